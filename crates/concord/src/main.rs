@@ -1,0 +1,2 @@
+//! The `concord` command.
+fn main() {}

@@ -1,0 +1,78 @@
+//! Checks that guard safety, by name, so that a test can remove one and see that it is missed.
+//!
+//! Without the feature `mutants` every guard is on and the question costs nothing.
+
+/// A check without which linearizability or exactly-once would be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Guard {
+    /// A write that finds no slot in the dirty set is dropped (Harmonia §7.2).
+    DropOnFull,
+    /// Writes are processed only in sequence order (Harmonia §6.2, §8 responsibility 1).
+    InOrderWrites,
+    /// A fast read is refused if a newer write was applied than its last-committed point (§8.2).
+    LastCommitted,
+    /// A read of an object in the dirty set takes the normal path (Algorithm 1, line 10).
+    DirtySet,
+    /// Every numbered write, a retry or a failing one too, completes in its turn (trap T14).
+    Prefix,
+    /// Whoever answers a read alone holds a lease (trap T2).
+    Lease,
+    /// A write is executed at most once (trap T16).
+    ClientTable,
+    /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
+    FirstCompletion,
+    /// A restarted replica is a stranger until it is admitted (trap T4).
+    Incarnation,
+    /// Epochs open only when members agree on records and hash (trap T5).
+    EpochAgreement,
+}
+
+/// Every guard, for tests that remove one after another.
+pub const ALL_GUARDS: [Guard; 10] = [
+    Guard::DropOnFull,
+    Guard::InOrderWrites,
+    Guard::LastCommitted,
+    Guard::DirtySet,
+    Guard::Prefix,
+    Guard::Lease,
+    Guard::ClientTable,
+    Guard::FirstCompletion,
+    Guard::Incarnation,
+    Guard::EpochAgreement,
+];
+
+/// Which guards are on: all of them, unless a test built with `mutants` removed one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guards {
+    #[cfg(feature = "mutants")]
+    removed: u32,
+}
+
+impl Guards {
+    /// Every guard on.
+    pub const ALL: Guards = Guards {
+        #[cfg(feature = "mutants")]
+        removed: 0,
+    };
+
+    /// Whether `guard` is on.
+    #[inline]
+    #[must_use]
+    pub const fn on(self, guard: Guard) -> bool {
+        #[cfg(feature = "mutants")]
+        return self.removed & (1 << guard as u8) == 0;
+        #[cfg(not(feature = "mutants"))]
+        {
+            let _ = guard;
+            true
+        }
+    }
+
+    /// All but `guard`.
+    #[cfg(feature = "mutants")]
+    #[must_use]
+    pub const fn without(guard: Guard) -> Guards {
+        Guards { removed: 1 << guard as u8 }
+    }
+}

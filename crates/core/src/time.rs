@@ -1,0 +1,44 @@
+//! Integer time. A driver samples the clock after an input was received, never before the receive,
+//! from a clock that runs through a suspend (trap T1).
+
+/// A length of time in nanoseconds.
+pub type Duration = u64;
+
+/// One microsecond, in nanoseconds.
+pub const US: Duration = 1_000;
+/// One millisecond, in nanoseconds.
+pub const MS: Duration = 1_000_000;
+/// One second, in nanoseconds.
+pub const SEC: Duration = 1_000_000_000;
+
+/// A point in time: nanoseconds since an origin that only the node itself knows. Instants of two
+/// nodes must never be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// A point that no run reaches.
+    pub const NEVER: Instant = Instant(u64::MAX);
+
+    /// This point plus `ns` nanoseconds; stays at [`Instant::NEVER`] when it would pass it.
+    #[must_use]
+    pub const fn after(self, ns: Duration) -> Instant {
+        Instant(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds since `earlier`, zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Instant) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// What a node is told about time with every input: its monotonic clock, and the wall clock that
+/// times to live are counted in. Only the node that orders writes uses the wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// The node's monotonic clock.
+    pub instant: Instant,
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+}

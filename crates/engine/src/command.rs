@@ -1,0 +1,178 @@
+//! A command as it travels: opaque arguments, and which of them is the key.
+//!
+//! Encoding: `argc: u16, key_index: u8, reserved: u8`, then `argc` times `length: u32, bytes`; all
+//! integers big-endian. `key_index` 0 means that there is no key (argument 0 is the name).
+
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Most arguments of one command.
+pub const ARGS_MAX: usize = 65_535;
+
+const HEADER_BYTES: usize = 4;
+
+/// Why bytes are not a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandError {
+    /// The bytes end before the last argument does, or go on behind it.
+    Length,
+    /// There is no argument 0, or the key index is past the last argument.
+    Arguments,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CommandError::Length => "command: lengths do not fit the bytes",
+            CommandError::Arguments => "command: no name, or no such key argument",
+        })
+    }
+}
+
+/// A view on an encoded command, checked once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Command<'a> {
+    /// Checks `bytes`: every argument there, nothing behind.
+    ///
+    /// # Errors
+    /// [`CommandError`] if the bytes are not exactly one command.
+    pub fn parse(bytes: &'a [u8]) -> Result<Command<'a>, CommandError> {
+        let (&[a, b, key_index, _], mut rest) =
+            bytes.split_first_chunk::<HEADER_BYTES>().ok_or(CommandError::Length)?;
+        let argc = u16::from_be_bytes([a, b]);
+        for _ in 0..argc {
+            let (length, tail) = rest.split_first_chunk::<4>().ok_or(CommandError::Length)?;
+            rest = tail.get(u32::from_be_bytes(*length) as usize..).ok_or(CommandError::Length)?;
+        }
+        if !rest.is_empty() {
+            return Err(CommandError::Length);
+        }
+        if argc == 0 || u16::from(key_index) >= argc {
+            return Err(CommandError::Arguments);
+        }
+        Ok(Command { bytes })
+    }
+
+    /// The encoded bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Number of arguments, the name included; at least 1.
+    #[must_use]
+    pub fn argc(&self) -> usize {
+        u16::from_be_bytes([self.bytes[0], self.bytes[1]]) as usize
+    }
+
+    /// The arguments in order, the name first.
+    #[must_use]
+    pub fn args(&self) -> Args<'a> {
+        Args { rest: &self.bytes[HEADER_BYTES..] }
+    }
+
+    /// Argument 0, as the client wrote it.
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
+        self.args().next().unwrap_or_default()
+    }
+
+    /// The key, if the command has one.
+    #[must_use]
+    pub fn key(&self) -> Option<&'a [u8]> {
+        match self.bytes[2] {
+            0 => None,
+            index => self.args().nth(index as usize),
+        }
+    }
+
+    /// Which argument is the key; 0 if none.
+    #[must_use]
+    pub fn key_index(&self) -> u8 {
+        self.bytes[2]
+    }
+}
+
+/// Iterates over a command's arguments.
+#[derive(Clone, Debug)]
+pub struct Args<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Args<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, tail) = self.rest.split_first_chunk::<4>()?;
+        let (arg, rest) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        self.rest = rest;
+        Some(arg)
+    }
+}
+
+/// Builds encoded commands; reusable, so that the hot path allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct CommandBuf {
+    bytes: Vec<u8>,
+}
+
+impl CommandBuf {
+    /// An empty buffer.
+    #[must_use]
+    pub fn new() -> CommandBuf {
+        CommandBuf::default()
+    }
+
+    /// Encodes `args` (the name first) with the key at `key_index` (0: none), replacing what was
+    /// there.
+    ///
+    /// # Panics
+    /// If there are no arguments or more than [`ARGS_MAX`], or the key index is past the last.
+    pub fn encode<'a>(&mut self, key_index: u8, args: impl IntoIterator<Item = &'a [u8]>) -> &[u8] {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&[0, 0, key_index, 0]);
+        let mut argc = 0usize;
+        for arg in args {
+            argc += 1;
+            self.bytes.extend_from_slice(&(arg.len() as u32).to_be_bytes());
+            self.bytes.extend_from_slice(arg);
+        }
+        assert!(argc > 0 && argc <= ARGS_MAX, "a command has 1 to {ARGS_MAX} arguments");
+        assert!((key_index as usize) < argc, "the key is one of the arguments");
+        self.bytes[..2].copy_from_slice(&(argc as u16).to_be_bytes());
+        &self.bytes
+    }
+
+    /// The last encoded command.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_survives_the_wire_and_a_torn_one_is_refused() {
+        let mut buf = CommandBuf::new();
+        let bytes = buf.encode(1, [&b"SET"[..], b"k", b""]).to_vec();
+        let c = Command::parse(&bytes).unwrap();
+        assert_eq!((c.argc(), c.name(), c.key()), (3, &b"SET"[..], Some(&b"k"[..])));
+        for cut in 0..bytes.len() {
+            assert!(Command::parse(&bytes[..cut]).is_err());
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Command::parse(&longer), Err(CommandError::Length));
+        let mut no_key = bytes;
+        no_key[2] = 3;
+        assert_eq!(Command::parse(&no_key), Err(CommandError::Arguments));
+        assert_eq!(Command::parse(&[0, 0, 0, 0]), Err(CommandError::Arguments));
+    }
+}

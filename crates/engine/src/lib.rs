@@ -1,0 +1,96 @@
+//! Storage engines behind one trait, the command table, and times to live.
+//!
+//! Read [`Engine`] and [`Command`] first. An engine takes operations in order and completes them in
+//! order; the memory engine completes at once, the Redis engine when its server has answered. What
+//! would make replicas differ (time, randomness) comes in with [`Context`], which the node that
+//! orders writes fills in and replicates.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod command;
+
+pub use command::{Command, CommandBuf, CommandError};
+
+use alloc::vec::Vec;
+
+/// Whether an operation may change state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Changes nothing; any replica that holds a lease may answer it.
+    Read,
+    /// Replicated, numbered by the switch.
+    Write,
+}
+
+/// What the node that orders writes decided once, for all replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// Wall clock of the ordering node in ms since the Unix epoch. For a read: of the reader.
+    pub now_ms: u64,
+    /// Randomness, for SPOP and the like. For a read: anything.
+    pub entropy: u64,
+    /// The place in the log of a write (contiguous from 1); 0 for a read.
+    pub position: u64,
+    /// The reply is encoded as RESP3 (else RESP2): replies are opaque to everything above.
+    pub resp3: bool,
+    /// This node decides: it executes before anyone else, and may replicate an effect
+    /// ([`Completion::effect`]) in the command's stead.
+    pub decide: bool,
+}
+
+/// Whether the reply is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The reply was appended.
+    Done,
+    /// It will come by [`Engine::poll`], in submission order.
+    Pending,
+}
+
+/// The completion of an operation that was [`Progress::Pending`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// The reply, RESP-encoded.
+    pub reply: Vec<u8>,
+    /// If the deciding node's engine drew something at random or by its clock: the encoded command
+    /// that does the same without, to be replicated in place of the original (with `reply`).
+    pub effect: Option<Vec<u8>>,
+}
+
+/// A storage engine. One instance serves one replica.
+pub trait Engine {
+    /// Executes `command`, or hands it to the server behind. When `Done`, the RESP reply was
+    /// appended to `reply`. Malformed or failing commands are answered by a RESP error and change
+    /// nothing. Operations take effect in the order of their submission (trap T10).
+    fn submit(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress;
+
+    /// The next completion of a pending operation, in submission order.
+    fn poll(&mut self) -> Option<Completion>;
+
+    /// When the earliest key with a time to live is due, in ms since the Unix epoch.
+    fn next_expiry_ms(&self) -> Option<u64>;
+
+    /// Appends up to `limit` keys that are due at `now_ms`, each with its deadline, earliest first.
+    /// The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap T12).
+    fn due(&self, now_ms: u64, limit: usize, out: &mut Vec<(Vec<u8>, u64)>);
+
+    /// The engine lost its state or cannot say what it applied: the replica must leave (T4, T11).
+    fn lost(&self) -> bool;
+
+    /// Number of keys (including those due but not yet deleted), where cheaply known.
+    fn keys(&self) -> u64;
+
+    /// Bytes that the data takes, roughly.
+    fn memory_bytes(&self) -> u64;
+
+    /// A digest of the whole state, equal on replicas that hold the same: for tests; O(state).
+    /// `None` where the engine cannot tell.
+    fn digest(&self) -> Option<u64>;
+}
