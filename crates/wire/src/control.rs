@@ -1,0 +1,232 @@
+//! Rare messages: with the controller, and among replicas about epochs and leases. Encoded by
+//! postcard behind `magic, version, op, length: u32`.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::Addr;
+use crate::{MAGIC, VERSION, WireError, u32_at};
+
+/// Operation byte.
+pub const OP_CONTROL: u8 = 48;
+const HEADER_BYTES: usize = 8;
+
+/// A member of an epoch: a node in one of its lives (trap T4), and where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The node's number.
+    pub node: u16,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// Its UDP address.
+    pub addr: Addr,
+}
+
+/// How replicas replicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// The primary orders, all backups acknowledge to it.
+    PrimaryBackup,
+    /// The head orders, the tail acknowledges.
+    Chain,
+}
+
+/// Who is who, from an epoch number on. The first member orders writes (head, primary).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// The number of this configuration.
+    pub epoch: u32,
+    /// The one switch whose numbers and fast reads are accepted (Harmonia §6.3).
+    pub switch_id: u32,
+    /// Where the switch listens.
+    pub switch: Addr,
+    /// How the members replicate.
+    pub protocol: Protocol,
+    /// Whether the switch helps.
+    pub accelerated: bool,
+    /// The members in order: head first, tail last.
+    pub members: Vec<Member>,
+}
+
+impl Config {
+    /// Who orders writes.
+    #[must_use]
+    pub fn head(&self) -> Option<&Member> {
+        self.members.first()
+    }
+
+    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise.
+    #[must_use]
+    pub fn reader(&self) -> Option<&Member> {
+        match self.protocol {
+            Protocol::Chain => self.members.last(),
+            Protocol::PrimaryBackup => self.members.first(),
+        }
+    }
+}
+
+/// The end of a replica's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEnd {
+    /// The last record applied; 0 if none.
+    pub position: u64,
+    /// The running hash there.
+    pub hash: u64,
+}
+
+/// A rare message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Replica to controller, periodically: I live.
+    ReplicaAlive {
+        /// Who, in which life, and where.
+        member: Member,
+        /// The epoch it is in; 0 if none.
+        epoch: u32,
+        /// Whether that epoch is open at this replica.
+        open: bool,
+        /// It lost its engine and asks to be removed (traps T4, T11).
+        leaving: bool,
+    },
+    /// Switch to controller, periodically: I live.
+    SwitchAlive {
+        /// The switch's life.
+        incarnation: u64,
+        /// Where it listens.
+        addr: Addr,
+        /// The configuration it runs; 0 if none.
+        epoch: u32,
+    },
+    /// Controller to replicas, and to the switch once open.
+    Configure(Config),
+    /// Replica to replica: where my log ends, in this epoch (trap T5).
+    EpochState {
+        /// The epoch that is to open.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+        /// Where its log ends.
+        end: LogEnd,
+    },
+    /// Head to a member whose log is longer: send me records from here on.
+    Fetch {
+        /// The epoch that is to open.
+        epoch: u32,
+        /// Who asks.
+        from: u16,
+        /// The first record wanted.
+        position: u64,
+    },
+    /// A piece of an encoded record, for [`Control::Fetch`].
+    Fetched {
+        /// The epoch that is to open.
+        epoch: u32,
+        /// Which record.
+        position: u64,
+        /// Length of the whole record in bytes.
+        total_bytes: u32,
+        /// Where the piece starts.
+        offset: u32,
+        /// The piece.
+        piece: Vec<u8>,
+    },
+    /// Head to members: the epoch is open; the log up to here is agreed.
+    Open {
+        /// The epoch.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+        /// The end of the agreed log.
+        end: LogEnd,
+    },
+    /// Member to head: I opened it.
+    Opened {
+        /// The epoch.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+    },
+    /// Replica to the other members: grant me a lease, counted from when I asked (trap T2).
+    LeaseRequest {
+        /// The epoch.
+        epoch: u32,
+        /// Who asks.
+        from: u16,
+        /// The asker's clock when it asked, echoed.
+        asked_at: u64,
+    },
+    /// The grant.
+    LeaseGrant {
+        /// The epoch.
+        epoch: u32,
+        /// Who grants.
+        from: u16,
+        /// Echo of the request.
+        asked_at: u64,
+    },
+    /// Gateway or client to controller: which configuration is in force?
+    WhoIsWho {
+        /// Where the answer goes.
+        client: Addr,
+    },
+}
+
+impl Control {
+    /// Writes the message into `out`, replacing what was there.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&MAGIC.to_be_bytes());
+        out.extend_from_slice(&[VERSION, OP_CONTROL, 0, 0, 0, 0]);
+        let taken = core::mem::take(out);
+        if let Ok(mut bytes) = postcard::to_extend(self, taken) {
+            let length = (bytes.len() - HEADER_BYTES) as u32;
+            bytes[4..8].copy_from_slice(&length.to_be_bytes());
+            *out = bytes;
+        }
+    }
+
+    /// Reads a message; padding behind it is allowed.
+    ///
+    /// # Errors
+    /// [`WireError`], which the caller counts.
+    pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(WireError::Truncated);
+        }
+        if bytes[3] != OP_CONTROL {
+            return Err(WireError::Op);
+        }
+        let end = HEADER_BYTES.saturating_add(u32_at(bytes, 4) as usize);
+        let body = bytes.get(HEADER_BYTES..end).ok_or(WireError::Truncated)?;
+        postcard::from_bytes(body).map_err(|_| WireError::Field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn messages_survive_the_wire_and_golden_bytes_hold() {
+        let config = Config {
+            epoch: 2,
+            switch_id: 3,
+            switch: Addr { ip: 0x7f00_0001, port: 9 },
+            protocol: Protocol::Chain,
+            accelerated: true,
+            members: vec![Member { node: 1, incarnation: 77, addr: Addr { ip: 1, port: 2 } }],
+        };
+        assert_eq!(config.head(), config.reader());
+        let mut out = vec![];
+        Control::Configure(config.clone()).emit(&mut out);
+        let hex: alloc::string::String = out.iter().map(|b| alloc::format!("{b:02x}")).collect();
+        assert_eq!(hex, include_str!("../../../vectors/wire/control.hex").trim());
+        out.extend_from_slice(&[0; 9]);
+        assert_eq!(Control::parse(&out).unwrap(), Control::Configure(config));
+        assert_eq!(Control::parse(&out[..20]).unwrap_err(), WireError::Truncated);
+        out[8] = 250;
+        assert_eq!(Control::parse(&out).unwrap_err(), WireError::Field);
+    }
+}
