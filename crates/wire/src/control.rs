@@ -108,6 +108,8 @@ pub enum Control {
         from: u16,
         /// Where its log ends.
         end: LogEnd,
+        /// Whether the receiver's own end is wanted in return.
+        ask: bool,
     },
     /// Head to a member whose log is longer: send me records from here on.
     Fetch {

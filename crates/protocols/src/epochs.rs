@@ -1,0 +1,385 @@
+//! Epochs: who is a member, and how members agree on one log before they go on (traps T2 to T5).
+//!
+//! An epoch opens at a member when (1) the head has heard the end of every member's log, has fetched
+//! what a longer one holds and said so, and (2) no node outside the epoch can still hold a lease that
+//! this member granted. A change of the switch is an epoch like any other, so that all members have
+//! agreed to refuse the old switch's fast reads before the new one sends anything (Harmonia §6.3).
+
+use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
+use concord_engine::Engine;
+use concord_wire::control::{Config, Control, LogEnd, Protocol};
+use concord_wire::record::Record;
+use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
+
+use crate::link::{Receiver, Sender};
+use crate::replica::{Phase, RETRY_NS, Replica};
+
+const FETCH_PIECE_BYTES: usize = 1_200;
+
+impl<E: Engine> Replica<E> {
+    pub(crate) fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
+        if self.phase == Phase::Left || config.epoch <= self.epoch().0 {
+            return;
+        }
+        let me = self.setup.me;
+        let incarnation_counts = self.setup.guards.on(Guard::Incarnation);
+        let member = config
+            .members
+            .iter()
+            .any(|m| m.node == me.node && (m.incarnation == me.incarnation || !incarnation_counts));
+        self.receiver = None;
+        self.senders.clear();
+        self.leases.close();
+        self.ends.clear();
+        self.unopened.clear();
+        self.agreed = None;
+        self.fetching.clear();
+        self.waiting_reads.clear();
+        self.config = Some(config);
+        if !member {
+            self.phase = Phase::Out;
+            self.next_retry = Instant::NEVER;
+            return;
+        }
+        self.phase = Phase::Opening;
+        self.retry_opening(now, sink);
+        self.try_open(now, sink);
+    }
+
+    fn end(&self) -> LogEnd {
+        self.log.end()
+    }
+
+    fn others(&self) -> impl Iterator<Item = &concord_wire::control::Member> {
+        let me = self.setup.me.node;
+        self.config.iter().flat_map(|c| c.members.iter()).filter(move |m| m.node != me)
+    }
+
+    /// Says again what others may have missed, until the epoch is open everywhere.
+    pub(crate) fn retry_opening(&mut self, now: Now, sink: &mut impl Sink) {
+        self.next_retry = now.instant.after(RETRY_NS);
+        match self.phase {
+            Phase::Opening => {
+                self.tell_others(&self.epoch_state(true), sink);
+                self.fetch_longer(sink);
+                self.try_open(now, sink);
+            }
+            Phase::Open if self.lacks_senders() => self.tell_others(&self.epoch_state(true), sink),
+            Phase::Open if !self.unopened.is_empty() => self.say_open(sink),
+            Phase::Open | Phase::Out | Phase::Left => self.next_retry = Instant::NEVER,
+        }
+    }
+
+    fn epoch_state(&self, ask: bool) -> Control {
+        let (epoch, from) = (self.epoch().0, self.node().0);
+        Control::EpochState { epoch, from, end: self.end(), ask }
+    }
+
+    fn tell_others(&mut self, message: &Control, sink: &mut impl Sink) {
+        message.emit(&mut self.scratch);
+        for member in self.others() {
+            sink.send(member.addr, &self.scratch);
+        }
+    }
+
+    fn say_open(&mut self, sink: &mut impl Sink) {
+        let Some(end) = self.agreed else { return };
+        let open = Control::Open { epoch: self.epoch().0, from: self.node().0, end };
+        open.emit(&mut self.scratch);
+        for member in self.others().filter(|m| self.unopened.contains(&NodeId(m.node))) {
+            sink.send(member.addr, &self.scratch);
+        }
+    }
+
+    pub(crate) fn on_epoch_state(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        (from, end): (NodeId, LogEnd),
+        ask: bool,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.member_addr(from) else { return };
+        if !self.is_epoch(epoch) || matches!(self.phase, Phase::Out | Phase::Left) {
+            return;
+        }
+        if ask {
+            self.send_control(addr, &self.epoch_state(false), sink);
+        }
+        match self.phase {
+            Phase::Opening => {
+                match self.ends.iter_mut().find(|(node, _)| *node == from) {
+                    Some(known) => known.1 = end,
+                    None => self.ends.push((from, end)),
+                }
+                self.fetch_longer(sink);
+                self.try_open(now, sink);
+            }
+            Phase::Open => {
+                if self.is_head()
+                    && ask
+                    && let Some(end) = self.agreed
+                {
+                    // It has not heard the head's word yet.
+                    let open = Control::Open { epoch: epoch.0, from: self.node().0, end };
+                    self.send_control(addr, &open, sink);
+                }
+                self.add_sender(from, end);
+                self.pump(now, sink);
+            }
+            Phase::Out | Phase::Left => {}
+        }
+    }
+
+    /// Longest wins (trap T5): the head asks for the records that another member has beyond its own.
+    fn fetch_longer(&mut self, sink: &mut impl Sink) {
+        if !self.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
+            return;
+        }
+        let mine = self.end().position;
+        let longest = self.ends.iter().max_by_key(|(_, end)| end.position).copied();
+        if let Some((node, end)) = longest
+            && end.position > mine
+            && let Some(addr) = self.member_addr(node)
+        {
+            let from = self.node().0;
+            let fetch = Control::Fetch { epoch: self.epoch().0, from, position: mine + 1 };
+            self.send_control(addr, &fetch, sink);
+        }
+    }
+
+    pub(crate) fn on_fetch(
+        &mut self,
+        epoch: Epoch,
+        from: NodeId,
+        position: Position,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.member_addr(from) else { return };
+        if !self.is_epoch(epoch) || self.phase != Phase::Opening {
+            return;
+        }
+        let Some(record) = self.log.record(position) else { return };
+        for (n, piece) in record.chunks(FETCH_PIECE_BYTES).enumerate() {
+            let fetched = Control::Fetched {
+                epoch: epoch.0,
+                position: position.0,
+                total_bytes: record.len() as u32,
+                offset: (n * FETCH_PIECE_BYTES) as u32,
+                piece: piece.to_vec(),
+            };
+            fetched.emit(&mut self.scratch);
+            sink.send(addr, &self.scratch);
+        }
+    }
+
+    /// Pieces are taken in order; one that is lost is asked for again with the whole record.
+    pub(crate) fn on_fetched(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        (position, total_bytes, offset): (Position, u32, u32),
+        piece: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let next = self.end().position + 1;
+        if !self.is_epoch(epoch)
+            || self.phase != Phase::Opening
+            || position.0 != next
+            || !self.pending.is_empty()
+            || total_bytes as usize > COMMAND_BYTES_MAX + REPLY_BYTES_MAX
+        {
+            return;
+        }
+        if offset == 0 {
+            self.fetching.clear();
+        }
+        if offset as usize != self.fetching.len() {
+            return;
+        }
+        self.fetching.extend_from_slice(piece);
+        if self.fetching.len() == total_bytes as usize {
+            let record = core::mem::take(&mut self.fetching);
+            self.count.records_fetched += 1;
+            self.on_record(now, &record, sink);
+            self.fetch_longer(sink);
+            self.try_open(now, sink);
+        }
+    }
+
+    /// Head: opens once every member's log is known and none is longer. Others: once the head said
+    /// so. Nobody: before the leases that it granted to nodes outside the epoch have run out.
+    pub(crate) fn try_open(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.phase != Phase::Opening || !self.pending.is_empty() {
+            return;
+        }
+        if self.is_head() && self.agreed.is_none() {
+            let heard = self.ends.len() == self.others().count();
+            let longest = self.ends.iter().map(|(_, end)| end.position).max().unwrap_or(0);
+            let agreement = self.setup.guards.on(Guard::EpochAgreement);
+            if !agreement || (heard && longest <= self.end().position) {
+                self.agreed = Some(self.end());
+            }
+        }
+        let until = {
+            let config = self.config.as_ref();
+            let member =
+                |node: NodeId| config.is_some_and(|c| c.members.iter().any(|m| m.node == node.0));
+            self.leases.others_until(member)
+        };
+        let waited = now.instant >= until || !self.setup.guards.on(Guard::Lease);
+        if self.agreed.is_none() || !waited {
+            return;
+        }
+        self.open(now, sink);
+    }
+
+    fn open(&mut self, now: Now, sink: &mut impl Sink) {
+        self.phase = Phase::Open;
+        self.count.epochs_opened += 1;
+        let me = self.node();
+        let others: alloc::vec::Vec<NodeId> = self.others().map(|m| NodeId(m.node)).collect();
+        self.leases.open(now.instant, others.iter().copied());
+        self.receiver = self.predecessor().map(Receiver::new);
+        self.next_keepalive = now.instant;
+        for (node, end) in self.ends.clone() {
+            self.add_sender(node, end);
+        }
+        if self.is_head() {
+            self.unopened = others;
+            self.say_open(sink);
+            self.next_retry = now.instant.after(RETRY_NS);
+        } else {
+            let opened = Control::Opened { epoch: self.epoch().0, from: me.0 };
+            let head = self.config.as_ref().and_then(Config::head).map(|m| m.addr);
+            if let Some(addr) = head {
+                self.send_control(addr, &opened, sink);
+            }
+            self.next_retry = now.instant.after(RETRY_NS);
+        }
+        self.next_alive = now.instant;
+        self.settle_old_writes(now, sink);
+        self.pump(now, sink);
+        self.request_leases(now, sink);
+    }
+
+    fn index(&self) -> Option<usize> {
+        self.config.as_ref()?.members.iter().position(|m| m.node == self.setup.me.node)
+    }
+
+    fn predecessor(&self) -> Option<NodeId> {
+        let config = self.config.as_ref()?;
+        let index = self.index()?.checked_sub(1)?;
+        let from = match config.protocol {
+            Protocol::Chain => index,
+            Protocol::PrimaryBackup => 0,
+        };
+        Some(NodeId(config.members[from].node))
+    }
+
+    /// Whether a neighbour has not said yet where its log ends, so that nothing can be sent to it.
+    fn lacks_senders(&self) -> bool {
+        let Some((config, index)) = self.config.as_ref().zip(self.index()) else { return false };
+        let wanted = match config.protocol {
+            Protocol::Chain => usize::from(index + 1 < config.members.len()),
+            Protocol::PrimaryBackup if index == 0 => config.members.len() - 1,
+            Protocol::PrimaryBackup => 0,
+        };
+        self.senders.len() < wanted
+    }
+
+    fn add_sender(&mut self, node: NodeId, end: LogEnd) {
+        let Some(config) = &self.config else { return };
+        let Some(index) = self.index() else { return };
+        let next = match config.protocol {
+            Protocol::Chain => config.members.get(index + 1).is_some_and(|m| m.node == node.0),
+            Protocol::PrimaryBackup => index == 0,
+        };
+        let known = self.senders.iter().any(|s| s.peer == node);
+        if let Some(addr) = self.member_addr(node)
+            && next
+            && !known
+        {
+            let (me, epoch) = (self.node(), self.epoch());
+            self.senders.push(Sender::new(me, epoch, node, addr, Position(end.position)));
+        }
+    }
+
+    pub(crate) fn on_open(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        from: NodeId,
+        end: LogEnd,
+        sink: &mut impl Sink,
+    ) {
+        let head = self.config.as_ref().and_then(Config::head).map(|m| (m.node, m.addr));
+        let Some((node, addr)) = head else { return };
+        if !self.is_epoch(epoch) || node != from.0 || self.is_head() {
+            return;
+        }
+        match self.phase {
+            Phase::Opening => {
+                if end.position < self.end().position && self.setup.guards.on(Guard::EpochAgreement)
+                {
+                    // The head agreed to less than it was told: it never heard our end.
+                    return;
+                }
+                self.agreed = Some(end);
+                self.try_open(now, sink);
+            }
+            Phase::Open => {
+                let opened = Control::Opened { epoch: epoch.0, from: self.node().0 };
+                self.send_control(addr, &opened, sink);
+            }
+            Phase::Out | Phase::Left => {}
+        }
+    }
+
+    pub(crate) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
+        self.leases.on_requested(now.instant);
+        let request = Control::LeaseRequest {
+            epoch: self.epoch().0,
+            from: self.node().0,
+            asked_at: now.instant.0,
+        };
+        self.tell_others(&request, sink);
+    }
+
+    pub(crate) fn on_lease_request(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        from: NodeId,
+        asked_at: u64,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.member_addr(from) else { return };
+        if self.phase != Phase::Open || !self.is_epoch(epoch) {
+            return;
+        }
+        self.leases.grant(now.instant, from);
+        let grant = Control::LeaseGrant { epoch: epoch.0, from: self.node().0, asked_at };
+        self.send_control(addr, &grant, sink);
+    }
+
+    /// A record that came from the one before, or that the head fetched.
+    pub(crate) fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        let Ok(record) = Record::parse(bytes) else { return self.leave() };
+        let end = self.log.end();
+        if record.position.0 <= end.position {
+            // The members' ends were told while records were on their way.
+            return;
+        }
+        let hash = concord_wire::record::running_hash(end.hash, bytes);
+        let gap = record.position.0 != end.position + 1;
+        if gap || (hash != record.hash && self.setup.guards.on(Guard::EpochAgreement)) {
+            // Another history than the one before (trap T5): only a snapshot could mend it.
+            return self.leave();
+        }
+        let mut buffer = self.log.buffer();
+        buffer.extend_from_slice(bytes);
+        self.log.push(buffer, record.hash);
+        self.follow(now, &record, sink);
+    }
+}

@@ -1,0 +1,121 @@
+//! Leases among the members of an epoch (traps T2, T8): whoever answers a read alone holds one,
+//! granted by every other member, counted from when its holder asked. The controller has no part in
+//! it, so that the data path outlives the controller.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Instant, NodeId};
+
+/// The leases that a replica holds and has granted.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    duration_ns: Duration,
+    /// When each other member's last grant was asked for.
+    held: Vec<(NodeId, Option<Instant>)>,
+    /// Until when what was granted to each node may be used; kept across epochs.
+    granted_until: Vec<(NodeId, Instant)>,
+    next_request: Instant,
+}
+
+impl Leases {
+    /// Leases of `duration_ns`; asked for three times in that time.
+    #[must_use]
+    pub fn new(duration_ns: Duration) -> Leases {
+        Leases {
+            duration_ns,
+            held: Vec::new(),
+            granted_until: Vec::new(),
+            next_request: Instant::NEVER,
+        }
+    }
+
+    /// A new epoch opens with these other members: nothing is held, what was granted stays.
+    pub fn open(&mut self, now: Instant, others: impl Iterator<Item = NodeId>) {
+        self.held.clear();
+        self.held.extend(others.map(|node| (node, None)));
+        self.next_request = now;
+    }
+
+    /// The epoch is left: nothing is held and nothing asked for.
+    pub fn close(&mut self) {
+        self.held.clear();
+        self.next_request = Instant::NEVER;
+    }
+
+    /// When to ask again.
+    #[must_use]
+    pub fn next_request(&self) -> Instant {
+        self.next_request
+    }
+
+    /// Asks now.
+    pub fn on_requested(&mut self, now: Instant) {
+        self.next_request = now.after(self.duration_ns / 3);
+    }
+
+    /// `from` granted what was asked for at `asked_at`.
+    pub fn on_grant(&mut self, from: NodeId, asked_at: Instant) {
+        if let Some((_, held)) = self.held.iter_mut().find(|(node, _)| *node == from) {
+            *held = Some(held.map_or(asked_at, |h| h.max(asked_at)));
+        }
+    }
+
+    /// Grants `to` a lease now.
+    pub fn grant(&mut self, now: Instant, to: NodeId) {
+        let until = now.after(self.duration_ns);
+        match self.granted_until.iter_mut().find(|(node, _)| *node == to) {
+            Some((_, granted)) => *granted = (*granted).max(until),
+            None => self.granted_until.push((to, until)),
+        }
+    }
+
+    /// Whether this replica may answer alone at `now`. The holder counts a tenth less than the
+    /// granter, so that clocks may drift by as much.
+    #[must_use]
+    pub fn is_held(&self, now: Instant) -> bool {
+        let use_ns = self.duration_ns - self.duration_ns / 10;
+        self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
+    }
+
+    /// Until when a node that is not in `members` may still answer alone.
+    #[must_use]
+    pub fn others_until(&self, is_member: impl Fn(NodeId) -> bool) -> Instant {
+        let outside = self.granted_until.iter().filter(|(node, _)| !is_member(*node));
+        outside.map(|(_, until)| *until).max().unwrap_or(Instant(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t2_a_lease_needs_every_other_member_and_counts_from_when_it_was_asked_for() {
+        let mut l = Leases::new(100);
+        l.open(Instant(0), [NodeId(2), NodeId(3)].into_iter());
+        l.on_grant(NodeId(2), Instant(10));
+        assert!(!l.is_held(Instant(20)));
+        l.on_grant(NodeId(3), Instant(5));
+        assert!(l.is_held(Instant(94)));
+        assert!(!l.is_held(Instant(95)));
+        l.on_grant(NodeId(9), Instant(50));
+        assert!(!l.is_held(Instant(95)));
+    }
+
+    #[test]
+    fn t2_a_granter_knows_how_long_a_removed_member_may_answer() {
+        let mut l = Leases::new(100);
+        l.grant(Instant(7), NodeId(3));
+        l.grant(Instant(9), NodeId(2));
+        assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
+        l.open(Instant(20), [NodeId(2)].into_iter());
+        assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
+    }
+
+    #[test]
+    fn alone_in_an_epoch_needs_nobody() {
+        let mut l = Leases::new(100);
+        l.open(Instant(0), core::iter::empty());
+        assert!(l.is_held(Instant(1_000)));
+    }
+}

@@ -1,0 +1,344 @@
+//! The stream of records between two replicas: no gaps, no duplicates, in order (trap T15), over
+//! packets that are lost, duplicated and reordered.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Epoch, Instant, MS, NodeId, Position};
+use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX};
+use concord_wire::{Addr, COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
+
+use crate::log::Log;
+
+const WINDOW_MIN: usize = 16;
+const WINDOW_MAX: usize = 1_024;
+const HELD_MAX: usize = 1_024;
+const RTO_MIN_NS: Duration = 10 * MS;
+const RTO_MAX_NS: Duration = 200 * MS;
+/// Packets that arrived after a missing one before it is taken for lost.
+const REORDER: u64 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    position: Position,
+    offset: u32,
+    sent_at: Instant,
+    arrived: bool,
+    resent: bool,
+}
+
+/// The sending end.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// Who receives.
+    pub peer: NodeId,
+    addr: Addr,
+    me: NodeId,
+    epoch: Epoch,
+    in_flight: VecDeque<Sent>,
+    /// Number of the oldest packet in flight, or of the next one.
+    oldest: u64,
+    /// The next record to send, and from where.
+    next: (Position, u32),
+    /// The last record that the peer applied.
+    pub applied: Position,
+    window: usize,
+    rtt_ns: Duration,
+    /// Consecutive time-outs, for the back-off.
+    timeouts: u32,
+    /// Packets sent again.
+    pub resent: u64,
+}
+
+impl Sender {
+    /// A stream to `peer` that starts behind `has`, the end of the peer's log.
+    #[must_use]
+    pub fn new(me: NodeId, epoch: Epoch, peer: NodeId, addr: Addr, has: Position) -> Sender {
+        Sender {
+            peer,
+            addr,
+            me,
+            epoch,
+            in_flight: VecDeque::new(),
+            oldest: 1,
+            next: (Position(has.0 + 1), 0),
+            applied: Position(0),
+            window: 256,
+            rtt_ns: 5 * MS,
+            timeouts: 0,
+            resent: 0,
+        }
+    }
+
+    /// Sends what the window allows of the records up to `upto`.
+    pub fn pump(
+        &mut self,
+        now: Instant,
+        log: &Log,
+        upto: Position,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        while self.in_flight.len() < self.window && self.next.0 <= upto {
+            let (position, offset) = self.next;
+            let Some(record) = log.record(position) else { return };
+            let length = self.send_piece(
+                self.oldest + self.in_flight.len() as u64,
+                offset,
+                record,
+                committed,
+                scratch,
+                sink,
+            );
+            self.in_flight.push_back(Sent {
+                position,
+                offset,
+                sent_at: now,
+                arrived: false,
+                resent: false,
+            });
+            let end = offset + length;
+            self.next = if end as usize == record.len() {
+                (Position(position.0 + 1), 0)
+            } else {
+                (position, end)
+            };
+        }
+    }
+
+    fn send_piece(
+        &self,
+        link_seq: u64,
+        offset: u32,
+        record: &[u8],
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) -> u32 {
+        let rest = &record[offset as usize..];
+        let piece = &rest[..rest.len().min(PIECE_BYTES_MAX)];
+        let data = Data {
+            epoch: self.epoch,
+            from: self.me,
+            link_seq,
+            committed,
+            first: offset == 0,
+            last: piece.len() == rest.len(),
+            piece,
+        };
+        data.emit(scratch);
+        sink.send(self.addr, scratch);
+        piece.len() as u32
+    }
+
+    /// Takes an acknowledgement, and sends again what others overtook.
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: &Ack,
+        log: &Log,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        self.applied = self.applied.max(ack.applied);
+        let end = self.oldest + self.in_flight.len() as u64;
+        if ack.next > end || ack.next < self.oldest {
+            return;
+        }
+        while self.oldest < ack.next {
+            if let Some(sent) = self.in_flight.pop_front() {
+                self.oldest += 1;
+                self.timeouts = 0;
+                if !sent.resent {
+                    let sample = now.since(sent.sent_at);
+                    self.rtt_ns = self.rtt_ns - self.rtt_ns / 8 + sample / 8;
+                }
+                if self.window < WINDOW_MAX && self.oldest.is_multiple_of(8) {
+                    self.window += 1;
+                }
+            }
+        }
+        if ack.held == 0 {
+            return;
+        }
+        let highest = ack.next + 64 - u64::from(ack.held.leading_zeros());
+        for bit in 0..64u64 {
+            if ack.held & (1 << bit) != 0
+                && let Some(sent) = self.in_flight.get_mut((bit + 1) as usize)
+            {
+                sent.arrived = true;
+            }
+        }
+        let patience = self.rtt_ns.max(MS / 2);
+        for seq in ack.next..highest.saturating_sub(REORDER - 1) {
+            let at = (seq - self.oldest) as usize;
+            let Some(sent) = self.in_flight.get(at) else { break };
+            if !sent.arrived && now.since(sent.sent_at) > patience {
+                self.resend(now, at, log, committed, scratch, sink);
+            }
+        }
+    }
+
+    fn resend(
+        &mut self,
+        now: Instant,
+        at: usize,
+        log: &Log,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(sent) = self.in_flight.get_mut(at) else { return };
+        sent.sent_at = now;
+        sent.resent = true;
+        let (position, offset) = (sent.position, sent.offset);
+        if let Some(record) = log.record(position) {
+            self.send_piece(self.oldest + at as u64, offset, record, committed, scratch, sink);
+            self.resent += 1;
+        }
+    }
+
+    fn rto_ns(&self) -> Duration {
+        ((self.rtt_ns * 3).max(RTO_MIN_NS) << self.timeouts.min(5)).min(RTO_MAX_NS)
+    }
+
+    /// When the oldest packet in flight is taken for lost.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        match self.in_flight.front() {
+            Some(sent) => sent.sent_at.after(self.rto_ns()),
+            None => Instant::NEVER,
+        }
+    }
+
+    /// Sends again from the oldest on, after a silence.
+    pub fn tick(
+        &mut self,
+        now: Instant,
+        log: &Log,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        if now < self.deadline() {
+            return;
+        }
+        self.timeouts += 1;
+        self.window = (self.window / 2).max(WINDOW_MIN);
+        let again = self.in_flight.len().min(WINDOW_MIN);
+        for at in 0..again {
+            if !self.in_flight[at].arrived {
+                self.resend(now, at, log, committed, scratch, sink);
+            }
+        }
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is the next one: take its piece, then call [`Receiver::next_held`] until it is empty.
+    InOrder,
+    /// A packet before it is missing; it is held.
+    Held,
+    /// It came before, or there is no room to hold it.
+    Dropped,
+}
+
+/// The pieces make no sense, or a record without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenStream;
+
+/// The receiving end.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    /// Who sends.
+    pub peer: NodeId,
+    next: u64,
+    held: BTreeMap<u64, (bool, bool, Vec<u8>)>,
+    partial: Vec<u8>,
+    /// An acknowledgement is due at the end of the batch.
+    pub ack_due: bool,
+}
+
+impl Receiver {
+    /// A stream from `peer`.
+    #[must_use]
+    pub fn new(peer: NodeId) -> Receiver {
+        Receiver { peer, next: 1, held: BTreeMap::new(), partial: Vec::new(), ack_due: false }
+    }
+
+    /// Takes a packet of the stream.
+    pub fn offer(&mut self, data: &Data<'_>) -> Arrival {
+        self.ack_due = true;
+        if data.link_seq == self.next {
+            self.next += 1;
+            return Arrival::InOrder;
+        }
+        if data.link_seq < self.next || self.held.len() >= HELD_MAX {
+            return Arrival::Dropped;
+        }
+        let held = (data.first, data.last, data.piece.to_vec());
+        match self.held.insert(data.link_seq, held) {
+            None => Arrival::Held,
+            Some(_) => Arrival::Dropped,
+        }
+    }
+
+    /// The next piece that was held and is now in order.
+    pub fn next_held(&mut self) -> Option<(bool, bool, Vec<u8>)> {
+        let held = self.held.remove(&self.next)?;
+        self.next += 1;
+        Some(held)
+    }
+
+    /// Joins a piece in order to its record; gives the record's buffer once whole. Give it back by
+    /// [`Receiver::reuse`].
+    ///
+    /// # Errors
+    /// [`BrokenStream`]: the sender is not one of ours.
+    pub fn join(
+        &mut self,
+        first: bool,
+        last: bool,
+        piece: &[u8],
+    ) -> Result<Option<Vec<u8>>, BrokenStream> {
+        if first != self.partial.is_empty()
+            || self.partial.len() > COMMAND_BYTES_MAX + REPLY_BYTES_MAX
+        {
+            return Err(BrokenStream);
+        }
+        self.partial.extend_from_slice(piece);
+        if !last {
+            return Ok(None);
+        }
+        Ok(Some(core::mem::take(&mut self.partial)))
+    }
+
+    /// Takes a record's buffer back.
+    pub fn reuse(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.partial = buffer;
+    }
+
+    /// Whether a record's first pieces wait for the rest.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    /// The acknowledgement of all that arrived.
+    pub fn ack(&mut self, epoch: Epoch, me: NodeId, applied: Position, committed: Position) -> Ack {
+        self.ack_due = false;
+        let mut held = 0u64;
+        for seq in self.held.keys() {
+            let bit = seq - self.next - 1;
+            if bit < 64 {
+                held |= 1 << bit;
+            }
+        }
+        Ack { epoch, from: me, next: self.next, held, applied, committed }
+    }
+}

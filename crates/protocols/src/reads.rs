@@ -1,0 +1,264 @@
+//! Reads: alone and at once on the switch's word (fast), or by the normal protocol (slow).
+//!
+//! Harmonia §8.2: a fast read is answered only if its last-committed point is at least the newest
+//! write applied to its object; else it goes to the tail or the primary. Whoever answers alone holds
+//! a lease (trap T2).
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+use concord_core::{Guard, Now, ObjectId, RequestNumber, Seq, SessionId};
+use concord_engine::{Class, Command, Context, Engine, Progress};
+use concord_wire::control::{Config, Protocol};
+use concord_wire::fragment::{FragmentHdr, PULL_MAX};
+use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::{
+    Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
+};
+
+use crate::replica::{Phase, Replica};
+use crate::writes::{Pending, emit_first_fragment};
+
+/// Most reads that wait at the primary for writes to commit.
+const WAITING_MAX: usize = 65_536;
+
+/// A read that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadTurn {
+    flags: Flags,
+    obj_id: ObjectId,
+    last_committed: Seq,
+    session: SessionId,
+    request: RequestNumber,
+    attempt: u16,
+    client: Addr,
+    reason: Reason,
+}
+
+impl<E: Engine> Replica<E> {
+    pub(crate) fn on_read(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
+        if self.phase != Phase::Open {
+            self.count.reads_dropped += 1;
+            return;
+        }
+        let repr = packet.repr();
+        let forwarded = repr.flags.has(Flags::FORWARDED);
+        if repr.flags.has(Flags::FAST) && !forwarded {
+            match self.refuse_fast(now, &repr) {
+                None => {
+                    self.count.reads_fast += 1;
+                    return self.read(now, &repr, packet.body(), Reason::Fast, sink);
+                }
+                Some(reason) if !self.is_reader() => {
+                    return self.forward(&repr, reason, packet.body(), sink);
+                }
+                Some(reason) => {
+                    let slow = Repr { reason, ..repr };
+                    return self.read_slow(now, &slow, packet.body(), sink);
+                }
+            }
+        }
+        if forwarded && repr.epoch != self.epoch() {
+            self.count.reads_dropped += 1;
+        } else if self.is_reader() {
+            self.read_slow(now, &repr, packet.body(), sink);
+        } else if forwarded {
+            self.count.reads_dropped += 1;
+        } else {
+            self.count.reads_misrouted += 1;
+            self.forward(&repr, repr.reason, packet.body(), sink);
+        }
+    }
+
+    fn is_leased(&self, now: Now) -> bool {
+        self.leases.is_held(now.instant) || !self.setup.guards.on(Guard::Lease)
+    }
+
+    /// Why a fast read may not be answered here.
+    fn refuse_fast(&mut self, now: Now, repr: &Repr) -> Option<Reason> {
+        let active = self.config.as_ref().map_or(0, |c| c.switch_id);
+        let newest = self.applied.newest(repr.obj_id).0;
+        if !self.is_leased(now) {
+            self.count.refused_lease += 1;
+            Some(Reason::RefusedLease)
+        } else if repr.last_committed.switch_id.0 != active {
+            self.count.refused_switch += 1;
+            Some(Reason::RefusedSwitch)
+        } else if newest > repr.last_committed && self.setup.guards.on(Guard::LastCommitted) {
+            self.count.refused_newer += 1;
+            Some(Reason::RefusedNewer)
+        } else {
+            None
+        }
+    }
+
+    /// One hop at most, and only within the epoch (trap T2).
+    fn forward(&mut self, repr: &Repr, reason: Reason, body: &[u8], sink: &mut impl Sink) {
+        let reader = self.config.as_ref().and_then(Config::reader).map(|m| m.addr);
+        let Some(to) = reader else { return };
+        let forwarded = Repr {
+            flags: repr.flags.with(Flags::FORWARDED).without(Flags::FAST),
+            epoch: self.epoch(),
+            node: self.node(),
+            reason,
+            ..*repr
+        };
+        forwarded.emit(body, &mut self.scratch);
+        sink.send(to, &self.scratch);
+    }
+
+    /// The normal protocol: at the tail everything applied is committed; the primary waits until the
+    /// object's writes are (trap T6).
+    fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
+        if !self.is_leased(now) {
+            self.count.reads_dropped += 1;
+            return;
+        }
+        if self.is_protocol(Protocol::PrimaryBackup) {
+            let needed = if repr.flags.has(Flags::WILDCARD) {
+                self.executed
+            } else {
+                self.applied.newest(repr.obj_id).1
+            };
+            if needed > self.committed && self.waiting_reads.len() < WAITING_MAX {
+                self.count.reads_waited += 1;
+                let mut packet = Vec::new();
+                repr.emit(body, &mut packet);
+                let order = self.count.reads_waited;
+                self.waiting_reads.insert((needed, order), packet);
+                return;
+            }
+            if needed > self.committed {
+                self.count.reads_dropped += 1;
+                return;
+            }
+        }
+        self.count.reads_slow += 1;
+        self.read(now, repr, body, repr.reason, sink);
+    }
+
+    /// Answers the reads whose writes are committed by now.
+    pub(crate) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(entry) = self.waiting_reads.first_entry() {
+            if entry.key().0 > self.committed {
+                return;
+            }
+            let bytes = entry.remove();
+            if let Ok(packet) = Packet::parse(&bytes) {
+                self.read_slow(now, &packet.repr(), packet.body(), sink);
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        now: Now,
+        repr: &Repr,
+        command: &[u8],
+        reason: Reason,
+        sink: &mut impl Sink,
+    ) {
+        let turn = ReadTurn {
+            flags: repr.flags,
+            obj_id: repr.obj_id,
+            last_committed: repr.last_committed,
+            session: repr.session,
+            request: repr.request,
+            attempt: repr.attempt,
+            client: repr.client,
+            reason,
+        };
+        let Ok(command) = Command::parse(command) else {
+            self.count.malformed += 1;
+            return self.send_read_status(&turn, Status::Malformed, sink);
+        };
+        let context = Context {
+            now_ms: now.unix_ms,
+            entropy: splitmix64(now.instant.0 ^ repr.request.0),
+            position: 0,
+            resp3: repr.flags.has(Flags::RESP3),
+            decide: false,
+        };
+        let mut reply = core::mem::take(&mut self.reply);
+        reply.clear();
+        match self.engine.submit(&context, Class::Read, &command, &mut reply) {
+            Progress::Done => self.answer_read(&turn, &reply, sink),
+            Progress::Pending => self.pending.push_back(Pending::Read(turn)),
+        }
+        self.reply = reply;
+    }
+
+    fn read_reply(&self, turn: &ReadTurn) -> Repr {
+        Repr {
+            flags: turn.flags,
+            obj_id: turn.obj_id,
+            last_committed: turn.last_committed,
+            session: turn.session,
+            request: turn.request,
+            attempt: turn.attempt,
+            client: turn.client,
+            epoch: self.epoch(),
+            node: self.node(),
+            reason: turn.reason,
+            ..Repr::new(Op::ReadReply)
+        }
+    }
+
+    fn send_read_status(&mut self, turn: &ReadTurn, status: Status, sink: &mut impl Sink) {
+        let repr = Repr { status, ..self.read_reply(turn) };
+        repr.emit(&[], &mut self.scratch);
+        sink.send(self.client_addr(turn.client), &self.scratch);
+    }
+
+    pub(crate) fn answer_read(&mut self, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
+        const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
+        let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
+        let mut repr = self.read_reply(turn);
+        if reply.len() <= BODY_BYTES_MAX {
+            repr.emit(reply, &mut self.scratch);
+        } else {
+            repr.flags = repr.flags.with(Flags::MORE);
+            let version = self.kept.keep((turn.session, turn.request), reply);
+            emit_first_fragment(&repr, version, reply, &mut self.scratch);
+        }
+        sink.send(self.client_addr(turn.client), &self.scratch);
+    }
+
+    /// Sends the fragments of a long reply that its client asks for (trap T17).
+    pub(crate) fn on_pull(
+        &mut self,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let (wanted, _) = FragmentHdr::parse(packet.body())?;
+        let asked = packet.repr();
+        let key = (asked.session, asked.request);
+        let to = self.client_addr(asked.client);
+        let mut repr = Repr { op: Op::Fragment, node: self.node(), epoch: self.epoch(), ..asked };
+        let whole = if asked.request.0 & READ_BIT != 0 {
+            self.kept.reply(key, wanted.version)
+        } else {
+            let result = self.sessions.result(key.0, key.1);
+            result.filter(|r| concord_core::hash::hash64(0, r) == wanted.version)
+        };
+        let Some(whole) = whole.filter(|w| w.len() == wanted.total_bytes as usize) else {
+            self.count.fragments_gone += 1;
+            repr.status = Status::Gone;
+            repr.emit(packet.body(), &mut self.scratch);
+            sink.send(to, &self.scratch);
+            return Ok(());
+        };
+        let end = wanted.index.saturating_add(wanted.count.min(PULL_MAX)).min(wanted.fragments());
+        let mut body = Vec::with_capacity(BODY_BYTES_MAX);
+        for index in wanted.index..end {
+            let hdr = FragmentHdr { index, count: 1, ..wanted };
+            body.clear();
+            hdr.emit(&mut body);
+            body.extend_from_slice(&whole[hdr.range()]);
+            repr.emit(&body, &mut self.scratch);
+            sink.send(to, &self.scratch);
+            self.count.fragments_pulled += 1;
+        }
+        Ok(())
+    }
+}

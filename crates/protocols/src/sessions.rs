@@ -1,0 +1,274 @@
+//! The client table (trap T16): a write is executed at most once.
+//!
+//! Sessions have an id unique per process start and are registered through the replicated log; each
+//! request carries the lowest unanswered one; the table keeps every result above it. It changes only
+//! by records in log order, so that every replica holds the same.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use concord_core::{Guard, Guards, Position, RequestNumber, SessionId};
+use concord_wire::record::Record;
+use concord_wire::{Flags, Status, WINDOW_MAX};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// Most sessions at once; the one longest without a write makes room.
+pub const SESSIONS_MAX: usize = 1_024;
+const INLINE_BYTES: usize = 22;
+
+/// What to do with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Execute its command.
+    Execute,
+    /// Executed before: answer with the kept result.
+    Duplicate,
+    /// Nothing to execute; it only takes its turn.
+    Nothing,
+    /// Not executed; say so.
+    Refused(Status),
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    Empty,
+    Running,
+    Short(u8, [u8; INLINE_BYTES]),
+    Long(Box<[u8]>),
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    /// All requests below were answered or abandoned; entry 0 belongs to it.
+    low: u64,
+    entries: VecDeque<Entry>,
+    touched: Position,
+}
+
+/// The client table.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    by_id: HashMap<u64, Session, FxBuildHasher>,
+    guards: Guards,
+}
+
+impl Sessions {
+    /// An empty table.
+    #[must_use]
+    pub fn new(guards: Guards) -> Sessions {
+        Sessions { by_id: HashMap::default(), guards }
+    }
+
+    /// Number of sessions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Decides on a record in its turn, and marks what is to be executed as running.
+    pub fn admit(&mut self, record: &Record<'_>) -> Verdict {
+        if record.flags.has(Flags::NOOP) {
+            return Verdict::Nothing;
+        }
+        if record.flags.has(Flags::INTERNAL) {
+            return Verdict::Execute;
+        }
+        if record.flags.has(Flags::REGISTER) {
+            self.register(record.session, record.position);
+            return Verdict::Nothing;
+        }
+        let guards = self.guards;
+        let Some(session) = self.by_id.get_mut(&record.session.0) else {
+            return Verdict::Refused(Status::SessionExpired);
+        };
+        session.touched = record.position;
+        let request = record.request.0;
+        session.raise_low(request.saturating_sub(u64::from(record.low_delta)));
+        if !guards.on(Guard::ClientTable) {
+            return Verdict::Execute;
+        }
+        if request < session.low {
+            return Verdict::Refused(Status::Stale);
+        }
+        let at = request - session.low;
+        if at >= WINDOW_MAX {
+            return Verdict::Refused(Status::Window);
+        }
+        match session.entries.get(at as usize) {
+            Some(Entry::Running | Entry::Short(..) | Entry::Long(_)) => return Verdict::Duplicate,
+            Some(Entry::Empty) | None => {}
+        }
+        if record.refused != Status::Ok {
+            return Verdict::Refused(record.refused);
+        }
+        if record.after_delta != 0 && !session.done(request - u64::from(record.after_delta)) {
+            return Verdict::Refused(Status::Order);
+        }
+        if session.entries.len() <= at as usize {
+            session.entries.resize(at as usize + 1, Entry::Empty);
+        }
+        session.entries[at as usize] = Entry::Running;
+        Verdict::Execute
+    }
+
+    /// Keeps the result of an executed request.
+    pub fn complete(&mut self, session: SessionId, request: RequestNumber, reply: &[u8]) {
+        let Some(session) = self.by_id.get_mut(&session.0) else { return };
+        let Some(at) = request.0.checked_sub(session.low) else { return };
+        if let Some(entry) = session.entries.get_mut(at as usize) {
+            *entry = if reply.len() <= INLINE_BYTES {
+                let mut short = [0; INLINE_BYTES];
+                short[..reply.len()].copy_from_slice(reply);
+                Entry::Short(reply.len() as u8, short)
+            } else {
+                Entry::Long(reply.into())
+            };
+        }
+    }
+
+    /// The kept result of a request.
+    #[must_use]
+    pub fn result(&self, session: SessionId, request: RequestNumber) -> Option<&[u8]> {
+        let session = self.by_id.get(&session.0)?;
+        match session.entries.get(request.0.checked_sub(session.low)? as usize)? {
+            Entry::Short(length, bytes) => Some(&bytes[..*length as usize]),
+            Entry::Long(bytes) => Some(bytes),
+            Entry::Empty | Entry::Running => None,
+        }
+    }
+
+    fn register(&mut self, id: SessionId, position: Position) {
+        if let Some(session) = self.by_id.get_mut(&id.0) {
+            session.touched = position;
+            return;
+        }
+        if self.by_id.len() >= SESSIONS_MAX {
+            // Positions are unique, so that every replica picks the same one in any map order.
+            let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
+            if let Some(oldest) = oldest {
+                self.by_id.remove(&oldest);
+            }
+        }
+        let session = Session { low: 1, entries: VecDeque::new(), touched: position };
+        self.by_id.insert(id.0, session);
+    }
+}
+
+impl Session {
+    fn raise_low(&mut self, low: u64) {
+        while self.low < low {
+            if self.entries.pop_front().is_none() {
+                self.low = low;
+                return;
+            }
+            self.low += 1;
+        }
+    }
+
+    /// Whether `request` was executed or abandoned, or is being executed before in the same log.
+    fn done(&self, request: u64) -> bool {
+        match request.checked_sub(self.low) {
+            None => true,
+            Some(at) => !matches!(self.entries.get(at as usize), None | Some(Entry::Empty)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_core::{Epoch, ObjectId, Seq};
+    use concord_wire::Addr;
+
+    fn record(session: u64, request: u64, low: u64, after: u64) -> Record<'static> {
+        Record {
+            position: Position(request),
+            hash: 0,
+            epoch: Epoch(1),
+            flags: Flags(0),
+            low_delta: (request - low) as u16,
+            seq: Seq::NONE,
+            session: SessionId(session),
+            request: RequestNumber(request),
+            now_ms: 0,
+            obj_id: ObjectId(0),
+            after_delta: if after == 0 { 0 } else { (request - after) as u16 },
+            attempt: 0,
+            client: Addr::default(),
+            refused: Status::Ok,
+            command: b"",
+            reply: b"",
+        }
+    }
+
+    fn registered() -> Sessions {
+        let mut table = Sessions::new(Guards::ALL);
+        let hello = Record { flags: Flags::REGISTER, ..record(7, 1, 1, 0) };
+        assert_eq!(table.admit(&hello), Verdict::Nothing);
+        table
+    }
+
+    #[test]
+    fn t16a_the_retry_of_a_lost_request_is_executed_after_a_later_one() {
+        let mut table = registered();
+        assert_eq!(table.admit(&record(7, 6, 5, 0)), Verdict::Execute);
+        table.complete(SessionId(7), RequestNumber(6), b"six");
+        assert_eq!(table.admit(&record(7, 5, 5, 0)), Verdict::Execute);
+        assert_eq!(table.admit(&record(7, 6, 5, 0)), Verdict::Duplicate);
+        assert_eq!(table.result(SessionId(7), RequestNumber(6)), Some(&b"six"[..]));
+    }
+
+    #[test]
+    fn t16b_a_stranger_gets_nobodys_replies() {
+        let mut table = registered();
+        assert_eq!(table.admit(&record(8, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
+    }
+
+    #[test]
+    fn t16c_an_answered_request_is_refused_and_never_executed_again() {
+        let mut table = registered();
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Execute);
+        assert_eq!(table.admit(&record(7, 2, 2, 0)), Verdict::Execute);
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::Stale));
+    }
+
+    #[test]
+    fn t16c_a_request_of_an_evicted_session_is_refused() {
+        let mut table = registered();
+        for id in 0..SESSIONS_MAX as u64 {
+            let hello = Record {
+                flags: Flags::REGISTER,
+                position: Position(100 + id),
+                ..record(1_000 + id, 1, 1, 0)
+            };
+            table.admit(&hello);
+        }
+        assert_eq!(table.len(), SESSIONS_MAX);
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
+    }
+
+    #[test]
+    fn t22_a_write_waits_for_the_write_before_it() {
+        let mut table = registered();
+        assert_eq!(table.admit(&record(7, 2, 1, 1)), Verdict::Refused(Status::Order));
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Execute);
+        assert_eq!(table.admit(&record(7, 2, 1, 1)), Verdict::Execute);
+        // Abandoned: nothing below the lowest unanswered request is waited for.
+        assert_eq!(table.admit(&record(7, 9, 9, 8)), Verdict::Execute);
+    }
+
+    #[test]
+    fn the_window_bounds_the_table() {
+        let mut table = registered();
+        let far = record(7, WINDOW_MAX + 1, 1, 0);
+        assert_eq!(table.admit(&far), Verdict::Refused(Status::Window));
+        assert!(table.by_id[&7].entries.len() <= 1);
+    }
+}

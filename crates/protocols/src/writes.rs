@@ -1,0 +1,485 @@
+//! Writes: ordered by the head, executed by everybody in the same order, answered by who commits.
+//!
+//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or a
+//! refused one too, takes its turn as a record, so that the last-committed point is a prefix.
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+use concord_core::{Epoch, Guard, MS, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_engine::{Class, Command, CommandBuf, Completion, Context, Engine, Progress};
+use concord_wire::control::Protocol;
+use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
+use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
+
+use crate::reads::ReadTurn;
+use crate::replica::{Phase, Replica};
+use crate::sessions::Verdict;
+
+const EXPIRY_SCAN_NS: u64 = 5 * MS;
+const EXPIRY_RETRY_NS: u64 = 100 * MS;
+const EXPIRIES_MAX: usize = 64;
+
+/// A write in its turn: what is needed to finish and answer it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub position: Position,
+    flags: Flags,
+    seq: Seq,
+    session: SessionId,
+    request: RequestNumber,
+    obj_id: ObjectId,
+    attempt: u16,
+    low_delta: u16,
+    after_delta: u16,
+    client: Addr,
+    now_ms: u64,
+    refused: Status,
+    verdict: Verdict,
+    /// This node ordered it: the record is written when the engine has answered.
+    deciding: bool,
+}
+
+/// An operation that waits for the engine, or behind one that does.
+#[derive(Clone, Debug)]
+pub(crate) enum Pending {
+    /// The engine executes it; the command is kept by the node that orders.
+    Write(Turn, Vec<u8>),
+    /// Nothing to execute; it only keeps its turn.
+    Idle(Turn),
+    /// The engine reads.
+    Read(ReadTurn),
+}
+
+impl<E: Engine> Replica<E> {
+    /// Head: numbers become positions. What cannot be ordered is dropped; the client sends it again
+    /// and gets a new number.
+    pub(crate) fn on_write(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
+        let repr = packet.repr();
+        if self.phase != Phase::Open || !self.is_head() {
+            self.count.writes_not_head += 1;
+            return;
+        }
+        if self.log.is_full() {
+            self.count.writes_log_full += 1;
+            return;
+        }
+        if self.config.as_ref().is_some_and(|c| c.accelerated) && !self.take_number(repr.seq) {
+            return;
+        }
+        let mut turn = self.turn_of(now, &repr);
+        let staged = match self.staged_version(&repr, packet.body()) {
+            Ok(version) => version,
+            Err(status) => {
+                turn.refused = status;
+                None
+            }
+        };
+        turn.verdict = self.admit(&turn);
+        let prefix = self.setup.guards.on(Guard::Prefix);
+        if !prefix && !matches!(turn.verdict, Verdict::Execute | Verdict::Nothing) {
+            self.reply_to_write(&turn, sink);
+            return;
+        }
+        self.submitted.position += 1;
+        self.last_now_ms = turn.now_ms;
+        self.count.writes_ordered += 1;
+        if turn.verdict != Verdict::Execute {
+            return self.idle(now, turn, sink);
+        }
+        match staged {
+            Some(version) => {
+                let body = self.staging.take((repr.session, repr.request), version);
+                self.execute(now, turn, &body.unwrap_or_default(), sink);
+            }
+            None => self.execute(now, turn, packet.body(), sink),
+        }
+    }
+
+    /// Harmonia §6.2: "tracking the last received sequence number and discarding any out-of-order
+    /// writes".
+    fn take_number(&mut self, seq: Seq) -> bool {
+        let active = self.config.as_ref().map_or(0, |c| c.switch_id);
+        if seq.switch_id.0 != active || !seq.is_some() {
+            self.count.writes_other_switch += 1;
+            return false;
+        }
+        if seq <= self.last_seq {
+            if self.setup.guards.on(Guard::InOrderWrites) {
+                self.count.writes_out_of_order += 1;
+                return false;
+            }
+            return true;
+        }
+        if seq.switch_id == self.last_seq.switch_id {
+            self.count.seq_gaps += u64::from(seq.counter - self.last_seq.counter - 1);
+        }
+        self.last_seq = seq;
+        true
+    }
+
+    fn turn_of(&self, now: Now, repr: &Repr) -> Turn {
+        Turn {
+            position: Position(self.submitted.position + 1),
+            flags: repr.flags,
+            seq: repr.seq,
+            session: repr.session,
+            request: repr.request,
+            obj_id: repr.obj_id,
+            attempt: repr.attempt,
+            low_delta: repr.low_delta,
+            after_delta: repr.after_delta,
+            client: repr.client,
+            now_ms: now.unix_ms.max(self.last_now_ms),
+            refused: Status::Ok,
+            verdict: Verdict::Nothing,
+            deciding: true,
+        }
+    }
+
+    /// The version of the staged body that the write means, `None` if its command is in the packet.
+    fn staged_version(&self, repr: &Repr, body: &[u8]) -> Result<Option<u64>, Status> {
+        if repr.flags.has(Flags::NOOP) || repr.flags.has(Flags::REGISTER) {
+            return Ok(None);
+        }
+        if !repr.flags.has(Flags::BODY_STAGED) {
+            return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
+        }
+        let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
+        match self.staging.whole((repr.session, repr.request), hdr.version) {
+            Some(command) if Command::parse(command).is_ok() => Ok(Some(hdr.version)),
+            Some(_) => Err(Status::Malformed),
+            None => Err(Status::BodyMissing),
+        }
+    }
+
+    fn admit(&mut self, turn: &Turn) -> Verdict {
+        let verdict = self.sessions.admit(&turn.record(self.epoch(), &[], &[]));
+        match verdict {
+            Verdict::Execute | Verdict::Nothing => {}
+            Verdict::Duplicate => self.count.duplicates += 1,
+            Verdict::Refused(status) => {
+                self.count.refused_requests += 1;
+                self.count.bodies_missing += u64::from(status == Status::BodyMissing);
+            }
+        }
+        verdict
+    }
+
+    /// Everybody else: a record in its turn. It is in the log already.
+    pub(crate) fn follow(&mut self, now: Now, record: &Record<'_>, sink: &mut impl Sink) {
+        self.last_seq = self.last_seq.max(record.seq);
+        self.last_now_ms = record.now_ms;
+        self.submitted = self.log.end();
+        let mut turn = Turn {
+            position: record.position,
+            flags: record.flags,
+            seq: record.seq,
+            session: record.session,
+            request: record.request,
+            obj_id: record.obj_id,
+            attempt: record.attempt,
+            low_delta: record.low_delta,
+            after_delta: record.after_delta,
+            client: record.client,
+            now_ms: record.now_ms,
+            refused: record.refused,
+            verdict: Verdict::Nothing,
+            deciding: false,
+        };
+        turn.verdict = self.admit(&turn);
+        match turn.verdict {
+            Verdict::Execute => self.execute(now, turn, record.command, sink),
+            Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+                self.idle(now, turn, sink);
+            }
+        }
+    }
+
+    fn idle(&mut self, now: Now, turn: Turn, sink: &mut impl Sink) {
+        if self.pending.is_empty() {
+            self.finish(now, turn, &[], &[], sink);
+        } else {
+            self.pending.push_back(Pending::Idle(turn));
+        }
+    }
+
+    fn execute(&mut self, now: Now, turn: Turn, command: &[u8], sink: &mut impl Sink) {
+        let Ok(parsed) = Command::parse(command) else { return self.leave() };
+        if turn.flags.has(Flags::WILDCARD) {
+            self.applied.note_all(turn.seq, turn.position);
+        } else {
+            self.applied.note(turn.obj_id, turn.seq, turn.position);
+        }
+        let context = Context {
+            now_ms: turn.now_ms,
+            entropy: splitmix64(turn.position.0 ^ turn.now_ms.rotate_left(32)),
+            position: turn.position.0,
+            resp3: turn.flags.has(Flags::RESP3),
+            decide: turn.deciding,
+        };
+        let mut reply = core::mem::take(&mut self.reply);
+        reply.clear();
+        match self.engine.submit(&context, Class::Write, &parsed, &mut reply) {
+            Progress::Done => self.finish(now, turn, command, &reply, sink),
+            Progress::Pending => {
+                let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
+                self.pending.push_back(Pending::Write(turn, kept));
+            }
+        }
+        self.reply = reply;
+    }
+
+    /// Takes what the engine has completed.
+    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(done) = self.engine.poll() {
+            match self.pending.pop_front() {
+                Some(Pending::Write(turn, command)) => {
+                    self.engine_wrote(now, turn, &command, &done, sink);
+                }
+                Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
+                Some(Pending::Idle(_)) | None => return self.leave(),
+            }
+            while let Some(Pending::Idle(turn)) = self.pending.front() {
+                let turn = *turn;
+                self.pending.pop_front();
+                self.finish(now, turn, &[], &[], sink);
+            }
+        }
+        self.try_open(now, sink);
+    }
+
+    fn engine_wrote(
+        &mut self,
+        now: Now,
+        turn: Turn,
+        command: &[u8],
+        done: &Completion,
+        sink: &mut impl Sink,
+    ) {
+        if turn.deciding {
+            let command = done.effect.as_deref().unwrap_or(command);
+            return self.finish(now, turn, command, &done.reply, sink);
+        }
+        // Trap T11: what failed here and not at the ordering node, or the other way round (out of
+        // memory, say), has diverged. The client gets the ordering node's reply.
+        let Some(record) = self.log.record(turn.position).and_then(|r| Record::parse(r).ok())
+        else {
+            return self.leave();
+        };
+        let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
+        if record.reply.is_empty() {
+            return self.finish(now, turn, &[], &done.reply, sink);
+        }
+        if failed(record.reply) != failed(&done.reply) {
+            return self.leave();
+        }
+        let reply = record.reply.to_vec();
+        self.finish(now, turn, &[], &reply, sink);
+    }
+
+    /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
+    /// answered by whoever commits.
+    fn finish(&mut self, now: Now, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
+        if turn.deciding {
+            let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
+            let record = turn.record(self.epoch(), command, kept);
+            let mut buffer = self.log.buffer();
+            let hash = record.emit(self.log.end().hash, &mut buffer);
+            self.log.push(buffer, hash);
+        }
+        if turn.verdict == Verdict::Execute && !turn.flags.has(Flags::INTERNAL) {
+            self.sessions.complete(turn.session, turn.request, reply);
+        }
+        self.executed = turn.position;
+        self.count.records_applied += 1;
+        if self.phase != Phase::Open {
+            return;
+        }
+        if self.is_acker() {
+            let alone = self.config.as_ref().is_some_and(|c| c.members.len() == 1);
+            if alone || self.is_protocol(Protocol::Chain) {
+                self.raise_committed(self.executed);
+                self.reply_to_write(&turn, sink);
+            } else {
+                self.uncommitted.push_back(turn);
+            }
+        }
+        self.pump(now, sink);
+    }
+
+    /// Primary: a write is committed once every backup has executed it.
+    pub(crate) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
+        let others = self.config.as_ref().map_or(0, |c| c.members.len() - 1);
+        if !self.is_head() || self.senders.len() != others {
+            return;
+        }
+        let everywhere = self.senders.iter().map(|s| s.applied).min().unwrap_or(self.executed);
+        self.raise_committed(everywhere.min(self.executed));
+        while let Some(turn) = self.uncommitted.front().copied() {
+            if turn.position > self.committed {
+                break;
+            }
+            self.uncommitted.pop_front();
+            self.reply_to_write(&turn, sink);
+        }
+        self.wake_reads(now, sink);
+    }
+
+    /// What was executed in an earlier epoch and never answered: the members agree on it now. The
+    /// clients ask again, and are answered from the table.
+    pub(crate) fn settle_old_writes(&mut self, now: Now, sink: &mut impl Sink) {
+        if !(self.is_head() && self.is_protocol(Protocol::PrimaryBackup)) {
+            self.uncommitted.clear();
+            if self.is_acker() {
+                self.raise_committed(self.executed);
+            }
+            return;
+        }
+        self.commit_acknowledged(now, sink);
+    }
+
+    /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
+    fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        let mut repr = Repr {
+            flags: Flags::COMPLETION,
+            obj_id: turn.obj_id,
+            seq: turn.seq,
+            session: turn.session,
+            request: turn.request,
+            client: turn.client,
+            attempt: turn.attempt,
+            epoch: self.epoch(),
+            node: self.node(),
+            ..Repr::new(Op::WriteReply)
+        };
+        let to = self.switch_addr();
+        if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
+            repr.op = Op::WriteCompletion;
+            repr.emit(&[], &mut self.scratch);
+            return sink.send(to, &self.scratch);
+        }
+        let mut reply: &[u8] = &[];
+        match turn.verdict {
+            Verdict::Execute | Verdict::Duplicate => {
+                match self.sessions.result(turn.session, turn.request) {
+                    Some(result) => reply = result,
+                    None => repr.status = Status::Stale,
+                }
+            }
+            Verdict::Nothing => {}
+            Verdict::Refused(status) => repr.status = status,
+        }
+        if reply.len() <= BODY_BYTES_MAX {
+            repr.emit(reply, &mut self.scratch);
+        } else {
+            repr.flags = repr.flags.with(Flags::MORE);
+            let version = concord_core::hash::hash64(0, reply);
+            emit_first_fragment(&repr, version, reply, &mut self.scratch);
+        }
+        sink.send(to, &self.scratch);
+    }
+
+    /// A fragment of a body, before its write (trap T17).
+    pub(crate) fn on_wrest(
+        &mut self,
+        now: Now,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let (hdr, payload) = FragmentHdr::parse(packet.body())?;
+        if self.phase != Phase::Open || !self.is_head() {
+            self.count.writes_not_head += 1;
+            return Ok(());
+        }
+        let repr = packet.repr();
+        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
+            self.count.fragments_refused += 1;
+            return Ok(());
+        }
+        self.count.fragments_staged += 1;
+        let ack = Repr { op: Op::WRestAck, node: self.node(), epoch: self.epoch(), ..repr };
+        ack.emit(
+            &packet.body()[..concord_wire::fragment::FRAGMENT_HEADER_BYTES],
+            &mut self.scratch,
+        );
+        sink.send(self.client_addr(repr.client), &self.scratch);
+        Ok(())
+    }
+
+    /// Where a packet to a client goes first.
+    pub(crate) fn client_addr(&self, client: Addr) -> Addr {
+        if self.setup.replies_via_switch { self.switch_addr() } else { client }
+    }
+
+    /// Head: a key whose time has come is deleted by a write of our own, numbered by the switch like
+    /// any other (trap T12).
+    pub(crate) fn send_expiries(&mut self, now: Now, sink: &mut impl Sink) {
+        self.next_expiry = now.instant.after(EXPIRY_SCAN_NS);
+        if !self.is_head() || self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
+            return;
+        }
+        let mut due = Vec::new();
+        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
+        self.expiring.retain(|(key, deadline, sent_at)| {
+            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
+                && due.iter().any(|(k, d)| k == key && d == deadline)
+        });
+        let mut command = CommandBuf::new();
+        for (key, deadline) in due {
+            if self.expiring.iter().any(|(k, d, _)| *k == key && *d == deadline) {
+                continue;
+            }
+            let digits = alloc::format!("{deadline}");
+            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
+            let body = command.encode(1, args);
+            if body.len() <= BODY_BYTES_MAX {
+                let repr = Repr {
+                    flags: Flags::INTERNAL,
+                    obj_id: concord_core::hash::object_id(&key),
+                    client: self.setup.me.addr,
+                    node: self.node(),
+                    ..Repr::new(Op::Write)
+                };
+                repr.emit(body, &mut self.scratch);
+                sink.send(self.switch_addr(), &self.scratch);
+                self.count.expiries_sent += 1;
+            }
+            self.expiring.push((key, deadline, now.instant));
+        }
+    }
+}
+
+impl Turn {
+    fn record<'a>(&self, epoch: Epoch, command: &'a [u8], reply: &'a [u8]) -> Record<'a> {
+        Record {
+            position: self.position,
+            hash: 0,
+            epoch,
+            flags: self.flags,
+            low_delta: self.low_delta,
+            seq: self.seq,
+            session: self.session,
+            request: self.request,
+            now_ms: self.now_ms,
+            obj_id: self.obj_id,
+            after_delta: self.after_delta,
+            attempt: self.attempt,
+            client: self.client,
+            refused: self.refused,
+            command,
+            reply,
+        }
+    }
+}
+
+/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
+pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
+    let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
+    let mut body = Vec::with_capacity(BODY_BYTES_MAX);
+    hdr.emit(&mut body);
+    body.extend_from_slice(&reply[..FRAGMENT_BYTES.min(reply.len())]);
+    repr.emit(&body, out);
+}
