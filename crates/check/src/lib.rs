@@ -1,1 +1,77 @@
-//! See ARCHITECTURE.md.
+//! Is a recorded history linearizable?
+//!
+//! Read [`check`] and [`Operation`] first. The law: the verdict [`Verdict::Ok`] is only given when
+//! an order was found for every key, [`Verdict::Violation`] only when every order of some key was
+//! ruled out; a search that ran out of its budget is [`Verdict::Unknown`], never ok.
+//!
+//! ```
+//! use concord_check::{Operation, Options, Reply, check};
+//! let operation = |client, call_ns, return_ns, cmd: &str, reply| Operation {
+//!     client,
+//!     call_ns,
+//!     return_ns: Some(return_ns),
+//!     cmd: cmd.split(' ').map(|arg| arg.as_bytes().to_vec()).collect(),
+//!     reply: Some(reply),
+//!     path: None,
+//! };
+//! let mut history = vec![
+//!     operation(1, 0, 10, "SET k old", Reply::Ok),
+//!     operation(1, 20, 30, "SET k new", Reply::Ok),
+//!     operation(2, 25, 35, "GET k", Reply::bulk("old")),
+//! ];
+//! assert!(check(&history, &Options::default())?.is_ok());
+//! history[2].call_ns = 31; // Now the read began after the write had returned.
+//! assert!(!check(&history, &Options::default())?.is_ok());
+//! # Ok::<(), concord_check::HistoryError>(())
+//! ```
+//!
+//! # The format
+//! JSON Lines, one operation a line, in any order:
+//! ```json
+//! {"client": 3, "call": 1200, "return": 1900, "cmd": ["SET", "k", "v", "NX"],
+//!  "reply": {"kind": "ok"}, "path": "slow: dirty"}
+//! ```
+//! (on one line). `call` and `return` are ns of one monotone clock; `return` is null, and `reply`
+//! null or absent, when the outcome is unknown: the operation may take effect once, at any time
+//! after its call, or never. Kinds of replies: `nil`, `ok`, `int`, `bulk`, `array`, `error`, with
+//! the `value` where there is one. Bytes that are not UTF-8 are `{"hex": "00ff"}`. `path` is
+//! optional.
+//!
+//! # What is modelled
+//! SET (NX, XX, IFEQ, GET, EX, PX, KEEPTTL), GET, SETNX, GETSET, GETDEL, APPEND, STRLEN, INCR, DECR,
+//! INCRBY, DECRBY, DEL, UNLINK and EXISTS of one key, CAS (key expected value), CAD (key expected),
+//! EXPIRE, PEXPIRE, PERSIST, LPUSH, RPUSH, LPOP, RPOP, LLEN, LRANGE, SADD, SREM, SISMEMBER, HSET,
+//! HGET, HDEL, FLUSHALL, FLUSHDB. The models are written apart from the engines on purpose. A
+//! command without a model is an error, not ignored.
+//!
+//! An error reply that the model predicts (WRONGTYPE, not an integer, overflow) must be predicted.
+//! Any other error means that the command was refused and had no effect.
+//!
+//! A key with a time to live, set by an operation with ttl t, may vanish at any moment from call +
+//! t on, and is gone for what is called after return + t + [`Options::grace_ns`].
+//!
+//! # What is not checked
+//! Every key is checked by itself, which is enough for commands on one key: linearizability is
+//! local (Horn and Kroening 2015). FLUSHALL is not one: it must fit every key's history at some
+//! moment between its call and return, but that this was the same moment for all keys is not
+//! checked.
+#![forbid(unsafe_code)]
+
+mod check;
+mod command;
+mod history;
+mod minimise;
+mod model;
+mod plan;
+mod record;
+mod report;
+mod search;
+mod seen;
+
+pub use check::{Options, check, check_file};
+pub use history::{History, HistoryError, Operation, Reply};
+pub use record::{Pending, Recorder};
+pub use report::{GaveUp, Report, Stuck, Verdict, Violation};
+
+#[cfg(test)]
+mod tests;

@@ -73,6 +73,13 @@ impl Guards {
     #[cfg(feature = "mutants")]
     #[must_use]
     pub const fn without(guard: Guard) -> Guards {
-        Guards { removed: 1 << guard as u8 }
+        Guards::ALL.and_without(guard)
+    }
+
+    /// These but `guard`.
+    #[cfg(feature = "mutants")]
+    #[must_use]
+    pub const fn and_without(self, guard: Guard) -> Guards {
+        Guards { removed: self.removed | 1 << guard as u8 }
     }
 }

@@ -1,0 +1,242 @@
+//! From a history to a verdict: keys apart, each searched by itself.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::command::{Command, parse};
+use crate::minimise::minimise;
+use crate::model::{Moment, PREDICTED_ERRORS};
+use crate::plan::{Op, Plan};
+use crate::report::{GaveUp, Report, Verdict, Violation};
+use crate::search::{Budget, Outcome, Search};
+use crate::{History, HistoryError, Operation, Reply};
+
+/// Violations that are minimised; further ones are reported as found.
+const MINIMISED_MAX: usize = 3;
+
+/// How exactly expiry is known, and where the search stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A key must be gone for operations called later than its deadline by this, in ns: the
+    /// deadline is decided when the write is ordered, the delete is a write of its own (trap T12).
+    pub grace_ns: u64,
+    /// A key may vanish this much before its time to live has passed since the call, in ns:
+    /// deadlines are in whole ms.
+    pub early_ns: u64,
+    /// Most configurations visited for one key.
+    pub configs_max: usize,
+    /// Most memory that the search of one key takes, in bytes, roughly.
+    pub memory_bytes_max: usize,
+    /// Longest search of one key. `None`: no limit, and the verdict depends on nothing but the
+    /// history.
+    pub time_max: Option<Duration>,
+    /// Threads; each searches one key at a time.
+    pub threads: usize,
+    /// Look for a small counterexample when there is a violation.
+    pub minimise: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            grace_ns: 5_000_000_000,
+            early_ns: 1_000_000,
+            configs_max: 20_000_000,
+            memory_bytes_max: 1 << 30,
+            time_max: Some(Duration::from_secs(60)),
+            threads: 1,
+            minimise: true,
+        }
+    }
+}
+
+/// Reads a history (JSON Lines, see the crate's docs) and checks it.
+///
+/// # Errors
+/// The first line that is not an operation or has no model, with its number.
+pub fn check_file(reader: impl BufRead, options: &Options) -> Result<Report, HistoryError> {
+    check(&History::read(reader)?.operations, options)
+}
+
+/// Checks operations, in any order. The verdict is [`Verdict::Ok`] only if an order was found for
+/// every key.
+///
+/// # Errors
+/// The first operation that has no model, or whose times or reply are impossible; its `line` is
+/// its place in the slice, from 1.
+pub fn check(operations: &[Operation], options: &Options) -> Result<Report, HistoryError> {
+    let started = Instant::now();
+    let split = Split::new(operations, options)?;
+    let keys: Vec<&[u8]> = split.keys.keys().copied().collect();
+    let mut report = Report {
+        verdict: Verdict::Ok,
+        operations: operations.len(),
+        keys: keys.len(),
+        unknown: split.unknown,
+        refused: split.refused,
+        configurations: 0,
+        elapsed_ms: 0,
+        violations: Vec::new(),
+        gave_up: Vec::new(),
+    };
+    let mut answers = in_parallel(options.threads.clamp(1, keys.len().max(1)), keys.len(), |at| {
+        check_key(keys[at], &split, operations, options)
+    });
+    answers.sort_by_key(|answer| answer.0);
+    for (_, answer) in answers {
+        report.configurations += answer.configurations;
+        report.violations.extend(answer.violation);
+        report.gave_up.extend(answer.gave_up);
+    }
+    if options.minimise {
+        for violation in report.violations.iter_mut().take(MINIMISED_MAX) {
+            let ops = split.ops(&violation.key);
+            minimise(violation, &ops, operations);
+        }
+    }
+    report.verdict = match (report.violations.is_empty(), report.gave_up.is_empty()) {
+        (false, _) => Verdict::Violation,
+        (true, false) => Verdict::Unknown,
+        (true, true) => Verdict::Ok,
+    };
+    report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(report)
+}
+
+/// The answer for one key.
+struct Answer {
+    configurations: usize,
+    violation: Option<Violation>,
+    gave_up: Option<GaveUp>,
+}
+
+fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &Options) -> Answer {
+    let budget = Budget {
+        configs_max: options.configs_max,
+        memory_bytes_max: options.memory_bytes_max,
+        time_max: options.time_max,
+    };
+    let mut answer = Answer { configurations: 0, violation: None, gave_up: None };
+    let gave_up = |why: &str, ordered, operations| {
+        Some(GaveUp { key: key.to_vec(), why: why.to_owned(), ordered, operations })
+    };
+    let ops = split.ops(key);
+    let count = ops.len();
+    let plan = match Plan::new(ops) {
+        Ok(plan) => plan,
+        Err(why) => return Answer { gave_up: gave_up(why, 0, count), ..answer },
+    };
+    let mut search = Search::new(&plan, budget);
+    let outcome = search.run();
+    answer.configurations = search.configs();
+    match outcome {
+        Outcome::Linearizable => {}
+        Outcome::GaveUp(why) => {
+            answer.gave_up = gave_up(why, search.furthest_prefix(), plan.done.len());
+        }
+        Outcome::Violation => {
+            let found = search.furthest();
+            answer.violation = Some(Violation::new(key, &plan, &found, operations));
+        }
+    }
+    answer
+}
+
+/// Runs `work` for `0..count` on so many threads; the answers come in any order.
+fn in_parallel<T: Send>(
+    threads: usize,
+    count: usize,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<(usize, T)> {
+    if threads <= 1 {
+        return (0..count).map(|at| (at, work(at))).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= count {
+                        return;
+                    }
+                    let answer = work(at);
+                    answers.lock().unwrap_or_else(PoisonError::into_inner).push((at, answer));
+                }
+            });
+        }
+    });
+    answers.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The history by key (linearizability is local: Horn and Kroening, "Faster linearizability
+/// checking via P-compositionality", 2015).
+struct Split<'h> {
+    operations: &'h [Operation],
+    options: Options,
+    /// Indices into the history.
+    keys: BTreeMap<&'h [u8], Vec<u32>>,
+    /// FLUSHALL and the like: part of every key's history.
+    wildcards: Vec<u32>,
+    unknown: usize,
+    refused: usize,
+}
+
+impl<'h> Split<'h> {
+    fn new(operations: &'h [Operation], options: &Options) -> Result<Split<'h>, HistoryError> {
+        let mut split = Split {
+            operations,
+            options: *options,
+            keys: BTreeMap::new(),
+            wildcards: Vec::new(),
+            unknown: 0,
+            refused: 0,
+        };
+        for (index, operation) in operations.iter().enumerate() {
+            let fail = |message: String| HistoryError { line: index + 1, message };
+            let source = u32::try_from(index).map_err(|_| fail("too many operations".into()))?;
+            match (&operation.reply, operation.return_ns) {
+                (Some(_), None) => return Err(fail("a reply without a return time".into())),
+                (None, Some(_)) => return Err(fail("a return time without a reply".into())),
+                (None, None) => split.unknown += 1,
+                (Some(_), Some(at)) if at < operation.call_ns => {
+                    return Err(fail("it returned before it was called".into()));
+                }
+                (Some(Reply::Error(text)), Some(_))
+                    if !PREDICTED_ERRORS.iter().any(|prefix| text.starts_with(prefix)) =>
+                {
+                    split.refused += 1;
+                    continue;
+                }
+                (Some(_), Some(_)) => {}
+            }
+            match parse(&operation.cmd).map_err(fail)? {
+                (Some(key), _) => split.keys.entry(key).or_default().push(source),
+                (None, _) => split.wildcards.push(source),
+            }
+        }
+        Ok(split)
+    }
+
+    /// The operations on `key`, those on every key included.
+    fn ops(&self, key: &[u8]) -> Vec<Op<'h>> {
+        let own = self.keys.get(key).map_or(&[][..], Vec::as_slice);
+        own.iter().chain(&self.wildcards).filter_map(|source| self.op(*source)).collect()
+    }
+
+    fn op(&self, source: u32) -> Option<Op<'h>> {
+        let operation = &self.operations[source as usize];
+        let (_, command): (_, Command) = parse(&operation.cmd).ok()?;
+        let moment = Moment {
+            call_ns: operation.call_ns,
+            return_ns: operation.return_ns.unwrap_or(u64::MAX),
+            early_ns: self.options.early_ns,
+            grace_ns: self.options.grace_ns,
+        };
+        Some(Op::new(source, command, moment, operation.reply.as_ref()))
+    }
+}

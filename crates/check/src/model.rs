@@ -1,0 +1,454 @@
+//! What one key does, sequentially: the specification that histories are held against.
+//!
+//! [`step`] takes a state, a command and the reply that a client saw, and says what state follows,
+//! or that no sequential store would have answered so. Except for expiry it is deterministic: a key
+//! with a time to live may vanish between any two commands once it is due; the search offers that
+//! as a step of its own.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Reply;
+use crate::command::{Bytes, Command, Condition, Ttl, integer};
+
+/// The data of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    #[default]
+    Missing,
+    Str(Bytes),
+    /// Never empty, head first.
+    List(Vec<Bytes>),
+    /// Never empty.
+    Set(BTreeSet<Bytes>),
+    /// Never empty.
+    Hash(BTreeMap<Bytes, Bytes>),
+}
+
+/// When a key with a time to live vanishes: some time in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Expiry {
+    /// Not before; ns of the recorder's clock.
+    pub(crate) earliest_ns: u64,
+    /// What is called later must find it gone.
+    pub(crate) latest_ns: u64,
+}
+
+/// The whole state of one key. A missing key has no expiry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) value: Value,
+    pub(crate) expiry: Option<Expiry>,
+}
+
+/// When a command was called and answered, and how exactly expiry is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) call_ns: u64,
+    /// `u64::MAX` if it never was.
+    pub(crate) return_ns: u64,
+    pub(crate) early_ns: u64,
+    pub(crate) grace_ns: u64,
+}
+
+impl Moment {
+    fn expiry(&self, ttl_ms: u64) -> Expiry {
+        let ttl_ns = ttl_ms.saturating_mul(1_000_000);
+        Expiry {
+            earliest_ns: self.call_ns.saturating_add(ttl_ns).saturating_sub(self.early_ns),
+            latest_ns: self.return_ns.saturating_add(ttl_ns).saturating_add(self.grace_ns),
+        }
+    }
+}
+
+/// What is known about the reply.
+#[derive(Clone, Copy)]
+pub(crate) enum Want<'a> {
+    /// It was this.
+    Reply(&'a Reply),
+    /// Nothing: the outcome is unknown.
+    Anything,
+    /// The question is what the model would answer (for reports).
+    Tell(&'a Cell<Option<Reply>>),
+}
+
+/// The state after a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Same,
+    State(State),
+}
+
+/// The model's reply, borrowed from the state.
+enum Got<'a> {
+    Nil,
+    Ok,
+    Int(i64),
+    Bulk(&'a [u8]),
+    Array(&'a [Bytes]),
+    /// The same, last element first.
+    Reversed(&'a [Bytes]),
+    Error(&'static str),
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE";
+const NOT_INTEGER: &str = "ERR value is not an integer";
+const OVERFLOW: &str = "ERR increment or decrement would overflow";
+
+/// Errors that the model predicts, by prefix. Any other error means that the command was refused
+/// and nothing was executed.
+pub(crate) const PREDICTED_ERRORS: [&str; 3] = [WRONG_TYPE, NOT_INTEGER, OVERFLOW];
+
+impl Got<'_> {
+    fn is(&self, reply: &Reply) -> bool {
+        let same = |a: &Bytes, b: &Reply| matches!(b, Reply::Bulk(b) if **a == **b);
+        match (self, reply) {
+            (Got::Nil, Reply::Nil) | (Got::Ok, Reply::Ok) => true,
+            (Got::Int(a), Reply::Int(b)) => a == b,
+            (Got::Bulk(a), Reply::Bulk(b)) => a == b,
+            (Got::Array(a), Reply::Array(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Got::Reversed(a), Reply::Array(b)) => {
+                a.len() == b.len() && a.iter().rev().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Got::Error(prefix), Reply::Error(text)) => text.starts_with(prefix),
+            _ => false,
+        }
+    }
+
+    fn to_reply(&self) -> Reply {
+        let bulk = |item: &Bytes| Reply::Bulk(item.to_vec());
+        match self {
+            Got::Nil => Reply::Nil,
+            Got::Ok => Reply::Ok,
+            Got::Int(value) => Reply::Int(*value),
+            Got::Bulk(value) => Reply::Bulk(value.to_vec()),
+            Got::Array(items) => Reply::Array(items.iter().map(bulk).collect()),
+            Got::Reversed(items) => Reply::Array(items.iter().rev().map(bulk).collect()),
+            Got::Error(prefix) => Reply::Error((*prefix).into()),
+        }
+    }
+}
+
+impl Want<'_> {
+    /// `Some` if the model's reply is what was seen.
+    fn check(&self, got: &Got<'_>) -> Option<()> {
+        match self {
+            Want::Reply(reply) => got.is(reply).then_some(()),
+            Want::Anything => Some(()),
+            Want::Tell(cell) => {
+                cell.set(Some(got.to_reply()));
+                Some(())
+            }
+        }
+    }
+
+    fn same(&self, got: &Got<'_>) -> Option<Next> {
+        self.check(got).map(|()| Next::Same)
+    }
+
+    fn optional(&self, value: Option<&Bytes>) -> Option<()> {
+        self.check(&value.map_or(Got::Nil, |v| Got::Bulk(v)))
+    }
+}
+
+/// The key holds another type than the command is for.
+struct WrongType;
+
+type Stepped = Result<Option<Next>, WrongType>;
+
+impl State {
+    fn with(value: Value, expiry: Option<Expiry>) -> Option<Next> {
+        Some(Next::State(State { value, expiry }))
+    }
+
+    /// `value` in place of what was there; the time to live stays.
+    fn put(&self, value: Value) -> Option<Next> {
+        State::with(value, self.expiry)
+    }
+
+    fn gone() -> Option<Next> {
+        Some(Next::State(State::default()))
+    }
+
+    fn exists(&self) -> bool {
+        self.value != Value::Missing
+    }
+
+    fn string(&self) -> Result<Option<&Bytes>, WrongType> {
+        match &self.value {
+            Value::Missing => Ok(None),
+            Value::Str(value) => Ok(Some(value)),
+            _ => Err(WrongType),
+        }
+    }
+
+    fn list(&self) -> Result<&[Bytes], WrongType> {
+        match &self.value {
+            Value::Missing => Ok(&[]),
+            Value::List(items) => Ok(items),
+            _ => Err(WrongType),
+        }
+    }
+
+    /// Roughly what it takes in memory.
+    pub(crate) fn size_bytes(&self) -> usize {
+        // The bytes of list, set and hash elements are shared with the commands.
+        let data = match &self.value {
+            Value::Missing => 0,
+            Value::Str(value) => value.len(),
+            Value::List(items) => 16 * items.len(),
+            Value::Set(items) => 32 * items.len(),
+            Value::Hash(items) => 64 * items.len(),
+        };
+        size_of::<State>() + data
+    }
+}
+
+/// One command on one state: the state that follows, or `None` if the model would have answered
+/// otherwise.
+pub(crate) fn step(
+    state: &State,
+    command: &Command,
+    want: Want<'_>,
+    moment: &Moment,
+) -> Option<Next> {
+    let stepped = match command {
+        Command::Get
+        | Command::Strlen
+        | Command::GetSet(_)
+        | Command::GetDel
+        | Command::Append(_)
+        | Command::IncrBy(_)
+        | Command::Cas { .. }
+        | Command::Cad(_) => string_step(state, command, want),
+        Command::Set { .. } | Command::SetNx(_) => set_step(state, command, want, moment),
+        Command::Exists | Command::Del | Command::Flush | Command::Expire(_) | Command::Persist => {
+            Ok(key_step(state, command, want, moment))
+        }
+        Command::Push { .. } | Command::Pop { .. } | Command::Llen | Command::Lrange(..) => {
+            list_step(state, command, want)
+        }
+        Command::Sadd(_) | Command::Srem(_) | Command::Sismember(_) => {
+            set_type_step(state, command, want)
+        }
+        Command::Hset(_) | Command::Hget(_) | Command::Hdel(_) => hash_step(state, command, want),
+    };
+    stepped.unwrap_or_else(|WrongType| want.same(&Got::Error(WRONG_TYPE)))
+}
+
+fn string_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
+    let old = state.string()?;
+    let equals = |expected: &Bytes| old.is_some_and(|old| old == expected);
+    Ok(match command {
+        Command::Get => want.optional(old).map(|()| Next::Same),
+        Command::Strlen => want.same(&Got::Int(old.map_or(0, |v| v.len() as i64))),
+        Command::GetSet(value) => {
+            want.optional(old).and_then(|()| State::with(Value::Str(value.clone()), None))
+        }
+        Command::GetDel if old.is_none() => want.same(&Got::Nil),
+        Command::GetDel => want.optional(old).and_then(|()| State::gone()),
+        Command::Append(tail) => {
+            let old = old.map_or(&[][..], |v| v);
+            want.check(&Got::Int((old.len() + tail.len()) as i64))
+                .and_then(|()| state.put(Value::Str([old, tail].concat().into())))
+        }
+        Command::IncrBy(by) => match old.map_or(Some(0), |v| integer(v)) {
+            None => want.same(&Got::Error(NOT_INTEGER)),
+            Some(value) => match value.checked_add(*by) {
+                None => want.same(&Got::Error(OVERFLOW)),
+                Some(sum) => want
+                    .check(&Got::Int(sum))
+                    .and_then(|()| state.put(Value::Str(sum.to_string().as_bytes().into()))),
+            },
+        },
+        Command::Cas { expected, value } if equals(expected) => {
+            want.check(&Got::Int(1)).and_then(|()| State::with(Value::Str(value.clone()), None))
+        }
+        Command::Cad(expected) if equals(expected) => {
+            want.check(&Got::Int(1)).and_then(|()| State::gone())
+        }
+        _ => want.same(&Got::Int(0)),
+    })
+}
+
+fn set_step(state: &State, command: &Command, want: Want<'_>, moment: &Moment) -> Stepped {
+    let (value, condition, get, ttl) = match command {
+        Command::Set { value, condition, get, ttl } => (value, condition, *get, *ttl),
+        Command::SetNx(_) if state.exists() => return Ok(want.same(&Got::Int(0))),
+        Command::SetNx(value) => {
+            let set = || State::with(Value::Str(value.clone()), None);
+            return Ok(want.check(&Got::Int(1)).and_then(|()| set()));
+        }
+        _ => return Ok(None),
+    };
+    let old =
+        if get || matches!(condition, Condition::IfEqual(_)) { state.string()? } else { None };
+    let sets = match condition {
+        Condition::Always => true,
+        Condition::IfMissing => !state.exists(),
+        Condition::IfExists => state.exists(),
+        Condition::IfEqual(expected) => old.is_some_and(|old| old == expected),
+    };
+    let seen = match (get, sets) {
+        (true, _) => want.optional(old),
+        (false, true) => want.check(&Got::Ok),
+        (false, false) => want.check(&Got::Nil),
+    };
+    if !sets {
+        return Ok(seen.map(|()| Next::Same));
+    }
+    let expiry = || match ttl {
+        Ttl::Clear => None,
+        Ttl::Keep => state.expiry,
+        Ttl::Set(ttl_ms) => Some(moment.expiry(ttl_ms)),
+    };
+    Ok(seen.and_then(|()| State::with(Value::Str(value.clone()), expiry())))
+}
+
+fn key_step(state: &State, command: &Command, want: Want<'_>, moment: &Moment) -> Option<Next> {
+    let one_if = |yes: bool| Got::Int(i64::from(yes));
+    match command {
+        Command::Exists => want.same(&one_if(state.exists())),
+        Command::Flush if state.exists() => want.check(&Got::Ok).and_then(|()| State::gone()),
+        Command::Flush => want.same(&Got::Ok),
+        Command::Persist if state.expiry.is_some() => {
+            want.check(&Got::Int(1)).and_then(|()| State::with(state.value.clone(), None))
+        }
+        _ if !state.exists() => want.same(&Got::Int(0)),
+        Command::Persist => want.same(&Got::Int(0)),
+        Command::Expire(ttl_ms) if *ttl_ms > 0 => want.check(&Got::Int(1)).and_then(|()| {
+            State::with(state.value.clone(), Some(moment.expiry(ttl_ms.unsigned_abs())))
+        }),
+        // A time to live that is not positive deletes at once, as DEL does.
+        _ => want.check(&Got::Int(1)).and_then(|()| State::gone()),
+    }
+}
+
+fn list_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
+    let items = state.list()?;
+    Ok(match command {
+        Command::Push { left, values } => {
+            want.check(&Got::Int((items.len() + values.len()) as i64)).and_then(|()| {
+                let mut longer = Vec::with_capacity(items.len() + values.len());
+                if *left {
+                    longer.extend(values.iter().rev().cloned());
+                    longer.extend_from_slice(items);
+                } else {
+                    longer.extend_from_slice(items);
+                    longer.extend(values.iter().cloned());
+                }
+                state.put(Value::List(longer))
+            })
+        }
+        Command::Pop { .. } if items.is_empty() => want.same(&Got::Nil),
+        Command::Pop { left, count } => {
+            let taken = count.unwrap_or(1).min(items.len());
+            let (gone, kept) = if *left {
+                items.split_at(taken)
+            } else {
+                let (kept, gone) = items.split_at(items.len() - taken);
+                (gone, kept)
+            };
+            let got = match (count, gone) {
+                (None, [item, ..]) => Got::Bulk(item),
+                _ if *left => Got::Array(gone),
+                _ => Got::Reversed(gone),
+            };
+            want.check(&got).and_then(|()| match (gone, kept) {
+                ([], _) => Some(Next::Same),
+                (_, []) => State::gone(),
+                _ => state.put(Value::List(kept.to_vec())),
+            })
+        }
+        Command::Lrange(from, to) => {
+            let length = items.len() as i64;
+            let place = |at: i64| if at < 0 { length.saturating_add(at).max(0) } else { at };
+            let from = place(*from) as usize;
+            let to = if *to < -length { -1 } else { place(*to) };
+            let end = (to.saturating_add(1)).clamp(0, length) as usize;
+            want.same(&Got::Array(items.get(from..end).unwrap_or_default()))
+        }
+        _ => want.same(&Got::Int(items.len() as i64)),
+    })
+}
+
+fn set_type_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
+    let empty = BTreeSet::new();
+    let members = match &state.value {
+        Value::Missing => &empty,
+        Value::Set(members) => members,
+        _ => return Err(WrongType),
+    };
+    let changed = |then: BTreeSet<Bytes>| {
+        let count = then.len().abs_diff(members.len()) as i64;
+        want.check(&Got::Int(count)).and_then(|()| match count {
+            0 => Some(Next::Same),
+            _ if then.is_empty() => State::gone(),
+            _ => state.put(Value::Set(then)),
+        })
+    };
+    Ok(match command {
+        Command::Sadd(values) => {
+            changed(members.iter().cloned().chain(values.iter().cloned()).collect())
+        }
+        Command::Srem(values) => {
+            changed(members.iter().filter(|m| !values.contains(m)).cloned().collect())
+        }
+        Command::Sismember(value) => want.same(&Got::Int(i64::from(members.contains(value)))),
+        _ => None,
+    })
+}
+
+fn hash_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
+    let empty = BTreeMap::new();
+    let fields = match &state.value {
+        Value::Missing => &empty,
+        Value::Hash(fields) => fields,
+        _ => return Err(WrongType),
+    };
+    let changed = |then: BTreeMap<Bytes, Bytes>| {
+        let count = then.len().abs_diff(fields.len()) as i64;
+        want.check(&Got::Int(count)).and_then(|()| match &then {
+            _ if then == *fields => Some(Next::Same),
+            _ if then.is_empty() => State::gone(),
+            _ => state.put(Value::Hash(then)),
+        })
+    };
+    Ok(match command {
+        Command::Hset(pairs) => {
+            let mut then = fields.clone();
+            then.extend(pairs.iter().cloned());
+            changed(then)
+        }
+        Command::Hdel(names) => {
+            let kept = fields.iter().filter(|(name, _)| !names.contains(name));
+            changed(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+        }
+        Command::Hget(name) => want.optional(fields.get(name)).map(|()| Next::Same),
+        _ => None,
+    })
+}
+
+/// Whether this reply to this command says that nothing was changed, whatever the state was.
+pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
+    let nothing_set = match command {
+        Command::Set { condition: Condition::Always, .. } => false,
+        // With GET the old value comes back in either case.
+        Command::Set { get: false, .. } | Command::Pop { .. } | Command::GetDel => {
+            *reply == Reply::Nil
+        }
+        Command::SetNx(_)
+        | Command::Del
+        | Command::Cas { .. }
+        | Command::Cad(_)
+        | Command::Expire(_)
+        | Command::Persist
+        | Command::Sadd(_)
+        | Command::Srem(_)
+        | Command::Hdel(_) => *reply == Reply::Int(0),
+        _ => false,
+    };
+    nothing_set || command.is_read() || matches!(reply, Reply::Error(_))
+}

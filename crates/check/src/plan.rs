@@ -1,0 +1,180 @@
+//! One key's operations, laid out for the search.
+
+use crate::Reply;
+use crate::command::{Command, Condition, Ttl};
+use crate::model::{Moment, is_inert};
+use crate::seen::{forget_unseen, settle_seen};
+
+/// Most pending operations, summed over all returns, that a plan may list.
+const PENDING_MAX: usize = 1 << 26;
+/// An operation on this key.
+#[derive(Clone, Debug)]
+pub(crate) struct Op<'h> {
+    /// Its place in the history.
+    pub(crate) source: u32,
+    pub(crate) command: Command,
+    pub(crate) moment: Moment,
+    /// When it had taken effect, ns: its return, or that of a reply that saw it; `u64::MAX` if
+    /// that is unknown.
+    pub(crate) until_ns: u64,
+    /// `None` if the outcome is unknown.
+    pub(crate) reply: Option<&'h Reply>,
+    /// Its reply says that it changed nothing.
+    pub(crate) inert: bool,
+    /// What it leaves does not depend on what it finds.
+    pub(crate) overwrites: bool,
+}
+
+impl<'h> Op<'h> {
+    pub(crate) fn new(
+        source: u32,
+        command: Command,
+        moment: Moment,
+        reply: Option<&'h Reply>,
+    ) -> Op<'h> {
+        let overwrites = match &command {
+            Command::Set { condition: Condition::Always, get: false, ttl, .. } => *ttl != Ttl::Keep,
+            Command::Del | Command::Flush => true,
+            _ => false,
+        };
+        let inert = reply.is_some_and(|reply| is_inert(&command, reply));
+        Op { source, command, until_ns: moment.return_ns, moment, reply, inert, overwrites }
+    }
+
+    /// The same operation with its outcome taken away: anything that it could explain before, it
+    /// still can.
+    pub(crate) fn opened(&self) -> Op<'h> {
+        let moment = Moment { return_ns: u64::MAX, ..self.moment };
+        Op::new(self.source, self.command.clone(), moment, None)
+    }
+}
+
+/// The operations of one key, and which of them were pending when.
+pub(crate) struct Plan<'h> {
+    /// Completed, or seen and so as good as completed, by `until_ns`.
+    pub(crate) done: Vec<Op<'h>>,
+    /// Of unknown outcome, by call.
+    pub(crate) open: Vec<Op<'h>>,
+    /// The bit of each completed operation: unique among those pending at one time.
+    pub(crate) slot: Vec<u16>,
+    pub(crate) pending_words: usize,
+    pub(crate) open_words: usize,
+    /// Open operations that do the same: it does not matter which of them took effect.
+    pub(crate) classes: Vec<Vec<u32>>,
+    /// An open operation compares or counts the value of a string.
+    pub(crate) open_looks_at_strings: bool,
+    pending_from: Vec<u32>,
+    pending: Vec<u32>,
+}
+
+impl<'h> Plan<'h> {
+    /// Lays out the operations, in any order. Reads of unknown outcome say nothing and are dropped.
+    ///
+    /// # Errors
+    /// More concurrency than can be searched.
+    pub(crate) fn new(ops: impl IntoIterator<Item = Op<'h>>) -> Result<Plan<'h>, &'static str> {
+        let says_something = |op: &Op<'_>| op.reply.is_some() || !op.command.is_read();
+        let mut ops: Vec<Op<'h>> = ops.into_iter().filter(says_something).collect();
+        settle_seen(&mut ops);
+        let (mut done, mut open): (Vec<_>, Vec<_>) =
+            ops.into_iter().partition(|op| op.until_ns < u64::MAX);
+        done.sort_by_key(|op| (op.until_ns, op.moment.call_ns, op.source));
+        open.sort_by_key(|op| (op.moment.call_ns, op.source));
+        let last_ns = done.last().map_or(0, |op| op.until_ns);
+        open.retain(|op| op.moment.call_ns <= last_ns);
+        forget_unseen(&done, &mut open);
+        let open_looks_at_strings = open.iter().any(|op| {
+            matches!(
+                op.command,
+                Command::IncrBy(_)
+                    | Command::Cas { .. }
+                    | Command::Cad(_)
+                    | Command::Set { condition: Condition::IfEqual(_), .. }
+            )
+        });
+        let mut plan = Plan {
+            slot: vec![0; done.len()],
+            pending_words: 1,
+            open_words: open.len().div_ceil(64),
+            classes: Vec::new(),
+            open_looks_at_strings,
+            pending_from: Vec::with_capacity(done.len() + 1),
+            pending: Vec::new(),
+            done,
+            open,
+        };
+        plan.sweep()?;
+        plan.classify();
+        Ok(plan)
+    }
+
+    /// The completed operations that were called before the operation `prefix` returned and
+    /// returned no earlier than it, by return.
+    pub(crate) fn pending(&self, prefix: usize) -> &[u32] {
+        match (self.pending_from.get(prefix), self.pending_from.get(prefix + 1)) {
+            (Some(&from), Some(&to)) => &self.pending[from as usize..to as usize],
+            _ => &[],
+        }
+    }
+
+    fn sweep(&mut self) -> Result<(), &'static str> {
+        let mut by_call: Vec<u32> = (0..self.done.len() as u32).collect();
+        by_call.sort_by_key(|op| (self.done[*op as usize].moment.call_ns, *op));
+        let mut called = by_call.into_iter().peekable();
+        let mut active: Vec<u32> = Vec::new();
+        let mut free: Vec<u16> = Vec::new();
+        let mut slots = 0u16;
+        for prefix in 0..self.done.len() {
+            let now_ns = self.done[prefix].until_ns;
+            while let Some(op) =
+                called.next_if(|op| self.done[*op as usize].moment.call_ns <= now_ns)
+            {
+                let at = active.partition_point(|other| *other < op);
+                active.insert(at, op);
+                self.slot[op as usize] = match free.pop() {
+                    Some(slot) => slot,
+                    None if slots == u16::MAX => return Err("too many concurrent operations"),
+                    None => {
+                        slots += 1;
+                        slots - 1
+                    }
+                };
+            }
+            self.pending_from.push(self.pending.len() as u32);
+            self.pending.extend_from_slice(&active);
+            if self.pending.len() > PENDING_MAX {
+                return Err("too many concurrent operations");
+            }
+            // The operation `prefix` is the first active one: it was called, and returned first.
+            free.push(self.slot[active.remove(0) as usize]);
+        }
+        self.pending_from.push(self.pending.len() as u32);
+        self.pending_words = usize::from(slots).div_ceil(64).max(1);
+        Ok(())
+    }
+
+    fn classify(&mut self) {
+        for index in 0..self.open.len() as u32 {
+            let op = &self.open[index as usize];
+            let same = |class: &&mut Vec<u32>| {
+                let first = &self.open[class[0] as usize];
+                // A time to live counts from the call.
+                !op.has_lifetime() && first.command == op.command
+            };
+            match self.classes.iter_mut().find(same) {
+                Some(class) => class.push(index),
+                None => self.classes.push(vec![index]),
+            }
+        }
+    }
+}
+
+impl Op<'_> {
+    fn has_lifetime(&self) -> bool {
+        match &self.command {
+            Command::Set { ttl: Ttl::Set(_), .. } => true,
+            Command::Expire(ttl_ms) => *ttl_ms > 0,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The verdict, and why.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::Operation;
+use crate::history::{Shown, json_bytes};
+use crate::model::{State, Value, Want, step};
+use crate::plan::Plan;
+use crate::search::Furthest;
+
+/// How many of the last operations in order a violation shows.
+const ORDER_SHOWN: usize = 8;
+/// How many operations of any other list are shown.
+const LIST_SHOWN: usize = 24;
+
+/// What was found about a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// There is an order for every key.
+    Ok,
+    /// There is a key without one.
+    Violation,
+    /// No violation was found, but a search gave up.
+    Unknown,
+}
+
+/// A key whose operations have no order.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    /// The key.
+    #[serde(with = "json_bytes")]
+    pub key: Vec<u8>,
+    /// Completed operations on the key.
+    pub operations: usize,
+    /// Operations of unknown outcome on the key that could matter.
+    pub unknown: usize,
+    /// How many completed operations could be put in order.
+    pub ordered: usize,
+    /// The last of them, in that order.
+    pub last_ordered: Vec<Operation>,
+    /// The state of the key after them.
+    pub state: String,
+    /// One of these had to come next, but each was answered as no store in that state would.
+    pub stuck: Vec<Stuck>,
+    /// A part of the history that has no order either, whatever became of all other writes after
+    /// the first of it; by call. Empty if none was found in bounded time.
+    pub counterexample: Vec<Operation>,
+    /// The other writes of values that the counterexample's operations saw.
+    pub writers: Vec<Operation>,
+}
+
+/// An operation that could not be next.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stuck {
+    /// It.
+    pub operation: Operation,
+    /// What the reply would be in that state.
+    pub model: String,
+}
+
+/// A key whose search gave up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GaveUp {
+    /// The key.
+    #[serde(with = "json_bytes")]
+    pub key: Vec<u8>,
+    /// What ran out.
+    pub why: String,
+    /// How far it came: an order was found for the first so many operations to return...
+    pub ordered: usize,
+    /// ... of so many.
+    pub operations: usize,
+}
+
+/// What was found, for people (`Display`) and for programs ([`Report::to_json`]).
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Operations in the history.
+    pub operations: usize,
+    /// Keys that they name.
+    pub keys: usize,
+    /// Operations of unknown outcome.
+    pub unknown: usize,
+    /// Operations that were answered by an error that says that nothing was executed.
+    pub refused: usize,
+    /// Configurations visited, over all keys.
+    pub configurations: usize,
+    /// How long the check took.
+    pub elapsed_ms: u64,
+    /// Keys without an order, by key.
+    pub violations: Vec<Violation>,
+    /// Keys whose search gave up, by key.
+    pub gave_up: Vec<GaveUp>,
+}
+
+impl Report {
+    /// Whether every key has an order.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.verdict == Verdict::Ok
+    }
+
+    /// The report as one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl Violation {
+    pub(crate) fn new(
+        key: &[u8],
+        plan: &Plan<'_>,
+        found: &Furthest,
+        operations: &[Operation],
+    ) -> Violation {
+        let done = |index: &u32| &plan.done[*index as usize];
+        let shown = found.order.len().saturating_sub(ORDER_SHOWN);
+        let stuck = found.stuck.iter().map(|index| {
+            let op = done(index);
+            let overdue = found.state.expiry.is_some_and(|e| op.moment.call_ns > e.latest_ns);
+            let missing = State::default();
+            let state = if overdue { &missing } else { &found.state };
+            let told = Cell::new(None);
+            step(state, &op.command, Want::Tell(&told), &op.moment);
+            let model = told.take().map_or_else(String::new, |reply| reply.to_string());
+            Stuck { operation: operations[op.source as usize].clone(), model }
+        });
+        Violation {
+            key: key.to_vec(),
+            operations: plan.done.len(),
+            unknown: plan.open.len(),
+            ordered: found.order.len(),
+            last_ordered: found.order[shown..]
+                .iter()
+                .map(|index| operations[done(index).source as usize].clone())
+                .collect(),
+            state: describe(&found.state),
+            stuck: stuck.collect(),
+            counterexample: Vec::new(),
+            writers: Vec::new(),
+        }
+    }
+}
+
+fn describe(state: &State) -> String {
+    let list = |items: &mut dyn Iterator<Item = String>| {
+        let mut shown: Vec<String> = items.take(LIST_SHOWN + 1).collect();
+        if shown.len() > LIST_SHOWN {
+            shown[LIST_SHOWN] = "...".to_owned();
+        }
+        shown.join(", ")
+    };
+    let text = |bytes: &[u8]| Shown(bytes).to_string();
+    let value = match &state.value {
+        Value::Missing => "missing".to_owned(),
+        // What the plan puts in place of a value that nobody saw.
+        Value::Str(value) if !value.is_empty() && value.iter().all(|b| *b == 0xff) => {
+            format!("{} bytes that some write of unknown outcome left", value.len())
+        }
+        Value::Str(value) => text(value),
+        Value::List(items) => format!("list [{}]", list(&mut items.iter().map(|i| text(i)))),
+        Value::Set(items) => format!("set {{{}}}", list(&mut items.iter().map(|i| text(i)))),
+        Value::Hash(fields) => {
+            let pairs = &mut fields.iter().map(|(f, v)| format!("{}: {}", text(f), text(v)));
+            format!("hash {{{}}}", list(pairs))
+        }
+    };
+    match state.expiry {
+        None => value,
+        Some(expiry) => {
+            let ms = |ns: u64| ns / 1_000_000;
+            match expiry.latest_ns {
+                u64::MAX => format!("{value}, may expire from {} ms", ms(expiry.earliest_ns)),
+                latest_ns => format!(
+                    "{value}, expires between {} and {} ms",
+                    ms(expiry.earliest_ns),
+                    ms(latest_ns)
+                ),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Ok => "linearizable",
+            Verdict::Violation => "NOT LINEARIZABLE",
+            Verdict::Unknown => "UNKNOWN: the search gave up",
+        };
+        writeln!(
+            f,
+            "{verdict}: {} operations on {} keys, {} of unknown outcome, {} refused; {} \
+             configurations in {} ms",
+            self.operations,
+            self.keys,
+            self.unknown,
+            self.refused,
+            self.configurations,
+            self.elapsed_ms
+        )?;
+        for violation in &self.violations {
+            write!(f, "\n{violation}")?;
+        }
+        for gave_up in &self.gave_up {
+            let GaveUp { key, why, ordered, operations } = gave_up;
+            writeln!(
+                f,
+                "\nkey {}: gave up, out of {why}, with an order for {ordered} of {operations}",
+                Shown(key)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "key {}: {} of {} completed operations can be put in order, no more \
+             ({} of unknown outcome may come in anywhere). Times in ms.",
+            Shown(&self.key),
+            self.ordered,
+            self.operations,
+            self.unknown
+        )?;
+        if !self.last_ordered.is_empty() {
+            writeln!(f, "  the last of the longest order:")?;
+            self.last_ordered.iter().try_for_each(|op| writeln!(f, "    {op}"))?;
+        }
+        writeln!(f, "  then the key is: {}", self.state)?;
+        writeln!(f, "  but one of these must be next:")?;
+        for stuck in self.stuck.iter().take(LIST_SHOWN) {
+            writeln!(f, "    {}  (a store would answer {})", stuck.operation, stuck.model)?;
+        }
+        if self.counterexample.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "  these have no order, even if all other writes took effect late or never:")?;
+        show(f, &self.counterexample)?;
+        if self.writers.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "  and these wrote what they saw:")?;
+        show(f, &self.writers)
+    }
+}
+
+fn show(f: &mut fmt::Formatter<'_>, operations: &[Operation]) -> fmt::Result {
+    operations.iter().take(LIST_SHOWN).try_for_each(|op| writeln!(f, "    {op}"))?;
+    match operations.len().saturating_sub(LIST_SHOWN) {
+        0 => Ok(()),
+        more => writeln!(f, "    and {more} more"),
+    }
+}

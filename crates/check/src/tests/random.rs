@@ -1,0 +1,205 @@
+//! Random histories: what is linearizable by construction is accepted, and on small histories the
+//! verdict is that of the brute-force checker.
+
+use std::time::Instant;
+
+use concord_core::Rng;
+
+use super::brute::is_linearizable;
+use super::generate::{
+    Shape, any_command, atomic_history, counter_command, list_command, mixed_command,
+    string_command,
+};
+use super::{exact, verdict};
+use crate::command::parse;
+use crate::model::is_inert;
+use crate::{Operation, Reply, Verdict, check};
+
+/// Gives one operation the reply of another, or a random one.
+fn mutate(rng: &mut Rng, history: &mut [Operation]) {
+    let at = rng.below(history.len() as u64) as usize;
+    let other = rng.below(history.len() as u64) as usize;
+    if history[at].reply.is_none() {
+        return;
+    }
+    let reply = match (rng.below(4), history[other].reply.clone()) {
+        (0 | 1, Some(reply)) => reply,
+        (2, _) => Reply::Int(rng.below(3) as i64),
+        _ => Reply::bulk(rng.below(3).to_string()),
+    };
+    history[at].reply = Some(reply);
+}
+
+fn agree_with_brute_force(seeds: std::ops::Range<u64>, unit_ns: u64, open_per_mille: u64) {
+    let mut bad = 0;
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let mut rng = Rng::new(seed);
+        let shape = Shape {
+            clients: 4,
+            operations: 3 + rng.below(5),
+            open_per_mille,
+            unit_ns,
+            slow_per_mille: 0,
+            slow_times: 1,
+            keys: 1,
+            commands: if rng.chance(1, 2) { any_command } else { mixed_command },
+        };
+        let mut history = atomic_history(&mut rng, &shape);
+        assert_eq!(verdict(&history), Verdict::Ok, "seed {seed}: {history:#?}");
+        assert!(is_linearizable(&history), "seed {seed}: {history:#?}");
+        for _ in 0..3 {
+            mutate(&mut rng, &mut history);
+            let expected = is_linearizable(&history);
+            bad += u64::from(!expected);
+            let expected = if expected { Verdict::Ok } else { Verdict::Violation };
+            assert_eq!(verdict(&history), expected, "seed {seed}: {history:#?}");
+        }
+    }
+    assert!(bad > count / 2, "too few of the histories are bad: {bad} of {}", 3 * count);
+}
+
+#[test]
+fn small_histories_agree_with_brute_force() {
+    agree_with_brute_force(0..3000, 100, 100);
+}
+
+#[test]
+fn small_histories_with_expiry_agree_with_brute_force() {
+    // Times to live of 1 ms pass while operations of a few hundred us go on.
+    agree_with_brute_force(10_000..13_000, 100_000, 100);
+}
+
+#[test]
+fn small_histories_of_many_unknown_outcomes_agree_with_brute_force() {
+    agree_with_brute_force(20_000..23_000, 100_000, 500);
+}
+
+#[test]
+fn what_is_minimised_has_no_order_and_only_says_less() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape {
+            clients: 3,
+            operations: 7,
+            open_per_mille: 200,
+            unit_ns: 100_000,
+            slow_per_mille: 0,
+            slow_times: 1,
+            keys: 1,
+            commands: any_command,
+        };
+        let mut history = atomic_history(&mut rng, &shape);
+        mutate(&mut rng, &mut history);
+        let report = check(&history, &exact()).unwrap();
+        let Some(violation) = report.violations.first() else { continue };
+        let core = &violation.counterexample;
+        assert!(!core.is_empty() && core.iter().all(|o| history.contains(o)), "seed {seed}");
+        // The others that changed anything since the first do not help without their outcome.
+        let mut relaxed = history.clone();
+        let since = |o: &Operation| o.return_ns.is_some_and(|at| at >= core[0].call_ns);
+        relaxed.retain(|o| core.contains(o) || !changed_nothing(o));
+        for operation in relaxed.iter_mut().filter(|o| since(o) && !core.contains(o)) {
+            (operation.return_ns, operation.reply) = (None, None);
+        }
+        assert!(
+            !is_linearizable(&relaxed) || has_equal_operations(&history),
+            "seed {seed}: {history:#?} {report}"
+        );
+    }
+}
+
+fn changed_nothing(operation: &Operation) -> bool {
+    let (_, command) = parse(&operation.cmd).unwrap();
+    operation.reply.as_ref().is_some_and(|reply| is_inert(&command, reply))
+}
+
+fn has_equal_operations(history: &[Operation]) -> bool {
+    history.iter().enumerate().any(|(i, o)| history[..i].contains(o))
+}
+
+#[test]
+fn medium_histories_are_accepted() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let commands = [any_command, string_command, list_command, counter_command, mixed_command];
+        let shape = Shape {
+            clients: 1 + rng.below(8),
+            operations: 300,
+            open_per_mille: rng.below(60),
+            unit_ns: rng.between(1_000, 100_000),
+            slow_per_mille: rng.below(20),
+            slow_times: 20,
+            keys: 1,
+            commands: commands[seed as usize % commands.len()],
+        };
+        let history = atomic_history(&mut rng, &shape);
+        let report = check(&history, &exact()).unwrap();
+        assert!(report.is_ok(), "seed {seed}: {report}");
+    }
+}
+
+/// Checks histories of four kinds of commands on eight keys; prints how long it took.
+fn check_long(seed: u64, operations: u64, open_per_mille: u64, slow_times: u64) {
+    let named = [
+        ("strings", string_command as fn(&mut Rng, u64) -> String),
+        ("list", list_command),
+        ("counter", counter_command),
+        ("mixed", mixed_command),
+    ];
+    for (name, commands) in named {
+        let shape = Shape {
+            clients: 16,
+            operations,
+            open_per_mille,
+            unit_ns: 100_000,
+            slow_per_mille: 30,
+            slow_times,
+            keys: 8,
+            commands,
+        };
+        let history = atomic_history(&mut Rng::new(seed), &shape);
+        let report = check(&history, &exact()).unwrap();
+        println!("seed {seed}, {name}, slow x{slow_times}: {report}");
+        assert!(report.is_ok(), "seed {seed}, {name}: {report}");
+    }
+}
+
+#[test]
+fn long_histories_of_sixteen_clients_on_eight_keys_are_accepted() {
+    check_long(1, 16_000, 10, 20);
+}
+
+/// `cargo test --release -p concord-check -- --ignored --nocapture` shows the speed.
+#[test]
+#[ignore = "takes minutes without --release"]
+fn two_hundred_thousand_operations_of_sixteen_clients_on_eight_keys_are_accepted() {
+    for seed in 1..4 {
+        check_long(seed, 200_000, 2, 20);
+        check_long(seed, 200_000, 2, 100);
+        check_long(seed, 200_000, 10, 20);
+        check_long(seed, 200_000, 10, 100);
+    }
+}
+
+/// Prints the time of a check of a small history, as the simulator does thousands of.
+#[test]
+fn three_hundred_operations_take_less_than_a_moment() {
+    let shape = Shape {
+        clients: 8,
+        operations: 300,
+        open_per_mille: 20,
+        unit_ns: 100_000,
+        slow_per_mille: 30,
+        slow_times: 20,
+        keys: 4,
+        commands: mixed_command,
+    };
+    let histories: Vec<_> =
+        (0..100).map(|seed| atomic_history(&mut Rng::new(seed), &shape)).collect();
+    let started = Instant::now();
+    for history in &histories {
+        assert!(check(history, &exact()).unwrap().is_ok());
+    }
+    println!("{} us a history", started.elapsed().as_micros() / histories.len() as u128);
+}

@@ -1,0 +1,246 @@
+//! What goes into the client and what comes out of it.
+
+use core::fmt;
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Epoch, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters};
+use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Its own address, for replies.
+    pub addr: Addr,
+    /// Where the switch listens: every packet goes there.
+    pub switch: Addr,
+    /// Most unanswered writes, 1 to [`WINDOW_MAX`].
+    pub window: u64,
+    /// Most unanswered reads, at most 65,536.
+    pub reads_max: usize,
+    /// After that long without a reply the outcome of a write is [`Outcome::WriteUnknown`] or
+    /// [`Outcome::WriteNotExecuted`].
+    pub write_deadline_ns: Duration,
+    /// After that long without a reply the outcome of a read is [`Outcome::ReadTimeout`].
+    pub read_deadline_ns: Duration,
+    /// Shortest time before a retry.
+    pub retry_min_ns: Duration,
+    /// Longest time before a retry.
+    pub retry_max_ns: Duration,
+    /// After that long without a write the session is touched, so that it is not the one that makes
+    /// room for another (trap T16).
+    pub keepalive_ns: Duration,
+}
+
+impl ClientConfig {
+    /// The defaults, for a client at `addr` behind the switch at `switch`.
+    #[must_use]
+    pub fn new(addr: Addr, switch: Addr) -> ClientConfig {
+        ClientConfig {
+            addr,
+            switch,
+            window: WINDOW_MAX,
+            reads_max: 16_384,
+            write_deadline_ns: 5 * SEC,
+            read_deadline_ns: 5 * SEC,
+            retry_min_ns: 20 * MS,
+            retry_max_ns: 500 * MS,
+            keepalive_ns: 30 * SEC,
+        }
+    }
+}
+
+/// Whether a command changes its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It does not; it may be executed any number of times.
+    Read,
+    /// It may; it is executed at most once.
+    Write,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Read or write.
+    pub class: Class,
+    /// The key's hash: [`concord_core::hash::object_id`].
+    pub obj_id: ObjectId,
+    /// [`Flags::WILDCARD`] and [`Flags::RESP3`]; others are ignored.
+    pub flags: Flags,
+    /// For writes: the previous write of the same connection, which must be executed before
+    /// (trap T22). Ignored for reads: who pipelines submits a read when the writes before it that
+    /// concern its key are answered.
+    pub after: Option<RequestNumber>,
+    /// The encoded command, opaque here.
+    pub command: &'a [u8],
+}
+
+/// Why a request was not taken. Nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// As many as allowed are unanswered: submit it again after the next [`crate::Done`].
+    Full,
+    /// A write above [`concord_wire::COMMAND_BYTES_MAX`], or a read above
+    /// [`concord_wire::harmonia::BODY_BYTES_MAX`].
+    TooLarge,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::Full => "too many unanswered requests; try again after the next reply",
+            SubmitError::TooLarge => "the command is too large",
+        })
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a reply; a write was executed exactly once.
+    Reply,
+    /// A read without a reply before its deadline. Safe to submit again.
+    ReadTimeout,
+    /// A write that never left in a form that can be executed. It never will be; safe to submit
+    /// again.
+    WriteNotExecuted,
+    /// A write that was executed, or not, or will be a little later, if a packet of it is still
+    /// under way. Never silently to be submitted again.
+    WriteUnknown,
+    /// Refused by the replicas as malformed; not executed.
+    Malformed,
+    /// The reply is above [`concord_wire::REPLY_BYTES_MAX`]. A write was executed.
+    TooLarge,
+}
+
+/// Which path a request took, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The path of a read, and why.
+    pub reason: Reason,
+    /// Who answered.
+    pub node: NodeId,
+    /// The last-committed point that a fast read carried.
+    pub last_committed: Seq,
+    /// The number of a write.
+    pub seq: Seq,
+    /// The epoch of who answered.
+    pub epoch: Epoch,
+    /// How often the request was sent; 0 if never.
+    pub attempts: u16,
+    /// From submission to outcome.
+    pub latency_ns: Duration,
+    /// A read that a replica refused to answer alone and passed on.
+    pub is_forwarded: bool,
+}
+
+impl Trace {
+    pub(crate) fn new(reply: &Repr, attempts: u16, latency_ns: Duration) -> Trace {
+        Trace {
+            reason: reply.reason,
+            node: reply.node,
+            last_committed: reply.last_committed,
+            seq: reply.seq,
+            epoch: reply.epoch,
+            attempts,
+            latency_ns,
+            is_forwarded: reply.flags.has(Flags::FORWARDED),
+        }
+    }
+
+    /// Whether one replica answered a read alone, on the switch's word.
+    #[must_use]
+    pub fn is_fast(&self) -> bool {
+        self.reason == Reason::Fast
+    }
+}
+
+/// A request that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// As [`crate::Client::submit`] returned it.
+    pub request: RequestNumber,
+    /// Read or write.
+    pub class: Class,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The reply; empty without one. Give it back by [`crate::Client::give_back`].
+    pub reply: Vec<u8>,
+    /// Which path it took.
+    pub trace: Trace,
+}
+
+counters! {
+    /// What a client counts.
+    pub struct ClientCounters {
+        /// Reads submitted.
+        reads,
+        /// Writes submitted.
+        writes,
+        /// Requests not taken: too many unanswered.
+        full,
+        /// Requests not taken: the command is too large.
+        too_large,
+        /// Reads answered.
+        read_replies,
+        /// Writes answered.
+        write_replies,
+        /// Reads answered by one replica alone, on the switch's word.
+        fast_reads,
+        /// Reads that no reply came to before the deadline.
+        read_timeouts,
+        /// Writes that were surely not executed before the deadline.
+        writes_not_executed,
+        /// Writes of unknown outcome.
+        writes_unknown,
+        /// Requests refused as malformed.
+        refused_malformed,
+        /// Replies refused: above the largest.
+        replies_too_large,
+        /// Reads sent again after a time-out.
+        read_retries,
+        /// Writes sent again after a time-out.
+        write_retries,
+        /// Writes refused because the write before was lost or late.
+        order_refused,
+        /// Writes sent again after such a refusal, their predecessors included.
+        order_retries,
+        /// Writes held until their predecessor was sent.
+        held,
+        /// Writes refused because their staged body was gone.
+        body_missing,
+        /// Writes refused as too far above the lowest unanswered one.
+        window_refused,
+        /// Unanswered writes refused as old duplicates; must stay 0.
+        stale_refused,
+        /// Packets that registered a session.
+        registers,
+        /// Sessions registered.
+        sessions,
+        /// Sessions that the replicas no longer knew.
+        sessions_expired,
+        /// Packets that touched an idle session.
+        keepalives,
+        /// Fragments of bodies sent.
+        fragments_sent,
+        /// Fragments of bodies sent again.
+        fragments_resent,
+        /// Packets that pulled fragments of long replies.
+        pulls,
+        /// Packets that pulled lost fragments again.
+        pulls_again,
+        /// Long replies that were gone, or their responder silent: asked again from the start.
+        replies_gone,
+        /// Fragments of another responder, version or length than the one in assembly; dropped.
+        fragments_mixed,
+        /// Replies to what was answered or abandoned before; dropped.
+        late,
+        /// Replies to another session; dropped.
+        foreign,
+        /// Packets of an operation or status that makes no sense here; dropped.
+        unexpected,
+        /// Packets that could not be parsed; dropped.
+        malformed,
+    }
+}

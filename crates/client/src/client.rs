@@ -1,0 +1,389 @@
+//! The client machine: its inputs, its timers, and how requests end.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{Instant, Now, RequestNumber, Rng, SessionId};
+use concord_wire::harmonia::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+use concord_wire::{
+    COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
+};
+
+use crate::api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
+use crate::session::{Session, SessionState};
+use crate::slots::{READS_MAX, Slot, Slots, State};
+use crate::timers::{Timers, WHOLE};
+
+/// Buffers above that size are given back to the allocator.
+const BUFFER_BYTES_MAX: usize = 16 * 1024;
+/// Most buffers that are kept for reuse.
+const BUFFERS_MAX: usize = 4_096;
+
+/// A client of one rack: see the crate's documentation for the law of its API.
+#[derive(Debug)]
+pub struct Client {
+    pub(crate) config: ClientConfig,
+    pub(crate) rng: Rng,
+    pub(crate) session: Session,
+    pub(crate) slots: Slots,
+    pub(crate) timers: Timers,
+    /// Writes that may go on; empty between inputs.
+    pub(crate) ready: VecDeque<u64>,
+    /// Fragments under way, of all requests together.
+    pub(crate) parts_out: u32,
+    /// Requests sent so far: orders attempts of different requests.
+    pub(crate) stamp: u64,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) part: Vec<u8>,
+    pub(crate) count: ClientCounters,
+    done: VecDeque<Done>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Client {
+    /// A client that has sent nothing yet. `rng` draws session ids: its seed must come from the
+    /// driver's entropy, so that no two process starts have the same (trap T16 b).
+    #[must_use]
+    pub fn new(config: ClientConfig, mut rng: Rng) -> Client {
+        let window = config.window.clamp(1, WINDOW_MAX);
+        Client {
+            session: Session::new(&mut rng),
+            slots: Slots::new(window, config.reads_max.clamp(1, READS_MAX)),
+            timers: Timers::new(config.retry_min_ns, config.retry_max_ns),
+            ready: VecDeque::new(),
+            parts_out: 0,
+            stamp: 0,
+            scratch: Vec::new(),
+            part: Vec::new(),
+            count: ClientCounters::default(),
+            done: VecDeque::new(),
+            buffers: Vec::new(),
+            config,
+            rng,
+        }
+    }
+
+    /// Takes a request and sends it, or keeps it until it may be sent. Its number comes back in a
+    /// [`Done`], exactly once, at its deadline at the latest.
+    ///
+    /// # Errors
+    /// [`SubmitError`]: nothing was sent or kept.
+    pub fn submit(
+        &mut self,
+        now: Now,
+        request: Request<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<RequestNumber, SubmitError> {
+        let (bytes_max, has_room) = match request.class {
+            Class::Read => (BODY_BYTES_MAX, self.slots.has_room_for_read()),
+            Class::Write => (COMMAND_BYTES_MAX, self.slots.has_room_for_write()),
+        };
+        if request.command.len() > bytes_max {
+            self.count.too_large += 1;
+            return Err(SubmitError::TooLarge);
+        }
+        if !has_room {
+            self.count.full += 1;
+            return Err(SubmitError::Full);
+        }
+        let mut packet = self.buffer();
+        packet.resize(HEADER_BYTES, 0);
+        packet.extend_from_slice(request.command);
+        let kept = request.flags.0 & Flags::WILDCARD.with(Flags::RESP3).0;
+        let slot = Slot {
+            state: State::Waiting,
+            session: self.session.id,
+            obj_id: request.obj_id,
+            flags: Flags(kept),
+            packet,
+            submitted_at: now.instant,
+            ..Slot::default()
+        };
+        match request.class {
+            Class::Read => {
+                self.count.reads += 1;
+                let number = self.slots.add_read(slot);
+                self.transmit(now, number, sink);
+                Ok(RequestNumber(number))
+            }
+            Class::Write => {
+                self.count.writes += 1;
+                let after = request.after.map_or(0, |n| n.0);
+                // Only an earlier write can be waited for.
+                let after = if after < self.slots.next() { after } else { 0 };
+                let number = self.slots.add_write(Slot { after, ..slot });
+                self.ready.push_back(number);
+                self.run_ready(now, sink);
+                Ok(RequestNumber(number))
+            }
+        }
+    }
+
+    /// Takes one datagram.
+    pub fn handle(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
+        if self.on_packet(now, packet, sink).is_err() {
+            self.count.malformed += 1;
+        }
+        self.run_ready(now, sink);
+    }
+
+    fn on_packet(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        let packet = Packet::parse(bytes)?;
+        match packet.op() {
+            Op::ReadReply | Op::WriteReply => self.on_reply(now, &packet, sink),
+            Op::WRestAck => self.on_fragment_ack(now, &packet, sink),
+            Op::Fragment => self.on_fragment(now, &packet, sink),
+            Op::Write | Op::WRest | Op::Read | Op::WriteCompletion | Op::Pull | Op::Sweep => {
+                self.count.unexpected += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The unanswered request that a packet belongs to; counted if there is none.
+    pub(crate) fn live_of_session(&mut self, repr: &Repr) -> Option<&mut Slot> {
+        let Some(slot) = self.slots.live_mut(repr.request.0) else {
+            self.count.late += 1;
+            return None;
+        };
+        if slot.session != repr.session {
+            self.count.foreign += 1;
+            return None;
+        }
+        Some(slot)
+    }
+
+    fn on_reply(
+        &mut self,
+        now: Now,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let repr = packet.repr();
+        if Client::is_session_reply(packet, &repr) {
+            self.on_session_reply(now, &repr, sink);
+            return Ok(());
+        }
+        let is_read = repr.request.0 & READ_BIT != 0;
+        let Some(slot) = self.live_of_session(&repr) else { return Ok(()) };
+        if is_read != (repr.op == Op::ReadReply) || slot.sends == 0 {
+            self.count.unexpected += 1;
+            return Ok(());
+        }
+        let is_current = repr.attempt == slot.attempt() && slot.state == State::Sent;
+        // Karn: a reply whose attempt is not known says nothing about the round trip. Ours names
+        // its attempt; the first one's is used too, or a round trip above the time-out would
+        // never be learned.
+        if slot.state == State::Sent && (is_current || repr.attempt == 0) {
+            let sent_at = if is_current { slot.sent_at } else { slot.first_sent_at };
+            let lane = slot.lane();
+            self.timers.sample(lane, now.instant.since(sent_at));
+        }
+        match repr.status {
+            Status::Ok => return self.on_ok(now, &repr, packet.body(), sink),
+            Status::Malformed => {
+                self.finish(now, repr.request.0, Outcome::Malformed, Vec::new(), Some(&repr));
+            }
+            Status::SessionExpired if !is_read => self.expire_session(now, sink),
+            Status::Stale if !is_read => {
+                self.count.stale_refused += 1;
+                self.finish(now, repr.request.0, Outcome::WriteUnknown, Vec::new(), Some(&repr));
+            }
+            Status::Order if !is_read && is_current => self.on_order(now, repr.request.0),
+            Status::BodyMissing if !is_read && is_current => {
+                self.on_body_missing(now, repr.request.0, sink);
+            }
+            // The timer of the attempt tries again later.
+            Status::Window if !is_read && is_current => self.count.window_refused += 1,
+            Status::Order | Status::BodyMissing | Status::Window if !is_read => {
+                self.count.late += 1;
+            }
+            Status::SessionExpired
+            | Status::Stale
+            | Status::Order
+            | Status::BodyMissing
+            | Status::Window
+            | Status::Gone => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    fn on_ok(
+        &mut self,
+        now: Now,
+        repr: &Repr,
+        body: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        if !repr.flags.has(Flags::MORE) {
+            let mut reply = self.buffer();
+            reply.extend_from_slice(body);
+            self.finish(now, repr.request.0, Outcome::Reply, reply, Some(repr));
+            return Ok(());
+        }
+        let state = self.slots.live(repr.request.0).map(|slot| slot.state);
+        if state == Some(State::Pulling) {
+            self.count.late += 1;
+            return Ok(());
+        }
+        self.start_download(now, repr, body, sink)
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        self.expire_requests(now);
+        while let Some(timer) = self.timers.pop_due(now.instant, &self.slots) {
+            if timer.part == WHOLE {
+                self.on_retry_timer(now, timer.number, sink);
+            } else {
+                self.on_part_timer(now, &timer, sink);
+            }
+            self.run_ready(now, sink);
+        }
+        if now.instant >= self.register_at() {
+            self.register(now, sink);
+        }
+        if now.instant >= self.keep_alive_at() {
+            self.keep_alive(now, sink);
+        }
+        self.run_ready(now, sink);
+    }
+
+    /// Ends what reached its deadline. The lowest unanswered write always reaches it first, so that
+    /// whatever is abandoned is below the lowest one then: replicas refuse it for ever as stale.
+    fn expire_requests(&mut self, now: Now) {
+        while let Some(at) = self.write_deadline()
+            && now.instant >= at
+        {
+            let low = self.slots.low();
+            let outcome = match self.slots.is_unsent(low) {
+                true => Outcome::WriteNotExecuted,
+                false => Outcome::WriteUnknown,
+            };
+            self.finish(now, low, outcome, Vec::new(), None);
+        }
+        while let Some((submitted_at, number)) = self.slots.oldest_read()
+            && now.instant >= submitted_at.after(self.config.read_deadline_ns)
+        {
+            self.finish(now, number, Outcome::ReadTimeout, Vec::new(), None);
+        }
+    }
+
+    fn write_deadline(&self) -> Option<Instant> {
+        let lowest = self.slots.live(self.slots.low())?;
+        Some(lowest.submitted_at.after(self.config.write_deadline_ns))
+    }
+
+    /// When to call [`Client::tick`] next.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        let mut first = self.timers.deadline();
+        if let Some(at) = self.write_deadline() {
+            first = first.min(Deadline { at, reason: "write deadline" });
+        }
+        if let Some((submitted_at, _)) = self.slots.oldest_read() {
+            let at = submitted_at.after(self.config.read_deadline_ns);
+            first = first.min(Deadline { at, reason: "read deadline" });
+        }
+        first = first.min(Deadline { at: self.register_at(), reason: "register the session" });
+        first.min(Deadline { at: self.keep_alive_at(), reason: "touch the session" })
+    }
+
+    /// The next request that ended.
+    pub fn poll(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// Takes a reply's buffer back, to be used again.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        if capacity > 0 && capacity <= BUFFER_BYTES_MAX && self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(buffer);
+        }
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    /// Ends a request.
+    pub(crate) fn finish(
+        &mut self,
+        now: Now,
+        number: u64,
+        outcome: Outcome,
+        reply: Vec<u8>,
+        from: Option<&Repr>,
+    ) {
+        self.drop_transfer(number);
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        let latency_ns = now.instant.since(slot.submitted_at);
+        let nobody = Repr::new(Op::Read);
+        let trace = Trace::new(from.unwrap_or(&nobody), slot.sends, latency_ns);
+        let (lane, round) = (slot.lane(), slot.round);
+        let packet = core::mem::take(&mut slot.packet);
+        let class = if number & READ_BIT != 0 { Class::Read } else { Class::Write };
+        self.slots.remove(number);
+        if class == Class::Write {
+            self.slots.unlink_all(number, &mut self.ready);
+        }
+        self.timers.prune(lane, round, &self.slots);
+        self.give_back(packet);
+        self.count_outcome(class, outcome, trace.reason);
+        let request = RequestNumber(number);
+        self.done.push_back(Done { request, class, outcome, reply, trace });
+    }
+
+    fn count_outcome(&mut self, class: Class, outcome: Outcome, reason: Reason) {
+        let count = &mut self.count;
+        match (outcome, class) {
+            (Outcome::Reply, Class::Read) => {
+                count.read_replies += 1;
+                count.fast_reads += u64::from(reason == Reason::Fast);
+            }
+            (Outcome::Reply, Class::Write) => count.write_replies += 1,
+            (Outcome::ReadTimeout, _) => count.read_timeouts += 1,
+            (Outcome::WriteNotExecuted, _) => count.writes_not_executed += 1,
+            (Outcome::WriteUnknown, _) => count.writes_unknown += 1,
+            (Outcome::Malformed, _) => count.refused_malformed += 1,
+            (Outcome::TooLarge, _) => count.replies_too_large += 1,
+        }
+    }
+
+    /// Whether another request of that class would be taken now.
+    #[must_use]
+    pub fn has_room(&self, class: Class) -> bool {
+        match class {
+            Class::Read => self.slots.has_room_for_read(),
+            Class::Write => self.slots.has_room_for_write(),
+        }
+    }
+
+    /// How far the next write's number is above the lowest unanswered write, plus the unanswered
+    /// reads: 0 if nothing is out.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        (self.slots.next() - self.slots.low()) as usize + self.slots.reads_out()
+    }
+
+    /// The session's id. It changes when the replicas no longer know it.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// Whether the replicas confirmed the session.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.session.state == SessionState::Ready
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &ClientCounters {
+        &self.count
+    }
+}

@@ -1,0 +1,184 @@
+//! Sending requests, again where needed, and the writes of a connection in their order (trap T22).
+
+use concord_core::{Now, RequestNumber};
+use concord_wire::harmonia::{HEADER_BYTES, READ_BIT};
+use concord_wire::{Flags, Op, Repr, Sink};
+
+use crate::client::Client;
+use crate::session::SessionState;
+use crate::slots::{Slot, State};
+use crate::timers::{ROUNDS, Timer, WHOLE};
+use crate::transfer::staged_hdr;
+
+impl Client {
+    /// Lets every write go on that may. One that is sent may let others go on: a queue and not a
+    /// recursion, because a connection's chain can be as long as the window.
+    pub(crate) fn run_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(number) = self.ready.pop_front() {
+            let Some(slot) = self.slots.live(number) else { continue };
+            match slot.state {
+                State::Waiting | State::Held => self.launch(now, number, sink),
+                State::Sent if slot.is_refused => {
+                    self.count.order_retries += 1;
+                    self.transmit(now, number, sink);
+                }
+                State::Idle | State::Staging | State::Sent | State::Pulling => {}
+            }
+        }
+    }
+
+    /// Takes a write as far as it may go: registered, body staged, predecessor sent, sent.
+    fn launch(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        if self.session.state != SessionState::Ready {
+            slot.state = State::Waiting;
+            if self.session.state == SessionState::Fresh {
+                self.register(now, sink);
+            }
+            return;
+        }
+        if slot.is_large() && !slot.is_staged {
+            self.start_upload(now, number, sink);
+            return;
+        }
+        let after = slot.after;
+        if self.slots.is_unsent(after) {
+            if let Some(slot) = self.slots.live_mut(number) {
+                slot.state = State::Held;
+            }
+            self.count.held += 1;
+            self.slots.link(after, number);
+            return;
+        }
+        self.transmit(now, number, sink);
+    }
+
+    /// Sends a request: its first attempt or another one. What was held or refused behind a write
+    /// follows it.
+    pub(crate) fn transmit(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        let is_write = number & READ_BIT == 0;
+        let (low, session) = (self.slots.low(), self.session.id);
+        let after = self.slots.live(number).map_or(0, |slot| slot.after);
+        let is_after_live = is_write && self.slots.live(after).is_some();
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        self.stamp += 1;
+        let is_first = slot.sends == 0;
+        if is_first {
+            slot.first_sent_at = now.instant;
+            slot.session = session;
+        }
+        slot.sends = slot.sends.saturating_add(1);
+        slot.state = State::Sent;
+        slot.is_refused = false;
+        slot.sent_at = now.instant;
+        slot.stamp = self.stamp;
+        slot.tag = slot.tag.wrapping_add(1);
+        let mut repr = Repr {
+            flags: slot.flags,
+            obj_id: slot.obj_id,
+            session: slot.session,
+            request: RequestNumber(number),
+            client: self.config.addr,
+            attempt: slot.attempt(),
+            ..Repr::new(if is_write { Op::Write } else { Op::Read })
+        };
+        if is_write {
+            repr.low_delta = (number - low) as u16;
+            // A predecessor that was answered or abandoned is not waited for: if it was abandoned
+            // with its session, it would be waited for in vain.
+            repr.after_delta = if is_after_live { (number - after) as u16 } else { 0 };
+            self.session.touched_at = now.instant;
+        }
+        let (set_at, tag, round, lane) = (now.instant, slot.tag, slot.round, slot.lane());
+        if slot.is_large() {
+            repr.flags = repr.flags.with(Flags::BODY_STAGED);
+            self.part.clear();
+            staged_hdr(slot.command()).emit(&mut self.part);
+            repr.emit(&self.part, &mut self.scratch);
+            sink.send(self.config.switch, &self.scratch);
+        } else {
+            let body_bytes = (slot.packet.len() - HEADER_BYTES) as u16;
+            slot.packet[..HEADER_BYTES].copy_from_slice(&repr.header(body_bytes));
+            sink.send(self.config.switch, &slot.packet);
+        }
+        self.timers.set(lane, Timer { set_at, number, part: WHOLE, tag, round, missing: 0 });
+        if is_write {
+            self.slots.unlink_all(number, &mut self.ready);
+        }
+    }
+
+    /// A write was refused: the write before it was lost, or is late. It is not executed until that
+    /// was; the refusal is no sign that the rack is slow.
+    pub(crate) fn on_order(&mut self, now: Now, number: u64) {
+        self.count.order_refused += 1;
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        if slot.is_refused {
+            return;
+        }
+        slot.is_refused = true;
+        let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
+        match self.slots.live(after) {
+            Some(before) if before.stamp < stamp && before.state != State::Pulling => {
+                self.wait_for_order(now, number, after, tag);
+            }
+            // Executed meanwhile, or sent again behind this attempt.
+            Some(_) | None => self.ready.push_back(number),
+        }
+    }
+
+    /// A refused write waits for its predecessor to be sent again or answered, but not for long.
+    fn wait_for_order(&mut self, now: Now, number: u64, after: u64, tag: u16) {
+        self.slots.link(after, number);
+        let set_at = now.instant;
+        self.timers.set_order(Timer { set_at, number, part: WHOLE, tag, round: 0, missing: 0 });
+    }
+
+    /// The body that a write refers to is not there: it is sent again.
+    pub(crate) fn on_body_missing(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        self.count.body_missing += 1;
+        if self.slots.live(number).is_some_and(Slot::is_large) {
+            self.start_upload(now, number, sink);
+        }
+    }
+
+    /// The time of an attempt has come.
+    pub(crate) fn on_retry_timer(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        if slot.state != State::Sent {
+            return;
+        }
+        if slot.is_refused {
+            self.retry_in_order(now, number, sink);
+            return;
+        }
+        slot.round = (slot.round + 1).min(ROUNDS - 1);
+        if number & READ_BIT != 0 {
+            self.count.read_retries += 1;
+        } else {
+            self.count.write_retries += 1;
+        }
+        self.transmit(now, number, sink);
+    }
+
+    /// After a while, a refused write goes again, behind the one that it must follow.
+    fn retry_in_order(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live(number) else { return };
+        let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
+        let before = self.slots.live(after).filter(|before| before.stamp < stamp);
+        match before.map(|before| (before.state, before.is_refused)) {
+            // It was sent before this attempt and had not been executed then: it is lost.
+            Some((State::Sent, false)) => {
+                self.count.order_retries += 1;
+                self.transmit(now, after, sink);
+            }
+            // What that one follows, or its body, is sent first; this one follows in its turn.
+            Some((State::Sent | State::Staging | State::Held | State::Waiting, _)) => {
+                self.wait_for_order(now, number, after, tag);
+            }
+            Some((State::Idle | State::Pulling, _)) | None => {
+                self.count.order_retries += 1;
+                self.transmit(now, number, sink);
+            }
+        }
+    }
+}

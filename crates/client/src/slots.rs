@@ -1,0 +1,263 @@
+//! Where unanswered requests are kept: writes in a ring by their number, reads in a slab whose
+//! index is part of their number.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::{Instant, ObjectId, SessionId};
+use concord_wire::Flags;
+use concord_wire::harmonia::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+
+use crate::timers::{Lane, Timer};
+use crate::transfer::Transfer;
+
+const READ_INDEX_BITS: u32 = 16;
+/// Most unanswered reads: their index has 16 bits of the request number.
+pub const READS_MAX: usize = 1 << READ_INDEX_BITS;
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Nobody's, or answered.
+    #[default]
+    Idle,
+    /// A write that waits for the session to be registered.
+    Waiting,
+    /// A write that waits until its predecessor was sent (trap T22).
+    Held,
+    /// A write whose body is sent fragment by fragment (trap T17).
+    Staging,
+    /// Sent; the reply is awaited.
+    Sent,
+    /// The first part of a long reply came; the rest is pulled.
+    Pulling,
+}
+
+/// An unanswered request.
+#[derive(Debug, Default)]
+pub struct Slot {
+    pub number: u64,
+    pub state: State,
+    /// The session under which it was sent.
+    pub session: SessionId,
+    pub obj_id: ObjectId,
+    pub flags: Flags,
+    /// Room for the header, then the command.
+    pub packet: Vec<u8>,
+    /// The write that must be executed before; 0 if none.
+    pub after: u64,
+    /// The writes that are to follow this one as soon as it was sent (again), a list through
+    /// `next_waiter`; 0 ends it. A slot is not reused while one that it waited for is unanswered,
+    /// because the ring is as long as the window.
+    pub first_waiter: u64,
+    pub next_waiter: u64,
+    pub is_linked: bool,
+    /// The last attempt was refused for its order.
+    pub is_refused: bool,
+    /// The whole body was acknowledged.
+    pub is_staged: bool,
+    pub submitted_at: Instant,
+    pub first_sent_at: Instant,
+    pub sent_at: Instant,
+    /// The how-manieth packet of the client the last attempt was: which of two was sent later.
+    pub stamp: u64,
+    /// How often the request itself was sent. The attempt on the wire is one less.
+    pub sends: u16,
+    /// Changes whenever older timers lose their meaning.
+    pub tag: u16,
+    pub round: u8,
+    pub transfer: Option<Box<Transfer>>,
+}
+
+impl Slot {
+    /// The encoded command.
+    pub fn command(&self) -> &[u8] {
+        self.packet.get(HEADER_BYTES..).unwrap_or(&[])
+    }
+
+    /// Whether the command does not fit one datagram.
+    pub fn is_large(&self) -> bool {
+        self.packet.len() > HEADER_BYTES + BODY_BYTES_MAX
+    }
+
+    /// The number of the last attempt on the wire.
+    pub fn attempt(&self) -> u16 {
+        self.sends.saturating_sub(1)
+    }
+
+    /// Whose round trips it has.
+    pub fn lane(&self) -> Lane {
+        if self.number & READ_BIT != 0 { Lane::Read } else { Lane::Write }
+    }
+}
+
+/// All unanswered requests.
+#[derive(Debug)]
+pub struct Slots {
+    writes: Vec<Slot>,
+    window: u64,
+    /// The lowest unanswered write; `next` if there is none. All below are answered or abandoned.
+    low: u64,
+    next: u64,
+    reads: Vec<Slot>,
+    reads_max: usize,
+    free: Vec<u16>,
+    reads_counter: u64,
+    /// Reads as they were submitted: the first reaches its deadline first.
+    reads_order: VecDeque<(Instant, u64)>,
+}
+
+impl Slots {
+    /// For `window` writes and `reads_max` reads.
+    pub fn new(window: u64, reads_max: usize) -> Slots {
+        let mut writes = Vec::new();
+        writes.resize_with(window.next_power_of_two() as usize, Slot::default);
+        Slots {
+            writes,
+            window,
+            low: 1,
+            next: 1,
+            reads: Vec::new(),
+            reads_max: reads_max.min(READS_MAX),
+            free: Vec::new(),
+            reads_counter: 0,
+            reads_order: VecDeque::new(),
+        }
+    }
+
+    /// The lowest unanswered write.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// The number that the next write gets.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether another write fits the window.
+    pub fn has_room_for_write(&self) -> bool {
+        self.next - self.low < self.window
+    }
+
+    /// Whether another read may be out.
+    pub fn has_room_for_read(&self) -> bool {
+        self.reads_out() < self.reads_max
+    }
+
+    /// Unanswered reads.
+    pub fn reads_out(&self) -> usize {
+        self.reads.len() - self.free.len()
+    }
+
+    fn index(&self, number: u64) -> usize {
+        if number & READ_BIT != 0 {
+            number as usize % READS_MAX
+        } else {
+            number as usize & (self.writes.len() - 1)
+        }
+    }
+
+    /// The unanswered request of that number.
+    pub fn live(&self, number: u64) -> Option<&Slot> {
+        let slots = if number & READ_BIT != 0 { &self.reads } else { &self.writes };
+        let slot = slots.get(self.index(number))?;
+        (slot.number == number && slot.state != State::Idle).then_some(slot)
+    }
+
+    /// The unanswered request of that number, to change.
+    pub fn live_mut(&mut self, number: u64) -> Option<&mut Slot> {
+        let index = self.index(number);
+        let slots = if number & READ_BIT != 0 { &mut self.reads } else { &mut self.writes };
+        let slot = slots.get_mut(index)?;
+        (slot.number == number && slot.state != State::Idle).then_some(slot)
+    }
+
+    /// Whether what a timer was set for is over.
+    pub fn is_past(&self, timer: &Timer) -> bool {
+        self.live(timer.number).is_none_or(|slot| slot.tag != timer.tag)
+    }
+
+    /// Takes a slot for a write. The caller saw that there is room.
+    pub fn add_write(&mut self, slot: Slot) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let index = self.index(number);
+        let tag = self.writes[index].tag;
+        self.writes[index] = Slot { number, tag, ..slot };
+        number
+    }
+
+    /// Takes a slot for a read. The caller saw that there is room.
+    pub fn add_read(&mut self, slot: Slot) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.reads.push(Slot::default());
+            (self.reads.len() - 1) as u16
+        });
+        self.reads_counter += 1;
+        let number = READ_BIT | (self.reads_counter << READ_INDEX_BITS) | u64::from(index);
+        let index = usize::from(index);
+        self.reads_order.push_back((slot.submitted_at, number));
+        self.reads[index] = Slot { number, ..slot };
+        number
+    }
+
+    /// Ends a request: its slot is free, and the lowest unanswered write moves on.
+    pub fn remove(&mut self, number: u64) {
+        let Some(slot) = self.live_mut(number) else { return };
+        slot.state = State::Idle;
+        slot.tag = slot.tag.wrapping_add(1);
+        if number & READ_BIT != 0 {
+            self.free.push((number as usize % READS_MAX) as u16);
+            self.prune_reads();
+        } else {
+            while self.low < self.next && self.live(self.low).is_none() {
+                self.low += 1;
+            }
+        }
+    }
+
+    /// The read that was submitted first, and when.
+    pub fn oldest_read(&self) -> Option<(Instant, u64)> {
+        self.reads_order.front().copied()
+    }
+
+    fn prune_reads(&mut self) {
+        while self.reads_order.front().is_some_and(|(_, number)| self.live(*number).is_none()) {
+            self.reads_order.pop_front();
+        }
+    }
+
+    /// Whether `number` is an unanswered write that was never sent.
+    pub fn is_unsent(&self, number: u64) -> bool {
+        self.live(number).is_some_and(|slot| slot.sends == 0)
+    }
+
+    /// Lets `number` follow `leader` as soon as that was sent.
+    pub fn link(&mut self, leader: u64, number: u64) {
+        let Some(first) = self.live(leader).map(|slot| slot.first_waiter) else { return };
+        let Some(slot) = self.live_mut(number) else { return };
+        if slot.is_linked {
+            return;
+        }
+        slot.is_linked = true;
+        slot.next_waiter = first;
+        if let Some(slot) = self.live_mut(leader) {
+            slot.first_waiter = number;
+        }
+    }
+
+    /// Moves all that were to follow `leader`, answered or not, to `ready`.
+    pub fn unlink_all(&mut self, leader: u64, ready: &mut VecDeque<u64>) {
+        let index = self.index(leader);
+        let mut number = core::mem::take(&mut self.writes[index].first_waiter);
+        while number != 0 {
+            ready.push_back(number);
+            let index = self.index(number);
+            let slot = &mut self.writes[index];
+            slot.is_linked = false;
+            number = core::mem::take(&mut slot.next_waiter);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a program costs on hardware: its stage table against the budget of an ASIC.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a switch ASIC offers to a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asic {
+    /// Match-action stages of one pipe.
+    pub stages: usize,
+    /// Register memory of one stage in bytes.
+    pub stage_sram_bytes: usize,
+}
+
+impl Asic {
+    /// Memory of all stages in bytes.
+    #[must_use]
+    pub const fn sram_bytes(&self) -> usize {
+        self.stages * self.stage_sram_bytes
+    }
+}
+
+/// The budget that reports are held against: 12 stages of 80 blocks of 16 KiB, 15 MiB in all, the
+/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB").
+pub const ASIC: Asic = Asic { stages: 12, stage_sram_bytes: 80 * 16 * 1024 };
+
+/// One register array's cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayReport {
+    /// The array's name in the program.
+    pub name: &'static str,
+    /// Its stage, from 0.
+    pub stage: u8,
+    /// How many cells.
+    pub cells: usize,
+    /// Width of a cell in bits.
+    pub cell_bits: u32,
+}
+
+impl ArrayReport {
+    /// Memory in bytes.
+    #[must_use]
+    pub const fn sram_bytes(&self) -> usize {
+        self.cells * self.cell_bits as usize / 8
+    }
+}
+
+/// A program's stage table. Its `Display` is what `concord switch --describe` prints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The program's name.
+    pub program: &'static str,
+    /// Its arrays in stage order.
+    pub arrays: Vec<ArrayReport>,
+    /// Most recirculations that one packet needs.
+    pub recirculations_max: u32,
+}
+
+impl Report {
+    /// Stages used: up to the last one with an array.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        self.arrays.iter().map(|a| usize::from(a.stage) + 1).max().unwrap_or(0)
+    }
+
+    /// Memory of all arrays in bytes.
+    #[must_use]
+    pub fn sram_bytes(&self) -> usize {
+        self.arrays.iter().map(ArrayReport::sram_bytes).sum()
+    }
+
+    /// Memory of the fullest stage in bytes.
+    #[must_use]
+    pub fn stage_sram_bytes_max(&self) -> usize {
+        (0..self.stages())
+            .map(|stage| {
+                let here = self.arrays.iter().filter(|a| usize::from(a.stage) == stage);
+                here.map(ArrayReport::sram_bytes).sum()
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether `asic` can hold the program.
+    #[must_use]
+    pub fn fits(&self, asic: &Asic) -> bool {
+        self.stages() <= asic.stages && self.stage_sram_bytes_max() <= asic.stage_sram_bytes
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {}", self.program)?;
+        writeln!(
+            f,
+            "{:>5}  {:<16} {:>10} {:>5} {:>12}",
+            "stage", "array", "cells", "bits", "SRAM"
+        )?;
+        for a in &self.arrays {
+            let size = bytes(a.sram_bytes());
+            let (stage, name) = (a.stage, a.name);
+            writeln!(f, "{stage:>5}  {name:<16} {:>10} {:>5} {size:>12}", a.cells, a.cell_bits)?;
+        }
+        writeln!(f, "stages          {} of {}", self.stages(), ASIC.stages)?;
+        let (used, all) = (bytes(self.sram_bytes()), bytes(ASIC.sram_bytes()));
+        writeln!(f, "SRAM            {used} of {all}")?;
+        let (used, all) = (bytes(self.stage_sram_bytes_max()), bytes(ASIC.stage_sram_bytes));
+        writeln!(f, "fullest stage   {used} of {all}")?;
+        writeln!(f, "recirculations  {} a packet at most", self.recirculations_max)?;
+        let verdict = if self.fits(&ASIC) { "yes" } else { "no" };
+        write!(f, "fits an ASIC    {verdict}")
+    }
+}
+
+/// A size as a person reads it, exact below 1 KiB and to a tenth above.
+fn bytes(n: usize) -> String {
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    let tenths = |unit: usize| (n / unit, n % unit * 10 / unit);
+    match n {
+        0..KIB => format!("{n} B"),
+        KIB..MIB => format!("{}.{} KiB", tenths(KIB).0, tenths(KIB).1),
+        _ => format!("{}.{} MiB", tenths(MIB).0, tenths(MIB).1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    fn report(stage: u8, cells: usize) -> Report {
+        let array = |name, stage, cells| ArrayReport { name, stage, cells, cell_bits: 64 };
+        let arrays = vec![array("a", 0, 1), array("b", stage, cells), array("c", stage, 2)];
+        Report { program: "p", arrays, recirculations_max: 0 }
+    }
+
+    #[test]
+    fn memory_is_counted_by_stage_and_in_all() {
+        let r = report(4, 65_536);
+        assert_eq!(r.stages(), 5);
+        assert_eq!(r.sram_bytes(), 8 + 8 * 65_536 + 16);
+        assert_eq!(r.stage_sram_bytes_max(), 8 * 65_536 + 16);
+        let text = r.to_string();
+        assert!(text.contains("stages          5 of 12"), "{text}");
+        assert!(text.contains("512.0 KiB") && text.contains("of 15.0 MiB"), "{text}");
+        assert!(text.ends_with("yes"), "{text}");
+    }
+
+    #[test]
+    fn a_program_with_too_many_stages_or_too_full_a_stage_does_not_fit() {
+        assert!(report(11, 1).fits(&ASIC));
+        assert!(!report(12, 1).fits(&ASIC));
+        assert!(!report(3, 1 << 20).fits(&ASIC));
+    }
+}

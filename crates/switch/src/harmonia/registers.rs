@@ -1,0 +1,263 @@
+//! The program's register arrays, and what each kind of packet does to them in its one pass.
+
+use alloc::vec::Vec;
+
+use concord_core::ObjectId;
+use concord_core::hash::mix32;
+use concord_pisa::{ArrayReport, Pass, Port, Ports, RegisterArray};
+use concord_wire::Flags;
+
+use super::Layout;
+
+/// The arrays, in stage order.
+#[derive(Clone, Debug)]
+pub(super) struct Registers {
+    /// The last number given out.
+    pub(super) seq: RegisterArray<u32>,
+    /// The largest number known to be committed. Never above `seq`.
+    pub(super) last_committed: RegisterArray<u32>,
+    /// The number of the latest write of all keys. Never above `seq`.
+    pub(super) wildcard_seq: RegisterArray<u32>,
+    /// Cells as [`cell`] makes them. Whatever is in flight has a cell in some stage, and for each
+    /// object the largest number in flight is in one of them.
+    dirty_set: Vec<RegisterArray<u64>>,
+    /// How many cells of `dirty_set` are not empty.
+    pub(super) occupied: RegisterArray<u32>,
+}
+
+/// A cell of the dirty set. Empty if the counter is 0, whatever the object (trap T20).
+const fn cell(obj_id: ObjectId, counter: u32) -> u64 {
+    ((obj_id.0 as u64) << 32) | counter as u64
+}
+
+const fn object(cell: u64) -> u32 {
+    (cell >> 32) as u32
+}
+
+const fn counter(cell: u64) -> u32 {
+    cell as u32
+}
+
+/// Where `obj_id` lives in stage `stage` of the dirty set: another hash in each, so that objects
+/// which collide in one are unlikely to collide in the next (§7.1).
+fn index(stage: u32, obj_id: ObjectId) -> u32 {
+    mix32(stage + 1, obj_id.0)
+}
+
+impl Registers {
+    pub(super) fn new(layout: &Layout) -> Registers {
+        let table = |stage| RegisterArray::new("dirty_set", 3 + stage, layout.slots as usize);
+        Registers {
+            seq: RegisterArray::new("seq", 0, 1),
+            last_committed: RegisterArray::new("last_committed", 1, 1),
+            wildcard_seq: RegisterArray::new("wildcard_seq", 2, 1),
+            dirty_set: (0..layout.table_stages).map(table).collect(),
+            occupied: RegisterArray::new("occupied", 3 + layout.table_stages, 1),
+        }
+    }
+
+    /// One packet's ports.
+    #[inline]
+    pub(super) fn ports(&mut self) -> PacketPorts<'_> {
+        PacketPorts {
+            seq: self.seq.port(),
+            last_committed: self.last_committed.port(),
+            wildcard_seq: self.wildcard_seq.port(),
+            dirty_set: Ports::of(&mut self.dirty_set),
+            occupied: self.occupied.port(),
+        }
+    }
+
+    /// The control plane empties every array.
+    pub(super) fn reset(&mut self) {
+        self.seq.reset();
+        self.last_committed.reset();
+        self.wildcard_seq.reset();
+        for table in &mut self.dirty_set {
+            table.reset();
+        }
+        self.occupied.reset();
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, usize, u32, u32)> + '_ {
+        self.dirty_set.iter().enumerate().flat_map(|(stage, table)| {
+            let cells = table.cells().enumerate().filter(|(_, c)| counter(*c) != 0);
+            cells.map(move |(at, c)| (stage, at, object(c), counter(c)))
+        })
+    }
+
+    pub(super) fn report(&self) -> Vec<ArrayReport> {
+        let mut arrays = alloc::vec![
+            self.seq.report(),
+            self.last_committed.report(),
+            self.wildcard_seq.report()
+        ];
+        arrays.extend(self.dirty_set.iter().map(RegisterArray::report));
+        arrays.push(self.occupied.report());
+        arrays
+    }
+}
+
+/// What became of a write in the dirty set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// It has a cell, an empty one or its object's.
+    Taken,
+    /// It has the cell of a stray entry of another object.
+    TakenFromStray,
+    /// A no-op or a write of all keys: takes none (traps T18, T13).
+    NotNeeded,
+    /// Every cell that it could have is another object's in flight.
+    None,
+}
+
+/// What a read's pass found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadPass {
+    /// The last-committed point when the read passed.
+    pub(super) last_committed: u32,
+    /// A write of all keys is in flight.
+    pub(super) wildcard_pending: bool,
+    /// The object has a write in flight.
+    pub(super) dirty: bool,
+    /// Stray entries of the object that the read removed.
+    pub(super) strays_removed: u32,
+}
+
+/// What became of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completion {
+    /// It took effect.
+    Done,
+    /// Its number was never given out.
+    Impossible,
+}
+
+/// The right of one packet to touch every array once.
+pub(super) struct PacketPorts<'a> {
+    seq: Port<'a, u32>,
+    last_committed: Port<'a, u32>,
+    wildcard_seq: Port<'a, u32>,
+    dirty_set: Ports<'a, u64>,
+    occupied: Port<'a, u32>,
+}
+
+impl PacketPorts<'_> {
+    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left.
+    #[inline]
+    pub(super) fn write(
+        self,
+        obj_id: ObjectId,
+        flags: Flags,
+        counter_max: u32,
+    ) -> Option<(u32, Slot)> {
+        let mut pass = Pass::begin();
+        let seq = self.seq.access(&mut pass, 0, |seq| {
+            let left = *seq < counter_max;
+            *seq += u32::from(left);
+            left.then_some(*seq)
+        })?;
+        let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
+        if flags.has(Flags::NOOP) {
+            return Some((seq, Slot::NotNeeded));
+        }
+        if flags.has(Flags::WILDCARD) {
+            self.wildcard_seq.access(&mut pass, 0, |w| *w = seq);
+            return Some((seq, Slot::NotNeeded));
+        }
+        for (stage, port) in (0..).zip(self.dirty_set) {
+            // An empty cell's counter is 0, so that it counts as stray. The object's own cell
+            // holds a lower number: numbers only rise.
+            let found = port.access(&mut pass, index(stage, obj_id), |c| {
+                let was = *c;
+                let usable = object(was) == obj_id.0 || counter(was) <= last_committed;
+                if usable {
+                    *c = cell(obj_id, seq);
+                }
+                usable.then_some(was)
+            });
+            let Some(was) = found else { continue };
+            if counter(was) == 0 {
+                self.occupied.access(&mut pass, 0, |n| *n += 1);
+            }
+            let stray = counter(was) != 0 && object(was) != obj_id.0;
+            return Some((seq, if stray { Slot::TakenFromStray } else { Slot::Taken }));
+        }
+        Some((seq, Slot::None))
+    }
+
+    /// A READ's pass: search in every stage, and the removal of its own strays (§6.2).
+    #[inline]
+    pub(super) fn read(self, obj_id: ObjectId) -> ReadPass {
+        let mut pass = Pass::begin();
+        let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
+        let wildcard_seq = self.wildcard_seq.access(&mut pass, 0, |w| *w);
+        let (mut dirty, mut strays_removed) = (false, 0);
+        for (stage, port) in (0..).zip(self.dirty_set) {
+            port.access(&mut pass, index(stage, obj_id), |c| {
+                if object(*c) != obj_id.0 || counter(*c) == 0 {
+                    return;
+                }
+                if counter(*c) > last_committed {
+                    dirty = true;
+                } else {
+                    *c = 0;
+                    strays_removed += 1;
+                }
+            });
+        }
+        if strays_removed != 0 {
+            self.occupied.access(&mut pass, 0, |n| *n -= strays_removed);
+        }
+        let wildcard_pending = wildcard_seq > last_committed;
+        ReadPass { last_committed, wildcard_pending, dirty, strays_removed }
+    }
+
+    /// A completion's pass, of the own switch id. A write can sit in two stages at once (its first
+    /// slot was taken, then freed): every stage is compared.
+    #[inline]
+    pub(super) fn complete(self, obj_id: ObjectId, completed: u32) -> Completion {
+        let mut pass = Pass::begin();
+        let seq = self.seq.access(&mut pass, 0, |seq| *seq);
+        // Believed, such a number would turn writes in flight into strays.
+        if completed == 0 || completed > seq {
+            return Completion::Impossible;
+        }
+        self.last_committed.access(&mut pass, 0, |l| *l = completed.max(*l));
+        let mut removed = 0;
+        for (stage, port) in (0..).zip(self.dirty_set) {
+            removed += port.access(&mut pass, index(stage, obj_id), |c| {
+                let mine = object(*c) == obj_id.0 && (1..=completed).contains(&counter(*c));
+                if mine {
+                    *c = 0;
+                }
+                u32::from(mine)
+            });
+        }
+        if removed != 0 {
+            self.occupied.access(&mut pass, 0, |n| *n -= removed);
+        }
+        Completion::Done
+    }
+
+    /// A sweep's pass: clears what is stray at index `at` of every stage, and says how much.
+    #[inline]
+    pub(super) fn sweep(self, at: u32) -> u32 {
+        let mut pass = Pass::begin();
+        let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
+        let mut removed = 0;
+        for port in self.dirty_set {
+            removed += port.access(&mut pass, at, |c| {
+                let stray = (1..=last_committed).contains(&counter(*c));
+                if stray {
+                    *c = 0;
+                }
+                u32::from(stray)
+            });
+        }
+        if removed != 0 {
+            self.occupied.access(&mut pass, 0, |n| *n -= removed);
+        }
+        removed
+    }
+}

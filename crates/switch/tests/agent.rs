@@ -1,0 +1,305 @@
+//! The agent: signs of life, configurations, no-ops, sweeps, and the end of the numbers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
+use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
+use concord_wire::control::{Config, Control};
+use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
+
+type Sent = Vec<(Addr, Vec<u8>)>;
+
+fn at(ms: u64) -> Now {
+    Now { instant: Instant(ms * MS), unix_ms: 0 }
+}
+
+fn agent(layout: Layout) -> Agent {
+    let config = AgentConfig::new(Incarnation(40), SWITCH, CONTROLLER);
+    Agent::new(AgentConfig { layout, ..config }).unwrap()
+}
+
+fn handle(agent: &mut Agent, now: Now, hdr: Repr) -> Sent {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    hdr.emit(b"body", &mut bytes);
+    agent.handle(now, &mut bytes, &mut sent);
+    sent
+}
+
+fn configure(agent: &mut Agent, now: Now, config: &Config) -> Sent {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    Control::Configure(config.clone()).emit(&mut bytes);
+    agent.handle(now, &mut bytes, &mut sent);
+    sent
+}
+
+fn tick(agent: &mut Agent, now: Now) -> Sent {
+    let mut sent = Sent::new();
+    agent.tick(now, &mut sent);
+    sent
+}
+
+/// Wakes the agent at each of its deadlines until `until_ms`, and gives what it sent.
+fn run_until(agent: &mut Agent, until_ms: u64) -> Sent {
+    let mut sent = Sent::new();
+    for _ in 0..100_000 {
+        let wake = agent.deadline().at;
+        if wake > at(until_ms).instant {
+            return sent;
+        }
+        agent.tick(Now { instant: wake, unix_ms: 0 }, &mut sent);
+        assert!(agent.deadline().at > wake, "a deadline that is served moves on");
+    }
+    panic!("the agent spins");
+}
+
+/// The numbers of the no-ops among `sent`, all of them to the head.
+fn noops(sent: &Sent) -> Vec<u32> {
+    let noop = |(to, bytes): &(Addr, Vec<u8>)| {
+        let hdr = Packet::parse(bytes).ok()?.repr();
+        assert_eq!((*to, hdr.op, hdr.client), (replica(1), Op::Write, SWITCH));
+        assert!(hdr.flags.has(Flags::NOOP));
+        Some(hdr.seq.counter)
+    };
+    sent.iter().filter_map(noop).collect()
+}
+
+fn alive(sent: &Sent) -> Vec<(u64, u32)> {
+    let of = |(to, bytes): &(Addr, Vec<u8>)| match Control::parse(bytes) {
+        Ok(Control::SwitchAlive { incarnation, addr, epoch }) => {
+            assert_eq!((*to, addr), (CONTROLLER, SWITCH));
+            Some((incarnation, epoch))
+        }
+        _ => None,
+    };
+    sent.iter().filter_map(of).collect()
+}
+
+fn completion(obj_id: u32, counter: u32) -> Repr {
+    Repr { seq: Seq::new(OWN, counter), ..request(Op::WriteCompletion, obj_id) }
+}
+
+fn read_reason(agent: &mut Agent, now: Now, obj_id: u32) -> Reason {
+    let sent = handle(agent, now, request(Op::Read, obj_id));
+    Packet::parse(&sent[0].1).unwrap().repr().reason
+}
+
+#[test]
+fn it_says_that_it_lives_and_drops_data_until_it_is_configured() {
+    let mut a = agent(Layout::DEFAULT);
+    assert_eq!(handle(&mut a, at(0), request(Op::Write, 1)), []);
+    assert_eq!(a.status().program.dropped_unconfigured, 1);
+    assert_eq!(alive(&run_until(&mut a, 250)), [(40, 0); 3]);
+    configure(&mut a, at(260), &config(4, OWN.0));
+    assert_eq!(alive(&tick(&mut a, at(260))), [(40, 4)], "at once: the controller waits for it");
+    let status = a.status();
+    assert_eq!((status.switch_id, status.epoch.0, status.accelerated), (OWN, 4, true));
+    assert_eq!(status.slots, 3 * 65_536);
+}
+
+#[test]
+fn t18_after_activation_a_read_only_load_gets_the_fast_path() {
+    let mut a = agent(Layout::DEFAULT);
+    assert_eq!(noops(&configure(&mut a, at(0), &config(1, OWN.0))), [1]);
+    assert_eq!(read_reason(&mut a, at(1), 5), Reason::SlowNotReady);
+    assert_eq!(noops(&run_until(&mut a, 45)), [2, 3], "again until one completes");
+    assert_eq!(handle(&mut a, at(46), completion(0, 2)), []);
+    assert_eq!(read_reason(&mut a, at(47), 5), Reason::Fast);
+    assert_eq!(noops(&run_until(&mut a, 2_000)), [], "and then no more");
+}
+
+#[test]
+fn t18_the_reply_to_a_no_op_ends_at_the_switch() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(1, OWN.0));
+    let (flags, client) = (Flags::COMPLETION.with(Flags::NOOP), SWITCH);
+    let reply = Repr { flags, client, seq: Seq::new(OWN, 1), ..Repr::new(Op::WriteReply) };
+    assert_eq!(handle(&mut a, at(1), reply), []);
+    assert_eq!(a.status().last_committed, 1);
+}
+
+#[test]
+fn t18_a_table_full_of_strays_heals() {
+    let mut a = agent(layout(1, 1));
+    configure(&mut a, at(0), &config(1, OWN.0));
+    handle(&mut a, at(1), completion(0, 1));
+    assert_eq!(handle(&mut a, at(2), request(Op::Write, 5)).len(), 1);
+    // The write is lost behind the switch: no completion will ever come, and every other is dropped.
+    for ms in 3..20 {
+        assert_eq!(handle(&mut a, at(ms), request(Op::Write, 6)), []);
+    }
+    let sent = noops(&run_until(&mut a, 22));
+    assert_eq!(sent.len(), 1);
+    handle(&mut a, at(23), completion(0, sent[0]));
+    assert_eq!(handle(&mut a, at(24), request(Op::Write, 6)).len(), 1);
+}
+
+#[test]
+fn t18_no_no_op_while_completions_come() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(1, OWN.0));
+    handle(&mut a, at(1), completion(0, 1));
+    for i in 0..50 {
+        handle(&mut a, at(2 + i * 10), request(Op::Write, i as u32));
+        handle(&mut a, at(10 + i * 10), completion(i as u32, i as u32 + 1));
+        assert_eq!(noops(&run_until(&mut a, 11 + i * 10)), [], "one is in flight all the time");
+    }
+}
+
+#[test]
+fn t18_a_lost_write_of_all_keys_does_not_keep_reads_slow() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(1, OWN.0));
+    handle(&mut a, at(1), completion(0, 1));
+    handle(&mut a, at(2), Repr { flags: Flags::WILDCARD, ..request(Op::Write, 0) });
+    assert_eq!(read_reason(&mut a, at(3), 5), Reason::SlowWildcard);
+    assert_eq!(noops(&run_until(&mut a, 23)), [3]);
+    handle(&mut a, at(24), completion(0, 3));
+    assert_eq!(read_reason(&mut a, at(25), 5), Reason::Fast);
+}
+
+#[test]
+fn t19_strays_are_swept_in_chunks_and_then_it_is_quiet() {
+    let mut a = agent(layout(3, 4_096));
+    configure(&mut a, at(0), &config(1, OWN.0));
+    for obj_id in 0..1_000 {
+        handle(&mut a, at(1), request(Op::Write, obj_id));
+    }
+    assert_eq!(a.status().occupied, 1_000);
+    // The first 900 were lost; of the last 100 only one is committed so far.
+    handle(&mut a, at(2), completion(900, 902));
+    assert_eq!(a.status().occupied, 999);
+    tick(&mut a, at(10));
+    assert!((100..999).contains(&a.status().occupied), "one chunk at a time");
+    run_until(&mut a, 60);
+    assert_eq!((a.status().occupied, a.status().agent.sweep_laps), (99, 1));
+    let last = a.status().seq;
+    handle(&mut a, at(61), completion(0, last));
+    run_until(&mut a, 200);
+    assert_eq!(a.status().occupied, 0);
+    assert_eq!(a.deadline().reason, "sign of life", "nothing else to do");
+}
+
+#[test]
+fn an_old_epoch_and_a_used_switch_id_are_ignored() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(5, OWN.0));
+    handle(&mut a, at(1), request(Op::Write, 5));
+    configure(&mut a, at(2), &config(4, OWN.0 + 1));
+    assert_eq!((a.status().epoch.0, a.status().agent.configures_old), (5, 1));
+    configure(&mut a, at(3), &config(6, OWN.0 - 1));
+    configure(&mut a, at(3), &config(6, 0));
+    let empty = Config { members: vec![], ..config(6, OWN.0) };
+    configure(&mut a, at(3), &empty);
+    let unaided = Config { accelerated: false, ..config(6, OWN.0) };
+    configure(&mut a, at(3), &unaided);
+    assert_eq!((a.status().epoch.0, a.status().agent.configures_refused), (5, 4));
+    assert_eq!((a.status().switch_id, a.status().seq, a.status().occupied), (OWN, 2, 1));
+}
+
+#[test]
+fn section_6_3_a_new_id_starts_empty_and_the_same_id_keeps_the_dirty_set() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(5, OWN.0));
+    handle(&mut a, at(1), request(Op::Write, 5));
+    assert_eq!(noops(&configure(&mut a, at(2), &config(6, OWN.0))), []);
+    assert_eq!((a.status().occupied, a.status().seq), (1, 2));
+    handle(&mut a, at(3), completion(0, 1));
+    assert_eq!(read_reason(&mut a, at(3), 6), Reason::Fast);
+    assert_eq!(noops(&configure(&mut a, at(4), &config(7, OWN.0 + 1))), [1]);
+    assert_eq!((a.status().occupied, a.status().seq, a.status().last_committed), (0, 1, 0));
+    assert_eq!(read_reason(&mut a, at(5), 6), Reason::SlowNotReady);
+}
+
+#[test]
+fn a_switch_that_is_replaced_falls_silent_and_needs_a_new_id_to_return() {
+    let mut a = agent(Layout::DEFAULT);
+    configure(&mut a, at(0), &config(5, OWN.0));
+    let other = Config { switch: Addr { ip: 1, port: 1 }, ..config(6, OWN.0 + 1) };
+    configure(&mut a, at(1), &other);
+    assert_eq!(handle(&mut a, at(2), request(Op::Read, 5)), []);
+    configure(&mut a, at(3), &config(5, OWN.0));
+    configure(&mut a, at(3), &config(7, OWN.0));
+    assert_eq!(a.status().switch_id, SwitchId(0), "its registers are gone: the id is used up");
+    assert_eq!(noops(&configure(&mut a, at(4), &config(7, OWN.0 + 2))), [1]);
+}
+
+#[test]
+fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
+    let mut a = agent(Layout { counter_bits: 8, ..layout(3, 16) });
+    configure(&mut a, at(0), &config(1, OWN.0));
+    tick(&mut a, at(0));
+    for _ in 2..240 {
+        assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1);
+    }
+    assert_eq!(alive(&tick(&mut a, at(1))), []);
+    assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1);
+    assert_eq!(alive(&tick(&mut a, at(1))), [(41, 1)], "at once, as a new life");
+    for _ in 241..=255 {
+        assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1, "there are some left");
+    }
+    assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)), []);
+    assert_eq!(a.status().agent.switch_ids_asked, 1);
+    configure(&mut a, at(2), &config(2, OWN.0 + 1));
+    assert_eq!(handle(&mut a, at(3), request(Op::Write, 5)).len(), 1);
+    assert_eq!(alive(&tick(&mut a, at(3))), [(41, 2)]);
+    for _ in 0..300 {
+        handle(&mut a, at(4), request(Op::Write, 5));
+    }
+    assert_eq!(alive(&tick(&mut a, at(4))), [(42, 2)], "and so for the next");
+}
+
+#[test]
+fn without_help_there_are_no_no_ops() {
+    let mut a = agent(Layout::DEFAULT);
+    let unaided = Config { accelerated: false, ..config(1, OWN.0) };
+    assert_eq!(configure(&mut a, at(0), &unaided), []);
+    assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1);
+    assert_eq!(noops(&run_until(&mut a, 500)), []);
+}
+
+#[test]
+fn what_a_switch_cannot_use_is_counted() {
+    let mut a = agent(Layout::DEFAULT);
+    let mut control = Vec::new();
+    Control::WhoIsWho { client: CLIENT }.emit(&mut control);
+    let mut link = Vec::new();
+    let epoch = concord_core::Epoch(1);
+    let ack = concord_wire::link::Ack {
+        epoch,
+        from: concord_core::NodeId(1),
+        next: 0,
+        held: 0,
+        applied: concord_core::Position(0),
+        committed: concord_core::Position(0),
+    };
+    ack.emit(&mut link);
+    let mut sent = Sent::new();
+    for bytes in [&mut control, &mut link] {
+        a.handle(at(0), bytes, &mut sent);
+    }
+    control[8] = 200;
+    a.handle(at(0), &mut control, &mut sent);
+    a.handle(at(0), &mut [], &mut sent);
+    a.handle(at(0), &mut [1, 2, 3, 4, 5], &mut sent);
+    let s = a.status();
+    assert_eq!((s.agent.misdirected, s.agent.control_malformed), (2, 1));
+    assert_eq!((s.program.malformed_truncated, s.program.malformed_magic), (1, 1));
+    assert_eq!(sent, []);
+}
+
+#[test]
+fn faults_concern_what_passes_and_not_the_signs_of_life() {
+    let faults = FaultRates { seed: 1, drop_ppm: 1_000_000, ..FaultRates::default() };
+    let base = AgentConfig::new(Incarnation(1), SWITCH, CONTROLLER);
+    let mut a = Agent::new(AgentConfig { faults, ..base }).unwrap();
+    let mut passed = configure(&mut a, at(0), &config(1, OWN.0)).len();
+    for obj_id in 0..1_000 {
+        passed += handle(&mut a, at(1), request(Op::Read, obj_id)).len();
+    }
+    let f = a.status().faults;
+    assert_eq!(passed as u64 + f.faults_dropped_in + f.faults_dropped_out, 1_001);
+    assert!(f.faults_dropped_in > 400 && f.faults_dropped_out > 200, "{f:?}");
+    assert_eq!(alive(&tick(&mut a, at(100))).len(), 1);
+}

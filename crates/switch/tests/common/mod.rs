@@ -1,0 +1,117 @@
+//! What the tests of this crate share: a rack's addresses, packets, and a switch that runs.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use concord_core::{Guards, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
+use concord_pisa::Verdict;
+use concord_switch::{DropReason, Harmonia, Layout, Tables};
+use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::{Addr, Flags, Op, Packet, Repr};
+
+pub const SWITCH: Addr = Addr { ip: 0x0a00_0001, port: 7000 };
+pub const CLIENT: Addr = Addr { ip: 0x0a00_00c8, port: 9000 };
+pub const CONTROLLER: Addr = Addr { ip: 0x0a00_0002, port: 6999 };
+pub const OWN: SwitchId = SwitchId(7);
+
+pub fn replica(node: u16) -> Addr {
+    Addr { ip: 0x0a00_0100 + u32::from(node), port: 7001 }
+}
+
+/// A chain of three: node 1 is the head, node 3 the tail.
+pub fn config(epoch: u32, switch_id: u32) -> Config {
+    let member = |node| Member { node, incarnation: 1, addr: replica(node) };
+    Config {
+        epoch,
+        switch_id,
+        switch: SWITCH,
+        protocol: Protocol::Chain,
+        accelerated: true,
+        members: (1..=3).map(member).collect(),
+    }
+}
+
+pub fn layout(table_stages: u8, slots: u32) -> Layout {
+    Layout { table_stages, slots, counter_bits: 32 }
+}
+
+pub fn program(layout: Layout) -> Harmonia {
+    guarded(layout, Guards::ALL)
+}
+
+pub fn guarded(layout: Layout, guards: Guards) -> Harmonia {
+    let mut program = Harmonia::new(layout, guards).unwrap();
+    program.install(Tables::of(&config(1, OWN.0)).unwrap());
+    program
+}
+
+pub fn request(op: Op, obj_id: u32) -> Repr {
+    Repr {
+        obj_id: ObjectId(obj_id),
+        session: SessionId(0x1234_5678_9abc),
+        request: RequestNumber(1),
+        client: CLIENT,
+        ..Repr::new(op)
+    }
+}
+
+/// What came out: the verdict, and the header if the packet was forwarded.
+pub type Outcome = Result<(Addr, Repr), DropReason>;
+
+/// Runs a packet with a body; the body must come out as it went in.
+pub fn run(program: &mut Harmonia, hdr: Repr) -> Outcome {
+    let mut bytes = Vec::new();
+    hdr.emit(b"body", &mut bytes);
+    let full = bytes.len();
+    match program.process(&mut bytes) {
+        Verdict::Forward { to, size_bytes } => {
+            assert_eq!(size_bytes, full);
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!(packet.body(), b"body");
+            Ok((to, packet.repr()))
+        }
+        Verdict::Drop(reason) => Err(reason),
+        Verdict::Recirculate => panic!("Harmonia never recirculates"),
+    }
+}
+
+pub fn write(program: &mut Harmonia, obj_id: u32) -> Result<u32, DropReason> {
+    write_with(program, obj_id, Flags::default())
+}
+
+pub fn write_with(program: &mut Harmonia, obj_id: u32, flags: Flags) -> Result<u32, DropReason> {
+    let (to, out) = run(program, Repr { flags, ..request(Op::Write, obj_id) })?;
+    assert_eq!(to, replica(1), "writes go to the head");
+    assert_eq!(out.seq.switch_id, OWN);
+    Ok(out.seq.counter)
+}
+
+pub fn complete(program: &mut Harmonia, obj_id: u32, counter: u32) {
+    complete_of(program, OWN, obj_id, counter);
+}
+
+pub fn complete_of(program: &mut Harmonia, switch_id: SwitchId, obj_id: u32, counter: u32) {
+    let seq = Seq::new(switch_id, counter);
+    let completion = Repr { seq, ..request(Op::WriteCompletion, obj_id) };
+    assert_eq!(run(program, completion), Err(DropReason::Consumed));
+}
+
+pub fn read(program: &mut Harmonia, obj_id: u32) -> (Addr, Repr) {
+    run(program, request(Op::Read, obj_id)).unwrap()
+}
+
+pub fn sweep(program: &mut Harmonia, index: u32) {
+    let seq = Seq::new(SwitchId(0), index);
+    assert_eq!(run(program, Repr { seq, ..Repr::new(Op::Sweep) }), Err(DropReason::Consumed));
+}
+
+/// The cells in use of `obj_id`: stage and counter.
+pub fn cells(program: &Harmonia, obj_id: u32) -> Vec<(usize, u32)> {
+    let all = program.entries().filter(|e| e.2 == obj_id);
+    all.map(|(stage, _, _, counter)| (stage, counter)).collect()
+}
+
+/// `count` objects that share the index of object `like` in every one of `stages` stages.
+pub fn colliding(like: u32, stages: u32, slots: u32, count: usize) -> Vec<u32> {
+    let index = |obj_id, stage| concord_core::hash::mix32(stage + 1, obj_id) & (slots - 1);
+    let same = |o: &u32| (0..stages).all(|s| index(*o, s) == index(like, s));
+    (0..u32::MAX).filter(|o| *o != like).filter(same).take(count).collect()
+}

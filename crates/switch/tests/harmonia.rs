@@ -1,0 +1,394 @@
+//! The program, packet by packet: the paper's rules and the traps, each by name.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use concord_core::{NodeId, Seq, SwitchId};
+use concord_pisa::Verdict;
+use concord_switch::{ConfigError, DropReason, Harmonia, Layout, Tables};
+use concord_wire::{Addr, Flags, Op, Reason, Repr};
+
+/// A program that has seen its first completion: number 1 of object 99.
+fn ready(layout: Layout) -> Harmonia {
+    let mut p = program(layout);
+    assert_eq!(write(&mut p, 99), Ok(1));
+    complete(&mut p, 99, 1);
+    p
+}
+
+fn reason(p: &mut Harmonia, obj_id: u32) -> Reason {
+    let (to, out) = read(p, obj_id);
+    let fast = out.reason == Reason::Fast;
+    assert_eq!(out.flags.has(Flags::FAST), fast);
+    assert!(fast || to == replica(3), "slow reads go to the tail");
+    out.reason
+}
+
+#[test]
+fn algorithm_1_numbers_writes_and_keeps_reads_of_what_is_in_flight_slow() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    assert_eq!(write(&mut p, 6), Ok(3));
+    assert_eq!(write(&mut p, 5), Ok(4));
+    assert_eq!(reason(&mut p, 5), Reason::SlowDirty);
+    complete(&mut p, 5, 2);
+    assert_eq!(reason(&mut p, 5), Reason::SlowDirty, "its last write is still in flight");
+    complete(&mut p, 6, 3);
+    complete(&mut p, 5, 4);
+    let (_, out) = read(&mut p, 5);
+    assert_eq!(out.reason, Reason::Fast);
+    assert_eq!(out.last_committed, Seq::new(OWN, 4));
+    complete(&mut p, 6, 3);
+    assert_eq!(p.last_committed(), 4, "an old completion does not take it back");
+    assert_eq!(p.occupied(), 0);
+}
+
+#[test]
+fn section_6_3_no_fast_read_before_the_first_completion_with_the_own_id() {
+    let mut p = program(Layout::DEFAULT);
+    assert_eq!(reason(&mut p, 1), Reason::SlowNotReady);
+    assert_eq!(write(&mut p, 2), Ok(1));
+    complete_of(&mut p, SwitchId(OWN.0 - 1), 2, 1);
+    assert_eq!(reason(&mut p, 1), Reason::SlowNotReady);
+    complete(&mut p, 2, 1);
+    assert_eq!(reason(&mut p, 1), Reason::Fast);
+}
+
+#[test]
+fn section_6_3_a_completion_of_an_old_switch_is_ignored_and_its_reply_still_forwarded() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    let flags = Flags::COMPLETION;
+    for switch_id in [OWN.0 - 1, OWN.0 + 1] {
+        let seq = Seq::new(SwitchId(switch_id), 2);
+        let reply = Repr { flags, seq, ..request(Op::WriteReply, 5) };
+        assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
+    }
+    assert_eq!(p.counters().completions_foreign, 2);
+    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+    let own = Repr { flags, seq: Seq::new(OWN, 2), ..request(Op::WriteReply, 5) };
+    assert_eq!(run(&mut p, own), Ok((CLIENT, own)), "a piggybacked completion is forwarded");
+    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::Fast, 2));
+}
+
+#[test]
+fn a_reply_without_the_flag_completes_nothing() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    let reply = Repr { seq: Seq::new(OWN, 2), ..request(Op::WriteReply, 5) };
+    assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
+    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+}
+
+#[test]
+fn a_completion_with_a_number_never_given_out_is_ignored() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    complete(&mut p, 5, 3);
+    complete(&mut p, 5, 0);
+    assert_eq!(p.counters().completions_impossible, 2);
+    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+}
+
+#[test]
+fn section_6_2_a_write_can_sit_in_two_stages_at_once() {
+    let mut p = ready(layout(2, 16));
+    let (a, b) = (1, colliding(1, 1, 16, 1)[0]);
+    assert_eq!(write(&mut p, b), Ok(2));
+    assert_eq!(write(&mut p, a), Ok(3), "its first slot is taken");
+    complete(&mut p, b, 2);
+    assert_eq!(write(&mut p, a), Ok(4), "and now it is free");
+    assert_eq!(cells(&p, a), [(0, 4), (1, 3)]);
+    assert_eq!(p.occupied(), 2);
+
+    // Deletion compares each: the completion of 3 must not touch 4, and of 4 leaves nothing.
+    complete(&mut p, a, 3);
+    assert_eq!(cells(&p, a), [(0, 4)]);
+    assert_eq!(reason(&mut p, a), Reason::SlowDirty);
+    complete(&mut p, a, 4);
+    assert_eq!((cells(&p, a), p.occupied()), (vec![], 0));
+}
+
+#[test]
+fn section_6_2_lookup_is_any_stage() {
+    let mut p = ready(layout(2, 16));
+    let (a, b) = (1, colliding(1, 1, 16, 1)[0]);
+    write(&mut p, b).unwrap();
+    write(&mut p, a).unwrap();
+    complete(&mut p, b, 2);
+    assert_eq!(cells(&p, a), [(1, 3)]);
+    assert_eq!(reason(&mut p, a), Reason::SlowDirty);
+}
+
+#[test]
+fn section_7_2_a_write_that_finds_no_slot_is_dropped_and_its_number_is_burnt() {
+    let mut p = ready(layout(2, 16));
+    let others = colliding(1, 2, 16, 2);
+    assert_eq!(write(&mut p, others[0]), Ok(2));
+    assert_eq!(write(&mut p, others[1]), Ok(3));
+    assert_eq!(write(&mut p, 1), Err(DropReason::TableFull));
+    assert_eq!(p.counters().dropped_table_full, 1);
+    assert_eq!(write(&mut p, others[0]), Ok(5), "an object's own cell is always good for it");
+    assert_eq!(reason(&mut p, 1), Reason::Fast, "nothing of it is in flight");
+    complete(&mut p, others[1], 3);
+    assert_eq!(write(&mut p, 1), Ok(6));
+}
+
+#[test]
+fn section_7_1_a_stray_cell_is_taken_over_by_a_write() {
+    let mut p = ready(layout(1, 16));
+    let others = colliding(1, 1, 16, 2);
+    assert_eq!(write(&mut p, others[0]), Ok(2));
+    let elsewhere = (2..).find(|o| *o != 1 && !colliding(*o, 1, 16, 2).contains(&1)).unwrap();
+    assert_eq!(write(&mut p, elsewhere), Ok(3));
+    // 2 got lost; 3 completes, so that 2 can never be executed any more (§6.2).
+    complete(&mut p, elsewhere, 3);
+    assert_eq!(write(&mut p, 1), Ok(4));
+    assert_eq!(p.counters().strays_replaced, 1);
+    assert_eq!((cells(&p, others[0]), cells(&p, 1)), (vec![], vec![(0, 4)]));
+    assert_eq!(p.occupied(), 1);
+}
+
+#[test]
+fn section_6_2_a_read_removes_its_own_stray_and_is_fast() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    assert_eq!(write(&mut p, 6), Ok(3));
+    complete(&mut p, 6, 3);
+    assert_eq!((cells(&p, 5).len(), p.occupied()), (1, 1));
+    assert_eq!(reason(&mut p, 5), Reason::Fast);
+    assert_eq!((cells(&p, 5).len(), p.occupied(), p.counters().strays_read), (0, 0, 1));
+}
+
+#[test]
+fn t13_a_write_of_all_keys_makes_every_read_slow_until_its_completion() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write_with(&mut p, 0, Flags::WILDCARD), Ok(2));
+    assert_eq!(p.occupied(), 0, "it takes no slot");
+    assert_eq!(write(&mut p, 5), Ok(3));
+    assert_eq!(reason(&mut p, 5), Reason::SlowWildcard);
+    assert_eq!(reason(&mut p, 6), Reason::SlowWildcard);
+    complete(&mut p, 0, 2);
+    assert_eq!(reason(&mut p, 6), Reason::Fast);
+    assert_eq!(reason(&mut p, 5), Reason::SlowDirty);
+    let all_keys = Repr { flags: Flags::WILDCARD, ..request(Op::Read, 6) };
+    let (to, out) = run(&mut p, all_keys).unwrap();
+    assert_eq!((to, out.reason), (replica(3), Reason::SlowAllKeys));
+}
+
+#[test]
+fn t18_a_no_op_is_numbered_and_takes_no_slot() {
+    let mut p = program(layout(1, 1));
+    assert_eq!(write(&mut p, 5), Ok(1));
+    assert_eq!(write(&mut p, 6), Err(DropReason::TableFull));
+    assert_eq!(write_with(&mut p, 6, Flags::NOOP), Ok(3));
+    complete(&mut p, 0, 3);
+    assert_eq!(write(&mut p, 6), Ok(4), "all that was in the way is stray now");
+}
+
+#[test]
+fn t19_a_sweep_through_the_pipeline_clears_strays_and_nothing_else() {
+    let mut p = ready(layout(2, 16));
+    assert_eq!(write(&mut p, 1), Ok(2));
+    assert_eq!(write(&mut p, 2), Ok(3));
+    assert_eq!(write(&mut p, 3), Ok(4));
+    complete(&mut p, 3, 4);
+    // The trap's trace: the slot of a stray is refreshed before the sweep comes to it.
+    assert_eq!(write(&mut p, 1), Ok(5));
+    for index in 0..16 {
+        sweep(&mut p, index);
+    }
+    assert_eq!(cells(&p, 1).last().map(|c| c.1), Some(5));
+    assert_eq!(cells(&p, 2), []);
+    assert_eq!((p.occupied(), p.counters().strays_swept), (1, 1));
+    assert_eq!(reason(&mut p, 1), Reason::SlowDirty);
+}
+
+#[test]
+fn t20_an_object_id_of_zero_is_as_dirty_as_any() {
+    let mut p = ready(layout(1, 1));
+    assert_eq!(reason(&mut p, 0), Reason::Fast);
+    assert_eq!(write(&mut p, 0), Ok(2));
+    assert_eq!(reason(&mut p, 0), Reason::SlowDirty);
+    assert_eq!(write(&mut p, 1), Err(DropReason::TableFull), "the cell is not empty");
+    complete(&mut p, 0, 2);
+    assert_eq!((reason(&mut p, 0), p.occupied()), (Reason::Fast, 0));
+}
+
+#[test]
+fn t20_at_the_end_of_an_8_bit_counter_writes_are_dropped_and_reads_go_on() {
+    let mut p = program(Layout { counter_bits: 8, ..layout(1, 16) });
+    for counter in 1..=255 {
+        assert_eq!(write(&mut p, 5), Ok(counter));
+    }
+    for _ in 0..300 {
+        assert_eq!(write(&mut p, 5), Err(DropReason::SeqExhausted));
+        assert_eq!(write_with(&mut p, 5, Flags::NOOP), Err(DropReason::SeqExhausted));
+    }
+    assert_eq!((p.seq(), p.counters().dropped_seq_exhausted), (255, 600));
+    assert_eq!(reason(&mut p, 6), Reason::SlowNotReady);
+    complete(&mut p, 5, 255);
+    assert_eq!(reason(&mut p, 5), Reason::Fast);
+    p.install(Tables::of(&config(2, OWN.0 + 1)).unwrap());
+    assert_eq!((p.seq(), p.last_committed()), (0, 0));
+    let (_, out) = run(&mut p, request(Op::Write, 5)).unwrap();
+    assert_eq!(out.seq, Seq::new(SwitchId(OWN.0 + 1), 1));
+}
+
+#[test]
+fn t20_a_32_bit_counter_is_full_width() {
+    assert_eq!(Layout::DEFAULT.counter_max(), u32::MAX);
+}
+
+#[test]
+fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
+    let mut p = ready(Layout::DEFAULT);
+    let mut hits = [0; 3];
+    for number in 0..3_000 {
+        let tried: Vec<Addr> = (0..3)
+            .map(|attempt| {
+                let request_number = concord_core::RequestNumber(number);
+                let hdr = Repr { attempt, request: request_number, ..request(Op::Read, 1) };
+                run(&mut p, hdr).unwrap().0
+            })
+            .collect();
+        assert!(tried[0] != tried[1] && tried[1] != tried[2] && tried[0] != tried[2]);
+        hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
+    }
+    assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
+}
+
+#[test]
+fn a_membership_change_under_one_id_keeps_the_dirty_set() {
+    let mut p = ready(Layout::DEFAULT);
+    assert_eq!(write(&mut p, 5), Ok(2));
+    let mut without_2 = config(2, OWN.0);
+    without_2.members.remove(1);
+    p.install(Tables::of(&without_2).unwrap());
+    assert_eq!(reason(&mut p, 5), Reason::SlowDirty);
+    for attempt in 0..10 {
+        let (to, _) = run(&mut p, Repr { attempt, ..request(Op::Read, 6) }).unwrap();
+        assert_ne!(to, replica(2));
+    }
+}
+
+#[test]
+fn without_help_it_is_a_plain_switch() {
+    let mut p = program(Layout::DEFAULT);
+    let plain = concord_wire::control::Config { accelerated: false, ..config(2, OWN.0 + 1) };
+    p.install(Tables::of(&plain).unwrap());
+    let numbered = Repr { seq: Seq::new(OWN, 3), ..request(Op::Write, 5) };
+    let (to, out) = run(&mut p, numbered).unwrap();
+    assert_eq!((to, out.seq), (replica(1), Seq::NONE));
+    let claimed_fast = Repr { flags: Flags::FAST, ..request(Op::Read, 5) };
+    let (to, out) = run(&mut p, claimed_fast).unwrap();
+    assert_eq!((to, out.reason, out.flags), (replica(3), Reason::SlowUnaided, Flags::default()));
+    let reply = Repr { flags: Flags::COMPLETION, ..request(Op::WriteReply, 5) };
+    assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
+    assert_eq!((p.seq(), p.last_committed(), p.occupied()), (0, 0, 0));
+}
+
+#[test]
+fn everything_else_is_forwarded_untouched_or_dropped_with_a_reason() {
+    let mut p = program(Layout::DEFAULT);
+    for (op, to) in [
+        (Op::WRest, replica(1)),
+        (Op::WRestAck, CLIENT),
+        (Op::ReadReply, CLIENT),
+        (Op::Fragment, CLIENT),
+    ] {
+        assert_eq!(run(&mut p, request(op, 5)), Ok((to, request(op, 5))));
+    }
+    let pull = |node| Repr { node: NodeId(node), ..request(Op::Pull, 5) };
+    assert_eq!(run(&mut p, pull(2)), Ok((replica(2), pull(2))));
+    assert_eq!(run(&mut p, pull(9)), Err(DropReason::NoSuchNode));
+    let nobody = Repr { client: Addr::default(), ..request(Op::ReadReply, 5) };
+    assert_eq!(run(&mut p, nobody), Err(DropReason::NoClient));
+    let to_itself = Repr { client: SWITCH, ..request(Op::ReadReply, 5) };
+    assert_eq!(run(&mut p, to_itself), Err(DropReason::Consumed), "else it loops for ever");
+    assert_eq!(p.seq(), 0);
+}
+
+#[test]
+fn a_switch_that_does_not_know_its_replicas_drops_and_numbers_nothing() {
+    let mut p = Harmonia::new(Layout::DEFAULT, concord_core::Guards::ALL).unwrap();
+    for op in Op::ALL {
+        let expected =
+            if *op == Op::Sweep { DropReason::Consumed } else { DropReason::Unconfigured };
+        assert_eq!(run(&mut p, request(*op, 5)), Err(expected), "{op:?}");
+    }
+    assert_eq!((p.seq(), p.counters().dropped_unconfigured), (0, Op::ALL.len() as u64 - 1));
+}
+
+#[test]
+fn padding_is_cut_off_and_what_is_malformed_is_counted() {
+    let mut p = program(Layout::DEFAULT);
+    let mut bytes = Vec::new();
+    request(Op::Read, 5).emit(b"body", &mut bytes);
+    bytes.extend_from_slice(&[0; 40]);
+    let Verdict::Forward { size_bytes, .. } = p.process(&mut bytes) else { panic!("dropped") };
+    assert_eq!(size_bytes, 68);
+    for cut in 0..68 {
+        assert!(matches!(p.process(&mut bytes[..cut]), Verdict::Drop(DropReason::Malformed(_))));
+    }
+    bytes[3] = 15;
+    assert!(matches!(p.process(&mut bytes), Verdict::Drop(DropReason::Malformed(_))));
+    assert_eq!((p.counters().malformed_truncated, p.counters().malformed_op), (68, 1));
+}
+
+#[test]
+fn layouts_that_cannot_be_are_refused() {
+    let new = |l| Harmonia::new(l, concord_core::Guards::ALL).err();
+    assert_eq!(new(layout(0, 16)), Some(ConfigError::TableStages(0)));
+    assert_eq!(new(layout(9, 16)), Some(ConfigError::TableStages(9)));
+    assert_eq!(new(layout(1, 17)), Some(ConfigError::Slots(17)));
+    assert_eq!(new(layout(1, 0)), Some(ConfigError::Slots(0)));
+    let narrow = Layout { counter_bits: 1, ..layout(1, 16) };
+    assert_eq!(new(narrow), Some(ConfigError::CounterBits(1)));
+    assert_eq!(new(layout(8, 1)), None);
+}
+
+#[test]
+fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
+    let report = program(Layout::DEFAULT).describe();
+    assert_eq!((report.stages(), report.recirculations_max), (7, 0));
+    assert_eq!(report.sram_bytes(), 3 * 65_536 * 8 + 4 * 4);
+    assert!(report.fits(&concord_pisa::ASIC));
+    assert!(program(layout(8, 1)).describe().fits(&concord_pisa::ASIC));
+}
+
+/// A guard that is removed must be missed by a test (style: "a check that guards safety is itself
+/// checked"): these fail the rules above in the way that the guard prevents.
+#[cfg(feature = "mutants")]
+mod mutants {
+    use super::*;
+    use concord_core::{Guard, Guards};
+
+    #[test]
+    fn without_drop_on_full_a_write_in_flight_is_read_fast() {
+        let mut p = guarded(layout(1, 1), Guards::without(Guard::DropOnFull));
+        assert_eq!(write(&mut p, 1), Ok(1));
+        complete(&mut p, 1, 1);
+        assert_eq!(write(&mut p, 1), Ok(2));
+        assert_eq!(write(&mut p, 2), Ok(3));
+        assert_eq!(reason(&mut p, 2), Reason::Fast);
+        assert_eq!(p.counters().writes_untracked, 1);
+    }
+
+    #[test]
+    fn without_the_dirty_set_a_write_in_flight_is_read_fast() {
+        let mut p = guarded(Layout::DEFAULT, Guards::without(Guard::DirtySet));
+        assert_eq!(write(&mut p, 1), Ok(1));
+        complete(&mut p, 1, 1);
+        assert_eq!(write(&mut p, 1), Ok(2));
+        assert_eq!(reason(&mut p, 1), Reason::Fast);
+    }
+
+    #[test]
+    fn without_the_first_completion_a_new_switch_reads_fast_at_once() {
+        let mut p = guarded(Layout::DEFAULT, Guards::without(Guard::FirstCompletion));
+        let (_, out) = read(&mut p, 1);
+        assert_eq!((out.reason, out.last_committed), (Reason::Fast, Seq::new(OWN, 0)));
+    }
+}
