@@ -81,6 +81,8 @@ pub struct Plan {
     pub reorder_ppm: u64,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
+    /// One way between two replicas, in ns.
+    pub peer_latency_ns: Duration,
     /// Longest extra delay, in ns.
     pub delay_ns: Duration,
     /// How long leases last, in ns.
@@ -120,6 +122,7 @@ impl Plan {
             duplicate_ppm: ppm(rng, 40_000),
             reorder_ppm: ppm(rng, 100_000),
             latency_ns: rng.between(20, 200) * US,
+            peer_latency_ns: rng.between(20, 2_000) * US,
             delay_ns: rng.between(1, 20) * MS,
             lease_ns: rng.between(60, 150) * MS,
             failure_ns: rng.between(450, 600) * MS,

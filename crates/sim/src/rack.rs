@@ -138,6 +138,8 @@ impl<'a> Rack<'a> {
             duplicate_ppm: plan.duplicate_ppm,
             reorder_ppm: plan.reorder_ppm,
             latency_ns: plan.latency_ns,
+            peer_latency_ns: plan.peer_latency_ns,
+            peers: (REPLICAS, REPLICAS + plan.replicas),
             delay_ns: plan.delay_ns,
         };
         let rng = Rng::new(plan.seed ^ 0x5eed);
@@ -266,7 +268,8 @@ impl<'a> Rack<'a> {
 
     /// Lets the rack come to rest without faults; then the members' data must be equal.
     fn settle(&mut self) -> Option<String> {
-        let weather = Weather { loss_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, ..self.world.weather };
+        let weather =
+            Weather { loss_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, ..self.world.weather };
         self.world.weather = weather;
         self.world.cuts.clear();
         let end = self.world.now_ns + 3 * SEC;
@@ -389,8 +392,7 @@ impl<'a> Rack<'a> {
             return;
         }
         self.unique += 1;
-        let op =
-            draw(&mut self.world.rng, self.plan.keys, self.plan.writes_percent, self.unique);
+        let op = draw(&mut self.world.rng, self.plan.keys, self.plan.writes_percent, self.unique);
         let mut command = CommandBuf::new();
         let request = Request {
             class: op.class,

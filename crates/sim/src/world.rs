@@ -34,7 +34,17 @@ pub(crate) struct Weather {
     pub duplicate_ppm: u64,
     pub reorder_ppm: u64,
     pub latency_ns: Duration,
+    /// Between nodes of `peers`.
+    pub peer_latency_ns: Duration,
+    pub peers: (usize, usize),
     pub delay_ns: Duration,
+}
+
+impl Weather {
+    fn latency_ns(&self, from: usize, to: usize) -> Duration {
+        let is_peer = |node| (self.peers.0..self.peers.1).contains(&node);
+        if is_peer(from) && is_peer(to) { self.peer_latency_ns } else { self.latency_ns }
+    }
 }
 
 /// The event queue, the clock and the network.
@@ -108,6 +118,7 @@ impl World {
             let to = node_of(to);
             self.packets += 1;
             let now = self.now_ns;
+            let latency_ns = self.weather.latency_ns(from, to);
             let cut = self.cuts.iter().any(|c| c.from == from && c.to == to && now < c.until);
             if cut || self.rng.chance(self.weather.loss_ppm, 1_000_000) {
                 self.lost += 1;
@@ -116,14 +127,14 @@ impl World {
             if self.rng.chance(self.weather.duplicate_ppm, 1_000_000) {
                 let late = self.rng.below(self.weather.delay_ns);
                 let event = Event::Deliver { to, bytes: bytes.clone() };
-                self.push(now + self.weather.latency_ns + late, event);
+                self.push(now + latency_ns + late, event);
             }
             let jitter = if self.rng.chance(self.weather.reorder_ppm, 1_000_000) {
                 self.rng.below(self.weather.delay_ns)
             } else {
                 0
             };
-            self.push(now + self.weather.latency_ns + jitter, Event::Deliver { to, bytes });
+            self.push(now + latency_ns + jitter, Event::Deliver { to, bytes });
         }
     }
 }

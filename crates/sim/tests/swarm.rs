@@ -13,7 +13,9 @@ fn every_seed_is_linearizable_and_makes_progress() {
     for seed in 0..seeds() {
         let outcome = run(&Plan::draw(seed));
         if let Some(violation) = outcome.violation {
-            panic!("seed {seed}: {violation}\nreplay: cargo run -p concord-sim --example swarm -- {seed} 1");
+            panic!(
+                "seed {seed}: {violation}\nreplay: cargo run -p concord-sim --example swarm -- {seed} 1"
+            );
         }
         totals.add(&outcome.totals);
     }

@@ -146,7 +146,7 @@ impl Flags {
     pub const RESP3: Flags = Flags(8);
     /// Registers or touches the session; the body is empty.
     pub const REGISTER: Flags = Flags(16);
-    /// The body was staged by WRest packets: the body here is its [`crate::fragment::Staged`].
+    /// The body was staged by WRest packets: the body here is its [`crate::fragment::FragmentHdr`].
     pub const BODY_STAGED: Flags = Flags(32);
     /// This reply is a WRITE-COMPLETION too (Harmonia §6.1, "piggybacked").
     pub const COMPLETION: Flags = Flags(64);
@@ -238,6 +238,7 @@ impl Repr {
     ///
     /// # Panics
     /// If the body does not fit a datagram: whoever builds packets fragments before.
+    #[inline]
     pub fn emit(&self, body: &[u8], out: &mut Vec<u8>) {
         assert!(body.len() <= BODY_BYTES_MAX, "the body fits a datagram");
         out.clear();
@@ -247,6 +248,7 @@ impl Repr {
 
     /// The header's bytes, for a body of `body_bytes`.
     #[must_use]
+    #[inline]
     pub fn header(&self, body_bytes: u16) -> [u8; HEADER_BYTES] {
         let mut h = [0u8; HEADER_BYTES];
         h[0..2].copy_from_slice(&MAGIC.to_be_bytes());
@@ -284,6 +286,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, WireError> {
         if bytes.len() < HEADER_BYTES {
             return Err(WireError::Truncated);
@@ -313,42 +316,49 @@ impl<'a> Packet<'a> {
 
     /// The header and the body, without padding.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// What the packet is.
     #[must_use]
+    #[inline]
     pub fn op(&self) -> Op {
         Op::from_byte(self.bytes[3]).unwrap_or(Op::Write)
     }
 
     /// See [`Flags`].
     #[must_use]
+    #[inline]
     pub fn flags(&self) -> Flags {
         Flags(u16_at(self.bytes, 4))
     }
 
     /// The object.
     #[must_use]
+    #[inline]
     pub fn obj_id(&self) -> ObjectId {
         ObjectId(u32_at(self.bytes, 8))
     }
 
     /// The write's number.
     #[must_use]
+    #[inline]
     pub fn seq(&self) -> Seq {
         Seq::from_u64(u64_at(self.bytes, 12))
     }
 
     /// What follows the header.
     #[must_use]
+    #[inline]
     pub fn body(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
     /// The whole header's meaning.
     #[must_use]
+    #[inline]
     pub fn repr(&self) -> Repr {
         let b = self.bytes;
         Repr {
@@ -383,6 +393,7 @@ impl<'a> PacketMut<'a> {
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
+    #[inline]
     pub fn parse(bytes: &'a mut [u8]) -> Result<PacketMut<'a>, WireError> {
         let length = Packet::parse(bytes)?.bytes().len();
         Ok(PacketMut { bytes: &mut bytes[..length] })
@@ -390,26 +401,31 @@ impl<'a> PacketMut<'a> {
 
     /// The same packet, to read.
     #[must_use]
+    #[inline]
     pub fn view(&self) -> Packet<'_> {
         Packet { bytes: self.bytes }
     }
 
     /// Numbers a write.
+    #[inline]
     pub fn set_seq(&mut self, seq: Seq) {
         self.bytes[12..20].copy_from_slice(&seq.to_u64().to_be_bytes());
     }
 
     /// Stamps a fast read.
+    #[inline]
     pub fn set_last_committed(&mut self, seq: Seq) {
         self.bytes[20..28].copy_from_slice(&seq.to_u64().to_be_bytes());
     }
 
     /// Replaces the flags.
+    #[inline]
     pub fn set_flags(&mut self, flags: Flags) {
         self.bytes[4..6].copy_from_slice(&flags.0.to_be_bytes());
     }
 
     /// Says which path and why.
+    #[inline]
     pub fn set_reason(&mut self, reason: Reason) {
         self.bytes[63] = reason as u8;
     }

@@ -77,6 +77,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// [`WireError`] for anything that is not a Concord packet of this version.
+#[inline]
 pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
     let head = bytes.first_chunk::<4>().ok_or(WireError::Truncated)?;
     if u16::from_be_bytes([head[0], head[1]]) != MAGIC {
@@ -93,14 +94,17 @@ pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
     }
 }
 
+#[inline]
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
+#[inline]
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+#[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     (u64::from(u32_at(bytes, at)) << 32) | u64::from(u32_at(bytes, at + 4))
 }

@@ -1,0 +1,92 @@
+//! Which argument is a command's key. One command concerns one key; where a command could name
+//! several, they must all be the same.
+
+use concord_engine::CommandSpec;
+use concord_engine::table::Flags;
+
+/// What keys a command names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// None.
+    None,
+    /// One, at this argument (all keys of the command are equal).
+    One(u8),
+    /// Several different ones.
+    Several,
+    /// Where keys should be counted stands no number that can be.
+    BadNumber,
+    /// Not supported in this form: it would name more keys, or patterns of keys.
+    Unsupported,
+}
+
+/// The keys of a command by the table, or by name where the table says that they move.
+pub fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
+    match name {
+        b"EVAL" | b"EVAL_RO" | b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+            counted(args, 2)
+        }
+        b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZDIFF" | b"ZINTER" | b"ZINTERCARD" | b"ZUNION" => {
+            counted(args, 1)
+        }
+        b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => match counted(args, 2) {
+            Keys::One(at) if args[at as usize] != args[1] => Keys::Several,
+            other => other,
+        },
+        b"XREAD" | b"XREADGROUP" => {
+            let streams = args.iter().position(|a| a.eq_ignore_ascii_case(b"STREAMS"));
+            match streams {
+                Some(at) if args.len() == at + 3 && at < 250 => Keys::One(at as u8 + 1),
+                Some(_) | None => Keys::Several,
+            }
+        }
+        b"SORT" | b"SORT_RO" => {
+            let more = args.iter().skip(2).any(|a| {
+                [&b"BY"[..], b"GET", b"STORE"].iter().any(|word| a.eq_ignore_ascii_case(word))
+            });
+            if more { Keys::Unsupported } else { Keys::One(1) }
+        }
+        b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
+            let stores = args
+                .iter()
+                .skip(5)
+                .any(|a| a.eq_ignore_ascii_case(b"STORE") || a.eq_ignore_ascii_case(b"STOREDIST"));
+            if stores { Keys::Unsupported } else { Keys::One(1) }
+        }
+        _ if spec.flags.has(Flags::MOVABLEKEYS) && spec.first_key == 0 => Keys::Unsupported,
+        _ => by_table(spec, args),
+    }
+}
+
+fn counted(args: &[&[u8]], at: usize) -> Keys {
+    let number = args.get(at).and_then(|a| core::str::from_utf8(a).ok()?.parse::<usize>().ok());
+    let Some(count) = number else { return Keys::BadNumber };
+    let Some(keys) = args.get(at + 1..).and_then(|rest| rest.get(..count)) else {
+        return Keys::BadNumber;
+    };
+    match keys {
+        [] => Keys::None,
+        [first, rest @ ..] if rest.iter().all(|k| k == first) => Keys::One(at as u8 + 1),
+        [..] => Keys::Several,
+    }
+}
+
+fn by_table(spec: &CommandSpec, args: &[&[u8]]) -> Keys {
+    if spec.first_key <= 0 {
+        return Keys::None;
+    }
+    let first = spec.first_key as usize;
+    let last = if spec.last_key < 0 {
+        args.len() as i64 + i64::from(spec.last_key)
+    } else {
+        i64::from(spec.last_key)
+    };
+    let last = usize::try_from(last).unwrap_or(0).min(args.len().saturating_sub(1));
+    let Some(key) = args.get(first) else { return Keys::None };
+    let step = usize::try_from(spec.step).unwrap_or(1).max(1);
+    let others = (first..=last).step_by(step);
+    if others.into_iter().any(|at| args[at] != *key) {
+        Keys::Several
+    } else {
+        Keys::One(first as u8)
+    }
+}
