@@ -8,9 +8,22 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod backend;
 pub mod command;
+pub mod memory;
+mod plan;
+pub mod redis;
+pub mod resp;
+pub mod resp_scan;
+pub mod table;
+pub mod ttl;
 
+pub use backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
 pub use command::{Command, CommandBuf, CommandError};
+pub use memory::Memory;
+pub use redis::RedisEngine;
+pub use table::{CommandSpec, CommandTable};
+pub use ttl::Shimmed;
 
 use alloc::vec::Vec;
 

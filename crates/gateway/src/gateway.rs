@@ -39,8 +39,8 @@ pub struct GatewayConfig {
     pub requirepass: Option<Vec<u8>>,
     /// What commands there are, until the engine said so itself.
     pub table: CommandTable,
-    /// Ask the engine for its own table at the start (Redis engine).
-    pub load_table: bool,
+    /// The engine is a Redis server: ask it for its own table at the start.
+    pub redis: bool,
     /// Most connections at once.
     pub connections_max: usize,
     /// The gateway's number in the rack.
@@ -105,6 +105,8 @@ pub struct Gateway {
     ready: VecDeque<ConnectionId>,
     blocked: Vec<ConnectionId>,
     pub(crate) scripts: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Whether the engine's own table is still to be asked for, and whether it was.
+    wants_table: bool,
     table_asked: bool,
     args: Vec<Range<usize>>,
     unquoted: Vec<u8>,
@@ -122,12 +124,12 @@ impl Gateway {
     pub fn new(setup: GatewayConfig, rng: Rng) -> Gateway {
         Gateway {
             client: Client::new(setup.client.clone(), rng),
-            setup,
             connections: BTreeMap::new(),
             targets: HashMap::default(),
             ready: VecDeque::new(),
             blocked: Vec::new(),
             scripts: BTreeMap::new(),
+            wants_table: setup.redis,
             table_asked: false,
             args: Vec::new(),
             unquoted: Vec::new(),
@@ -137,6 +139,7 @@ impl Gateway {
             writes: Latencies::default(),
             started_at: None,
             count: GatewayCounters::default(),
+            setup,
         }
     }
 
@@ -178,7 +181,7 @@ impl Gateway {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         self.started_at.get_or_insert(now.instant);
-        if self.setup.load_table && !self.table_asked {
+        if self.wants_table && !self.table_asked {
             self.ask_table(now, sink);
         }
         self.client.tick(now, sink);
@@ -254,7 +257,7 @@ impl Gateway {
     /// Whether the rack answers: the session is registered, and the table is known.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.client.is_registered() && !(self.setup.load_table && self.table_asked)
+        self.client.is_registered() && !self.wants_table
     }
 
     /// Number of connections.
@@ -470,7 +473,9 @@ impl Gateway {
             }
         };
         self.command.encode(key, args.iter().copied());
-        Ok((class, Some(hash::object_id(args[key as usize]))))
+        // A Redis server's cursors mean nothing to another: such a scan stays at one replica.
+        let cursor = matches!(name.bytes(), b"HSCAN" | b"SSCAN" | b"ZSCAN") && self.setup.redis;
+        Ok((class, (!cursor).then(|| hash::object_id(args[key as usize]))))
     }
 
     /// Sends the command that is encoded in `self.command`. False: it must wait.
@@ -699,7 +704,7 @@ impl Gateway {
             && let Ok(table) = CommandTable::from_resp(&done.reply)
         {
             self.setup.table = table;
-            self.setup.load_table = false;
+            self.wants_table = false;
         }
     }
 

@@ -1,0 +1,109 @@
+//! What stands behind the shim that keeps times to live: the data, without any notion of expiry.
+
+use alloc::vec::Vec;
+
+use crate::command::Command;
+use crate::{Class, Context};
+
+/// One operation for the backend: executed as a whole, with nothing of another in between.
+///
+/// In this order: the key is deleted if `delete_first`, the `commands` run, the key's existence is
+/// looked up if `want_exists`. None of `commands` carries a time to live, so that a server behind
+/// never expires anything by its own clock (trap T12).
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// A step of class `Read` must not change anything; the backend refuses commands that could.
+    pub class: Class,
+    /// The one key of all `commands`; `None` for a command without a key.
+    pub key: Option<&'a [u8]>,
+    /// The key's time to live had passed when the ordering node stamped this write: delete it.
+    pub delete_first: bool,
+    /// What to execute: none (the position of a write is still to be recorded), one, or several
+    /// (MULTI/EXEC). The reply of the step is the replies of all of them, one behind the other,
+    /// without an array header around them; empty for none. A command that fails leaves its error
+    /// as its reply and the others still run, as in Redis. A backend that has to refuse a step of
+    /// several as a whole answers with exactly one RESP error.
+    pub commands: &'a [Command<'a>],
+    /// Report in [`Outcome::exists`] whether `key` exists after the commands.
+    pub want_exists: bool,
+    /// The key's time to live as unix ms; for scripts, which may ask for it. Everything else can
+    /// ignore it.
+    pub deadline_ms: Option<u64>,
+}
+
+/// What becomes of a key's time to live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TtlChange {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// The key has none from now on.
+    Clear,
+    /// The key is due at this unix ms.
+    Set(u64),
+}
+
+/// The replacement for a command that drew something at random or by a clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// Which of the step's `commands`, counted from 0.
+    pub index: usize,
+    /// The encoded command that does the same without.
+    pub command: Vec<u8>,
+}
+
+/// What a finished step tells beside its reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the key exists now; `Some` iff the step wanted to know.
+    pub exists: Option<bool>,
+    /// The time to live that a script (EVAL and the like) gave to the key, by means that the
+    /// backend has; `Keep` for all other commands.
+    pub ttl: TtlChange,
+    /// On the deciding node ([`Context::decide`]): what to replicate in place of the commands.
+    pub effects: Vec<Effect>,
+}
+
+/// Whether a step is finished already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// The reply was appended.
+    Done(Outcome),
+    /// [`Backend::poll`] will return it, in submission order.
+    Pending,
+}
+
+/// A finished step that was [`Submitted::Pending`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendDone {
+    /// The RESP replies of the step's commands, one behind the other.
+    pub reply: Vec<u8>,
+    /// The rest.
+    pub outcome: Outcome,
+}
+
+/// Data without times to live. [`crate::Shimmed`] makes an [`crate::Engine`] of it.
+///
+/// The shim never asks for the outcome of a step before it has submitted the next, except where
+/// the next one's plan hangs on the time to live that the first may change: then it waits.
+pub trait Backend {
+    /// Executes `step`, or queues it. Steps take effect in the order of submission (trap T10);
+    /// every step of class `Write` carries its place in the log ([`Context::position`]), one
+    /// without commands too (trap T11).
+    fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted;
+
+    /// The next finished step that was pending.
+    fn poll(&mut self) -> Option<BackendDone>;
+
+    /// See [`crate::Engine::lost`].
+    fn lost(&self) -> bool;
+
+    /// See [`crate::Engine::keys`].
+    fn keys(&self) -> u64;
+
+    /// See [`crate::Engine::memory_bytes`].
+    fn memory_bytes(&self) -> u64;
+
+    /// See [`crate::Engine::digest`].
+    fn digest(&self) -> Option<u64>;
+}

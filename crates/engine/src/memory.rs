@@ -1,0 +1,324 @@
+//! The memory engine's data: Redis' types and commands, with the replies of Redis 7.0 byte for
+//! byte where those are specified.
+//!
+//! All replicas that execute the same writes hold the same state, in the same order: nothing comes
+//! from a clock, an address or a random source but [`Context::entropy`].
+
+use alloc::borrow::Cow;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+
+use concord_core::rng::{Rng, splitmix64};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::backend::{Backend, BackendDone, Outcome, Step, Submitted};
+use crate::command::Command;
+use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
+use crate::{Class, Context, resp};
+
+mod bits;
+mod float;
+mod glob;
+mod hashes;
+mod keys;
+mod lists;
+mod scan;
+mod sets;
+mod sorted;
+mod store;
+mod strings;
+mod zsets;
+
+use store::{Store, failure};
+
+/// The text of an error reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure(Cow<'static, [u8]>);
+
+const fn fixed(text: &'static [u8]) -> Failure {
+    Failure(Cow::Borrowed(text))
+}
+
+const WRONG_TYPE: Failure =
+    fixed(b"WRONGTYPE Operation against a key holding the wrong kind of value");
+const SYNTAX: Failure = fixed(b"ERR syntax error");
+const NOT_AN_INTEGER: Failure = fixed(b"ERR value is not an integer or out of range");
+const NOT_A_FLOAT: Failure = fixed(b"ERR value is not a valid float");
+const NOT_POSITIVE: Failure = fixed(b"ERR value is out of range, must be positive");
+const OUT_OF_RANGE: Failure = fixed(b"ERR value is out of range");
+const OVERFLOW: Failure = fixed(b"ERR increment or decrement would overflow");
+const NOT_FINITE: Failure = fixed(b"ERR increment would produce NaN or Infinity");
+const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'maxmemory'.";
+
+/// Most elements that a random choice with repetition returns (Redis has no bound).
+const REPEATED_MAX: u64 = 1 << 20;
+
+type Handler = fn(&mut Call<'_>) -> Result<(), Failure>;
+
+/// One command while it executes. A handler that fails has changed nothing; what it appended to
+/// the reply is cut off.
+struct Call<'a> {
+    store: &'a mut Store,
+    /// The name first; as many as the command's arity wants.
+    args: &'a [&'a [u8]],
+    reply: &'a mut Vec<u8>,
+    resp3: bool,
+    entropy: u64,
+}
+
+impl Call<'_> {
+    fn rng(&self) -> Rng {
+        Rng::new(self.entropy)
+    }
+
+    fn null(&mut self) {
+        resp::null(self.reply, self.resp3);
+    }
+
+    fn integer(&mut self, value: i64) {
+        resp::integer(self.reply, value);
+    }
+
+    fn wrong_arity(&self) -> Failure {
+        wrong_arity(&UpperName::of(self.args[0]))
+    }
+}
+
+fn wrong_arity(name: &UpperName) -> Failure {
+    failure(format!("ERR wrong number of arguments for '{}' command", name.lower()))
+}
+
+/// An argument as an integer.
+fn integer(text: &[u8]) -> Result<i64, Failure> {
+    resp::number(text).ok_or(NOT_AN_INTEGER)
+}
+
+/// A number of elements wanted, not negative.
+fn count(text: &[u8]) -> Result<usize, Failure> {
+    let value = resp::number(text).ok_or(NOT_POSITIVE)?;
+    usize::try_from(value).map_err(|_| NOT_POSITIVE)
+}
+
+/// A number of elements wanted, negative for a choice with repetition.
+fn random_count(text: &[u8]) -> Result<i64, Failure> {
+    match integer(text)? {
+        i64::MIN => Err(failure(format!(
+            "ERR value is out of range, value must between {} and {}",
+            -i64::MAX,
+            i64::MAX
+        ))),
+        value if value < 0 && value.unsigned_abs() > REPEATED_MAX => Err(OUT_OF_RANGE),
+        value => Ok(value),
+    }
+}
+
+/// The half-open range that `start..=stop` means in a sequence, negative from its end.
+fn range_of(start: i64, stop: i64, length: usize) -> core::ops::Range<usize> {
+    let length = length as i64;
+    let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
+    let start = from_end(start).max(0);
+    let stop = from_end(stop).min(length - 1);
+    if start > stop { 0..0 } else { start as usize..stop as usize + 1 }
+}
+
+/// Indices for a random choice: `count` different ones, or with repetition if it is negative.
+fn random_indices(rng: &mut Rng, count: i64, length: usize) -> Vec<usize> {
+    if count < 0 {
+        return (0..count.unsigned_abs()).map(|_| rng.below(length as u64) as usize).collect();
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count >= length {
+        return (0..length).collect();
+    }
+    // Floyd's algorithm: each subset of this size is equally likely.
+    let mut chosen = BTreeSet::new();
+    for highest in length - count..length {
+        let drawn = rng.below(highest as u64 + 1) as usize;
+        if !chosen.insert(drawn) {
+            chosen.insert(highest);
+        }
+    }
+    chosen.into_iter().collect()
+}
+
+/// The memory engine's data.
+#[derive(Debug)]
+pub struct Memory {
+    store: Store,
+    /// By name in capitals.
+    handlers: HashMap<&'static [u8], (Handler, CommandSpec), FxBuildHasher>,
+    table: CommandTable,
+    /// 0: no limit.
+    memory_bytes_max: u64,
+}
+
+impl Memory {
+    /// No keys. Commands that take memory are refused with Redis' OOM error while the data takes
+    /// more than `memory_bytes_max` (0: no limit), counted alike on every replica.
+    #[must_use]
+    pub fn new(memory_bytes_max: u64) -> Memory {
+        let table = CommandTable::memory();
+        let mut handlers: HashMap<&'static [u8], (Handler, CommandSpec), FxBuildHasher> =
+            HashMap::default();
+        let families = [
+            &strings::HANDLERS[..],
+            &bits::HANDLERS[..],
+            &hashes::HANDLERS[..],
+            &lists::HANDLERS[..],
+            &sets::HANDLERS[..],
+            &zsets::HANDLERS[..],
+            &keys::HANDLERS[..],
+        ];
+        for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
+            if let Some(spec) = table.find(name) {
+                handlers.insert(name, (handler, spec.clone()));
+            }
+        }
+        Memory { store: Store::new(), handlers, table, memory_bytes_max }
+    }
+
+    fn execute(
+        &mut self,
+        class: Class,
+        command: &Command<'_>,
+        context: &Context,
+        entropy: u64,
+        reply: &mut Vec<u8>,
+    ) {
+        let start = reply.len();
+        let mut on_stack: [&[u8]; 8] = [&[]; 8];
+        let on_heap: Vec<&[u8]>;
+        let argc = command.argc();
+        let args = if argc <= on_stack.len() {
+            for (to, from) in on_stack.iter_mut().zip(command.args()) {
+                *to = from;
+            }
+            &on_stack[..argc]
+        } else {
+            on_heap = command.args().collect();
+            &on_heap
+        };
+        if let Err(failure) = self.run(class, args, context.resp3, entropy, reply) {
+            reply.truncate(start);
+            resp::error(reply, &failure.0);
+        }
+    }
+
+    fn run(
+        &mut self,
+        class: Class,
+        args: &[&[u8]],
+        resp3: bool,
+        entropy: u64,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let name = UpperName::of(args[0]);
+        let Some((handler, spec)) = self.handlers.get(name.bytes()) else {
+            return self.run_other(&name, args, resp3, reply);
+        };
+        if !spec.accepts(args.len()) {
+            return Err(wrong_arity(&name));
+        }
+        if class == Class::Read && spec.flags.has(Flags::WRITE) {
+            return Err(fixed(b"ERR a write was submitted as a read"));
+        }
+        let is_full = self.memory_bytes_max != 0 && self.store.used_bytes() > self.memory_bytes_max;
+        if is_full && spec.flags.has(Flags::DENYOOM) {
+            return Err(fixed(OUT_OF_MEMORY));
+        }
+        handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy })
+    }
+
+    /// COMMAND, and what there is not.
+    fn run_other(
+        &self,
+        name: &UpperName,
+        args: &[&[u8]],
+        resp3: bool,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        if !name.is(b"COMMAND") {
+            return Err(unknown(args));
+        }
+        let Some(sub) = args.get(1) else {
+            self.table.encode_all(reply, resp3);
+            return Ok(());
+        };
+        match UpperName::of(sub).bytes() {
+            b"COUNT" => self.table.encode_count(reply),
+            b"INFO" => self.table.encode_info(reply, &args[2..], resp3),
+            b"DOCS" => self.table.encode_docs(reply, &args[2..], resp3),
+            _ => {
+                let shown = &sub[..sub.len().min(128)];
+                let text = [b"ERR unknown subcommand '", shown, b"'. Try COMMAND HELP."];
+                return Err(failure(text.concat()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Redis' error for an unknown command, with the beginning of its arguments.
+fn unknown(args: &[&[u8]]) -> Failure {
+    let printable = |bytes: &[u8], limit: usize| -> Vec<u8> {
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        bytes[..end.min(limit)].to_vec()
+    };
+    let mut shown = Vec::new();
+    for arg in &args[1..] {
+        if shown.len() >= 128 {
+            break;
+        }
+        let limit = 128 - shown.len();
+        shown.push(b'\'');
+        shown.extend(printable(arg, limit));
+        shown.extend(b"' ");
+    }
+    let name = printable(args[0], 128);
+    let start = &b"ERR unknown command '"[..];
+    failure([start, &name, b"', with args beginning with: ", &shown].concat())
+}
+
+impl Backend for Memory {
+    fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
+        if let (true, Some(key)) = (step.delete_first, step.key) {
+            self.store.delete(key);
+        }
+        let mut entropy = context.entropy;
+        for command in step.commands {
+            self.execute(step.class, command, context, entropy, reply);
+            // Commands of one transaction draw differently.
+            entropy = splitmix64(entropy);
+        }
+        let exists = match (step.want_exists, step.key) {
+            (true, Some(key)) => Some(self.store.get(key).is_some()),
+            _ => None,
+        };
+        Submitted::Done(Outcome { exists, ..Outcome::default() })
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        None
+    }
+
+    fn lost(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> u64 {
+        self.store.count()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.store.used_bytes()
+    }
+
+    fn digest(&self) -> Option<u64> {
+        Some(self.store.digest())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! Commands on keys of any type, and on all of them (Redis 7.0 `db.c`).
+
+use alloc::vec::Vec;
+
+use super::scan::{ScanOptions, cursor, reply_header};
+use super::store::SHARDS;
+use super::{Call, Failure, Handler, SYNTAX, fixed, glob};
+use crate::resp;
+use crate::table::UpperName;
+
+pub(super) const HANDLERS: [(&[u8], Handler); 11] = [
+    (b"DEL", delete),
+    (b"UNLINK", delete),
+    (b"EXISTS", exists),
+    (b"TOUCH", exists),
+    (b"TYPE", type_name),
+    (b"DBSIZE", dbsize),
+    (b"SCAN", scan),
+    (b"KEYS", keys),
+    (b"RANDOMKEY", randomkey),
+    (b"FLUSHALL", flush),
+    (b"FLUSHDB", flush),
+];
+
+/// An operation has one key, since the switch tracks one object for each.
+fn one_key(call: &Call<'_>) -> Result<(), Failure> {
+    match call.args {
+        [_, _] => Ok(()),
+        _ => Err(fixed(b"ERR several keys in one command: the gateway must split them")),
+    }
+}
+
+fn delete(call: &mut Call<'_>) -> Result<(), Failure> {
+    one_key(call)?;
+    let deleted = call.store.delete(call.args[1]);
+    call.integer(i64::from(deleted));
+    Ok(())
+}
+
+fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
+    one_key(call)?;
+    let exists = call.store.get(call.args[1]).is_some();
+    call.integer(i64::from(exists));
+    Ok(())
+}
+
+fn type_name(call: &mut Call<'_>) -> Result<(), Failure> {
+    let name = call.store.get(call.args[1]).map_or("none", |value| value.type_name());
+    resp::simple(call.reply, name);
+    Ok(())
+}
+
+fn dbsize(call: &mut Call<'_>) -> Result<(), Failure> {
+    let count = call.store.count();
+    call.integer(count as i64);
+    Ok(())
+}
+
+/// The cursor is the number of the next shard.
+fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
+    let cursor = cursor(call.args[1])?;
+    let options = ScanOptions::parse(&call.args[2..], true)?;
+    let first = usize::try_from(cursor).map_or(SHARDS, |first| first.min(SHARDS));
+    let mut found: Vec<&[u8]> = Vec::new();
+    let (mut seen, mut next) = (0, 0);
+    for shard in first..SHARDS {
+        if seen >= options.count {
+            next = shard as u64;
+            break;
+        }
+        for (key, value) in call.store.shard(shard) {
+            seen += 1;
+            let has_type = options
+                .type_name
+                .is_none_or(|name| name.eq_ignore_ascii_case(value.type_name().as_bytes()));
+            if has_type && options.matches(key) {
+                found.push(key);
+            }
+        }
+    }
+    reply_header(call.reply, next, found.len());
+    for key in found {
+        resp::bulk(call.reply, key);
+    }
+    Ok(())
+}
+
+fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
+    let all = (0..SHARDS).flat_map(|shard| call.store.shard(shard).map(|(key, _)| key));
+    let found: Vec<&[u8]> = all.filter(|key| glob::matches(call.args[1], key)).collect();
+    resp::array(call.reply, found.len());
+    for key in found {
+        resp::bulk(call.reply, key);
+    }
+    Ok(())
+}
+
+fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
+    let index = call.rng().below(call.store.count());
+    match call.store.key_at(index) {
+        Some(key) => resp::bulk(call.reply, key),
+        None => resp::null(call.reply, call.resp3),
+    }
+    Ok(())
+}
+
+fn flush(call: &mut Call<'_>) -> Result<(), Failure> {
+    match call.args {
+        [_] => {}
+        [_, mode] if matches!(UpperName::of(mode).bytes(), b"ASYNC" | b"SYNC") => {}
+        _ => return Err(SYNTAX),
+    }
+    call.store.clear();
+    call.reply.extend_from_slice(resp::OK);
+    Ok(())
+}

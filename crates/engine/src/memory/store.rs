@@ -1,0 +1,398 @@
+//! The key space: keys with typed values, and how many bytes they take.
+//!
+//! Keys are spread over a fixed number of shards by a hash that is the same everywhere. SCAN walks
+//! the shards and returns each as a whole: a key that is there during a whole scan is returned,
+//! whatever is added or removed meanwhile, and whichever replicas answer.
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::hash::hash64;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::FxBuildHasher;
+
+use super::Failure;
+use super::sorted::Sorted;
+
+/// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
+pub(super) const SHARDS: usize = 4096;
+/// What a key costs beside its bytes: the same on every replica, about what it really takes.
+const KEY_BYTES: u64 = 64;
+/// What an element of a collection costs beside its bytes.
+pub(super) const ELEMENT_BYTES: u64 = 48;
+/// Collections up to this size keep their order when an element is removed, as Redis' packed
+/// encodings do; larger ones move the last element into the gap, in constant time.
+const ORDERED_MAX: usize = 512;
+
+/// A value.
+#[derive(Debug)]
+pub(super) enum Value {
+    String(Vec<u8>),
+    Hash(Box<Hash>),
+    List(Box<List>),
+    Set(Box<Set>),
+    Sorted(Box<Sorted>),
+}
+
+/// A type of value.
+pub(super) trait Kind: Default {
+    fn of(value: &Value) -> Option<&Self>;
+    fn of_mut(value: &mut Value) -> Option<&mut Self>;
+    fn wrap(self) -> Value;
+    /// A key whose value is vacant does not exist.
+    fn is_vacant(&self) -> bool;
+}
+
+macro_rules! kind {
+    ($type:ty, $variant:ident, $vacant:expr, $wrap:expr) => {
+        impl Kind for $type {
+            fn of(value: &Value) -> Option<&Self> {
+                if let Value::$variant(inner) = value { Some(inner) } else { None }
+            }
+            fn of_mut(value: &mut Value) -> Option<&mut Self> {
+                if let Value::$variant(inner) = value { Some(inner) } else { None }
+            }
+            fn wrap(self) -> Value {
+                Value::$variant($wrap(self))
+            }
+            fn is_vacant(&self) -> bool {
+                $vacant(self)
+            }
+        }
+    };
+}
+
+kind!(Vec<u8>, String, |_: &Vec<u8>| false, |s| s);
+kind!(Hash, Hash, |h: &Hash| h.map.is_empty(), Box::new);
+kind!(List, List, |l: &List| l.items.is_empty(), Box::new);
+kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new);
+kind!(Sorted, Sorted, |z: &Sorted| z.len() == 0, Box::new);
+
+/// Fields and their values, in the order of insertion.
+#[derive(Debug, Default)]
+pub(super) struct Hash {
+    map: IndexMap<Box<[u8]>, Box<[u8]>, FxBuildHasher>,
+    bytes: u64,
+}
+
+impl Hash {
+    pub(super) fn map(&self) -> &IndexMap<Box<[u8]>, Box<[u8]>, FxBuildHasher> {
+        &self.map
+    }
+
+    /// Returns whether the field is new.
+    pub(super) fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
+        self.bytes += value.len() as u64;
+        if let Some(old) = self.map.get_mut(field) {
+            self.bytes -= old.len() as u64;
+            *old = value.into();
+            return false;
+        }
+        self.bytes += field.len() as u64 + ELEMENT_BYTES;
+        self.map.insert(field.into(), value.into());
+        true
+    }
+
+    pub(super) fn remove(&mut self, field: &[u8]) -> bool {
+        let ordered = self.map.len() <= ORDERED_MAX;
+        let removed =
+            if ordered { self.map.shift_remove(field) } else { self.map.swap_remove(field) };
+        let Some(value) = removed else { return false };
+        self.bytes -= (field.len() + value.len()) as u64 + ELEMENT_BYTES;
+        true
+    }
+}
+
+/// A list.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    items: VecDeque<Box<[u8]>>,
+    bytes: u64,
+}
+
+impl List {
+    pub(super) fn items(&self) -> &VecDeque<Box<[u8]>> {
+        &self.items
+    }
+
+    pub(super) fn push(&mut self, left: bool, item: &[u8]) {
+        self.bytes += item.len() as u64 + ELEMENT_BYTES;
+        if left {
+            self.items.push_front(item.into());
+        } else {
+            self.items.push_back(item.into());
+        }
+    }
+
+    pub(super) fn pop(&mut self, left: bool) -> Option<Box<[u8]>> {
+        let item = if left { self.items.pop_front() } else { self.items.pop_back() }?;
+        self.bytes -= item.len() as u64 + ELEMENT_BYTES;
+        Some(item)
+    }
+
+    pub(super) fn insert(&mut self, at: usize, item: &[u8]) {
+        self.bytes += item.len() as u64 + ELEMENT_BYTES;
+        self.items.insert(at, item.into());
+    }
+
+    pub(super) fn replace(&mut self, at: usize, item: &[u8]) {
+        self.bytes += item.len() as u64;
+        self.bytes -= self.items[at].len() as u64;
+        self.items[at] = item.into();
+    }
+
+    /// Removes up to `limit` items equal to `item`, from the end if `backward`.
+    pub(super) fn remove(&mut self, item: &[u8], limit: usize, backward: bool) -> usize {
+        let equal = self.items.iter().filter(|own| ***own == *item).count();
+        let removed = equal.min(limit);
+        let kept_first = if backward { equal - removed } else { 0 };
+        let mut seen = 0;
+        self.items.retain(|own| {
+            if **own != *item {
+                return true;
+            }
+            seen += 1;
+            !(kept_first + 1..=kept_first + removed).contains(&seen)
+        });
+        self.bytes -= removed as u64 * (item.len() as u64 + ELEMENT_BYTES);
+        removed
+    }
+}
+
+/// A set, in the order of insertion.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    members: IndexSet<Box<[u8]>, FxBuildHasher>,
+    bytes: u64,
+}
+
+impl Set {
+    pub(super) fn members(&self) -> &IndexSet<Box<[u8]>, FxBuildHasher> {
+        &self.members
+    }
+
+    pub(super) fn add(&mut self, member: &[u8]) -> bool {
+        if self.members.contains(member) {
+            return false;
+        }
+        self.bytes += member.len() as u64 + ELEMENT_BYTES;
+        self.members.insert(member.into())
+    }
+
+    pub(super) fn remove(&mut self, member: &[u8]) -> bool {
+        let removed = self.members.swap_remove(member);
+        if removed {
+            self.bytes -= member.len() as u64 + ELEMENT_BYTES;
+        }
+        removed
+    }
+
+    pub(super) fn remove_at(&mut self, index: usize) -> Option<Box<[u8]>> {
+        let member = self.members.swap_remove_index(index)?;
+        self.bytes -= member.len() as u64 + ELEMENT_BYTES;
+        Some(member)
+    }
+}
+
+impl Value {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Value::String(bytes) => bytes.len() as u64,
+            Value::Hash(hash) => hash.bytes,
+            Value::List(list) => list.bytes,
+            Value::Set(set) => set.bytes,
+            Value::Sorted(sorted) => sorted.size_bytes(),
+        }
+    }
+
+    /// As TYPE names it.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Value::String(_) => "string",
+            Value::Hash(_) => "hash",
+            Value::List(_) => "list",
+            Value::Set(_) => "set",
+            Value::Sorted(_) => "zset",
+        }
+    }
+
+    /// Covers the order of elements too, since SPOP and the like depend on it.
+    fn digest(&self, seed: u64) -> u64 {
+        match self {
+            Value::String(bytes) => hash64(seed, bytes),
+            Value::Hash(hash) => {
+                let pairs = hash.map.iter();
+                pairs.fold(seed ^ 1, |d, (field, value)| hash64(hash64(d, field), value))
+            }
+            Value::List(list) => list.items.iter().fold(seed ^ 2, |d, item| hash64(d, item)),
+            Value::Set(set) => set.members.iter().fold(seed ^ 3, |d, member| hash64(d, member)),
+            Value::Sorted(sorted) => sorted.digest(seed ^ 4),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Box<[u8]>,
+    value: Value,
+}
+
+/// All keys.
+#[derive(Debug)]
+pub(super) struct Store {
+    shards: Box<[HashTable<Slot>]>,
+    count: u64,
+    used_bytes: u64,
+}
+
+/// The bits of the hash that choose a shard are not those that a table of a few hundred uses.
+fn shard_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
+}
+
+fn hash_of(key: &[u8]) -> u64 {
+    hash64(0, key)
+}
+
+impl Store {
+    pub(super) fn new() -> Store {
+        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
+        Store { shards, count: 0, used_bytes: 0 }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Value> {
+        let hash = hash_of(key);
+        self.shards[shard_of(hash)].find(hash, |slot| *slot.key == *key).map(|slot| &slot.value)
+    }
+
+    /// The value of type `K`; `None` if there is no such key.
+    pub(super) fn read<K: Kind>(&self, key: &[u8]) -> Result<Option<&K>, Failure> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => K::of(value).map(Some).ok_or(super::WRONG_TYPE),
+        }
+    }
+
+    /// Changes the value of type `K`, made if there is none; deletes the key if it is vacant then.
+    pub(super) fn write<K: Kind, R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut K) -> R,
+    ) -> Result<R, Failure> {
+        let hash = hash_of(key);
+        let hasher = |slot: &Slot| hash_of(&slot.key);
+        let table = &mut self.shards[shard_of(hash)];
+        let mut entry = match table.entry(hash, |slot| *slot.key == *key, hasher) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => {
+                self.count += 1;
+                self.used_bytes += KEY_BYTES + key.len() as u64;
+                entry.insert(Slot { key: key.into(), value: K::default().wrap() })
+            }
+        };
+        let value = &mut entry.get_mut().value;
+        let before = value.size_bytes();
+        let inner = K::of_mut(value).ok_or(super::WRONG_TYPE)?;
+        let result = change(inner);
+        let vacant = inner.is_vacant();
+        self.used_bytes = self.used_bytes + value.size_bytes() - before;
+        if vacant {
+            entry.remove();
+            self.count -= 1;
+            self.used_bytes -= KEY_BYTES + key.len() as u64;
+        }
+        Ok(result)
+    }
+
+    /// Changes the value of type `K` if there is one.
+    pub(super) fn write_existing<K: Kind, R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut K) -> R,
+    ) -> Result<Option<R>, Failure> {
+        match self.read::<K>(key)? {
+            None => Ok(None),
+            Some(_) => self.write(key, change).map(Some),
+        }
+    }
+
+    /// Replaces whatever the key held by a string.
+    pub(super) fn set_string(&mut self, key: &[u8], bytes: &[u8]) {
+        let hash = hash_of(key);
+        let hasher = |slot: &Slot| hash_of(&slot.key);
+        let table = &mut self.shards[shard_of(hash)];
+        self.used_bytes += bytes.len() as u64;
+        match table.entry(hash, |slot| *slot.key == *key, hasher) {
+            Entry::Occupied(mut entry) => {
+                let value = &mut entry.get_mut().value;
+                self.used_bytes -= value.size_bytes();
+                match value {
+                    // A buffer that fits is used again, one that is far too large is not kept.
+                    Value::String(old) if old.capacity() / 2 <= bytes.len().max(64) => {
+                        old.clear();
+                        old.extend_from_slice(bytes);
+                    }
+                    other => *other = Value::String(bytes.to_vec()),
+                }
+            }
+            Entry::Vacant(entry) => {
+                self.count += 1;
+                self.used_bytes += KEY_BYTES + key.len() as u64;
+                entry.insert(Slot { key: key.into(), value: Value::String(bytes.to_vec()) });
+            }
+        }
+    }
+
+    pub(super) fn delete(&mut self, key: &[u8]) -> bool {
+        let hash = hash_of(key);
+        let table = &mut self.shards[shard_of(hash)];
+        let Ok(entry) = table.find_entry(hash, |slot| *slot.key == *key) else { return false };
+        let (slot, _) = entry.remove();
+        self.count -= 1;
+        self.used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
+        true
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Store::new();
+    }
+
+    /// The keys of one shard with their values.
+    pub(super) fn shard(&self, index: usize) -> impl Iterator<Item = (&[u8], &Value)> {
+        self.shards[index].iter().map(|slot| (&*slot.key, &slot.value))
+    }
+
+    /// The key that stands at this place among all, `index < count`.
+    pub(super) fn key_at(&self, mut index: u64) -> Option<&[u8]> {
+        for shard in &self.shards {
+            if index < shard.len() as u64 {
+                return shard.iter().nth(index as usize).map(|slot| &*slot.key);
+            }
+            index -= shard.len() as u64;
+        }
+        None
+    }
+
+    /// Independent of the order of keys.
+    pub(super) fn digest(&self) -> u64 {
+        let slots = self.shards.iter().flat_map(|shard| shard.iter());
+        slots.fold(0, |sum, slot| sum.wrapping_add(slot.value.digest(hash64(1, &slot.key))))
+    }
+}
+
+/// A failure with a text that was put together.
+pub(super) fn failure(text: impl Into<Vec<u8>>) -> Failure {
+    Failure(Cow::Owned(text.into()))
+}

@@ -1,0 +1,332 @@
+//! The commands by family: what the comparison with a real server (`tests/against_redis.rs`)
+//! cannot show, and one script each that needs no server.
+
+use super::*;
+use crate::command::CommandBuf;
+use alloc::collections::BTreeSet;
+use alloc::string::{String, ToString};
+
+fn call(memory: &mut Memory, class: Class, context: &Context, args: &[&[u8]]) -> String {
+    let key_index = u8::from(args.len() > 1);
+    let bytes = CommandBuf::new().encode(key_index, args.iter().copied()).to_vec();
+    let commands = [Command::parse(&bytes).unwrap()];
+    let step = Step {
+        class,
+        key: commands[0].key(),
+        delete_first: false,
+        commands: &commands,
+        want_exists: false,
+        deadline_ms: None,
+    };
+    let mut reply = Vec::new();
+    memory.submit(context, &step, &mut reply);
+    assert_eq!(resp::value_length(&reply), Some(reply.len()));
+    String::from_utf8_lossy(&reply).replace("\r\n", " ").trim().to_string()
+}
+
+fn run(memory: &mut Memory, line: &str) -> String {
+    let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    call(memory, Class::Write, &Context::default(), &args)
+}
+
+/// `command => reply`, one a line.
+fn script(memory: &mut Memory, script: &str) {
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (command, expected) = line.split_once(" => ").unwrap();
+        assert_eq!(run(memory, command), expected, "{line}");
+    }
+}
+
+#[test]
+fn strings_compare_and_set_and_compare_and_delete() {
+    script(
+        &mut Memory::new(0),
+        "CAS k a b => :-1
+         SET k a => +OK
+         CAS k x b => :0
+         CAS k a b => :1
+         SET k c IFEQ x => $-1
+         SET k c IFEQ b GET => $1 b
+         GET k => $1 c
+         SET none c IFEQ b => $-1
+         SET k d NX IFEQ c => -ERR syntax error
+         DELEX k IFEQ x => :0
+         DELEX k IFEQ c => :1
+         CAD k c => :-1
+         SET k d => +OK
+         CAD k c => :0
+         CAD k d => :1
+         RPUSH l a => :1
+         CAS l a b => -WRONGTYPE Operation against a key holding the wrong kind of value
+         DELEX l => :1
+         DBSIZE => :0",
+    );
+}
+
+#[test]
+fn strings_count_and_add_as_redis_does() {
+    script(
+        &mut Memory::new(0),
+        "INCR n => :1
+         INCRBY n 9223372036854775806 => :9223372036854775807
+         INCR n => -ERR increment or decrement would overflow
+         DECRBY n -9223372036854775808 => -ERR decrement would overflow
+         INCRBYFLOAT f 0.1 => $3 0.1
+         INCRBYFLOAT f 0.2 => $3 0.3
+         INCRBYFLOAT f inf => -ERR increment would produce NaN or Infinity
+         APPEND s ab => :2
+         SETRANGE s 3 d => :4
+         GETRANGE s -2 -1 => $2 \0d
+         SETBIT s 7 0 => :1
+         BITCOUNT s 0 0 => :2",
+    );
+}
+
+#[test]
+fn hashes_keep_the_order_of_their_fields() {
+    script(
+        &mut Memory::new(0),
+        "HSET h a 1 b 2 c 3 => :3
+         HSET h a 9 d 4 => :1
+         HDEL h b x => :1
+         HKEYS h => *3 $1 a $1 c $1 d
+         HVALS h => *3 $1 9 $1 3 $1 4
+         HINCRBY h a -10 => :-1
+         HSET h a => -ERR wrong number of arguments for 'hset' command
+         HDEL h a c d => :3
+         EXISTS h => :0",
+    );
+}
+
+#[test]
+fn lists_remove_and_find_from_both_ends() {
+    script(
+        &mut Memory::new(0),
+        "RPUSH l a b a c a => :5
+         LPOS l a RANK -1 => :4
+         LPOS l a COUNT 0 MAXLEN 3 => *2 :0 :2
+         LREM l -2 a => :2
+         LRANGE l 0 -1 => *3 $1 a $1 b $1 c
+         LINSERT l AFTER b x => :4
+         LTRIM l 1 2 => +OK
+         LPOP l 5 => *2 $1 b $1 x
+         LPOP l 5 => *-1
+         EXISTS l => :0",
+    );
+}
+
+#[test]
+fn sorted_sets_range_by_rank_score_and_name() {
+    script(
+        &mut Memory::new(0),
+        "ZADD z 1 a 2 b 3 c => :3
+         ZADD z GT CH 0 a 5 b => :1
+         ZRANGE z 0 -1 => *3 $1 a $1 c $1 b
+         ZRANGE z (1 +inf BYSCORE LIMIT 1 1 => *1 $1 b
+         ZRANGE z +inf -inf BYSCORE REV LIMIT 0 2 => *2 $1 b $1 c
+         ZADD z INCR 0.5 a => $3 1.5
+         ZADD z XX INCR 1 none => $-1
+         ZPOPMAX z => *2 $1 b $1 5
+         ZREMRANGEBYRANK z 0 -1 => :2
+         EXISTS z => :0
+         ZADD z inf m => :1
+         ZINCRBY z -inf m => -ERR resulting score is not a number (NaN)
+         ZADD z 1e400 m => -ERR value is not a valid float",
+    );
+}
+
+#[test]
+fn random_choices_are_decided_by_the_entropy_alone() {
+    let draw = |entropy: u64| {
+        let mut memory = Memory::new(0);
+        for member in 0..50 {
+            run(&mut memory, &alloc::format!("SADD s {member}"));
+        }
+        let context = Context { entropy, ..Context::default() };
+        let popped = call(&mut memory, Class::Write, &context, &[b"SPOP", b"s", b"5"]);
+        (popped, memory.digest())
+    };
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+}
+
+#[test]
+fn a_choice_without_repetition_has_distinct_elements_and_reaches_all() {
+    let mut rng = Rng::new(3);
+    let mut reached = BTreeSet::new();
+    for _ in 0..200 {
+        let chosen = random_indices(&mut rng, 7, 20);
+        let distinct: BTreeSet<usize> = chosen.iter().copied().collect();
+        assert_eq!(distinct.len(), 7);
+        reached.extend(distinct);
+    }
+    assert_eq!(reached.len(), 20);
+    assert_eq!(random_indices(&mut rng, 30, 20).len(), 20);
+    assert_eq!(random_indices(&mut rng, -30, 20).len(), 30);
+    assert_eq!(random_count(b"-9000000000"), Err(OUT_OF_RANGE));
+}
+
+/// All elements that a scan returns; `change` runs between two calls.
+fn scan_all(
+    memory: &mut Memory,
+    command: &str,
+    mut change: impl FnMut(&mut Memory),
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut cursor = String::from("0");
+    for _ in 0..10_000 {
+        let reply = run(memory, &command.replace("CURSOR", &cursor));
+        let mut words = reply.split(' ');
+        cursor = words.nth(2).unwrap().to_string();
+        found.extend(words.skip(2).step_by(2).map(str::to_string));
+        if cursor == "0" {
+            return found;
+        }
+        change(memory);
+    }
+    panic!("the scan does not end");
+}
+
+#[test]
+fn a_key_that_is_there_during_a_whole_scan_is_returned() {
+    let mut memory = Memory::new(0);
+    for key in 0..3000 {
+        run(&mut memory, &alloc::format!("SET stay{key} v"));
+        run(&mut memory, &alloc::format!("SET go{key} v"));
+    }
+    let mut round = 0;
+    let found = scan_all(&mut memory, "SCAN CURSOR MATCH stay* COUNT 50", |memory| {
+        for key in 0..20 {
+            run(memory, &alloc::format!("DEL go{}", round * 20 + key));
+            run(memory, &alloc::format!("SET new{} v", round * 20 + key));
+        }
+        round += 1;
+    });
+    let distinct: BTreeSet<&String> = found.iter().collect();
+    assert_eq!(distinct.len(), 3000);
+    assert!(round > 20, "the scan took several calls");
+}
+
+#[test]
+fn an_element_that_is_there_during_a_whole_scan_is_returned() {
+    for (add, command) in [("SADD c m", "SSCAN"), ("HSET c m", "HSCAN"), ("ZADD c 1 m", "ZSCAN")] {
+        let mut memory = Memory::new(0);
+        for at in 0..2000 {
+            let value = if command == "HSCAN" { " v" } else { "" };
+            run(&mut memory, &alloc::format!("{add}{at}{value}"));
+        }
+        let remove = if command == "HSCAN" {
+            "HDEL"
+        } else if command == "SSCAN" {
+            "SREM"
+        } else {
+            "ZREM"
+        };
+        let mut round = 1000;
+        let line = alloc::format!("{command} c CURSOR COUNT 10");
+        let found = scan_all(&mut memory, &line, |memory| {
+            for _ in 0..10 {
+                run(memory, &alloc::format!("{remove} c m{round}"));
+                round += 1;
+            }
+        });
+        let stayed = found.iter().filter_map(|m| m.strip_prefix('m')?.parse::<u32>().ok());
+        let stayed: BTreeSet<u32> = stayed.filter(|at| *at < 1000).collect();
+        assert_eq!(stayed.len(), 1000, "{command}");
+        assert!(round > 1100, "{command} took several calls");
+    }
+}
+
+#[test]
+fn bytes_are_counted_exactly_and_return_to_zero() {
+    let mut memory = Memory::new(0);
+    let mut rng = Rng::new(1);
+    let lines = [
+        "SET K 123",
+        "APPEND K 45",
+        "SETRANGE K 9 x",
+        "SETBIT K 99 1",
+        "HSET K f 1 g 22",
+        "HDEL K f",
+        "RPUSH K a bb",
+        "LSET K 0 xyz",
+        "LREM K 0 a",
+        "LINSERT K AFTER a long",
+        "LPOP K",
+        "LTRIM K 1 3",
+        "SADD K a b c",
+        "SREM K a",
+        "SPOP K",
+        "ZADD K 1 a 2 b",
+        "ZREM K a",
+        "ZINCRBY K 1 b",
+        "DEL K",
+        "GETDEL K",
+        "INCR K",
+        "HINCRBYFLOAT K f 1.5",
+        "SET K v",
+        "HSETNX K h v",
+        "ZPOPMIN K",
+    ];
+    for _ in 0..20_000 {
+        let line = lines[rng.below(lines.len() as u64) as usize];
+        run(&mut memory, &line.replace('K', &alloc::format!("k{}", rng.below(5))));
+    }
+    for key in 0..5 {
+        run(&mut memory, &alloc::format!("DEL k{key}"));
+    }
+    assert_eq!((memory.keys(), memory.memory_bytes()), (0, 0));
+}
+
+#[test]
+fn only_commands_that_take_memory_are_refused_when_it_is_used_up() {
+    let mut memory = Memory::new(100);
+    script(
+        &mut memory,
+        "SET k 0123456789012345678901234567890123456789 => +OK
+         SET l v => -OOM command not allowed when used memory > 'maxmemory'.
+         SET l => -ERR wrong number of arguments for 'set' command
+         GETRANGE k 0 1 => $2 01
+         DEL k => :1
+         SET l v => +OK",
+    );
+}
+
+#[test]
+fn every_command_of_the_table_is_executed_by_the_engine_or_the_shim() {
+    let memory = Memory::new(0);
+    let by_shim = [
+        "setex",
+        "psetex",
+        "getex",
+        "expire",
+        "pexpire",
+        "expireat",
+        "pexpireat",
+        "persist",
+        "ttl",
+        "pttl",
+        "expiretime",
+        "pexpiretime",
+        "command",
+    ];
+    for spec in memory.table.specs() {
+        let has_handler = memory.handlers.contains_key(spec.name.to_ascii_uppercase().as_bytes());
+        assert_eq!(has_handler, !by_shim.contains(&&*spec.name), "{}", spec.name);
+    }
+}
+
+#[test]
+fn unknown_commands_and_several_keys_are_refused() {
+    script(
+        &mut Memory::new(0),
+        "Nosuch a b => -ERR unknown command 'Nosuch', with args beginning with: 'a' 'b'
+         DEL a b => -ERR several keys in one command: the gateway must split them
+         COMMAND BAD => -ERR unknown subcommand 'BAD'. Try COMMAND HELP.",
+    );
+    let mut memory = Memory::new(0);
+    assert!(
+        run(&mut memory, "COMMAND INFO get").starts_with("*1 *10 $3 get :2 *2 +readonly +fast")
+    );
+    assert!(run(&mut memory, "COMMAND DOCS get").contains("$6 string"));
+}

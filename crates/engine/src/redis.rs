@@ -1,0 +1,718 @@
+//! A redis-server as a [`Backend`], without I/O: bytes in, bytes out.
+//!
+//! Read [`RedisEngine`] first. One replica has one server and one ordered, pipelined connection to
+//! it (trap T10). A driver connects, tells [`RedisEngine::connected`] and
+//! [`RedisEngine::disconnected`], and moves bytes.
+//!
+//! **A write** at position p of the log is sent as
+//! `[DEL key] MULTI commands... SELECT 1, SET concord:applied p, SELECT 0, EXEC [EXISTS key]`:
+//! the applied number lives beside the data and changes with it, atomically (trap T11). It is in a
+//! database of its own, where no client's command reaches it and none shows it; FLUSHALL deletes
+//! it, but is followed by the SET within the same transaction. The DEL of an expired key stands
+//! outside, since it has to happen even when the server refuses the command and drops the
+//! transaction; the EXISTS too, since its answer is wanted then as well. Nothing can come between:
+//! nobody else writes to the server.
+//!
+//! **A reconnect** first kills the old connection (what the server has not read of it must not run
+//! later), then reads p. Writes that were applied while their replies were lost make the replica
+//! leave ([`Backend::lost`]): the reply and what the shim learns from it cannot be had again.
+//! All others, and reads, are sent again in order. So nothing is applied twice or left out.
+
+mod effects;
+mod rules;
+mod script;
+#[cfg(test)]
+mod tests;
+
+use alloc::borrow::Cow;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted};
+use crate::resp_scan::{Scanner, elements, number, text};
+use crate::table::CommandTable;
+use crate::{Class, Command, Context, resp};
+
+/// Where the applied number lives.
+const APPLIED_KEY: &[u8] = b"concord:applied";
+/// The database of [`APPLIED_KEY`]; the data is in database 0.
+const APPLIED_DATABASE: &[u8] = b"1";
+/// Commands that record the position: SELECT, SET, SELECT.
+const RECORDING_COMMANDS: usize = 3;
+/// Every so many operations the server is asked for its size.
+const SIZE_INTERVAL: u32 = 4096;
+
+/// Requests and replies are copied into buffers that shrink when they are larger than this, in
+/// bytes.
+const BUFFER_BYTES_KEPT: usize = 1 << 20;
+
+/// A question of ours, at connecting or in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// CLIENT KILL of the connection before, or SELECT: nothing to learn.
+    Nothing,
+    ClientId,
+    /// INFO server: the run id, which changes when the server restarts.
+    RunId,
+    /// CONFIG GET of this name must answer this value.
+    Setting(&'static str, &'static str),
+    Commands,
+    /// DBSIZE of a server that we meet for the first time: it must be empty.
+    Empty,
+    Applied,
+    Size,
+    Memory,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Not connected.
+    Down,
+    /// Connected; the answers that are still to come.
+    Greeting(VecDeque<Ask>),
+    /// Operations are sent as they are submitted.
+    Ready,
+    /// The engine is of no use any more, and why.
+    Lost(Cow<'static, str>),
+}
+
+#[derive(Debug)]
+enum Kind {
+    Read,
+    Write { position: u64, delete_first: bool, want_exists: bool },
+    Ask(Ask),
+}
+
+/// What has to be done with the reply of one of an operation's commands.
+#[derive(Debug)]
+enum Note {
+    /// It drew something ([`effects`]): the encoded command.
+    Draws { index: usize, command: Vec<u8> },
+    /// The only command is a wrapped script, and the key had this deadline.
+    Script { deadline_ms: Option<u64> },
+}
+
+/// An operation whose replies have not all come.
+#[derive(Debug)]
+struct Operation {
+    /// The requests, RESP-encoded, without a HELLO in front: it is sent again as it is.
+    request: Vec<u8>,
+    kind: Kind,
+    /// Number of the step's commands.
+    commands: usize,
+    resp3: bool,
+    /// A HELLO was sent in front, on this connection.
+    switched: bool,
+    /// The answer, where the command was refused here.
+    refusal: Option<Vec<u8>>,
+    notes: Vec<Note>,
+}
+
+/// How far the replies of the oldest operation have come; starts anew with every connection.
+#[derive(Debug, Default)]
+struct Front {
+    frames: usize,
+    reply: Vec<u8>,
+    /// The first error at queueing: the server drops the transaction.
+    queue_error: Option<Vec<u8>>,
+    outcome: Outcome,
+}
+
+/// The Redis engine's connection machine.
+///
+/// The law: after [`RedisEngine::connected`] send what [`RedisEngine::output`] gives, in order, and
+/// hand everything received to [`RedisEngine::input`]; on any error of the connection call
+/// [`RedisEngine::disconnected`] and connect again, or give up when [`Backend::lost`]. Operations
+/// may be submitted from the time on that [`RedisEngine::ready`] was true once. How many are in
+/// flight is bounded by who submits.
+#[derive(Debug)]
+pub struct RedisEngine {
+    phase: Phase,
+    /// Invariant: in submission order; replies belong to the first.
+    operations: VecDeque<Operation>,
+    front: Front,
+    done: VecDeque<BackendDone>,
+    /// Bytes to send, from `sent` on.
+    outbox: Vec<u8>,
+    sent: usize,
+    /// Bytes of the reply that is not complete.
+    inbox: Vec<u8>,
+    scanner: Scanner,
+    /// The protocol that the connection speaks behind everything in `outbox`.
+    resp3: bool,
+    /// The highest position that the server has recorded, of finished writes.
+    recorded: u64,
+    /// The highest position that was submitted.
+    submitted: u64,
+    /// Identity of the server, once known.
+    run_id: Vec<u8>,
+    /// The id of this connection, and of the last one over which operations were sent.
+    client_id: i64,
+    client_id_used: Option<i64>,
+    table: Option<CommandTable>,
+    keys: u64,
+    memory_bytes: u64,
+    until_size: u32,
+}
+
+impl Default for RedisEngine {
+    fn default() -> RedisEngine {
+        RedisEngine::new()
+    }
+}
+
+impl RedisEngine {
+    /// An engine that is not connected. Its server must be empty.
+    #[must_use]
+    pub fn new() -> RedisEngine {
+        RedisEngine {
+            phase: Phase::Down,
+            operations: VecDeque::new(),
+            front: Front::default(),
+            done: VecDeque::new(),
+            outbox: Vec::new(),
+            sent: 0,
+            inbox: Vec::new(),
+            scanner: Scanner::new(),
+            resp3: false,
+            recorded: 0,
+            submitted: 0,
+            run_id: Vec::new(),
+            client_id: 0,
+            client_id_used: None,
+            table: None,
+            keys: 0,
+            memory_bytes: 0,
+            until_size: 1,
+        }
+    }
+
+    /// A new connection stands: greets the server.
+    pub fn connected(&mut self) {
+        self.disconnected();
+        if !matches!(self.phase, Phase::Down) {
+            return;
+        }
+        let mut asks = VecDeque::new();
+        let out = &mut self.outbox;
+        let mut ask = |what: Ask, args: &[&[u8]]| {
+            encode(out, args.iter().copied());
+            asks.push_back(what);
+        };
+        if let Some(id) = self.client_id_used {
+            // What the server has not yet read of the old connection would otherwise run after
+            // we have read the applied number, and once more when it is sent again.
+            let id = alloc::format!("{id}");
+            ask(Ask::Nothing, &[b"CLIENT", b"KILL", b"ID", id.as_bytes()]);
+        }
+        ask(Ask::ClientId, &[b"CLIENT", b"ID"]);
+        ask(Ask::RunId, &[b"INFO", b"server"]);
+        // Replicas would reach a memory limit at different writes, and evict different keys (T11).
+        for (name, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", "0")] {
+            ask(Ask::Setting(name, value), &[b"CONFIG", b"GET", name.as_bytes()]);
+        }
+        if self.table.is_none() {
+            ask(Ask::Commands, &[b"COMMAND"]);
+            ask(Ask::Empty, &[b"DBSIZE"]);
+        }
+        ask(Ask::Nothing, &[b"SELECT", APPLIED_DATABASE]);
+        ask(Ask::Applied, &[b"GET", APPLIED_KEY]);
+        ask(Ask::Nothing, &[b"SELECT", b"0"]);
+        self.phase = Phase::Greeting(asks);
+    }
+
+    /// The connection is gone.
+    pub fn disconnected(&mut self) {
+        self.outbox.clear();
+        self.sent = 0;
+        self.inbox.clear();
+        self.scanner = Scanner::new();
+        self.front = Front::default();
+        self.resp3 = false;
+        if !matches!(self.phase, Phase::Lost(_)) {
+            self.phase = Phase::Down;
+        }
+    }
+
+    /// Whether operations may be submitted: the server was met, and not lost since. They wait
+    /// while the connection is down.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.table.is_some() && self.client_id_used.is_some() && !self.lost()
+    }
+
+    /// Why the engine is lost, for a person to read.
+    #[must_use]
+    pub fn lost_reason(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Lost(why) => Some(why),
+            Phase::Down | Phase::Greeting(_) | Phase::Ready => None,
+        }
+    }
+
+    /// The server's commands, once it was met.
+    #[must_use]
+    pub fn commands(&self) -> Option<&CommandTable> {
+        self.table.as_ref()
+    }
+
+    /// What is to be sent next; see [`RedisEngine::sent`].
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.outbox[self.sent..]
+    }
+
+    /// The first `length` bytes of [`RedisEngine::output`] were sent.
+    ///
+    /// # Panics
+    /// If the output is shorter.
+    pub fn sent(&mut self, length: usize) {
+        assert!(length <= self.outbox.len() - self.sent, "sent no more than the output");
+        self.sent += length;
+        if self.sent == self.outbox.len() {
+            self.sent = 0;
+            self.outbox.clear();
+            self.outbox.shrink_to(BUFFER_BYTES_KEPT);
+        }
+    }
+
+    /// Takes bytes that the server sent.
+    pub fn input(&mut self, bytes: &[u8]) {
+        let mut inbox = core::mem::take(&mut self.inbox);
+        inbox.extend_from_slice(bytes);
+        let mut start = 0;
+        while !matches!(self.phase, Phase::Down | Phase::Lost(_)) {
+            match self.scanner.scan(&inbox[start..]) {
+                Ok(Some(length)) => {
+                    self.on_frame(&inbox[start..start + length]);
+                    start += length;
+                }
+                Ok(None) => break,
+                Err(_) => self.lose("the server sent bytes that are no reply"),
+            }
+        }
+        inbox.drain(..start);
+        if inbox.is_empty() {
+            inbox.shrink_to(BUFFER_BYTES_KEPT);
+        }
+        self.inbox = inbox;
+    }
+
+    fn lose(&mut self, why: impl Into<Cow<'static, str>>) {
+        self.phase = Phase::Lost(why.into());
+        self.outbox.clear();
+        self.sent = 0;
+    }
+
+    fn on_frame(&mut self, frame: &[u8]) {
+        if frame.starts_with(b">") {
+            return; // A push answers nothing.
+        }
+        if let Phase::Greeting(asks) = &mut self.phase {
+            let Some(ask) = asks.pop_front() else { return };
+            let is_last = asks.is_empty();
+            self.on_answer(ask, frame);
+            if is_last && matches!(self.phase, Phase::Greeting(_)) {
+                self.phase = Phase::Ready;
+                self.client_id_used = Some(self.client_id);
+                self.resend();
+            }
+            return;
+        }
+        let Some(operation) = self.operations.front() else {
+            return self.lose("the server sent a reply without a request");
+        };
+        let mut index = self.front.frames;
+        self.front.frames += 1;
+        if operation.switched {
+            if index == 0 {
+                if frame.starts_with(b"-") {
+                    self.lose("the server refused HELLO: Redis 6 or newer is needed");
+                }
+                return;
+            }
+            index -= 1;
+        }
+        match operation.kind {
+            Kind::Ask(ask) => {
+                self.on_answer(ask, frame);
+                self.operations.pop_front();
+                self.front = Front::default();
+            }
+            Kind::Read => {
+                let commands = operation.commands;
+                self.on_command_reply(index, frame);
+                if index + 1 == commands {
+                    self.complete();
+                }
+            }
+            Kind::Write { position, delete_first, want_exists } => {
+                let place = (index + 1).checked_sub(usize::from(delete_first));
+                self.on_write_frame(place, position, want_exists, frame);
+            }
+        }
+    }
+
+    /// `place` is `None` or 0... of the frames of a write: 0 its DEL, 1 MULTI, then what is queued,
+    /// EXEC, EXISTS.
+    fn on_write_frame(
+        &mut self,
+        place: Option<usize>,
+        position: u64,
+        want_exists: bool,
+        frame: &[u8],
+    ) {
+        let Some(operation) = self.operations.front() else { return };
+        let exec = operation.commands + RECORDING_COMMANDS + 2;
+        let is_error = frame.starts_with(b"-");
+        match place {
+            None | Some(0 | 1) => {
+                if is_error {
+                    self.lose(shown("the server refused DEL or MULTI", frame));
+                }
+            }
+            Some(place) if place < exec => {
+                if is_error && self.front.queue_error.is_none() {
+                    self.front.queue_error = Some(frame.to_vec());
+                }
+            }
+            Some(place) if place == exec => {
+                self.on_exec(position, frame);
+                if !want_exists && !self.lost() {
+                    self.complete();
+                }
+            }
+            Some(_) => {
+                self.front.outcome.exists = Some(frame == b":1\r\n");
+                self.complete();
+            }
+        }
+    }
+
+    fn on_exec(&mut self, position: u64, frame: &[u8]) {
+        let Some(operation) = self.operations.front() else { return };
+        let commands = operation.commands;
+        if frame.starts_with(b"-") {
+            // Refused as a whole, by the arity or the like of one command: nothing has changed.
+            // The write counts as applied, and needs no record: sent again it fails again, and the
+            // record of the next write covers its position. Only where there was a single command
+            // is its own error the step's reply, as if it had come without MULTI.
+            match (self.front.queue_error.take(), commands) {
+                (_, 0) => self.lose(shown("the server refused to record a position", frame)),
+                (Some(error), 1) => self.front.reply = error,
+                (_, _) => self.front.reply = frame.to_vec(),
+            }
+            return;
+        }
+        let mut replies = elements(frame);
+        for index in 0..commands {
+            let Some(reply) = replies.next() else { break };
+            self.on_command_reply(index, reply);
+        }
+        let recorded = replies.nth(1).is_some_and(|set| set == resp::OK);
+        if !recorded || replies.count() != 1 {
+            return self.lose(shown("a transaction did not record its position", frame));
+        }
+        self.recorded = self.recorded.max(position);
+    }
+
+    /// The reply of the operation's command `index`.
+    fn on_command_reply(&mut self, index: usize, frame: &[u8]) {
+        let Some(operation) = self.operations.front() else { return };
+        let mut reply = frame;
+        for note in &operation.notes {
+            match note {
+                Note::Draws { index: at, command } if *at == index => {
+                    let command = Command::parse(command).ok();
+                    let effect = command.and_then(|command| effects::effect(&command, frame));
+                    let effect = effect.map(|command| Effect { index, command });
+                    self.front.outcome.effects.extend(effect);
+                }
+                Note::Draws { .. } => {}
+                Note::Script { deadline_ms } => {
+                    let (own, change) = script::unwrap(frame, *deadline_ms, operation.resp3);
+                    reply = own;
+                    if matches!(operation.kind, Kind::Write { .. }) {
+                        self.front.outcome.ttl = change;
+                    }
+                }
+            }
+        }
+        self.front.reply.extend_from_slice(reply);
+    }
+
+    /// All replies of the oldest operation are there.
+    fn complete(&mut self) {
+        let Some(operation) = self.operations.pop_front() else { return };
+        let front = core::mem::take(&mut self.front);
+        let reply = operation.refusal.unwrap_or(front.reply);
+        self.done.push_back(BackendDone { reply, outcome: front.outcome });
+    }
+
+    fn on_answer(&mut self, ask: Ask, frame: &[u8]) {
+        if frame.starts_with(b"-") && ask != Ask::Nothing {
+            return self.lose(shown("the server refused a question of ours", frame));
+        }
+        let value = text(frame).unwrap_or_default();
+        let count = number(value).unwrap_or(0);
+        match ask {
+            Ask::Nothing => {}
+            Ask::ClientId => self.client_id = count,
+            Ask::RunId => self.on_run_id(value),
+            Ask::Setting(name, wanted) => {
+                let found = elements(frame).nth(1).and_then(text);
+                if found != Some(wanted.as_bytes()) {
+                    self.lose(alloc::format!("the server's {name} must be {wanted}"));
+                }
+            }
+            Ask::Commands => match CommandTable::from_resp(frame) {
+                Ok(table) => self.table = Some(table),
+                Err(why) => self.lose(alloc::format!("{why}")),
+            },
+            Ask::Empty if count != 0 => {
+                self.lose("the server holds data that is not ours: start it empty");
+            }
+            Ask::Empty => {}
+            Ask::Applied => self.on_applied(count.unsigned_abs()),
+            Ask::Size => self.keys = count.unsigned_abs(),
+            Ask::Memory => {
+                self.memory_bytes = info_field(value, b"used_memory:")
+                    .map_or(0, |v| number(v).unwrap_or(0).unsigned_abs())
+            }
+        }
+    }
+
+    fn on_run_id(&mut self, info: &[u8]) {
+        let run_id = info_field(info, b"run_id:").unwrap_or_default();
+        if self.run_id.is_empty() {
+            self.run_id = run_id.to_vec();
+        }
+        if run_id.is_empty() || self.run_id != run_id {
+            self.lose("the server restarted and lost its data");
+        }
+    }
+
+    /// The server has applied the log up to `applied`.
+    fn on_applied(&mut self, applied: u64) {
+        if applied < self.recorded || applied > self.submitted {
+            let (low, high) = (self.recorded, self.submitted);
+            return self.lose(alloc::format!(
+                "the server says that it applied position {applied}, not one of {low}..={high}"
+            ));
+        }
+        let mut reads_before = false;
+        for operation in &self.operations {
+            match operation.kind {
+                Kind::Ask(_) => {}
+                Kind::Read => reads_before = true,
+                Kind::Write { position, .. } if position <= applied => {
+                    return self.lose("the connection broke and a write's reply was lost");
+                }
+                // Its DEL may have run without the rest (behind writes that the server refused and
+                // did not record, too): a read before it, which was checked against the state
+                // without it (trap T10), can no longer be answered.
+                Kind::Write { delete_first: true, .. } if reads_before => {
+                    return self.lose("the connection broke between a read and a deletion");
+                }
+                Kind::Write { .. } => {}
+            }
+        }
+    }
+
+    /// Everything unanswered goes out on the new connection.
+    fn resend(&mut self) {
+        self.operations.retain(|operation| !matches!(operation.kind, Kind::Ask(_)));
+        let mut operations = core::mem::take(&mut self.operations);
+        for operation in &mut operations {
+            self.send(operation);
+        }
+        self.operations = operations;
+    }
+
+    fn send(&mut self, operation: &mut Operation) {
+        operation.switched = operation.resp3 != self.resp3;
+        if operation.switched {
+            self.resp3 = operation.resp3;
+            encode(&mut self.outbox, [&b"HELLO"[..], if self.resp3 { b"3" } else { b"2" }]);
+        }
+        self.outbox.extend_from_slice(&operation.request);
+    }
+
+    fn enqueue(&mut self, mut operation: Operation) {
+        if matches!(self.phase, Phase::Ready) {
+            self.send(&mut operation);
+        }
+        self.operations.push_back(operation);
+    }
+
+    /// Asks for the server's size now and then.
+    fn ask_size(&mut self) {
+        self.until_size -= 1;
+        if self.until_size > 0 {
+            return;
+        }
+        self.until_size = SIZE_INTERVAL;
+        for (ask, args) in
+            [(Ask::Size, &[&b"DBSIZE"[..]][..]), (Ask::Memory, &[&b"INFO"[..], b"memory"])]
+        {
+            let mut request = Vec::new();
+            encode(&mut request, args.iter().copied());
+            self.enqueue(Operation {
+                request,
+                kind: Kind::Ask(ask),
+                commands: 1,
+                resp3: self.resp3,
+                switched: false,
+                refusal: None,
+                notes: Vec::new(),
+            });
+        }
+    }
+
+    /// Why `step` must not be passed on, as a RESP error.
+    fn refusal(&self, step: &Step<'_>) -> Option<Vec<u8>> {
+        let table = self.table.as_ref()?;
+        let check = |command| rules::check(table, step.class, command).err();
+        let mut why = step.commands.iter().find_map(check);
+        if step.commands.len() > 1 && step.commands.iter().any(is_script) {
+            why = Some("ERR scripts are not supported inside MULTI".into());
+        }
+        why.map(|why| {
+            let mut error = Vec::new();
+            resp::error(&mut error, why.as_bytes());
+            error
+        })
+    }
+}
+
+impl Backend for RedisEngine {
+    fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
+        if self.lost() {
+            // Neither done nor failed: nobody may be told anything.
+            return Submitted::Pending;
+        }
+        if !self.ready() {
+            if step.class == Class::Read {
+                resp::error(reply, b"LOADING the engine is not connected to its server yet");
+                return Submitted::Done(Outcome::default());
+            }
+            self.lose("a write came before the engine was connected to its server");
+            return Submitted::Pending;
+        }
+        let refusal = self.refusal(step);
+        if step.class == Class::Read {
+            if let Some(error) = refusal {
+                reply.extend_from_slice(&error);
+                return Submitted::Done(Outcome::default());
+            }
+            if step.commands.is_empty() {
+                return Submitted::Done(Outcome::default());
+            }
+        }
+        // A refused write still records its position, and answers in its turn (trap T14).
+        let commands = if refusal.is_some() { &[] } else { step.commands };
+        let mut operation = encode_step(context, step, commands);
+        operation.refusal = refusal;
+        if step.class == Class::Write {
+            self.submitted = self.submitted.max(context.position);
+        }
+        self.enqueue(operation);
+        self.ask_size();
+        Submitted::Pending
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        self.done.pop_front()
+    }
+
+    fn lost(&self) -> bool {
+        matches!(self.phase, Phase::Lost(_))
+    }
+
+    fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    fn digest(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// `step` with `commands` in place of its own, as requests.
+fn encode_step(context: &Context, step: &Step<'_>, commands: &[Command<'_>]) -> Operation {
+    let mut request = Vec::new();
+    let mut notes = Vec::new();
+    let is_write = step.class == Class::Write;
+    let key = step.key.unwrap_or_default();
+    let delete_first = is_write && step.delete_first && step.key.is_some();
+    let want_exists = is_write && step.want_exists && step.key.is_some();
+    if delete_first {
+        encode(&mut request, [&b"DEL"[..], key]);
+    }
+    if is_write {
+        encode(&mut request, [&b"MULTI"[..]]);
+    }
+    for (index, command) in commands.iter().enumerate() {
+        if context.decide && is_write && effects::draws(command) {
+            notes.push(Note::Draws { index, command: command.bytes().to_vec() });
+        }
+        match is_script(command).then(|| script::wrap(command, context, step.deadline_ms)) {
+            Some(Some(args)) => {
+                notes.push(Note::Script { deadline_ms: step.deadline_ms });
+                encode(&mut request, args.iter().map(Vec::as_slice));
+            }
+            Some(None) | None => encode(&mut request, command.args()),
+        }
+    }
+    let mut kind = Kind::Read;
+    if is_write {
+        let position = alloc::format!("{}", context.position);
+        encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
+        encode(&mut request, [&b"SET"[..], APPLIED_KEY, position.as_bytes()]);
+        encode(&mut request, [&b"SELECT"[..], b"0"]);
+        encode(&mut request, [&b"EXEC"[..]]);
+        if want_exists {
+            encode(&mut request, [&b"EXISTS"[..], key]);
+        }
+        kind = Kind::Write { position: context.position, delete_first, want_exists };
+    }
+    Operation {
+        request,
+        kind,
+        commands: commands.len(),
+        resp3: context.resp3,
+        switched: false,
+        refusal: None,
+        notes,
+    }
+}
+
+fn is_script(command: &Command<'_>) -> bool {
+    let name = command.name();
+    name.eq_ignore_ascii_case(b"EVAL") || name.eq_ignore_ascii_case(b"EVAL_RO")
+}
+
+/// Appends a request.
+fn encode<'a>(out: &mut Vec<u8>, args: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) {
+    let args = args.into_iter();
+    resp::array(out, args.clone().count());
+    for arg in args {
+        resp::bulk(out, arg);
+    }
+}
+
+/// The value of a field of INFO; `name` ends by a colon.
+fn info_field<'a>(info: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    info.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii_end)
+}
+
+/// `what` and the reply that showed it.
+fn shown(what: &str, frame: &[u8]) -> alloc::string::String {
+    const SHOWN_BYTES_MAX: usize = 200;
+    let frame = &frame[..frame.len().min(SHOWN_BYTES_MAX)];
+    alloc::format!("{what}: {}", alloc::string::String::from_utf8_lossy(frame.trim_ascii_end()))
+}

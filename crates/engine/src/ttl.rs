@@ -1,0 +1,599 @@
+//! Times to live, kept beside the data for both engines and never in the server (trap T12).
+//!
+//! [`Shimmed`] turns each command into a [`Step`] without any time to live and, when that has run,
+//! decides what becomes of the key's deadline. A deadline is in ms since the Unix epoch by the
+//! clock of the ordering node ([`Context::now_ms`]), so that all replicas decide alike:
+//! - A write on a key that is due deletes it first.
+//! - A read shows a due key until a numbered delete has removed it, since two replicas' clocks
+//!   would disagree; its TTL is 0.
+//! - `CONCORD.EXPIRE key deadline_ms`, that numbered delete, removes the key iff it still has
+//!   exactly this deadline and is due: `:1`, else `:0`.
+//!
+//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC of one
+//! key) and answers the array of their replies.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use concord_core::hash::hash64;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
+use crate::command::{Command, CommandBuf};
+use crate::plan::{After, Plan, Settled, plan_command};
+use crate::table::UpperName;
+use crate::{Class, Completion, Context, Engine, Progress, resp};
+
+/// The internal write that deletes a key whose time has come.
+pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
+/// The internal command that executes several commands on one key as one.
+pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
+
+/// Which key is due when. Invariant: every key here exists in the backend, once all steps are
+/// finished.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
+    by_time: BTreeSet<(u64, Arc<[u8]>)>,
+    /// Sum of the lengths of all keys here.
+    key_bytes: u64,
+}
+
+impl Deadlines {
+    pub(crate) fn of(&self, key: &[u8]) -> Option<u64> {
+        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
+    }
+
+    pub(crate) fn change(&mut self, key: &[u8], change: TtlChange) {
+        match change {
+            TtlChange::Keep => {}
+            TtlChange::Clear => {
+                if let Some((key, old)) = self.by_key.remove_entry(key) {
+                    self.key_bytes -= key.len() as u64;
+                    self.by_time.remove(&(old, key));
+                }
+            }
+            TtlChange::Set(deadline_ms) => self.set(key, deadline_ms),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], deadline_ms: u64) {
+        let shared = match self.by_key.get_key_value(key) {
+            Some((_, old)) if *old == deadline_ms => return,
+            Some((shared, old)) => {
+                let shared = shared.clone();
+                self.by_time.remove(&(*old, shared.clone()));
+                shared
+            }
+            None => {
+                self.key_bytes += key.len() as u64;
+                key.into()
+            }
+        };
+        self.by_key.insert(shared.clone(), deadline_ms);
+        self.by_time.insert((deadline_ms, shared));
+    }
+
+    fn clear(&mut self) {
+        *self = Deadlines::default();
+    }
+}
+
+/// What is left to do when a step has finished.
+#[derive(Debug)]
+struct Pending {
+    /// Set iff the step may change the key's deadline: what looks at it must wait.
+    unsettled_key: Option<Vec<u8>>,
+    work: Work,
+    context: Context,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// The reply passes as it is, and no deadline changes.
+    Pass,
+    /// A single command.
+    One(After),
+    /// CONCORD.EXEC: the original, and each command's plan with the number of its replies.
+    Exec(Vec<u8>, Vec<(After, usize)>),
+    /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
+    Flush,
+    /// Finished at once, behind others that have not: its completion waits its turn.
+    Finished(Completion),
+}
+
+/// An operation that waits for the outcome of an earlier one on the same key.
+#[derive(Debug)]
+struct Stalled {
+    context: Context,
+    class: Class,
+    command: Vec<u8>,
+}
+
+/// An [`Engine`] made of a [`Backend`] and the deadlines of its keys.
+///
+/// Commands are pipelined to a backend that answers later. Only one whose plan needs the deadline
+/// of a key waits while an unfinished step may change that deadline, and all later ones wait
+/// behind it, so that effects keep the order of submission (trap T10).
+#[derive(Debug)]
+pub struct Shimmed<B> {
+    backend: B,
+    deadlines: Deadlines,
+    /// Steps that the backend has not finished, in order.
+    pending: VecDeque<Pending>,
+    /// Keys of pending steps that may change their deadline, with the number of these steps.
+    unsettled: HashMap<Vec<u8>, u32, FxBuildHasher>,
+    /// Pending steps that clear all deadlines.
+    flushes_pending: u32,
+    stalled: VecDeque<Stalled>,
+}
+
+impl<B: Backend> Shimmed<B> {
+    /// An engine over `backend`, which holds no keys.
+    #[must_use]
+    pub fn new(backend: B) -> Shimmed<B> {
+        Shimmed {
+            backend,
+            deadlines: Deadlines::default(),
+            pending: VecDeque::new(),
+            unsettled: HashMap::default(),
+            flushes_pending: 0,
+            stalled: VecDeque::new(),
+        }
+    }
+
+    /// The backend: a driver moves its bytes.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The backend: a driver moves its bytes. After bytes were received, call [`Engine::poll`]
+    /// until it returns `None`; that may submit further steps.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// Whether `command`'s plan needs a deadline that an unfinished step may still change.
+    fn must_wait(&self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
+        if self.unsettled.is_empty() && self.flushes_pending == 0 {
+            return false;
+        }
+        if class == Class::Read && !crate::plan::reads_deadline(name) {
+            return false;
+        }
+        let Some(key) = subject_key(name, command) else { return false };
+        self.flushes_pending > 0 || self.unsettled.contains_key(key)
+    }
+
+    /// Plans and submits one operation whose key is settled.
+    fn start(
+        &mut self,
+        context: &Context,
+        class: Class,
+        name: &UpperName,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        if class == Class::Read && !crate::plan::reads_deadline(name) {
+            let step = step_of(class, command.key(), core::slice::from_ref(command));
+            return self.submit_step(context, &step, None, Work::Pass, reply);
+        }
+        if name.is(b"FLUSHALL") || name.is(b"FLUSHDB") {
+            let step = step_of(class, None, core::slice::from_ref(command));
+            return self.submit_step(context, &step, None, Work::Flush, reply);
+        }
+        if name.is(EXEC_COMMAND) {
+            return self.start_exec(context, class, command, reply);
+        }
+        if name.is(EXPIRE_COMMAND) {
+            return self.start_expire(context, class, command, reply);
+        }
+        let key = command.key();
+        let (delete_first, deadline_ms) = self.delete_due(context, class, key);
+        let plan = plan_command(context, class, name, command, deadline_ms);
+        let inner: Vec<Command<'_>>;
+        let commands: &[Command<'_>] = match &plan.inner {
+            None => core::slice::from_ref(command),
+            Some(buffers) => {
+                inner = buffers.iter().filter_map(|b| Command::parse(b).ok()).collect();
+                &inner
+            }
+        };
+        let step =
+            Step { class, key, delete_first, commands, want_exists: plan.want_exists, deadline_ms };
+        match plan.after {
+            After::Pass => self.submit_step(context, &step, None, Work::Pass, reply),
+            after => {
+                let unsettled_key = key.filter(|_| after.touches_deadline());
+                self.submit_step(context, &step, unsettled_key, Work::One(after), reply)
+            }
+        }
+    }
+
+    /// Whether this write has to delete its key first, as it is due; the deadline that remains.
+    fn delete_due(
+        &mut self,
+        context: &Context,
+        class: Class,
+        key: Option<&[u8]>,
+    ) -> (bool, Option<u64>) {
+        let Some(key) = key else { return (false, None) };
+        match self.deadlines.of(key) {
+            Some(at) if at <= context.now_ms && class == Class::Write => {
+                self.deadlines.change(key, TtlChange::Clear);
+                (true, None)
+            }
+            deadline_ms => (false, deadline_ms),
+        }
+    }
+
+    /// CONCORD.EXPIRE key deadline_ms.
+    fn start_expire(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let mut args = command.args().skip(1);
+        let key = args.next().filter(|_| class == Class::Write && command.argc() == 3);
+        let deadline_ms = args.next().and_then(resp::number).and_then(|ms| u64::try_from(ms).ok());
+        let (Some(key), Some(deadline_ms)) = (key, deadline_ms) else {
+            return self.refuse(context, class, b"ERR CONCORD.EXPIRE: malformed", reply);
+        };
+        let delete_first =
+            self.deadlines.of(key) == Some(deadline_ms) && deadline_ms <= context.now_ms;
+        if delete_first {
+            self.deadlines.change(key, TtlChange::Clear);
+        }
+        let mut step = step_of(class, Some(key), &[]);
+        step.delete_first = delete_first;
+        let answer = if delete_first { b":1\r\n" } else { b":0\r\n" };
+        let work = Work::One(After::Answer(answer.to_vec()));
+        self.submit_step(context, &step, None, work, reply)
+    }
+
+    /// An error for the client; the backend still records the position of a write.
+    fn refuse(
+        &mut self,
+        context: &Context,
+        class: Class,
+        text: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let mut error = Vec::new();
+        resp::error(&mut error, text);
+        let work = Work::One(After::Answer(error));
+        self.submit_step(context, &step_of(class, None, &[]), None, work, reply)
+    }
+
+    /// CONCORD.EXEC: one step of all commands, each write that might remove the key followed by an
+    /// EXISTS, so that the outcome of each is known when all have run.
+    fn start_exec(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let key = subject_key(&UpperName::of(EXEC_COMMAND), command);
+        let due = key.and_then(|key| self.deadlines.of(key)).filter(|at| *at <= context.now_ms);
+        let is_due = due.is_some() && class == Class::Write;
+        let deadline_ms = key.filter(|_| !is_due).and_then(|key| self.deadlines.of(key));
+        let exec = match Exec::plan(context, class, command, key, deadline_ms) {
+            Ok(exec) => exec,
+            Err(text) => return self.refuse(context, class, text, reply),
+        };
+        let (delete_first, deadline_ms) = self.delete_due(context, class, key);
+        let commands: Vec<Command<'_>> =
+            exec.inner.iter().filter_map(|b| Command::parse(b).ok()).collect();
+        let mut step = step_of(class, key, &commands);
+        step.delete_first = delete_first;
+        step.deadline_ms = deadline_ms;
+        let work = Work::Exec(command.bytes().to_vec(), exec.parts);
+        self.submit_step(context, &step, key, work, reply)
+    }
+
+    fn submit_step(
+        &mut self,
+        context: &Context,
+        step: &Step<'_>,
+        unsettled_key: Option<&[u8]>,
+        mut work: Work,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let start = reply.len();
+        match self.backend.submit(context, step, reply) {
+            Submitted::Done(outcome) => {
+                if !matches!(work, Work::Pass) {
+                    self.settle(context, unsettled_key, &mut work, &outcome, reply, start);
+                }
+                Progress::Done
+            }
+            Submitted::Pending => {
+                if let Some(key) = unsettled_key {
+                    *self.unsettled.entry_ref(key).or_insert(0) += 1;
+                }
+                self.flushes_pending += u32::from(matches!(work, Work::Flush));
+                let unsettled_key = unsettled_key.map(<[u8]>::to_vec);
+                self.pending.push_back(Pending { unsettled_key, work, context: *context });
+                Progress::Pending
+            }
+        }
+    }
+
+    /// Changes deadlines and the reply (`reply[start..]`) by what the step's outcome was.
+    /// Returns the effect to replicate.
+    fn settle(
+        &mut self,
+        context: &Context,
+        key: Option<&[u8]>,
+        work: &mut Work,
+        outcome: &Outcome,
+        reply: &mut Vec<u8>,
+        start: usize,
+    ) -> Option<Vec<u8>> {
+        let single_effect = outcome.effects.first().map(|effect| effect.command.clone());
+        match work {
+            Work::Pass | Work::Finished(_) => return single_effect,
+            Work::Flush => {
+                if !reply[start..].starts_with(b"-") {
+                    self.deadlines.clear();
+                }
+            }
+            Work::One(after) => {
+                let deadline_ms = key.and_then(|key| self.deadlines.of(key));
+                let settled = after.settle(context, deadline_ms, &reply[start..], outcome.exists);
+                apply(&mut self.deadlines, key, &settled, outcome.ttl);
+                settled.write(reply, start);
+            }
+            Work::Exec(original, parts) => {
+                self.settle_exec(context, key, parts, reply, start);
+                return exec_effect(original, parts, &outcome.effects);
+            }
+        }
+        single_effect
+    }
+
+    fn settle_exec(
+        &mut self,
+        context: &Context,
+        key: Option<&[u8]>,
+        parts: &[(After, usize)],
+        reply: &mut Vec<u8>,
+        start: usize,
+    ) {
+        let raw = reply.split_off(start);
+        let mut rest = &raw[..];
+        resp::array(reply, parts.len());
+        for (after, count) in parts {
+            let mut length = 0;
+            for _ in 0..*count {
+                let Some(next) = resp::value_length(&rest[length..]) else {
+                    // The backend refused the whole with one error.
+                    reply.truncate(start);
+                    reply.extend_from_slice(&raw);
+                    return;
+                };
+                length += next;
+            }
+            let (own, behind) = rest.split_at(length);
+            rest = behind;
+            let at = reply.len();
+            reply.extend_from_slice(own);
+            let deadline_ms = key.and_then(|key| self.deadlines.of(key));
+            let settled = after.settle(context, deadline_ms, own, None);
+            apply(&mut self.deadlines, key, &settled, TtlChange::Keep);
+            settled.write(reply, at);
+        }
+    }
+
+    /// Completes the oldest pending step.
+    fn complete(&mut self, done: BackendDone) -> Option<Completion> {
+        let mut entry = self.pending.pop_front()?;
+        self.flushes_pending -= u32::from(matches!(entry.work, Work::Flush));
+        if let Some(key) = &entry.unsettled_key
+            && let Some(count) = self.unsettled.get_mut(key.as_slice())
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.unsettled.remove(key.as_slice());
+            }
+        }
+        let mut reply = done.reply;
+        let key = entry.unsettled_key.as_deref();
+        let effect =
+            self.settle(&entry.context, key, &mut entry.work, &done.outcome, &mut reply, 0);
+        Some(Completion { reply, effect })
+    }
+
+    /// Submits what waited, as far as nothing unfinished is in its way.
+    fn drain_stalled(&mut self) {
+        while let Some(front) = self.stalled.front() {
+            let Ok(command) = Command::parse(&front.command) else {
+                self.stalled.pop_front();
+                continue;
+            };
+            let name = UpperName::of(command.name());
+            if self.must_wait(front.class, &name, &command) {
+                return;
+            }
+            let Some(next) = self.stalled.pop_front() else { return };
+            let Ok(command) = Command::parse(&next.command) else { continue };
+            let mut reply = Vec::new();
+            if self.start(&next.context, next.class, &name, &command, &mut reply) == Progress::Done
+            {
+                let work = Work::Finished(Completion { reply, effect: None });
+                let unsettled_key = None;
+                self.pending.push_back(Pending { unsettled_key, work, context: next.context });
+            }
+        }
+    }
+}
+
+/// Commands that cannot be part of a CONCORD.EXEC: those without a key that write, scripts (what
+/// they do to the deadline is told for the whole step only), and the shim's own.
+const NOT_IN_EXEC: [&[u8]; 7] =
+    [b"FLUSHALL", b"FLUSHDB", EXEC_COMMAND, EXPIRE_COMMAND, b"EVAL", b"EVALSHA", b"FCALL"];
+
+/// The key of a command, or that of the first command inside a CONCORD.EXEC.
+fn subject_key<'a>(name: &UpperName, command: &Command<'a>) -> Option<&'a [u8]> {
+    if command.key().is_some() || !name.is(EXEC_COMMAND) {
+        return command.key();
+    }
+    command.args().skip(1).find_map(|arg| Command::parse(arg).ok().and_then(|c| c.key()))
+}
+
+fn step_of<'a>(class: Class, key: Option<&'a [u8]>, commands: &'a [Command<'a>]) -> Step<'a> {
+    Step { class, key, delete_first: false, commands, want_exists: false, deadline_ms: None }
+}
+
+fn apply(deadlines: &mut Deadlines, key: Option<&[u8]>, settled: &Settled, by_script: TtlChange) {
+    if let Some(key) = key {
+        deadlines.change(key, settled.change);
+        deadlines.change(key, by_script);
+    }
+}
+
+/// A CONCORD.EXEC with the replaced commands, if any was.
+fn exec_effect(original: &[u8], parts: &[(After, usize)], effects: &[Effect]) -> Option<Vec<u8>> {
+    if effects.is_empty() {
+        return None;
+    }
+    let original = Command::parse(original).ok()?;
+    let mut args: Vec<&[u8]> = original.args().collect();
+    for effect in effects {
+        let mut before = 0;
+        let part = parts.iter().position(|(_, count)| {
+            before += count;
+            effect.index < before
+        })?;
+        *args.get_mut(part + 1)? = &effect.command;
+    }
+    Some(CommandBuf::new().encode(original.key_index(), args).to_vec())
+}
+
+/// The plan of a CONCORD.EXEC.
+struct Exec {
+    inner: Vec<Vec<u8>>,
+    parts: Vec<(After, usize)>,
+}
+
+impl Exec {
+    fn plan(
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        key: Option<&[u8]>,
+        deadline_ms: Option<u64>,
+    ) -> Result<Exec, &'static [u8]> {
+        let mut exec = Exec { inner: Vec::new(), parts: Vec::new() };
+        let mut probe = vec![];
+        if let Some(key) = key {
+            probe = CommandBuf::new().encode(1, [&b"EXISTS"[..], key]).to_vec();
+        }
+        // Whether the deadline is still `deadline_ms` when this command runs is known until the
+        // first that may change it.
+        let mut known = true;
+        for (index, arg) in command.args().enumerate().skip(1) {
+            if index == usize::from(command.key_index()) {
+                continue;
+            }
+            let part = Command::parse(arg).map_err(|_| &b"ERR CONCORD.EXEC: malformed"[..])?;
+            let name = UpperName::of(part.name());
+            if NOT_IN_EXEC.contains(&name.bytes()) {
+                return Err(b"ERR this command is not supported inside MULTI");
+            }
+            if part.key().is_some_and(|own| Some(own) != key) {
+                return Err(b"ERR all commands of a transaction must have the same key");
+            }
+            // Once it may have changed, plan for a key that may have any deadline.
+            let deadline_ms = if known { deadline_ms } else { Some(u64::MAX) };
+            let plan: Plan = plan_command(context, class, &name, &part, deadline_ms);
+            if !known && plan.needs_known_deadline {
+                let text = b"ERR a condition with a time in the past is not supported here";
+                let mut error = Vec::new();
+                resp::error(&mut error, text);
+                exec.parts.push((After::Answer(error), 0));
+                continue;
+            }
+            let mut after = plan.after;
+            let mut inner = plan.inner.unwrap_or_else(|| vec![arg.to_vec()]);
+            if after == After::MayRemove {
+                inner.push(probe.clone());
+                after = After::Probed;
+            }
+            known &= !after.changes_deadline();
+            exec.parts.push((after, inner.len()));
+            exec.inner.extend(inner);
+        }
+        Ok(exec)
+    }
+}
+
+impl<B: Backend> Engine for Shimmed<B> {
+    fn submit(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let name = UpperName::of(command.name());
+        if !self.stalled.is_empty() || self.must_wait(class, &name, command) {
+            let command = command.bytes().to_vec();
+            self.stalled.push_back(Stalled { context: *context, class, command });
+            return Progress::Pending;
+        }
+        self.start(context, class, &name, command, reply)
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.drain_stalled();
+        if let Some(Pending { work: Work::Finished(completion), .. }) = self.pending.front_mut() {
+            let completion = core::mem::take(completion);
+            self.pending.pop_front();
+            return Some(completion);
+        }
+        let done = self.backend.poll()?;
+        let completion = self.complete(done);
+        self.drain_stalled();
+        completion
+    }
+
+    fn next_expiry_ms(&self) -> Option<u64> {
+        self.deadlines.by_time.first().map(|(deadline_ms, _)| *deadline_ms)
+    }
+
+    fn due(&self, now_ms: u64, limit: usize, out: &mut Vec<(Vec<u8>, u64)>) {
+        let due = self.deadlines.by_time.iter().take_while(|(at, _)| *at <= now_ms);
+        out.extend(due.take(limit).map(|(at, key)| (key.to_vec(), *at)));
+    }
+
+    fn lost(&self) -> bool {
+        self.backend.lost()
+    }
+
+    fn keys(&self) -> u64 {
+        self.backend.keys()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        // About 64 bytes for each place of a key, in the map and in the order by time.
+        let per_key = self.deadlines.by_time.len() as u64 * 128;
+        self.backend.memory_bytes() + self.deadlines.key_bytes + per_key
+    }
+
+    fn digest(&self) -> Option<u64> {
+        let data = self.backend.digest()?;
+        let sum = |sum: u64, (at, key): &(u64, Arc<[u8]>)| sum.wrapping_add(hash64(*at, key));
+        Some(self.deadlines.by_time.iter().fold(data, sum))
+    }
+}
+
+#[cfg(test)]
+#[path = "ttl_tests.rs"]
+mod tests;

@@ -1,0 +1,454 @@
+//! Times to live: the decisions of the shim, and that a backend that answers late changes none.
+
+use super::*;
+use crate::Memory;
+use crate::table::CommandTable;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use concord_core::rng::Rng;
+
+/// A backend that executes at once and answers when it is told to.
+struct Late {
+    memory: Memory,
+    unanswered: VecDeque<BackendDone>,
+    answerable: usize,
+    /// (key, had commands, delete_first) of each step.
+    steps: Vec<(Option<Vec<u8>>, usize, bool)>,
+}
+
+impl Late {
+    fn new() -> Late {
+        let memory = Memory::new(0);
+        Late { memory, unanswered: VecDeque::new(), answerable: 0, steps: Vec::new() }
+    }
+}
+
+impl Backend for Late {
+    fn submit(&mut self, context: &Context, step: &Step<'_>, _: &mut Vec<u8>) -> Submitted {
+        let mut reply = Vec::new();
+        let submitted = self.memory.submit(context, step, &mut reply);
+        let Submitted::Done(outcome) = submitted else { panic!("memory answers at once") };
+        self.steps.push((step.key.map(<[u8]>::to_vec), step.commands.len(), step.delete_first));
+        self.unanswered.push_back(BackendDone { reply, outcome });
+        Submitted::Pending
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        self.answerable = self.answerable.checked_sub(1)?;
+        self.unanswered.pop_front()
+    }
+
+    fn lost(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> u64 {
+        self.memory.keys()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory.memory_bytes()
+    }
+
+    fn digest(&self) -> Option<u64> {
+        self.memory.digest()
+    }
+}
+
+fn encode(line: &str) -> Vec<u8> {
+    let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    let keyless = matches!(args[0], b"FLUSHALL" | b"DBSIZE" | b"SCAN" | b"RANDOMKEY");
+    CommandBuf::new().encode(u8::from(args.len() > 1 && !keyless), args).to_vec()
+}
+
+fn encode_exec(lines: &[&str]) -> Vec<u8> {
+    let parts: Vec<Vec<u8>> = lines.iter().map(|line| encode(line)).collect();
+    let all = [EXEC_COMMAND].into_iter().chain(parts.iter().map(Vec::as_slice));
+    CommandBuf::new().encode(0, all).to_vec()
+}
+
+fn class_of(line: &str) -> Class {
+    let name = line.split(' ').next().unwrap();
+    CommandTable::memory().class_of(name.as_bytes()).unwrap_or(Class::Write)
+}
+
+fn context(now_ms: u64) -> Context {
+    Context { now_ms, entropy: now_ms, ..Context::default() }
+}
+
+struct Rig(Shimmed<Memory>);
+
+impl Rig {
+    fn new() -> Rig {
+        Rig(Shimmed::new(Memory::new(0)))
+    }
+
+    fn submit(&mut self, now_ms: u64, class: Class, bytes: &[u8]) -> String {
+        let mut reply = Vec::new();
+        let command = Command::parse(bytes).unwrap();
+        assert_eq!(self.0.submit(&context(now_ms), class, &command, &mut reply), Progress::Done);
+        String::from_utf8(reply).unwrap().replace("\r\n", " ").trim().to_string()
+    }
+
+    fn call(&mut self, now_ms: u64, line: &str) -> String {
+        self.submit(now_ms, class_of(line), &encode(line))
+    }
+
+    /// Executes and compares, one line each: `now_ms command => reply`.
+    fn script(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (request, expected) = line.split_once(" => ").unwrap();
+            let (now_ms, command) = request.split_once(' ').unwrap();
+            assert_eq!(self.call(now_ms.parse().unwrap(), command), expected, "{line}");
+        }
+    }
+}
+
+#[test]
+fn t12_a_due_key_stays_visible_to_reads_until_the_numbered_delete() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1000 SET k v PX 500 => +OK
+         1000 PTTL k => :500
+         1600 GET k => $1 v
+         1600 TTL k => :0
+         1600 EXISTS k => :1
+         1600 CONCORD.EXPIRE k 1499 => :0
+         1600 GET k => $1 v
+         1499 CONCORD.EXPIRE k 1500 => :0
+         1500 CONCORD.EXPIRE k 1500 => :1
+         1500 GET k => $-1
+         1500 CONCORD.EXPIRE k 1500 => :0
+         1500 PTTL k => :-2",
+    );
+    assert_eq!(rig.0.next_expiry_ms(), None);
+}
+
+#[test]
+fn a_write_on_a_due_key_deletes_it_first() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1000 RPUSH k a b => :2
+         1000 PEXPIRE k 500 => :1
+         1499 RPUSH k c => :3
+         1500 RPUSH k d => :1
+         1500 TTL k => :-1
+         1500 PEXPIRE k 10 => :1
+         1510 PEXPIRE k 10 => :0
+         1510 EXISTS k => :0
+         1510 SET k v PX 5 => +OK
+         1515 SET k w XX => $-1
+         1515 EXISTS k => :0",
+    );
+}
+
+#[test]
+fn an_expiry_that_was_put_off_is_not_carried_out() {
+    let mut rig = Rig::new();
+    rig.script("1 SET k v PX 10 => +OK");
+    let mut due = Vec::new();
+    rig.0.due(11, 5, &mut due);
+    assert_eq!(due, [(b"k".to_vec(), 11)]);
+    rig.script(
+        "10 PEXPIRE k 100 => :1
+         12 CONCORD.EXPIRE k 11 => :0
+         12 PTTL k => :98",
+    );
+}
+
+#[test]
+fn a_key_that_its_last_element_leaves_loses_its_deadline() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1 RPUSH k a => :1
+         1 EXPIRE k 100 => :1
+         1 LPOP k => $1 a
+         1 RPUSH k b => :1
+         1 TTL k => :-1
+         1 EXPIRE k 100 => :1
+         1 DEL k => :1
+         1 SET k v => +OK
+         1 TTL k => :-1",
+    );
+    assert_eq!(rig.0.next_expiry_ms(), None);
+}
+
+#[test]
+fn what_replaces_a_value_clears_its_deadline_and_what_changes_it_does_not() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1 SET k 1 EX 100 => +OK
+         1 INCR k => :2
+         1 TTL k => :100
+         1 SET k 5 KEEPTTL => +OK
+         1 TTL k => :100
+         1 SET k 5 NX => $-1
+         1 TTL k => :100
+         1 SET k 6 XX GET EX 50 => $1 5
+         1 TTL k => :50
+         1 CAS k 6 7 => :1
+         1 TTL k => :50
+         1 GETSET k 8 => $1 7
+         1 TTL k => :-1
+         1 SET k 9 IFEQ 8 EX 10 => +OK
+         1 SET k 0 IFEQ 8 EX 99 => $-1
+         1 TTL k => :10
+         1 SET k 0 IFEQ 8 GET => $1 9
+         1 TTL k => :10
+         1 GETEX k PERSIST => $1 9
+         1 TTL k => :-1
+         1 GETEX k PX 700 => $1 9
+         1 PTTL k => :700
+         1 PERSIST k => :1
+         1 PERSIST k => :0
+         1 CAD k 9 => :1",
+    );
+}
+
+#[test]
+fn conditions_of_expire_are_those_of_redis() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1 SET k v => +OK
+         1 EXPIRE k 10 XX => :0
+         1 EXPIRE k 10 GT => :0
+         1 EXPIRE k 10 LT => :1
+         1 EXPIRE k 20 NX => :0
+         1 EXPIRE k 5 GT => :0
+         1 EXPIRE k 20 GT => :1
+         1 EXPIRE k -1 GT => :0
+         1 EXPIRE k -1 NX => :0
+         1 EXPIRE k -1 LT => :1
+         1 EXISTS k => :0
+         1 EXPIRE k 10 => :0",
+    );
+}
+
+#[test]
+fn a_write_submitted_as_a_read_is_refused() {
+    let mut rig = Rig::new();
+    rig.script("1 SET k v => +OK");
+    for line in ["SET k w", "DEL k", "EXPIRE k 10", "PERSIST k", "GETEX k EX 5", "FLUSHALL"] {
+        assert!(rig.submit(1, Class::Read, &encode(line)).starts_with("-ERR"), "{line}");
+    }
+    let exec = encode_exec(&["GET k", "EXPIRE k 10", "DEL k"]);
+    let reply = rig.submit(1, Class::Read, &exec);
+    assert_eq!(reply.matches("-ERR").count(), 2, "{reply}");
+    rig.script("1 TTL k => :-1");
+}
+
+#[test]
+fn what_would_put_a_time_to_live_into_a_server_is_refused() {
+    let mut rig = Rig::new();
+    for line in ["RESTORE k 5 x", "HEXPIRE k 5 FIELDS 1 f", "HSETEX k EX 5 FIELDS 1 f v"] {
+        assert!(rig.call(1, line).contains("supported"), "{line}");
+    }
+}
+
+#[test]
+fn a_transaction_sees_its_own_deadlines() {
+    let mut rig = Rig::new();
+    rig.script("1 SET k old PX 5 => +OK");
+    let lines = ["GET k", "SET k v EX 9", "TTL k", "PERSIST k", "TTL k", "EXPIRE k 7 NX"];
+    let reply = rig.submit(6, Class::Write, &encode_exec(&lines));
+    assert_eq!(reply, "*6 $-1 +OK :9 :1 :-1 :1");
+    let reply =
+        rig.submit(6, Class::Write, &encode_exec(&["DEL k", "RPUSH k a", "TTL k", "INCR k"]));
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    assert_eq!(reply, alloc::format!("*4 :1 :1 :-1 {wrong}"));
+    let other = rig.submit(6, Class::Write, &encode_exec(&["GET k", "GET other"]));
+    assert_eq!(other, "-ERR all commands of a transaction must have the same key");
+    assert!(rig.submit(6, Class::Write, &encode_exec(&["FLUSHALL"])).starts_with("-ERR"));
+    let torn = CommandBuf::new().encode(0, [EXEC_COMMAND, &b"torn"[..]]).to_vec();
+    assert_eq!(rig.submit(6, Class::Write, &torn), "-ERR CONCORD.EXEC: malformed");
+}
+
+#[test]
+fn the_digest_covers_deadlines_and_not_the_order_of_keys() {
+    let (mut a, mut b) = (Rig::new(), Rig::new());
+    a.script("1 SET x 1 => +OK\n1 SET y 2 EX 5 => +OK");
+    b.script("1 SET y 2 => +OK\n1 SET x 1 => +OK");
+    assert_ne!(a.0.digest(), b.0.digest());
+    b.script("1 EXPIRE y 5 => :1");
+    assert_eq!(a.0.digest(), b.0.digest());
+}
+
+#[test]
+fn every_write_reaches_the_backend_even_if_nothing_is_to_be_done() {
+    let mut shim = Shimmed::new(Late::new());
+    let lines = ["CONCORD.EXPIRE k 5", "SET k v EX 0", "SET k v BAD", "EXPIRE k", "SETEX k"];
+    for line in lines {
+        let bytes = encode(line);
+        let command = Command::parse(&bytes).unwrap();
+        let progress = shim.submit(&context(9), Class::Write, &command, &mut Vec::new());
+        assert_eq!(progress, Progress::Pending);
+    }
+    assert_eq!(shim.backend().steps.len(), lines.len());
+    assert!(shim.backend().steps.iter().all(|(_, commands, delete)| *commands == 0 && !delete));
+}
+
+#[test]
+fn commands_without_deadlines_are_pipelined_and_only_what_needs_one_waits() {
+    let mut shim = Shimmed::new(Late::new());
+    let submit = |shim: &mut Shimmed<Late>, line: &str| {
+        let bytes = encode(line);
+        let command = Command::parse(&bytes).unwrap();
+        shim.submit(&context(1), class_of(line), &command, &mut Vec::new());
+        shim.backend().steps.len()
+    };
+    for (at, line) in
+        ["SET a 1", "INCR a", "GET a", "SET b 1 EX 5", "SET c 1 EX 5"].iter().enumerate()
+    {
+        assert_eq!(submit(&mut shim, line), at + 1, "{line}");
+    }
+    assert_eq!(submit(&mut shim, "GET b"), 6, "a read does not need the deadline");
+    assert_eq!(submit(&mut shim, "DEL b"), 6, "a write does");
+    assert_eq!(submit(&mut shim, "SET d 1"), 6, "order is kept");
+    shim.backend_mut().answerable = 4;
+    let replies: Vec<Vec<u8>> = core::iter::from_fn(|| shim.poll()).map(|c| c.reply).collect();
+    assert_eq!(replies.len(), 4);
+    assert_eq!(shim.backend().steps.len(), 8);
+}
+
+/// A random operation at `time`, an expiry first if one is due.
+fn random_operation(rng: &mut Rng, time: u64, now: &Shimmed<Memory>) -> (Vec<u8>, Class) {
+    const LINES: [&str; 24] = [
+        "SET {} 1",
+        "SET {} 2 PX 30",
+        "SET {} 3 NX PX 9",
+        "SET {} 4 XX GET PX 20",
+        "GET {}",
+        "INCR {}",
+        "DEL {}",
+        "RPUSH {} a",
+        "LPOP {}",
+        "PEXPIRE {} 15",
+        "PEXPIRE {} 40 GT",
+        "PTTL {}",
+        "PERSIST {}",
+        "GETDEL {}",
+        "GETEX {} PX 12",
+        "GETSET {} x",
+        "EXISTS {}",
+        "PEXPIRE {} -1 NX",
+        "SET {} 5 KEEPTTL",
+        "PEXPIRETIME {}",
+        "FLUSHALL",
+        "DBSIZE",
+        "SADD {} a b",
+        "SPOP {}",
+    ];
+    let mut due = Vec::new();
+    now.due(time, 1, &mut due);
+    if let Some((key, at)) = due.pop() {
+        let key = String::from_utf8(key).unwrap();
+        return (encode(&alloc::format!("CONCORD.EXPIRE {key} {at}")), Class::Write);
+    }
+    if time.is_multiple_of(9) {
+        let lines = ["SET x 1 PX 3", "TTL x", "DEL x", "SADD x y", "PEXPIRE x 7", "SPOP x"];
+        return (encode_exec(&lines[time as usize % 6..]), Class::Write);
+    }
+    let line = LINES[rng.below(LINES.len() as u64) as usize];
+    let line = line.replace("{}", ["x", "y", "z"][rng.below(3) as usize]);
+    (encode(&line), class_of(&line))
+}
+
+/// Random commands at one engine that answers at once and one that answers late: the same
+/// replies in the same order, and the same state.
+#[test]
+fn t10_late_answers_change_no_decision() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let mut now = Shimmed::new(Memory::new(0));
+        let mut late = Shimmed::new(Late::new());
+        let (mut expected, mut got) = (Vec::new(), Vec::new());
+        for time in 0..200 {
+            let (bytes, class) = random_operation(&mut rng, time, &now);
+            let command = Command::parse(&bytes).unwrap();
+            let mut reply = Vec::new();
+            now.submit(&context(time), class, &command, &mut reply);
+            expected.push(reply);
+            late.submit(&context(time), class, &command, &mut Vec::new());
+            if rng.chance(1, 3) {
+                late.backend_mut().answerable += rng.below(4) as usize;
+            }
+            got.extend(core::iter::from_fn(|| late.poll()).map(|c| c.reply));
+            // What is left over is for completions to come, not for those of later calls.
+            late.backend_mut().answerable = 0;
+        }
+        for _ in 0..1000 {
+            late.backend_mut().answerable = 1;
+            got.extend(late.poll().map(|c| c.reply));
+        }
+        assert_eq!(got.len(), expected.len(), "seed {seed}");
+        for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let (got, expected) = (String::from_utf8_lossy(got), String::from_utf8_lossy(expected));
+            assert_eq!(got, expected, "seed {seed}, operation {at}");
+        }
+        assert_eq!(late.digest(), now.digest(), "seed {seed}");
+        assert!(late.unsettled.is_empty() && late.flushes_pending == 0);
+    }
+}
+
+#[test]
+fn an_effect_replaces_its_command_in_a_transaction() {
+    let original = encode_exec(&["SET k v EX 5", "SPOP s", "GET k"]);
+    let parts = [(After::Pass, 1), (After::Probed, 2), (After::Pass, 1)];
+    let effects = [Effect { index: 1, command: encode("SREM s m") }];
+    let replaced = exec_effect(&original, &parts, &effects).unwrap();
+    assert_eq!(replaced, encode_exec(&["SET k v EX 5", "SREM s m", "GET k"]));
+    assert_eq!(exec_effect(&original, &parts, &[]), None);
+    assert_eq!(exec_effect(&original, &parts, &[Effect { index: 9, ..effects[0].clone() }]), None);
+}
+
+/// Answers each EVAL with the next change of the deadline, and notes the one it was told.
+struct Scripts {
+    changes: VecDeque<TtlChange>,
+    told: Vec<Option<u64>>,
+}
+
+impl Backend for Scripts {
+    fn submit(&mut self, _: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
+        self.told.push(step.deadline_ms);
+        reply.extend_from_slice(resp::OK);
+        let ttl = self.changes.pop_front().unwrap_or_default();
+        let exists = step.want_exists.then_some(true);
+        Submitted::Done(Outcome { exists, ttl, effects: Vec::new() })
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        None
+    }
+
+    fn lost(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> u64 {
+        0
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn digest(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn a_script_is_told_the_deadline_and_may_change_it() {
+    let changes = [TtlChange::Set(50), TtlChange::Keep, TtlChange::Set(70), TtlChange::Clear];
+    let backend = Scripts { changes: changes.into(), told: Vec::new() };
+    let mut shim = Shimmed::new(backend);
+    let bytes = CommandBuf::new().encode(3, [&b"EVAL"[..], b"x", b"1", b"k"]).to_vec();
+    let command = Command::parse(&bytes).unwrap();
+    let mut left = Vec::new();
+    for _ in 0..changes.len() {
+        shim.submit(&context(1), Class::Write, &command, &mut Vec::new());
+        left.push(shim.next_expiry_ms());
+    }
+    assert_eq!(shim.backend().told, [None, Some(50), Some(50), Some(70)]);
+    assert_eq!(left, [Some(50), Some(50), Some(70), None]);
+}

@@ -1,0 +1,680 @@
+//! The Redis engine against a real redis-server (7.0 or newer must be installed).
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use concord_engine::{
+    Class, Command, CommandBuf, Completion, Context, Engine, Progress, RedisEngine, Shimmed,
+};
+
+const NOW_MS: u64 = 1_700_000_000_000;
+
+/// A redis-server of its own, ended when dropped.
+struct Server {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    fn start(extra: &[&str]) -> Server {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("concord-redis-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let child = Server::spawn(&dir, extra);
+        Server { child, dir }
+    }
+
+    fn spawn(dir: &PathBuf, extra: &[&str]) -> Child {
+        let child = Process::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            .args(["--enable-debug-command", "local", "--unixsocket"])
+            .arg(dir.join("s"))
+            .arg("--dir")
+            .arg(dir)
+            .args(extra)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server must be installed");
+        while UnixStream::connect(dir.join("s")).is_err() {
+            sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    fn restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = Server::spawn(&self.dir, &[]);
+    }
+
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.join("s")).unwrap()
+    }
+
+    /// What redis-cli prints for a command on a connection of its own.
+    fn cli(&self, args: &[&str]) -> String {
+        let output = Process::new("redis-cli")
+            .arg("-s")
+            .arg(self.dir.join("s"))
+            .args(args)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).trim_end().to_string()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// One replica's engine, its server, and a driver that blocks.
+struct Replica {
+    server: Server,
+    stream: UnixStream,
+    engine: Shimmed<RedisEngine>,
+    position: u64,
+    context: Context,
+}
+
+fn encode(args: &[&str]) -> Vec<u8> {
+    let name = args[0].to_ascii_uppercase();
+    let key_index = match name.as_str() {
+        "EVAL" | "EVAL_RO" => 3,
+        "OBJECT" => 2,
+        "DBSIZE" | "KEYS" | "SCAN" | "RANDOMKEY" | "FLUSHALL" | "FLUSHDB" | "COMMAND" | "EXEC" => 0,
+        _ if args.len() > 1 => 1,
+        _ => 0,
+    };
+    CommandBuf::new().encode(key_index, args.iter().map(|arg| arg.as_bytes())).to_vec()
+}
+
+impl Replica {
+    fn new(decide: bool) -> Replica {
+        let server = Server::start(&[]);
+        let context = Context { now_ms: NOW_MS, decide, ..Context::default() };
+        let engine = Shimmed::new(RedisEngine::new());
+        let mut replica =
+            Replica { stream: server.connect(), server, engine, position: 0, context };
+        replica.greet();
+        assert!(replica.redis().ready(), "{:?}", replica.redis().lost_reason());
+        replica
+    }
+
+    fn redis(&mut self) -> &mut RedisEngine {
+        self.engine.backend_mut()
+    }
+
+    fn greet(&mut self) {
+        self.redis().connected();
+        let until = |r: &mut Replica| r.redis().lost_reason().is_some() || r.redis().ready();
+        while !until(self) {
+            assert!(self.pump(), "the connection closed");
+        }
+    }
+
+    fn reconnect(&mut self) {
+        self.redis().disconnected();
+        self.stream = self.server.connect();
+        self.redis().connected();
+    }
+
+    fn send_all(&mut self) -> bool {
+        let output = self.redis().output().to_vec();
+        let ok = self.stream.write_all(&output).is_ok();
+        self.redis().sent(output.len());
+        ok
+    }
+
+    /// Sends all, receives something; false if the connection is closed.
+    fn pump(&mut self) -> bool {
+        let ok = self.send_all();
+        let mut bytes = [0; 1 << 16];
+        let count = self.stream.read(&mut bytes).unwrap_or(0);
+        self.redis().input(&bytes[..count]);
+        ok && count > 0
+    }
+
+    fn submit(&mut self, class: Class, command: &[u8]) -> Option<Completion> {
+        let mut context = self.context;
+        if class == Class::Write {
+            self.position += 1;
+            context.position = self.position;
+        }
+        let command = Command::parse(command).unwrap();
+        let mut reply = Vec::new();
+        let done = self.engine.submit(&context, class, &command, &mut reply) == Progress::Done;
+        done.then_some(Completion { reply, effect: None })
+    }
+
+    fn wait(&mut self) -> Completion {
+        loop {
+            if let Some(completion) = self.engine.poll() {
+                return completion;
+            }
+            let reason = self.redis().lost_reason().map(str::to_string);
+            assert_eq!(reason, None, "the engine is lost");
+            assert!(self.pump(), "the connection closed");
+        }
+    }
+
+    fn run(&mut self, class: Class, command: &[u8]) -> Completion {
+        let done = self.submit(class, command);
+        done.unwrap_or_else(|| self.wait())
+    }
+
+    fn write(&mut self, args: &[&str]) -> String {
+        String::from_utf8_lossy(&self.run(Class::Write, &encode(args)).reply).into()
+    }
+
+    fn read(&mut self, args: &[&str]) -> String {
+        String::from_utf8_lossy(&self.run(Class::Read, &encode(args)).reply).into()
+    }
+
+    fn applied(&self) -> String {
+        self.server.cli(&["-n", "1", "GET", "concord:applied"])
+    }
+}
+
+/// Executes at a head and, as a replica would, at a follower; both states must stay equal.
+struct Pair {
+    head: Replica,
+    follower: Replica,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair { head: Replica::new(true), follower: Replica::new(false) }
+    }
+
+    fn write(&mut self, args: &[&str]) -> String {
+        let command = encode(args);
+        let done = self.head.run(Class::Write, &command);
+        let replicated = done.effect.clone().unwrap_or(command);
+        // The follower gets clock and protocol with the record.
+        self.follower.context = Context { decide: false, ..self.head.context };
+        let follower = self.follower.run(Class::Write, &replicated);
+        if done.effect.is_none() {
+            assert_eq!(done.reply, follower.reply, "{args:?}");
+        }
+        let text = String::from_utf8_lossy(&done.reply).into();
+        self.assert_equal(args);
+        text
+    }
+
+    fn assert_equal(&mut self, after: &[&str]) {
+        assert_eq!(self.head.position, self.follower.position);
+        let digest = |server: &Server| server.cli(&["DEBUG", "DIGEST"]);
+        let head = digest(&self.head.server);
+        assert_eq!(head.len(), 40, "{head}");
+        assert_eq!(head, digest(&self.follower.server), "{after:?}");
+        assert_eq!(self.head.engine.next_expiry_ms(), self.follower.engine.next_expiry_ms());
+        // No time to live ever reaches a server (trap T12).
+        let keyspace = self.follower.server.cli(&["INFO", "keyspace"]);
+        assert_eq!(keyspace.matches("expires=").count(), keyspace.matches("expires=0").count());
+    }
+}
+
+#[test]
+fn writes_and_reads_in_order_with_the_applied_number_beside_the_data() {
+    let mut r = Replica::new(true);
+    assert_eq!(r.write(&["SET", "k", "v"]), "+OK\r\n");
+    assert_eq!(r.read(&["GET", "k"]), "$1\r\nv\r\n");
+    assert_eq!(r.write(&["LPUSH", "l", "a", "b"]), ":2\r\n");
+    assert_eq!(r.write(&["INCR", "l"]).split(' ').next(), Some("-WRONGTYPE"));
+    assert_eq!(r.applied(), "3", "a write that fails when it runs counts as applied");
+    // Pipelined: submitted all, completed in order.
+    for _ in 0..100 {
+        assert_eq!(r.submit(Class::Write, &encode(&["INCR", "n"])), None);
+        assert_eq!(r.submit(Class::Read, &encode(&["GET", "n"])), None);
+    }
+    for n in 1..=100 {
+        assert_eq!(r.wait().reply, format!(":{n}\r\n").into_bytes());
+        let shown = n.to_string();
+        assert_eq!(r.wait().reply, format!("${}\r\n{n}\r\n", shown.len()).into_bytes());
+    }
+    assert_eq!(r.applied(), "103");
+    assert!(r.redis().commands().unwrap().count() > 200);
+}
+
+#[test]
+fn what_the_server_refuses_at_queueing_gives_its_own_error() {
+    let mut r = Replica::new(true);
+    let args = "-ERR wrong number of arguments for 'append' command\r\n";
+    assert_eq!(r.write(&["APPEND", "k"]), args);
+    let unknown = "-ERR unknown command 'FOO', with args beginning with: 'k' 'v' \r\n";
+    assert_eq!(r.write(&["FOO", "k", "v"]), unknown);
+    assert_eq!(r.write(&["SET", "k", "1"]), "+OK\r\n");
+    assert_eq!(r.applied(), "3");
+    // An expired key goes even if the command behind is refused.
+    assert_eq!(r.write(&["SET", "k", "1", "PX", "5"]), "+OK\r\n");
+    r.context.now_ms += 6;
+    assert_eq!(r.read(&["GET", "k"]), "$1\r\n1\r\n");
+    assert_eq!(r.write(&["APPEND", "k"]), args);
+    assert_eq!(r.read(&["EXISTS", "k"]), ":0\r\n");
+    assert_eq!(r.engine.next_expiry_ms(), None);
+}
+
+#[test]
+fn clients_never_see_the_applied_number_and_flushall_keeps_it() {
+    let mut r = Replica::new(true);
+    r.write(&["SET", "k", "v"]);
+    assert_eq!(r.read(&["DBSIZE"]), ":1\r\n");
+    assert_eq!(r.read(&["KEYS", "*"]), "*1\r\n$1\r\nk\r\n");
+    assert_eq!(r.read(&["RANDOMKEY"]), "$1\r\nk\r\n");
+    assert!(r.read(&["SCAN", "0"]).ends_with("*1\r\n$1\r\nk\r\n"));
+    assert_eq!(r.read(&["GET", "concord:applied"]), "$-1\r\n");
+    assert_eq!(r.write(&["SET", "concord:applied", "77"]), "+OK\r\n");
+    assert_eq!(r.applied(), "2");
+    for flush in ["FLUSHALL", "FLUSHDB"] {
+        r.write(&["SET", "k", "v"]);
+        assert_eq!(r.write(&[flush]), "+OK\r\n");
+        assert_eq!(r.read(&["DBSIZE"]), ":0\r\n");
+        assert_eq!(r.applied(), r.position.to_string());
+    }
+    assert!(r.read(&["COMMAND", "COUNT"]).starts_with(':'));
+}
+
+#[test]
+fn what_would_part_the_replicas_is_refused() {
+    let mut r = Replica::new(true);
+    for line in [
+        "XREADGROUP GROUP g c STREAMS k >",
+        "XCLAIM k g c 0 1-1",
+        "XAUTOCLAIM k g c 0 0",
+        "BLPOP k 0",
+        "MOVE k 1",
+        "COPY k l DB 1",
+        "EXEC k",
+        "MULTI",
+        "SELECT 1",
+        "HELLO 3",
+        "SUBSCRIBE k",
+        "SHUTDOWN NOSAVE",
+        "EVALSHA 0123 1 k",
+        "FCALL f 1 k",
+        "RESTORE k 5 x",
+        "SPOP k 100000",
+        "DEBUG SLEEP 1",
+        "CONFIG SET maxmemory 1",
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let reply = r.write(&args);
+        assert!(reply.contains("supported"), "{line}: {reply}");
+    }
+    assert_eq!(r.applied(), "18", "a refused write counts as applied");
+    assert!(r.read(&["SET", "k", "v"]).contains("came as a read"));
+    assert!(r.read(&["XREAD", "BLOCK", "0", "STREAMS", "k", "0"]).contains("not supported"));
+    assert_eq!(r.read(&["XREAD", "STREAMS", "k", "0"]), "*-1\r\n");
+    assert_eq!(r.read(&["OBJECT", "ENCODING", "k"]), "$-1\r\n");
+    assert_eq!(r.read(&["GETRANGE", "k", "0", "-1"]), "$0\r\n\r\n");
+}
+
+#[test]
+fn random_draws_are_decided_once() {
+    let mut p = Pair::new();
+    let members: Vec<String> = (0..200).map(|n| format!("m{n}")).collect();
+    let mut sadd = vec!["SADD", "s"];
+    sadd.extend(members.iter().map(String::as_str));
+    assert_eq!(p.write(&sadd), ":200\r\n");
+    for _ in 0..20 {
+        assert!(p.write(&["SPOP", "s"]).starts_with("$"));
+        assert!(p.write(&["SPOP", "s", "5"]).starts_with("*5\r\n"));
+    }
+    p.head.context.resp3 = true;
+    assert!(p.write(&["SPOP", "s", "1000"]).starts_with("~80\r\n"));
+    assert_eq!(p.write(&["SPOP", "s"]), "_\r\n");
+    p.head.context.resp3 = false;
+    for _ in 0..300 {
+        assert!(p.write(&["XADD", "x", "MAXLEN", "~", "100", "*", "f", "v"]).starts_with('$'));
+    }
+    assert!(
+        p.write(&["XADD", "x", "99999999999999-*", "f", "v"]).ends_with("99999999999999-0\r\n")
+    );
+    assert_eq!(p.write(&["XADD", "none", "NOMKSTREAM", "*", "f", "v"]), "$-1\r\n");
+    assert!(p.write(&["XADD", "s2", "*"]).contains("wrong number"));
+    p.write(&["XTRIM", "x", "MAXLEN", "~", "10"]);
+}
+
+#[test]
+fn the_protocol_is_that_of_each_request() {
+    let mut r = Replica::new(true);
+    r.write(&["HSET", "h", "f", "v"]);
+    for n in 0..20 {
+        r.context.resp3 = n % 3 == 0;
+        assert_eq!(r.submit(Class::Read, &encode(&["HGETALL", "h"])), None);
+    }
+    for n in 0..20 {
+        let start: &[u8] = if n % 3 == 0 { b"%1\r\n" } else { b"*2\r\n" };
+        assert!(r.wait().reply.starts_with(start), "{n}");
+    }
+    r.context.resp3 = true;
+    assert_eq!(r.write(&["ZADD", "z", "INCR", "1.5", "m"]), ",1.5\r\n");
+    assert_eq!(r.read(&["GET", "none"]), "_\r\n");
+}
+
+#[test]
+fn a_killed_connection_is_replaced_and_nothing_is_done_twice() {
+    let mut r = Replica::new(true);
+    r.write(&["INCR", "n"]);
+    // Idle: nothing is lost, whatever waits is sent on the new connection.
+    r.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert!(!r.pump());
+    r.redis().disconnected();
+    assert_eq!(r.submit(Class::Write, &encode(&["INCR", "n"])), None);
+    assert_eq!(r.submit(Class::Read, &encode(&["GET", "n"])), None);
+    r.reconnect();
+    assert_eq!(r.wait().reply, b":2\r\n");
+    assert_eq!(r.wait().reply, b"$1\r\n2\r\n");
+    // A write that was applied while its reply is lost: the replica has to leave.
+    r.submit(Class::Write, &encode(&["INCR", "n"]));
+    r.send_all();
+    while r.server.cli(&["GET", "n"]) != "3" {
+        sleep(Duration::from_millis(1));
+    }
+    r.reconnect();
+    while r.redis().lost_reason().is_none() {
+        assert!(r.pump());
+    }
+    assert!(r.redis().lost_reason().unwrap().contains("reply was lost"));
+    assert!(r.engine.lost());
+    assert_eq!(r.server.cli(&["GET", "n"]), "3");
+}
+
+/// The server is stopped while a write sits in its socket, unread; the connection is dropped and a
+/// new one made. When the server goes on, it must not run the old connection's write after it
+/// answered what is applied.
+#[test]
+fn what_the_server_had_not_read_of_the_old_connection_runs_once() {
+    for _ in 0..5 {
+        let mut r = Replica::new(true);
+        r.write(&["INCR", "n"]);
+        let signal = |name: &str, r: &Replica| {
+            let pid = r.server.child.id().to_string();
+            assert!(Process::new("kill").args([name, &pid]).status().unwrap().success());
+        };
+        signal("-STOP", &r);
+        r.submit(Class::Write, &encode(&["INCR", "n"]));
+        r.send_all();
+        r.reconnect();
+        r.send_all();
+        signal("-CONT", &r);
+        while r.redis().lost_reason().is_none() {
+            if let Some(done) = r.engine.poll() {
+                assert_eq!(done.reply, b":2\r\n");
+                break;
+            }
+            assert!(r.pump());
+        }
+        assert_eq!(r.server.cli(&["GET", "n"]), "2");
+    }
+}
+
+#[test]
+fn a_restarted_server_is_lost_and_a_strange_one_is_refused() {
+    let mut r = Replica::new(true);
+    r.write(&["SET", "k", "v"]);
+    r.server.restart();
+    r.reconnect();
+    while r.redis().lost_reason().is_none() {
+        assert!(r.pump());
+    }
+    assert!(r.redis().lost_reason().unwrap().contains("restarted"));
+
+    let refused = |extra: &[&str], set: bool| {
+        let server = Server::start(extra);
+        if set {
+            server.cli(&["SET", "k", "v"]);
+        }
+        let engine = Shimmed::new(RedisEngine::new());
+        let stream = server.connect();
+        let context = Context::default();
+        let mut r = Replica { server, stream, engine, position: 0, context };
+        r.greet();
+        r.redis().lost_reason().unwrap().to_string()
+    };
+    let evicting = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    assert!(refused(&evicting, false).contains("maxmemory-policy must be noeviction"));
+    assert!(refused(&evicting[..2], false).contains("maxmemory must be 0"));
+    assert!(refused(&[], true).contains("start it empty"));
+}
+
+#[test]
+fn a_database_that_someone_emptied_is_noticed_at_the_next_connection() {
+    let mut r = Replica::new(true);
+    r.write(&["SET", "k", "v"]);
+    r.server.cli(&["FLUSHALL"]);
+    r.reconnect();
+    while r.redis().lost_reason().is_none() {
+        assert!(r.pump());
+    }
+    assert!(r.redis().lost_reason().unwrap().contains("applied position 0"));
+}
+
+/// redis-py's Lock (redis/lock.py, LUA_RELEASE_SCRIPT, LUA_EXTEND_SCRIPT, LUA_REACQUIRE_SCRIPT).
+const RELEASE: &str = "
+        local token = redis.call('get', KEYS[1])
+        if not token or token ~= ARGV[1] then
+            return 0
+        end
+        redis.call('del', KEYS[1])
+        return 1
+";
+const EXTEND: &str = "
+        local token = redis.call('get', KEYS[1])
+        if not token or token ~= ARGV[1] then
+            return 0
+        end
+        local expiration = redis.call('pttl', KEYS[1])
+        if not expiration then
+            expiration = 0
+        end
+        if expiration < 0 then
+            return 0
+        end
+
+        local newttl = ARGV[2]
+        if ARGV[3] == \"0\" then
+            newttl = ARGV[2] + expiration
+        end
+        redis.call('pexpire', KEYS[1], newttl)
+        return 1
+";
+const REACQUIRE: &str = "
+        local token = redis.call('get', KEYS[1])
+        if not token or token ~= ARGV[1] then
+            return 0
+        end
+        redis.call('pexpire', KEYS[1], ARGV[2])
+        return 1
+";
+
+#[test]
+fn the_lock_of_redis_py_works_with_its_times_to_live() {
+    let mut p = Pair::new();
+    assert_eq!(p.write(&["SET", "lock", "me", "NX", "PX", "1000"]), "+OK\r\n");
+    assert_eq!(p.write(&["SET", "lock", "you", "NX", "PX", "1000"]), "$-1\r\n");
+    assert_eq!(p.write(&["EVAL", EXTEND, "1", "lock", "you", "500", "0"]), ":0\r\n");
+    p.head.context.now_ms += 100;
+    assert_eq!(p.write(&["EVAL", EXTEND, "1", "lock", "me", "500", "0"]), ":1\r\n");
+    assert_eq!(p.head.engine.next_expiry_ms(), Some(NOW_MS + 1500));
+    assert_eq!(p.write(&["EVAL", REACQUIRE, "1", "lock", "me", "700"]), ":1\r\n");
+    assert_eq!(p.head.engine.next_expiry_ms(), Some(NOW_MS + 800));
+    assert_eq!(p.head.read(&["PTTL", "lock"]), ":700\r\n");
+    assert_eq!(p.write(&["EVAL", RELEASE, "1", "lock", "you"]), ":0\r\n");
+    assert_eq!(p.write(&["EVAL", RELEASE, "1", "lock", "me"]), ":1\r\n");
+    assert_eq!(p.head.engine.next_expiry_ms(), None);
+    assert_eq!(p.write(&["SET", "lock", "you", "NX", "PX", "5"]), "+OK\r\n");
+    p.head.context.now_ms += 5;
+    // It is due: the script finds no lock.
+    assert_eq!(p.write(&["EVAL", RELEASE, "1", "lock", "you"]), ":0\r\n");
+}
+
+#[test]
+fn scripts_answer_as_on_a_plain_server() {
+    let mut p = Pair::new();
+    let plain = Server::start(&[]);
+    let mut stream = plain.connect();
+    for resp3 in [false, true] {
+        p.head.context.resp3 = resp3;
+        if resp3 {
+            ask(&mut stream, &["HELLO", "3"]);
+        }
+        for script in [
+            "return 1",
+            "return",
+            "return nil",
+            "return false",
+            "return true",
+            "return 'x' -- a comment",
+            "return {1, 'two', {3, nil, 4}, false}",
+            "return {ok = 'fine'}",
+            "return {err = 'ERR my own'}",
+            "return redis.status_reply('s')",
+            "return redis.error_reply('MY error')",
+            "return 3.99",
+            "return ARGV",
+            "return #ARGV",
+            "return KEYS[1] .. ARGV[2]",
+            "return redis.sha1hex('')",
+            "return redis.call('SET', KEYS[1], 'v')",
+            "return redis.call('set', KEYS[1], 'v', 'nx')",
+            "return redis.call('SET', KEYS[1], 'w', 'XX', 'KEEPTTL')",
+            "return redis.call('SET', KEYS[1], 'x', 'GET')",
+            "return redis.call('APPEND', KEYS[1], 12)",
+            "return redis.call('APPEND', KEYS[1], 1.5)",
+            "return redis.call('GET', KEYS[1])",
+            "return redis.call('GET', 'none')",
+            "return redis.pcall('INCR', KEYS[1])",
+            "return {redis.call('EXISTS', KEYS[1]), redis.pcall('TTL', KEYS[1])}",
+            "return redis.call('DEL', KEYS[1])",
+            "return {redis.call('TTL', KEYS[1]), redis.call('PTTL', KEYS[1])}",
+            "return redis.call('EXPIRE', KEYS[1], 100)",
+            "return redis.call('SETEX', KEYS[1], 100, 'v')",
+            "return {redis.call('TTL', KEYS[1]), redis.call('PERSIST', KEYS[1])}",
+            "return {redis.call('PERSIST', KEYS[1]), redis.call('TTL', KEYS[1])}",
+            "return redis.call('SET', KEYS[1], 'v', 'EX', 100, 'NX')",
+            "return redis.call('SET', KEYS[1], 'v', 'PX', '100000')",
+            "return redis.call('TTL', KEYS[1])",
+            "return redis.call('EXPIRE', KEYS[1], 200, 'LT')",
+            "return redis.call('EXPIRE', KEYS[1], 200, 'GT')",
+            "return redis.pcall('EXPIRE', KEYS[1], 'x')",
+            "return redis.pcall('SET', KEYS[1], 'v', 'EX', 0)",
+            "return redis.pcall('SET', KEYS[1], 'v', 'EX')",
+            "return redis.pcall('SETEX', KEYS[1], 5)",
+            "return redis.pcall('GET')",
+            "return redis.call('EXPIRE', KEYS[1], -1)",
+            "return redis.call('EXISTS', KEYS[1])",
+            "return redis.call('RPUSH', KEYS[1], 'a', 'b', 'c')",
+            "local t = {} for i = 1, 3 do t[i] = redis.call('LPOP', KEYS[1]) end return t",
+            "return redis.call('HSET', KEYS[1], 'a', '1', 'b', '2')",
+            "return redis.call('HGETALL', KEYS[1])",
+            "return redis.call('HKEYS', KEYS[1])",
+            "return cjson.encode({1, 2})",
+            "return redis.call('DEL', KEYS[1])",
+            "#!lua flags=no-writes\nreturn redis.call('EXISTS', KEYS[1])",
+        ] {
+            let line = ["EVAL", script, "1", "k", "a", "b"];
+            let ours = p.write(&line);
+            assert_eq!(ours, ask(&mut stream, &line), "{script} (RESP3: {resp3})");
+        }
+        // Errors that are raised name the script's line; its digest differs from the plain one's.
+        for script in ["\nfoo()", "return redis.call('NONE')", "error('x')", "x =", "redis.call()"]
+        {
+            let line = ["EVAL", script, "1", "k"];
+            let (ours, theirs) = (p.write(&line), ask(&mut stream, &line));
+            let head = |text: &str| text.chars().take(24).collect::<String>();
+            assert_eq!(head(&ours), head(&theirs), "{script}: {ours}");
+        }
+    }
+    for wrong in [["EVAL", "return 1", "7", "k"], ["EVAL", "return 1", "x", "k"]] {
+        assert_eq!(p.write(&wrong), ask(&mut stream, &wrong));
+    }
+}
+
+/// The reply to a command on a connection that is not ours.
+fn ask(stream: &mut UnixStream, args: &[&str]) -> String {
+    let mut request = format!("*{}\r\n", args.len());
+    for arg in args {
+        request += &format!("${}\r\n{arg}\r\n", arg.len());
+    }
+    stream.write_all(request.as_bytes()).unwrap();
+    let (mut reply, mut scanner) = (Vec::new(), concord_engine::resp_scan::Scanner::new());
+    while scanner.scan(&reply).unwrap().is_none() {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        reply.extend_from_slice(&bytes[..count]);
+    }
+    String::from_utf8(reply).unwrap()
+}
+
+#[test]
+fn scripts_cannot_part_the_replicas() {
+    let mut p = Pair::new();
+    for script in [
+        "return redis.call('SPOP', KEYS[1])",
+        "return redis.call('srandmember', KEYS[1])",
+        "return redis.call('RANDOMKEY')",
+        "local call = redis.call return call('SCAN', 0)",
+        "return redis.call('XADD', KEYS[1], 'MAXLEN', '~', '5', '*', 'f', 'v')",
+        "return redis.call('EXPIRE', 'other', 10)",
+        "return redis.call('SET', 'other', 'v', ARGV[1], 10)",
+        "return redis.call('GETEX', KEYS[1], 'EX', 10)",
+        "return redis.call('SELECT', 1)",
+        "return redis.call('FLUSHALL')",
+    ] {
+        let reply = p.write(&["EVAL", script, "1", "k", "EX"]);
+        assert!(reply.contains("not supported in scripts"), "{script}: {reply}");
+    }
+    let now = "return redis.call('TIME')";
+    let time = p.write(&["EVAL", now, "1", "k"]);
+    assert_eq!(time, "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n");
+    // Hash tables that each server orders by a seed of its own.
+    let fill = "for i = 1, 600 do redis.call('SADD', KEYS[1], 'm' .. i) end";
+    p.write(&["EVAL", fill, "1", "s"]);
+    p.write(&["EVAL", "return redis.call('SMEMBERS', KEYS[1])", "1", "s"]);
+    let fill = "for i = 1, 600 do redis.call('HSET', KEYS[1], 'f' .. i, i) end";
+    p.write(&["EVAL", fill, "1", "h"]);
+    p.write(&["EVAL", "return redis.call('HGETALL', KEYS[1])", "1", "h"]);
+    p.write(&["EVAL", "return redis.call('HVALS', KEYS[1])", "1", "h"]);
+    let draws = "return math.random(1000000)";
+    p.write(&["EVAL", draws, "1", "k"]);
+    assert_eq!(
+        p.head.read(&["EVAL_RO", "return redis.call('SCARD', KEYS[1])", "1", "s"]),
+        ":600\r\n"
+    );
+    let reply = p.head.read(&["EVAL_RO", "return redis.call('EXPIRE', KEYS[1], 9)", "1", "s"]);
+    assert!(reply.contains("Write commands are not allowed"), "{reply}");
+    assert_eq!(p.head.engine.next_expiry_ms(), None);
+}
+
+#[test]
+fn a_key_that_a_script_replaces_loses_its_time_to_live() {
+    let mut p = Pair::new();
+    for script in [
+        "redis.call('SET', KEYS[1], 'w')",
+        "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'w')",
+        "redis.call('DEL', KEYS[1]) redis.call('LPUSH', KEYS[1], 'w')",
+        "redis.call('GETSET', KEYS[1], 'w')",
+        "redis.call('PERSIST', KEYS[1])",
+        "redis.call('GETDEL', KEYS[1])",
+        "redis.call('EXPIREAT', KEYS[1], 5)",
+    ] {
+        p.write(&["DEL", "k"]);
+        p.write(&["SET", "k", "v", "EX", "10"]);
+        p.write(&["EVAL", "redis.call('APPEND', KEYS[1], 'w')", "1", "k"]);
+        assert_eq!(p.head.engine.next_expiry_ms(), Some(NOW_MS + 10_000));
+        p.write(&["EVAL", script, "1", "k"]);
+        assert_eq!(p.head.engine.next_expiry_ms(), None, "{script}");
+    }
+}
