@@ -100,7 +100,8 @@ pub struct Controller {
     replicas: BTreeMap<u16, Replica>,
     switch: Option<Switch>,
     started_at: Option<Instant>,
-    ticked_at: Instant,
+    /// When it last took an input.
+    awake_at: Instant,
     next_tick: Instant,
     scratch: Vec<u8>,
     count: ControllerCounters,
@@ -127,15 +128,29 @@ impl Controller {
             replicas: BTreeMap::new(),
             switch: None,
             started_at: None,
-            ticked_at: Instant(0),
+            awake_at: Instant(0),
             next_tick: Instant(0),
             scratch: Vec::new(),
             count: ControllerCounters::default(),
         }
     }
 
+    /// A controller that was paused has not heard what arrived meanwhile: everybody gets another
+    /// chance before it calls them silent. Looked at with every input, since the first packet after
+    /// the pause comes before the first tick.
+    fn note_pause(&mut self, now: Now) {
+        if now.instant.since(self.awake_at) > self.setup.failure_ns / 2 {
+            for replica in self.replicas.values_mut() {
+                replica.heard_at = replica.heard_at.max(now.instant);
+            }
+            self.started_at = Some(now.instant);
+        }
+        self.awake_at = self.awake_at.max(now.instant);
+    }
+
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        self.note_pause(now);
         let message = match concord_wire::kind(bytes) {
             Ok(Kind::Control) => Control::parse(bytes),
             Ok(Kind::Harmonia | Kind::Link) => {
@@ -311,15 +326,7 @@ impl Controller {
         if now.instant < self.next_tick {
             return;
         }
-        // A controller that was paused has not heard what arrived meanwhile: everybody gets another
-        // chance before it calls them silent.
-        if now.instant.since(self.ticked_at) > self.setup.failure_ns / 2 {
-            for replica in self.replicas.values_mut() {
-                replica.heard_at = replica.heard_at.max(now.instant);
-            }
-            self.started_at = Some(now.instant);
-        }
-        self.ticked_at = now.instant;
+        self.note_pause(now);
         self.next_tick = now.instant.after(TICK_NS);
         self.reconsider(now);
         self.configure_switch(sink);

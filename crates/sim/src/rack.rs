@@ -79,7 +79,7 @@ pub struct Outcome {
 type Node = Replica<Shimmed<Memory>>;
 
 enum Role {
-    Controller(Controller),
+    Controller(Box<Controller>),
     Switch(Box<Agent>),
     Replica(Box<Node>),
     Client(Box<Process>),
@@ -159,7 +159,7 @@ impl<'a> Rack<'a> {
             rack.world.clock_offset_ns.push(offset);
             rack.slots.push(Slot { role: Role::Dead, paused_until: 0, wake_at: u64::MAX });
         }
-        rack.slots[CONTROLLER].role = Role::Controller(rack.controller());
+        rack.slots[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
         for replica in 0..plan.replicas {
             rack.start_replica(replica);
         }
@@ -255,11 +255,30 @@ impl<'a> Rack<'a> {
             let Some(event) = self.world.pop() else { return Some("nothing to do".into()) };
             events += 1;
             if self.world.now_ns > VIRTUAL_NS_MAX || events > EVENTS_MAX {
-                return Some(format!("no progress: {} of {} operations", self.ended(), self.begun));
+                return Some(self.stuck());
             }
             self.step(event);
         }
         None
+    }
+
+    /// Where everybody stands, for the engineer who has to find out why.
+    fn stuck(&self) -> String {
+        let mut text = format!("no progress: {} of {} operations", self.ended(), self.begun);
+        for (node, slot) in self.slots.iter().enumerate() {
+            let now = self.world.clock(node);
+            text += "\n";
+            text += &match &slot.role {
+                Role::Controller(c) => format!("{:?}", c.state()),
+                Role::Switch(s) => format!("{:?}", s.status()),
+                Role::Replica(r) => format!("{:?}\n{:?}", r.status(now), r.counters()),
+                Role::Client(p) => {
+                    format!("{} unanswered, {:?}", p.client.unanswered(), p.client.counters())
+                }
+                Role::Dead => "dead".into(),
+            };
+        }
+        text
     }
 
     fn ended(&self) -> usize {

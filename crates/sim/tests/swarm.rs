@@ -49,3 +49,9 @@ fn one_seed_replays() {
         assert_eq!(a.totals, b.totals);
     }
 }
+
+/// docs/bugs.md, 1: the first packet after a pause made the controller call everybody else silent.
+#[test]
+fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
+    assert_eq!(run(&Plan::draw(3221)).violation, None);
+}
