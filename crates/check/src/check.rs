@@ -12,8 +12,12 @@ use crate::model::{Moment, PREDICTED_ERRORS};
 use crate::plan::{Op, Plan};
 use crate::report::{GaveUp, Report, Verdict, Violation};
 use crate::search::{Budget, Outcome, Search};
+use crate::start::{Tries, latest_start, until};
 use crate::{History, HistoryError, Operation, Reply};
 
+/// Configurations that a search visits without getting further before a proof is tried, and after.
+const STALL_BEFORE_PROOF: usize = 1 << 16;
+const STALL_MAX: usize = 1 << 20;
 /// Violations that are minimised; further ones are reported as found.
 const MINIMISED_MAX: usize = 3;
 
@@ -120,27 +124,34 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
         time_max: options.time_max,
     };
     let mut answer = Answer { configurations: 0, violation: None, gave_up: None };
-    let gave_up = |why: &str, ordered, operations| {
-        Some(GaveUp { key: key.to_vec(), why: why.to_owned(), ordered, operations })
-    };
-    let ops = split.ops(key);
-    let count = ops.len();
-    let plan = match Plan::new(ops) {
+    let gave_up =
+        |why: &str, suspect| Some(GaveUp { key: key.to_vec(), why: why.to_owned(), suspect });
+    let plan = match Plan::new(split.ops(key)) {
         Ok(plan) => plan,
-        Err(why) => return Answer { gave_up: gave_up(why, 0, count), ..answer },
+        Err(why) => return Answer { gave_up: gave_up(why, None), ..answer },
     };
     let mut search = Search::new(&plan, budget);
-    let outcome = search.run();
+    let mut outcome = search.run(STALL_BEFORE_PROOF);
+    if outcome == Outcome::Stuck {
+        // Likely a violation, and most are proven by the last operations alone.
+        let end_ns = plan.done[search.furthest_prefix()].until_ns;
+        let near = until(&split.ops(key), end_ns);
+        if latest_start(&near, &mut Tries::new()).is_some() {
+            outcome = Outcome::Violation;
+        } else {
+            outcome = search.run(STALL_MAX);
+        }
+    }
+    if outcome == Outcome::Stuck {
+        outcome = search.run_thoroughly();
+    }
     answer.configurations = search.configs();
+    let furthest = || Some(Violation::new(key, &plan, &search.furthest(), operations));
     match outcome {
         Outcome::Linearizable => {}
-        Outcome::GaveUp(why) => {
-            answer.gave_up = gave_up(why, search.furthest_prefix(), plan.done.len());
-        }
-        Outcome::Violation => {
-            let found = search.furthest();
-            answer.violation = Some(Violation::new(key, &plan, &found, operations));
-        }
+        Outcome::Stuck => answer.gave_up = gave_up("effort", furthest()),
+        Outcome::GaveUp(why) => answer.gave_up = gave_up(why, furthest()),
+        Outcome::Violation => answer.violation = furthest(),
     }
     answer
 }

@@ -46,12 +46,12 @@ pub(crate) enum Command {
     Del,
     /// FLUSHALL, FLUSHDB, as this key sees it.
     Flush,
-    /// CAS key expected value: 1 and set as SET does, or 0.
+    /// CAS key expected value: 1 and set (the time to live stays), 0, or -1 if there is no key.
     Cas {
         expected: Bytes,
         value: Bytes,
     },
-    /// CAD key expected: 1 and deleted, or 0.
+    /// CAD key expected: 1 and deleted, 0, or -1 if there is no key.
     Cad(Bytes),
     /// EXPIRE, PEXPIRE, in ms.
     Expire(i64),

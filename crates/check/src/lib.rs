@@ -67,6 +67,7 @@ mod record;
 mod report;
 mod search;
 mod seen;
+mod start;
 
 pub use check::{Options, check, check_file};
 pub use history::{History, HistoryError, Operation, Reply};

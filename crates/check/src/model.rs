@@ -264,11 +264,12 @@ fn string_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
             },
         },
         Command::Cas { expected, value } if equals(expected) => {
-            want.check(&Got::Int(1)).and_then(|()| State::with(Value::Str(value.clone()), None))
+            want.check(&Got::Int(1)).and_then(|()| state.put(Value::Str(value.clone())))
         }
         Command::Cad(expected) if equals(expected) => {
             want.check(&Got::Int(1)).and_then(|()| State::gone())
         }
+        _ if old.is_none() => want.same(&Got::Int(-1)),
         _ => want.same(&Got::Int(0)),
     })
 }
@@ -439,10 +440,9 @@ pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
         Command::Set { get: false, .. } | Command::Pop { .. } | Command::GetDel => {
             *reply == Reply::Nil
         }
+        Command::Cas { .. } | Command::Cad(_) => *reply != Reply::Int(1),
         Command::SetNx(_)
         | Command::Del
-        | Command::Cas { .. }
-        | Command::Cad(_)
         | Command::Expire(_)
         | Command::Persist
         | Command::Sadd(_)

@@ -170,7 +170,8 @@ impl<'h> Plan<'h> {
 }
 
 impl Op<'_> {
-    fn has_lifetime(&self) -> bool {
+    /// Whether it may set a time to live.
+    pub(crate) fn has_lifetime(&self) -> bool {
         match &self.command {
             Command::Set { ttl: Ttl::Set(_), .. } => true,
             Command::Expire(ttl_ms) => *ttl_ms > 0,

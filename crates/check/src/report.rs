@@ -63,17 +63,15 @@ pub struct Stuck {
 }
 
 /// A key whose search gave up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct GaveUp {
     /// The key.
     #[serde(with = "json_bytes")]
     pub key: Vec<u8>,
     /// What ran out.
     pub why: String,
-    /// How far it came: an order was found for the first so many operations to return...
-    pub ordered: usize,
-    /// ... of so many.
-    pub operations: usize,
+    /// Where the search was stuck: a violation that is not proven.
+    pub suspect: Option<Violation>,
 }
 
 /// What was found, for people (`Display`) and for programs ([`Report::to_json`]).
@@ -207,15 +205,11 @@ impl fmt::Display for Report {
             self.elapsed_ms
         )?;
         for violation in &self.violations {
-            write!(f, "\n{violation}")?;
+            write!(f, "\nkey {}: no order. {violation}", Shown(&violation.key))?;
         }
         for gave_up in &self.gave_up {
-            let GaveUp { key, why, ordered, operations } = gave_up;
-            writeln!(
-                f,
-                "\nkey {}: gave up, out of {why}, with an order for {ordered} of {operations}",
-                Shown(key)
-            )?;
+            writeln!(f, "\nkey {}: gave up, out of {}.", Shown(&gave_up.key), gave_up.why)?;
+            gave_up.suspect.iter().try_for_each(|suspect| write!(f, "{suspect}"))?;
         }
         Ok(())
     }
@@ -225,19 +219,16 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "key {}: {} of {} completed operations can be put in order, no more \
-             ({} of unknown outcome may come in anywhere). Times in ms.",
-            Shown(&self.key),
-            self.ordered,
-            self.operations,
-            self.unknown
+            "The longest order found has {} of {} completed operations; {} of unknown outcome \
+             could come in anywhere. Times in ms.",
+            self.ordered, self.operations, self.unknown
         )?;
         if !self.last_ordered.is_empty() {
             writeln!(f, "  the last of the longest order:")?;
             self.last_ordered.iter().try_for_each(|op| writeln!(f, "    {op}"))?;
         }
         writeln!(f, "  then the key is: {}", self.state)?;
-        writeln!(f, "  but one of these must be next:")?;
+        writeln!(f, "  and none of those that may be next can be:")?;
         for stuck in self.stuck.iter().take(LIST_SHOWN) {
             writeln!(f, "    {}  (a store would answer {})", stuck.operation, stuck.model)?;
         }

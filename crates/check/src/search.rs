@@ -44,9 +44,8 @@ const DEEPER_BEFORE: usize = 128;
 const EFFORT_WINDOW: usize = 64;
 /// From this many open operations on, the next step is as many as there are.
 const EFFORT_STEPS: u16 = 4;
-/// Configurations that a pass visits without getting further: at first, and at most if limited.
+/// Configurations that a pass with limits visits without getting further, at first.
 const STALL_MIN: usize = 1 << 14;
-const STALL_LIMIT: usize = 1 << 20;
 
 /// Where the search of one key stops.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +62,8 @@ pub(crate) enum Outcome {
     Linearizable,
     /// Every order was ruled out.
     Violation,
+    /// Not found with limited effort, not ruled out.
+    Stuck,
     /// Out of budget.
     GaveUp(&'static str),
 }
@@ -255,8 +256,9 @@ pub(crate) struct Search<'p, 'h> {
     /// A limit kept the pass from a choice: that it found no order proves nothing.
     cut_off: bool,
     furthest: u32,
-    furthest_count: usize,
+    /// Its prefix, and how many operations it has beyond that.
     furthest_prefix: usize,
+    furthest_beyond: u32,
     row: Vec<u64>,
     links: Vec<Link>,
     link_open: Vec<u64>,
@@ -289,8 +291,8 @@ impl<'p, 'h> Search<'p, 'h> {
             stall_max: STALL_MIN,
             cut_off: false,
             furthest: NONE,
-            furthest_count: 0,
             furthest_prefix: 0,
+            furthest_beyond: 0,
             row: vec![0; 1 + plan.pending_words + plan.open_words],
             links: Vec::new(),
             link_open: Vec::new(),
@@ -300,25 +302,20 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// Searches until there is an answer. The first passes are stingy with open operations and
-    /// stop when they get no further: they find an order of nearly every history that has one,
-    /// where a generous search would patch up one wrong guess with the next. What they do not find
-    /// decides nothing; the last pass has no limit but the budget.
-    pub(crate) fn run(&mut self) -> Outcome {
+    /// Searches as long as more effort where it is stuck may help. Such passes are stingy with
+    /// open operations and stop when they get no further: they find an order of nearly every
+    /// history that has one, where a generous search would patch up one wrong guess with the next.
+    /// What they do not find decides nothing. `stall_limit`: configurations that a pass may visit
+    /// without getting further, at last.
+    pub(crate) fn run(&mut self, stall_limit: usize) -> Outcome {
         if self.plan.done.is_empty() {
             return Outcome::Linearizable;
         }
         let mut stuck_at = usize::MAX;
         loop {
             let outcome = self.pass();
-            let unlimited = self.stall_max == usize::MAX;
-            match outcome {
-                Outcome::Violation if !self.cut_off => return outcome,
-                Outcome::Violation if unlimited => {
-                    return Outcome::GaveUp("open operations in a row");
-                }
-                Outcome::Violation => {}
-                Outcome::Linearizable | Outcome::GaveUp(_) => return outcome,
+            if outcome != Outcome::Violation || !self.cut_off {
+                return outcome;
             }
             let at = self.furthest_prefix;
             let allowed = self.effort[at];
@@ -327,13 +324,25 @@ impl<'p, 'h> Search<'p, 'h> {
                 for effort in &mut self.effort[at.saturating_sub(DEEPER_BEFORE)..=at] {
                     *effort = more.max(*effort);
                 }
-            } else if self.stall_max < STALL_LIMIT {
+            } else if self.stall_max < stall_limit {
                 self.stall_max *= 4;
             } else {
-                self.effort.fill(u16::MAX);
-                self.stall_max = usize::MAX;
+                return Outcome::Stuck;
             }
             stuck_at = at;
+        }
+    }
+
+    /// Searches with no limit but the budget.
+    pub(crate) fn run_thoroughly(&mut self) -> Outcome {
+        if self.plan.done.is_empty() {
+            return Outcome::Linearizable;
+        }
+        self.effort.fill(u16::MAX);
+        self.stall_max = usize::MAX;
+        match self.pass() {
+            Outcome::Violation if self.cut_off => Outcome::GaveUp("open operations in a row"),
+            outcome => outcome,
         }
     }
 
@@ -344,7 +353,7 @@ impl<'p, 'h> Search<'p, 'h> {
         self.detours.clear();
         self.detour_open.clear();
         self.cut_off = false;
-        (self.furthest, self.furthest_count, self.furthest_prefix) = (NONE, 0, 0);
+        (self.furthest, self.furthest_prefix, self.furthest_beyond) = (NONE, 0, 0);
         self.row.fill(0);
         self.row[0] = u64::from(MISSING);
         let row = std::mem::take(&mut self.row);
@@ -494,9 +503,8 @@ impl<'p, 'h> Search<'p, 'h> {
         let beyond = count_bits(&row[1..base]);
         self.row = row;
         let config = inserted?;
-        self.furthest_prefix = self.furthest_prefix.max(prefix);
-        if prefix + beyond as usize > self.furthest_count {
-            self.furthest_count = prefix + beyond as usize;
+        if (prefix, beyond) > (self.furthest_prefix, self.furthest_beyond) {
+            (self.furthest_prefix, self.furthest_beyond) = (prefix, beyond);
             self.furthest = config;
         }
         Some(config)
@@ -681,7 +689,7 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// How many completed operations, by return, the search ever got past.
+    /// How many completed operations, by return, the last pass got past.
     pub(crate) fn furthest_prefix(&self) -> usize {
         self.furthest_prefix
     }

@@ -60,8 +60,11 @@ fn measure(name: &str, class: Option<Class>, is_chained: bool) {
         clock += 1_000;
         let now = Now { instant: Instant(clock), unix_ms: 0 };
         while client.unanswered() < OUT && submitted < OPS {
-            let class =
-                class.unwrap_or(if submitted % 2 == 0 { Class::Read } else { Class::Write });
+            let class = class.unwrap_or(if submitted.is_multiple_of(2) {
+                Class::Read
+            } else {
+                Class::Write
+            });
             let after = last.filter(|_| is_chained && class == Class::Write);
             let (flags, obj_id) = (Flags::default(), ObjectId(submitted as u32));
             let request = Request { class, obj_id, flags, after, command: &[7; 40] };

@@ -1,2 +1,66 @@
-//! The `concord` command.
-fn main() {}
+//! The `concord` command. Read [`cli`] for what it can do, [`rack`] for the file that describes a
+//! rack, [`up`] for how a whole rack is started.
+//!
+//! Every error is one line on standard error, and an exit status that is not 0.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod net;
+mod rack;
+mod roles;
+mod status;
+mod up;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use concord_check::Verdict;
+use concord_runtime::{Context, Error};
+
+use cli::{CheckArgs, Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match &Cli::parse().command {
+        Command::Up(args) => up::run(args),
+        Command::Switch(args) => roles::switch(args),
+        Command::Replica(args) => roles::replica(args),
+        Command::Gateway(args) => roles::gateway(args),
+        Command::Controller(args) => roles::controller(args),
+        Command::Status(args) => status::run(args),
+        Command::Explain(args) => status::explain(args),
+        Command::Check(args) => return check(args),
+    };
+    exit(done.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(done: Result<ExitCode, Error>) -> ExitCode {
+    done.unwrap_or_else(|e| {
+        eprintln!("concord: {e}");
+        ExitCode::FAILURE
+    })
+}
+
+/// `concord check`: 0 if linearizable, 1 if not, 2 if the search gave up.
+fn check(args: &CheckArgs) -> ExitCode {
+    exit(check_history(args))
+}
+
+fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
+    let name = args.file.display();
+    let file = File::open(&args.file).cannot(format!("read {name}"))?;
+    let options = concord_check::Options {
+        time_max: Some(Duration::from_secs(args.seconds)),
+        ..concord_check::Options::default()
+    };
+    let report = concord_check::check_file(BufReader::new(file), &options)
+        .map_err(|e| Error::new(format!("{name}: {e}")))?;
+    println!("{report}");
+    Ok(match report.verdict {
+        Verdict::Ok => ExitCode::SUCCESS,
+        Verdict::Violation => ExitCode::FAILURE,
+        Verdict::Unknown => ExitCode::from(2),
+    })
+}

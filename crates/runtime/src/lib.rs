@@ -1,1 +1,20 @@
-//! See ARCHITECTURE.md.
+//! The only crate with system calls: UDP with trains, TCP, disk, clocks, and the loops that run the
+//! machines of the other crates.
+//!
+//! Read [`driver::Driver`] first (the loop), then [`udp`] (trains) and [`roles`] (what each process
+//! of a rack does). The law: one thread per role; a machine gets one input at a time, with the
+//! clock sampled after the input was received (trap T1).
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod cpu_share;
+pub mod driver;
+pub mod error;
+pub mod http;
+pub mod poller;
+pub mod redis_server;
+pub mod roles;
+pub mod state_file;
+pub mod udp;
+
+pub use error::{Context, Error};

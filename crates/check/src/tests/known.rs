@@ -232,6 +232,18 @@ fn a_write_of_unknown_outcome_that_nobody_read_still_explains_what_it_did() {
 }
 
 #[test]
+fn a_value_that_can_be_made_up_in_two_ways_proves_neither_write() {
+    good(&[
+        op(1, 0, 1, "SET k 1", Ok),
+        open(2, 2, "APPEND k 2"),
+        open(3, 2, "SET k 12"),
+        op(1, 4, 5, "GET k", bulk("12")),
+        op(1, 6, 7, "SET k z", Ok),
+        op(1, 8, 9, "GET k", bulk("z2")),
+    ]);
+}
+
+#[test]
 fn an_error_is_predicted_or_means_that_nothing_was_done() {
     let wrong = || Error("WRONGTYPE Operation against".into());
     good(&[op(1, 0, 1, "LPUSH k a", Int(1)), op(1, 2, 3, "GET k", wrong())]);
@@ -254,6 +266,8 @@ fn compare_and_set_and_delete_see_the_value_that_is_there() {
     bad(&after("CAS k x b", Int(1), bulk("b")));
     bad(&after("CAS k a b", Int(0), bulk("a")));
     good(&after("CAD k a", Int(1), Nil));
+    good(&[op(1, 2, 3, "CAS k a b", Int(-1)), op(1, 4, 5, "CAD k a", Int(-1))]);
+    bad(&[op(1, 2, 3, "CAS k a b", Int(0))]);
     bad(&after("CAD k x", Int(1), Nil));
     good(&after("SET k b IFEQ a", Ok, bulk("b")));
     good(&after("SET k b IFEQ x", Nil, bulk("a")));

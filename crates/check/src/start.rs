@@ -1,0 +1,147 @@
+//! Cutting a history down to the part that has no order.
+//!
+//! To rule out every order of a long history with many open operations takes for ever; to rule out
+//! every order of its last few operations does not. Two cuts never turn a history that has an order
+//! into one that has none:
+//!
+//! - [`until`] a moment: what was called later goes; what had not returned by then may have taken
+//!   effect or not.
+//! - from a start on ([`latest_start`]): an operation that leaves a state known from its reply
+//!   alone, while no other completed write was under way. It stands for all that came before it,
+//!   open operations excepted.
+
+use std::time::{Duration, Instant};
+
+use crate::Reply;
+use crate::command::{Command, Condition, Ttl};
+use crate::plan::{Op, Plan};
+use crate::search::{Budget, Outcome, Search};
+
+/// Budget of one try.
+const TRY: Budget = Budget {
+    configs_max: 200_000,
+    memory_bytes_max: 1 << 28,
+    time_max: Some(Duration::from_millis(500)),
+};
+/// Most tries, and the longest that they take together.
+const TRIES_MAX: usize = 2_000;
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// How many starting points are tried.
+const STARTS_MAX: usize = 16;
+
+/// Tries that are left.
+pub(crate) struct Tries {
+    left: usize,
+    started: Instant,
+}
+
+impl Tries {
+    pub(crate) fn new() -> Tries {
+        Tries { left: TRIES_MAX, started: Instant::now() }
+    }
+
+    pub(crate) fn out(&self) -> bool {
+        self.left == 0 || self.started.elapsed() > TIME_MAX
+    }
+
+    /// Whether every order of `ops` was ruled out.
+    pub(crate) fn no_order(&mut self, ops: &[Op<'_>]) -> bool {
+        if self.out() {
+            return false;
+        }
+        self.left -= 1;
+        let Ok(plan) = Plan::new(ops.iter().cloned()) else { return false };
+        Search::new(&plan, TRY).run_thoroughly() == Outcome::Violation
+    }
+}
+
+/// Whether the operation may have changed anything.
+pub(crate) fn changes(op: &Op<'_>) -> bool {
+    !op.inert && !op.command.is_read()
+}
+
+/// What was called by `end_ns`, by call.
+pub(crate) fn until<'h>(ops: &[Op<'h>], end_ns: u64) -> Vec<Op<'h>> {
+    let mut kept: Vec<Op<'h>> = ops
+        .iter()
+        .filter(|op| op.moment.call_ns <= end_ns)
+        .map(|op| if op.moment.return_ns > end_ns { op.opened() } else { op.clone() })
+        .collect();
+    kept.sort_by_key(|op| (op.moment.call_ns, op.source));
+    kept
+}
+
+/// The operation that stands for `op` and all before it, if `op`'s reply alone says what it left.
+fn standing_for<'h>(op: &Op<'h>, lifetimes: bool) -> Option<Op<'h>> {
+    let value_of = |text: &[u8], ttl: Ttl| Command::Set {
+        value: text.into(),
+        condition: Condition::Always,
+        get: false,
+        ttl,
+    };
+    let command = match (&op.command, op.reply?) {
+        (Command::Flush, Reply::Ok)
+        | (Command::Del, Reply::Int(_))
+        | (Command::GetDel, Reply::Nil | Reply::Bulk(_))
+        | (Command::Pop { .. } | Command::Get, Reply::Nil)
+        | (Command::Exists | Command::Llen, Reply::Int(0)) => Command::Flush,
+        (Command::Set { value, get: false, ttl, .. }, Reply::Ok) if *ttl != Ttl::Keep => {
+            value_of(value, *ttl)
+        }
+        (Command::SetNx(value), Reply::Int(1))
+        | (Command::GetSet(value), Reply::Nil | Reply::Bulk(_)) => value_of(value, Ttl::Clear),
+        // The list was missing before.
+        (Command::Push { values, .. }, Reply::Int(length)) if *length == values.len() as i64 => {
+            return Some(op.clone());
+        }
+        (Command::IncrBy(_), Reply::Int(value)) if !lifetimes => {
+            value_of(value.to_string().as_bytes(), Ttl::Clear)
+        }
+        (Command::Get, Reply::Bulk(value)) if !lifetimes => value_of(value, Ttl::Clear),
+        _ => return None,
+    };
+    Some(Op::new(op.source, command, op.moment, Some(&Reply::Ok)))
+}
+
+/// The latest start from which on there is no order, and what there is from it on, by call. `ops`
+/// are by call.
+pub(crate) fn latest_start<'h>(ops: &[Op<'h>], tries: &mut Tries) -> Option<(u32, Vec<Op<'h>>)> {
+    let lifetimes = ops.iter().any(Op::has_lifetime);
+    let is_write = |op: &Op<'_>| op.reply.is_some() && changes(op);
+    // The call of the next completed write after each operation.
+    let mut next_write_ns = vec![u64::MAX; ops.len()];
+    let mut next_ns = u64::MAX;
+    for (index, op) in ops.iter().enumerate().rev() {
+        next_write_ns[index] = next_ns;
+        if is_write(op) {
+            next_ns = op.moment.call_ns;
+        }
+    }
+    let mut written_ns = None;
+    let mut starts = Vec::new();
+    for (op, next_ns) in ops.iter().zip(next_write_ns) {
+        let alone = written_ns < Some(op.moment.call_ns) && next_ns > op.moment.return_ns;
+        if alone {
+            starts.extend(standing_for(op, lifetimes));
+        }
+        if is_write(op) {
+            written_ns = written_ns.max(Some(op.moment.return_ns));
+        }
+    }
+    let mut back = 1;
+    for _ in 0..STARTS_MAX {
+        let start = starts.get(starts.len().checked_sub(back)?)?;
+        let later = |op: &&Op<'_>| {
+            op.source != start.source
+                && (op.reply.is_none() || op.moment.call_ns > start.moment.return_ns)
+        };
+        let mut rest = vec![start.clone()];
+        rest.extend(ops.iter().filter(later).cloned());
+        rest.sort_by_key(|op| (op.moment.call_ns, op.source));
+        if tries.no_order(&rest) {
+            return Some((start.source, rest));
+        }
+        back = if back < 4 { back + 1 } else { back * 2 };
+    }
+    None
+}

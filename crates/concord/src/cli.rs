@@ -1,0 +1,243 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX};
+
+/// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
+#[derive(Debug, Parser)]
+#[command(
+    name = "concord",
+    version,
+    about,
+    after_help = "\
+Start a rack on this machine:    concord up
+Use it:                          redis-cli -p 7379
+Look at it:                      concord status"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a whole rack on this machine and keep it until Ctrl-C
+    Up(UpArgs),
+    /// Run the switch of a rack
+    Switch(SwitchArgs),
+    /// Run one replica of a rack
+    Replica(RoleArgs),
+    /// Run one gateway of a rack, which Redis clients connect to
+    Gateway(RoleArgs),
+    /// Run the controller of a rack
+    Controller(ControllerArgs),
+    /// Show how a running rack is
+    Status(StatusArgs),
+    /// Show how one command went: which path it took, and why
+    Explain(ExplainArgs),
+    /// Check a recorded history for linearizability
+    Check(CheckArgs),
+}
+
+/// `concord up`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord up                                      three replicas, redis-cli -p 7379
+  concord up --replicas 5 --protocol primary-backup
+  concord up --accel none                         chain replication without the switch's help
+  concord up --gateways 2 --restart-gateways
+  concord up --fault-drop 10000                   the switch loses 1% of the packets
+  concord up --config my-rack.toml
+
+Nothing is on disk yet: the data is gone when the rack stops.")]
+pub struct UpArgs {
+    /// A TOML file with the same options, and perhaps where roles run; flags override it
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+    /// Number of replicas [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
+    pub replicas: Option<u16>,
+    /// How replicas replicate [default: chain]
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
+    /// Whether the switch helps [default: harmonia]
+    #[arg(long, value_enum)]
+    pub accel: Option<Accel>,
+    /// Where the data is [default: memory]
+    #[arg(long, value_enum)]
+    pub engine: Option<Engine>,
+    /// Where the first gateway serves Redis clients; the others take the ports above
+    /// [default: 127.0.0.1:7379]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Number of gateways [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(GATEWAYS_MAX)))]
+    pub gateways: Option<u16>,
+    /// Where the rack file, the logs and the controller's state go
+    #[arg(long, value_name = "DIR", default_value = "run")]
+    pub run_dir: PathBuf,
+    /// Start a gateway again when it dies
+    #[arg(long)]
+    pub restart_gateways: bool,
+    /// What clients must AUTH with
+    #[arg(long, value_name = "PASSWORD")]
+    pub requirepass: Option<String>,
+    /// Memory engine: the limit of the data at each replica, like 512mb; 0 for none
+    #[arg(long, value_name = "BYTES")]
+    pub maxmemory: Option<Bytes>,
+    /// Stages of the switch's dirty set [default: 3]
+    #[arg(long, value_name = "N")]
+    pub table_stages: Option<u8>,
+    /// Slots in each stage, a power of two [default: 65536]
+    #[arg(long, value_name = "N")]
+    pub table_slots: Option<u32>,
+    /// The switch loses so many of a million packets, on purpose
+    #[arg(long, value_name = "PER_MILLION")]
+    pub fault_drop: Option<u32>,
+    /// The switch sends so many of a million packets twice
+    #[arg(long, value_name = "PER_MILLION")]
+    pub fault_duplicate: Option<u32>,
+    /// The switch lets so many of a million packets be overtaken
+    #[arg(long, value_name = "PER_MILLION")]
+    pub fault_reorder: Option<u32>,
+    /// Share of a core that each replica may use, for benches (0.05 is a twentieth)
+    #[arg(long, value_name = "SHARE")]
+    pub cpu_share: Option<f64>,
+    /// The redis-server to start with --engine redis [default: redis-server]
+    #[arg(long, value_name = "PATH")]
+    pub redis_server: Option<String>,
+}
+
+/// What every role takes.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example, with the rack file that `concord up` writes to run/rack.toml, its addresses changed:
+  host-a$ concord controller --config rack.toml
+  host-b$ concord switch --config rack.toml
+  host-c$ concord replica --config rack.toml --node 1
+  host-d$ concord gateway --config rack.toml --node 1")]
+pub struct RoleArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: PathBuf,
+    /// Which one of the rack file; not needed where there is only one
+    #[arg(long, value_name = "N")]
+    pub node: Option<u16>,
+    /// End when standard input ends (for `concord up`)
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// `concord switch`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord switch --config rack.toml
+  concord switch --describe                     the stage table, SRAM and recirculations")]
+pub struct SwitchArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml", required_unless_present = "describe")]
+    pub config: Option<PathBuf>,
+    /// Print what the program takes of a real switch, and end
+    #[arg(long)]
+    pub describe: bool,
+    /// End when standard input ends (for `concord up`)
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// `concord controller`.
+#[derive(Args, Clone, Debug)]
+pub struct ControllerArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: PathBuf,
+    /// Begin anew with whoever registers: the data of the earlier members is given up
+    #[arg(long)]
+    pub fresh: bool,
+    /// End when standard input ends (for `concord up`)
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// `concord status`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord status
+  concord status --json | jq .fast_read_share")]
+pub struct StatusArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
+    pub config: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Rates are measured over so many ms
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub interval_ms: u64,
+}
+
+/// `concord explain`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  concord explain GET user:1")]
+pub struct ExplainArgs {
+    /// The rack file, for the gateway's address and password
+    #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
+    pub config: PathBuf,
+    /// The gateway to ask, instead of the rack file's first
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub gateway: Option<SocketAddr>,
+    /// The command; it is executed
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// `concord check`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  concord check history.jsonl
+
+Ends with 0 if the history is linearizable, 1 if not, 2 if the search ran out of its budget.")]
+pub struct CheckArgs {
+    /// The history, one JSON object a line
+    pub file: PathBuf,
+    /// Longest search, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub seconds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_mean_what_they_say() {
+        let line = "concord up --replicas 5 --protocol primary-backup --accel none --maxmemory 1gb";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Up(up) = cli.command else { panic!("up") };
+        assert_eq!(up.replicas, Some(5));
+        assert_eq!(up.protocol, Some(Protocol::PrimaryBackup));
+        assert_eq!(up.accel, Some(Accel::None));
+        assert_eq!(up.maxmemory, Some(Bytes(1 << 30)));
+        for bad in ["up --replicas 0", "up --listen 7379", "up --protocol ring", "switch"] {
+            assert!(Cli::try_parse_from(format!("concord {bad}").split(' ')).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The roles as processes: from the rack file to the runtime.
+
+use concord_control::ControllerConfig;
+use concord_core::Guards;
+use concord_runtime::Error;
+use concord_runtime::driver::DriverOptions;
+use concord_runtime::roles::controller::ControllerSetup;
+use concord_runtime::roles::gateway::GatewaySetup;
+use concord_runtime::roles::replica::{EngineSetup, ReplicaSetup};
+use concord_runtime::roles::switch::SwitchSetup;
+use concord_runtime::roles::{Place, controller, gateway, replica, switch};
+
+use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
+use crate::rack::{Accel, Engine, Protocol, Rack, Table, pick, wire};
+
+/// The controller and the switch are the only ones of their kind.
+const ONLY: u16 = 1;
+
+/// `concord controller`.
+///
+/// # Errors
+/// One line for a person.
+pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
+    let rack = Rack::read(&args.config)?;
+    let own = rack.controller()?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let place = Place { node: ONLY, addr: wire(own.addr), http: own.http, options };
+    let config = ControllerConfig {
+        replicas: rack.replica.iter().map(|r| r.node).collect(),
+        protocol: match rack.protocol {
+            Protocol::Chain => concord_wire::control::Protocol::Chain,
+            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
+        },
+        accelerated: rack.accel == Accel::Harmonia,
+        failure_ns: rack.failure_ns(),
+        fresh: args.fresh,
+        guards: Guards::ALL,
+    };
+    controller::run(&place, ControllerSetup { config, state: own.state.clone() })
+}
+
+/// `concord switch`.
+///
+/// # Errors
+/// One line for a person.
+pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
+    let rack = args.config.as_deref().map(Rack::read).transpose()?;
+    if args.describe {
+        let table = rack.map_or_else(Table::default, |rack| rack.table);
+        return describe(&table);
+    }
+    let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
+    let own = rack.switch()?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let place = Place { node: ONLY, addr: wire(own.addr), http: own.http, options };
+    let setup = SwitchSetup {
+        controller: wire(rack.controller()?.addr),
+        layout: rack.table.layout(),
+        faults: rack.faults.rates(),
+    };
+    switch::run(&place, &setup)
+}
+
+fn describe(table: &Table) -> Result<(), Error> {
+    let program = concord_switch::Harmonia::new(table.layout(), Guards::ALL)
+        .map_err(|e| Error::new(format!("table: {e}")))?;
+    print!("{}", program.describe());
+    Ok(())
+}
+
+/// `concord replica`.
+///
+/// # Errors
+/// One line for a person.
+pub fn replica(args: &RoleArgs) -> Result<(), Error> {
+    let rack = Rack::read(&args.config)?;
+    let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
+    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
+    let setup = ReplicaSetup {
+        controller: wire(rack.controller()?.addr),
+        lease_ns: rack.lease_ns(),
+        replies_via_switch: rack.replies_via_switch,
+        engine: match rack.engine {
+            Engine::Memory => EngineSetup::Memory { bytes_max: rack.maxmemory.0 },
+            Engine::Redis => EngineSetup::Redis {
+                program: rack.redis_server.clone(),
+                directory: own
+                    .directory
+                    .clone()
+                    .unwrap_or_else(|| std::path::PathBuf::from(format!("replica-{}", own.node))),
+            },
+        },
+    };
+    replica::run(&place, &setup)
+}
+
+/// `concord gateway`.
+///
+/// # Errors
+/// One line for a person.
+pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
+    let rack = Rack::read(&args.config)?;
+    let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
+    let setup = GatewaySetup {
+        switch: wire(rack.switch()?.addr),
+        listen: own.listen,
+        requirepass: rack.requirepass.clone(),
+        redis: rack.engine == Engine::Redis,
+    };
+    gateway::run(&place, &setup)
+}

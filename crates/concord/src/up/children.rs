@@ -1,0 +1,224 @@
+//! The processes of a rack. Each holds the read end of a pipe as its standard input: when `up`
+//! ends, however it ends, the pipe does, and so do they.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use concord_runtime::{Context, Error};
+
+use crate::rack::Rack;
+
+/// How long a role may take to end before it is killed.
+const STOP_MAX: Duration = Duration::from_secs(3);
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// A gateway is not started again sooner, so that one that cannot start does not spin.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// How much of a log's end is looked at for its last line, in bytes.
+const TAIL_BYTES: u64 = 4_096;
+
+/// One role's process.
+#[derive(Debug)]
+pub struct Role {
+    /// As `replica 2`.
+    pub name: String,
+    /// Where it listens for its peers.
+    pub udp: SocketAddrV4,
+    /// Where it serves its status.
+    pub http: Option<SocketAddr>,
+    /// What it prints.
+    pub log: PathBuf,
+    args: Vec<String>,
+    child: Child,
+    ended: bool,
+}
+
+impl Role {
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn is_gateway(&self) -> bool {
+        self.args.first().is_some_and(|role| role == "gateway")
+    }
+}
+
+/// All of them, in the order of their start.
+#[derive(Debug)]
+pub struct Children {
+    all: Vec<Role>,
+    run_dir: PathBuf,
+}
+
+impl Children {
+    /// Starts every role of `rack`, which is written in `file`.
+    ///
+    /// # Errors
+    /// If one cannot be started; those before it end.
+    pub fn start(rack: &Rack, file: &Path, run_dir: &Path) -> Result<Children, Error> {
+        let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf() };
+        let controller = rack.controller()?;
+        children.add("controller", None, &["--fresh"], file, controller.addr, controller.http)?;
+        let switch = rack.switch()?;
+        children.add("switch", None, &[], file, switch.addr, switch.http)?;
+        for replica in &rack.replica {
+            children.add("replica", Some(replica.node), &[], file, replica.addr, replica.http)?;
+        }
+        for gateway in &rack.gateway {
+            children.add("gateway", Some(gateway.node), &[], file, gateway.addr, gateway.http)?;
+        }
+        Ok(children)
+    }
+
+    fn add(
+        &mut self,
+        role: &str,
+        node: Option<u16>,
+        more: &[&str],
+        file: &Path,
+        udp: SocketAddrV4,
+        http: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let (mut name, mut stem) = (role.to_string(), role.to_string());
+        let file = file.display().to_string();
+        let mut args = vec![role.to_string(), "--supervised".to_string()];
+        args.extend(["--config".to_string(), file]);
+        args.extend(more.iter().map(|&arg| arg.to_string()));
+        if let Some(node) = node {
+            name = format!("{role} {node}");
+            stem = format!("{role}-{node}");
+            args.extend(["--node".to_string(), node.to_string()]);
+        }
+        let log = self.run_dir.join(format!("{stem}.log"));
+        let _ = std::fs::remove_file(&log);
+        let child = spawn(&args, &log)?;
+        self.all.push(Role { name, udp, http, log, args, child, ended: false });
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Role> {
+        self.all.iter()
+    }
+
+    /// How many are alive.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.all.iter().filter(|role| !role.ended).count()
+    }
+
+    /// Who ended since the last time: one line each.
+    pub fn reap(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for role in self.all.iter_mut().filter(|role| !role.ended) {
+            if let Ok(Some(status)) = role.child.try_wait() {
+                role.ended = true;
+                let last =
+                    last_line(&role.log).map_or_else(String::new, |line| format!(": {line}"));
+                let (name, pid, how) = (&role.name, role.pid(), how_it_ended(status));
+                lines.push(format!("{name} (pid {pid}) {how}{last}"));
+            }
+        }
+        lines
+    }
+
+    /// Starts the gateways that ended again; gives their names.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn restart_gateways(&mut self) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for role in self.all.iter_mut().filter(|role| role.ended && role.is_gateway()) {
+            std::thread::sleep(RESTART_PAUSE);
+            role.child = spawn(&role.args, &role.log)?;
+            role.ended = false;
+            names.push(format!("{} (pid {})", role.name, role.pid()));
+        }
+        Ok(names)
+    }
+
+    /// Writes `<name> <pid>` of each that is alive to the run directory's `pids`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_pids(&self) -> Result<(), Error> {
+        let path = self.run_dir.join("pids");
+        let alive = self.all.iter().filter(|role| !role.ended);
+        let lines: String =
+            alive.map(|r| format!("{} {}\n", r.name.replace(' ', "-"), r.pid())).collect();
+        // Renamed into place: scripts never see half of it.
+        let temporary = self.run_dir.join("pids.new");
+        std::fs::write(&temporary, lines)
+            .and_then(|()| std::fs::rename(&temporary, &path))
+            .cannot(format!("write {}", path.display()))
+    }
+
+    /// Ends all of them, clients' side first, and waits until they have.
+    pub fn stop(&mut self) {
+        for role in self.all.iter_mut().rev() {
+            drop(role.child.stdin.take());
+        }
+        let started = Instant::now();
+        loop {
+            let _ = self.reap();
+            if self.running() == 0 {
+                break;
+            }
+            if started.elapsed() > STOP_MAX {
+                for role in self.all.iter_mut().filter(|role| !role.ended) {
+                    // It may have ended this moment; then there is nothing to kill.
+                    let _ = role.child.kill();
+                    let _ = role.child.wait();
+                    role.ended = true;
+                }
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let _ = std::fs::remove_file(self.run_dir.join("pids"));
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(args: &[String], log: &Path) -> Result<Child, Error> {
+    let name = args.first().map_or("", String::as_str);
+    let exe = std::env::current_exe().cannot("find this program")?;
+    let open = || std::fs::OpenOptions::new().create(true).append(true).open(log);
+    let out = open().cannot(format!("create {}", log.display()))?;
+    let err = open().cannot(format!("create {}", log.display()))?;
+    Command::new(exe)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(out)
+        .stderr(err)
+        .spawn()
+        .cannot(format!("start the {name}"))
+}
+
+fn how_it_ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_string(),
+    }
+}
+
+fn last_line(log: &Path) -> Option<String> {
+    let mut file = std::fs::File::open(log).ok()?;
+    let size = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(TAIL_BYTES))).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.strip_prefix("concord: ").unwrap_or(line).to_string())
+}

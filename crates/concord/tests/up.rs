@@ -1,0 +1,186 @@
+//! `concord` as a person meets it: real processes, real ports.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const CONCORD: &str = env!("CARGO_BIN_EXE_concord");
+
+fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("concord-up-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn concord(args: &[&str]) -> Output {
+    Command::new(CONCORD).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The only line on standard error of a command that must fail.
+fn refused(args: &[&str]) -> String {
+    let output = concord(args);
+    assert!(!output.status.success(), "{args:?} must fail");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.trim_end().lines().count(), 1, "one line, not: {text}");
+    text.trim_end().to_string()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie is not alive; its state is the third field of stat.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+fn until(seconds: u64, what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed().as_secs() < seconds, "no {what} after {seconds} s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A rack, and the processes of its roles by name.
+struct Rack {
+    up: Child,
+    run: PathBuf,
+}
+
+impl Rack {
+    fn start(name: &str, more: &[&str]) -> Rack {
+        let run = directory(name);
+        let listen = format!("127.0.0.1:{}", free_port());
+        let mut up = Command::new(CONCORD)
+            .args(["up", "--listen", &listen, "--run-dir"])
+            .arg(&run)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.unwrap().starts_with("Ready"));
+        assert!(ready, "the rack {name} gets ready");
+        // Somebody has to read on, or `up` could not print.
+        std::thread::spawn(move || lines.for_each(drop));
+        Rack { up, run }
+    }
+
+    fn pids(&self) -> Vec<(String, u32)> {
+        let text = std::fs::read_to_string(self.run.join("pids")).unwrap();
+        let pair = |line: &str| {
+            let (name, pid) = line.split_once(' ').unwrap();
+            (name.to_string(), pid.parse().unwrap())
+        };
+        text.lines().map(pair).collect()
+    }
+
+    fn pid(&self, name: &str) -> u32 {
+        self.pids().into_iter().find(|(n, _)| n == name).unwrap().1
+    }
+
+    fn signal(pid: u32, signal: &str) {
+        let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn file(&self) -> String {
+        self.run.join("rack.toml").display().to_string()
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        let _ = self.up.kill();
+        let _ = self.up.wait();
+    }
+}
+
+#[test]
+fn bad_flags_and_files_are_one_line_and_a_failure() {
+    let dir = directory("bad");
+    let file = dir.join("rack.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, "protocol = \"chain\"\nreplcas = 3\n").unwrap();
+    let line = refused(&["up", "--config", path]);
+    assert!(line.contains("rack.toml:2: unknown field `replcas`"), "{line}");
+    assert!(refused(&["up", "--config", "/nowhere.toml"]).contains("cannot read /nowhere.toml"));
+    assert!(refused(&["up", "--table-slots", "1000"]).contains("table:"));
+    std::fs::write(&file, "").unwrap();
+    assert!(refused(&["switch", "--config", path]).contains("[switch]"));
+    assert!(refused(&["status", "--config", "/nowhere.toml"]).contains("/nowhere.toml"));
+    assert!(!concord(&["up", "--replicas", "none"]).status.success());
+}
+
+#[test]
+fn a_taken_port_is_one_line_and_leaves_nothing_running() {
+    let dir = directory("taken");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let line = refused(&["up", "--listen", &addr, "--run-dir", dir.to_str().unwrap()]);
+    let expected = "address in use; choose another with --listen";
+    assert_eq!(line, format!("concord: cannot listen on {addr}: {expected}"));
+    assert!(!Path::new(&dir.join("pids")).exists());
+}
+
+#[test]
+fn t3_a_second_controller_on_the_same_state_is_refused() {
+    let rack = Rack::start("controller", &["--replicas", "1"]);
+    let line = refused(&["controller", "--config", &rack.file()]);
+    assert!(line.contains("another controller holds"), "{line}");
+}
+
+#[test]
+fn when_up_is_killed_no_role_outlives_it() {
+    let mut rack = Rack::start("killed", &["--replicas", "2"]);
+    let pids = rack.pids();
+    assert_eq!(pids.len(), 5);
+    assert!(pids.iter().all(|(_, pid)| is_alive(*pid)));
+    rack.up.kill().unwrap();
+    rack.up.wait().unwrap();
+    until(5, "end of the roles", || pids.iter().all(|(_, pid)| !is_alive(*pid)));
+}
+
+#[test]
+fn sigterm_stops_all_of_it_cleanly() {
+    let mut rack = Rack::start("term", &["--replicas", "2"]);
+    let pids = rack.pids();
+    Rack::signal(rack.up.id(), "-TERM");
+    assert!(rack.up.wait().unwrap().success());
+    assert!(pids.iter().all(|(_, pid)| !is_alive(*pid)));
+}
+
+#[test]
+fn status_shows_every_role_and_who_died_and_a_killed_gateway_comes_back() {
+    let rack = Rack::start("status", &["--restart-gateways"]);
+    let status = || {
+        let output =
+            concord(&["status", "--json", "--interval-ms", "50", "--config", &rack.file()]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let first = status();
+    let roles = first["roles"].as_array().unwrap();
+    assert_eq!(roles.len(), 6);
+    assert!(roles.iter().all(|role| role["reachable"] == true), "{first}");
+    let gateway = rack.pid("gateway-1");
+    Rack::signal(gateway, "-KILL");
+    Rack::signal(rack.pid("replica-2"), "-KILL");
+    until(10, "new gateway", || rack.pid("gateway-1") != gateway);
+    until(10, "epoch without replica 2", || {
+        let now = status();
+        let role = |name: &str, node: u64| {
+            let roles = now["roles"].as_array().unwrap();
+            roles.iter().find(|r| r["role"] == name && r["node"] == node).unwrap().clone()
+        };
+        role("replica", 2)["reachable"] == false
+            && role("gateway", 1)["reachable"] == true
+            && role("controller", 1)["status"]["members"] == serde_json::json!([1, 3])
+    });
+}

@@ -1,0 +1,220 @@
+//! The loop that runs a machine: one thread, woken by packets, descriptors and deadlines.
+//!
+//! Each turn: wait; receive a bounded batch; sample the clock (trap T1); hand over every packet;
+//! let the role finish the batch; send the trains. It never spins, and it never waits while there
+//! is something to do.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+
+use concord_core::Now;
+use concord_core::machine::Deadline;
+use rustix::event::epoll;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::clock;
+use crate::cpu_share::CpuShare;
+use crate::error::{Context, Error};
+use crate::http::{Publisher, Snapshot};
+use crate::poller::{Event, Interest, Poller, Token};
+use crate::udp::{self, Inbox, Outbox, Socket};
+
+const UDP: Token = Token(0);
+const SIGNAL: Token = Token(1);
+const PARENT: Token = Token(2);
+const HTTP: Token = Token(3);
+/// Roles number their own descriptors from here on.
+pub const ROLE_TOKEN_MIN: u64 = 16;
+
+/// A machine with what it needs of the outside beside UDP.
+pub trait Role {
+    /// Takes one datagram that came from `from`; there may be padding behind it.
+    fn packet(&mut self, now: Now, from: concord_wire::Addr, packet: &mut [u8], out: &mut Outbox);
+
+    /// One of the role's own descriptors is ready. The role samples the clock itself, after it
+    /// received what is there (trap T1).
+    ///
+    /// # Errors
+    /// What the role cannot go on after.
+    fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error>;
+
+    /// The deadline has come.
+    fn tick(&mut self, now: Now, out: &mut Outbox);
+
+    /// The end of a batch of inputs, whatever they were.
+    ///
+    /// # Errors
+    /// What the role cannot go on after.
+    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error>;
+
+    /// When to be woken, and why.
+    fn deadline(&self) -> Deadline;
+
+    /// What `/metrics` and `/status` show.
+    fn snapshot(&self, now: Now) -> Snapshot;
+}
+
+/// How a role's process ends, and how much of a core it may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DriverOptions {
+    /// Started by `concord up`: ends when standard input does, so that no role outlives it, and
+    /// leaves SIGINT to it.
+    pub supervised: bool,
+    /// Share of a core that the thread may use, for benches.
+    pub cpu_share: Option<f64>,
+}
+
+/// The loop around one role.
+#[derive(Debug)]
+pub struct Driver {
+    poller: Rc<Poller>,
+    socket: Rc<Socket>,
+    inbox: Inbox,
+    outbox: Outbox,
+    publisher: Option<Publisher>,
+    signals: UnixStream,
+    parent: Option<OwnedFd>,
+    share: Option<CpuShare>,
+}
+
+impl Driver {
+    /// A driver over `socket`. SIGINT and SIGTERM end [`Driver::run`] from now on.
+    ///
+    /// # Errors
+    /// If the system refuses a descriptor.
+    pub fn new(
+        socket: Rc<Socket>,
+        publisher: Option<Publisher>,
+        options: DriverOptions,
+    ) -> Result<Driver, Error> {
+        let poller = Rc::new(Poller::new()?);
+        poller.add(&*socket, UDP, Interest::READ)?;
+        if let Some(publisher) = &publisher {
+            poller.add(publisher, HTTP, Interest::READ)?;
+        }
+        let signals = watch_signals(options.supervised)?;
+        poller.add(&signals, SIGNAL, Interest::READ)?;
+        let parent = if options.supervised {
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+            let stdin = stdin.cannot("watch standard input")?;
+            poller.add(&stdin, PARENT, Interest::READ)?;
+            Some(stdin)
+        } else {
+            None
+        };
+        Ok(Driver {
+            inbox: Inbox::new(Rc::clone(&socket)),
+            outbox: Outbox::new(Rc::clone(&socket)),
+            share: options.cpu_share.map(CpuShare::new),
+            poller,
+            socket,
+            publisher,
+            signals,
+            parent,
+        })
+    }
+
+    /// What roles with descriptors of their own register them with.
+    #[must_use]
+    pub fn poller(&self) -> Rc<Poller> {
+        Rc::clone(&self.poller)
+    }
+
+    /// The socket, for its address.
+    #[must_use]
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Runs `role` until a signal or, if supervised, the end of standard input.
+    ///
+    /// # Errors
+    /// The role's, or the system's.
+    pub fn run(&mut self, role: &mut impl Role) -> Result<(), Error> {
+        let mut raw: Vec<epoll::Event> = Vec::new();
+        let mut events = Vec::new();
+        loop {
+            // Everything received so far was received before this moment (trap T1).
+            let now = clock::now();
+            if role.deadline().at <= now.instant {
+                role.tick(now, &mut self.outbox);
+            }
+            role.flush(now, &mut self.outbox)?;
+            self.outbox.flush();
+            if let Some(share) = &mut self.share {
+                share.pay();
+            }
+            let deadline = role.deadline().at;
+            self.poller.wait(clock::now().instant, deadline, &mut raw, &mut events)?;
+            for event in &events {
+                match event.token {
+                    UDP => self.receive(role),
+                    SIGNAL | PARENT => {
+                        if self.should_end(event.token) {
+                            return Ok(());
+                        }
+                    }
+                    HTTP => self.publish(role, clock::now()),
+                    _ => role.event(*event, &mut self.outbox)?,
+                }
+            }
+        }
+    }
+
+    /// One batch of trains; what is left over is there at the next turn, after this batch's
+    /// packets went out.
+    fn receive(&mut self, role: &mut impl Role) {
+        if self.inbox.receive() == 0 {
+            return;
+        }
+        for mut train in self.inbox.trains() {
+            let now = clock::now();
+            let from = train.from;
+            for message in train.messages() {
+                role.packet(now, from, message, &mut self.outbox);
+            }
+        }
+    }
+
+    fn publish(&mut self, role: &impl Role, now: Now) {
+        if let Some(publisher) = &self.publisher {
+            let mut snapshot = role.snapshot(now);
+            snapshot.count(self.inbox.counters().each());
+            snapshot.count(self.outbox.counters().each());
+            if let Some(drops) = self.socket.addr().ok().and_then(udp::kernel_drops) {
+                let help = "Datagrams that the kernel dropped: the receive buffer was full.";
+                snapshot.count(std::iter::once(("kernel_receive_drops", help, drops)));
+            }
+            publisher.publish(snapshot);
+        }
+    }
+
+    /// Whether the process is to end: a signal does, standard input only at its end.
+    fn should_end(&mut self, token: Token) -> bool {
+        let mut byte = [0u8; 64];
+        match &self.parent {
+            Some(stdin) if token == PARENT => {
+                !matches!(rustix::io::read(stdin, &mut byte), Ok(1..))
+            }
+            _ => self.signals.read(&mut byte).is_ok_and(|n| n > 0),
+        }
+    }
+}
+
+/// A stream that becomes readable with SIGTERM, and with SIGINT. Ctrl-C reaches every process of
+/// the terminal: a supervised role takes no notice, `concord up` ends it in order.
+fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
+    let (read, write) = UnixStream::pair().cannot("make a signal pipe")?;
+    read.set_nonblocking(true).cannot("make a signal pipe")?;
+    let own = write.try_clone().cannot("make a signal pipe")?;
+    signal_hook::low_level::pipe::register(SIGTERM, own).cannot("handle SIGTERM")?;
+    if supervised {
+        let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        signal_hook::flag::register(SIGINT, ignored).cannot("handle SIGINT")?;
+    } else {
+        signal_hook::low_level::pipe::register(SIGINT, write).cannot("handle SIGINT")?;
+    }
+    Ok(read)
+}

@@ -1,0 +1,293 @@
+//! A redis-server of a replica's own: starts it as a child, and moves bytes between it and the
+//! [`RedisEngine`].
+//!
+//! The server listens on a Unix socket in the replica's directory and nowhere else, keeps nothing on
+//! disk and evicts nothing (trap T11). It ends with the thread that started it.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use concord_engine::{Backend, RedisEngine};
+
+use crate::error::{Context, Error};
+
+/// How long the server may take until it listens, and until it has answered the greeting.
+const START_MAX: Duration = Duration::from_secs(10);
+const START_STEP: Duration = Duration::from_millis(5);
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Receives of one [`RedisServer::pump`], so that packets are served in between.
+const RECEIVES_MAX: usize = 8;
+/// Lines of the server's log that an error shows.
+const LOG_LINES_SHOWN: usize = 1;
+
+/// What [`RedisServer::pump`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pumped {
+    /// The connection is the one it was. Call [`concord_engine::Engine::poll`] for what finished.
+    Same,
+    /// The connection broke and there is a new one: watch its descriptor.
+    Reconnected,
+}
+
+/// A running redis-server and the connection to it; both end when this is dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    child: Child,
+    stream: UnixStream,
+    socket: PathBuf,
+    log: PathBuf,
+    buffer: Vec<u8>,
+}
+
+impl RedisServer {
+    /// Starts `program` (`redis-server`, or a path) in the directory `dir`, which is made if
+    /// missing, and greets it: afterwards `engine` is ready.
+    ///
+    /// # Errors
+    /// If the directory cannot be made, the program is missing or ends at once, or the server is
+    /// none that the engine can use.
+    pub fn start(
+        program: &str,
+        dir: &Path,
+        engine: &mut RedisEngine,
+    ) -> Result<RedisServer, Error> {
+        fs::create_dir_all(dir).cannot(format_args!("make {}", dir.display()))?;
+        let dir = fs::canonicalize(dir).cannot(format_args!("find {}", dir.display()))?;
+        let (socket, log) = (dir.join("redis.sock"), dir.join("redis.log"));
+        // Left by a server that was killed: it would be taken for the new one's.
+        let _ = fs::remove_file(&socket);
+        let mut child = spawn(program, &dir, &socket, &log)?;
+        let stream = match connect_to_new(&mut child, &socket, &log) {
+            Ok(stream) => stream,
+            Err(e) => {
+                let _ = (child.kill(), child.wait());
+                return Err(e);
+            }
+        };
+        let buffer = vec![0; RECEIVE_BYTES];
+        let mut server = RedisServer { child, stream, socket, log, buffer };
+        server.greet(engine)?;
+        Ok(server)
+    }
+
+    /// What to watch for reading; and for writing while [`RedisEngine::output`] is not empty.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// The server's process id.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Moves bytes both ways, as many as can be without waiting. A broken connection is replaced.
+    ///
+    /// # Errors
+    /// If the engine is lost, or the server cannot be reached any more: the replica has to leave
+    /// (trap T4).
+    pub fn pump(&mut self, engine: &mut RedisEngine) -> Result<Pumped, Error> {
+        let mut pumped = Pumped::Same;
+        if self.send(engine).and_then(|()| self.receive(engine)).is_err() {
+            engine.disconnected();
+            self.stream = open(&self.socket).map_err(|e| {
+                Error::new(format!("redis-server is gone ({e}); {}", log_tail(&self.log)))
+            })?;
+            engine.connected();
+            pumped = Pumped::Reconnected;
+        }
+        match engine.lost_reason() {
+            Some(why) => Err(Error::new(format!("the redis-server is of no use any more: {why}"))),
+            None => Ok(pumped),
+        }
+    }
+
+    fn send(&mut self, engine: &mut RedisEngine) -> std::io::Result<()> {
+        while !engine.output().is_empty() {
+            match self.stream.write(engine.output()) {
+                Ok(count) => engine.sent(count),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, engine: &mut RedisEngine) -> std::io::Result<()> {
+        for _ in 0..RECEIVES_MAX {
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    engine.input(&self.buffer[..count]);
+                    if count < self.buffer.len() {
+                        break;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        self.send(engine)
+    }
+
+    /// Waits until the server has answered the first questions.
+    fn greet(&mut self, engine: &mut RedisEngine) -> Result<(), Error> {
+        engine.connected();
+        let started = Instant::now();
+        while !engine.ready() {
+            if started.elapsed() > START_MAX {
+                return Err(Error::new("redis-server listens but does not answer"));
+            }
+            self.pump(engine)?;
+            if engine.lost() || engine.ready() {
+                continue;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, Error> {
+    let server_args = |command: &mut Command| {
+        command
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--maxmemory", "0", "--maxmemory-policy", "noeviction", "--timeout", "0"])
+            .args(["--unixsocketperm", "700", "--unixsocket"])
+            .arg(socket)
+            .arg("--dir")
+            .arg(dir)
+            .arg("--logfile")
+            .arg(log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+    };
+    // setpriv (util-linux) lets the kernel end the server when we are killed, and becomes it: the
+    // process id is the server's.
+    let mut bound = Command::new("setpriv");
+    bound.args(["--pdeathsig", "KILL", "--", program]);
+    let child = match server_args(&mut bound) {
+        Err(e) if e.kind() == ErrorKind::NotFound => server_args(&mut Command::new(program)),
+        other => other,
+    };
+    child.cannot(format_args!("start {program} (is redis installed?)"))
+}
+
+/// Connects as soon as the server listens.
+fn connect_to_new(child: &mut Child, socket: &Path, log: &Path) -> Result<UnixStream, Error> {
+    let started = Instant::now();
+    loop {
+        let why = match open(socket) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => e,
+        };
+        if let Some(status) = child.try_wait().cannot("look after redis-server")? {
+            let shown = log_tail(log);
+            return Err(Error::new(format!("redis-server ended at once ({status}); {shown}")));
+        }
+        if started.elapsed() > START_MAX || why.kind() == ErrorKind::InvalidInput {
+            let socket = socket.display();
+            return Err(Error::new(format!("cannot connect to redis-server at {socket}: {why}")));
+        }
+        sleep(START_STEP);
+    }
+}
+
+fn open(socket: &Path) -> std::io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// Where the log is, and how it ends.
+fn log_tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let skip = text.lines().count().saturating_sub(LOG_LINES_SHOWN);
+    let last: Vec<&str> = text.lines().skip(skip).collect();
+    format!("its log {} ends: {}", log.display(), last.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use concord_engine::{Class, CommandBuf, Context as Operation, Engine, Progress, Shimmed};
+
+    fn incr(engine: &mut Shimmed<RedisEngine>, position: u64) {
+        let mut buf = CommandBuf::new();
+        let bytes = buf.encode(1, [&b"INCR"[..], b"n"]);
+        let command = concord_engine::Command::parse(bytes).unwrap();
+        let context = Operation { position, ..Operation::default() };
+        let progress = engine.submit(&context, Class::Write, &command, &mut Vec::new());
+        assert_eq!(progress, Progress::Pending);
+    }
+
+    fn wait(server: &mut RedisServer, engine: &mut Shimmed<RedisEngine>) -> Vec<u8> {
+        loop {
+            if let Some(done) = engine.poll() {
+                return done.reply;
+            }
+            server.pump(engine.backend_mut()).unwrap();
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_server_is_started_answers_is_reconnected_and_ends() {
+        let dir = std::env::temp_dir().join(format!("concord-driver-{}", std::process::id()));
+        let mut engine = Shimmed::new(RedisEngine::new());
+        let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        for position in 1..=1000 {
+            incr(&mut engine, position);
+        }
+        for count in 1..=1000 {
+            assert_eq!(wait(&mut server, &mut engine), format!(":{count}\r\n").into_bytes());
+        }
+        // Somebody kills the idle connection.
+        let mut other = UnixStream::connect(dir.join("redis.sock")).unwrap();
+        other.write_all(b"CLIENT KILL TYPE normal\r\n").unwrap();
+        other.read_exact(&mut [0; 4]).unwrap();
+        while server.pump(engine.backend_mut()).unwrap() != Pumped::Reconnected {
+            sleep(Duration::from_millis(1));
+        }
+        incr(&mut engine, 1001);
+        assert_eq!(wait(&mut server, &mut engine), b":1001\r\n");
+        // The server dies: the replica has to leave.
+        let _ = (server.child.kill(), server.child.wait());
+        let error = server.pump(engine.backend_mut()).unwrap_err().to_string();
+        assert!(error.contains("redis-server is gone"), "{error}");
+        drop(server);
+        assert!(!dir.join("redis.sock").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_missing_program_is_one_clear_line() {
+        let dir = std::env::temp_dir().join(format!("concord-driver2-{}", std::process::id()));
+        let mut engine = RedisEngine::new();
+        let error = RedisServer::start("no-such-redis", &dir, &mut engine).unwrap_err();
+        assert!(error.to_string().contains("no-such-redis") || error.to_string().contains("ended"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,252 @@
+//! A gateway: Redis clients over TCP on one side, the rack over UDP on the other.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+
+use concord_client::ClientConfig;
+use concord_core::machine::Deadline;
+use concord_core::{Now, Rng, US};
+use concord_engine::CommandTable;
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies};
+use concord_wire::Addr;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::clock;
+use crate::driver::{ROLE_TOKEN_MIN, Role};
+use crate::error::{Context, Error};
+use crate::http::Snapshot;
+use crate::poller::{Event, Interest, Poller, Token};
+use crate::roles::{Place, unique};
+use crate::udp::Outbox;
+
+const LISTENER: Token = Token(ROLE_TOKEN_MIN);
+/// Connections accepted in one turn, so that packets are served in between.
+const ACCEPTS_MAX: usize = 64;
+/// Bytes read of a connection in one turn.
+const READ_BYTES: usize = 64 << 10;
+/// Most connections, where the system allows as many descriptors (Redis' default).
+const CONNECTIONS_MAX: u64 = 10_000;
+/// Descriptors that a gateway needs beside its connections.
+const DESCRIPTORS_KEPT: u64 = 64;
+/// An output buffer that grew beyond is given back once written, in bytes.
+const OUTPUT_BYTES_KEPT: usize = 64 << 10;
+
+/// What a gateway is told beside its place.
+#[derive(Clone, Debug)]
+pub struct GatewaySetup {
+    /// Where the switch listens.
+    pub switch: Addr,
+    /// Where Redis clients connect.
+    pub listen: SocketAddr,
+    /// What clients must AUTH with; empty for nothing.
+    pub requirepass: String,
+    /// The engine is a Redis server, with commands of its own.
+    pub redis: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    interest: Interest,
+}
+
+#[derive(Debug)]
+struct GatewayRole {
+    node: u16,
+    gateway: Gateway,
+    listener: TcpListener,
+    poller: Rc<Poller>,
+    /// By token, which is the connection's id too; never used twice.
+    connections: HashMap<u64, Connection, FxBuildHasher>,
+    next_id: u64,
+    buffer: Vec<u8>,
+}
+
+/// Runs a gateway until it is told to end.
+///
+/// # Errors
+/// One line for a person.
+pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
+    let mut driver = place.driver()?;
+    let listener = TcpListener::bind(setup.listen)
+        .map_err(|e| Error::listening(&setup.listen.to_string(), &e, "--listen"))?;
+    listener.set_nonblocking(true).cannot("listen")?;
+    driver.poller().add(&listener, LISTENER, Interest::READ)?;
+    let password = setup.requirepass.as_bytes();
+    let config = GatewayConfig {
+        client: ClientConfig::new(place.addr, setup.switch),
+        requirepass: (!password.is_empty()).then(|| password.to_vec()),
+        table: CommandTable::memory(),
+        redis: setup.redis,
+        connections_max: connections_max(),
+        node: place.node,
+        port: setup.listen.port(),
+    };
+    let mut role = GatewayRole {
+        node: place.node,
+        // The session's id comes from it: another with every start (trap T16 b).
+        gateway: Gateway::new(config, Rng::new(unique()?)),
+        listener,
+        poller: driver.poller(),
+        connections: HashMap::default(),
+        next_id: ROLE_TOKEN_MIN + 1,
+        buffer: vec![0; READ_BYTES],
+    };
+    driver.run(&mut role)
+}
+
+/// As many connections as there may be descriptors: one too many would be accepted by nobody, and
+/// wake the loop for ever.
+fn connections_max() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = CONNECTIONS_MAX + DESCRIPTORS_KEPT;
+    let maximum = limit.maximum.map_or(wanted, |max| max.min(wanted));
+    let current = limit.current.unwrap_or(wanted);
+    let raised = Rlimit { current: Some(maximum), maximum: limit.maximum };
+    let descriptors = match setrlimit(Resource::Nofile, raised) {
+        _ if current >= maximum => current,
+        Ok(()) => maximum,
+        Err(_) => current,
+    };
+    descriptors.saturating_sub(DESCRIPTORS_KEPT).min(CONNECTIONS_MAX) as usize
+}
+
+impl GatewayRole {
+    fn accept(&mut self) -> Result<(), Error> {
+        for _ in 0..ACCEPTS_MAX {
+            let (mut stream, peer) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                // The client is gone already, or the like: not the listener's end.
+                Err(_) => continue,
+            };
+            let id = self.next_id;
+            self.next_id += 1;
+            if !self.gateway.connected(clock::now(), ConnectionId(id), &peer.to_string()) {
+                // A fresh socket has room for one line; if not, the client sees the end alone.
+                let _ = stream.write(Gateway::TOO_MANY);
+                continue;
+            }
+            // Without either, clients are slower, not wrong; the loop would block on a read.
+            let _ = stream.set_nodelay(true);
+            stream.set_nonblocking(true).cannot("accept a connection")?;
+            self.poller.add(&stream, Token(id), Interest::READ)?;
+            self.connections.insert(id, Connection { stream, interest: Interest::READ });
+        }
+        Ok(())
+    }
+
+    /// One read: what is left makes the descriptor ready again at the next turn.
+    fn read(&mut self, id: u64, out: &mut Outbox) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match connection.stream.read(&mut self.buffer) {
+            Ok(0) => self.close(id),
+            Ok(count) => {
+                let bytes = &self.buffer[..count];
+                self.gateway.input(clock::now(), ConnectionId(id), bytes, out);
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.close(id),
+        }
+    }
+
+    /// Writes what there is for a connection, and closes it or changes what it is watched for.
+    fn serve(&mut self, now: Now, id: u64, out: &mut Outbox) -> Result<(), Error> {
+        let gateway_id = ConnectionId(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let Some(output) = self.gateway.output(gateway_id) else { return Ok(()) };
+        let mut written = 0;
+        while written < output.len() {
+            match connection.stream.write(&output[written..]) {
+                Ok(count) if count > 0 => written += count,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => {
+                    self.close(id);
+                    return Ok(());
+                }
+            }
+        }
+        let all = written == output.len();
+        output.drain(..written);
+        if all {
+            output.shrink_to(OUTPUT_BYTES_KEPT);
+        }
+        if all && self.gateway.wants_close(gateway_id) {
+            self.close(id);
+            return Ok(());
+        }
+        let interest = Interest { read: self.gateway.wants_input(gateway_id), write: !all };
+        if interest != connection.interest {
+            connection.interest = interest;
+            self.poller.change(&connection.stream, Token(id), interest)?;
+        }
+        if written > 0 {
+            self.gateway.written(now, gateway_id, out);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, id: u64) {
+        self.gateway.closed(ConnectionId(id));
+        // Closing the descriptor takes it from the poller too.
+        self.connections.remove(&id);
+    }
+}
+
+impl Role for GatewayRole {
+    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
+        self.gateway.packet(now, packet, out);
+    }
+
+    fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
+        if event.token == LISTENER {
+            return self.accept();
+        }
+        if event.readable {
+            self.read(event.token.0, out);
+        }
+        if event.writable {
+            self.serve(clock::now(), event.token.0, out)?;
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outbox) {
+        self.gateway.tick(now, out);
+    }
+
+    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        while let Some(ConnectionId(id)) = self.gateway.take_ready() {
+            self.serve(now, id, out)?;
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.gateway.deadline()
+    }
+
+    fn snapshot(&self, _now: Now) -> Snapshot {
+        let mut s = Snapshot::new("gateway", self.node);
+        s.count(self.gateway.counters().each());
+        s.count(self.gateway.client().counters().each());
+        let connections = self.gateway.connection_count();
+        s.gauge("connections_open", "Connections that are open.", connections as f64);
+        let unanswered = self.gateway.client().unanswered();
+        s.gauge("unanswered", "Requests sent to the rack and not answered.", unanswered as f64);
+        let (reads, writes) = self.gateway.latencies();
+        let us = |l: &Latencies, percent| l.percentile_ns(percent) as f64 / US as f64;
+        s.gauge("read_p50_us", "Median latency of reads in us.", us(reads, 50));
+        s.gauge("read_p99_us", "99th percentile of the latency of reads in us.", us(reads, 99));
+        s.gauge("write_p50_us", "Median latency of writes in us.", us(writes, 50));
+        s.gauge("write_p99_us", "99th percentile of the latency of writes in us.", us(writes, 99));
+        s.tell("serving", self.gateway.is_serving());
+        s.tell("reads", reads.count());
+        s.tell("writes", writes.count());
+        s
+    }
+}

@@ -1,0 +1,227 @@
+//! A replica, with the memory engine or a redis-server behind it.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use concord_core::machine::Deadline;
+use concord_core::{Duration, Guards, Now};
+use concord_engine::memory::Memory;
+use concord_engine::{Engine, RedisEngine, Shimmed};
+use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_wire::Addr;
+use concord_wire::control::Member;
+
+use crate::clock;
+use crate::driver::{ROLE_TOKEN_MIN, Role};
+use crate::error::Error;
+use crate::http::Snapshot;
+use crate::poller::{Event, Interest, Poller, Token};
+use crate::redis_server::{Pumped, RedisServer};
+use crate::roles::{Place, unique};
+use crate::udp::Outbox;
+
+/// What a replica is told beside its place.
+#[derive(Clone, Debug)]
+pub struct ReplicaSetup {
+    /// Where the controller listens.
+    pub controller: Addr,
+    /// How long a lease lasts, in ns.
+    pub lease_ns: Duration,
+    /// Replies to reads go through the switch too.
+    pub replies_via_switch: bool,
+    /// Where the data is.
+    pub engine: EngineSetup,
+}
+
+/// Which engine, and its bounds.
+#[derive(Clone, Debug)]
+pub enum EngineSetup {
+    /// In this process' memory.
+    Memory {
+        /// Writes that need memory are refused beyond, in bytes; 0 for no limit.
+        bytes_max: u64,
+    },
+    /// In a redis-server of its own, which ends with the replica.
+    Redis {
+        /// The program to start.
+        program: String,
+        /// Its directory: socket and log.
+        directory: PathBuf,
+    },
+}
+
+/// What feeds an engine that is not in this process.
+trait Feed<E> {
+    /// Something came from the engine's server, or may be sent to it.
+    fn pump(&mut self, engine: &mut E) -> Result<(), Error>;
+
+    /// Whether operations wait to be sent.
+    fn has_output(&self, engine: &E) -> bool;
+}
+
+/// The memory engine completes at once: there is nothing to feed.
+#[derive(Debug)]
+struct NoFeed;
+
+impl<E> Feed<E> for NoFeed {
+    fn pump(&mut self, _engine: &mut E) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn has_output(&self, _engine: &E) -> bool {
+        false
+    }
+}
+
+/// Moves bytes between the engine and its redis-server.
+#[derive(Debug)]
+struct RedisFeed {
+    /// `None` once the engine is lost: the replica then leaves (traps T4, T11).
+    server: Option<RedisServer>,
+    poller: Rc<Poller>,
+    interest: Interest,
+}
+
+const SERVER: Token = Token(ROLE_TOKEN_MIN);
+
+impl RedisFeed {
+    fn new(server: RedisServer, poller: Rc<Poller>) -> Result<RedisFeed, Error> {
+        let interest = Interest::READ;
+        poller.add(server.descriptor(), SERVER, interest)?;
+        Ok(RedisFeed { server: Some(server), poller, interest })
+    }
+}
+
+impl Feed<Shimmed<RedisEngine>> for RedisFeed {
+    fn pump(&mut self, engine: &mut Shimmed<RedisEngine>) -> Result<(), Error> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        match server.pump(engine.backend_mut()) {
+            Ok(Pumped::Same) => {}
+            Ok(Pumped::Reconnected) => {
+                self.interest = Interest::READ;
+                self.poller.add(server.descriptor(), SERVER, self.interest)?;
+            }
+            // The replica lives on to tell the controller that it leaves.
+            Err(e) if engine.lost() => {
+                eprintln!("concord: {e}");
+                self.server = None;
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        }
+        let write = !engine.backend().output().is_empty();
+        if write != self.interest.write {
+            self.interest.write = write;
+            self.poller.change(server.descriptor(), SERVER, self.interest)?;
+        }
+        Ok(())
+    }
+
+    fn has_output(&self, engine: &Shimmed<RedisEngine>) -> bool {
+        // While the socket is full, the poller says when to go on.
+        self.server.is_some() && !self.interest.write && !engine.backend().output().is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct ReplicaRole<E, F> {
+    node: u16,
+    replica: Replica<E>,
+    feed: F,
+}
+
+/// Runs a replica until it is told to end.
+///
+/// # Errors
+/// One line for a person.
+pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
+    let mut driver = place.driver()?;
+    let config = ReplicaConfig {
+        // Another incarnation with every start: a restarted replica is a stranger (trap T4).
+        me: Member { node: place.node, incarnation: unique()?, addr: place.addr },
+        controller: setup.controller,
+        lease_ns: setup.lease_ns,
+        replies_via_switch: setup.replies_via_switch,
+        replicate_replies: false,
+        guards: Guards::ALL,
+    };
+    let node = place.node;
+    match &setup.engine {
+        EngineSetup::Memory { bytes_max } => {
+            let engine = Shimmed::new(Memory::new(*bytes_max));
+            let replica = Replica::new(config, engine);
+            driver.run(&mut ReplicaRole { node, replica, feed: NoFeed })
+        }
+        EngineSetup::Redis { program, directory } => {
+            let mut engine = Shimmed::new(RedisEngine::new());
+            let server = RedisServer::start(program, directory, engine.backend_mut())?;
+            let config = ReplicaConfig { replicate_replies: true, ..config };
+            let replica = Replica::new(config, engine);
+            let feed = RedisFeed::new(server, driver.poller())?;
+            driver.run(&mut ReplicaRole { node, replica, feed })
+        }
+    }
+}
+
+impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
+    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
+        self.replica.handle(now, packet, out);
+    }
+
+    fn event(&mut self, _event: Event, out: &mut Outbox) -> Result<(), Error> {
+        self.feed.pump(self.replica.engine_mut())?;
+        // Reads that completed are answered only under a lease that holds after they were received
+        // (trap T1).
+        self.replica.engine_ready(clock::now(), out);
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outbox) {
+        self.replica.tick(now, out);
+    }
+
+    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        if self.feed.has_output(self.replica.engine()) {
+            self.feed.pump(self.replica.engine_mut())?;
+            self.replica.engine_ready(clock::now(), out);
+        }
+        self.replica.flush(now, out);
+        Ok(())
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.replica.deadline()
+    }
+
+    fn snapshot(&self, now: Now) -> Snapshot {
+        let status = self.replica.status(now);
+        let mut s = Snapshot::new("replica", self.node);
+        s.count(self.replica.counters().each());
+        s.gauge("epoch", "The epoch that it is in.", status.epoch.0.into());
+        s.gauge("executed", "The end of its log.", status.executed.0 as f64);
+        s.gauge("committed", "Up to where its log is committed.", status.committed.0 as f64);
+        s.gauge("leased", "Whether it may answer alone.", f64::from(u8::from(status.leased)));
+        s.gauge("keys", "Number of keys.", status.keys as f64);
+        s.gauge("memory_bytes", "Bytes that the data takes.", status.memory_bytes as f64);
+        s.gauge("sessions", "Client sessions.", status.sessions as f64);
+        s.tell("phase", phase_name(status.phase));
+        s.tell("place", status.role);
+        s.tell("epoch", status.epoch.0);
+        s.tell("switch_id", status.switch_id);
+        s.tell("executed", status.executed.0);
+        s.tell("committed", status.committed.0);
+        s.tell("leased", status.leased);
+        s.tell("keys", status.keys);
+        s.tell("memory_bytes", status.memory_bytes);
+        s
+    }
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Out => "out",
+        Phase::Opening => "opening",
+        Phase::Open => "open",
+        Phase::Left => "left",
+    }
+}

@@ -1,0 +1,183 @@
+//! The controller's state on disk: locked, written as a whole, fsynced (trap T3).
+//!
+//! The format is postcard behind a magic number and a checksum. A write goes to a temporary file
+//! beside, is fsynced, renamed over the old one, and the directory is fsynced: after a power cut
+//! there is the old state or the new one. The lock is on a file of its own, because the rename
+//! replaces the state's.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use concord_control::State;
+use concord_core::hash::hash64;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{Context, Error};
+
+const MAGIC: &[u8; 8] = b"CNCRDST1";
+const HEADER_BYTES: usize = 16;
+
+/// The file, locked by this process for as long as it lives.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    /// The version on disk: what the next write must follow.
+    version: u64,
+    _lock: File,
+}
+
+impl StateFile {
+    /// Locks and reads the file; `None` if it is not there yet.
+    ///
+    /// # Errors
+    /// If another controller holds it, or it is damaged, or the system refuses.
+    pub fn open(path: &Path) -> Result<(StateFile, Option<State>), Error> {
+        let directory = parent(path);
+        std::fs::create_dir_all(&directory).cannot(format!("create {}", directory.display()))?;
+        let lock_path = with_suffix(path, "lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.cannot(format!("open {}", lock_path.display()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Error::new(format!(
+                "another controller holds {}; one rack has one controller",
+                path.display()
+            ))
+        })?;
+        let state = match std::fs::read(path) {
+            Ok(bytes) => Some(decode(&bytes).ok_or_else(|| {
+                Error::new(format!(
+                    "{} is damaged or of another version; move it away to begin anew",
+                    path.display()
+                ))
+            })?),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(e).cannot(format!("read {}", path.display())),
+        };
+        let version = state.as_ref().map_or(0, |s| s.version);
+        Ok((StateFile { path: path.to_path_buf(), version, _lock: lock }, state))
+    }
+
+    /// Replaces the state durably, if and only if it follows the stored one.
+    ///
+    /// # Errors
+    /// If it does not, or the disk refuses: then nobody may hear of the state.
+    pub fn write(&mut self, state: &State) -> Result<(), Error> {
+        if state.version != self.version + 1 {
+            return Err(Error::new(format!(
+                "{}: state {} does not follow {}",
+                self.path.display(),
+                state.version,
+                self.version
+            )));
+        }
+        let bytes = encode(state).cannot("encode the controller's state")?;
+        replace(&self.path, &bytes).cannot(format!("write {}", self.path.display()))?;
+        self.version = state.version;
+        Ok(())
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let temporary = with_suffix(path, "new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    File::open(parent(path))?.sync_all()
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".");
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn encode(state: &State) -> Result<Vec<u8>, postcard::Error> {
+    let body = postcard::to_allocvec(state)?;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&hash64(0, &body).to_be_bytes());
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<State> {
+    let (magic, rest) = bytes.split_first_chunk::<8>()?;
+    let (sum, body) = rest.split_first_chunk::<8>()?;
+    if magic != MAGIC || u64::from_be_bytes(*sum) != hash64(0, body) {
+        return None;
+    }
+    postcard::from_bytes(body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let unique = format!("concord-state-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(unique);
+        let _ = std::fs::remove_dir_all(&path);
+        path
+    }
+
+    fn state(version: u64) -> State {
+        State { version, last_switch_id: 7, ..State::default() }
+    }
+
+    #[test]
+    fn t3_a_second_controller_on_the_same_file_is_refused_until_the_first_ends() {
+        let path = directory("lock").join("controller.state");
+        let (first, none) = StateFile::open(&path).unwrap();
+        assert_eq!(none, None);
+        let line = StateFile::open(&path).unwrap_err().to_string();
+        assert!(line.contains("another controller holds") && !line.contains('\n'), "{line}");
+        drop(first);
+        StateFile::open(&path).unwrap();
+    }
+
+    #[test]
+    fn t3_what_was_written_is_read_and_a_write_that_does_not_follow_is_refused() {
+        let path = directory("cas").join("controller.state");
+        {
+            let (mut file, _) = StateFile::open(&path).unwrap();
+            file.write(&state(1)).unwrap();
+            assert!(file.write(&state(1)).is_err());
+            assert!(file.write(&state(3)).is_err());
+            file.write(&state(2)).unwrap();
+        }
+        let (mut file, read) = StateFile::open(&path).unwrap();
+        assert_eq!(read, Some(state(2)));
+        assert!(file.write(&state(2)).is_err());
+        file.write(&state(3)).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_never_an_empty_state() {
+        let path = directory("damage").join("controller.state");
+        drop(StateFile::open(&path).unwrap().0.write(&state(1)));
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            assert!(StateFile::open(&path).is_err(), "cut at {cut}");
+        }
+        let mut flipped = whole.clone();
+        for byte in 0..whole.len() {
+            flipped[byte] ^= 1;
+            std::fs::write(&path, &flipped).unwrap();
+            assert!(StateFile::open(&path).is_err(), "byte {byte}");
+            flipped[byte] ^= 1;
+        }
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
+    }
+}
