@@ -43,6 +43,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
+    /// Hammer Redis endpoints with concurrent clients, and check what they saw
+    Torture(crate::torture::TortureArgs),
 }
 
 /// `concord up`.

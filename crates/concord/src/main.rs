@@ -9,6 +9,7 @@ mod net;
 mod rack;
 mod roles;
 mod status;
+mod torture;
 mod up;
 
 use std::fs::File;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
+        Command::Torture(args) => return exit(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))
 }

@@ -1,0 +1,79 @@
+//! A blocking connection that sends one command and waits for its reply.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use concord_check::Reply;
+
+/// Replies deeper than any that the workload asks for are a broken peer.
+const DEPTH_MAX: usize = 4;
+const ITEMS_MAX: i64 = 1 << 20;
+const BULK_BYTES_MAX: i64 = 64 << 20;
+
+/// One connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: BufReader<TcpStream>,
+    request: Vec<u8>,
+}
+
+fn broken(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_string())
+}
+
+impl Link {
+    /// Connects; replies that take longer than `timeout` are errors.
+    pub fn open(target: SocketAddr, timeout: Duration) -> io::Result<Link> {
+        let stream = TcpStream::connect_timeout(&target, timeout)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(timeout))?;
+        Ok(Link { stream: BufReader::new(stream), request: Vec::new() })
+    }
+
+    /// Sends a command and waits for its reply. After an error the outcome is unknown, and the
+    /// connection is of no more use.
+    pub fn call(&mut self, args: &[Vec<u8>]) -> io::Result<Reply> {
+        self.request.clear();
+        write!(self.request, "*{}\r\n", args.len())?;
+        for arg in args {
+            write!(self.request, "${}\r\n", arg.len())?;
+            self.request.extend_from_slice(arg);
+            self.request.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&self.request)?;
+        self.reply(0)
+    }
+
+    fn reply(&mut self, depth: usize) -> io::Result<Reply> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let Some(line) = line.strip_suffix("\r\n") else { return Err(broken("closed")) };
+        let Some((kind, text)) = line.split_at_checked(1) else { return Err(broken("empty")) };
+        let number = || text.parse::<i64>().map_err(|_| broken("not a number"));
+        match kind {
+            "+" if text == "OK" => Ok(Reply::Ok),
+            "+" => Ok(Reply::bulk(text)),
+            "-" => Ok(Reply::Error(text.into())),
+            ":" => number().map(Reply::Int),
+            "$" | "*" if text == "-1" => Ok(Reply::Nil),
+            "$" => match number()? {
+                length @ 0..=BULK_BYTES_MAX => {
+                    let mut value = vec![0; length as usize + 2];
+                    self.stream.read_exact(&mut value)?;
+                    value.truncate(length as usize);
+                    Ok(Reply::Bulk(value))
+                }
+                _ => Err(broken("a length that cannot be")),
+            },
+            "*" => match number()? {
+                items @ 0..=ITEMS_MAX if depth < DEPTH_MAX => {
+                    let items = (0..items).map(|_| self.reply(depth + 1));
+                    items.collect::<io::Result<Vec<_>>>().map(Reply::Array)
+                }
+                _ => Err(broken("a count that cannot be")),
+            },
+            _ => Err(broken("not a RESP2 reply")),
+        }
+    }
+}
