@@ -1,107 +1,12 @@
 //! `concord` as a person meets it: real processes, real ports.
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader};
+mod common;
+
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-const CONCORD: &str = env!("CARGO_BIN_EXE_concord");
-
-fn directory(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("concord-up-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).unwrap();
-    path
-}
-
-fn concord(args: &[&str]) -> Output {
-    Command::new(CONCORD).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-/// The only line on standard error of a command that must fail.
-fn refused(args: &[&str]) -> String {
-    let output = concord(args);
-    assert!(!output.status.success(), "{args:?} must fail");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text.trim_end().lines().count(), 1, "one line, not: {text}");
-    text.trim_end().to_string()
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn is_alive(pid: u32) -> bool {
-    // A zombie is not alive; its state is the third field of stat.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
-}
-
-fn until(seconds: u64, what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed().as_secs() < seconds, "no {what} after {seconds} s");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A rack, and the processes of its roles by name.
-struct Rack {
-    up: Child,
-    run: PathBuf,
-}
-
-impl Rack {
-    fn start(name: &str, more: &[&str]) -> Rack {
-        let run = directory(name);
-        let listen = format!("127.0.0.1:{}", free_port());
-        let mut up = Command::new(CONCORD)
-            .args(["up", "--listen", &listen, "--run-dir"])
-            .arg(&run)
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.unwrap().starts_with("Ready"));
-        assert!(ready, "the rack {name} gets ready");
-        // Somebody has to read on, or `up` could not print.
-        std::thread::spawn(move || lines.for_each(drop));
-        Rack { up, run }
-    }
-
-    fn pids(&self) -> Vec<(String, u32)> {
-        let text = std::fs::read_to_string(self.run.join("pids")).unwrap();
-        let pair = |line: &str| {
-            let (name, pid) = line.split_once(' ').unwrap();
-            (name.to_string(), pid.parse().unwrap())
-        };
-        text.lines().map(pair).collect()
-    }
-
-    fn pid(&self, name: &str) -> u32 {
-        self.pids().into_iter().find(|(n, _)| n == name).unwrap().1
-    }
-
-    fn signal(pid: u32, signal: &str) {
-        let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-
-    fn file(&self) -> String {
-        self.run.join("rack.toml").display().to_string()
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        let _ = self.up.kill();
-        let _ = self.up.wait();
-    }
-}
+use common::*;
 
 #[test]
 fn bad_flags_and_files_are_one_line_and_a_failure() {

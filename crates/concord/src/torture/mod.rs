@@ -95,6 +95,7 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         broken: AtomicU64::new(0),
         cas,
     };
+    eprintln!("{} clients, {} operations, {} keys", args.clients, args.ops, args.keys);
     let began = Instant::now();
     let style = ProgressStyle::with_template("{elapsed} {bar:40} {pos}/{len} operations")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -148,21 +149,23 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
     })
 }
 
-/// Deletes the keys, so that the history starts from nothing; whether the server knows CAS.
+/// Deletes the keys, so that the history starts from nothing; whether every target knows CAS.
 fn prepare(args: &TortureArgs) -> Result<bool, Error> {
+    let timeout = Duration::from_secs(args.timeout);
+    let open = |target| Link::open(target, timeout).cannot(format!("connect to {target}"));
+    let first = args.target[0];
+    let mut link = open(first)?;
+    for key in 0..args.keys {
+        let key = workload::key(&args.prefix, key);
+        let reply = link.call(&[b"DEL".to_vec(), key]).cannot(format!("use {first}"))?;
+        if let Reply::Error(error) = reply {
+            return Err(Error::new(format!("{first} refuses DEL: {error}")));
+        }
+    }
     let mut cas = true;
     for target in &args.target {
-        let link = Link::open(*target, Duration::from_secs(args.timeout));
-        let mut link = link.cannot(format!("connect to {target}"))?;
-        for key in 0..args.keys {
-            let key = workload::key(&args.prefix, key);
-            let reply = link.call(&[b"DEL".to_vec(), key]);
-            if let Reply::Error(error) = reply.cannot(format!("use {target}"))? {
-                return Err(Error::new(format!("{target} refuses DEL: {error}")));
-            }
-        }
         let key = format!("{}cas", args.prefix).into_bytes();
-        let probe = link.call(&[b"CAS".to_vec(), key, b"a".to_vec(), b"b".to_vec()]);
+        let probe = open(*target)?.call(&[b"CAS".to_vec(), key, b"a".to_vec(), b"b".to_vec()]);
         cas &= !matches!(probe.cannot(format!("use {target}"))?, Reply::Error(_));
     }
     Ok(cas)

@@ -1,0 +1,70 @@
+"""redis-py, unmodified: redis_py.py PORT memory|redis"""
+
+import sys
+
+import redis
+
+port, engine = int(sys.argv[1]), sys.argv[2]
+r = redis.Redis(port=port, decode_responses=True)
+
+assert r.ping()
+assert r.set("a", "1") and r.get("a") == "1"
+assert r.set("a", "2", nx=True) is None
+assert r.incr("n") == 1 and r.incrby("n", 4) == 5
+assert r.append("a", "x") == 2 and r.strlen("a") == 2
+assert r.mset({"m1": "1", "m2": "2"}) and r.mget("m1", "m2", "m3") == ["1", "2", None]
+assert r.delete("m1", "m2", "m3") == 2
+assert r.set("t", "v", px=60_000) and 0 < r.pttl("t") <= 60_000
+assert r.persist("t") and r.ttl("t") == -1
+assert r.hset("h", mapping={"f": "1", "g": "2"}) == 2 and r.hgetall("h") == {"f": "1", "g": "2"}
+assert r.rpush("l", "a", "b", "c") == 3 and r.lrange("l", 0, -1) == ["a", "b", "c"]
+assert r.sadd("s", "x", "y") == 2 and r.smembers("s") == {"x", "y"}
+assert r.zadd("z", {"a": 1.5, "b": 2}) == 2
+assert r.zrange("z", 0, -1, withscores=True) == [("a", 1.5), ("b", 2.0)]
+assert set(r.scan_iter("m*", count=3)) == set() and "a" in set(r.scan_iter(count=2))
+assert r.dbsize() == len(r.keys("*"))
+
+# A pipeline: replies in order, a read sees the writes before it.
+p = r.pipeline(transaction=False)
+for i in range(500):
+    p.set("p", i)
+    p.get("p")
+replies = p.execute()
+assert replies[1::2] == [str(i) for i in range(500)], "a read saw another write"
+
+# A transaction on one key; on two keys it is refused and nothing is executed.
+p = r.pipeline(transaction=True)
+p.set("x", 1)
+p.incr("x")
+p.get("x")
+assert p.execute() == [True, 2, "2"]
+p = r.pipeline(transaction=True)
+p.set("x", 7)
+p.set("y", 7)
+try:
+    p.execute()
+    raise SystemExit("a transaction on two keys must be refused")
+except redis.ResponseError as e:
+    assert "one key" in str(e), e
+assert r.get("x") == "2" and r.get("y") is None
+
+for blocked in (lambda: r.blpop("l", 1), lambda: r.publish("c", "m")):
+    try:
+        blocked()
+        raise SystemExit("must be refused")
+    except redis.ResponseError as e:
+        assert "Concord does not support" in str(e), e
+
+if engine == "redis":
+    lock = r.lock("lock", timeout=10)
+    assert lock.acquire(blocking=False)
+    assert not r.lock("lock", timeout=10).acquire(blocking=False)
+    assert lock.extend(5) and lock.reacquire()
+    lock.release()
+    assert r.get("lock") is None
+    assert r.eval("return redis.call('incrby', KEYS[1], ARGV[1])", 1, "n", 5) == 10
+    assert r.xadd("stream", {"f": "v"}) and r.xlen("stream") == 1
+    assert r.setrange("bits", 3, "z") == 4 and r.pfadd("hll", "a") == 1
+
+assert r.flushall() and r.dbsize() == 0
+print("ok")

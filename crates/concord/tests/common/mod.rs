@@ -1,0 +1,199 @@
+//! What the tests over real processes share: a rack with its processes, and a plain RESP client.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+pub const CONCORD: &str = env!("CARGO_BIN_EXE_concord");
+
+pub fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("concord-up-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+pub fn concord(args: &[&str]) -> Output {
+    Command::new(CONCORD).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The only line on standard error of a command that must fail.
+pub fn refused(args: &[&str]) -> String {
+    let output = concord(args);
+    assert!(!output.status.success(), "{args:?} must fail");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.trim_end().lines().count(), 1, "one line, not: {text}");
+    text.trim_end().to_string()
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    // A zombie is not alive; its state is the third field of stat.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+pub fn until(seconds: u64, what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed().as_secs() < seconds, "no {what} after {seconds} s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A rack, and the processes of its roles by name.
+pub struct Rack {
+    pub up: Child,
+    pub run: PathBuf,
+    /// Where the first gateway listens.
+    pub listen: SocketAddr,
+}
+
+impl Rack {
+    pub fn start(name: &str, more: &[&str]) -> Rack {
+        let run = directory(name);
+        let port = free_ports();
+        let listen = format!("127.0.0.1:{port}");
+        let mut up = Command::new(CONCORD)
+            .args(["up", "--listen", &listen, "--run-dir"])
+            .arg(&run)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.unwrap().starts_with("Ready"));
+        assert!(ready, "the rack {name} gets ready");
+        // Somebody has to read on, or `up` could not print.
+        std::thread::spawn(move || lines.for_each(drop));
+        Rack { up, run, listen: listen.parse().unwrap() }
+    }
+
+    pub fn pids(&self) -> Vec<(String, u32)> {
+        let text = std::fs::read_to_string(self.run.join("pids")).unwrap();
+        let pair = |line: &str| {
+            let (name, pid) = line.split_once(' ').unwrap();
+            (name.to_string(), pid.parse().unwrap())
+        };
+        text.lines().map(pair).collect()
+    }
+
+    pub fn pid(&self, name: &str) -> u32 {
+        self.pids().into_iter().find(|(n, _)| n == name).unwrap().1
+    }
+
+    pub fn signal(pid: u32, signal: &str) {
+        let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    pub fn file(&self) -> String {
+        self.run.join("rack.toml").display().to_string()
+    }
+}
+
+impl Rack {
+    /// What `concord status --json` says.
+    pub fn status(&self) -> serde_json::Value {
+        let output = concord(&["status", "--json", "--config", &self.file()]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The sum of a counter over all roles of a kind.
+    pub fn counter(status: &serde_json::Value, role: &str, name: &str) -> u64 {
+        let roles = status["roles"].as_array().unwrap();
+        let of = roles.iter().filter(|r| r["role"] == role);
+        of.filter_map(|r| r["status"]["counters"][name].as_u64()).sum()
+    }
+
+    /// A client of the first gateway.
+    pub fn client(&self) -> Resp {
+        Resp::open(self.listen)
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        let _ = self.up.kill();
+        let _ = self.up.wait();
+    }
+}
+
+/// A port whose next ones are free too, for further gateways. Tests of one process run at once, so
+/// each takes its own range; processes start at different ones.
+pub fn free_ports() -> u16 {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let start = (std::process::id() % 1_000) as u16;
+    loop {
+        let range = (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % 1_000;
+        let first = 20_000 + range * 8;
+        let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if (first..first + 8).all(|port| free(&port)) {
+            return first;
+        }
+    }
+}
+
+/// A blocking connection; replies as raw RESP.
+pub struct Resp {
+    stream: BufReader<TcpStream>,
+}
+
+impl Resp {
+    /// Connects; a gateway that is being started again gets some seconds.
+    pub fn open(target: SocketAddr) -> Resp {
+        let mut stream = TcpStream::connect(target);
+        for _ in 0..100 {
+            if stream.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            stream = TcpStream::connect(target);
+        }
+        let stream = stream.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Resp { stream: BufReader::new(stream) }
+    }
+
+    /// The reply's first line and, for a bulk string, its bytes. An error if the connection broke.
+    pub fn call(&mut self, args: &[&[u8]]) -> std::io::Result<(String, Vec<u8>)> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&request)?;
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end().to_string();
+        let mut value = Vec::new();
+        if let Some(length) = line.strip_prefix('$').and_then(|l| l.parse::<usize>().ok()) {
+            value.resize(length + 2, 0);
+            self.stream.read_exact(&mut value)?;
+            value.truncate(length);
+        }
+        Ok((line, value))
+    }
+
+    /// A command of words; its reply as text.
+    pub fn say(&mut self, words: &str) -> String {
+        let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        let (line, value) = self.call(&args).unwrap();
+        if line.starts_with('$') && line != "$-1" {
+            return String::from_utf8(value).unwrap();
+        }
+        line
+    }
+}

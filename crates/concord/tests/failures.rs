@@ -1,0 +1,140 @@
+//! kill -9 of a replica, a gateway or a client in the middle of writes: nothing acknowledged is lost,
+//! nothing is executed twice, and the pause is printed.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+
+struct Seen {
+    acknowledged: u64,
+    unknown: u64,
+    longest_pause: Duration,
+}
+
+/// Counts a key up, one INCR at a time, until told to stop.
+fn count_up(rack: &Rack, key: &str, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen { acknowledged: 0, unknown: 0, longest_pause: Duration::ZERO };
+    let mut client = rack.client();
+    let mut last = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        match client.call(&[b"INCR", key.as_bytes()]) {
+            Ok((line, _)) if line.starts_with(':') => {
+                let value: u64 = line[1..].parse().unwrap();
+                seen.acknowledged += 1;
+                let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
+                assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
+                seen.longest_pause = seen.longest_pause.max(last.elapsed());
+                last = Instant::now();
+            }
+            Ok((line, _)) if line.starts_with("-UNKNOWN") => seen.unknown += 1,
+            Ok((line, _)) if line.starts_with("-TRYAGAIN") => {}
+            Ok((line, _)) => panic!("{key}: {line}"),
+            Err(_) => {
+                seen.unknown += 1;
+                std::thread::sleep(Duration::from_millis(50));
+                client = rack.client();
+            }
+        }
+    }
+    seen
+}
+
+fn survive(name: &str, victim: &str, more: &[&str]) {
+    let rack = Rack::start(name, more);
+    let stop = AtomicBool::new(false);
+    let keys: Vec<String> = (0..8).map(|n| format!("counter:{n}")).collect();
+    let seen: Vec<Seen> = std::thread::scope(|scope| {
+        let writers: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let (rack, stop) = (&rack, &stop);
+                scope.spawn(move || count_up(rack, key, stop))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(700));
+        Rack::signal(rack.pid(victim), "-9");
+        std::thread::sleep(Duration::from_millis(4_500));
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    let mut client = rack.client();
+    for (key, seen) in keys.iter().zip(&seen) {
+        let value: u64 = client.say(&format!("GET {key}")).parse().unwrap();
+        let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
+        assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
+        assert!(seen.acknowledged > 100, "{key}: writes went on");
+    }
+    let pause = seen.iter().map(|s| s.longest_pause).max().unwrap();
+    let unknown: u64 = seen.iter().map(|s| s.unknown).sum();
+    println!("{name}: paused for {pause:?}, {unknown} writes of unknown outcome");
+}
+
+#[test]
+fn the_head_of_a_chain_dies() {
+    survive("head", "replica-1", &[]);
+}
+
+#[test]
+fn the_middle_of_a_chain_dies() {
+    survive("middle", "replica-2", &[]);
+}
+
+#[test]
+fn the_tail_of_a_chain_dies() {
+    survive("tail", "replica-3", &[]);
+}
+
+#[test]
+fn the_primary_dies() {
+    survive("primary", "replica-1", &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn a_backup_dies() {
+    survive("backup", "replica-3", &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn a_gateway_dies() {
+    survive("gateway", "gateway-1", &["--restart-gateways"]);
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_of_a_write_leaves_a_whole_value_or_none() {
+    let rack = Rack::start("client", &[]);
+    for round in 0..20 {
+        let mut cut = std::net::TcpStream::connect(rack.listen).unwrap();
+        let value = vec![b'x'; 100_000];
+        let head = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len());
+        let whole = [head.as_bytes(), &value, b"\r\n"].concat();
+        let upto = whole.len() * round / 19;
+        std::io::Write::write_all(&mut cut, &whole[..upto]).unwrap();
+        drop(cut);
+        let mut client = rack.client();
+        let (line, got) = client.call(&[b"GET", b"k"]).unwrap();
+        assert!(line == "$-1" || got == value, "a torn value of {} bytes", got.len());
+        client.say("DEL k");
+    }
+}
+
+#[test]
+fn values_of_1_mib_work_at_1_percent_loss_and_larger_ones_are_refused() {
+    let loss = ["--fault-drop", "10000", "--fault-duplicate", "10000", "--fault-reorder", "10000"];
+    let rack = Rack::start("large", &loss);
+    let mut client = rack.client();
+    for size in [1_200, 1_336, 5_000, 100_000, 1 << 20] {
+        let value: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
+        assert_eq!(client.call(&[b"SET", b"large", &value]).unwrap().0, "+OK", "{size}");
+        assert!(client.call(&[b"GET", b"large"]).unwrap().1 == value, "GET of {size} bytes");
+        let (_, deleted) = client.call(&[b"GETDEL", b"large"]).unwrap();
+        assert!(deleted == value, "GETDEL of {size} bytes");
+    }
+    let huge = vec![0; (1 << 20) + 1];
+    let (error, _) = client.call(&[b"SET", b"large", &huge]).unwrap();
+    assert_eq!(error, "-ERR value is larger than 1 MiB (Concord's limit)");
+    assert_eq!(client.say("GET large"), "$-1");
+}

@@ -1,0 +1,129 @@
+//! Histories over real processes: the switch drops, duplicates and reorders 1% each of what passes
+//! it, a gateway is killed and comes back, and what the clients saw must be linearizable.
+//!
+//! `CONCORD_TORTURE_OPS` sets the number of operations of each (`make torture`: 200,000, with the
+//! reports kept in `CONCORD_RESULTS`).
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::*;
+
+fn operations() -> u64 {
+    std::env::var("CONCORD_TORTURE_OPS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+}
+
+fn history(name: &str, keys: u64, more: &[&str]) {
+    let ops = operations();
+    let dir = directory(&format!("torture-{name}"));
+    let config = dir.join("faults.toml");
+    std::fs::write(&config, "replies_via_switch = true\n").unwrap();
+    let config = config.display().to_string();
+    let faults = [
+        "--config",
+        &config,
+        "--gateways",
+        "2",
+        "--restart-gateways",
+        "--fault-drop",
+        "10000",
+        "--fault-duplicate",
+        "10000",
+        "--fault-reorder",
+        "10000",
+    ];
+    let rack = Rack::start(&format!("history-{name}"), &[&faults[..], more].concat());
+    let (first, second) = (rack.listen, rack.listen.port() + 1);
+    let mut torture = Command::new(CONCORD)
+        .args(["torture", "--json", "--target", &first.to_string(), "--target"])
+        .arg(format!("127.0.0.1:{second}"))
+        .args(["--ops", &ops.to_string(), "--keys", &keys.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its first line says that the clients begin; the rest has to be read, or it could not print.
+    let mut lines = BufReader::new(torture.stderr.take().unwrap()).lines();
+    assert!(lines.next().is_some(), "torture starts");
+    std::thread::spawn(move || lines.for_each(drop));
+    std::thread::sleep(Duration::from_millis(200 + ops / 100));
+    Rack::signal(rack.pid("gateway-1"), "-9");
+    let mut report = String::new();
+    std::io::Read::read_to_string(&mut torture.stdout.take().unwrap(), &mut report).unwrap();
+    let verdict = torture.wait().unwrap();
+    let status = rack.status();
+    let count = |role: &str, counter: &str| Rack::counter(&status, role, counter);
+    let fast = count("replica", "reads_fast");
+    let slow = count("replica", "reads_slow");
+    let seen = [
+        ("reads_fast", fast),
+        ("reads_slow", slow),
+        ("refused_newer", count("replica", "refused_newer")),
+        ("table_full", count("switch", "dropped_table_full")),
+        ("duplicates", count("replica", "duplicates")),
+        ("seq_gaps", count("replica", "seq_gaps")),
+        ("writes_out_of_order", count("replica", "writes_out_of_order")),
+        ("dropped", count("switch", "faults_dropped_in") + count("switch", "faults_dropped_out")),
+        ("duplicated", count("switch", "faults_duplicated")),
+        ("reordered", count("switch", "faults_reordered")),
+    ];
+    let mut json: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for (counter, value) in seen {
+        json["rack"][counter] = value.into();
+    }
+    println!("{name}: {json}");
+    if let Ok(results) = std::env::var("CONCORD_RESULTS") {
+        json["run"] = format!("{ops} operations, {keys} keys, {}", more.join(" ")).into();
+        json["commit"] = std::env::var("CONCORD_COMMIT").unwrap_or_default().into();
+        let text = serde_json::to_string_pretty(&json).unwrap();
+        std::fs::write(format!("{results}/{name}.json"), text + "\n").unwrap();
+    }
+    assert!(verdict.success(), "{name} is linearizable: {report}");
+    if keys >= 1_000 {
+        assert!(fast * 100 >= (fast + slow) * 30, "{name}: {fast} fast, {slow} slow");
+    }
+    for (counter, value) in seen {
+        let expected = match counter {
+            "table_full" => more.contains(&"--table-slots"),
+            // Rare: only a long run on few keys surely sees it.
+            "refused_newer" => ops >= 200_000 && keys < 100,
+            _ => true,
+        };
+        assert!(value > 0 || !expected, "{name}: no {counter}");
+    }
+}
+
+#[test]
+fn chain_on_8_keys() {
+    history("chain-8-keys", 8, &[]);
+}
+
+#[test]
+fn chain_on_1000_keys() {
+    history("chain-1000-keys", 1_000, &[]);
+}
+
+#[test]
+fn chain_with_a_dirty_set_of_16_slots() {
+    history("chain-16-slots", 1_000, &["--table-stages", "1", "--table-slots", "16"]);
+}
+
+#[test]
+fn primary_backup_on_8_keys() {
+    history("primary-backup-8-keys", 8, &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn primary_backup_on_1000_keys() {
+    history("primary-backup-1000-keys", 1_000, &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn chain_over_redis_servers_on_1000_keys() {
+    history("chain-redis-1000-keys", 1_000, &["--engine", "redis"]);
+}
