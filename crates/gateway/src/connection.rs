@@ -8,221 +8,201 @@ use alloc::vec::Vec;
 use concord_client::Class;
 use concord_core::{Instant, ObjectId, RequestNumber};
 use concord_engine::resp;
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
+
+use crate::parts::Parts;
+use crate::request::Parser;
 
 /// A connection, as the driver numbers it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// How the parts of a command over several keys become one reply.
+/// What a command concerns: one object, or all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Combine {
-    /// DEL, EXISTS, ...: the sum.
-    Sum,
-    /// MGET: an array.
-    Array,
-    /// MSET: OK.
-    AllOk,
+pub(crate) enum Subject {
+    Object(ObjectId),
+    AllKeys,
 }
 
 /// One command's place in the order of replies.
 #[derive(Debug)]
-pub(crate) enum Slot {
+pub(crate) struct Slot {
+    pub class: Class,
+    pub subject: Subject,
+    /// The protocol in force when the command came.
+    pub resp3: bool,
+    pub state: SlotState,
+}
+
+#[derive(Debug)]
+pub(crate) enum SlotState {
     /// Its reply has not come.
     Waiting,
     /// Its reply is wanted with the path that it took.
     Explaining,
-    /// Its reply, once everything before it was written.
+    /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
     /// A command over several keys: replies so far.
     Parts(Box<Parts>),
 }
 
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub combine: Combine,
-    pub replies: Vec<Option<Vec<u8>>>,
-    pub missing: usize,
-}
+impl Slot {
+    pub(crate) fn waiting(class: Class, subject: Subject, resp3: bool) -> Slot {
+        Slot { class, subject, resp3, state: SlotState::Waiting }
+    }
 
-impl Parts {
-    /// The reply of the whole; the first error if there is one.
-    pub(crate) fn reply(&self, resp3: bool) -> Vec<u8> {
-        let replies = || self.replies.iter().flatten();
-        let mut out = Vec::new();
-        let error = replies().find(|r| matches!(r.first(), Some(b'-' | b'!')));
-        match (self.combine, error) {
-            (Combine::Array, _) => {
-                resp::array(&mut out, self.replies.len());
-                for reply in replies() {
-                    // MGET answers nil for what is no string.
-                    match reply.first() {
-                        Some(b'-') if reply.starts_with(b"-WRONGTYPE") => {
-                            resp::null(&mut out, resp3);
-                        }
-                        _ => out.extend_from_slice(reply),
-                    }
+    /// Whether an unanswered request of this slot is of `class` and about `object`.
+    fn holds(&self, class: Class, object: ObjectId) -> bool {
+        self.class == class
+            && match &self.state {
+                SlotState::Ready(_) => false,
+                SlotState::Waiting | SlotState::Explaining => {
+                    self.subject == Subject::Object(object)
                 }
+                SlotState::Parts(parts) => parts.holds(object),
             }
-            (_, Some(error)) => out.extend_from_slice(error),
-            (Combine::Sum, None) => {
-                let number = |r: &Vec<u8>| {
-                    let text = r.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
-                    resp::number(text)
-                };
-                resp::integer(&mut out, replies().filter_map(number).sum());
-            }
-            (Combine::AllOk, None) => resp::simple(&mut out, "OK"),
-        }
-        out
     }
 }
 
-/// A part of a command over several keys that could not be sent yet.
-#[derive(Debug)]
-pub(crate) struct Unsent {
-    pub slot: u64,
-    pub part: u32,
-    pub class: Class,
-    pub obj_id: ObjectId,
-    pub command: Vec<u8>,
+/// Unanswered requests of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unanswered {
+    pub reads: u32,
+    pub writes: u32,
+    /// Those among them that concern all keys.
+    pub all_keys: u32,
+}
+
+/// What a connection's next command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing but its own bytes.
+    Nothing,
+    /// The replies to earlier ones that it must not overtake (trap T22).
+    Order(Class, Subject),
+    /// Fewer unanswered commands.
+    Slots,
+    /// Room among the rack's unanswered requests.
+    Room(Class),
+    /// The client, which does not read its replies.
+    Output,
 }
 
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Multi {
+    /// Encoded.
     pub commands: Vec<Vec<u8>>,
-    pub key: Option<Vec<u8>>,
+    pub bytes: usize,
+    /// The key of all of them.
+    pub key: Vec<u8>,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
-    /// Commands of different keys: EXEC says so.
-    pub several: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connection {
+    pub id: ConnectionId,
     pub peer: String,
     pub name: Vec<u8>,
+    /// CLIENT SETINFO: name and version.
     pub library: (Vec<u8>, Vec<u8>),
     pub since: Instant,
     pub active_at: Instant,
     pub resp3: bool,
-    pub authed: bool,
+    pub authenticated: bool,
     pub input: Vec<u8>,
+    pub parser: Parser,
     pub output: Vec<u8>,
     /// Commands whose replies are not written yet; the first has number `first_slot`.
     pub slots: VecDeque<Slot>,
     pub first_slot: u64,
+    /// Bytes of replies that are there before their turn.
+    pub ready_bytes: usize,
+    pub unanswered: Unanswered,
     pub last_write: Option<RequestNumber>,
-    /// Unanswered reads and writes by object (trap T22).
-    pub busy: HashMap<u32, (u32, u32), FxBuildHasher>,
-    /// Unanswered reads and writes, and commands over all keys among them.
-    pub unanswered: (u32, u32, u32),
-    pub unsent: VecDeque<Unsent>,
-    pub multi: Option<Multi>,
-    /// The next command must wait for replies of earlier ones, or for room.
-    pub blocked: bool,
-    /// Close once the output is written.
+    /// The last slot's command is over several keys, not all of which were sent.
+    pub is_splitting: bool,
+    pub wait: Wait,
+    pub multi: Option<Box<Multi>>,
+    /// Close once every reply is written.
     pub closing: bool,
-    pub last_command: String,
+    /// It is in the gateway's list of connections to look at.
+    pub is_listed: bool,
+    /// The index of the last command, for CLIENT LIST.
+    pub last_command: Option<usize>,
     pub commands: u64,
 }
 
 impl Connection {
-    pub(crate) fn new(peer: &str, now: Instant, authed: bool) -> Connection {
+    pub(crate) fn new(
+        id: ConnectionId,
+        peer: &str,
+        now: Instant,
+        authenticated: bool,
+    ) -> Connection {
         Connection {
+            id,
             peer: peer.into(),
             name: Vec::new(),
             library: (Vec::new(), Vec::new()),
             since: now,
             active_at: now,
             resp3: false,
-            authed,
+            authenticated,
             input: Vec::new(),
+            parser: Parser::default(),
             output: Vec::new(),
             slots: VecDeque::new(),
             first_slot: 0,
+            ready_bytes: 0,
+            unanswered: Unanswered::default(),
             last_write: None,
-            busy: HashMap::default(),
-            unanswered: (0, 0, 0),
-            unsent: VecDeque::new(),
+            is_splitting: false,
+            wait: Wait::Nothing,
             multi: None,
-            blocked: false,
             closing: false,
-            last_command: String::new(),
+            is_listed: false,
+            last_command: None,
             commands: 0,
         }
     }
 
     /// Whether a request must wait (trap T22): a read for the earlier writes of its object, a write
-    /// for the earlier reads; a command over all keys for everything, and everything for it.
-    pub(crate) fn conflicts(&self, class: Class, obj_id: Option<ObjectId>) -> bool {
-        let (reads, writes, wildcards) = self.unanswered;
-        let Some(obj_id) = obj_id else { return reads + writes > 0 };
-        if wildcards > 0 {
-            return true;
-        }
-        let against = match class {
-            Class::Read => writes,
-            Class::Write => reads,
+    /// for the earlier reads; a command over all keys for everything, and everything for it. Writes
+    /// do not wait for writes: each names the one before, and replicas keep that order.
+    ///
+    /// A connection that only reads or only writes pays one comparison.
+    pub(crate) fn must_wait(&self, class: Class, subject: Subject) -> bool {
+        let Unanswered { reads, writes, all_keys } = self.unanswered;
+        let Subject::Object(object) = subject else { return reads + writes > 0 };
+        let (against, other) = match class {
+            Class::Read => (writes, Class::Write),
+            Class::Write => (reads, Class::Read),
         };
-        if against == 0 {
-            return false;
-        }
-        let (reads, writes) = self.busy.get(&obj_id.0).copied().unwrap_or_default();
-        match class {
-            Class::Read => writes > 0,
-            Class::Write => reads > 0,
-        }
+        all_keys > 0 || against > 0 && self.slots.iter().any(|slot| slot.holds(other, object))
     }
 
     /// A request was sent.
-    pub(crate) fn note_sent(&mut self, class: Class, obj_id: Option<ObjectId>) {
-        let counts = match obj_id {
-            Some(obj_id) => self.busy.entry(obj_id.0).or_default(),
-            None => {
-                self.unanswered.2 += 1;
-                &mut (0, 0)
-            }
-        };
+    pub(crate) fn note_sent(&mut self, class: Class, subject: Subject) {
         match class {
-            Class::Read => {
-                counts.0 += 1;
-                self.unanswered.0 += 1;
-            }
-            Class::Write => {
-                counts.1 += 1;
-                self.unanswered.1 += 1;
-            }
+            Class::Read => self.unanswered.reads += 1,
+            Class::Write => self.unanswered.writes += 1,
         }
+        self.unanswered.all_keys += u32::from(subject == Subject::AllKeys);
     }
 
     /// A request ended.
-    pub(crate) fn note_done(&mut self, class: Class, obj_id: Option<ObjectId>) {
+    pub(crate) fn note_done(&mut self, class: Class, subject: Subject) {
         match class {
-            Class::Read => self.unanswered.0 -= 1,
-            Class::Write => self.unanswered.1 -= 1,
+            Class::Read => self.unanswered.reads -= 1,
+            Class::Write => self.unanswered.writes -= 1,
         }
-        let Some(obj_id) = obj_id else {
-            self.unanswered.2 -= 1;
-            return;
-        };
-        if let Some(counts) = self.busy.get_mut(&obj_id.0) {
-            match class {
-                Class::Read => counts.0 -= 1,
-                Class::Write => counts.1 -= 1,
-            }
-            if *counts == (0, 0) {
-                self.busy.remove(&obj_id.0);
-            }
-        }
+        self.unanswered.all_keys -= u32::from(subject == Subject::AllKeys);
     }
 
-    /// Takes the next place in the order of replies.
-    pub(crate) fn push_slot(&mut self, slot: Slot) -> u64 {
-        self.slots.push_back(slot);
-        self.first_slot + self.slots.len() as u64 - 1
+    /// The number that the next slot gets.
+    pub(crate) fn next_slot(&self) -> u64 {
+        self.first_slot + self.slots.len() as u64
     }
 
     pub(crate) fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
@@ -234,15 +214,72 @@ impl Connection {
         if self.slots.is_empty() {
             write(&mut self.output);
             self.first_slot += 1;
-        } else {
-            let mut reply = Vec::new();
-            write(&mut reply);
-            self.slots.push_back(Slot::Ready(reply));
+            return;
         }
+        let mut reply = Vec::new();
+        write(&mut reply);
+        self.ready_bytes += reply.len();
+        let mut slot = Slot::waiting(Class::Read, Subject::AllKeys, self.resp3);
+        slot.state = SlotState::Ready(reply);
+        self.slots.push_back(slot);
     }
 
     /// Answers with an error.
-    pub(crate) fn error(&mut self, text: &[u8]) {
-        self.answer(|out| resp::error(out, text));
+    pub(crate) fn refuse(&mut self, text: &str) {
+        self.answer(|out| resp::error(out, text.as_bytes()));
+    }
+
+    /// Answers `+OK`.
+    pub(crate) fn ok(&mut self) {
+        self.answer(|out| out.extend_from_slice(resp::OK));
+    }
+
+    /// Writes out every reply whose turn has come.
+    pub(crate) fn write_in_turn(&mut self) {
+        while let Some(slot) = self.slots.front() {
+            match &slot.state {
+                SlotState::Waiting | SlotState::Explaining => return,
+                SlotState::Parts(parts) if parts.is_missing() => return,
+                SlotState::Parts(parts) => parts.write_reply(slot.resp3, &mut self.output),
+                SlotState::Ready(reply) => {
+                    self.ready_bytes -= reply.len();
+                    self.output.extend_from_slice(reply);
+                }
+            }
+            self.slots.pop_front();
+            self.first_slot += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Subject = Subject::Object(ObjectId(1));
+    const B: Subject = Subject::Object(ObjectId(2));
+
+    fn connection_with(requests: &[(Class, Subject)]) -> Connection {
+        let mut c = Connection::new(ConnectionId(1), "", Instant(0), true);
+        for (class, subject) in requests {
+            c.slots.push_back(Slot::waiting(*class, *subject, false));
+            c.note_sent(*class, *subject);
+        }
+        c
+    }
+
+    #[test]
+    fn t22_a_read_waits_for_writes_of_its_object_and_a_write_for_reads() {
+        use Class::{Read, Write};
+        let c = connection_with(&[(Write, A), (Read, B)]);
+        assert!(c.must_wait(Read, A) && c.must_wait(Write, B));
+        assert!(!c.must_wait(Read, B) && !c.must_wait(Write, A));
+        assert!(c.must_wait(Read, Subject::AllKeys) && c.must_wait(Write, Subject::AllKeys));
+        let c = connection_with(&[(Write, Subject::AllKeys)]);
+        assert!(c.must_wait(Read, A) && c.must_wait(Write, A));
+        let mut c = connection_with(&[(Write, A)]);
+        c.note_done(Write, A);
+        c.slots[0].state = SlotState::Ready(Vec::new());
+        assert!(!c.must_wait(Read, A) && !c.must_wait(Read, Subject::AllKeys));
     }
 }

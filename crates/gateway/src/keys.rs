@@ -6,7 +6,7 @@ use concord_engine::table::Flags;
 
 /// What keys a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
+pub(crate) enum Keys {
     /// None.
     None,
     /// One, at this argument (all keys of the command are equal).
@@ -19,8 +19,8 @@ pub enum Keys {
     Unsupported,
 }
 
-/// The keys of a command by the table, or by name where the table says that they move.
-pub fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
+/// The keys of a command by the table, or by name (in capitals) where the table says that they move.
+pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
     match name {
         b"EVAL" | b"EVAL_RO" | b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
             counted(args, 2)
@@ -88,5 +88,43 @@ fn by_table(spec: &CommandSpec, args: &[&[u8]]) -> Keys {
         Keys::Several
     } else {
         Keys::One(first as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_engine::CommandTable;
+
+    fn spec(name: &'static str, keys: (i32, i32, i32), flags: Flags) -> CommandSpec {
+        let table = CommandTable::memory();
+        let any = table.find(b"get").unwrap().clone();
+        let (first_key, last_key, step) = keys;
+        CommandSpec { name: name.into(), flags, first_key, last_key, step, ..any }
+    }
+
+    #[test]
+    fn several_keys_are_one_if_they_are_equal() {
+        let table = |keys, args: &[&[u8]]| super::keys(&spec("x", keys, Flags(0)), b"X", args);
+        assert_eq!(table((1, 2, 1), &[b"rename", b"k", b"k"]), Keys::One(1));
+        assert_eq!(table((1, 2, 1), &[b"rename", b"k", b"l"]), Keys::Several);
+        assert_eq!(table((1, -1, 2), &[b"msetnx", b"k", b"1", b"k", b"2"]), Keys::One(1));
+        assert_eq!(table((1, -1, 1), &[b"sinter", b"k", b"l"]), Keys::Several);
+        assert_eq!(table((0, 0, 0), &[b"x", b"k"]), Keys::None);
+    }
+
+    #[test]
+    fn moving_keys_are_found_or_refused() {
+        let movable = spec("x", (0, 0, 0), Flags::MOVABLEKEYS);
+        let find = |name: &[u8], args: &[&[u8]]| super::keys(&movable, name, args);
+        assert_eq!(find(b"SINTERCARD", &[b"", b"2", b"k", b"k"]), Keys::One(2));
+        assert_eq!(find(b"SINTERCARD", &[b"", b"x", b"k"]), Keys::BadNumber);
+        assert_eq!(find(b"SINTERCARD", &[b"", b"3", b"k"]), Keys::BadNumber);
+        assert_eq!(find(b"ZUNIONSTORE", &[b"", b"d", b"1", b"k"]), Keys::Several);
+        assert_eq!(find(b"ZUNIONSTORE", &[b"", b"k", b"1", b"k"]), Keys::One(3));
+        assert_eq!(find(b"XREAD", &[b"", b"COUNT", b"1", b"streams", b"k", b"0"]), Keys::One(4));
+        assert_eq!(find(b"XREAD", &[b"", b"STREAMS", b"k", b"l", b"0", b"0"]), Keys::Several);
+        assert_eq!(find(b"SORT", &[b"", b"k", b"BY", b"w_*"]), Keys::Unsupported);
+        assert_eq!(find(b"NEW", &[b"", b"k"]), Keys::Unsupported);
     }
 }

@@ -1,26 +1,62 @@
 //! The Redis protocol's gateway as a state machine without I/O: connections on one side, the rack's
 //! client on the other.
 //!
-//! Read [`Gateway`] first. The law of the API: [`Gateway::input`] for bytes of a connection,
-//! [`Gateway::packet`] for datagrams of the rack, [`Gateway::tick`] at [`Gateway::deadline`]; then
-//! [`Gateway::take_ready`] until it is empty, and write what [`Gateway::output`] holds. Replies come
-//! in the order of the commands of their connection, always.
+//! Read [`Gateway`] first, then docs/semantics.md for what it promises. The law of the API: one
+//! input ([`Gateway::input`] for bytes of a connection, [`Gateway::packet`] for datagrams of the
+//! rack, [`Gateway::written`], [`Gateway::tick`] at [`Gateway::deadline`] at the latest), then
+//! [`Gateway::take_ready`] until it is empty: write what [`Gateway::output`] holds, and ask
+//! [`Gateway::wants_input`] and [`Gateway::wants_close`]. Replies come in the order of the commands
+//! of their connection, always.
 //!
 //! Replies of the rack are complete RESP bytes and pass untouched. The request parser is our own:
-//! it gives ranges of the input and allocates nothing, where the `redis-protocol` crate builds a
-//! frame for every argument.
+//! it resumes where it stopped and gives ranges of the input, where the `redis-protocol` crate
+//! starts a partial request again and builds a vector of frames (50 to 80 ns a GET against 310 ns).
+//!
+//! ```
+//! use concord_client::ClientConfig;
+//! use concord_core::{Now, Rng};
+//! use concord_engine::CommandTable;
+//! use concord_gateway::{ConnectionId, Gateway, GatewayConfig};
+//! use concord_wire::Addr;
+//!
+//! let addr = |port| Addr { ip: 0x7f00_0001, port };
+//! let config = GatewayConfig {
+//!     client: ClientConfig::new(addr(1), addr(2)),
+//!     requirepass: None,
+//!     table: CommandTable::memory(),
+//!     redis: false,
+//!     connections_max: 100,
+//!     node: 1,
+//!     port: 7379,
+//! };
+//! let mut gateway = Gateway::new(config, Rng::new(42));
+//! let (now, id) = (Now::default(), ConnectionId(1));
+//! assert!(gateway.connected(now, id, "127.0.0.1:50000"));
+//! let mut packets = Vec::new();
+//! gateway.input(now, id, b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", &mut packets);
+//! assert_eq!(gateway.take_ready(), Some(id));
+//! assert_eq!(gateway.output(id).unwrap(), b"+PONG\r\n");
+//! assert_eq!(packets.len(), 1, "the GET, on its way to the switch");
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod commands;
 mod connection;
+mod dispatch;
 mod gateway;
 mod keys;
 mod local;
+mod multi;
+mod parts;
+mod replies;
 mod request;
+mod scripts;
+mod server;
 mod stats;
 
 pub use connection::ConnectionId;
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters};
-pub use request::{Parsed, ProtocolError, parse_request};
+pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use stats::Latencies;

@@ -1,0 +1,390 @@
+//! What the gateway does with each command: the engine's table, the gateway's own commands, and
+//! what it refuses, in one table with the calls counted.
+
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use concord_client::Class;
+use concord_engine::table::{Flags, UpperName};
+use concord_engine::{Class as EngineClass, CommandSpec, CommandTable};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::parts::{Split, split_of};
+use crate::{local, server};
+
+/// Answers a command that needs nothing of the rack. An error becomes the reply.
+pub(crate) type Handler =
+    fn(&mut crate::dispatch::Core, &mut crate::dispatch::Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
+
+/// The text of an error reply.
+pub(crate) type Failure = Cow<'static, str>;
+
+/// What is done with a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Handling {
+    /// Its one key stands at this argument.
+    OneKey(Class, u8),
+    /// Its keys are where [`crate::keys::keys`] finds them.
+    Keys(Class),
+    /// It concerns all keys.
+    AllKeys(Class),
+    /// It goes on at a cursor of a Redis server, which means nothing to another: as long as the
+    /// configuration stays, reads of all keys go to one replica.
+    Cursor,
+    /// Key by key.
+    Split(Split),
+    /// A script; by its hash if so; read-only if so.
+    Script {
+        by_sha: bool,
+        read_only: bool,
+    },
+    /// Its subcommands have flags and keys of their own.
+    Container,
+    /// MULTI's kin, which are looked at inside of a transaction too.
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Explain,
+    /// Answered here.
+    Local(Handler),
+    /// Answered here, inside of a transaction and before the password too.
+    Always(Handler),
+    Refused(Refusal),
+}
+
+/// Why a command of Redis is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    Blocking,
+    PubSub,
+    Admin,
+    Other,
+    /// In these words.
+    Because(&'static str),
+}
+
+impl Refusal {
+    pub(crate) fn text(self, name: &str) -> Failure {
+        match self {
+            Refusal::Blocking => {
+                format!("ERR Concord does not support blocking commands: '{name}'").into()
+            }
+            Refusal::PubSub => {
+                format!("ERR Concord does not support publish/subscribe: '{name}'").into()
+            }
+            Refusal::Admin => format!(
+                "ERR Concord does not support administration by '{name}'; see concord --help"
+            )
+            .into(),
+            Refusal::Other => format!("ERR Concord does not support the command '{name}'").into(),
+            Refusal::Because(text) => text.into(),
+        }
+    }
+}
+
+pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys: \
+     all keys of a command must be the same";
+const WATCH_TEXT: &str = "ERR Concord does not support WATCH; use SET IFEQ, CAS, CAD or a script";
+const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
+const DATABASES: &str = "ERR Concord has one database";
+
+/// Commands of Redis that are refused with a reason, whether the engine has them or not.
+const REFUSED: [(&str, Refusal); 53] = [
+    ("SUBSCRIBE", Refusal::PubSub),
+    ("PSUBSCRIBE", Refusal::PubSub),
+    ("SSUBSCRIBE", Refusal::PubSub),
+    ("UNSUBSCRIBE", Refusal::PubSub),
+    ("PUNSUBSCRIBE", Refusal::PubSub),
+    ("SUNSUBSCRIBE", Refusal::PubSub),
+    ("PUBLISH", Refusal::PubSub),
+    ("SPUBLISH", Refusal::PubSub),
+    ("PUBSUB", Refusal::PubSub),
+    ("BLPOP", Refusal::Blocking),
+    ("BRPOP", Refusal::Blocking),
+    ("BLMOVE", Refusal::Blocking),
+    ("BRPOPLPUSH", Refusal::Blocking),
+    ("BLMPOP", Refusal::Blocking),
+    ("BZPOPMIN", Refusal::Blocking),
+    ("BZPOPMAX", Refusal::Blocking),
+    ("BZMPOP", Refusal::Blocking),
+    (
+        "WAIT",
+        Refusal::Because(
+            "ERR Concord does not need WAIT: a write is at every replica when it is answered",
+        ),
+    ),
+    ("WAITAOF", Refusal::Because("ERR Concord does not support WAITAOF: nothing is on disk yet")),
+    ("REPLICAOF", Refusal::Because(REPLICATES)),
+    ("SLAVEOF", Refusal::Because(REPLICATES)),
+    ("PSYNC", Refusal::Because(REPLICATES)),
+    ("SYNC", Refusal::Because(REPLICATES)),
+    ("REPLCONF", Refusal::Because(REPLICATES)),
+    ("FAILOVER", Refusal::Because(REPLICATES)),
+    ("ROLE", Refusal::Because(REPLICATES)),
+    ("CLUSTER", Refusal::Because("ERR This instance has cluster support disabled")),
+    ("READONLY", Refusal::Because("ERR This instance has cluster support disabled")),
+    ("READWRITE", Refusal::Because("ERR This instance has cluster support disabled")),
+    ("ASKING", Refusal::Because("ERR This instance has cluster support disabled")),
+    ("MOVE", Refusal::Because(DATABASES)),
+    ("SWAPDB", Refusal::Because(DATABASES)),
+    ("MIGRATE", Refusal::Because(DATABASES)),
+    ("SAVE", Refusal::Admin),
+    ("BGSAVE", Refusal::Admin),
+    ("BGREWRITEAOF", Refusal::Admin),
+    ("LASTSAVE", Refusal::Admin),
+    ("SHUTDOWN", Refusal::Admin),
+    ("DEBUG", Refusal::Admin),
+    ("MONITOR", Refusal::Admin),
+    ("SLOWLOG", Refusal::Admin),
+    ("LATENCY", Refusal::Admin),
+    ("MODULE", Refusal::Admin),
+    ("MEMORY", Refusal::Admin),
+    ("LOLWUT", Refusal::Other),
+    ("FCALL", Refusal::Other),
+    ("FCALL_RO", Refusal::Other),
+    ("FUNCTION", Refusal::Other),
+    ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
+    ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
+    ("PFDEBUG", Refusal::Admin),
+    ("PFSELFTEST", Refusal::Admin),
+    ("RESTORE-ASKING", Refusal::Admin),
+];
+
+/// Commands over several keys that an engine may not have: better than "unknown command".
+const SEVERAL_KEYS: [&str; 26] = [
+    "RENAME",
+    "RENAMENX",
+    "COPY",
+    "MSETNX",
+    "SMOVE",
+    "SINTER",
+    "SINTERSTORE",
+    "SINTERCARD",
+    "SUNION",
+    "SUNIONSTORE",
+    "SDIFF",
+    "SDIFFSTORE",
+    "LMOVE",
+    "RPOPLPUSH",
+    "LMPOP",
+    "ZMPOP",
+    "ZUNION",
+    "ZUNIONSTORE",
+    "ZINTER",
+    "ZINTERSTORE",
+    "ZINTERCARD",
+    "ZDIFF",
+    "ZDIFFSTORE",
+    "BITOP",
+    "PFMERGE",
+    "ZRANGESTORE",
+];
+
+/// The gateway's own commands: name, arity (at least so many if negative), what is done.
+const OWN: [(&str, i32, Handling); 26] = [
+    ("PING", -1, Handling::Local(local::ping)),
+    ("ECHO", 2, Handling::Local(local::echo)),
+    ("SELECT", 2, Handling::Local(local::select)),
+    ("TIME", 1, Handling::Local(server::time)),
+    ("CLIENT", -2, Handling::Local(local::client)),
+    ("COMMAND", -1, Handling::Local(server::command)),
+    ("CONFIG", -2, Handling::Local(server::config)),
+    ("INFO", -1, Handling::Local(server::info)),
+    ("ACL", -2, Handling::Local(local::acl)),
+    ("UNWATCH", 1, Handling::Local(local::unwatch)),
+    ("SCRIPT", -2, Handling::Local(crate::scripts::script)),
+    ("HELLO", -1, Handling::Always(local::hello)),
+    ("AUTH", -2, Handling::Always(local::auth)),
+    ("QUIT", -1, Handling::Always(local::quit)),
+    ("RESET", 1, Handling::Always(local::reset)),
+    ("MULTI", 1, Handling::Multi),
+    ("EXEC", 1, Handling::Exec),
+    ("DISCARD", 1, Handling::Discard),
+    ("WATCH", -2, Handling::Watch),
+    ("CONCORD", -2, Handling::Explain),
+    ("MGET", -2, Handling::Keys(Class::Read)),
+    ("MSET", -3, Handling::Keys(Class::Write)),
+    ("EVAL", -3, Handling::Script { by_sha: false, read_only: false }),
+    ("EVAL_RO", -3, Handling::Script { by_sha: false, read_only: true }),
+    ("EVALSHA", -3, Handling::Script { by_sha: true, read_only: false }),
+    ("EVALSHA_RO", -3, Handling::Script { by_sha: true, read_only: true }),
+];
+
+/// A command, what is done with it, and how often it was called.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// In lower case.
+    pub name: String,
+    pub arity: i32,
+    pub handling: Handling,
+    pub calls: u64,
+    /// Calls refused by the gateway.
+    pub refused: u64,
+}
+
+impl Entry {
+    pub(crate) fn accepts(&self, argc: usize) -> bool {
+        let wanted = self.arity.unsigned_abs() as usize;
+        if self.arity < 0 { argc >= wanted } else { argc == wanted }
+    }
+
+    pub(crate) fn wrong_arity(&self) -> Failure {
+        format!("ERR wrong number of arguments for '{}' command", self.name).into()
+    }
+}
+
+/// All commands.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    entries: Vec<Entry>,
+    /// By name in capitals.
+    by_name: HashMap<Vec<u8>, usize, FxBuildHasher>,
+}
+
+impl Commands {
+    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are refused.
+    pub(crate) fn new(table: &CommandTable, redis: bool) -> Commands {
+        let mut commands = Commands::default();
+        for name in SEVERAL_KEYS {
+            commands.add(name, -2, Handling::Refused(Refusal::Because(CROSS_KEY)));
+        }
+        for spec in table.specs().iter().filter(|spec| !spec.name.contains('|')) {
+            let is_cursor = redis && matches!(&*spec.name, "hscan" | "sscan" | "zscan");
+            let handling = if is_cursor { Handling::Cursor } else { handling_of(spec) };
+            commands.add(&spec.name, spec.arity, handling);
+        }
+        for (name, arity, handling) in OWN {
+            commands.add(name, arity, split_of(name.as_bytes()).map_or(handling, Handling::Split));
+        }
+        for (name, refusal) in REFUSED {
+            commands.add(name, -1, Handling::Refused(refusal));
+        }
+        commands
+    }
+
+    /// Adds a command, in the place of one of the same name.
+    fn add(&mut self, name: &str, arity: i32, handling: Handling) {
+        let entry =
+            Entry { name: name.to_ascii_lowercase(), arity, handling, calls: 0, refused: 0 };
+        match self.by_name.get(name.to_ascii_uppercase().as_bytes()) {
+            Some(index) => self.entries[*index] = entry,
+            None => {
+                self.by_name.insert(name.to_ascii_uppercase().into_bytes(), self.entries.len());
+                self.entries.push(entry);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, name: &UpperName) -> Option<usize> {
+        self.by_name.get(name.bytes()).copied()
+    }
+
+    pub(crate) fn entry(&self, index: usize) -> &Entry {
+        &self.entries[index]
+    }
+
+    pub(crate) fn entry_mut(&mut self, index: usize) -> &mut Entry {
+        &mut self.entries[index]
+    }
+
+    /// Whoever was called, with name, calls, and calls refused.
+    pub(crate) fn called(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.calls > 0)
+    }
+
+    pub(crate) fn reset_counts(&mut self) {
+        for entry in &mut self.entries {
+            (entry.calls, entry.refused) = (0, 0);
+        }
+    }
+}
+
+pub(crate) fn class_of(spec: &CommandSpec) -> Option<Class> {
+    Some(match spec.class()? {
+        EngineClass::Read => Class::Read,
+        EngineClass::Write => Class::Write,
+    })
+}
+
+/// What is done with a command of the engine, or with one of its subcommands.
+pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
+    let name = spec.name.to_ascii_uppercase();
+    if let Some(split) = split_of(name.as_bytes()) {
+        return Handling::Split(split);
+    }
+    // XREAD blocks only if it is told to; then the engine refuses it.
+    let may_block = spec.flags.has(Flags::BLOCKING) && !matches!(&*name, "XREAD" | "XREADGROUP");
+    if may_block {
+        return Handling::Refused(Refusal::Blocking);
+    }
+    if spec.flags.has(Flags::PUBSUB) {
+        return Handling::Refused(Refusal::PubSub);
+    }
+    if spec.flags.has(Flags::ADMIN) {
+        return Handling::Refused(Refusal::Admin);
+    }
+    let Some(class) = class_of(spec) else { return Handling::Container };
+    match name.as_str() {
+        "DBSIZE" | "KEYS" | "SCAN" | "RANDOMKEY" | "FLUSHALL" | "FLUSHDB" => {
+            Handling::AllKeys(class)
+        }
+        _ if spec.first_key == 1 && spec.last_key == 1 && !spec.flags.has(Flags::MOVABLEKEYS) => {
+            Handling::OneKey(class, 1)
+        }
+        _ => Handling::Keys(class),
+    }
+}
+
+/// Redis' error for an unknown command, with the beginning of its arguments.
+pub(crate) fn unknown(args: &[&[u8]]) -> Failure {
+    let shown = |bytes: &[u8], limit: usize| {
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end.min(limit)]).to_string()
+    };
+    let mut beginning = String::new();
+    for arg in &args[1..] {
+        if beginning.len() >= 128 {
+            break;
+        }
+        beginning.push_str(&format!("'{}' ", shown(arg, 128 - beginning.len())));
+    }
+    let name = shown(args[0], 128);
+    format!("ERR unknown command '{name}', with args beginning with: {beginning}").into()
+}
+
+pub(crate) const WATCH_REFUSED: Failure = Cow::Borrowed(WATCH_TEXT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_one_entry_and_the_own_ones_win() {
+        let commands = Commands::new(&CommandTable::memory(), false);
+        let handling =
+            |name: &[u8]| commands.find(&UpperName::of(name)).map(|i| commands.entry(i).handling);
+        assert!(matches!(handling(b"get"), Some(Handling::OneKey(Class::Read, 1))));
+        assert!(matches!(handling(b"Command"), Some(Handling::Local(_))));
+        assert!(matches!(handling(b"mget"), Some(Handling::Split(_))));
+        assert!(matches!(handling(b"DEL"), Some(Handling::Split(_))));
+        assert!(matches!(handling(b"flushall"), Some(Handling::AllKeys(Class::Write))));
+        assert!(matches!(handling(b"rename"), Some(Handling::Refused(_))));
+        assert!(handling(b"nosuch").is_none());
+        assert!(matches!(handling(b"hscan"), Some(Handling::OneKey(Class::Read, 1))));
+        let commands = Commands::new(&CommandTable::memory(), true);
+        let index = commands.find(&UpperName::of(b"hscan")).unwrap();
+        assert!(matches!(commands.entry(index).handling, Handling::Cursor));
+    }
+
+    #[test]
+    fn an_unknown_command_is_answered_in_redis_words() {
+        let error = unknown(&[b"foo", b"a", b"b"]);
+        assert_eq!(error, "ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
+        let long = [b'x'; 300];
+        assert!(unknown(&[b"foo", &long, &long]).len() < 64 + 140);
+    }
+}

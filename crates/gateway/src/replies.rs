@@ -1,0 +1,151 @@
+//! What the rack answered: into the slot of its command, and out in turn.
+
+use alloc::vec::Vec;
+
+use concord_client::{Class, Done, Outcome, Trace};
+use concord_engine::{CommandTable, resp};
+use concord_wire::Reason;
+
+use crate::commands::Commands;
+use crate::connection::{Connection, SlotState};
+use crate::dispatch::{Core, Target};
+
+/// How a part of a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// With a reply.
+    Reply,
+    /// It was not executed, or did only read.
+    NotExecuted,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Core {
+    /// The command table of the engine came, or did not.
+    pub(crate) fn take_table(&mut self, done: &Done) {
+        self.table_request = None;
+        if done.outcome == Outcome::Reply
+            && let Ok(table) = CommandTable::from_resp(&done.reply)
+        {
+            self.commands = Commands::new(&table, self.setup.redis);
+            self.setup.table = table;
+            self.wants_table = false;
+        }
+    }
+
+    /// A request of `connection` ended.
+    pub(crate) fn take_reply(&mut self, connection: &mut Connection, target: Target, done: Done) {
+        connection.note_done(target.class, target.subject);
+        let (ended, text) = self.ended(&target, done.outcome);
+        let mut reply = done.reply;
+        if let Some(text) = text {
+            reply.clear();
+            resp::error(&mut reply, text.as_bytes());
+        }
+        let is_first = target.slot == connection.first_slot;
+        let Some(slot) = connection.slot_mut(target.slot) else { return };
+        match &mut slot.state {
+            SlotState::Waiting if is_first => {
+                connection.output.extend_from_slice(&reply);
+                connection.slots.pop_front();
+                connection.first_slot += 1;
+                self.client.give_back(reply);
+                connection.write_in_turn();
+                return;
+            }
+            SlotState::Waiting => {
+                let reply_bytes = reply.len();
+                slot.state = SlotState::Ready(reply);
+                connection.ready_bytes += reply_bytes;
+            }
+            SlotState::Explaining => {
+                let reply = explained(&reply, &done.trace, slot.resp3);
+                let reply_bytes = reply.len();
+                slot.state = SlotState::Ready(reply);
+                connection.ready_bytes += reply_bytes;
+            }
+            SlotState::Parts(parts) => parts.fill(target.part, ended, reply),
+            SlotState::Ready(_) => {}
+        }
+        connection.write_in_turn();
+    }
+
+    /// How it ended, and the error to answer if it did so without a reply.
+    fn ended(&mut self, target: &Target, outcome: Outcome) -> (Ended, Option<&'static str>) {
+        let (ended, text) = match outcome {
+            Outcome::Reply => return (Ended::Reply, None),
+            Outcome::ReadTimeout => {
+                self.count.read_timeouts += 1;
+                (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
+            }
+            Outcome::WriteNotExecuted | Outcome::WriteUnknown if target.only_reads => {
+                self.count.read_timeouts += 1;
+                (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
+            }
+            Outcome::WriteNotExecuted => {
+                self.count.writes_not_executed += 1;
+                (Ended::NotExecuted, "TRYAGAIN not executed; it is safe to retry")
+            }
+            Outcome::WriteUnknown => {
+                self.count.writes_unknown += 1;
+                let text = "UNKNOWN the outcome of this write is not known: it may or may not have \
+                            been executed; do not blindly retry";
+                (Ended::Unknown, text)
+            }
+            Outcome::Malformed => {
+                (Ended::NotExecuted, "ERR the replicas refused the command as malformed")
+            }
+            Outcome::TooLarge if target.class == Class::Write && !target.only_reads => {
+                let text = "ERR executed, but the reply is larger than 64 MiB (Concord's limit)";
+                (Ended::Reply, text)
+            }
+            Outcome::TooLarge => {
+                (Ended::Reply, "ERR the reply is larger than 64 MiB (Concord's limit)")
+            }
+        };
+        (ended, Some(text))
+    }
+}
+
+/// Which path a read took, in words.
+fn path(reason: Reason) -> (&'static str, &'static str) {
+    match reason {
+        Reason::Fast => ("fast", "no write to the object was in flight"),
+        Reason::SlowDirty => ("slow", "dirty: a write to the object was in flight"),
+        Reason::SlowNotReady => ("slow", "the switch has seen no completion of its own yet"),
+        Reason::SlowWildcard => ("slow", "a write of all keys was in flight"),
+        Reason::SlowUnaided => ("slow", "the rack runs without the switch's help"),
+        Reason::SlowAllKeys => ("slow", "the command reads more than one object"),
+        Reason::RefusedNewer => ("slow", "lagging: the replica had applied a newer write"),
+        Reason::RefusedLease => ("slow", "the replica held no lease"),
+        Reason::RefusedSwitch => ("slow", "the read came from an old switch"),
+        Reason::Misrouted => ("slow", "the switch had an old configuration"),
+        Reason::None => ("ordered", "it took the path of writes"),
+    }
+}
+
+/// The reply of CONCORD EXPLAIN: a map, flat in RESP2.
+fn explained(reply: &[u8], trace: &Trace, resp3: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (path, reason) = path(trace.reason);
+    resp::map(&mut out, 8, resp3);
+    for (name, value) in [("path", path), ("reason", reason)] {
+        resp::bulk(&mut out, name.as_bytes());
+        resp::bulk(&mut out, value.as_bytes());
+    }
+    for (name, value) in [
+        ("replica", u64::from(trace.node.0)),
+        ("attempts", u64::from(trace.attempts)),
+        ("epoch", u64::from(trace.epoch.0)),
+        ("latency_us", trace.latency_ns / 1_000),
+    ] {
+        resp::bulk(&mut out, name.as_bytes());
+        resp::integer(&mut out, value as i64);
+    }
+    resp::bulk(&mut out, b"last_committed");
+    resp::bulk(&mut out, alloc::format!("{}", trace.last_committed).as_bytes());
+    resp::bulk(&mut out, b"reply");
+    out.extend_from_slice(reply);
+    out
+}

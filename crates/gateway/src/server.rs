@@ -1,0 +1,234 @@
+//! Commands about the server, which the gateway answers without the rack: INFO, CONFIG, COMMAND.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use concord_core::{SEC, US};
+use concord_engine::resp;
+use concord_engine::table::UpperName;
+
+use crate::commands::Failure;
+use crate::dispatch::{Core, Turn, no_subcommand};
+use crate::keys::{Keys, keys};
+use crate::local::{REDIS_VERSION, wrong_arity};
+
+pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    let unix_ms = turn.now.unix_ms;
+    turn.connection.answer(|out| {
+        resp::array(out, 2);
+        resp::bulk(out, (unix_ms / 1_000).to_string().as_bytes());
+        resp::bulk(out, (unix_ms % 1_000 * 1_000).to_string().as_bytes());
+    });
+    Ok(())
+}
+
+/// COMMAND [COUNT | INFO | DOCS | LIST | GETKEYS]: the engine's table.
+pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let (table, resp3) = (&core.setup.table, turn.connection.resp3);
+    let Some(sub) = args.get(1) else {
+        turn.connection.answer(|out| table.encode_all(out, resp3));
+        return Ok(());
+    };
+    let names = &args[2..];
+    match UpperName::of(sub).bytes() {
+        b"COUNT" => turn.connection.answer(|out| table.encode_count(out)),
+        b"INFO" => turn.connection.answer(|out| table.encode_info(out, names, resp3)),
+        b"DOCS" => turn.connection.answer(|out| table.encode_docs(out, names, resp3)),
+        b"LIST" => turn.connection.answer(|out| {
+            let names = || table.specs().iter().filter(|spec| !spec.name.contains('|'));
+            resp::array(out, names().count());
+            names().for_each(|spec| resp::bulk(out, spec.name.as_bytes()));
+        }),
+        b"GETKEYS" if !names.is_empty() => {
+            let name = UpperName::of(names[0]);
+            let Some(spec) = table.find(name.bytes()) else {
+                return Err("ERR Invalid command specified".into());
+            };
+            if !spec.accepts(names.len()) {
+                return Err("ERR Invalid number of arguments specified for command".into());
+            }
+            match keys(spec, name.bytes(), names) {
+                Keys::One(key) => turn.connection.answer(|out| {
+                    resp::array(out, 1);
+                    resp::bulk(out, names[key as usize]);
+                }),
+                Keys::Several => {
+                    return Err("ERR Concord supports COMMAND GETKEYS for one key only".into());
+                }
+                Keys::None | Keys::BadNumber | Keys::Unsupported => {
+                    return Err("ERR The command has no key arguments".into());
+                }
+            }
+        }
+        _ => return Err(no_subcommand("command", sub)),
+    }
+    Ok(())
+}
+
+/// What CONFIG GET knows: what clients and tools ask for.
+const CONFIG: [(&str, &str); 10] = [
+    ("appendonly", "no"),
+    ("bind", ""),
+    ("databases", "1"),
+    ("io-threads", "1"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("proto-max-bulk-len", "1048576"),
+    ("save", ""),
+    ("timeout", "0"),
+    ("maxclients", ""),
+];
+
+/// CONFIG GET pattern ..., CONFIG RESETSTAT.
+pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let resp3 = turn.connection.resp3;
+    match (UpperName::of(args[1]).bytes(), &args[2..]) {
+        (b"GET", patterns @ [_, ..]) => {
+            let maxclients = core.setup.connections_max.to_string();
+            let asked = |name: &str| patterns.iter().any(|p| matches(p, name.as_bytes()));
+            let found: Vec<(&str, &str)> = CONFIG
+                .iter()
+                .filter(|(name, _)| asked(name))
+                .map(|(name, value)| match *name {
+                    "maxclients" => (*name, maxclients.as_str()),
+                    name => (name, *value),
+                })
+                .collect();
+            turn.connection.answer(|out| {
+                resp::map(out, found.len(), resp3);
+                for (name, value) in found {
+                    resp::bulk(out, name.as_bytes());
+                    resp::bulk(out, value.as_bytes());
+                }
+            });
+        }
+        (b"RESETSTAT", []) => {
+            core.commands.reset_counts();
+            core.reads = Default::default();
+            core.writes = Default::default();
+            turn.connection.ok();
+        }
+        (b"GET" | b"RESETSTAT", _) => {
+            let sub = UpperName::of(args[1]).lower();
+            return Err(wrong_arity(&format!("config|{sub}")));
+        }
+        (b"SET" | b"REWRITE", _) => {
+            return Err(
+                "ERR Concord is configured by its own file and flags; see concord --help".into()
+            );
+        }
+        _ => return Err(no_subcommand("config", args[1])),
+    }
+    Ok(())
+}
+
+/// Whether `name` fits a pattern with `*` and `?`, whatever the case.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', [])), _) => true,
+        // Names are short and patterns have few stars.
+        (Some((b'*', rest)), _) => (0..=name.len()).any(|at| matches(rest, &name[at..])),
+        (Some((b'?', pattern)), Some((_, name))) => matches(pattern, name),
+        (Some((p, pattern)), Some((n, name))) => {
+            p.eq_ignore_ascii_case(n) && matches(pattern, name)
+        }
+        (None, Some(_)) | (Some(_), None) => false,
+    }
+}
+
+/// Writes the lines of one section of INFO.
+type Section = fn(&Core, &Turn<'_>) -> String;
+
+/// INFO [section ...]
+pub(crate) fn info(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let wanted = |section: &str| {
+        let named = |arg: &&[u8]| arg.eq_ignore_ascii_case(section.as_bytes());
+        let whole = |arg: &&[u8]| {
+            [&b"default"[..], b"all", b"everything"].iter().any(|w| arg.eq_ignore_ascii_case(w))
+        };
+        args.len() == 1 || args[1..].iter().any(|arg| named(arg) || whole(arg))
+    };
+    let sections: [(&str, Section); 7] = [
+        ("Server", server_section),
+        ("Clients", clients_section),
+        ("Persistence", |_, _| "loading:0\r\naof_enabled:0\r\nconcord_durable:0\r\n".into()),
+        ("Stats", stats_section),
+        ("Replication", |_, _| "role:master\r\nconnected_slaves:0\r\n".into()),
+        ("Commandstats", commands_section),
+        ("Concord", |core, _| core.rack_info.clone()),
+    ];
+    let mut text = String::new();
+    for (name, section) in sections.into_iter().filter(|(name, _)| wanted(name)) {
+        let separator = if text.is_empty() { "" } else { "\r\n" };
+        text.push_str(&format!("{separator}# {name}\r\n{}", section(core, turn)));
+    }
+    turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
+    Ok(())
+}
+
+fn server_section(core: &Core, turn: &Turn<'_>) -> String {
+    let started = core.started_at.unwrap_or(turn.now.instant);
+    format!(
+        "redis_version:{REDIS_VERSION}\r\nconcord_version:{}\r\nredis_mode:standalone\r\n\
+         concord_gateway:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        core.setup.node,
+        core.setup.port,
+        turn.now.instant.since(started) / SEC,
+    )
+}
+
+fn clients_section(core: &Core, turn: &Turn<'_>) -> String {
+    format!(
+        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:0\r\n",
+        turn.others.len() + 1,
+        core.setup.connections_max
+    )
+}
+
+fn stats_section(core: &Core, _: &Turn<'_>) -> String {
+    let (count, client) = (&core.count, core.client.counters());
+    let mut text = format!(
+        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
+         rejected_connections:{}\r\nconcord_reads:{}\r\nconcord_reads_fast:{}\r\n\
+         concord_writes:{}\r\nconcord_writes_unknown:{}\r\n",
+        count.connections,
+        count.commands,
+        count.connections_refused,
+        client.read_replies,
+        client.fast_reads,
+        client.write_replies,
+        client.writes_unknown,
+    );
+    for (class, latencies) in [("read", &core.reads), ("write", &core.writes)] {
+        for percent in [50, 99] {
+            let us = latencies.percentile_ns(percent) / US;
+            text.push_str(&format!("concord_{class}_p{percent}_us:{us}\r\n"));
+        }
+    }
+    text
+}
+
+fn commands_section(core: &Core, _: &Turn<'_>) -> String {
+    let line = |entry: &crate::commands::Entry| {
+        let (name, calls, refused) = (&entry.name, entry.calls, entry.refused);
+        format!("cmdstat_{name}:calls={calls},rejected_calls={refused}\r\n")
+    };
+    core.commands.called().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_have_stars_and_question_marks() {
+        for (pattern, fits) in
+            [("*", true), ("max*", true), ("*MEMORY", true), ("m?xmemory", true), ("max", false)]
+        {
+            assert_eq!(matches(pattern.as_bytes(), b"maxmemory"), fits, "{pattern}");
+        }
+    }
+}

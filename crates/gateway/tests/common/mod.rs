@@ -1,0 +1,320 @@
+//! A fake rack behind a gateway: one node with the memory engine that behaves to clients like a
+//! replicated store, and a network with delays drawn from one seed, which reorder.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use concord_client::ClientConfig;
+use concord_core::{Duration, Instant, MS, NodeId, Now, Rng, SEC, US};
+use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed};
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig};
+use concord_wire::fragment::{Assembly, FragmentHdr};
+use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
+
+const GATEWAY: Addr = Addr { ip: 0x7f00_0001, port: 1 };
+const SWITCH: Addr = Addr { ip: 0x7f00_0001, port: 2 };
+
+/// What the rack does with packets for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Serves,
+    /// Reads and writes reach it, and no reply leaves it.
+    Mute,
+    /// Nothing reaches it.
+    Dead,
+}
+
+pub struct Store {
+    engine: Shimmed<Memory>,
+    table: CommandTable,
+    sessions: BTreeMap<u64, BTreeMap<u64, Vec<u8>>>,
+    bodies: BTreeMap<u64, Assembly>,
+    replies: BTreeMap<u64, Vec<u8>>,
+    pub mood: Mood,
+    /// What was executed: the class, the name, the key, and whether it concerned all keys.
+    pub log: Vec<(Class, String, String, bool)>,
+}
+
+impl Store {
+    fn execute(&mut self, repr: &Repr, class: Class, bytes: &[u8]) -> Vec<u8> {
+        let command = Command::parse(bytes).expect("the gateway encodes commands");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let all_keys = repr.flags.has(Flags::WILDCARD);
+        let key = command.key().unwrap_or_default();
+        self.log.push((class, text(command.name()).to_uppercase(), text(key), all_keys));
+        if !all_keys && !key.is_empty() {
+            assert_eq!(repr.obj_id, concord_core::hash::object_id(key));
+        }
+        if command.name() == b"EVAL" {
+            let arguments: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
+            return format!("+{}\r\n", text(&arguments[1])).into_bytes();
+        }
+        let context = Context {
+            now_ms: 1_000,
+            resp3: repr.flags.has(Flags::RESP3),
+            position: self.log.len() as u64,
+            ..Context::default()
+        };
+        let mut reply = vec![];
+        self.engine.submit(&context, class, &command, &mut reply);
+        reply
+    }
+
+    fn handle(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        if self.mood == Mood::Dead {
+            return vec![];
+        }
+        let packet = Packet::parse(bytes).unwrap();
+        let repr = packet.repr();
+        match repr.op {
+            Op::Read => {
+                let reply = self.execute(&repr, Class::Read, packet.body());
+                let (reason, op) = (Reason::Fast, Op::ReadReply);
+                self.reply(&Repr { op, reason, ..repr }, reply)
+            }
+            Op::Write => match self.write(&repr, packet.body()) {
+                Ok(reply) => self.reply(&Repr { op: Op::WriteReply, ..repr }, reply),
+                Err(status) => vec![emit(&Repr { op: Op::WriteReply, status, ..repr }, &[])],
+            },
+            Op::WRest => {
+                let (hdr, payload) = FragmentHdr::parse(packet.body()).unwrap();
+                let body = self.bodies.entry(repr.request.0).or_insert_with(|| Assembly::new(hdr));
+                body.add(&hdr, payload);
+                vec![emit(&Repr { op: Op::WRestAck, ..repr }, &packet.body()[..20])]
+            }
+            Op::Pull => {
+                let (asked, _) = FragmentHdr::parse(packet.body()).unwrap();
+                let whole = &self.replies[&repr.request.0];
+                let last = (asked.index + asked.count).min(asked.fragments());
+                let fragment = |index| {
+                    let hdr = FragmentHdr { index, count: 1, ..asked };
+                    emit_fragment(&Repr { op: Op::Fragment, node: NodeId(7), ..repr }, &hdr, whole)
+                };
+                (asked.index..last).map(fragment).collect()
+            }
+            other => panic!("a gateway never sends {other:?}"),
+        }
+    }
+
+    fn write(&mut self, repr: &Repr, body: &[u8]) -> Result<Vec<u8>, Status> {
+        // The session is registered, or touched.
+        if repr.request.0 == 0 {
+            self.sessions.entry(repr.session.0).or_default();
+            return Ok(vec![]);
+        }
+        let number = repr.request.0;
+        let Some(session) = self.sessions.get(&repr.session.0) else {
+            return Err(Status::SessionExpired);
+        };
+        if let Some(reply) = session.get(&number) {
+            return Ok(reply.clone());
+        }
+        if repr.after_delta != 0 && !session.contains_key(&(number - u64::from(repr.after_delta))) {
+            return Err(Status::Order);
+        }
+        let command = match self.bodies.get(&number) {
+            Some(body) if repr.flags.has(Flags::BODY_STAGED) => body.bytes().to_vec(),
+            _ => body.to_vec(),
+        };
+        let reply = self.execute(repr, Class::Write, &command);
+        self.sessions.entry(repr.session.0).or_default().insert(number, reply.clone());
+        Ok(reply)
+    }
+
+    fn reply(&mut self, repr: &Repr, reply: Vec<u8>) -> Vec<Vec<u8>> {
+        if self.mood == Mood::Mute {
+            return vec![];
+        }
+        let repr = Repr { node: NodeId(7), ..*repr };
+        if reply.len() <= BODY_BYTES_MAX {
+            return vec![emit(&repr, &reply)];
+        }
+        let total_bytes = reply.len() as u32;
+        let hdr = FragmentHdr { version: 1, total_bytes, index: 0, count: 1 };
+        let flags = repr.flags.with(Flags::MORE);
+        let first = emit_fragment(&Repr { flags, ..repr }, &hdr, &reply);
+        self.replies.insert(repr.request.0, reply);
+        vec![first]
+    }
+}
+
+fn emit(repr: &Repr, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![];
+    repr.emit(body, &mut bytes);
+    bytes
+}
+
+fn emit_fragment(repr: &Repr, hdr: &FragmentHdr, whole: &[u8]) -> Vec<u8> {
+    let mut body = vec![];
+    hdr.emit(&mut body);
+    body.extend_from_slice(&whole[hdr.range()]);
+    emit(repr, &body)
+}
+
+/// When a packet arrives, the how-manieth it is, whether it goes to the rack, and its bytes.
+type Event = (Instant, u64, bool, Vec<u8>);
+
+/// A gateway, its connections, the network and the rack.
+pub struct World {
+    pub gateway: Gateway,
+    pub store: Store,
+    pub at: Instant,
+    /// What each connection received; the driver drains the gateway's output at once.
+    pub received: BTreeMap<u64, Vec<u8>>,
+    /// Connections whose client does not read.
+    pub stuck: Vec<u64>,
+    pub delay_ns: (Duration, Duration),
+    rng: Rng,
+    events: BinaryHeap<Reverse<Event>>,
+    event_count: u64,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        World::with(seed, |_| {})
+    }
+
+    pub fn with(seed: u64, change: impl FnOnce(&mut GatewayConfig)) -> World {
+        let mut config = GatewayConfig {
+            client: ClientConfig { window: 256, ..ClientConfig::new(GATEWAY, SWITCH) },
+            requirepass: None,
+            table: CommandTable::memory(),
+            redis: false,
+            connections_max: 100,
+            node: 1,
+            port: 7379,
+        };
+        change(&mut config);
+        let mut rng = Rng::new(seed);
+        let mut world = World {
+            gateway: Gateway::new(config, rng.fork()),
+            store: Store {
+                engine: Shimmed::new(Memory::new(0)),
+                table: CommandTable::memory(),
+                sessions: BTreeMap::new(),
+                bodies: BTreeMap::new(),
+                replies: BTreeMap::new(),
+                mood: Mood::Serves,
+                log: vec![],
+            },
+            at: Instant(SEC),
+            received: BTreeMap::new(),
+            stuck: vec![],
+            delay_ns: (10 * US, 2 * MS),
+            rng,
+            events: BinaryHeap::new(),
+            event_count: 0,
+        };
+        world.connect(1);
+        world
+    }
+
+    pub fn connect(&mut self, id: u64) {
+        let peer = format!("127.0.0.1:{}", 50_000 + id);
+        assert!(self.gateway.connected(self.now(), ConnectionId(id), &peer));
+        self.received.insert(id, vec![]);
+    }
+
+    pub fn now(&self) -> Now {
+        Now { instant: self.at, unix_ms: 1_700_000_000_123 }
+    }
+
+    pub fn input(&mut self, id: u64, bytes: &[u8]) {
+        let mut sent = vec![];
+        self.gateway.input(self.now(), ConnectionId(id), bytes, &mut sent);
+        self.after_input(sent);
+    }
+
+    /// As a driver: sends what there is to send, writes what there is to write.
+    pub fn after_input(&mut self, mut sent: Vec<(Addr, Vec<u8>)>) {
+        while let Some(id) = self.gateway.take_ready() {
+            if self.stuck.contains(&id.0) {
+                continue;
+            }
+            let Some(output) = self.gateway.output(id) else { continue };
+            let bytes = core::mem::take(output);
+            if !bytes.is_empty() {
+                self.received.entry(id.0).or_default().extend_from_slice(&bytes);
+                self.gateway.written(self.now(), id, &mut sent);
+            }
+        }
+        for (to, bytes) in sent {
+            assert_eq!(to, SWITCH);
+            self.carry(true, bytes);
+        }
+    }
+
+    fn carry(&mut self, to_rack: bool, bytes: Vec<u8>) {
+        let delay = self.rng.between(self.delay_ns.0, self.delay_ns.1);
+        self.event_count += 1;
+        self.events.push(Reverse((self.at.after(delay), self.event_count, to_rack, bytes)));
+    }
+
+    /// One packet arrives, or the gateway's deadline comes; false if neither before `until`.
+    pub fn step(&mut self, until: Instant) -> bool {
+        let packet_at = self.events.peek().map_or(Instant::NEVER, |e| e.0.0);
+        let tick_at = self.gateway.deadline().at.max(self.at);
+        if packet_at.min(tick_at) > until {
+            self.at = until;
+            return false;
+        }
+        let mut sent = vec![];
+        if tick_at <= packet_at {
+            self.at = tick_at;
+            self.gateway.tick(self.now(), &mut sent);
+            let next = self.gateway.deadline();
+            assert!(next.at > self.at, "the gateway spins: {next:?}");
+        } else if let Some(Reverse((at, _, to_rack, bytes))) = self.events.pop() {
+            self.at = at;
+            if to_rack {
+                for reply in self.store.handle(&bytes) {
+                    self.carry(false, reply);
+                }
+            } else {
+                self.gateway.packet(self.now(), &bytes, &mut sent);
+            }
+        }
+        self.after_input(sent);
+        true
+    }
+
+    pub fn run_for(&mut self, ns: Duration) {
+        let until = self.at.after(ns);
+        while self.step(until) {}
+    }
+
+    /// What the connection received since the last call, for up to six seconds.
+    pub fn replies(&mut self, id: u64) -> String {
+        self.run_for(6 * SEC);
+        let bytes = core::mem::take(self.received.get_mut(&id).unwrap());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Sends lines as inline commands in one piece, and gives the replies.
+    pub fn ask(&mut self, lines: &[&str]) -> String {
+        let text: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+        self.input(1, text.as_bytes());
+        self.replies(1)
+    }
+
+    /// The names of what the rack executed, in order, and forgets them.
+    pub fn executed(&mut self) -> Vec<String> {
+        self.store.log.drain(..).map(|(_, name, key, _)| format!("{name} {key}")).collect()
+    }
+
+    pub fn table(&self) -> &CommandTable {
+        &self.store.table
+    }
+}
+
+/// A request as clients send it.
+pub fn request(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}

@@ -1,0 +1,432 @@
+//! The gateway before a fake rack: order, splitting, transactions, errors, backpressure.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Mood, World, request};
+use concord_core::{MS, SEC};
+use concord_engine::Class;
+use concord_gateway::{ConnectionId, Gateway};
+
+#[test]
+fn replies_come_in_order_whatever_the_network_does() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        let (mut input, mut expected) = (vec![], String::new());
+        for i in 0..200 {
+            let (key, value) = (format!("k{}", i % 7), format!("{i}"));
+            match i % 4 {
+                0 | 1 => {
+                    input.extend(request(&[b"SET", key.as_bytes(), value.as_bytes()]));
+                    expected.push_str("+OK\r\n");
+                }
+                2 => {
+                    input.extend(request(&[b"PING", value.as_bytes()]));
+                    expected.push_str(&format!("${}\r\n{value}\r\n", value.len()));
+                }
+                _ => {
+                    input.extend(request(&[b"ECHO", b"e"]));
+                    expected.push_str("$1\r\ne\r\n");
+                }
+            }
+        }
+        world.input(1, &input);
+        assert_eq!(world.replies(1), expected, "seed {seed}");
+    }
+}
+
+/// Every command sees what the ones before it on the same connection did.
+#[test]
+fn t22_a_pipeline_sees_its_own_writes() {
+    for seed in 0..30 {
+        let mut world = World::new(seed);
+        let (mut input, mut expected) = (vec![], String::new());
+        let mut values = std::collections::BTreeMap::new();
+        let mut rng = concord_core::Rng::new(seed);
+        for i in 0..150u64 {
+            let key = format!("k{}", rng.below(4));
+            match rng.below(5) {
+                0 | 1 => {
+                    let value = format!("{}", 100 + i);
+                    input.extend(request(&[b"SET", key.as_bytes(), value.as_bytes()]));
+                    values.insert(key, value);
+                    expected.push_str("+OK\r\n");
+                }
+                2 | 3 => {
+                    input.extend(request(&[b"GET", key.as_bytes()]));
+                    expected.push_str(&match values.get(&key) {
+                        Some(value) => format!("$3\r\n{value}\r\n"),
+                        None => "$-1\r\n".into(),
+                    });
+                }
+                _ if rng.below(4) == 0 => {
+                    input.extend(request(&[b"FLUSHALL"]));
+                    values.clear();
+                    expected.push_str("+OK\r\n");
+                }
+                _ => {
+                    input.extend(request(&[b"DBSIZE"]));
+                    expected.push_str(&format!(":{}\r\n", values.len()));
+                }
+            }
+        }
+        world.input(1, &input);
+        assert_eq!(world.replies(1), expected, "seed {seed}");
+        assert!(world.gateway.counters().commands_waited > 0);
+    }
+}
+
+#[test]
+fn reads_and_writes_of_other_objects_do_not_wait() {
+    let mut world = World::new(1);
+    world.store.mood = Mood::Dead;
+    world.run_for(MS);
+    world.input(1, b"GET a\r\nGET a\r\nGET b\r\nSET c 1\r\nSET c 2\r\nGET d\r\nGET e\r\n");
+    assert_eq!(world.gateway.counters().commands_waited, 0);
+    assert!(world.gateway.wants_input(ConnectionId(1)));
+    world.input(1, b"GET c\r\n");
+    assert_eq!(world.gateway.counters().commands_waited, 1);
+    assert!(!world.gateway.wants_input(ConnectionId(1)));
+}
+
+#[test]
+fn input_may_be_cut_at_every_byte() {
+    let mut input = request(&[b"SET", b"k", b"a\r\nb"]);
+    input.extend(b"GET k\r\n");
+    input.extend(request(&[b"MGET", b"k", b"none"]));
+    input.extend(request(&[b"nosuch", b"x"]));
+    let expected = "+OK\r\n$4\r\na\r\nb\r\n*2\r\n$4\r\na\r\nb\r\n$-1\r\n\
+         -ERR unknown command 'nosuch', with args beginning with: 'x' \r\n";
+    for cut in 0..=input.len() {
+        let mut world = World::new(cut as u64);
+        world.input(1, &input[..cut]);
+        world.run_for(5 * MS);
+        world.input(1, &input[cut..]);
+        assert_eq!(world.replies(1), expected, "cut at {cut}");
+    }
+}
+
+#[test]
+fn commands_over_several_keys_go_key_by_key() {
+    let mut world = World::new(3);
+    assert_eq!(world.ask(&["MSET a 1 b 2 c 3"]), "+OK\r\n");
+    assert_eq!(world.ask(&["MGET c none a"]), "*3\r\n$1\r\n3\r\n$-1\r\n$1\r\n1\r\n");
+    assert_eq!(world.ask(&["MGET b"]), "*1\r\n$1\r\n2\r\n");
+    assert_eq!(world.ask(&["EXISTS a b a none", "touch a b"]), ":3\r\n:2\r\n");
+    world.executed();
+    assert_eq!(world.ask(&["DEL a b none"]), ":2\r\n");
+    assert_eq!(world.executed(), ["DEL a", "DEL b", "DEL none"]);
+    assert_eq!(
+        world.ask(&["DEL c", "GET c", "MSET a 1", "GET a"]),
+        ":1\r\n$-1\r\n+OK\r\n$1\r\n1\r\n"
+    );
+    let wrong = "-ERR wrong number of arguments for 'mset' command\r\n";
+    assert_eq!(world.ask(&["MSET a 1 b"]), wrong);
+    assert!(world.ask(&["MSETNX a 1 b 2"]).starts_with("-CROSSKEY "));
+    assert!(world.ask(&["RENAME a b"]).starts_with("-CROSSKEY "));
+    assert_eq!(world.ask(&["LPUSH l 1", "MGET a l"]), ":1\r\n*2\r\n$1\r\n1\r\n$-1\r\n");
+    // More parts than the window has room for.
+    let many: Vec<String> = (0..1_000).map(|i| format!("m{i} {i}")).collect();
+    assert_eq!(world.ask(&[&format!("MSET {}", many.join(" ")), "DBSIZE"]), "+OK\r\n:1002\r\n");
+    assert!(world.gateway.counters().window_full > 0);
+}
+
+#[test]
+fn transactions_on_one_key_are_one_write() {
+    let mut world = World::new(4);
+    let reply = world.ask(&["MULTI", "SET k 1", "INCR k", "GET k", "EXEC"]);
+    let queued = "+QUEUED\r\n".repeat(3);
+    assert_eq!(reply, format!("+OK\r\n{queued}*3\r\n+OK\r\n:2\r\n$1\r\n2\r\n"));
+    assert_eq!(world.executed(), ["CONCORD.EXEC "]);
+    assert_eq!(
+        world.ask(&["MULTI", "SET k 9", "DISCARD", "GET k"]),
+        "+OK\r\n+QUEUED\r\n+OK\r\n$1\r\n2\r\n"
+    );
+    assert_eq!(world.ask(&["MULTI", "EXEC"]), "+OK\r\n*0\r\n");
+    assert_eq!(
+        world.ask(&["EXEC", "DISCARD"]),
+        "-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n"
+    );
+    world.executed();
+    let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    let one_key = "-CROSSKEY Concord supports transactions on one key only";
+    let reply = world.ask(&["MULTI", "SET k 1", "SET l 1", "EXEC", "PING"]);
+    assert_eq!(reply, format!("+OK\r\n+QUEUED\r\n{one_key}\r\n{abort}+PONG\r\n"));
+    for bad in ["NOSUCH", "GET", "PING", "FLUSHALL", "EVAL x 1 k"] {
+        let reply = world.ask(&["MULTI", "SET k 1", bad, "EXEC"]);
+        assert!(reply.ends_with(abort), "{bad}: {reply}");
+    }
+    let reply = world.ask(&["MULTI", "MULTI", "WATCH k", "DEL k", "MSET k 5", "EXEC"]);
+    assert!(reply.ends_with("+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n+OK\r\n"), "{reply}");
+    assert_eq!(world.executed(), ["CONCORD.EXEC "], "nothing else was executed");
+    let large = vec![b'v'; (1 << 20) + 1];
+    world.input(1, b"MULTI\r\n");
+    world.input(1, &request(&[b"SET", b"k", &large]));
+    world.input(1, b"EXEC\r\n");
+    assert!(world.replies(1).ends_with(abort));
+    assert!(world.ask(&["WATCH k"]).starts_with("-ERR Concord does not support WATCH"));
+    assert_eq!(world.ask(&["UNWATCH"]), "+OK\r\n");
+}
+
+#[test]
+fn resp3_is_spoken_after_hello_3() {
+    let mut world = World::new(5);
+    let reply = world.ask(&["GET none", "HELLO 3 SETNAME me", "GET none", "CLIENT GETNAME"]);
+    assert!(reply.starts_with("$-1\r\n%7\r\n$6\r\nserver\r\n"), "{reply}");
+    assert!(reply.ends_with("_\r\n$2\r\nme\r\n"), "{reply}");
+    assert_eq!(
+        world.ask(&["MGET none", "CONFIG GET save"]),
+        "*1\r\n_\r\n%1\r\n$4\r\nsave\r\n$0\r\n\r\n"
+    );
+    let reply = world.ask(&["HELLO 4", "HELLO x", "HELLO 2 FOO"]);
+    assert!(reply.starts_with("-NOPROTO "), "{reply}");
+    assert!(reply.ends_with("-ERR Syntax error in HELLO option 'FOO'\r\n"), "{reply}");
+    assert_eq!(world.ask(&["RESET", "GET none"]), "+RESET\r\n$-1\r\n");
+}
+
+#[test]
+fn nothing_is_done_before_the_password() {
+    let mut world = World::with(6, |config| config.requirepass = Some(b"secret".to_vec()));
+    let noauth = "-NOAUTH Authentication required.\r\n";
+    assert_eq!(world.ask(&["GET k", "NOSUCH", "MULTI"]), noauth.repeat(3));
+    assert!(world.ask(&["AUTH wrong1"]).starts_with("-WRONGPASS"));
+    assert!(world.ask(&["AUTH other secret"]).starts_with("-WRONGPASS"));
+    assert!(world.ask(&["HELLO 3"]).starts_with("-NOAUTH HELLO"));
+    assert_eq!(world.ask(&["GET k"]), noauth);
+    assert!(world.executed().is_empty());
+    assert_eq!(world.ask(&["AUTH secret", "GET k"]), "+OK\r\n$-1\r\n");
+    assert_eq!(world.ask(&["RESET", "GET k"]), format!("+RESET\r\n{noauth}"));
+    assert!(world.ask(&["HELLO 2 AUTH default secret", "GET k"]).ends_with("$-1\r\n"));
+    world.connect(2);
+    world.input(2, b"*100\r\n");
+    assert!(world.replies(2).contains("unauthenticated multibulk length"));
+    assert!(world.gateway.wants_close(ConnectionId(2)));
+    let mut open = World::new(6);
+    assert!(open.ask(&["AUTH x"]).starts_with("-ERR AUTH <password> called without any password"));
+}
+
+#[test]
+fn what_is_not_supported_says_so() {
+    let mut world = World::new(7);
+    for (line, error) in [
+        ("GET", "-ERR wrong number of arguments for 'get' command"),
+        ("nosuch a b", "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' "),
+        ("BLPOP k 0", "-ERR Concord does not support blocking commands: 'blpop'"),
+        ("SUBSCRIBE c", "-ERR Concord does not support publish/subscribe: 'subscribe'"),
+        ("SELECT 1", "-ERR DB index is out of range"),
+        ("SELECT x", "-ERR value is not an integer or out of range"),
+        ("CLIENT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try CLIENT HELP."),
+        ("CLIENT", "-ERR wrong number of arguments for 'client' command"),
+        ("CONCORD.EXEC x", "-ERR this command is Concord's own"),
+        ("EVAL x 1 k", "-ERR scripts need the Redis engine: concord up --engine redis"),
+    ] {
+        assert_eq!(world.ask(&[line]), format!("{error}\r\n"));
+    }
+    for line in ["WAIT 1 0", "DEBUG SLEEP 0", "CONFIG SET save x", "CLUSTER INFO", "MOVE k 1"] {
+        assert!(world.ask(&[line]).starts_with("-ERR "), "{line}");
+    }
+    assert!(world.executed().is_empty());
+}
+
+#[test]
+fn a_large_value_is_refused_and_the_connection_goes_on() {
+    let mut world = World::new(8);
+    for extra in [0, 1] {
+        let value = vec![b'v'; (1 << 20) + extra];
+        let mut input = request(&[b"SET", b"k", &value]);
+        input.extend(b"STRLEN k\r\n");
+        for piece in input.chunks(65_536) {
+            world.input(1, piece);
+        }
+        let set = ["+OK", "-ERR value is larger than 1 MiB (Concord's limit)"][extra];
+        assert_eq!(world.replies(1), format!("{set}\r\n:1048576\r\n"));
+    }
+    world.input(1, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+    assert_eq!(world.replies(1).len(), (1 << 20) + 12);
+    // A read that fits no packet goes the way of writes.
+    let key = vec![b'k'; 2_000];
+    world.input(1, &request(&[b"SET", &key, b"1"]));
+    world.input(1, &request(&[b"GET", &key]));
+    assert_eq!(world.replies(1), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(world.store.log.last().unwrap().0, Class::Write);
+    world.input(1, b"*2\r\n$3\r\nGET\r\n+");
+    assert_eq!(world.replies(1), "-ERR Protocol error: expected '$', got '+'\r\n");
+    assert!(world.gateway.wants_close(ConnectionId(1)));
+}
+
+#[test]
+fn outcomes_are_told_as_they_are() {
+    let mut world = World::new(9);
+    assert_eq!(world.ask(&["SET k 1"]), "+OK\r\n");
+    world.store.mood = Mood::Mute;
+    world.executed();
+    let reply = world.ask(&["INCR k", "GET j", "PING"]);
+    let unknown = "-UNKNOWN the outcome of this write is not known: it may or may not have been \
+         executed; do not blindly retry\r\n";
+    let timeout = "-TIMEOUT read timed out; it is safe to retry\r\n";
+    assert_eq!(reply, format!("{unknown}{timeout}+PONG\r\n"));
+    let increments = world.executed().iter().filter(|name| *name == "INCR k").count();
+    assert_eq!(increments, 1, "the client table answers retries");
+    world.store.mood = Mood::Serves;
+    assert_eq!(world.ask(&["GET k"]), "$1\r\n2\r\n");
+    let mut world = World::new(9);
+    world.store.mood = Mood::Dead;
+    let tryagain = "-TRYAGAIN not executed; it is safe to retry\r\n";
+    assert_eq!(world.ask(&["INCR k", "DEL a b"]), tryagain.repeat(2));
+}
+
+#[test]
+fn scripts_are_remembered_and_sent_as_text() {
+    let mut world = World::with(10, |config| {
+        let eval = b"*1\r\n*6\r\n$4\r\neval\r\n:-3\r\n*1\r\n+noscript\r\n:0\r\n:0\r\n:0\r\n";
+        config.table = concord_engine::CommandTable::from_resp(eval).unwrap();
+    });
+    assert_eq!(
+        world.ask(&["EVALSHA 0123 1 k"]),
+        "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+    );
+    let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    assert_eq!(world.ask(&["SCRIPT LOAD 'return 1'"]), format!("$40\r\n{sha}\r\n"));
+    assert_eq!(world.ask(&[&format!("SCRIPT EXISTS {sha} x")]), "*2\r\n:1\r\n:0\r\n");
+    let upper = sha.to_uppercase();
+    assert_eq!(world.ask(&[&format!("EVALSHA {upper} 1 k a")]), "+return 1\r\n");
+    assert_eq!(world.ask(&["EVAL 'return 2' 2 k k"]), "+return 2\r\n");
+    assert_eq!(world.executed(), ["EVAL k", "EVAL k"]);
+    assert!(world.ask(&["EVAL x 2 k l"]).starts_with("-CROSSKEY"));
+    assert!(world.ask(&["EVAL x 0"]).starts_with("-ERR Concord supports scripts on one key only"));
+    assert!(world.ask(&["EVAL x 9 k"]).starts_with("-ERR Number of keys can't be greater"));
+    assert!(world.ask(&["EVAL x -1 k"]).starts_with("-ERR Number of keys can't be negative"));
+    assert_eq!(
+        world.ask(&["SCRIPT FLUSH", &format!("SCRIPT EXISTS {sha}")]),
+        "+OK\r\n*1\r\n:0\r\n"
+    );
+}
+
+#[test]
+fn explain_tells_the_path_beside_the_reply() {
+    let mut world = World::new(11);
+    let reply = world.ask(&["SET k v", "CONCORD EXPLAIN GET k"]);
+    assert!(reply.starts_with("+OK\r\n*16\r\n$4\r\npath\r\n$4\r\nfast\r\n"), "{reply}");
+    assert!(reply.contains("$7\r\nreplica\r\n:7\r\n$8\r\nattempts\r\n:1\r\n"), "{reply}");
+    assert!(reply.ends_with("$5\r\nreply\r\n$1\r\nv\r\n"), "{reply}");
+    assert!(world.ask(&["CONCORD EXPLAIN SET k v"]).starts_with("-ERR CONCORD EXPLAIN"));
+    assert!(world.ask(&["CONCORD EXPLAIN GET"]).starts_with("-ERR wrong number"));
+    assert!(world.ask(&["CONCORD HELP"]).starts_with("*5\r\n"));
+}
+
+#[test]
+fn the_gateway_answers_for_itself() {
+    let mut world = World::new(12);
+    assert_eq!(
+        world.ask(&["PING", "ECHO hi", "SELECT 0", "CLIENT ID"]),
+        "+PONG\r\n$2\r\nhi\r\n+OK\r\n:1\r\n"
+    );
+    assert_eq!(world.ask(&["TIME"]), "*2\r\n$10\r\n1700000000\r\n$6\r\n123000\r\n");
+    world.connect(2);
+    world.ask(&["CLIENT SETNAME me", "CLIENT SETINFO LIB-NAME redis-py"]);
+    let list = world.ask(&["CLIENT LIST"]);
+    assert!(list.contains("id=1 addr=127.0.0.1:50001 ") && list.contains("\nid=2 "), "{list}");
+    assert!(list.contains("name=me") && list.contains("lib-name=redis-py"), "{list}");
+    world.gateway.set_rack_info("concord_replicas:3\r\n".into());
+    let info = world.ask(&["GET k", "INFO"]);
+    for line in ["redis_version:7.0.15", "connected_clients:2", "role:master", "concord_replicas:3"]
+    {
+        assert!(info.contains(&format!("{line}\r\n")), "{line}: {info}");
+    }
+    assert!(info.contains("cmdstat_get:calls=1,rejected_calls=0\r\n"), "{info}");
+    assert!(!world.ask(&["INFO server"]).contains("# Clients"));
+    assert_eq!(world.ask(&["COMMAND COUNT"]), format!(":{}\r\n", world.table().count()));
+    assert_eq!(world.ask(&["COMMAND GETKEYS SET k v"]), "*1\r\n$1\r\nk\r\n");
+    let maxclients = "*2\r\n$10\r\nmaxclients\r\n$3\r\n100\r\n";
+    assert_eq!(world.ask(&["CONFIG GET maxcl*"]), maxclients);
+    assert_eq!(world.ask(&["QUIT", "PING"]), "+OK\r\n");
+    assert!(world.gateway.wants_close(ConnectionId(1)));
+}
+
+#[test]
+fn the_redis_engine_is_asked_for_its_table() {
+    let mut world = World::with(13, |config| {
+        config.redis = true;
+        config.table = concord_engine::CommandTable::from_resp(b"*0\r\n").unwrap();
+    });
+    assert!(!world.gateway.is_serving());
+    assert!(world.ask(&["SET k 1", "GET k"]).starts_with("-ERR unknown command 'SET'"));
+    assert_eq!(world.ask(&["SET k 1", "GET k"]), "+OK\r\n$1\r\n1\r\n");
+    assert!(world.gateway.is_serving());
+}
+
+#[test]
+fn input_waits_when_too_much_is_unanswered_and_goes_on_after() {
+    let mut world = World::new(14);
+    world.connect(2);
+    let many = request(&[b"INCR", b"k"]).repeat(3_000);
+    world.input(1, &many);
+    assert!(!world.gateway.wants_input(ConnectionId(1)));
+    assert!(world.gateway.wants_input(ConnectionId(2)), "its own commands do not wait");
+    world.input(2, b"INCR j\r\n");
+    let replies = world.replies(1);
+    assert_eq!(replies.lines().count(), 3_000);
+    assert!(replies.ends_with(":3000\r\n"));
+    assert_eq!(world.replies(2), ":1\r\n");
+    assert!(world.gateway.wants_input(ConnectionId(1)));
+    assert!(world.gateway.counters().window_full > 0);
+    world.input(1, &request(&[b"GET", b"k"]).repeat(3_000));
+    assert_eq!(world.replies(1).lines().count(), 6_000);
+    assert!(world.gateway.counters().slots_full > 0);
+}
+
+#[test]
+fn input_waits_for_a_client_that_does_not_read() {
+    let mut world = World::new(15);
+    let value = vec![b'v'; 1 << 20];
+    world.input(1, &request(&[b"SET", b"k", &value]));
+    assert_eq!(world.replies(1), "+OK\r\n");
+    world.stuck.push(1);
+    for _ in 0..40 {
+        world.input(1, b"GET k\r\n");
+        world.run_for(SEC / 2);
+    }
+    assert!(!world.gateway.wants_input(ConnectionId(1)));
+    let held = world.gateway.output(ConnectionId(1)).unwrap().len();
+    assert!(held < 8 << 20, "{held}");
+    world.stuck.clear();
+    let output = std::mem::take(world.gateway.output(ConnectionId(1)).unwrap());
+    world.received.get_mut(&1).unwrap().extend(output);
+    let mut sent = vec![];
+    world.gateway.written(world.now(), ConnectionId(1), &mut sent);
+    world.after_input(sent);
+    for _ in 0..10 {
+        world.run_for(SEC);
+    }
+    assert_eq!(world.replies(1).len(), 40 * ((1 << 20) + 12));
+    assert!(world.gateway.wants_input(ConnectionId(1)));
+}
+
+#[test]
+fn a_closed_connection_is_forgotten_and_the_others_go_on() {
+    let mut world = World::new(16);
+    world.connect(2);
+    world.input(1, &request(&[b"INCR", b"k"]).repeat(600));
+    world.input(2, &request(&[b"INCR", b"j"]).repeat(600));
+    world.gateway.closed(ConnectionId(1));
+    assert!(world.replies(2).ends_with(":600\r\n"));
+    assert_eq!(world.gateway.connection_count(), 1);
+    assert!(world.gateway.output(ConnectionId(1)).is_none());
+    for id in 3..102 {
+        world.connect(id);
+    }
+    assert!(!world.gateway.connected(world.now(), ConnectionId(200), "x"));
+    assert!(Gateway::TOO_MANY.starts_with(b"-ERR max number of clients reached"));
+}
+
+#[test]
+fn a_shutdown_answers_what_was_sent() {
+    let mut world = World::new(17);
+    world.input(1, b"SET k 1\r\nGET k\r\nGET k\r\n");
+    world.gateway.shutdown();
+    assert!(!world.gateway.wants_close(ConnectionId(1)));
+    assert!(!world.gateway.connected(world.now(), ConnectionId(9), "x"));
+    assert_eq!(world.replies(1), "+OK\r\n", "the reads were not sent yet");
+    assert!(world.gateway.wants_close(ConnectionId(1)));
+}
