@@ -4,8 +4,10 @@ CARGO ?= cargo
 CONCORD = target/release/concord
 # What `make up` passes on: make up ARGS="--replicas 5 --listen 127.0.0.1:7400"
 ARGS ?=
+# Seeds of `make swarm`: the first, and how many.
+SEEDS ?= 0 10000
 
-.PHONY: help up build test lint unit e2e bench test-packages clean
+.PHONY: help up build test lint unit guards swarm torture bench test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -16,22 +18,30 @@ up: build ## build, and start a rack on this machine (ARGS="..." for its flags; 
 build: ## build target/release/concord
 	$(CARGO) build --release --locked --bin concord
 
-test: test-packages lint unit e2e ## everything a commit needs; installs the Debian packages it takes
+test: test-packages lint unit guards ## everything a commit needs; installs the Debian packages it takes
 
 lint: ## formatting, clippy and rustdoc, warnings being errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-unit: ## unit tests, vectors and the seeds of the simulator
+unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
-# Scripts under tests/e2e/ run against real processes, in the order of their names.
-e2e: build ## the tests over real processes
-	tests/run-e2e
+guards: ## each guard removed: the simulator must find a violation
+	$(CARGO) test --locked -p concord-sim -p concord-switch --features concord-sim/mutants,concord-switch/mutants
 
-bench: build ## the figures: table, CSV and SVG under results/
-	$(CONCORD) bench --all --out results
+swarm: ## 10,000 seeds of the simulator (SEEDS="FIRST COUNT" for others)
+	$(CARGO) run --release --locked -p concord-sim --example swarm -- $(SEEDS)
+
+torture: ## the long histories over real processes; reports go to results/torture/
+	mkdir -p results/torture
+	CONCORD_TORTURE_OPS=200000 CONCORD_RESULTS=$(CURDIR)/results/torture \
+	CONCORD_COMMIT=$$(git rev-parse --short HEAD) \
+	$(CARGO) test --release --locked -p concord --test histories -- --nocapture --test-threads=1
+
+bench: build ## the figures: tables, CSV and SVG under results/bench/
+	$(CONCORD) bench --all
 
 test-packages:
 	@scripts/install-test-packages
