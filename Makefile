@@ -41,7 +41,7 @@ torture: ## the long histories over real processes; reports go to results/tortur
 	$(CARGO) test --release --locked -p concord --test histories -- --nocapture --test-threads=1
 
 bench: build ## the figures: tables, CSV and SVG under results/bench/
-	$(CONCORD) bench --all
+	$(CONCORD) bench --all --out results
 
 test-packages:
 	@scripts/install-test-packages

@@ -45,6 +45,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Hammer Redis endpoints with concurrent clients, and check what they saw
     Torture(crate::torture::TortureArgs),
+    /// Measure: YCSB, scale-out, redis-server and etcd beside it
+    Bench(crate::bench::BenchArgs),
 }
 
 /// `concord up`.

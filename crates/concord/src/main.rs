@@ -4,6 +4,7 @@
 //! Every error is one line on standard error, and an exit status that is not 0.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod net;
 mod rack;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
+        Command::Bench(args) => bench::run(args),
         Command::Torture(args) => return exit(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

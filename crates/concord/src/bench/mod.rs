@@ -1,0 +1,102 @@
+//! `concord bench`: what the store does, measured: YCSB, scale-out under a cap, and its peers.
+//!
+//! Read [`load`] first (the generator), then [`scale`]. Whatever a bench starts ends with it, also
+//! when it fails or is interrupted.
+
+mod cgroup;
+mod etcd;
+mod load;
+mod native;
+mod peers;
+mod report;
+mod resp;
+mod rig;
+mod scale;
+mod workload;
+mod ycsb;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+use concord_runtime::{Context, Error};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use report::Results;
+
+/// `concord bench`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord bench --all                    everything, about half an hour
+  concord bench ycsb
+  concord bench scale --replicas 1,3,10
+  concord bench peers
+
+Figures mean something on a quiet machine only: each row tells its load average.")]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Everything, with the defaults
+    #[arg(long, conflicts_with = "what")]
+    all: bool,
+    /// Results go to bench/ in this directory
+    #[arg(long, value_name = "DIR", default_value = "results", global = true)]
+    out: PathBuf,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// YCSB A, B, C, D, F: natively, through RESP, redis-server, etcd
+    Ycsb(ycsb::YcsbArgs),
+    /// Throughput by the number of replicas, each capped to the same share of a core
+    Scale(scale::ScaleArgs),
+    /// GETs beside redis-server (redis-benchmark) and etcd
+    Peers(peers::PeersArgs),
+}
+
+/// Arguments alone: their defaults are what no command line gives.
+#[derive(Debug, Parser)]
+struct Defaults<T: Args> {
+    #[command(flatten)]
+    args: T,
+}
+
+fn defaults<T: Args>() -> Result<T, Error> {
+    Ok(Defaults::try_parse_from(["bench"]).cannot("use the defaults")?.args)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// One line for a person; nothing is left running.
+pub fn run(args: &BenchArgs) -> Result<(), Error> {
+    let results = Results::new(&args.out)?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&load::STOP)).cannot("handle signals")?;
+    }
+    match &args.what {
+        Some(What::Ycsb(args)) => ycsb::bench(args, &results),
+        Some(What::Scale(args)) => scale::bench(args, &results),
+        Some(What::Peers(args)) => peers::bench(args, &results),
+        None if args.all => {
+            ycsb::bench(&defaults()?, &results)?;
+            peers::bench(&defaults()?, &results)?;
+            scale::bench(&defaults()?, &results)
+        }
+        None => Err(Error::new("say what to measure: ycsb, scale, peers, or --all")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bench_has_defaults() {
+        assert_eq!(defaults::<scale::ScaleArgs>().unwrap().replicas.len(), 10);
+        assert_eq!(defaults::<ycsb::YcsbArgs>().unwrap().workloads.len(), 5);
+        assert_eq!(defaults::<peers::PeersArgs>().unwrap().repeats, 5);
+    }
+}

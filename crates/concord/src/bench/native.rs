@@ -1,0 +1,156 @@
+//! The rack's own protocol: client machines over UDP trains.
+
+use concord_client::{Class, Client, ClientConfig, Outcome, Request};
+use concord_core::{Instant, MS, Now, RequestNumber, Rng, SEC, hash::object_id};
+use concord_engine::CommandBuf;
+use concord_runtime::poller::{Event, Interest, Poller, Token};
+use concord_runtime::udp::{Inbox, Outbox, Socket};
+use concord_runtime::{Context, Error, clock};
+use concord_wire::{Addr, Flags, WINDOW_MAX};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use rustix::event::epoll;
+
+use super::load::{Answer, Ask, Target};
+
+/// Nothing is lost on this host, and a capped replica may stall for long: a retry would only be
+/// more load.
+const RETRY_NS_MIN: u64 = 5 * SEC;
+const DEADLINE_NS: u64 = 20 * SEC;
+/// Reads unanswered at most, of one session.
+const READS_MAX: usize = 65_536;
+/// Receive calls of one turn, so that what is queued is sent in between.
+const RECEIVES_MAX: usize = 8;
+
+/// One client machine with its socket.
+#[derive(Debug)]
+struct Session {
+    client: Client,
+    inbox: Inbox,
+    outbox: Outbox,
+    slots: HashMap<RequestNumber, u32, FxBuildHasher>,
+}
+
+/// Client machines that share the load.
+pub struct Native {
+    sessions: Vec<Session>,
+    poller: Poller,
+    raw: Vec<epoll::Event>,
+    events: Vec<Event>,
+    command: CommandBuf,
+    /// Pause before replies are taken: longer trains, for a rack that is slower than this thread.
+    pause_ns: u64,
+}
+
+impl Native {
+    /// `sessions` client machines behind the switch at `switch`.
+    ///
+    /// # Errors
+    /// If the system refuses a socket.
+    pub fn new(switch: Addr, sessions: u32, pause_ns: u64) -> Result<Native, Error> {
+        let poller = Poller::new()?;
+        let mut all = Vec::new();
+        for token in 0..sessions {
+            let socket = Socket::bind(Addr { ip: switch.ip, port: 0 })?;
+            poller.add(&*socket, Token(u64::from(token)), Interest::READ)?;
+            let addr = socket.addr().cannot("see the address of a socket")?;
+            let config = ClientConfig {
+                window: WINDOW_MAX,
+                reads_max: READS_MAX,
+                write_deadline_ns: DEADLINE_NS,
+                read_deadline_ns: DEADLINE_NS,
+                retry_min_ns: RETRY_NS_MIN,
+                retry_max_ns: DEADLINE_NS,
+                ..ClientConfig::new(addr, switch)
+            };
+            let seed = clock::entropy().cannot("draw a seed")?;
+            all.push(Session {
+                client: Client::new(config, Rng::new(seed)),
+                inbox: Inbox::new(socket.clone()),
+                outbox: Outbox::new(socket),
+                slots: HashMap::default(),
+            });
+        }
+        let (raw, events) = (Vec::new(), Vec::new());
+        Ok(Native { sessions: all, poller, raw, events, command: CommandBuf::new(), pause_ns })
+    }
+
+    fn wait(&mut self, until: Instant) -> Result<(), Error> {
+        if self.pause_ns > 0 {
+            std::thread::sleep(std::time::Duration::from_nanos(self.pause_ns));
+        }
+        let deadlines = self.sessions.iter().map(|s| s.client.deadline().at);
+        let until = deadlines.fold(until, Instant::min);
+        let now = clock::now().instant;
+        // The poller counts in ms: what is due before the next one is not waited for.
+        let until = if until.since(now) < MS { now } else { until };
+        self.poller.wait(now, until, &mut self.raw, &mut self.events)
+    }
+}
+
+impl Target for Native {
+    fn submit(&mut self, now: Now, ask: Ask<'_>) -> Result<bool, Error> {
+        let count = self.sessions.len();
+        let session = &mut self.sessions[ask.slot as usize % count];
+        let (class, command) = match ask.value {
+            None => (Class::Read, self.command.encode(1, [&b"GET"[..], ask.key])),
+            Some(value) => (Class::Write, self.command.encode(1, [&b"SET"[..], ask.key, value])),
+        };
+        let request = Request {
+            class,
+            obj_id: object_id(ask.key),
+            flags: Flags::default(),
+            after: None,
+            command,
+        };
+        match session.client.submit(now, request, &mut session.outbox) {
+            Ok(number) => {
+                session.slots.insert(number, ask.slot);
+                Ok(true)
+            }
+            Err(concord_client::SubmitError::Full) => Ok(false),
+            Err(e) => Err(Error::new(e.to_string())),
+        }
+    }
+
+    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+        for session in &mut self.sessions {
+            session.outbox.flush();
+        }
+        self.wait(until)?;
+        for session in &mut self.sessions {
+            session.receive();
+            let now = clock::now();
+            if session.client.deadline().at <= now.instant {
+                session.client.tick(now, &mut session.outbox);
+            }
+            while let Some(done) = session.client.poll() {
+                if let Some(slot) = session.slots.remove(&done.request) {
+                    // Replies are RESP: only errors begin with a minus sign.
+                    let ok = done.outcome == Outcome::Reply && done.reply.first() != Some(&b'-');
+                    answers.push(Answer { slot, ok, fast: done.trace.is_fast() });
+                }
+                session.client.give_back(done.reply);
+            }
+            session.outbox.flush();
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    fn receive(&mut self) {
+        for _ in 0..RECEIVES_MAX {
+            if self.inbox.receive() == 0 {
+                return;
+            }
+            // Sampled after they were received (trap T1).
+            let now = clock::now();
+            for mut train in self.inbox.trains() {
+                for message in train.messages() {
+                    self.client.handle(now, message, &mut self.outbox);
+                }
+            }
+        }
+    }
+}

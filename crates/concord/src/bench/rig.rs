@@ -1,0 +1,216 @@
+//! Processes that a bench starts, and ends however it ends.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use concord_runtime::{Context, Error};
+use concord_wire::Addr;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::cgroup::Cap;
+use super::load::check_stop;
+use crate::rack::{Accel, LOCALHOST, Rack, wire};
+
+/// Longest time until a rack serves, or a process ends after SIGTERM.
+const READY_MAX: Duration = Duration::from_secs(40);
+const STOP_MAX: Duration = Duration::from_secs(8);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Leases far longer than the stalls of a CPU quota: a capped replica is slow, not dead.
+const CAPPED: &str = "lease_ms = 4000\nfailure_ms = 20000\n";
+
+/// A directory of this bench, removed when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Scratch {
+    /// A fresh one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> Result<Scratch, Error> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("concord-bench-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).cannot(format!("make the directory {}", path.display()))?;
+        Ok(Scratch { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A port nobody listens on.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<SocketAddr, Error> {
+    let listener = TcpListener::bind((LOCALHOST, 0)).cannot("find a free port")?;
+    listener.local_addr().cannot("find a free port")
+}
+
+/// A process that ends with its owner: asked first, then killed.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; what it prints goes to `log`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(command: &mut Command, log: PathBuf) -> Result<Process, Error> {
+        let file = std::fs::File::create(&log).cannot(format!("create {}", log.display()))?;
+        let error = file.try_clone().cannot("share a log")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(error)
+            .spawn()
+            .cannot(format!("start {}", command.get_program().display()))?;
+        Ok(Process { child, log })
+    }
+
+    /// Waits until `ready` is.
+    ///
+    /// # Errors
+    /// If the process ended, with the last it printed; after too long; or a signal came.
+    pub fn wait_until(&mut self, mut ready: impl FnMut(&str) -> bool) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            check_stop()?;
+            let printed = std::fs::read_to_string(&self.log).unwrap_or_default();
+            if ready(&printed) {
+                return Ok(());
+            }
+            let last = printed.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("");
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Error::new(format!("it ended with {status}: {last}")));
+            }
+            if started.elapsed() > READY_MAX {
+                return Err(Error::new(format!("not ready in time: {last}")));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+            && matches!(self.child.try_wait(), Ok(None))
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let started = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if started.elapsed() > STOP_MAX {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+/// Which rack to start.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Number of replicas.
+    pub replicas: u16,
+    /// Whether the switch helps.
+    pub accel: Accel,
+    /// Replicas are to be capped later: leases are long.
+    pub capped: bool,
+    /// The replicas' own token bucket.
+    pub bucket: Option<f64>,
+}
+
+/// A running rack. Its processes end before its cgroups and its directory are removed.
+#[derive(Debug)]
+pub struct Rig {
+    _up: Process,
+    /// Where Redis clients connect.
+    pub listen: SocketAddr,
+    /// Where native clients send to.
+    pub switch: Addr,
+    /// The replicas' processes.
+    pub replicas: Vec<u32>,
+    caps: Vec<Cap>,
+    _scratch: Scratch,
+}
+
+impl Rig {
+    /// Starts `concord up` and waits until it serves.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn start(shape: Shape) -> Result<Rig, Error> {
+        let scratch = Scratch::new()?;
+        let listen = free_port()?;
+        let exe = std::env::current_exe().cannot("find this program")?;
+        let mut command = Command::new(exe);
+        command.arg("up").args(["--listen", &listen.to_string()]);
+        command.args(["--replicas", &shape.replicas.to_string()]);
+        command.args(["--accel", if shape.accel == Accel::None { "none" } else { "harmonia" }]);
+        command.arg("--run-dir").arg(scratch.path.join("run"));
+        if let Some(share) = shape.bucket {
+            command.args(["--cpu-share", &share.to_string()]);
+        }
+        if shape.capped {
+            let config = scratch.path.join("bench.toml");
+            std::fs::write(&config, CAPPED).cannot(format!("write {}", config.display()))?;
+            command.arg("--config").arg(config);
+        }
+        let mut up = Process::start(&mut command, scratch.path.join("up.log"))?;
+        up.wait_until(|printed| printed.contains("Ready after"))
+            .map_err(|e| Error::new(format!("the rack did not start: {e}")))?;
+        let rack = Rack::read(&scratch.path.join("run/rack.toml"))?;
+        let switch = wire(rack.switch()?.addr);
+        let replicas = replica_pids(&scratch.path.join("run/pids"))?;
+        Ok(Rig { _up: up, listen, switch, replicas, caps: Vec::new(), _scratch: scratch })
+    }
+
+    /// Caps each replica to `share` of a core from now on.
+    ///
+    /// # Errors
+    /// If the machine does not allow it.
+    pub fn cap(&mut self, share: f64) -> Result<(), Error> {
+        for &pid in &self.replicas {
+            let cap = Cap::new(&format!("concord-bench-{}-{pid}", std::process::id()), share)?;
+            cap.put(pid)?;
+            self.caps.push(cap);
+        }
+        Ok(())
+    }
+
+    /// CPU time used so far by each replica's main thread, in ns.
+    pub fn replica_cpu_ns(&self) -> Vec<u64> {
+        let used = |pid: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+            text.split_whitespace().next()?.parse().ok()
+        };
+        self.replicas.iter().map(|pid| used(pid).unwrap_or(0)).collect()
+    }
+}
+
+fn replica_pids(path: &Path) -> Result<Vec<u32>, Error> {
+    let text = std::fs::read_to_string(path).cannot(format!("read {}", path.display()))?;
+    let replicas = text.lines().filter(|line| line.starts_with("replica-"));
+    let pids = replicas.filter_map(|line| line.rsplit(' ').next()?.parse().ok());
+    Ok(pids.collect())
+}

@@ -1,0 +1,324 @@
+//! `concord bench scale`: throughput by the number of replicas, each capped to the same small share
+//! of a core, chain replication without and with the switch's help (Harmonia §9.2, Figure 7 and 8).
+//!
+//! Both racks run at once and are measured in turn, so that what else the machine does hits both.
+
+use clap::{Args, ValueEnum};
+use concord_core::{SEC, US};
+use concord_runtime::{Error, clock};
+
+use super::cgroup::Cap;
+use super::load::{Plan, fill, run};
+use super::native::Native;
+use super::report::{Plot, Results, Table, load_average, median, spread};
+use super::rig::{Rig, Shape};
+use super::workload::{Choice, Mix, Workload};
+use crate::rack::Accel;
+
+const COLUMNS: [&str; 14] = [
+    "replicas",
+    "accel",
+    "workload",
+    "repeat",
+    "cap",
+    "share",
+    "keys",
+    "outstanding",
+    "ops/s",
+    "p50 ms",
+    "fast reads",
+    "failed",
+    "cpu of cap min..max",
+    "load avg",
+];
+/// Writes outstanding while keys are loaded.
+const FILL_CLIENTS: u32 = 2_048;
+/// Replies are taken after such a pause: latency is tens of ms under a quota anyway, and trains
+/// leave more of the cores to the replicas.
+const PAUSE_NS: u64 = 300 * US;
+/// Sessions of a generator: each has 8,192 writes outstanding at most.
+const SESSIONS: u32 = 4;
+/// Reads outstanding at most, of all sessions.
+const OUTSTANDING_MAX: u32 = 120_000;
+/// Keys where the replicas' own bucket caps them: it does so from the start, loading included.
+const BUCKET_KEYS_MAX: u64 = 50_000;
+/// Up to so many replicas the quota is cross-checked with the bucket.
+const BUCKET_REPLICAS_MAX: u16 = 4;
+
+/// What caps replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CapBy {
+    /// A quota where the machine allows it, else the bucket.
+    Auto,
+    /// A quota of the system.
+    Quota,
+    /// The replica's own token bucket.
+    Bucket,
+}
+
+/// `concord bench scale`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord bench scale                                  the whole figure
+  concord bench scale --replicas 1,3 --seconds 2 --pairs 3")]
+pub struct ScaleArgs {
+    /// Numbers of replicas
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,7,8,9,10"
+    )]
+    pub replicas: Vec<u16>,
+    /// Share of a core of each replica
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    pub share: f64,
+    /// What caps replicas
+    #[arg(long, value_enum, default_value_t = CapBy::Auto)]
+    pub cap: CapBy,
+    /// Keys, all there; uniformly chosen
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
+    pub keys: u64,
+    /// Size of values
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub value_bytes: usize,
+    /// Operations outstanding for each replica
+    #[arg(long, value_name = "N", default_value_t = 3_000)]
+    pub outstanding: u32,
+    /// Measured time of each run
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Cut off before it
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Runs of each configuration
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Runs of each configuration at --pairs-at replicas
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub pairs: u32,
+    /// Where writes with and without help are compared more often
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub pairs_at: u16,
+    /// Leave out the cross-check with the token bucket
+    #[arg(long)]
+    pub no_cross_check: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+struct Point {
+    replicas: u16,
+    accel: Accel,
+    mix: usize,
+    bucket: bool,
+    rate: f64,
+}
+
+/// A rack and who loads it.
+struct Side {
+    accel: Accel,
+    rig: Rig,
+    native: Native,
+}
+
+struct Bench<'a> {
+    args: &'a ScaleArgs,
+    table: Table,
+    points: Vec<Point>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// One line for a person; nothing is left running.
+pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
+    if !(args.share > 0.0 && args.share <= 1.0) {
+        return Err(Error::new("--share must be above 0 and at most 1"));
+    }
+    let bucket = match args.cap {
+        CapBy::Quota => false,
+        CapBy::Bucket => true,
+        CapBy::Auto => !Cap::is_possible(args.share),
+    };
+    if bucket {
+        println!("replicas are capped by their own token bucket");
+    }
+    let mut bench = Bench { args, table: Table::new(&COLUMNS), points: Vec::new() };
+    for &replicas in &args.replicas {
+        bench.at(replicas, bucket, &[0, 1, 2])?;
+    }
+    if !bucket && !args.no_cross_check {
+        for &replicas in args.replicas.iter().filter(|&&n| n <= BUCKET_REPLICAS_MAX) {
+            bench.at(replicas, true, &[0])?;
+        }
+    }
+    let summary = bench.summary();
+    summary.print();
+    results.csv("scale", &bench.table)?;
+    results.csv("scale-summary", &summary)?;
+    results.plot("scale", &bench.plot(bucket))
+}
+
+impl Bench<'_> {
+    /// All runs at `replicas` replicas of the workloads `mixes`.
+    fn at(&mut self, replicas: u16, bucket: bool, mixes: &[usize]) -> Result<(), Error> {
+        let mut sides = Vec::new();
+        for accel in [Accel::None, Accel::Harmonia] {
+            sides.push(self.side(replicas, accel, bucket)?);
+        }
+        let runs = if replicas == self.args.pairs_at && !bucket {
+            self.args.pairs.max(self.args.repeats)
+        } else {
+            self.args.repeats
+        };
+        for repeat in 0..runs {
+            for &mix in mixes {
+                // Whoever goes first may find the machine in another state: they take turns.
+                sides.reverse();
+                for side in &mut sides {
+                    self.one(side, replicas, bucket, mix, repeat)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn keys(&self, bucket: bool) -> u64 {
+        if bucket { self.args.keys.min(BUCKET_KEYS_MAX) } else { self.args.keys }
+    }
+
+    fn side(&self, replicas: u16, accel: Accel, bucket: bool) -> Result<Side, Error> {
+        let share = bucket.then_some(self.args.share);
+        let mut rig = Rig::start(Shape { replicas, accel, capped: true, bucket: share })?;
+        let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
+        fill(&mut native, self.keys(bucket), self.args.value_bytes, FILL_CLIENTS)?;
+        if !bucket {
+            rig.cap(self.args.share)?;
+        }
+        Ok(Side { accel, rig, native })
+    }
+
+    fn one(
+        &mut self,
+        side: &mut Side,
+        replicas: u16,
+        bucket: bool,
+        mix: usize,
+        repeat: u32,
+    ) -> Result<(), Error> {
+        let args = self.args;
+        let clients = (args.outstanding * u32::from(replicas)).min(OUTSTANDING_MAX);
+        let plan = Plan {
+            clients,
+            value_bytes: args.value_bytes,
+            rate: None,
+            warmup_ns: (args.warmup * SEC as f64) as u64,
+            measure_ns: (args.seconds * SEC as f64) as u64,
+        };
+        let (accel, keys) = (side.accel, self.keys(bucket));
+        let mix_of = Mix::SCALE[mix];
+        let mut workload = Workload::new(mix_of, Choice::Uniform, keys, u64::from(repeat) + 1)?;
+        let (before, began) = (side.rig.replica_cpu_ns(), clock::now().instant);
+        let measured = run(&mut side.native, &mut workload, plan)?;
+        let elapsed_ns = clock::now().instant.since(began) as f64;
+        let after = side.rig.replica_cpu_ns();
+        let used = before.iter().zip(&after).map(|(b, a)| a.saturating_sub(*b) as f64);
+        let used: Vec<f64> = used.map(|ns| ns / elapsed_ns / args.share).collect();
+        let (least, most) = used.iter().fold((f64::MAX, 0.0), |(l, m), &u| (u.min(l), u.max(m)));
+        let histogram = if measured.reads.is_empty() { &measured.writes } else { &measured.reads };
+        self.table.row(vec![
+            replicas.to_string(),
+            accel_name(accel).to_string(),
+            mix_of.name.to_string(),
+            repeat.to_string(),
+            if bucket { "bucket" } else { "quota" }.to_string(),
+            args.share.to_string(),
+            keys.to_string(),
+            clients.to_string(),
+            format!("{:.0}", measured.rate()),
+            format!("{:.1}", histogram.value_at_quantile(0.5) as f64 / 1e6),
+            format!("{:.3}", measured.fast_share()),
+            measured.failed.to_string(),
+            format!("{least:.2}..{most:.2}"),
+            load_average(),
+        ]);
+        self.table.print_last();
+        self.points.push(Point { replicas, accel, mix, bucket, rate: measured.rate() });
+        Ok(())
+    }
+
+    /// The rates of a configuration, in the order of their repeats.
+    fn rates(&self, replicas: u16, accel: Accel, mix: usize, bucket: bool) -> Vec<f64> {
+        let same =
+            |p: &&Point| (p.replicas, p.accel, p.mix, p.bucket) == (replicas, accel, mix, bucket);
+        self.points.iter().filter(same).map(|p| p.rate).collect()
+    }
+
+    fn summary(&self) -> Table {
+        let mut table = Table::new(&[
+            "replicas",
+            "workload",
+            "cap",
+            "without ops/s",
+            "with ops/s",
+            "with / without",
+            "pairs",
+            "with / (n x with at 1)",
+        ]);
+        for bucket in [false, true] {
+            for mix in 0..Mix::SCALE.len() {
+                for &n in &self.args.replicas {
+                    let without = self.rates(n, Accel::None, mix, bucket);
+                    let with = self.rates(n, Accel::Harmonia, mix, bucket);
+                    if with.is_empty() {
+                        continue;
+                    }
+                    let pairs: Vec<f64> = with.iter().zip(&without).map(|(w, o)| w / o).collect();
+                    let one = median(&self.rates(1, Accel::Harmonia, mix, bucket));
+                    table.row(vec![
+                        n.to_string(),
+                        Mix::SCALE[mix].name.to_string(),
+                        if bucket { "bucket" } else { "quota" }.to_string(),
+                        spread(&without, 0),
+                        spread(&with, 0),
+                        spread(&pairs, 3),
+                        pairs.len().to_string(),
+                        format!("{:.3}", median(&with) / (f64::from(n) * one)),
+                    ]);
+                }
+            }
+        }
+        table
+    }
+
+    fn plot(&self, bucket: bool) -> Plot {
+        let mut series = Vec::new();
+        for (mix, name) in Mix::SCALE.iter().map(|m| m.name).enumerate() {
+            for accel in [Accel::Harmonia, Accel::None] {
+                let medians = self
+                    .args
+                    .replicas
+                    .iter()
+                    .map(|&n| (f64::from(n), median(&self.rates(n, accel, mix, bucket)) / 1e3));
+                series.push((format!("{name}, {}", accel_name(accel)), medians.collect()));
+            }
+        }
+        let share = self.args.share * 100.0;
+        Plot {
+            title: format!("Chain replication, each replica {share:.0}% of a core"),
+            x: "replicas",
+            y: "thousand operations/s",
+            x_names: Vec::new(),
+            series,
+        }
+    }
+}
+
+fn accel_name(accel: Accel) -> &'static str {
+    match accel {
+        Accel::Harmonia => "harmonia",
+        Accel::None => "none",
+    }
+}
