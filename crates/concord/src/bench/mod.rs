@@ -39,7 +39,7 @@ pub struct BenchArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// Everything, with the defaults
-    #[arg(long, conflicts_with = "what")]
+    #[arg(long)]
     all: bool,
     /// Results go to bench/ in this directory
     #[arg(long, value_name = "DIR", default_value = "results", global = true)]
@@ -77,6 +77,9 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         signal_hook::flag::register(signal, Arc::clone(&load::STOP)).cannot("handle signals")?;
     }
     match &args.what {
+        Some(_) if args.all => {
+            Err(Error::new("--all measures everything: name no bench beside it"))
+        }
         Some(What::Ycsb(args)) => ycsb::bench(args, &results),
         Some(What::Scale(args)) => scale::bench(args, &results),
         Some(What::Peers(args)) => peers::bench(args, &results),

@@ -57,7 +57,20 @@ pub struct Rack {
 }
 
 impl Rack {
+    /// Starts a rack and waits until it serves. `up` finds free ports for the roles, and between
+    /// that and their use a test beside this one may take one: then it is tried again.
     pub fn start(name: &str, more: &[&str]) -> Rack {
+        for _ in 0..3 {
+            match Rack::try_start(name, more) {
+                Ok(rack) => return rack,
+                Err(text) if text.contains("address in use") => print!("{name}: {text}"),
+                Err(text) => panic!("the rack {name} does not get ready: {text}"),
+            }
+        }
+        panic!("the rack {name} finds no ports");
+    }
+
+    fn try_start(name: &str, more: &[&str]) -> Result<Rack, String> {
         let run = directory(name);
         let port = free_ports();
         let listen = format!("127.0.0.1:{port}");
@@ -67,14 +80,24 @@ impl Rack {
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+        let mut errors = up.stderr.take().unwrap();
         let ready = lines.any(|line| line.unwrap().starts_with("Ready"));
-        assert!(ready, "the rack {name} gets ready");
+        // Whoever drops the rack ends its roles too, ready or not.
+        let mut rack = Rack { up, run, listen: listen.parse().unwrap() };
+        if !ready {
+            let _ = rack.up.wait();
+            let mut text = String::new();
+            let _ = errors.read_to_string(&mut text);
+            return Err(text);
+        }
         // Somebody has to read on, or `up` could not print.
         std::thread::spawn(move || lines.for_each(drop));
-        Rack { up, run, listen: listen.parse().unwrap() }
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
+        Ok(rack)
     }
 
     pub fn pids(&self) -> Vec<(String, u32)> {
@@ -195,5 +218,37 @@ impl Resp {
             return String::from_utf8(value).unwrap();
         }
         line
+    }
+}
+
+/// A redis-server of its own, as the oracle.
+pub struct PlainRedis {
+    process: Child,
+    pub listen: SocketAddr,
+}
+
+impl PlainRedis {
+    pub fn start() -> PlainRedis {
+        let port = free_port();
+        let process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", "/tmp"])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("redis-server is needed ({e}): scripts/install-test-packages installs it")
+            });
+        let listen = SocketAddr::from(([127, 0, 0, 1], port));
+        let server = PlainRedis { process, listen };
+        until(10, "redis-server", || TcpStream::connect(listen).is_ok());
+        server
+    }
+}
+
+impl Drop for PlainRedis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

@@ -132,10 +132,16 @@ pub fn forms(docs: &[u8]) -> Vec<Form> {
     for (name, doc) in docs.map() {
         let doc = doc.map();
         let group = doc["group"].text().to_string();
-        let args = |doc: &BTreeMap<&str, &Value>| doc.get("arguments").map_or(vec![], |v| read_args(v));
+        let args =
+            |doc: &BTreeMap<&str, &Value>| doc.get("arguments").map_or(vec![], |v| read_args(v));
         let subs = doc.get("subcommands").map_or(BTreeMap::new(), |subs| subs.map());
         let is_container = !subs.is_empty();
-        forms.push(Form { name: name.into(), group: group.clone(), args: args(&doc), is_container });
+        forms.push(Form {
+            name: name.into(),
+            group: group.clone(),
+            args: args(&doc),
+            is_container,
+        });
         for (sub, doc) in subs {
             let name = sub.replace('|', " ");
             let args = args(&doc.map());
