@@ -63,6 +63,52 @@ fn sigterm_stops_all_of_it_cleanly() {
 }
 
 #[test]
+fn ctrl_c_stops_all_of_it_cleanly() {
+    use std::os::unix::process::CommandExt;
+    let run = directory("ctrl-c");
+    let listen = std::net::SocketAddr::from(([127, 0, 0, 1], free_ports()));
+    // A terminal sends SIGINT to the whole foreground group, the roles included.
+    let up = std::process::Command::new(CONCORD)
+        .args(["up", "--replicas", "2", "--listen", &listen.to_string(), "--run-dir"])
+        .arg(&run)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut rack = Rack { up, run, listen };
+    until(10, "roles", || rack.run.join("pids").exists());
+    until(10, "service", || std::net::TcpStream::connect(listen).is_ok());
+    let roles = rack.pids();
+    assert_eq!(roles.len(), 5);
+    let group = format!("-{}", rack.up.id());
+    let kill = std::process::Command::new("kill").args(["-INT", "--", &group]).status().unwrap();
+    assert!(kill.success());
+    assert!(rack.up.wait().unwrap().success());
+    assert!(roles.iter().all(|(_, pid)| !is_alive(*pid)));
+}
+
+#[test]
+fn when_up_is_killed_no_redis_server_outlives_it() {
+    let mut rack = Rack::start("killed-redis", &["--replicas", "2", "--engine", "redis"]);
+    let replicas = [rack.pid("replica-1"), rack.pid("replica-2")];
+    let servers: Vec<u32> = replicas.iter().flat_map(|pid| children(*pid)).collect();
+    assert_eq!(servers.len(), 2);
+    rack.up.kill().unwrap();
+    rack.up.wait().unwrap();
+    until(5, "end of the redis-servers", || servers.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn when_a_replica_is_killed_its_redis_server_ends() {
+    let rack = Rack::start("killed-replica", &["--engine", "redis"]);
+    let servers = children(rack.pid("replica-2"));
+    assert_eq!(servers.len(), 1);
+    Rack::signal(rack.pid("replica-2"), "-9");
+    until(5, "end of the redis-server", || servers.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
 fn status_shows_every_role_and_who_died_and_a_killed_gateway_comes_back() {
     let rack = Rack::start("status", &["--restart-gateways"]);
     let status = || {

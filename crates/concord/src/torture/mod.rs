@@ -4,16 +4,18 @@
 mod resp;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use concord_check::{Options, Recorder, Reply, Verdict, check};
+use concord_check::{Options, Pending, Recorder, Reply, Report, Verdict, check};
 use concord_core::Rng;
 use concord_runtime::{Context, Error};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,6 +25,7 @@ use workload::Workload;
 
 /// Pause of a client whose target does not answer, before it tries the next one.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const PROGRESS_PAUSE: Duration = Duration::from_millis(20);
 
 /// `concord torture`.
 #[derive(Args, Clone, Debug)]
@@ -32,7 +35,7 @@ Examples:
   concord torture --target 127.0.0.1:7379 --target 127.0.0.1:7380 --history run/history.jsonl
 
 It writes to keys that start with the prefix. The exit status is 0 if what was seen is linearizable,
-1 if not, 2 if the search gave up.")]
+1 if not, 2 if the search gave up or no target was left.")]
 pub struct TortureArgs {
     /// A Redis endpoint; repeat it to spread the clients over several
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7379")]
@@ -43,6 +46,12 @@ pub struct TortureArgs {
     /// Operations of all clients together
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub ops: u64,
+    /// End after so long, even with fewer operations
+    #[arg(long, value_name = "SECONDS")]
+    pub duration: Option<u64>,
+    /// Commands that a client sends before it reads the first reply
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub pipeline: u64,
     /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
@@ -75,9 +84,29 @@ struct Shared<'a> {
     recorder: Recorder,
     begun: AtomicU64,
     next_client: AtomicU64,
-    refused: AtomicU64,
     broken: AtomicU64,
+    /// Clients that found no target for as long as a reply may take.
+    lost: AtomicU64,
+    /// Error replies by their beginning, WRONGTYPE and UNKNOWN among them.
+    errors: Mutex<BTreeMap<String, u64>>,
+    ends_at: Option<Instant>,
     cas: bool,
+}
+
+impl Shared<'_> {
+    fn is_over(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) >= self.args.ops
+            || self.ends_at.is_some_and(|end| Instant::now() >= end)
+    }
+
+    fn note_error(&self, text: &str) {
+        let kind = match text.split_once(' ') {
+            Some((kind, _)) if kind != "ERR" => kind,
+            _ => text,
+        };
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        *errors.entry(kind.to_string()).or_default() += 1;
+    }
 }
 
 /// Runs it.
@@ -86,33 +115,32 @@ struct Shared<'a> {
 /// If no target answers, or the history cannot be written.
 pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
     let cas = prepare(args)?;
+    let began = Instant::now();
     let shared = Shared {
         args,
         recorder: Recorder::new(),
         begun: AtomicU64::new(0),
         next_client: AtomicU64::new(args.clients),
-        refused: AtomicU64::new(0),
         broken: AtomicU64::new(0),
+        lost: AtomicU64::new(0),
+        errors: Mutex::default(),
+        ends_at: args.duration.map(|seconds| began + Duration::from_secs(seconds)),
         cas,
     };
     eprintln!("{} clients, {} operations, {} keys", args.clients, args.ops, args.keys);
-    let began = Instant::now();
-    let style = ProgressStyle::with_template("{elapsed} {bar:40} {pos}/{len} operations")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(args.ops).with_style(style);
-    std::thread::scope(|scope| {
-        for client in 0..args.clients {
-            let shared = &shared;
-            scope.spawn(move || hammer(shared, client));
-        }
-        while shared.begun.load(Ordering::Relaxed) < args.ops {
-            bar.set_position(shared.begun.load(Ordering::Relaxed).min(args.ops));
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    });
-    bar.finish_and_clear();
+    hammer_all(&shared);
     let elapsed = began.elapsed();
-    let (refused, broken) = (shared.refused.into_inner(), shared.broken.into_inner());
+    let lost = shared.lost.into_inner();
+    if lost > 0 {
+        let seconds = args.timeout;
+        eprintln!("concord: {lost} clients gave up: no target took a connection for {seconds} s");
+    }
+    let outcome = Outcome {
+        elapsed,
+        lost,
+        broken: shared.broken.into_inner(),
+        errors: shared.errors.into_inner().unwrap_or_else(PoisonError::into_inner),
+    };
     let history = shared.recorder.into_history();
     if let Some(path) = &args.history {
         let name = path.display();
@@ -127,26 +155,66 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         ..Options::default()
     };
     let report = check(&history.operations, &options).map_err(|e| Error::new(e.to_string()))?;
-    let rate = report.operations as f64 / elapsed.as_secs_f64();
-    if args.json {
-        let mut json = report.to_json();
-        json["operations_per_second"] = rate.round().into();
-        json["errors"] = refused.into();
-        json["connections_broken"] = broken.into();
-        println!("{json}");
-    } else {
-        println!(
-            "{} operations in {:.1} s ({rate:.0}/s), {refused} refused, {broken} connections broken",
-            report.operations,
-            elapsed.as_secs_f64()
-        );
-        println!("{report}");
-    }
+    outcome.print(args, &report);
     Ok(match report.verdict {
-        Verdict::Ok => ExitCode::SUCCESS,
         Verdict::Violation => ExitCode::FAILURE,
         Verdict::Unknown => ExitCode::from(2),
+        // A run that ended early for want of a target proves too little.
+        Verdict::Ok if lost > 0 => ExitCode::from(2),
+        Verdict::Ok => ExitCode::SUCCESS,
     })
+}
+
+/// What a run was like, beside its history.
+struct Outcome {
+    elapsed: Duration,
+    lost: u64,
+    broken: u64,
+    errors: BTreeMap<String, u64>,
+}
+
+impl Outcome {
+    fn print(&self, args: &TortureArgs, report: &Report) {
+        let rate = report.operations as f64 / self.elapsed.as_secs_f64();
+        if args.json {
+            let mut json = report.to_json();
+            json["seed"] = args.seed.into();
+            json["clients"] = args.clients.into();
+            json["operations_per_second"] = rate.round().into();
+            json["errors"] = serde_json::json!(self.errors);
+            json["connections_broken"] = self.broken.into();
+            json["clients_lost"] = self.lost.into();
+            println!("{json}");
+            return;
+        }
+        println!(
+            "{} operations in {:.1} s ({rate:.0}/s), {} connections broken",
+            report.operations,
+            self.elapsed.as_secs_f64(),
+            self.broken
+        );
+        for (kind, count) in &self.errors {
+            println!("  {count:>8} x {kind}");
+        }
+        println!("{report}");
+    }
+}
+
+/// Runs all clients until they are done.
+fn hammer_all(shared: &Shared<'_>) {
+    let ops = shared.args.ops;
+    let style = ProgressStyle::with_template("{elapsed} {bar:40} {pos}/{len} operations")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(ops).with_style(style);
+    std::thread::scope(|scope| {
+        let spawn = |client| scope.spawn(move || hammer(shared, client));
+        let clients: Vec<_> = (0..shared.args.clients).map(spawn).collect();
+        while !clients.iter().all(|client| client.is_finished()) {
+            bar.set_position(shared.begun.load(Ordering::Relaxed).min(ops));
+            std::thread::sleep(PROGRESS_PAUSE);
+        }
+    });
+    bar.finish_and_clear();
 }
 
 /// Deletes the keys, so that the history starts from nothing; whether every target knows CAS.
@@ -171,8 +239,8 @@ fn prepare(args: &TortureArgs) -> Result<bool, Error> {
     Ok(cas)
 }
 
-/// One client: an operation at a time, on one connection; a broken connection makes it another
-/// client, since its last operation may still be under way.
+/// One client on one connection, with a pipeline at a time; a broken connection makes it another
+/// client, since its last operations may still be under way.
 fn hammer(shared: &Shared<'_>, index: u64) {
     let args = shared.args;
     let mut rng = Rng::new(args.seed.wrapping_mul(1_000_003) ^ index);
@@ -180,11 +248,16 @@ fn hammer(shared: &Shared<'_>, index: u64) {
     let mut client = index;
     let mut target = index as usize;
     let mut link: Option<Link> = None;
-    while shared.begun.load(Ordering::Relaxed) < args.ops {
+    let mut connected_at = Instant::now();
+    while !shared.is_over() {
         let Some(open) = &mut link else {
             let address = args.target[target % args.target.len()];
             match Link::open(address, Duration::from_secs(args.timeout)) {
                 Ok(open) => link = Some(open),
+                Err(_) if connected_at.elapsed().as_secs() >= args.timeout => {
+                    shared.lost.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
                 Err(_) => {
                     target += 1;
                     std::thread::sleep(RETRY_PAUSE);
@@ -192,27 +265,39 @@ fn hammer(shared: &Shared<'_>, index: u64) {
             }
             continue;
         };
-        let number = shared.begun.fetch_add(1, Ordering::Relaxed);
-        if number >= args.ops {
-            return;
-        }
-        let operation = workload.draw(&mut rng, number);
-        let pending = shared.recorder.begin(client, operation.cmd.clone());
-        match open.call(&operation.cmd) {
-            Ok(Reply::Error(error)) if error.starts_with("UNKNOWN") => pending.unknown(),
-            Ok(reply) => {
-                if matches!(&reply, Reply::Error(e) if !e.starts_with("WRONGTYPE")) {
-                    shared.refused.fetch_add(1, Ordering::Relaxed);
-                }
-                pending.returned(reply);
-            }
-            Err(_) => {
-                pending.unknown();
-                shared.broken.fetch_add(1, Ordering::Relaxed);
-                client = shared.next_client.fetch_add(1, Ordering::Relaxed);
-                target += 1;
-                link = None;
-            }
+        connected_at = Instant::now();
+        let first = shared.begun.fetch_add(args.pipeline, Ordering::Relaxed);
+        let numbers = first..(first + args.pipeline).min(args.ops.max(first));
+        let commands: Vec<_> = numbers.map(|n| workload.draw(&mut rng, n).cmd).collect();
+        if pipeline(shared, open, client, &commands).is_err() {
+            shared.broken.fetch_add(1, Ordering::Relaxed);
+            client = shared.next_client.fetch_add(1, Ordering::Relaxed);
+            target += 1;
+            link = None;
         }
     }
+}
+
+/// Sends the commands and records their replies; those that it returns without are of unknown
+/// outcome.
+fn pipeline(
+    shared: &Shared<'_>,
+    link: &mut Link,
+    client: u64,
+    commands: &[Vec<Vec<u8>>],
+) -> std::io::Result<()> {
+    let begin = |cmd: &Vec<Vec<u8>>| shared.recorder.begin(client, cmd.clone());
+    let pending: Vec<Pending<'_>> = commands.iter().map(begin).collect();
+    link.send(commands)?;
+    for pending in pending {
+        let reply = link.receive()?;
+        if let Reply::Error(error) = &reply {
+            shared.note_error(error);
+        }
+        match reply {
+            Reply::Error(error) if error.starts_with("UNKNOWN") => pending.unknown(),
+            reply => pending.returned(reply),
+        }
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! A blocking connection that sends one command and waits for its reply.
+//! A blocking connection that sends commands and reads their replies.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,14 +34,26 @@ impl Link {
     /// Sends a command and waits for its reply. After an error the outcome is unknown, and the
     /// connection is of no more use.
     pub fn call(&mut self, args: &[Vec<u8>]) -> io::Result<Reply> {
+        self.send(&[args.to_vec()])?;
+        self.receive()
+    }
+
+    /// Sends commands; each is owed a [`Link::receive`].
+    pub fn send(&mut self, commands: &[Vec<Vec<u8>>]) -> io::Result<()> {
         self.request.clear();
-        write!(self.request, "*{}\r\n", args.len())?;
-        for arg in args {
-            write!(self.request, "${}\r\n", arg.len())?;
-            self.request.extend_from_slice(arg);
-            self.request.extend_from_slice(b"\r\n");
+        for args in commands {
+            write!(self.request, "*{}\r\n", args.len())?;
+            for arg in args {
+                write!(self.request, "${}\r\n", arg.len())?;
+                self.request.extend_from_slice(arg);
+                self.request.extend_from_slice(b"\r\n");
+            }
         }
-        self.stream.get_mut().write_all(&self.request)?;
+        self.stream.get_mut().write_all(&self.request)
+    }
+
+    /// The next reply.
+    pub fn receive(&mut self) -> io::Result<Reply> {
         self.reply(0)
     }
 

@@ -30,6 +30,11 @@ pub fn refused(args: &[&str]) -> String {
     text.trim_end().to_string()
 }
 
+/// A number from the environment.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name}: {n}?")))
+}
+
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -38,6 +43,17 @@ pub fn is_alive(pid: u32) -> bool {
     // A zombie is not alive; its state is the third field of stat.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// The processes that `pid` started.
+pub fn children(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task");
+    let threads = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let of_thread = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
+    };
+    let text: Vec<String> = threads.map(of_thread).collect();
+    text.iter().flat_map(|t| t.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
 }
 
 pub fn until(seconds: u64, what: &str, mut done: impl FnMut() -> bool) {
@@ -147,6 +163,10 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let _ = self.up.kill();
         let _ = self.up.wait();
+        // The logs stay where they may tell why.
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.run);
+        }
     }
 }
 

@@ -23,13 +23,6 @@ impl Drawn {
         self.forms.push(form.into());
         self.commands.push(words);
     }
-
-    pub fn show(&self) -> String {
-        let show = |words: &Words| -> String {
-            words.iter().map(|w| format!("{:?} ", String::from_utf8_lossy(w))).collect()
-        };
-        self.commands.iter().map(show).collect::<Vec<_>>().join("; ")
-    }
 }
 
 const INTEGERS: &[&str] = &[
@@ -168,7 +161,7 @@ impl Generator {
             let seldom = !data
                 || self.seldom.contains(&form.name)
                 || matches!(&*form.name, "flushall" | "flushdb");
-            if !seldom || self.rng.chance(1, 12) {
+            if !seldom || self.rng.chance(1, 20) {
                 return self.command(&form);
             }
         }

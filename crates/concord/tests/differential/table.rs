@@ -1,0 +1,113 @@
+//! docs/commands.md: what became of each command at each engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::compare::{How, how};
+
+/// What was seen of one form at one engine.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Replies that were compared, and equal.
+    pub equal: u64,
+    pub refused: BTreeMap<String, u64>,
+    /// Differences that are known: the reasons.
+    pub known: BTreeSet<&'static str>,
+}
+
+pub type BySeen = BTreeMap<String, Seen>;
+
+/// What stands before the reasons in a cell.
+const REFUSED: &str = "refused";
+
+fn cell(form: &str, seen: &Seen) -> String {
+    let mut parts = Vec::new();
+    if seen.equal > 0 {
+        parts.push(match how(form) {
+            How::Exact => "equal".to_string(),
+            How::AnyOrder => "equal, in any order".to_string(),
+            How::Cursor => "equal; cursors are each server's own".to_string(),
+            How::Drawn => "drawn at random".to_string(),
+            How::Clocks => "equal within clocks".to_string(),
+            How::Own(why) => format!("different: {why}"),
+        });
+    }
+    parts.extend(seen.known.iter().map(|why| format!("different: {why}")));
+    if !seen.refused.is_empty() {
+        let reasons: Vec<&str> = seen.refused.keys().map(String::as_str).collect();
+        parts.push(format!("{REFUSED}: {}", reasons.join("; ")));
+    }
+    if parts.is_empty() { "never drawn".into() } else { parts.join(". ") }
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md")
+}
+
+const HEAD: &str = "\
+# Commands
+
+Generated: `CONCORD_DIFF_WRITE=1 CONCORD_DIFF_COMMANDS=300000 cargo test -p concord --test
+differential`. Do not edit. The test draws commands from the server's own COMMAND DOCS (redis-server
+7.0.15: options in every combination, edge cases, arguments dropped, doubled, swapped), sends them to
+a rack of three replicas through its gateway, pipelined, in RESP2 and RESP3, and to a plain
+redis-server, and compares the replies byte for byte.
+
+- *equal*: every reply was. *In any order*: Redis leaves the order open. *Drawn at random*: as many
+  items, of the same kind. *Within clocks*: a time to live, read a little later.
+- *different*: for this reason; errors are still compared.
+- *refused*: by an error that says so; where it stands beside *equal*, only some forms are.
+
+`MGET`, `MSET`, `DEL`, `UNLINK`, `EXISTS`, `TOUCH` over several keys are equal when nobody else writes,
+but not atomic (docs/semantics.md). Concord's own commands: `CAS`, `CAD`, `DELEX`, `SET ... IFEQ` (memory
+engine), `CONCORD EXPLAIN`.
+
+| command | memory engine | Redis engine |
+|---|---|---|
+";
+
+/// The whole document.
+pub fn document(memory: &BySeen, redis: &BySeen) -> String {
+    let names: BTreeSet<&String> = memory.keys().chain(redis.keys()).collect();
+    let nothing = Seen::default();
+    let mut text = HEAD.to_string();
+    for name in names {
+        let cell = |seen: &BySeen| cell(name, seen.get(name).unwrap_or(&nothing));
+        text.push_str(&format!("| {name} | {} | {} |\n", cell(memory), cell(redis)));
+    }
+    text
+}
+
+pub fn write(text: &str) {
+    std::fs::write(path(), text).unwrap();
+}
+
+/// What was seen but is not written there: a shorter run sees less, never something else. A rare
+/// form may be refused that the writing run did not draw, but for no new reason.
+pub fn missing(engine: &str, seen: &BySeen) -> Vec<String> {
+    let text = std::fs::read_to_string(path()).unwrap_or_default();
+    let column = if engine == "memory" { 2 } else { 3 };
+    let written: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            Some((*cells.get(1)?, *cells.get(column)?))
+        })
+        .collect();
+    let mut missing = Vec::new();
+    for (form, seen) in seen {
+        let Some(cell) = written.get(&**form) else {
+            missing.push(format!("{form} is not in docs/commands.md"));
+            continue;
+        };
+        let is_new = |why: &&String| !written.values().any(|cell| cell.contains(why.as_str()));
+        let only_refused = seen.equal == 0 && seen.known.is_empty();
+        if only_refused && !cell.contains(REFUSED) {
+            missing.push(format!("{form}: refused, and docs/commands.md says {cell:?}"));
+        }
+        for why in seen.refused.keys().filter(is_new) {
+            missing.push(format!("{form}: refused ({why}), which is not in docs/commands.md"));
+        }
+    }
+    missing
+}

@@ -1,0 +1,71 @@
+//! `concord torture` against plain redis-servers: it must accept one, and must not accept two that
+//! know nothing of each other behind one name.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::process::Output;
+use std::time::Duration;
+
+use common::*;
+
+fn torture(args: &[&str]) -> Output {
+    concord(&[&["torture", "--json", "--ops", "20000"], args].concat())
+}
+
+fn report(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn one_redis_server_is_linearizable() {
+    let server = PlainRedis::start();
+    let target = server.listen.to_string();
+    for more in [&["--keys", "8"][..], &["--keys", "8", "--pipeline", "4"], &["--keys", "1000"]] {
+        let output = torture(&[&["--target", &target], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {}", report(&output));
+        let report = report(&output);
+        assert_eq!((&report["operations"], &report["unknown"]), (&20_000.into(), &0.into()));
+        let wrong_types = report["errors"]["WRONGTYPE"].as_u64();
+        assert!(wrong_types > Some(0), "commands of the wrong type are among them: {report}");
+    }
+}
+
+#[test]
+fn two_unrelated_redis_servers_are_not_one_store() {
+    let servers = [PlainRedis::start(), PlainRedis::start()];
+    let targets = servers.each_ref().map(|s| s.listen.to_string());
+    let output = torture(&["--keys", "8", "--target", &targets[0], "--target", &targets[1]]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(report(&output)["verdict"], "violation");
+}
+
+#[test]
+fn its_history_is_what_concord_check_reads() {
+    let server = PlainRedis::start();
+    let dir = directory("torture-history");
+    let file = dir.join("history.jsonl").display().to_string();
+    let target = server.listen.to_string();
+    assert!(torture(&["--keys", "50", "--target", &target, "--history", &file]).status.success());
+    let checked = concord(&["check", &file]);
+    assert!(checked.status.success());
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("20000 operations on 50 keys"));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_target_that_is_not_there_or_goes_away_is_said() {
+    let line = refused(&["torture", "--target", "127.0.0.1:1"]);
+    assert!(line.starts_with("concord: cannot connect to 127.0.0.1:1"), "{line}");
+    let server = PlainRedis::start();
+    let target = server.listen.to_string();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(server);
+    });
+    let output = concord(&["torture", "--ops", "100000000", "--timeout", "1", "--target", &target]);
+    ends.join().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("16 clients gave up: no target took a connection for 1 s"), "{errors}");
+}
