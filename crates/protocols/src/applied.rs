@@ -1,25 +1,33 @@
-//! The newest write applied to each object, as maxima by hash (trap T9): it outlives the object, is
-//! bounded, and a collision costs a slow read only.
+//! The newest write applied to each object (trap T9): it outlives the object, and is bounded. The
+//! last writes are known one by one; any other object counts as written when the oldest of them
+//! was, which costs a slow read where the switch's word is older than that.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
 use concord_core::{ObjectId, Position, Seq};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
-const CELLS: usize = 1 << 16;
+/// How many writes are known one by one: more than are ever on their way through the group.
+const RECENT_MAX: usize = 1 << 16;
 
-/// Maxima of sequence numbers and log positions.
+/// Sequence numbers and log positions of the newest writes.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    cells: Vec<(Seq, Position)>,
-    /// The newest write of all keys (trap T13).
-    wildcard: (Seq, Position),
+    recent: HashMap<u32, (Seq, Position), FxBuildHasher>,
+    /// The same writes in the order in which they came.
+    order: VecDeque<(u32, Position)>,
+    /// The newest of the writes that are no longer known one by one, and of writes of all keys
+    /// (trap T13).
+    rest: (Seq, Position),
 }
 
 impl Default for Applied {
     fn default() -> Self {
         Applied {
-            cells: alloc::vec![(Seq::NONE, Position(0)); CELLS],
-            wildcard: (Seq::NONE, Position(0)),
+            recent: HashMap::with_capacity_and_hasher(RECENT_MAX, FxBuildHasher),
+            order: VecDeque::with_capacity(RECENT_MAX),
+            rest: (Seq::NONE, Position(0)),
         }
     }
 }
@@ -27,20 +35,36 @@ impl Default for Applied {
 impl Applied {
     /// Notes a write to `obj_id`.
     pub fn note(&mut self, obj_id: ObjectId, seq: Seq, position: Position) {
-        let cell = &mut self.cells[obj_id.0 as usize % CELLS];
-        *cell = (cell.0.max(seq), cell.1.max(position));
+        if self.order.len() == RECENT_MAX {
+            self.forget_oldest();
+        }
+        self.order.push_back((obj_id.0, position));
+        let newest = self.recent.entry(obj_id.0).or_insert((seq, position));
+        *newest = (newest.0.max(seq), newest.1.max(position));
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((obj_id, position)) = self.order.pop_front() else { return };
+        if let Some(newest) = self.recent.get(&obj_id).copied()
+            && newest.1 == position
+        {
+            self.recent.remove(&obj_id);
+            self.note_all(newest.0, newest.1);
+        }
     }
 
     /// Notes a write to all keys.
     pub fn note_all(&mut self, seq: Seq, position: Position) {
-        self.wildcard = (self.wildcard.0.max(seq), self.wildcard.1.max(position));
+        self.rest = (self.rest.0.max(seq), self.rest.1.max(position));
     }
 
     /// The newest write that may have touched `obj_id`.
     #[must_use]
     pub fn newest(&self, obj_id: ObjectId) -> (Seq, Position) {
-        let cell = self.cells[obj_id.0 as usize % CELLS];
-        (cell.0.max(self.wildcard.0), cell.1.max(self.wildcard.1))
+        match self.recent.get(&obj_id.0) {
+            Some(newest) => (newest.0.max(self.rest.0), newest.1.max(self.rest.1)),
+            None => self.rest,
+        }
     }
 }
 
@@ -59,5 +83,23 @@ mod tests {
         assert_eq!(a.newest(ObjectId(6)), (Seq::NONE, Position(0)));
         a.note_all(seq(10), Position(5));
         assert_eq!(a.newest(ObjectId(6)), (seq(10), Position(5)));
+    }
+
+    #[test]
+    fn t9_what_is_forgotten_bounds_every_other_object() {
+        let mut a = Applied::default();
+        let seq = |n| Seq::new(SwitchId(1), n);
+        for n in 1..=RECENT_MAX as u32 + 10 {
+            // Object 0 is written again and again: its newest write is never forgotten.
+            let object = if n % 3 == 0 { 0 } else { n };
+            a.note(ObjectId(object), seq(n), Position(u64::from(n)));
+        }
+        let (last, bound) = a.newest(ObjectId(u32::MAX));
+        assert_eq!((last, bound), (seq(10), Position(10)));
+        assert_eq!(a.newest(ObjectId(10)), (seq(10), Position(10)));
+        assert_eq!(a.newest(ObjectId(11)), (seq(11), Position(11)));
+        let end = RECENT_MAX as u64 + 10;
+        assert_eq!(a.newest(ObjectId(0)).1, Position(end - end % 3));
+        assert!(a.recent.len() <= RECENT_MAX && a.order.len() == RECENT_MAX);
     }
 }

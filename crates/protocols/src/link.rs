@@ -11,10 +11,11 @@ use concord_wire::{Addr, COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 use crate::log::Log;
 
 const WINDOW_MIN: usize = 16;
-const WINDOW_MAX: usize = 1_024;
-const HELD_MAX: usize = 1_024;
+const WINDOW_START: usize = 256;
+const WINDOW_MAX: usize = 4_096;
+const HELD_MAX: usize = 4_096;
 const RTO_MIN_NS: Duration = 10 * MS;
-const RTO_MAX_NS: Duration = 200 * MS;
+const RTO_MAX_NS: Duration = 1_000 * MS;
 /// Packets that arrived after a missing one before it is taken for lost.
 const REORDER: u64 = 3;
 
@@ -22,9 +23,9 @@ const REORDER: u64 = 3;
 struct Sent {
     position: Position,
     offset: u32,
+    first_sent_at: Instant,
     sent_at: Instant,
     arrived: bool,
-    resent: bool,
 }
 
 /// The sending end.
@@ -43,9 +44,15 @@ pub struct Sender {
     /// The last record that the peer applied.
     pub applied: Position,
     window: usize,
+    /// Smoothed round trip and its mean deviation (Jacobson 1988).
     rtt_ns: Duration,
-    /// Consecutive time-outs, for the back-off.
+    deviation_ns: Duration,
+    /// Time-outs since something was acknowledged: the back-off.
     timeouts: u32,
+    /// After a time-out, what was in flight then is sent again from here...
+    recover_next: u64,
+    /// ... up to here, two packets for each that arrives, unless the first one was enough.
+    recover_end: u64,
     /// Packets sent again.
     pub resent: u64,
 }
@@ -63,9 +70,12 @@ impl Sender {
             oldest: 1,
             next: (Position(has.0 + 1), 0),
             applied: Position(0),
-            window: 256,
+            window: WINDOW_START,
             rtt_ns: 5 * MS,
+            deviation_ns: 5 * MS,
             timeouts: 0,
+            recover_next: 0,
+            recover_end: 0,
             resent: 0,
         }
     }
@@ -94,9 +104,9 @@ impl Sender {
             self.in_flight.push_back(Sent {
                 position,
                 offset,
+                first_sent_at: now,
                 sent_at: now,
                 arrived: false,
-                resent: false,
             });
             let end = offset + length;
             self.next = if end as usize == record.len() {
@@ -147,19 +157,21 @@ impl Sender {
         if ack.next > end || ack.next < self.oldest {
             return;
         }
+        let before = self.oldest;
+        let mut oldest_sent_at = None;
         while self.oldest < ack.next {
             if let Some(sent) = self.in_flight.pop_front() {
                 self.oldest += 1;
-                self.timeouts = 0;
-                if !sent.resent {
-                    let sample = now.since(sent.sent_at);
-                    self.rtt_ns = self.rtt_ns - self.rtt_ns / 8 + sample / 8;
-                }
-                if self.window < WINDOW_MAX && self.oldest.is_multiple_of(8) {
-                    self.window += 1;
-                }
+                oldest_sent_at = oldest_sent_at.or(Some(sent.first_sent_at));
+                self.window = (self.window + 1).min(WINDOW_MAX);
             }
         }
+        // One sample a batch: many alike would make the next batch look late. Counted from the
+        // first sending: a peer that is slow, not a lossy path, is why most packets are sent again.
+        if let Some(at) = oldest_sent_at {
+            self.sample(now.since(at).min(RTO_MAX_NS));
+        }
+        self.after_timeout(now, before, log, committed, scratch, sink);
         if ack.held == 0 {
             return;
         }
@@ -192,7 +204,6 @@ impl Sender {
     ) {
         let Some(sent) = self.in_flight.get_mut(at) else { return };
         sent.sent_at = now;
-        sent.resent = true;
         let (position, offset) = (sent.position, sent.offset);
         if let Some(record) = log.record(position) {
             self.send_piece(self.oldest + at as u64, offset, record, committed, scratch, sink);
@@ -200,8 +211,16 @@ impl Sender {
         }
     }
 
+    fn sample(&mut self, rtt_ns: Duration) {
+        self.timeouts = 0;
+        self.deviation_ns =
+            self.deviation_ns - self.deviation_ns / 4 + rtt_ns.abs_diff(self.rtt_ns) / 4;
+        self.rtt_ns = self.rtt_ns - self.rtt_ns / 8 + rtt_ns / 8;
+    }
+
     fn rto_ns(&self) -> Duration {
-        ((self.rtt_ns * 3).max(RTO_MIN_NS) << self.timeouts.min(5)).min(RTO_MAX_NS)
+        let quiet_ns = (self.rtt_ns + 4 * self.deviation_ns).max(RTO_MIN_NS);
+        (quiet_ns << self.timeouts.min(7)).min(RTO_MAX_NS)
     }
 
     /// When the oldest packet in flight is taken for lost.
@@ -226,11 +245,53 @@ impl Sender {
             return;
         }
         self.timeouts += 1;
-        self.window = (self.window / 2).max(WINDOW_MIN);
-        let again = self.in_flight.len().min(WINDOW_MIN);
-        for at in 0..again {
-            if !self.in_flight[at].arrived {
+        self.recover_next = self.oldest;
+        self.recover_end = self.oldest + self.in_flight.len() as u64;
+        self.recover(now, 1, log, committed, scratch, sink);
+    }
+
+    /// An acknowledgement after a time-out: of more than was sent again, then the peer was slow or
+    /// missed one packet only; else all that was in flight is lost.
+    fn after_timeout(
+        &mut self,
+        now: Instant,
+        oldest_before: u64,
+        log: &Log,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        if self.recover_next >= self.recover_end || self.oldest == oldest_before {
+            return;
+        }
+        if self.oldest > self.recover_next {
+            self.recover_end = 0;
+            return;
+        }
+        if self.recover_next == oldest_before + 1 {
+            self.window = (self.window / 2).max(WINDOW_MIN);
+        }
+        let arrived = (self.oldest - oldest_before) as usize;
+        self.recover(now, 2 * arrived, log, committed, scratch, sink);
+    }
+
+    /// Sends up to `budget` of the packets again that were in flight at the last time-out.
+    fn recover(
+        &mut self,
+        now: Instant,
+        mut budget: usize,
+        log: &Log,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        self.recover_next = self.recover_next.max(self.oldest);
+        while budget > 0 && self.recover_next < self.recover_end {
+            let at = (self.recover_next - self.oldest) as usize;
+            self.recover_next += 1;
+            if self.in_flight.get(at).is_some_and(|sent| !sent.arrived) {
                 self.resend(now, at, log, committed, scratch, sink);
+                budget -= 1;
             }
         }
     }

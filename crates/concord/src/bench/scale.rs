@@ -56,6 +56,18 @@ pub enum CapBy {
     Bucket,
 }
 
+/// What is asked of the racks; the order of [`Mix::SCALE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScaleWorkload {
+    /// Reads only.
+    ReadOnly,
+    /// 5% writes.
+    #[value(name = "5%-writes")]
+    FewWrites,
+    /// Writes only.
+    WriteOnly,
+}
+
 /// `concord bench scale`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
@@ -71,6 +83,15 @@ pub struct ScaleArgs {
         default_value = "1,2,3,4,5,6,7,8,9,10"
     )]
     pub replicas: Vec<u16>,
+    /// What is asked of them
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "read-only,5%-writes,write-only"
+    )]
+    pub workloads: Vec<ScaleWorkload>,
     /// Share of a core of each replica
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub share: f64,
@@ -146,8 +167,9 @@ pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
         println!("replicas are capped by their own token bucket");
     }
     let mut bench = Bench { args, table: Table::new(&COLUMNS), points: Vec::new() };
+    let mixes: Vec<usize> = args.workloads.iter().map(|w| *w as usize).collect();
     for &replicas in &args.replicas {
-        bench.at(replicas, bucket, &[0, 1, 2])?;
+        bench.at(replicas, bucket, &mixes)?;
     }
     if !bucket && !args.no_cross_check {
         for &replicas in args.replicas.iter().filter(|&&n| n <= BUCKET_REPLICAS_MAX) {
