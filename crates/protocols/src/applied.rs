@@ -8,8 +8,11 @@ use concord_core::{ObjectId, Position, Seq};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// How many writes are known one by one: more than are ever on their way through the group.
+/// How many writes are known one by one at most: more than are on their way through the group.
 const RECENT_MAX: usize = 1 << 16;
+/// How many of them stay known after they were committed: a read may have passed the switch before.
+/// Few enough to stay in the cache of a core.
+const COMMITTED_MAX: usize = 4_096;
 
 /// Sequence numbers and log positions of the newest writes.
 #[derive(Clone, Debug)]
@@ -25,22 +28,29 @@ pub struct Applied {
 impl Default for Applied {
     fn default() -> Self {
         Applied {
-            recent: HashMap::with_capacity_and_hasher(RECENT_MAX, FxBuildHasher),
-            order: VecDeque::with_capacity(RECENT_MAX),
+            recent: HashMap::default(),
+            order: VecDeque::new(),
             rest: (Seq::NONE, Position(0)),
         }
     }
 }
 
 impl Applied {
-    /// Notes a write to `obj_id`.
-    pub fn note(&mut self, obj_id: ObjectId, seq: Seq, position: Position) {
-        if self.order.len() == RECENT_MAX {
+    /// Notes a write to `obj_id`; all up to `committed` are committed.
+    pub fn note(&mut self, obj_id: ObjectId, seq: Seq, position: Position, committed: Position) {
+        while self.order.len() >= COMMITTED_MAX
+            && (self.order.len() >= RECENT_MAX || self.is_oldest_within(committed))
+        {
             self.forget_oldest();
         }
         self.order.push_back((obj_id.0, position));
         let newest = self.recent.entry(obj_id.0).or_insert((seq, position));
         *newest = (newest.0.max(seq), newest.1.max(position));
+    }
+
+    /// Whether, without the oldest, enough committed writes stay known.
+    fn is_oldest_within(&self, committed: Position) -> bool {
+        self.order.front().is_some_and(|(_, p)| p.0 + COMMITTED_MAX as u64 <= committed.0)
     }
 
     fn forget_oldest(&mut self) {
@@ -77,8 +87,8 @@ mod tests {
     fn t9_the_number_outlives_the_object_and_t13_a_wildcard_covers_all() {
         let mut a = Applied::default();
         let seq = |n| Seq::new(SwitchId(1), n);
-        a.note(ObjectId(5), seq(9), Position(3));
-        a.note(ObjectId(5), seq(4), Position(4));
+        a.note(ObjectId(5), seq(9), Position(3), Position(0));
+        a.note(ObjectId(5), seq(4), Position(4), Position(3));
         assert_eq!(a.newest(ObjectId(5)), (seq(9), Position(4)));
         assert_eq!(a.newest(ObjectId(6)), (Seq::NONE, Position(0)));
         a.note_all(seq(10), Position(5));
@@ -92,7 +102,7 @@ mod tests {
         for n in 1..=RECENT_MAX as u32 + 10 {
             // Object 0 is written again and again: its newest write is never forgotten.
             let object = if n % 3 == 0 { 0 } else { n };
-            a.note(ObjectId(object), seq(n), Position(u64::from(n)));
+            a.note(ObjectId(object), seq(n), Position(u64::from(n)), Position(0));
         }
         let (last, bound) = a.newest(ObjectId(u32::MAX));
         assert_eq!((last, bound), (seq(10), Position(10)));
@@ -101,5 +111,17 @@ mod tests {
         let end = RECENT_MAX as u64 + 10;
         assert_eq!(a.newest(ObjectId(0)).1, Position(end - end % 3));
         assert!(a.recent.len() <= RECENT_MAX && a.order.len() == RECENT_MAX);
+    }
+
+    #[test]
+    fn few_committed_writes_stay_known() {
+        let mut a = Applied::default();
+        for n in 1..=20_000u64 {
+            let seq = Seq::new(SwitchId(1), n as u32);
+            a.note(ObjectId(n as u32), seq, Position(n), Position(n - 1));
+        }
+        assert_eq!(a.order.len(), COMMITTED_MAX + 1);
+        assert_eq!(a.newest(ObjectId(1)).1, Position(20_000 - COMMITTED_MAX as u64 - 1));
+        assert_eq!(a.newest(ObjectId(20_000)).1, Position(20_000));
     }
 }

@@ -211,7 +211,7 @@ impl<E: Engine> Replica<E> {
         if turn.flags.has(Flags::WILDCARD) {
             self.applied.note_all(turn.seq, turn.position);
         } else {
-            self.applied.note(turn.obj_id, turn.seq, turn.position);
+            self.applied.note(turn.obj_id, turn.seq, turn.position, self.committed);
         }
         let context = Context {
             now_ms: turn.now_ms,

@@ -19,12 +19,14 @@ use crate::cpu_share::CpuShare;
 use crate::error::{Context, Error};
 use crate::http::{Publisher, Snapshot};
 use crate::poller::{Event, Interest, Poller, Token};
-use crate::udp::{self, Inbox, Outbox, Socket};
+use crate::udp::{self, Inbox, Outbox, Socket, TRAINS_PER_RECEIVE};
 
 const UDP: Token = Token(0);
 const SIGNAL: Token = Token(1);
 const PARENT: Token = Token(2);
 const HTTP: Token = Token(3);
+/// Receive calls of one batch, while each is full.
+const RECEIVES_MAX: usize = 4;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
@@ -163,17 +165,20 @@ impl Driver {
         }
     }
 
-    /// One batch of trains; what is left over is there at the next turn, after this batch's
-    /// packets went out.
+    /// A batch of trains. What is left over is there at the next turn, after this batch's packets
+    /// went out: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) {
-        if self.inbox.receive() == 0 {
-            return;
-        }
-        for mut train in self.inbox.trains() {
-            let now = clock::now();
-            let from = train.from;
-            for message in train.messages() {
-                role.packet(now, from, message, &mut self.outbox);
+        for _ in 0..RECEIVES_MAX {
+            let received = self.inbox.receive();
+            for mut train in self.inbox.trains() {
+                let now = clock::now();
+                let from = train.from;
+                for message in train.messages() {
+                    role.packet(now, from, message, &mut self.outbox);
+                }
+            }
+            if received < TRAINS_PER_RECEIVE {
+                return;
             }
         }
     }
