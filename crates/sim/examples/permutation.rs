@@ -45,7 +45,7 @@ fn print(seconds: f64, report: &PermutationReport) {
     println!("dropped                     {}", report.network.dropped_port);
     println!("sent again                  {} timeouts", report.transport.timeouts);
     println!("most bytes at a port        {}", report.backlog_bytes_max);
-    println!("most packets in flight      {}", report.in_flight_max);
+    println!("most events that waited     {}", report.waiting_max);
     println!("peak memory (VmHWM)         {}", peak_memory());
     let fct = &report.completion_ps;
     let at = |share: f64| match fct.len() {

@@ -134,6 +134,12 @@ impl<E> EventQueue<E> {
         self.waiting == 0
     }
 
+    /// The most events that ever waited at once.
+    #[must_use]
+    pub fn len_max(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Events taken since the start.
     #[must_use]
     pub fn taken(&self) -> u64 {

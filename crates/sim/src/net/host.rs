@@ -1,7 +1,9 @@
 //! A host as a queueing station: some cores, one queue, and a service time for each kind of
 //! message, so that a replica saturates at `cores / service time`.
 
-use super::pool::{Fifo, Pool};
+use std::collections::VecDeque;
+
+use super::packet::Packet;
 
 /// Kinds of messages that can have a service time.
 pub const KINDS: usize = 16;
@@ -26,70 +28,70 @@ impl Default for HostSpec {
 }
 
 /// What becomes of a packet that came to a host.
-pub(super) enum Served {
+pub(super) enum Served<B> {
     /// It is the driver's now.
-    Now,
+    Now(Packet<B>),
     /// A core has taken it, and is done at that time.
-    At(u64),
+    At(u64, Packet<B>),
     /// It waits for a core.
     Waits,
     /// The queue was full.
     Dropped,
 }
 
-pub(super) struct Host {
+pub(super) struct Host<B> {
     pub(super) spec: HostSpec,
-    queue: Fifo,
-    queued: u32,
+    queue: VecDeque<Packet<B>>,
     busy: u32,
     /// Counts crashes: a service that began before one never ends.
     pub(super) life: u16,
 }
 
-impl Host {
-    pub(super) fn new(spec: HostSpec) -> Host {
-        Host { spec, queue: Fifo::EMPTY, queued: 0, busy: 0, life: 0 }
+impl<B> Host<B> {
+    pub(super) fn new(spec: HostSpec) -> Host<B> {
+        Host { spec, queue: VecDeque::new(), busy: 0, life: 0 }
     }
 
     fn service_ps(&self, kind: u8) -> u64 {
         self.spec.service_ps[usize::from(kind) % KINDS]
     }
 
-    pub(super) fn accept<B: Default>(&mut self, pool: &mut Pool<B>, now: u64, id: u32) -> Served {
-        let service_ps = self.service_ps(pool.get(id).kind);
+    #[inline]
+    pub(super) fn accept(&mut self, now: u64, packet: Packet<B>) -> Served<B> {
+        let service_ps = self.service_ps(packet.kind);
         if service_ps == 0 {
-            return Served::Now;
+            return Served::Now(packet);
         }
         if self.busy < self.spec.cores {
             self.busy += 1;
-            return Served::At(now + service_ps);
+            return Served::At(now + service_ps, packet);
         }
-        if self.queued >= self.spec.queue_packets_max {
+        if self.queue.len() >= self.spec.queue_packets_max as usize {
             return Served::Dropped;
         }
-        self.queued += 1;
-        self.queue.push(pool, id);
+        self.queue.push_back(packet);
         Served::Waits
     }
 
     /// A core is done; the packet that it takes next, and when it will be done with that.
-    pub(super) fn next<B: Default>(&mut self, pool: &Pool<B>, now: u64) -> Option<(u32, u64)> {
-        let Some(id) = self.queue.pop(pool) else {
+    pub(super) fn next(&mut self, now: u64) -> Option<(Packet<B>, u64)> {
+        // Fewer cores than before: this one stops.
+        if self.busy > self.spec.cores {
+            self.busy -= 1;
+            return None;
+        }
+        let Some(packet) = self.queue.pop_front() else {
             self.busy -= 1;
             return None;
         };
-        self.queued -= 1;
-        Some((id, now + self.service_ps(pool.get(id).kind)))
+        let done = now + self.service_ps(packet.kind);
+        Some((packet, done))
     }
 
     /// Loses what waits and what is being served; gives the number that waited.
-    pub(super) fn crash<B: Default>(&mut self, pool: &mut Pool<B>) -> u64 {
-        let mut lost = 0;
-        while let Some(id) = self.queue.pop(pool) {
-            pool.remove(id);
-            lost += 1;
-        }
-        self.queued = 0;
+    pub(super) fn crash(&mut self) -> u64 {
+        let lost = self.queue.len() as u64;
+        self.queue.clear();
         self.busy = 0;
         self.life = self.life.wrapping_add(1);
         lost

@@ -4,21 +4,22 @@ use concord_core::Rng;
 use concord_core::rng::splitmix64;
 
 use super::host::{Host, HostSpec, KINDS, Served};
-use super::pool::{Packet, PacketId, Pool};
+use super::packet::Packet;
 use super::port::{Accepted, CLASSES, Port, PortCounters, Waiting};
 use super::topology::{HostIndex, NodeIndex, Routes, Routing, Topology, TopologyError};
 use crate::engine::{EventQueue, Time};
 
 /// The network's events; a driver's own event type holds them (`From<NetEvent>`) and gives them
 /// back to [`Network::handle`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetEvent {
+/// A packet lives in the event that moves it, so it costs no allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetEvent<B> {
     /// A packet is at a node, its pipeline latency included.
     Arrive {
         /// The node.
         node: NodeIndex,
         /// The packet.
-        packet: PacketId,
+        packet: Packet<B>,
     },
     /// A port with packets that wait may be free.
     Release {
@@ -32,27 +33,28 @@ pub enum NetEvent {
         /// The crashes of the host before the service began.
         life: u16,
         /// The packet.
-        packet: PacketId,
+        packet: Packet<B>,
     },
 }
 
-/// A packet that the driver has to deal with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// Where it is: its host, after its service; or a switch with a program, before it is routed.
+/// A packet that is the driver's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery<B> {
+    /// Where it is: its host, after its service; or a switch with a program, before it is routed
+    /// (to send it on, [`Network::send_from`] there).
     pub node: NodeIndex,
-    /// The packet, still in the pool: [`Network::take`] it, or [`Network::forward`] it.
-    pub packet: PacketId,
+    /// The packet.
+    pub packet: Packet<B>,
 }
 
-/// Packets by what became of them. `sent = taken + dropped_port + dropped_host + lost_in_crash +
-/// in flight`.
+/// Packets by what became of them: at rest, `sent = delivered + dropped_port + dropped_host +
+/// lost_in_crash`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
-    /// Given to [`Network::send`].
+    /// Given to the network.
     pub sent: u64,
-    /// Taken by the driver.
-    pub taken: u64,
+    /// Given to the driver.
+    pub delivered: u64,
     /// Dropped at a full port.
     pub dropped_port: u64,
     /// Dropped at the full queue of a host.
@@ -69,18 +71,17 @@ pub struct Network<B> {
     routes: Routes,
     routing: Routing,
     ports: Vec<Port>,
-    waiting: Vec<Waiting>,
-    stations: Vec<Host>,
+    waiting: Vec<Waiting<B>>,
+    stations: Vec<Host<B>>,
     /// Switches that the driver runs a program for.
     programmed: Vec<bool>,
-    pool: Pool<B>,
     rng: Rng,
     /// Makes the ECMP hashes of two runs differ.
     hash_seed: u64,
     counters: NetCounters,
 }
 
-impl<B: Default> Network<B> {
+impl<B> Network<B> {
     /// A network at rest. Every host delivers at once until [`Network::set_host`] says otherwise.
     ///
     /// # Errors
@@ -101,7 +102,6 @@ impl<B: Default> Network<B> {
             ports,
             stations: (0..topology.hosts()).map(|_| Host::new(HostSpec::default())).collect(),
             programmed: vec![false; topology.switches() as usize],
-            pool: Pool::new(),
             hash_seed: rng.next_u64(),
             rng,
             counters: NetCounters::default(),
@@ -119,12 +119,12 @@ impl<B: Default> Network<B> {
     }
 
     /// Sends a packet from its host.
-    pub fn send<E: From<NetEvent>>(&mut self, queue: &mut EventQueue<E>, packet: Packet<B>) {
+    pub fn send<E: From<NetEvent<B>>>(&mut self, queue: &mut EventQueue<E>, packet: Packet<B>) {
         self.send_from(queue, NodeIndex(packet.from.0), packet);
     }
 
     /// Sends a packet from a host, or from a switch with a program.
-    pub fn send_from<E: From<NetEvent>>(
+    pub fn send_from<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         node: NodeIndex,
@@ -134,41 +134,31 @@ impl<B: Default> Network<B> {
         assert!(usize::from(packet.class) < CLASSES, "no such priority class");
         assert!(usize::from(packet.kind) < KINDS, "no such kind of message");
         self.counters.sent += 1;
-        let id = self.pool.insert(packet);
-        self.forward(queue, node, PacketId(id));
-    }
-
-    /// Sends a packet on from the node where it is, to its (perhaps new) destination.
-    pub fn forward<E: From<NetEvent>>(
-        &mut self,
-        queue: &mut EventQueue<E>,
-        node: NodeIndex,
-        packet: PacketId,
-    ) {
         let port = if node.0 < self.hosts {
             self.routes.host_ports[node.0 as usize]
         } else {
-            self.route((node.0 - self.hosts) as usize, packet)
+            self.route((node.0 - self.hosts) as usize, &packet)
         };
         self.transmit(queue, port, packet);
     }
 
     /// Deals with an event; the packet that is the driver's now, if any.
     #[inline]
-    pub fn handle<E: From<NetEvent>>(
+    pub fn handle<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
-        event: NetEvent,
-    ) -> Option<Delivery> {
+        event: NetEvent<B>,
+    ) -> Option<Delivery<B>> {
         match event {
             NetEvent::Arrive { node, packet } => {
                 let Some(switch) = node.0.checked_sub(self.hosts) else {
                     return self.receive(queue, HostIndex(node.0), packet);
                 };
                 if self.programmed[switch as usize] {
+                    self.counters.delivered += 1;
                     return Some(Delivery { node, packet });
                 }
-                let port = self.route(switch as usize, packet);
+                let port = self.route(switch as usize, &packet);
                 self.transmit(queue, port, packet);
                 None
             }
@@ -180,61 +170,30 @@ impl<B: Default> Network<B> {
         }
     }
 
-    /// A packet that was delivered.
-    #[must_use]
-    pub fn packet(&self, packet: PacketId) -> &Packet<B> {
-        self.pool.get(packet.0)
-    }
-
-    /// A packet that was delivered: a switch program may rewrite it before it is forwarded.
-    pub fn packet_mut(&mut self, packet: PacketId) -> &mut Packet<B> {
-        self.pool.get_mut(packet.0)
-    }
-
-    /// Takes a packet that was delivered out of the network.
-    pub fn take(&mut self, packet: PacketId) -> Packet<B> {
-        self.counters.taken += 1;
-        self.pool.remove(packet.0)
-    }
-
     /// A host crashes: the packets that wait for a core, and those that a core works on, are lost.
     pub fn crash(&mut self, host: HostIndex) {
-        let lost = self.stations[host.0 as usize].crash(&mut self.pool);
+        let lost = self.stations[host.0 as usize].crash();
         self.counters.lost_in_crash += lost;
     }
 
     /// What became of the packets so far.
     #[must_use]
     pub fn counters(&self) -> NetCounters {
-        let ports = self.ports.iter().zip(&self.waiting).map(|(p, w)| p.counters(w));
         let mut counters = self.counters;
-        for port in ports {
+        for port in self.ports() {
             counters.hops += port.packets;
             counters.dropped_port += port.dropped;
         }
         counters
     }
 
-    /// Packets in flight now.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.pool.live()
-    }
-
-    /// The most packets that were in flight at once.
-    #[must_use]
-    pub fn in_flight_max(&self) -> usize {
-        self.pool.peak()
-    }
-
     /// What the ports did: `2 l` sends from the first node of the topology's link `l`, `2 l + 1`
     /// from its second.
     pub fn ports(&self) -> impl Iterator<Item = PortCounters> {
-        self.ports.iter().zip(&self.waiting).map(|(p, w)| p.counters(w))
+        self.ports.iter().map(Port::counters)
     }
 
-    fn route(&mut self, switch: usize, packet: PacketId) -> u32 {
-        let packet = self.pool.get(packet.0);
+    fn route(&mut self, switch: usize, packet: &Packet<B>) -> u32 {
         let choices = self.routes.choices(switch, packet.to);
         if let [only] = choices {
             return *only;
@@ -253,37 +212,32 @@ impl<B: Default> Network<B> {
     }
 
     #[inline]
-    fn transmit<E: From<NetEvent>>(
+    fn transmit<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         port: u32,
-        packet: PacketId,
+        packet: Packet<B>,
     ) {
-        let now = queue.now().0;
-        let index = port as usize;
-        let (out, waiting) = (&mut self.ports[index], &mut self.waiting[index]);
-        let node = NodeIndex(out.peer);
-        match out.accept(waiting, &mut self.pool, now, packet.0) {
+        let out = &mut self.ports[port as usize];
+        match out.accept(queue.now().0, &packet) {
             Accepted::Arrives(at) => {
+                let node = NodeIndex(out.peer);
                 queue.schedule(Time(at), NetEvent::Arrive { node, packet }.into());
             }
-            Accepted::Waits { wake_at: None } => {}
-            Accepted::Waits { wake_at: Some(at) } => {
-                queue.schedule(Time(at), NetEvent::Release { port }.into());
+            Accepted::Waits => {
+                if let Some(at) = out.wait(&mut self.waiting[port as usize], packet) {
+                    queue.schedule(Time(at), NetEvent::Release { port }.into());
+                }
             }
-            Accepted::Dropped => {
-                self.pool.remove(packet.0);
-            }
+            Accepted::Dropped => {}
         }
     }
 
-    fn release<E: From<NetEvent>>(&mut self, queue: &mut EventQueue<E>, port: u32) {
-        let now = queue.now().0;
-        let index = port as usize;
-        let (out, waiting) = (&mut self.ports[index], &mut self.waiting[index]);
-        let (sent, again) = out.release(waiting, &self.pool, now);
-        if let Some((id, at)) = sent {
-            let (node, packet) = (NodeIndex(out.peer), PacketId(id));
+    fn release<E: From<NetEvent<B>>>(&mut self, queue: &mut EventQueue<E>, port: u32) {
+        let out = &mut self.ports[port as usize];
+        let (sent, again) = out.release(&mut self.waiting[port as usize], queue.now().0);
+        if let Some((packet, at)) = sent {
+            let node = NodeIndex(out.peer);
             queue.schedule(Time(at), NetEvent::Arrive { node, packet }.into());
         }
         if let Some(at) = again {
@@ -292,47 +246,44 @@ impl<B: Default> Network<B> {
     }
 
     #[inline]
-    fn receive<E: From<NetEvent>>(
+    fn receive<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         host: HostIndex,
-        packet: PacketId,
-    ) -> Option<Delivery> {
-        let now = queue.now().0;
+        packet: Packet<B>,
+    ) -> Option<Delivery<B>> {
         let station = &mut self.stations[host.0 as usize];
-        match station.accept(&mut self.pool, now, packet.0) {
-            Served::Now => return Some(Delivery { node: host.into(), packet }),
-            Served::At(at) => {
+        match station.accept(queue.now().0, packet) {
+            Served::Now(packet) => {
+                self.counters.delivered += 1;
+                return Some(Delivery { node: host.into(), packet });
+            }
+            Served::At(at, packet) => {
                 let event = NetEvent::Served { host, life: station.life, packet };
                 queue.schedule(Time(at), event.into());
             }
             Served::Waits => {}
-            Served::Dropped => {
-                self.pool.remove(packet.0);
-                self.counters.dropped_host += 1;
-            }
+            Served::Dropped => self.counters.dropped_host += 1,
         }
         None
     }
 
-    fn served<E: From<NetEvent>>(
+    fn served<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         host: HostIndex,
         life: u16,
-        packet: PacketId,
-    ) -> Option<Delivery> {
-        let now = queue.now().0;
+        packet: Packet<B>,
+    ) -> Option<Delivery<B>> {
         let station = &mut self.stations[host.0 as usize];
         if station.life != life {
-            self.pool.remove(packet.0);
             self.counters.lost_in_crash += 1;
             return None;
         }
-        if let Some((next, at)) = station.next(&self.pool, now) {
-            let event = NetEvent::Served { host, life, packet: PacketId(next) };
-            queue.schedule(Time(at), event.into());
+        if let Some((packet, at)) = station.next(queue.now().0) {
+            queue.schedule(Time(at), NetEvent::Served { host, life, packet }.into());
         }
+        self.counters.delivered += 1;
         Some(Delivery { node: host.into(), packet })
     }
 }

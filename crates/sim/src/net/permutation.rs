@@ -6,7 +6,7 @@ use concord_core::rng::splitmix64;
 
 use super::network::{NetCounters, NetEvent, Network};
 use super::topology::{HostIndex, LeafSpine, LinkSpec, Routing, Topology, TopologyError};
-use super::windowed::{Windowed, WindowedConfig, WindowedCounters};
+use super::windowed::{Segment, Windowed, WindowedConfig, WindowedCounters};
 use crate::engine::{EventQueue, NS, Time, US};
 
 /// The experiment.
@@ -43,21 +43,20 @@ pub struct PermutationReport {
     pub transport: WindowedCounters,
     /// The most bytes unsent at a port.
     pub backlog_bytes_max: u64,
-    /// The most packets in flight at once.
-    pub in_flight_max: usize,
+    /// The most events that waited at once.
+    pub waiting_max: usize,
     /// Hash of each delivery's time, in order: two runs are the same if their digests are.
     pub digest: u64,
 }
 
-#[derive(Clone, Copy)]
 enum Event {
-    Net(NetEvent),
+    Net(NetEvent<Segment>),
     Start { flow: u32 },
     Timer { flow: u32 },
 }
 
-impl From<NetEvent> for Event {
-    fn from(event: NetEvent) -> Event {
+impl From<NetEvent<Segment>> for Event {
+    fn from(event: NetEvent<Segment>) -> Event {
         Event::Net(event)
     }
 }
@@ -118,7 +117,7 @@ impl Permutation {
                 Event::Net(event) => {
                     if let Some(delivery) = network.handle(&mut queue, event) {
                         digest = splitmix64(digest ^ now.0 ^ u64::from(delivery.node.0) << 48);
-                        transport.deliver(&mut queue, &mut network, delivery);
+                        transport.deliver(&mut queue, &mut network, delivery.packet);
                     }
                 }
                 Event::Start { flow } => {
@@ -142,7 +141,7 @@ impl Permutation {
             network: network.counters(),
             transport: transport.counters(),
             backlog_bytes_max: network.ports().map(|p| p.backlog_bytes_max).max().unwrap_or(0),
-            in_flight_max: network.in_flight_max(),
+            waiting_max: queue.len_max(),
             digest,
         })
     }

@@ -4,7 +4,9 @@
 //! *committed* at once and never wait in a list, and a network without priorities costs one event
 //! for each packet and hop. Lower classes wait in lists until the port has sent what is committed.
 
-use super::pool::{Fifo, Pool};
+use std::collections::VecDeque;
+
+use super::packet::Packet;
 use super::topology::LinkSpec;
 
 /// Priorities of a port, 0 being the highest; eight, as switches have.
@@ -26,17 +28,17 @@ pub struct PortCounters {
     pub backlog_bytes_max: u64,
 }
 
-/// What became of a packet at a port.
+/// What becomes of a packet at a port.
 pub(super) enum Accepted {
     /// It reaches the other end at that time, in ps.
     Arrives(u64),
-    /// It waits; if `wake_at` is given, [`Port::release`] is due then.
-    Waits { wake_at: Option<u64> },
+    /// It has to wait: [`Port::wait`] is next.
+    Waits,
     /// There was no room.
     Dropped,
 }
 
-/// The fields that every packet touches; 64 bytes.
+/// A port, but for the packets that wait at it.
 pub(super) struct Port {
     /// When everything committed is sent.
     busy_until: u64,
@@ -50,22 +52,23 @@ pub(super) struct Port {
     backlog_ps_max: u64,
     packets: u64,
     bytes: u64,
+    dropped: u64,
     /// The node at the other end.
     pub(super) peer: u32,
     /// Bit `c` is set where packets of class `c` wait. Class 0 never does.
     waiting: u8,
 }
 
-/// The rest of a port.
-pub(super) struct Waiting {
-    fifos: [Fifo; CLASSES],
+/// The packets that wait at a port; few networks have any.
+pub(super) struct Waiting<B> {
+    queues: [VecDeque<Packet<B>>; CLASSES],
     backlog_ps: [u64; CLASSES],
-    dropped: u64,
 }
 
-impl Waiting {
-    pub(super) fn new() -> Waiting {
-        Waiting { fifos: [Fifo::EMPTY; CLASSES], backlog_ps: [0; CLASSES], dropped: 0 }
+impl<B> Waiting<B> {
+    pub(super) fn new() -> Waiting<B> {
+        let queues = std::array::from_fn(|_| VecDeque::new());
+        Waiting { queues, backlog_ps: [0; CLASSES] }
     }
 }
 
@@ -81,6 +84,7 @@ impl Port {
             backlog_ps_max: 0,
             packets: 0,
             bytes: 0,
+            dropped: 0,
             peer,
             waiting: 0,
         }
@@ -92,27 +96,21 @@ impl Port {
 
     /// A packet comes to be sent.
     #[inline]
-    pub(super) fn accept<B: Default>(
-        &mut self,
-        rest: &mut Waiting,
-        pool: &mut Pool<B>,
-        now: u64,
-        id: u32,
-    ) -> Accepted {
-        let (bytes, class) = (pool.get(id).size_bytes, pool.get(id).class);
+    pub(super) fn accept<B>(&mut self, now: u64, packet: &Packet<B>) -> Accepted {
+        let (bytes, class) = (packet.size_bytes, packet.class);
         let send_ps = self.send_ps(bytes);
         let committed_ps = self.busy_until.saturating_sub(now);
-        if class == 0 || (committed_ps == 0 && self.waiting == 0) {
-            // The packet on the wire counts until its last bit has left.
-            let backlog_ps = committed_ps + send_ps;
-            if class == 0 && backlog_ps > self.room_ps {
-                rest.dropped += 1;
-                return Accepted::Dropped;
-            }
-            self.backlog_ps_max = self.backlog_ps_max.max(backlog_ps);
-            return Accepted::Arrives(self.commit(now, bytes, send_ps));
+        if class != 0 && (committed_ps != 0 || self.waiting != 0) {
+            return Accepted::Waits;
         }
-        self.wait(rest, pool, id, send_ps)
+        // The packet on the wire counts until its last bit has left.
+        let backlog_ps = committed_ps + send_ps;
+        if class == 0 && backlog_ps > self.room_ps {
+            self.dropped += 1;
+            return Accepted::Dropped;
+        }
+        self.backlog_ps_max = self.backlog_ps_max.max(backlog_ps);
+        Accepted::Arrives(self.commit(now, bytes, send_ps))
     }
 
     fn commit(&mut self, now: u64, bytes: u32, send_ps: u64) -> u64 {
@@ -122,59 +120,52 @@ impl Port {
         self.busy_until + self.flight_ps
     }
 
-    #[inline(never)]
-    fn wait<B: Default>(
-        &mut self,
-        rest: &mut Waiting,
-        pool: &mut Pool<B>,
-        id: u32,
-        send_ps: u64,
-    ) -> Accepted {
-        let class = usize::from(pool.get(id).class) % CLASSES;
-        let backlog_ps = rest.backlog_ps[class] + send_ps;
+    /// Queues a packet of a lower class, or drops it; when to call [`Port::release`], if nobody
+    /// is going to yet.
+    pub(super) fn wait<B>(&mut self, rest: &mut Waiting<B>, packet: Packet<B>) -> Option<u64> {
+        let class = usize::from(packet.class) % CLASSES;
+        let backlog_ps = rest.backlog_ps[class] + self.send_ps(packet.size_bytes);
         if backlog_ps > self.room_ps {
-            rest.dropped += 1;
-            return Accepted::Dropped;
+            self.dropped += 1;
+            return None;
         }
         rest.backlog_ps[class] = backlog_ps;
-        rest.fifos[class].push(pool, id);
+        rest.queues[class].push_back(packet);
         self.backlog_ps_max = self.backlog_ps_max.max(rest.backlog_ps.iter().sum());
         let first = self.waiting == 0;
         self.waiting |= 1 << class;
-        Accepted::Waits { wake_at: first.then_some(self.busy_until) }
+        first.then_some(self.busy_until)
     }
 
     /// Sends the first packet of the highest class that waits, if the port is free: the packet and
     /// its arrival at the other end. The second of the pair is when to call this again.
-    pub(super) fn release<B: Default>(
+    pub(super) fn release<B>(
         &mut self,
-        rest: &mut Waiting,
-        pool: &Pool<B>,
+        rest: &mut Waiting<B>,
         now: u64,
-    ) -> (Option<(u32, u64)>, Option<u64>) {
+    ) -> (Option<(Packet<B>, u64)>, Option<u64>) {
         // Class 0 packets were committed since: they go first.
         if self.busy_until > now {
             return (None, Some(self.busy_until));
         }
         let class = self.waiting.trailing_zeros() as usize % CLASSES;
-        let Some(id) = rest.fifos[class].pop(pool) else { return (None, None) };
-        let bytes = pool.get(id).size_bytes;
-        let send_ps = self.send_ps(bytes);
+        let Some(packet) = rest.queues[class].pop_front() else { return (None, None) };
+        let send_ps = self.send_ps(packet.size_bytes);
         rest.backlog_ps[class] -= send_ps;
-        if rest.fifos[class].is_empty() {
+        if rest.queues[class].is_empty() {
             self.waiting &= !(1 << class);
         }
-        let arrives = self.commit(now, bytes, send_ps);
-        (Some((id, arrives)), (self.waiting != 0).then_some(self.busy_until))
+        let arrives = self.commit(now, packet.size_bytes, send_ps);
+        (Some((packet, arrives)), (self.waiting != 0).then_some(self.busy_until))
     }
 
-    pub(super) fn counters(&self, rest: &Waiting) -> PortCounters {
+    pub(super) fn counters(&self) -> PortCounters {
         let byte_time = u128::from(self.byte_time.max(1));
         let backlog = (u128::from(self.backlog_ps_max) << RATE_BITS).div_ceil(byte_time);
         PortCounters {
             packets: self.packets,
             bytes: self.bytes,
-            dropped: rest.dropped,
+            dropped: self.dropped,
             backlog_bytes_max: backlog as u64,
         }
     }

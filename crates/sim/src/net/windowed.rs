@@ -2,8 +2,8 @@
 //! everything unacknowledged sent again after a time without progress. No congestion control: the
 //! load for measuring the simulator, and the simplest example of a transport on it.
 
-use super::network::{Delivery, NetEvent, Network};
-use super::pool::Packet;
+use super::network::{NetEvent, Network};
+use super::packet::Packet;
 use super::topology::HostIndex;
 use crate::engine::{EventQueue, Time};
 
@@ -164,7 +164,7 @@ impl Windowed {
     }
 
     /// Begins a flow. When to call [`Windowed::timer`] for it.
-    pub fn start<E: From<NetEvent>>(
+    pub fn start<E: From<NetEvent<Segment>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         network: &mut Network<Segment>,
@@ -175,7 +175,7 @@ impl Windowed {
     }
 
     /// Looks whether the flow makes progress. When to call this again, if at all.
-    pub fn timer<E: From<NetEvent>>(
+    pub fn timer<E: From<NetEvent<Segment>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         network: &mut Network<Segment>,
@@ -199,13 +199,12 @@ impl Windowed {
     }
 
     /// A packet has reached its host.
-    pub fn deliver<E: From<NetEvent>>(
+    pub fn deliver<E: From<NetEvent<Segment>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         network: &mut Network<Segment>,
-        delivery: Delivery,
+        packet: Packet<Segment>,
     ) {
-        let packet = network.take(delivery.packet);
         let Segment { flow, number } = packet.body;
         let f = &mut self.flows[flow as usize];
         if number & ACK != 0 {
@@ -238,7 +237,7 @@ impl Windowed {
     }
 
     /// Sends what the window allows.
-    fn fill<E: From<NetEvent>>(
+    fn fill<E: From<NetEvent<Segment>>>(
         &mut self,
         queue: &mut EventQueue<E>,
         network: &mut Network<Segment>,
