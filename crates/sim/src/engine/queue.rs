@@ -11,7 +11,7 @@ use super::time::Time;
 
 /// Bits of a digit: 1,024 slots a wheel. Most events of a data-centre network are less than 1 us
 /// away (2^20 ps), so they move down once. Measured best of 6 to 12 (docs/simulator.md).
-const DIGIT_BITS: u32 = 10;
+const DIGIT_BITS: u32 = 11;
 const SLOTS: usize = 1 << DIGIT_BITS;
 const WORDS: usize = SLOTS / 64;
 const WHEELS: usize = 64usize.div_ceil(DIGIT_BITS as usize);
