@@ -38,7 +38,8 @@ pub(super) enum Accepted {
     Dropped,
 }
 
-/// A port, but for the packets that wait at it.
+/// What every packet touches: one cache line.
+#[repr(align(64))]
 pub(super) struct Port {
     /// When everything committed is sent.
     busy_until: u64,
@@ -52,7 +53,6 @@ pub(super) struct Port {
     backlog_ps_max: u64,
     packets: u64,
     bytes: u64,
-    dropped: u64,
     /// The node at the other end.
     pub(super) peer: u32,
     /// Bit `c` is set where packets of class `c` wait. Class 0 never does.
@@ -63,12 +63,13 @@ pub(super) struct Port {
 pub(super) struct Waiting<B> {
     queues: [VecDeque<Packet<B>>; CLASSES],
     backlog_ps: [u64; CLASSES],
+    pub(super) dropped: u64,
 }
 
 impl<B> Waiting<B> {
     pub(super) fn new() -> Waiting<B> {
         let queues = std::array::from_fn(|_| VecDeque::new());
-        Waiting { queues, backlog_ps: [0; CLASSES] }
+        Waiting { queues, backlog_ps: [0; CLASSES], dropped: 0 }
     }
 }
 
@@ -84,7 +85,6 @@ impl Port {
             backlog_ps_max: 0,
             packets: 0,
             bytes: 0,
-            dropped: 0,
             peer,
             waiting: 0,
         }
@@ -106,7 +106,6 @@ impl Port {
         // The packet on the wire counts until its last bit has left.
         let backlog_ps = committed_ps + send_ps;
         if class == 0 && backlog_ps > self.room_ps {
-            self.dropped += 1;
             return Accepted::Dropped;
         }
         self.backlog_ps_max = self.backlog_ps_max.max(backlog_ps);
@@ -126,7 +125,7 @@ impl Port {
         let class = usize::from(packet.class) % CLASSES;
         let backlog_ps = rest.backlog_ps[class] + self.send_ps(packet.size_bytes);
         if backlog_ps > self.room_ps {
-            self.dropped += 1;
+            rest.dropped += 1;
             return None;
         }
         rest.backlog_ps[class] = backlog_ps;
@@ -159,13 +158,13 @@ impl Port {
         (Some((packet, arrives)), (self.waiting != 0).then_some(self.busy_until))
     }
 
-    pub(super) fn counters(&self) -> PortCounters {
+    pub(super) fn counters<B>(&self, rest: &Waiting<B>) -> PortCounters {
         let byte_time = u128::from(self.byte_time.max(1));
         let backlog = (u128::from(self.backlog_ps_max) << RATE_BITS).div_ceil(byte_time);
         PortCounters {
             packets: self.packets,
             bytes: self.bytes,
-            dropped: self.dropped,
+            dropped: rest.dropped,
             backlog_bytes_max: backlog as u64,
         }
     }
