@@ -1,4 +1,5 @@
 //! What becomes of packets: order, drops, paths, crashes; and that a run is a function of its seed.
+#![allow(clippy::unwrap_used)]
 
 use concord_core::Rng;
 use concord_sim::engine::{EventQueue, NS, Time, US};

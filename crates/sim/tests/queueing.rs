@@ -1,5 +1,6 @@
 //! The network against queueing theory. Seeds are fixed; tolerances come from the standard error,
 //! by batch means, since the waits of one queue are not independent.
+#![allow(clippy::unwrap_used)]
 
 use concord_core::Rng;
 use concord_sim::engine::{EventQueue, NS, SEC, Time, US};
