@@ -1,4 +1,5 @@
-//! `permutation [RUNS] [SEED] [WINDOW]`: the 144-host permutation, and how fast the simulator is.
+//! `permutation [RUNS [SEED [WINDOW [TORS HOSTS_PER_TOR SPINES]]]]`: the 144-host permutation, and
+//! how fast the simulator is.
 
 use std::time::Instant;
 
@@ -8,13 +9,19 @@ use concord_sim::net::{Permutation, PermutationReport};
 fn main() {
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let runs = args.first().copied().unwrap_or(3).max(1);
-    let mut permutation = Permutation::of_144_hosts(args.get(1).copied().unwrap_or(1));
+    let seed = args.get(1).copied().unwrap_or(1);
+    let mut permutation = match args.get(3..6) {
+        Some(&[tors, hosts, spines]) => {
+            Permutation::of(tors as u32, hosts as u32, spines as u32, seed)
+        }
+        _ => Permutation::of_144_hosts(seed),
+    };
     if let Some(&window) = args.get(2) {
         permutation.transport.window = window as u32;
     }
     let mut best: Option<(f64, PermutationReport)> = None;
     for run in 0..runs {
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), cpu_seconds());
         let report = match permutation.run() {
             Ok(report) => report,
             Err(error) => {
@@ -23,7 +30,8 @@ fn main() {
             }
         };
         let seconds = began.elapsed().as_secs_f64();
-        println!("run {run}: {seconds:.3} s, digest {:016x}", report.digest);
+        let cpu = cpu_seconds() - cpu;
+        println!("run {run}: {seconds:.3} s ({cpu:.3} s on a CPU), digest {:016x}", report.digest);
         if best.as_ref().is_none_or(|(s, _)| seconds < *s) {
             best = Some((seconds, report));
         }
@@ -59,6 +67,13 @@ fn print(seconds: f64, report: &PermutationReport) {
     println!("unfinished flows            {}", report.unfinished);
     println!("digest                      {:016x}", report.digest);
     println!("real time per simulated     {:.0}", seconds / (report.ended.0 as f64 / SEC as f64));
+}
+
+/// Time that this thread was on a CPU: what counts when others use the machine too.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let ns = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+    ns.unwrap_or(f64::NAN) / 1e9
 }
 
 fn peak_memory() -> String {

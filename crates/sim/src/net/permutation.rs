@@ -66,6 +66,12 @@ impl Permutation {
     /// 1,500 bytes, sprayed. The window is some three times the bandwidth-delay product.
     #[must_use]
     pub fn of_144_hosts(seed: u64) -> Permutation {
+        Permutation::of(9, 16, 16, seed)
+    }
+
+    /// The same with other numbers of switches and hosts.
+    #[must_use]
+    pub fn of(tors: u32, hosts_per_tor: u32, spines: u32, seed: u64) -> Permutation {
         let link = LinkSpec {
             bits_per_s: 100_000_000_000,
             propagation_ps: 200 * NS,
@@ -73,9 +79,9 @@ impl Permutation {
         };
         Permutation {
             network: LeafSpine {
-                tors: 9,
-                hosts_per_tor: 16,
-                spines: 16,
+                tors,
+                hosts_per_tor,
+                spines,
                 host_link: link,
                 spine_link: link,
                 pipeline_ps: 0,
