@@ -10,6 +10,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod engine;
+pub mod net;
+
 mod plan;
 mod rack;
 mod workload;

@@ -1,0 +1,99 @@
+//! A host as a queueing station: some cores, one queue, and a service time for each kind of
+//! message, so that a replica saturates at `cores / service time`.
+
+use std::collections::VecDeque;
+
+use super::packet::Packet;
+
+/// Kinds of messages that can have a service time.
+pub const KINDS: usize = 16;
+
+/// What a host can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSpec {
+    /// Cores; each serves one packet at a time, from one queue.
+    pub cores: u32,
+    /// Time that a core takes for a packet of a kind; 0: it is delivered at once, past the queue
+    /// (a NIC's own answer, or a host whose processing does not matter).
+    pub service_ps: [u64; KINDS],
+    /// Packets that may wait for a core; more are dropped.
+    pub queue_packets_max: u32,
+}
+
+impl Default for HostSpec {
+    /// Delivers at once.
+    fn default() -> HostSpec {
+        HostSpec { cores: 1, service_ps: [0; KINDS], queue_packets_max: u32::MAX }
+    }
+}
+
+/// What becomes of a packet that came to a host.
+pub(super) enum Served<B> {
+    /// It is the driver's now.
+    Now(Packet<B>),
+    /// A core has taken it, and is done at that time.
+    At(u64, Packet<B>),
+    /// It waits for a core.
+    Waits,
+    /// The queue was full.
+    Dropped,
+}
+
+pub(super) struct Host<B> {
+    pub(super) spec: HostSpec,
+    queue: VecDeque<Packet<B>>,
+    busy: u32,
+    /// Counts crashes: a service that began before one never ends.
+    pub(super) life: u16,
+}
+
+impl<B> Host<B> {
+    pub(super) fn new(spec: HostSpec) -> Host<B> {
+        Host { spec, queue: VecDeque::new(), busy: 0, life: 0 }
+    }
+
+    fn service_ps(&self, kind: u8) -> u64 {
+        self.spec.service_ps[usize::from(kind) % KINDS]
+    }
+
+    #[inline]
+    pub(super) fn accept(&mut self, now: u64, packet: Packet<B>) -> Served<B> {
+        let service_ps = self.service_ps(packet.kind);
+        if service_ps == 0 {
+            return Served::Now(packet);
+        }
+        if self.busy < self.spec.cores {
+            self.busy += 1;
+            return Served::At(now + service_ps, packet);
+        }
+        if self.queue.len() >= self.spec.queue_packets_max as usize {
+            return Served::Dropped;
+        }
+        self.queue.push_back(packet);
+        Served::Waits
+    }
+
+    /// A core is done; the packet that it takes next, and when it will be done with that.
+    pub(super) fn next(&mut self, now: u64) -> Option<(Packet<B>, u64)> {
+        // Fewer cores than before: this one stops.
+        if self.busy > self.spec.cores {
+            self.busy -= 1;
+            return None;
+        }
+        let Some(packet) = self.queue.pop_front() else {
+            self.busy -= 1;
+            return None;
+        };
+        let done = now + self.service_ps(packet.kind);
+        Some((packet, done))
+    }
+
+    /// Loses what waits and what is being served; gives the number that waited.
+    pub(super) fn crash(&mut self) -> u64 {
+        let lost = self.queue.len() as u64;
+        self.queue.clear();
+        self.busy = 0;
+        self.life = self.life.wrapping_add(1);
+        lost
+    }
+}

@@ -1,0 +1,163 @@
+//! Every host of a leaf-spine network sends one flow to another: the field's usual measure of a
+//! packet-level simulator, and of spraying.
+
+use concord_core::Rng;
+use concord_core::rng::splitmix64;
+
+use super::network::{NetCounters, NetEvent, Network};
+use super::topology::{HostIndex, LeafSpine, LinkSpec, Routing, Topology, TopologyError};
+use super::windowed::{Segment, Windowed, WindowedConfig, WindowedCounters};
+use crate::engine::{EventQueue, NS, Time, US};
+
+/// The experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permutation {
+    /// The network.
+    pub network: LeafSpine,
+    /// How packets find their spine.
+    pub routing: Routing,
+    /// The transport.
+    pub transport: WindowedConfig,
+    /// Size of each flow.
+    pub flow_bytes: u64,
+    /// Flows start at random within this.
+    pub start_within_ps: u64,
+    /// Everything random is drawn from it.
+    pub seed: u64,
+}
+
+/// What the experiment gave; equal for equal experiments, on any machine and in any build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermutationReport {
+    /// Events of the engine.
+    pub events: u64,
+    /// When the last event happened.
+    pub ended: Time,
+    /// Flow completion times, ascending.
+    pub completion_ps: Vec<u64>,
+    /// Flows that never completed.
+    pub unfinished: usize,
+    /// The network's counters.
+    pub network: NetCounters,
+    /// The transport's.
+    pub transport: WindowedCounters,
+    /// The most bytes unsent at a port.
+    pub backlog_bytes_max: u64,
+    /// The most events that waited at once.
+    pub waiting_max: usize,
+    /// Hash of each delivery's time, in order: two runs are the same if their digests are.
+    pub digest: u64,
+}
+
+enum Event {
+    Net(NetEvent<Segment>),
+    Start { flow: u32 },
+    Timer { flow: u32 },
+}
+
+impl From<NetEvent<Segment>> for Event {
+    fn from(event: NetEvent<Segment>) -> Event {
+        Event::Net(event)
+    }
+}
+
+impl Permutation {
+    /// 144 hosts at 100 Gb/s below 9 ToRs and 16 spines, 200 ns links, 10 MB a host in packets of
+    /// 1,500 bytes, sprayed. The window is some three times the bandwidth-delay product.
+    #[must_use]
+    pub fn of_144_hosts(seed: u64) -> Permutation {
+        Permutation::of(9, 16, 16, seed)
+    }
+
+    /// The same with other numbers of switches and hosts.
+    #[must_use]
+    pub fn of(tors: u32, hosts_per_tor: u32, spines: u32, seed: u64) -> Permutation {
+        let link = LinkSpec {
+            bits_per_s: 100_000_000_000,
+            propagation_ps: 200 * NS,
+            queue_bytes_max: 1_000_000,
+        };
+        Permutation {
+            network: LeafSpine {
+                tors,
+                hosts_per_tor,
+                spines,
+                host_link: link,
+                spine_link: link,
+                pipeline_ps: 0,
+            },
+            routing: Routing::Spray,
+            transport: WindowedConfig {
+                window: 64,
+                data_bytes: 1_500,
+                ack_bytes: 64,
+                timeout_ps: 500 * US,
+            },
+            flow_bytes: 10_000_000,
+            start_within_ps: US,
+            seed,
+        }
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// The network is no network: without spines, for example.
+    pub fn run(&self) -> Result<PermutationReport, TopologyError> {
+        let mut rng = Rng::new(self.seed);
+        let topology = Topology::leaf_spine(&self.network);
+        let mut network = Network::new(&topology, self.routing, rng.next_u64())?;
+        let mut queue = EventQueue::new();
+        let mut transport = Windowed::new(self.transport);
+        for (from, to) in cycle(topology.hosts(), &mut rng).into_iter().enumerate() {
+            let began = Time(rng.below(self.start_within_ps + 1));
+            let from = HostIndex(from as u32);
+            let flow = transport.add_flow(from, HostIndex(to), self.flow_bytes, began);
+            queue.schedule(began, Event::Start { flow });
+        }
+        let mut digest = self.seed;
+        while transport.unfinished() > 0
+            && let Some((now, event)) = queue.next()
+        {
+            match event {
+                Event::Net(event) => {
+                    if let Some(delivery) = network.handle(&mut queue, event) {
+                        digest = splitmix64(digest ^ now.0 ^ u64::from(delivery.node.0) << 48);
+                        transport.deliver(&mut queue, &mut network, delivery.packet);
+                    }
+                }
+                Event::Start { flow } => {
+                    let timer = transport.start(&mut queue, &mut network, flow);
+                    queue.schedule(timer, Event::Timer { flow });
+                }
+                Event::Timer { flow } => {
+                    if let Some(timer) = transport.timer(&mut queue, &mut network, flow) {
+                        queue.schedule(timer, Event::Timer { flow });
+                    }
+                }
+            }
+        }
+        let mut completion_ps: Vec<u64> = transport.completion_ps().flatten().collect();
+        completion_ps.sort_unstable();
+        Ok(PermutationReport {
+            events: queue.taken(),
+            ended: queue.now(),
+            completion_ps,
+            unfinished: transport.unfinished(),
+            network: network.counters(),
+            transport: transport.counters(),
+            backlog_bytes_max: network.ports().map(|p| p.backlog_bytes_max).max().unwrap_or(0),
+            waiting_max: queue.len_max(),
+            digest,
+        })
+    }
+}
+
+/// A permutation that is one cycle (Sattolo 1986): nobody sends to itself.
+fn cycle(hosts: u32, rng: &mut Rng) -> Vec<u32> {
+    let mut to: Vec<u32> = (0..hosts).collect();
+    for i in (1..to.len()).rev() {
+        to.swap(i, rng.below(i as u64) as usize);
+    }
+    to
+}

@@ -1,0 +1,288 @@
+//! Who is wired to whom, and by which ports a host is reached.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// A host: `0..hosts`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostIndex(pub u32);
+
+/// A host (with its [`HostIndex`]'s number) or a switch (after the hosts).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeIndex(pub u32);
+
+impl From<HostIndex> for NodeIndex {
+    fn from(host: HostIndex) -> NodeIndex {
+        NodeIndex(host.0)
+    }
+}
+
+/// A full-duplex link: the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSpec {
+    /// Bandwidth.
+    pub bits_per_s: u64,
+    /// Propagation delay.
+    pub propagation_ps: u64,
+    /// Buffer of each priority class at the sending port. In class 0 the unsent part of the packet
+    /// on the wire counts too; in the others, what waits.
+    pub queue_bytes_max: u64,
+}
+
+/// How a switch chooses among ports that are equally near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// Per-packet spraying: uniformly at random.
+    Spray,
+    /// ECMP: by a hash of source, destination and flow label, different at each switch.
+    Ecmp,
+}
+
+/// A two-tier Clos network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafSpine {
+    /// Top-of-rack switches.
+    pub tors: u32,
+    /// Hosts below each.
+    pub hosts_per_tor: u32,
+    /// Spines; every ToR has one link to each.
+    pub spines: u32,
+    /// Of hosts.
+    pub host_link: LinkSpec,
+    /// Between ToRs and spines.
+    pub spine_link: LinkSpec,
+    /// Of every switch.
+    pub pipeline_ps: u64,
+}
+
+/// Why a topology cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyError {
+    /// A host must have one link; this one has another number of them.
+    Links {
+        /// The host.
+        host: HostIndex,
+        /// Its links.
+        links: usize,
+    },
+    /// No path leads from one host to the other.
+    Unreachable {
+        /// From here.
+        from: HostIndex,
+        /// To there.
+        to: HostIndex,
+    },
+    /// A link ends at a node that does not exist.
+    NoSuchNode(NodeIndex),
+}
+
+impl fmt::Display for TopologyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TopologyError::Links { host, links } => {
+                write!(f, "host {} has {links} links; a host has exactly one", host.0)
+            }
+            TopologyError::Unreachable { from, to } => {
+                write!(f, "no path from host {} to host {}: connect their switches", from.0, to.0)
+            }
+            TopologyError::NoSuchNode(node) => write!(f, "a link ends at {}, no node", node.0),
+        }
+    }
+}
+
+impl std::error::Error for TopologyError {}
+
+/// Hosts, switches and links.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    hosts: u32,
+    pipelines_ps: Vec<u64>,
+    links: Vec<(NodeIndex, NodeIndex, LinkSpec)>,
+}
+
+impl Topology {
+    /// `hosts` hosts, no switch, no link.
+    #[must_use]
+    pub fn new(hosts: u32) -> Topology {
+        Topology { hosts, pipelines_ps: Vec::new(), links: Vec::new() }
+    }
+
+    /// One switch and the hosts on it.
+    #[must_use]
+    pub fn single_rack(hosts: u32, link: LinkSpec, pipeline_ps: u64) -> Topology {
+        let mut topology = Topology::new(hosts);
+        let switch = topology.add_switch(pipeline_ps);
+        for host in 0..hosts {
+            topology.connect(NodeIndex(host), switch, link);
+        }
+        topology
+    }
+
+    /// Hosts of one rack have consecutive numbers.
+    #[must_use]
+    pub fn leaf_spine(spec: &LeafSpine) -> Topology {
+        let mut topology = Topology::new(spec.tors * spec.hosts_per_tor);
+        let tors: Vec<_> = (0..spec.tors).map(|_| topology.add_switch(spec.pipeline_ps)).collect();
+        let spines: Vec<_> =
+            (0..spec.spines).map(|_| topology.add_switch(spec.pipeline_ps)).collect();
+        for (rack, &tor) in tors.iter().enumerate() {
+            for place in 0..spec.hosts_per_tor {
+                let host = NodeIndex(rack as u32 * spec.hosts_per_tor + place);
+                topology.connect(host, tor, spec.host_link);
+            }
+            for &spine in &spines {
+                topology.connect(tor, spine, spec.spine_link);
+            }
+        }
+        topology
+    }
+
+    /// Adds a switch whose pipeline takes that long for every packet.
+    pub fn add_switch(&mut self, pipeline_ps: u64) -> NodeIndex {
+        self.pipelines_ps.push(pipeline_ps);
+        NodeIndex(self.hosts + self.pipelines_ps.len() as u32 - 1)
+    }
+
+    /// Adds a link.
+    pub fn connect(&mut self, a: NodeIndex, b: NodeIndex, link: LinkSpec) {
+        self.links.push((a, b, link));
+    }
+
+    /// The number of hosts.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// The number of switches.
+    #[must_use]
+    pub fn switches(&self) -> u32 {
+        self.pipelines_ps.len() as u32
+    }
+
+    pub(super) fn links(&self) -> &[(NodeIndex, NodeIndex, LinkSpec)] {
+        &self.links
+    }
+
+    /// What a packet waits for in a node before it can be sent on.
+    pub(super) fn pipeline_ps(&self, node: NodeIndex) -> u64 {
+        let switch = node.0.checked_sub(self.hosts);
+        switch.map_or(0, |s| self.pipelines_ps[s as usize])
+    }
+}
+
+/// The ports of each node, and the routes: all shortest paths.
+pub(super) struct Routes {
+    hosts: usize,
+    /// For each switch and host, an index into `groups`.
+    table: Vec<u32>,
+    /// First and number of equally near ports in `choices`.
+    groups: Vec<(u32, u32)>,
+    choices: Vec<u32>,
+    /// The port of each host.
+    pub(super) host_ports: Vec<u32>,
+}
+
+/// A port, as the routes see it: where it is and where it leads.
+struct Edge {
+    port: u32,
+    to: usize,
+}
+
+const FAR: u32 = u32::MAX;
+
+impl Routes {
+    /// Ports are numbered by link: `2 l` sends from its first node, `2 l + 1` from its second.
+    pub(super) fn new(topology: &Topology) -> Result<Routes, TopologyError> {
+        let hosts = topology.hosts() as usize;
+        let nodes = hosts + topology.switches() as usize;
+        let mut edges: Vec<Vec<Edge>> = (0..nodes).map(|_| Vec::new()).collect();
+        for (link, &(a, b, _)) in topology.links.iter().enumerate() {
+            for (from, to, port) in [(a, b, 2 * link as u32), (b, a, 2 * link as u32 + 1)] {
+                if to.0 as usize >= nodes {
+                    return Err(TopologyError::NoSuchNode(to));
+                }
+                let at = edges.get_mut(from.0 as usize);
+                let at = at.ok_or(TopologyError::NoSuchNode(from))?;
+                at.push(Edge { port, to: to.0 as usize });
+            }
+        }
+        for (host, edges) in edges.iter().enumerate().take(hosts) {
+            if edges.len() != 1 {
+                let host = HostIndex(host as u32);
+                return Err(TopologyError::Links { host, links: edges.len() });
+            }
+        }
+        let mut routes = Routes {
+            hosts,
+            table: vec![0; (nodes - hosts) * hosts],
+            groups: vec![(0, 0)],
+            choices: Vec::new(),
+            host_ports: edges.iter().take(hosts).map(|e| e[0].port).collect(),
+        };
+        let mut groups_of = vec![Vec::new(); nodes];
+        for host in 0..hosts {
+            routes.add_host(&edges, host, &mut groups_of)?;
+        }
+        Ok(routes)
+    }
+
+    fn add_host(
+        &mut self,
+        edges: &[Vec<Edge>],
+        host: usize,
+        groups_of: &mut [Vec<u32>],
+    ) -> Result<(), TopologyError> {
+        let distance = distances(edges, self.hosts, host);
+        if let Some(from) = (0..self.hosts).find(|&from| distance[from] == FAR) {
+            let (from, to) = (HostIndex(from as u32), HostIndex(host as u32));
+            return Err(TopologyError::Unreachable { from, to });
+        }
+        for switch in self.hosts..edges.len() {
+            let nearer = edges[switch].iter().filter(|e| distance[e.to] < distance[switch]);
+            let ports: Vec<u32> = nearer.map(|e| e.port).collect();
+            let known = groups_of[switch].iter().find(|&&g| self.ports(g) == ports);
+            let group = match known {
+                Some(&group) => group,
+                None => {
+                    let group = self.groups.len() as u32;
+                    self.groups.push((self.choices.len() as u32, ports.len() as u32));
+                    self.choices.extend(ports);
+                    groups_of[switch].push(group);
+                    group
+                }
+            };
+            self.table[(switch - self.hosts) * self.hosts + host] = group;
+        }
+        Ok(())
+    }
+
+    fn ports(&self, group: u32) -> &[u32] {
+        let (first, count) = self.groups[group as usize];
+        &self.choices[first as usize..(first + count) as usize]
+    }
+
+    /// The ports of switch `switch` (not counting hosts) that are nearest to `host`.
+    #[inline]
+    pub(super) fn choices(&self, switch: usize, host: HostIndex) -> &[u32] {
+        self.ports(self.table[switch * self.hosts + host.0 as usize])
+    }
+}
+
+/// Links from each node to `host`; hosts forward nothing.
+fn distances(edges: &[Vec<Edge>], hosts: usize, host: usize) -> Vec<u32> {
+    let mut distance = vec![FAR; edges.len()];
+    distance[host] = 0;
+    let mut reached = VecDeque::from([host]);
+    while let Some(node) = reached.pop_front() {
+        for edge in &edges[node] {
+            if distance[edge.to] == FAR {
+                distance[edge.to] = distance[node] + 1;
+                if edge.to >= hosts {
+                    reached.push_back(edge.to);
+                }
+            }
+        }
+    }
+    distance
+}

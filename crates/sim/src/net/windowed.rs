@@ -1,0 +1,263 @@
+//! A plain windowed transport: a fixed number of packets in flight, an acknowledgement for each,
+//! everything unacknowledged sent again after a time without progress. No congestion control: the
+//! load for measuring the simulator, and the simplest example of a transport on it.
+
+use super::network::{NetEvent, Network};
+use super::packet::Packet;
+use super::topology::HostIndex;
+use crate::engine::{EventQueue, Time};
+
+/// What the transport puts in a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// The flow's index.
+    pub flow: u32,
+    /// The packet's number in its flow, with [`ACK`] set in an acknowledgement of it.
+    number: u32,
+}
+
+const ACK: u32 = 1 << 31;
+
+/// Parameters of the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowedConfig {
+    /// Packets in flight of a flow.
+    pub window: u32,
+    /// Size of a data packet on the wire.
+    pub data_bytes: u32,
+    /// Size of an acknowledgement on the wire.
+    pub ack_bytes: u32,
+    /// Time without progress after which everything unacknowledged is sent again.
+    pub timeout_ps: u64,
+}
+
+/// What the transport did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowedCounters {
+    /// Data packets sent, again or for the first time.
+    pub data: u64,
+    /// Acknowledgements sent.
+    pub acks: u64,
+    /// Data packets that had come before.
+    pub duplicates: u64,
+    /// Timeouts that sent something again.
+    pub timeouts: u64,
+}
+
+/// A set of packet numbers.
+struct Numbers(Vec<u64>);
+
+impl Numbers {
+    fn new(count: u32) -> Numbers {
+        Numbers(vec![0; (count as usize).div_ceil(64)])
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.0[number as usize / 64] >> (number % 64) & 1 != 0
+    }
+
+    /// Whether it is new.
+    fn insert(&mut self, number: u32) -> bool {
+        let word = &mut self.0[number as usize / 64];
+        let bit = 1 << (number % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
+
+struct Flow {
+    from: HostIndex,
+    to: HostIndex,
+    packets: u32,
+    began: Time,
+    // The sender's part.
+    /// Numbers below were sent at least once.
+    fresh: u32,
+    /// Those in `again..again_end` and unacknowledged are sent again, before a fresh one.
+    again: u32,
+    again_end: u32,
+    in_flight: u32,
+    acked: Numbers,
+    unacked: u32,
+    progress_at: Time,
+    // The receiver's.
+    received: Numbers,
+    missing: u32,
+    done_at: Option<Time>,
+}
+
+impl Flow {
+    fn next_number(&mut self) -> Option<u32> {
+        while self.again < self.again_end {
+            let number = self.again;
+            self.again += 1;
+            if !self.acked.has(number) {
+                return Some(number);
+            }
+        }
+        let number = self.fresh;
+        (number < self.packets).then(|| {
+            self.fresh += 1;
+            number
+        })
+    }
+}
+
+/// The senders and receivers of all flows.
+pub struct Windowed {
+    config: WindowedConfig,
+    flows: Vec<Flow>,
+    unfinished: usize,
+    counters: WindowedCounters,
+}
+
+impl Windowed {
+    /// Without flows.
+    #[must_use]
+    pub fn new(config: WindowedConfig) -> Windowed {
+        Windowed { config, flows: Vec::new(), unfinished: 0, counters: WindowedCounters::default() }
+    }
+
+    /// Adds a flow of `bytes`, in full packets; its index. The driver calls [`Windowed::start`] at
+    /// `began`.
+    pub fn add_flow(&mut self, from: HostIndex, to: HostIndex, bytes: u64, began: Time) -> u32 {
+        let packets = bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
+        assert!(packets < u64::from(ACK), "a flow of 2^31 packets or more");
+        let packets = packets as u32;
+        self.unfinished += 1;
+        self.flows.push(Flow {
+            from,
+            to,
+            packets,
+            began,
+            fresh: 0,
+            again: 0,
+            again_end: 0,
+            in_flight: 0,
+            acked: Numbers::new(packets),
+            unacked: packets,
+            progress_at: began,
+            received: Numbers::new(packets),
+            missing: packets,
+            done_at: None,
+        });
+        self.flows.len() as u32 - 1
+    }
+
+    /// Flows of which some packet was not received.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.unfinished
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> WindowedCounters {
+        self.counters
+    }
+
+    /// Completion times in ps, in the order of the flows: from a flow's start until its receiver
+    /// has every packet.
+    pub fn completion_ps(&self) -> impl Iterator<Item = Option<u64>> {
+        self.flows.iter().map(|f| f.done_at.map(|done| done.since(f.began)))
+    }
+
+    /// Begins a flow. When to call [`Windowed::timer`] for it.
+    pub fn start<E: From<NetEvent<Segment>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        network: &mut Network<Segment>,
+        flow: u32,
+    ) -> Time {
+        self.fill(queue, network, flow);
+        queue.now().after(self.config.timeout_ps)
+    }
+
+    /// Looks whether the flow makes progress. When to call this again, if at all.
+    pub fn timer<E: From<NetEvent<Segment>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        network: &mut Network<Segment>,
+        flow: u32,
+    ) -> Option<Time> {
+        let timeout_ps = self.config.timeout_ps;
+        let f = &mut self.flows[flow as usize];
+        if f.unacked == 0 {
+            return None;
+        }
+        let due = f.progress_at.after(timeout_ps);
+        if due > queue.now() {
+            return Some(due);
+        }
+        f.progress_at = queue.now();
+        f.in_flight = 0;
+        (f.again, f.again_end) = (0, f.fresh);
+        self.counters.timeouts += 1;
+        self.fill(queue, network, flow);
+        Some(queue.now().after(timeout_ps))
+    }
+
+    /// A packet has reached its host.
+    pub fn deliver<E: From<NetEvent<Segment>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        network: &mut Network<Segment>,
+        packet: Packet<Segment>,
+    ) {
+        let Segment { flow, number } = packet.body;
+        let f = &mut self.flows[flow as usize];
+        if number & ACK != 0 {
+            f.in_flight = f.in_flight.saturating_sub(1);
+            if f.acked.insert(number & !ACK) {
+                f.unacked -= 1;
+                f.progress_at = queue.now();
+            }
+            self.fill(queue, network, flow);
+            return;
+        }
+        if f.received.insert(number) {
+            f.missing -= 1;
+            if f.missing == 0 {
+                f.done_at = Some(queue.now());
+                self.unfinished -= 1;
+            }
+        } else {
+            self.counters.duplicates += 1;
+        }
+        self.counters.acks += 1;
+        let ack = Packet {
+            to: packet.from,
+            from: packet.to,
+            size_bytes: self.config.ack_bytes,
+            body: Segment { flow, number: number | ACK },
+            ..packet
+        };
+        network.send(queue, ack);
+    }
+
+    /// Sends what the window allows.
+    fn fill<E: From<NetEvent<Segment>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        network: &mut Network<Segment>,
+        flow: u32,
+    ) {
+        let f = &mut self.flows[flow as usize];
+        while f.in_flight < self.config.window {
+            let Some(number) = f.next_number() else { return };
+            f.in_flight += 1;
+            self.counters.data += 1;
+            let packet = Packet {
+                to: f.to,
+                from: f.from,
+                size_bytes: self.config.data_bytes,
+                flow_label: flow,
+                class: 0,
+                kind: 0,
+                body: Segment { flow, number },
+            };
+            network.send(queue, packet);
+        }
+    }
+}
