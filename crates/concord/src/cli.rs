@@ -56,6 +56,7 @@ Examples:
   concord up                                      three replicas, redis-cli -p 7379
   concord up --replicas 5 --protocol primary-backup
   concord up --accel none                         chain replication without the switch's help
+  concord up --protocol craq --accel none         CRAQ: reads at every replica without it
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
   concord up --config my-rack.toml

@@ -27,6 +27,9 @@ pub enum Protocol {
     Chain,
     /// The primary orders writes, all backups acknowledge to it.
     PrimaryBackup,
+    /// A chain in which every replica answers reads, asking the tail about objects that are being
+    /// written; without the switch's help.
+    Craq,
 }
 
 /// Who helps.
@@ -36,7 +39,7 @@ pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
     #[default]
     Harmonia,
-    /// The switch only forwards; one replica serves all reads.
+    /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
     None,
 }
 
@@ -318,6 +321,11 @@ impl Rack {
                 return Err(format!("faults: {name} is {rate} of a million packets"));
             }
         }
+        if self.protocol == Protocol::Craq && self.accel != Accel::None {
+            return Err("protocol craq runs without the switch's help: say --accel none, or \
+                        accel = \"none\" in the rack file"
+                .to_string());
+        }
         if self.lease_ms == 0 || self.failure_ms < self.lease_ms {
             return Err("lease_ms must be above 0 and failure_ms at least as long".to_string());
         }
@@ -448,6 +456,8 @@ mod tests {
     fn parts_that_do_not_fit_are_refused() {
         assert!(refused("[table]\nslots = 1000\n").contains("table: "));
         assert!(refused("[faults]\ndrop_per_million = 1000001\n").contains("drop"));
+        assert!(refused("protocol = \"craq\"").contains("accel = \"none\""));
+        assert!(Rack::parse("protocol = \"craq\"\naccel = \"none\"").is_ok());
         assert!(refused("lease_ms = 100\nfailure_ms = 50").contains("failure_ms"));
         let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         assert!(refused(&format!("{replica}{replica}")).contains("replica 1"));

@@ -30,6 +30,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
         protocol: match rack.protocol {
             Protocol::Chain => concord_wire::control::Protocol::Chain,
             Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
+            Protocol::Craq => concord_wire::control::Protocol::Craq,
         },
         accelerated: rack.accel == Accel::Harmonia,
         failure_ns: rack.failure_ns(),

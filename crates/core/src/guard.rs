@@ -26,10 +26,16 @@ pub enum Guard {
     Incarnation,
     /// Epochs open only when members agree on records and hash (trap T5).
     EpochAgreement,
+    /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
+    AskTail,
+    /// CRAQ: the tail's answer counts in its epoch alone (trap T25).
+    VersionEpoch,
+    /// CRAQ: the tail answers under a lease (trap T25).
+    VersionLease,
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 10] = [
+pub const ALL_GUARDS: [Guard; 13] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -40,6 +46,9 @@ pub const ALL_GUARDS: [Guard; 10] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
+    Guard::AskTail,
+    Guard::VersionEpoch,
+    Guard::VersionLease,
 ];
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.

@@ -1,4 +1,4 @@
-//! `swarm FIRST COUNT [GUARD]`: runs seeds, with a guard removed if one is named (that needs
+//! `swarm [craq] FIRST COUNT [GUARD]`: runs seeds, all under CRAQ if it is named, with a guard removed if one is named (that needs
 //! `--features mutants`), and prints the first violation and the totals.
 
 use std::time::Instant;
@@ -7,18 +7,21 @@ use concord_core::guard::{ALL_GUARDS, Guards};
 use concord_sim::{Plan, Totals, run};
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let craq = args.first().is_some_and(|a| a == "craq");
+    args.drain(..usize::from(craq));
+    let draw = |seed| if craq { Plan::draw(seed).under_craq() } else { Plan::draw(seed) };
     let number = |at: usize| args.get(at).and_then(|a| a.parse().ok());
     let (first, count) = (number(0).unwrap_or(0u64), number(1).unwrap_or(1_000u64));
     let guards = guards(args.get(2).map(String::as_str));
     let began = Instant::now();
     let mut totals = Totals::default();
     for seed in first..first + count {
-        let outcome = run(&Plan { guards, ..Plan::draw(seed) });
+        let outcome = run(&Plan { guards, ..draw(seed) });
         totals.add(&outcome.totals);
         if let Some(violation) = outcome.violation {
             println!("seed {seed}, after {}: {violation}", seed - first + 1);
-            println!("{:#?}", Plan::draw(seed));
+            println!("{:#?}", draw(seed));
             std::process::exit(1);
         }
     }

@@ -3,6 +3,9 @@
 use concord_core::{Duration, Guards, MS, Rng, US};
 use concord_wire::control::Protocol;
 
+/// Makes the draw of CRAQ one of its own.
+const CRAQ: u64 = 0x6372_6171;
+
 /// One fault, at a time of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -31,6 +34,14 @@ pub enum Fault {
         for_ns: Duration,
         /// The controller does not reach the switch meanwhile either.
         stale_switch: bool,
+    },
+    /// The replicas from `first` on are cut off together from those before and from the controller,
+    /// not from the switch, which the controller does not reach meanwhile either (trap T25).
+    Detach {
+        /// The first of them, from 0.
+        first: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
     },
     /// The switch is replaced by one that knows nothing.
     RestartSwitch,
@@ -148,6 +159,13 @@ impl Plan {
             plan.faults.push((at, fault));
         }
         plan.faults.sort_by_key(|(at, _)| *at);
-        plan
+        // Drawn apart, so that the other seeds stay what they were.
+        if Rng::new(seed ^ CRAQ).chance(1, 3) { plan.under_craq() } else { plan }
+    }
+
+    /// The same under CRAQ, which no switch helps.
+    #[must_use]
+    pub fn under_craq(self) -> Plan {
+        Plan { protocol: Protocol::Craq, accelerated: false, ..self }
     }
 }

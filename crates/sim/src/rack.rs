@@ -506,16 +506,11 @@ impl<'a> Rack<'a> {
             Fault::Kill { .. } | Fault::Restart { .. } => self.totals.faults -= 1,
             Fault::Isolate { replica, for_ns, stale_switch } => {
                 let node = REPLICAS + replica;
-                let others = (0..REPLICAS + self.plan.replicas).filter(|n| *n != SWITCH);
-                for other in others.filter(|n| *n != node) {
-                    for (from, to) in [(node, other), (other, node)] {
-                        self.world.cuts.push(Cut { from, to, until: now + for_ns });
-                    }
-                }
-                if stale_switch {
-                    let cut = Cut { from: CONTROLLER, to: SWITCH, until: now + for_ns };
-                    self.world.cuts.push(cut);
-                }
+                self.cut_off(node..node + 1, now + for_ns, stale_switch);
+            }
+            Fault::Detach { first, for_ns } => {
+                let nodes = REPLICAS + first..REPLICAS + self.plan.replicas;
+                self.cut_off(nodes, now + for_ns, true);
             }
             Fault::RestartSwitch => {
                 self.bury(SWITCH);
@@ -537,6 +532,21 @@ impl<'a> Rack<'a> {
                 }
                 self.start_client(client);
             }
+        }
+    }
+
+    /// Cuts `nodes` off from the other replicas and the controller.
+    fn cut_off(&mut self, nodes: std::ops::Range<usize>, until: u64, stale_switch: bool) {
+        let others = (0..REPLICAS + self.plan.replicas).filter(|n| *n != SWITCH);
+        for other in others.filter(|n| !nodes.contains(n)) {
+            for node in nodes.clone() {
+                for (from, to) in [(node, other), (other, node)] {
+                    self.world.cuts.push(Cut { from, to, until });
+                }
+            }
+        }
+        if stale_switch {
+            self.world.cuts.push(Cut { from: CONTROLLER, to: SWITCH, until });
         }
     }
 

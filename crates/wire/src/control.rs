@@ -30,6 +30,9 @@ pub enum Protocol {
     PrimaryBackup,
     /// The head orders, the tail acknowledges.
     Chain,
+    /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
+    /// the tail first.
+    Craq,
 }
 
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
@@ -56,11 +59,12 @@ impl Config {
         self.members.first()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise.
+    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise. In CRAQ
+    /// it is who the others ask.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
-            Protocol::Chain => self.members.last(),
+            Protocol::Chain | Protocol::Craq => self.members.last(),
             Protocol::PrimaryBackup => self.members.first(),
         }
     }
@@ -222,6 +226,12 @@ mod tests {
         };
         assert_eq!(config.head(), config.reader());
         let mut out = vec![];
+        // The protocol is one byte.
+        for (byte, protocol) in
+            [(0, Protocol::PrimaryBackup), (1, Protocol::Chain), (2, Protocol::Craq)]
+        {
+            assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
+        }
         Control::Configure(config.clone()).emit(&mut out);
         let hex: alloc::string::String = out.iter().map(|b| alloc::format!("{b:02x}")).collect();
         assert_eq!(hex, include_str!("../../../vectors/wire/control.hex").trim());

@@ -128,6 +128,10 @@ byte_enum!(
         RefusedSwitch = 9,
         /// Not sent to the right replica: an old configuration at the switch.
         Misrouted = 10,
+        /// CRAQ: no write of the object was under way here; one replica answered alone.
+        Clean = 12,
+        /// CRAQ: a write of the object was under way here; the tail said what is committed.
+        AskedTail = 13,
     }
 );
 
