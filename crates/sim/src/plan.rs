@@ -66,6 +66,8 @@ pub struct Plan {
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
+    /// The ordering node's replies are replicated, as over redis-servers: it executes first.
+    pub replicate_replies: bool,
     /// Number of replicas.
     pub replicas: usize,
     /// Client processes, each with a session of its own.
@@ -120,6 +122,7 @@ impl Plan {
             seed,
             protocol: if chain { Protocol::Chain } else { Protocol::PrimaryBackup },
             accelerated: !rng.chance(1, 10),
+            replicate_replies: false,
             replicas,
             clients: rng.between(1, 3) as usize,
             connections: rng.between(2, 4) as usize,
@@ -166,6 +169,7 @@ impl Plan {
     /// The same under CRAQ, which no switch helps.
     #[must_use]
     pub fn under_craq(self) -> Plan {
-        Plan { protocol: Protocol::Craq, accelerated: false, ..self }
+        let replicate_replies = Rng::new(self.seed ^ !CRAQ).chance(1, 4);
+        Plan { protocol: Protocol::Craq, accelerated: false, replicate_replies, ..self }
     }
 }

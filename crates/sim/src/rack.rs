@@ -199,7 +199,7 @@ impl<'a> Rack<'a> {
             controller: addr(CONTROLLER),
             lease_ns: self.plan.lease_ns,
             replies_via_switch: true,
-            replicate_replies: false,
+            replicate_replies: self.plan.replicate_replies,
             guards: self.plan.guards,
         };
         let replica = Replica::new(config, Shimmed::new(Memory::new(0)));

@@ -9,8 +9,8 @@
 //! finds a violation.
 
 use concord_core::guard::{Guard, Guards};
-use concord_core::{MS, US};
-use concord_sim::{Plan, run};
+use concord_core::{MS, Rng, US};
+use concord_sim::{Fault, Plan, run};
 
 const SEEDS_MAX: u64 = 1_000;
 
@@ -80,5 +80,49 @@ fn in_an_ordered_network_the_dirty_set_alone_suffices_and_is_missed() {
     for guard in [Guard::DirtySet, Guard::DropOnFull] {
         let median = median_seeds(&format!("{guard:?}"), base.and_without(guard), ordered);
         assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without {guard:?}");
+    }
+}
+
+/// CRAQ with a head, at least one in the middle, and a tail.
+fn craq(seed: u64) -> Plan {
+    let plan = Plan::draw(seed).under_craq();
+    Plan { replicas: plan.replicas.max(3), ..plan }
+}
+
+/// The tail and the one before it are cut off together from the others and the controller, and the
+/// switch does not hear of it (trap T25).
+fn craq_with_a_detached_tail(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = craq(seed);
+    let fault = Fault::Detach { first: plan.replicas - 2, for_ns: rng.between(800, 2_000) * MS };
+    Plan { faults: vec![(rng.between(50, 500) * MS, fault)], ..plan }
+}
+
+/// One in the middle is cut off, and asks the tail before it hears that it was removed.
+fn craq_with_a_stranger(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = craq(seed);
+    let for_ns = rng.between(700, 1_500) * MS;
+    let fault = Fault::Isolate { replica: 1, for_ns, stale_switch: true };
+    Plan { faults: vec![(rng.between(50, 500) * MS, fault)], ..plan }
+}
+
+#[test]
+fn every_guard_of_craq_is_missed_when_removed() {
+    let aimed: [(Guard, fn(u64) -> Plan); 3] = [
+        (Guard::AskTail, craq),
+        (Guard::VersionLease, craq_with_a_detached_tail),
+        (Guard::VersionEpoch, craq_with_a_stranger),
+    ];
+    for (guard, draw) in aimed {
+        for seed in 0..100 {
+            assert_eq!(run(&draw(seed)).violation, None, "with {guard:?}, seed {seed}");
+        }
+        let median = median_seeds(&format!("CRAQ {guard:?}"), Guards::without(guard), draw);
+        assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds of CRAQ without {guard:?}");
+    }
+    for guard in [Guard::Lease, Guard::ClientTable, Guard::Incarnation] {
+        let median = median_seeds(&format!("CRAQ {guard:?}"), Guards::without(guard), craq);
+        assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds of CRAQ without {guard:?}");
     }
 }

@@ -34,6 +34,10 @@ fn every_seed_is_linearizable_and_makes_progress() {
         ("gaps fetched", r.link_resent),
         ("held", r.link_held),
         ("waited", r.reads_waited),
+        ("clean reads", r.reads_clean),
+        ("dirty reads", r.reads_dirty),
+        ("version answers", r.version_answers),
+        ("version refused", r.version_refused),
         ("expiries", r.expiries_sent),
     ] {
         assert!(seen > 0, "no run saw: {name}");
