@@ -9,9 +9,8 @@
 //! each object, holds the committed one, and whatever commands there are can be replicated. The
 //! tail's answer raises what is committed here, so that a read waits for that answer alone.
 //!
-//! Who has executed beyond what is committed, the head of a group whose engine decides what is
-//! replicated (`replicate_replies`), has no committed version of a dirty object: it passes the read
-//! on to the tail.
+//! The head of a group whose engine decides what is replicated (`replicate_replies`) has to execute
+//! first. It has no committed version of a dirty object, and passes the read on to the tail.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -198,7 +197,8 @@ impl<E: Engine> Replica<E> {
         let reason = if is_dirty { Reason::AskedTail } else { Reason::RefusedLease };
         self.count.reads_dirty += u64::from(is_dirty);
         self.count.refused_lease += u64::from(!is_dirty);
-        if self.submitted.position > self.committed.0 {
+        // Who does not hold back may execute more while it waits for the answer.
+        if !self.holds_back() || self.submitted.position > self.committed.0 {
             return self.forward(repr, reason, body, sink);
         }
         if self.asking.reads.len() >= WAITING_MAX {
