@@ -1,8 +1,9 @@
-//! The seeded in-memory driver: a whole rack (switch, replicas, controller, clients) on virtual time,
+//! The deterministic simulator: a whole rack (switch, replicas, controller, clients) on virtual time,
 //! with packets lost, duplicated, reordered and delayed, nodes paused, cut off, killed and restarted,
 //! and every history checked for linearizability. One seed replays a run.
 //!
-//! Read [`Plan`] (what a seed draws) and [`run`] first.
+//! Read [`Plan`] (what a seed draws) and [`run`] first. The law: a run is a function of its plan.
+//! No clock, no thread and no map order has a part in it.
 //!
 //! ```
 //! let outcome = concord_sim::run(&concord_sim::Plan::draw(7));
@@ -10,10 +11,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod clock;
+mod draw;
+mod fault;
 mod plan;
 mod rack;
+mod record;
+mod store;
+mod totals;
 mod workload;
 mod world;
 
-pub use plan::{Fault, Plan};
-pub use rack::{Outcome, Totals, run};
+pub use draw::Aim;
+pub use fault::{Fault, Node};
+pub use plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
+pub use rack::{Outcome, run, run_recorded};
+pub use record::{Fate, Flight, Mark, Recording};
+pub use totals::Totals;
