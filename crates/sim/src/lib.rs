@@ -12,19 +12,30 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod describe;
+mod diagram;
 mod draw;
+mod experiment;
 mod fault;
+mod pcap;
 mod plan;
 mod rack;
 mod record;
+mod shrink;
 mod store;
+mod swarm;
 mod totals;
 mod workload;
 mod world;
 
+pub use diagram::{Window, html, svg};
 pub use draw::Aim;
+pub use experiment::{guard_name, parse_protocol, parse_seed, without_guard};
 pub use fault::{Fault, Node};
+pub use pcap::write_pcap;
 pub use plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
 pub use rack::{Outcome, run, run_recorded};
 pub use record::{Fate, Flight, Mark, Recording};
+pub use shrink::shrink;
+pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm};
 pub use totals::Totals;

@@ -36,7 +36,8 @@ pub struct Service {
 }
 
 /// A fault and when it happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "toml::Table", into = "toml::Table")]
 pub struct Timed {
     /// When, in virtual ns.
     pub at_ns: Duration,
@@ -46,11 +47,14 @@ pub struct Timed {
 
 /// A whole run; [`Plan::draw`] draws one from a seed, [`Plan::default`] is a good day. Change fields
 /// to aim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// The seed of everything that the plan leaves open.
+    #[serde(with = "crate::experiment::seed")]
     pub seed: u64,
     /// How the replicas replicate.
+    #[serde(with = "crate::experiment::protocol")]
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
@@ -88,8 +92,6 @@ pub struct Plan {
     pub reorder_ppm: u64,
     /// Longest extra delay, in ns.
     pub delay_ns: Duration,
-    /// How long nodes are busy with packets.
-    pub service: Service,
     /// Packets that wait at a busy or paused node at most; more are dropped.
     pub queue_packets_max: usize,
     /// How long the storage engine takes to answer, in ns; 0: memory, at once.
@@ -102,12 +104,15 @@ pub struct Plan {
     pub lease_ns: Duration,
     /// Silence after which a replica is removed, in ns.
     pub failure_ns: Duration,
-    /// Faults, by time.
-    pub faults: Vec<Timed>,
     /// Whether invariants are checked at every step; histories and convergence always are.
     pub invariants: bool,
     /// Which guards are on.
+    #[serde(rename = "without", with = "crate::experiment::without")]
     pub guards: Guards,
+    /// How long nodes are busy with packets.
+    pub service: Service,
+    /// Faults, by time.
+    pub faults: Vec<Timed>,
 }
 
 impl Default for Plan {

@@ -12,9 +12,6 @@ use crate::fault::Fault;
 pub struct Totals {
     /// Runs.
     pub runs: u64,
-    /// Runs in which every member of the last epoch died: beyond the failure bound, so that nothing
-    /// but the history was checked.
-    pub racks_lost: u64,
     /// Operations in the histories.
     pub operations: u64,
     /// Operations of unknown outcome.
@@ -49,7 +46,6 @@ impl Totals {
     /// Adds another run's.
     pub fn add(&mut self, other: &Totals) {
         self.runs += other.runs;
-        self.racks_lost += other.racks_lost;
         self.operations += other.operations;
         self.unknown += other.unknown;
         self.fast_reads += other.fast_reads;
@@ -91,7 +87,6 @@ impl fmt::Display for Totals {
                 ("", self.runs),
                 ("s of virtual time", self.virtual_ns / concord_core::SEC),
                 ("events", self.events),
-                ("lost all members", self.racks_lost),
             ],
         )?;
         line(

@@ -60,10 +60,9 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     for seed in 0..20 {
         let plan = Plan { seed, think_ns: 50 * MS, ..Plan::default() };
         let plan =
-            plan.with_fault(100 * MS, pause).with_fault(200 * MS, Fault::Kill { replica: 2 });
+            plan.with_fault(100 * MS, pause).with_fault(250 * MS, Fault::Kill { replica: 0 });
         let outcome = run(&plan);
         assert_eq!(outcome.violation, None, "seed {seed}");
-        assert_eq!(outcome.totals.racks_lost, 0, "seed {seed}");
         // The first epoch, and the one without the dead replica.
         assert_eq!(outcome.totals.epochs, 2, "seed {seed}");
     }
