@@ -547,6 +547,42 @@ impl<E: Engine> Replica<E> {
         &self.engine
     }
 
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.setup.me
+    }
+
+    /// The configuration in force here.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        self.executed
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// Whether it holds a lease of every other member (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        self.phase == Phase::Open && self.leases.is_held(now.instant)
+    }
+
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> &ReplicaCounters {
@@ -570,7 +606,7 @@ impl<E: Engine> Replica<E> {
             switch_id: self.config.as_ref().map_or(0, |c| c.switch_id),
             executed: self.executed,
             committed: self.committed,
-            leased: self.phase == Phase::Open && self.leases.is_held(now.instant),
+            leased: self.holds_lease(now),
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),
             sessions: self.sessions.len(),

@@ -22,7 +22,7 @@ fn main() {
             std::process::exit(1);
         }
     }
-    println!("{totals:#?}\n{count} seeds in {:?}", began.elapsed());
+    println!("{totals}{count} seeds in {:?}", began.elapsed());
 }
 
 fn guards(name: Option<&str>) -> Guards {

@@ -1,0 +1,234 @@
+//! What can go wrong on purpose, and at which node.
+
+use std::fmt;
+use std::str::FromStr;
+
+use concord_core::Duration;
+use serde::{Deserialize, Serialize};
+
+/// A node of the rack, as faults and traces name it; replicas and clients count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Node {
+    /// The controller.
+    Controller,
+    /// The switch.
+    Switch,
+    /// A replica.
+    Replica(usize),
+    /// A client process.
+    Client(usize),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Controller => f.write_str("controller"),
+            Node::Switch => f.write_str("switch"),
+            Node::Replica(n) => write!(f, "replica-{n}"),
+            Node::Client(n) => write!(f, "client-{n}"),
+        }
+    }
+}
+
+impl From<Node> for String {
+    fn from(node: Node) -> String {
+        node.to_string()
+    }
+}
+
+impl TryFrom<String> for Node {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Node, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Node {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Node, String> {
+        let numbered = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
+        match text {
+            "controller" => Ok(Node::Controller),
+            "switch" => Ok(Node::Switch),
+            _ => numbered("replica-")
+                .map(Node::Replica)
+                .or_else(|| numbered("client-").map(Node::Client))
+                .ok_or_else(|| {
+                    format!("no node {text:?}: controller, switch, replica-N or client-N")
+                }),
+        }
+    }
+}
+
+/// One fault, at a time of the run. What heals does so by itself after `for_ns`, or when the run's
+/// safety phase ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Fault {
+    /// A node stops for so long and goes on, its packets waiting for it (trap T1).
+    Pause {
+        /// Which node.
+        node: Node,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A replica dies for good.
+    Kill {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica dies and is back at once, empty (trap T4).
+    Restart {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica's engine loses its state, so that the replica must leave (traps T4, T11).
+    LoseEngine {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica is cut off from the other replicas and the controller, not from the switch (T2).
+    Isolate {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+        /// The controller does not reach the switch meanwhile either.
+        stale_switch: bool,
+    },
+    /// Packets of one node no longer reach another; those of the other still reach it.
+    Cut {
+        /// Who sends in vain.
+        from: Node,
+        /// Who hears nothing.
+        to: Node,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The whole network loses more packets than usual.
+    LossBurst {
+        /// Packets lost, per million.
+        loss_ppm: u64,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The whole network duplicates more packets than usual.
+    DuplicateBurst {
+        /// Packets duplicated, per million.
+        duplicate_ppm: u64,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A replica takes longer for every packet.
+    Slow {
+        /// Which replica, from 0.
+        replica: usize,
+        /// Longer by, in ns.
+        extra_ns: Duration,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A node's wall clock is set. (Nobody sets monotonic clocks: they drift, see
+    /// [`crate::Plan::drift_ppm`], and go on while their node is paused.)
+    ClockJump {
+        /// Which node.
+        node: Node,
+        /// Forward by, in ms; back if negative.
+        by_ms: i64,
+    },
+    /// Completions are lost on their way to the switch, so that the dirty set fills up.
+    FillTable {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The switch is replaced by one that knows nothing.
+    RestartSwitch,
+    /// A client process dies with its requests under way, and a new one takes its place.
+    RestartClient {
+        /// Which client process, from 0.
+        client: usize,
+    },
+}
+
+impl Fault {
+    /// A name for each kind, in the order of [`Fault::kind`].
+    pub const KINDS: [&'static str; 13] = [
+        "pause",
+        "kill",
+        "restart",
+        "lose-engine",
+        "isolate",
+        "cut",
+        "loss-burst",
+        "duplicate-burst",
+        "slow",
+        "clock-jump",
+        "fill-table",
+        "restart-switch",
+        "restart-client",
+    ];
+
+    /// Which kind it is: a place in [`Fault::KINDS`].
+    #[must_use]
+    pub fn kind(&self) -> usize {
+        match self {
+            Fault::Pause { .. } => 0,
+            Fault::Kill { .. } => 1,
+            Fault::Restart { .. } => 2,
+            Fault::LoseEngine { .. } => 3,
+            Fault::Isolate { .. } => 4,
+            Fault::Cut { .. } => 5,
+            Fault::LossBurst { .. } => 6,
+            Fault::DuplicateBurst { .. } => 7,
+            Fault::Slow { .. } => 8,
+            Fault::ClockJump { .. } => 9,
+            Fault::FillTable { .. } => 10,
+            Fault::RestartSwitch => 11,
+            Fault::RestartClient { .. } => 12,
+        }
+    }
+
+    /// Whether it takes a replica's data with it. The rack skips such a fault when too few other
+    /// replicas are well: beyond the failure bound nothing is promised.
+    #[must_use]
+    pub fn is_lethal(&self) -> bool {
+        matches!(self, Fault::Kill { .. } | Fault::Restart { .. } | Fault::LoseEngine { .. })
+    }
+
+    /// The nodes that it names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        match *self {
+            Fault::Pause { node, .. } | Fault::ClockJump { node, .. } => vec![node],
+            Fault::Kill { replica }
+            | Fault::Restart { replica }
+            | Fault::LoseEngine { replica }
+            | Fault::Isolate { replica, .. }
+            | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
+            Fault::Cut { from, to, .. } => vec![from, to],
+            Fault::RestartClient { client } => vec![Node::Client(client)],
+            Fault::RestartSwitch => vec![Node::Switch],
+            Fault::LossBurst { .. } | Fault::DuplicateBurst { .. } | Fault::FillTable { .. } => {
+                vec![]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_read_as_they_are_written() {
+        for node in [Node::Controller, Node::Switch, Node::Replica(3), Node::Client(0)] {
+            assert_eq!(node.to_string().parse(), Ok(node));
+        }
+        for bad in ["", "replica", "replica-", "replica-x", "gateway-1"] {
+            assert!(bad.parse::<Node>().is_err(), "{bad}");
+        }
+    }
+}
