@@ -134,7 +134,8 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     let pause = Fault::Pause { node: Node::Controller, for_ns: 1_500 * MS };
     for seed in 0..20 {
         let plan = Plan { seed, think_ns: 50 * MS, ..Plan::default() };
-        let plan = plan.with_fault(100 * MS, pause).with_fault(250 * MS, Fault::Kill { replica: 0 });
+        let plan =
+            plan.with_fault(100 * MS, pause).with_fault(250 * MS, Fault::Kill { replica: 0 });
         let outcome = run(&plan);
         assert_eq!(outcome.violation, None, "seed {seed}");
         // The first epoch, and the one without the dead replica.
