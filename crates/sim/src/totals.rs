@@ -77,7 +77,9 @@ impl fmt::Display for Totals {
         let mut line = |name: &str, values: &[(&str, u64)]| {
             write!(f, "{name:<12}")?;
             for (at, (what, value)) in values.iter().enumerate() {
-                write!(f, "{}{} {what}", if at == 0 { "" } else { ", " }, grouped(*value))?;
+                let (comma, space) =
+                    (if at == 0 { "" } else { ", " }, if what.is_empty() { "" } else { " " });
+                write!(f, "{comma}{}{space}{what}", grouped(*value))?;
             }
             writeln!(f)
         };

@@ -20,6 +20,7 @@ use concord_core::{MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Replica;
 use concord_switch::agent::Agent;
+use concord_wire::control::Config;
 
 use crate::fault::{Fault, Node};
 use crate::plan::Plan;
@@ -244,12 +245,43 @@ impl Rack<'_> {
             let now = self.world.clock(node);
             text += &format!("\n{}: ", self.name_of(node));
             text += &match &slot.role {
-                Role::Controller(c) => format!("{:?}", c.state()),
-                Role::Switch(s) => format!("{:?}", s.status()),
-                Role::Replica(r) => format!("{:?}\n{:?}", r.status(now), r.counters()),
-                Role::Client(p) => {
-                    format!("{} unanswered, {:?}", p.client.unanswered(), p.client.counters())
+                Role::Controller(c) => format!(
+                    "{}; counted: {}",
+                    c.state().config.as_ref().map_or("no epoch".into(), describe_config),
+                    counted(c.counters().each())
+                ),
+                Role::Switch(s) => {
+                    let status = s.status();
+                    format!(
+                        "id {}, epoch {}, number {}, last committed {}, {} of {} cells; counted: {} {}",
+                        status.switch_id,
+                        status.epoch,
+                        status.seq,
+                        status.last_committed,
+                        status.occupied,
+                        status.slots,
+                        counted(status.program.each()),
+                        counted(status.agent.each())
+                    )
                 }
+                Role::Replica(r) => {
+                    let s = r.status(now);
+                    format!(
+                        "{:?} {} in epoch {}, executed {}, committed {}, {}; counted: {}",
+                        s.phase,
+                        s.role,
+                        s.epoch,
+                        s.executed,
+                        s.committed,
+                        if s.leased { "leased" } else { "no lease" },
+                        counted(r.counters().each())
+                    )
+                }
+                Role::Client(p) => format!(
+                    "{} unanswered; counted: {}",
+                    p.client.unanswered(),
+                    counted(p.client.counters().each())
+                ),
                 Role::Dead => "dead".into(),
             };
         }
@@ -303,4 +335,16 @@ impl Rack<'_> {
         self.totals.events = self.world.events;
         self.totals.virtual_ns = self.world.now_ns;
     }
+}
+
+fn describe_config(config: &Config) -> String {
+    let members: Vec<String> =
+        config.members.iter().map(|m| format!("replica-{}", m.node)).collect();
+    format!("epoch {}, switch id {}, {}", config.epoch, config.switch_id, members.join(" "))
+}
+
+/// What is not zero.
+fn counted(counters: impl Iterator<Item = (&'static str, &'static str, u64)>) -> String {
+    let seen = counters.filter(|(_, _, value)| *value > 0);
+    seen.map(|(name, _, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
