@@ -26,10 +26,18 @@ pub enum Guard {
     Incarnation,
     /// Epochs open only when members agree on records and hash (trap T5).
     EpochAgreement,
+    /// A configuration exists only after a compare-and-swap (trap T3).
+    EpochSwap,
+    /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
+    LeaseClock,
+    /// A replica that joined answers no reads before all that was agreed is executed there (T4).
+    Whole,
+    /// A replica that joined refuses fast reads older than its copy (trap T4).
+    Floor,
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 10] = [
+pub const ALL_GUARDS: [Guard; 14] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -40,6 +48,10 @@ pub const ALL_GUARDS: [Guard; 10] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
+    Guard::EpochSwap,
+    Guard::LeaseClock,
+    Guard::Whole,
+    Guard::Floor,
 ];
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.

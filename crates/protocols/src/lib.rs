@@ -16,12 +16,16 @@ extern crate alloc;
 pub mod applied;
 pub mod bodies;
 mod epochs;
+mod feed;
+mod join;
 pub mod lease;
 pub mod link;
 pub mod log;
 mod reads;
 pub mod replica;
 pub mod sessions;
+pub mod status;
 mod writes;
 
-pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters, ReplicaStatus};
+pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+pub use status::ReplicaStatus;

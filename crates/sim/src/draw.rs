@@ -93,6 +93,7 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
         plan.engine_ns = rng.between(1, 500) * US;
         plan.replicate_replies = rng.chance(1, 2);
     }
+    plan.copy_bytes = rng.between(1, 2_000) as usize;
     plan.drift_ppm = some(rng, crate::plan::DRIFT_PPM_MAX);
     plan.lease_ns = rng.between(60, 150) * MS;
     plan.failure_ns = rng.between(450, 600) * MS;
@@ -103,8 +104,6 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
     while on.len() < FAULT_KINDS_MIN {
         on.push(rng.below(Fault::KINDS.len() as u64) as usize);
     }
-    // The failure bound: one replica is spared, whichever of the others fail.
-    let spared = rng.below(plan.replicas as u64) as usize;
     let wanted = rng.between(3, 7) as usize;
     let mut sure = Vec::new();
     while plan.faults.len() < wanted || !is_enough(&sure) {
@@ -113,7 +112,7 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
             on = (0..Fault::KINDS.len()).collect();
         }
         let kind = on[rng.below(on.len() as u64) as usize];
-        let fault = draw_fault(plan, rng, kind, spared);
+        let fault = draw_fault(plan, rng, kind);
         if !fault.is_lethal() {
             sure.push(fault.kind());
         } else if plan.faults.len() >= wanted {
@@ -121,6 +120,13 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         }
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
+        if let Fault::Pause { node: Node::Replica(_), for_ns } = fault
+            && rng.chance(1, 2)
+        {
+            // The switch goes on to send reads to it when others have gone on without it (T2).
+            let (from, to) = (Node::Controller, Node::Switch);
+            plan.faults.push(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } });
+        }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
 }
@@ -130,11 +136,11 @@ fn is_enough(sure: &[usize]) -> bool {
     sure.len() >= FAULTS_MIN && kinds >= FAULT_KINDS_MIN
 }
 
-/// A fault of that kind. What could make a replica look dead for long leaves `spared` alone.
-fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
-    let others = plan.replicas as u64 - 1;
-    let other = rng.below(others.max(1)) as usize;
-    let replica = if other < spared { other } else { other + 1 }.min(plan.replicas - 1);
+/// A fault of that kind.
+fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
+    // Who orders writes knows more than all others: it is hit more often.
+    let first = rng.chance(1, 4);
+    let replica = if first { 0 } else { rng.below(plan.replicas as u64) as usize };
     let long_ns = rng.between(50, 1_500) * MS;
     let short_ns = rng.between(10, SHORT_NS / MS) * MS;
     let client = rng.below(plan.clients as u64) as usize;
@@ -143,11 +149,10 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         1 => Node::Client(client),
         _ => Node::Replica(rng.below(plan.replicas as u64) as usize),
     };
-    let for_ns = |node: Node| if node == Node::Replica(spared) { short_ns } else { long_ns };
     match kind {
         0 => {
             let node = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
-            Fault::Pause { node, for_ns: for_ns(node) }
+            Fault::Pause { node, for_ns: long_ns }
         }
         1 => Fault::Kill { replica },
         2 => Fault::Restart { replica },
@@ -156,8 +161,7 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         5 => {
             let from = any(rng);
             let to = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
-            let for_ns = if to == Node::Controller { for_ns(from) } else { long_ns };
-            Fault::Cut { from, to, for_ns }
+            Fault::Cut { from, to, for_ns: long_ns }
         }
         6 => Fault::LossBurst {
             loss_ppm: rng.between(50, 500) * 1_000,
@@ -174,7 +178,10 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         }
         10 => Fault::FillTable { for_ns: short_ns },
         11 => Fault::RestartSwitch,
-        _ => Fault::RestartClient { client },
+        12 => Fault::RestartClient { client },
+        13 => Fault::Join,
+        14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
+        _ => Fault::SecondController { for_ns: long_ns },
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use concord_control::ControllerCounters;
 use concord_protocols::ReplicaCounters;
 use concord_switch::harmonia::Counters as SwitchCounters;
 
@@ -22,8 +23,10 @@ pub struct Totals {
     pub replicas: ReplicaCounters,
     /// What the switch's program counted.
     pub switch: SwitchCounters,
-    /// Epochs put in force.
-    pub epochs: u64,
+    /// What the controllers counted.
+    pub control: ControllerCounters,
+    /// Times that a client heard of another switch.
+    pub switches_heard_of: u64,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost on the way.
@@ -51,7 +54,8 @@ impl Totals {
         self.fast_reads += other.fast_reads;
         self.replicas.add(&other.replicas);
         self.switch.add(&other.switch);
-        self.epochs += other.epochs;
+        self.control.add(&other.control);
+        self.switches_heard_of += other.switches_heard_of;
         self.packets += other.packets;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
@@ -125,9 +129,23 @@ impl fmt::Display for Totals {
         line(
             "epochs",
             &[
-                ("put in force", self.epochs),
+                ("put in force", self.control.epochs),
                 ("opened", r.epochs_opened),
                 ("records fetched", r.records_fetched),
+                ("switch ids", self.control.switch_ids_granted),
+                ("standbys", self.control.standbys_taken),
+                ("controllers too late", self.control.superseded),
+            ],
+        )?;
+        line(
+            "joining",
+            &[
+                ("let in", self.control.admitted),
+                ("became members", self.control.promoted),
+                ("copies begun", r.copies_begun),
+                ("chunks", r.chunks_installed),
+                ("went on from records", r.copies_resumed),
+                ("reads refused as not whole", r.reads_not_whole),
             ],
         )?;
         let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();

@@ -15,7 +15,8 @@ use crate::record::{Fate, Recorder};
 pub(crate) const CONTROLLER: usize = 0;
 /// The switch's.
 pub(crate) const SWITCH: usize = 1;
-/// The first replica's; the clients follow the replicas.
+/// The first replica's; the clients follow the replicas, then the other controller and the other
+/// switch.
 pub(crate) const REPLICAS: usize = 2;
 
 const MILLION: u64 = 1_000_000;
@@ -224,8 +225,9 @@ impl World {
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
     fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
         let now_ns = self.now_ns;
+        let is_switch = to == SWITCH || to + 1 == self.clocks.len();
         if self.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
-            || (to == SWITCH && now_ns < self.completions_lost_until_ns && is_completion(bytes))
+            || (is_switch && now_ns < self.completions_lost_until_ns && is_completion(bytes))
         {
             return None;
         }

@@ -92,7 +92,16 @@ fn thin(totals: &Totals) -> Vec<&'static str> {
         ("expiries", r.expiries_sent),
         ("lost packets", totals.lost),
         ("duplicated packets", totals.duplicated),
-        ("epochs", totals.epochs - totals.runs),
+        ("epochs", totals.control.epochs - totals.runs),
+        ("replicas let in", totals.control.admitted),
+        ("joined replicas made members", totals.control.promoted),
+        ("joining given up", totals.control.joining_removed),
+        ("copies begun", r.copies_begun),
+        ("copies that went on from records", r.copies_resumed),
+        ("reads refused as not whole", r.reads_not_whole),
+        ("standby switches that took over", totals.control.standbys_taken),
+        ("controllers that were too late", totals.control.superseded),
+        ("clients that heard of another switch", totals.switches_heard_of),
     ];
     seen.extend(Fault::KINDS.into_iter().zip(totals.faults));
     seen.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
@@ -139,6 +148,6 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
         let outcome = run(&plan);
         assert_eq!(outcome.violation, None, "seed {seed}");
         // The first epoch, and the one without the dead replica.
-        assert_eq!(outcome.totals.epochs, 2, "seed {seed}");
+        assert_eq!(outcome.totals.control.epochs, 2, "seed {seed}");
     }
 }

@@ -1,18 +1,23 @@
 //! Faults as they happen, and how they end.
 
-use concord_control::State;
+use concord_core::{Duration, MS};
 use concord_protocols::Phase;
 use concord_wire::control::{Config, Member};
 
 use super::{Rack, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
-use crate::world::{Burst, CONTROLLER, Cut, REPLICAS, SWITCH};
+use crate::world::{Burst, CONTROLLER, Cut, REPLICAS, SWITCH, addr};
+
+/// After a silence, a node has been heard of again within that time.
+const HEARD_AGAIN_NS: Duration = 300 * MS;
 
 impl Rack<'_> {
     pub(super) fn inject(&mut self, fault: Fault) {
         let now_ns = self.world.now_ns;
         let first = fault.nodes().first().map(|node| self.index_of(*node));
-        if fault.is_lethal() && !self.others_are_well(first) {
+        let beyond = (fault.is_lethal() && !self.others_are_well(first))
+            || (fault.is_troubling() && self.has_dead_member());
+        if beyond {
             self.totals.faults_skipped += 1;
             return self.mark(first, format!("left out: {fault:?}"), false);
         }
@@ -34,6 +39,12 @@ impl Rack<'_> {
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
             }
+            Fault::Join => {
+                let replica = self.started;
+                self.started += 1;
+                self.start_replica(replica);
+                self.tick(REPLICAS + replica);
+            }
             Fault::LoseEngine { replica } => self.lose_engine(REPLICAS + replica),
             Fault::Isolate { replica, for_ns, stale_switch } => {
                 self.isolate(REPLICAS + replica, now_ns + for_ns, stale_switch);
@@ -42,13 +53,14 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                if to == CONTROLLER {
+                if to == CONTROLLER || to == self.other_controller() {
                     self.trouble(from, for_ns);
                 }
             }
             Fault::LossBurst { loss_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
                 self.world.bursts.push(Burst { loss_ppm, duplicate_ppm: 0, until_ns });
+                (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.trouble(node, for_ns));
             }
             Fault::DuplicateBurst { duplicate_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
@@ -65,24 +77,47 @@ impl Rack<'_> {
             Fault::FillTable { for_ns } => {
                 self.world.completions_lost_until_ns = now_ns + for_ns;
             }
-            Fault::RestartSwitch => {
-                self.bury(SWITCH);
-                self.start_switch();
-                self.tick(SWITCH);
+            Fault::RestartSwitch => self.begin_switch(self.active_switch(), false),
+            Fault::ReplaceSwitch { standby, for_ns } => {
+                let active = self.active_switch();
+                self.slots[active].paused_until_ns = now_ns + for_ns;
+                let other = if active == SWITCH { self.other_switch() } else { SWITCH };
+                self.begin_switch(other, standby);
+            }
+            Fault::SecondController { for_ns } => {
+                self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
+                let other = self.other_controller();
+                self.bury(other);
+                self.place(other, Role::Controller(Box::new(self.controller())));
+                self.tick(other);
             }
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
                 self.abandon(node);
+                self.bury(node);
                 self.start_client(client);
                 self.tick(node);
             }
         }
     }
 
+    /// Others may take a node for dead, up to when they have heard of it again.
     fn trouble(&mut self, node: usize, for_ns: u64) {
-        let until_ns = self.world.now_ns + for_ns;
+        let until_ns = self.world.now_ns + for_ns + HEARD_AGAIN_NS;
         let slot = &mut self.slots[node];
         slot.troubled_until_ns = slot.troubled_until_ns.max(until_ns);
+    }
+
+    fn begin_switch(&mut self, node: usize, standby: bool) {
+        self.bury(node);
+        self.start_switch(node, standby);
+        self.tick(node);
+    }
+
+    /// Where the switch is whose numbers are accepted.
+    pub(super) fn active_switch(&self) -> usize {
+        let is_other = self.config().is_some_and(|c| c.switch == addr(self.other_switch()));
+        if is_other { self.other_switch() } else { SWITCH }
     }
 
     fn lose_engine(&mut self, node: usize) {
@@ -96,39 +131,42 @@ impl Rack<'_> {
     }
 
     fn isolate(&mut self, node: usize, until_ns: u64, stale_switch: bool) {
-        let others = (0..REPLICAS + self.plan.replicas).filter(|n| *n != SWITCH && *n != node);
-        for other in others {
+        let others = (0..REPLICAS + self.replicas).filter(|n| *n != SWITCH && *n != node);
+        for other in others.chain([self.other_controller()]) {
             for (from, to) in [(node, other), (other, node)] {
                 self.world.cuts.push(Cut { from, to, until_ns });
             }
         }
-        if stale_switch {
-            self.world.cuts.push(Cut { from: CONTROLLER, to: SWITCH, until_ns });
+        for from in [CONTROLLER, self.other_controller()].into_iter().filter(|_| stale_switch) {
+            for to in [SWITCH, self.other_switch()] {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
         }
     }
 
-    /// Whether a replica other than `node` holds the data and nothing makes it look dead: an open
-    /// member of the newest epoch.
+    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
+    /// member of the newest epoch, and whole.
     fn others_are_well(&self, node: Option<usize>) -> bool {
-        let replicas = REPLICAS..REPLICAS + self.plan.replicas;
+        let replicas = REPLICAS..REPLICAS + self.replicas;
         replicas.filter(|other| Some(*other) != node).any(|other| {
             let slot = &self.slots[other];
             slot.troubled_until_ns <= self.world.now_ns
                 && !slot.engine_lost
-                && self.member(other).is_some()
+                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
         })
     }
 
-    /// What the controller has put in force.
-    pub(super) fn state(&self) -> Option<&State> {
-        match &self.slots[CONTROLLER].role {
-            Role::Controller(controller) => Some(controller.state()),
-            Role::Switch(_) | Role::Replica(_) | Role::Client(_) | Role::Dead => None,
-        }
+    /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
+    fn has_dead_member(&self) -> bool {
+        let is_dead = |m: &Member| {
+            self.living(m).is_none() || self.slots[REPLICAS + usize::from(m.node)].engine_lost
+        };
+        self.config().is_some_and(|config| config.members.iter().any(is_dead))
     }
 
+    /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
-        self.state()?.config.as_ref()
+        self.stored.as_ref()?.config.as_ref()
     }
 
     /// The replica at `node`, if it has the newest epoch open.

@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 
 use concord_check::{Operation, Options, check};
 use concord_client::Client;
-use concord_control::Controller;
+use concord_control::{Controller, State};
 use concord_core::{MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Replica;
 use concord_switch::agent::Agent;
-use concord_wire::control::Config;
+use concord_wire::control::{Config, Member};
 
 use crate::fault::{Fault, Node};
 use crate::plan::Plan;
@@ -131,6 +131,12 @@ enum Stage {
 
 struct Rack<'a> {
     plan: &'a Plan,
+    /// The controllers' state, as it is stored.
+    stored: Option<State>,
+    /// Replicas that there are or will be.
+    replicas: usize,
+    /// Those that were started.
+    started: usize,
     world: World,
     slots: Vec<Slot>,
     history: Vec<Operation>,
@@ -292,18 +298,30 @@ impl Rack<'_> {
         match node {
             CONTROLLER => Node::Controller,
             SWITCH => Node::Switch,
-            _ if node < REPLICAS + self.plan.replicas => Node::Replica(node - REPLICAS),
-            _ => Node::Client(node - REPLICAS - self.plan.replicas),
+            _ if node == self.other_controller() => Node::OtherController,
+            _ if node == self.other_switch() => Node::OtherSwitch,
+            _ if node < REPLICAS + self.replicas => Node::Replica(node - REPLICAS),
+            _ => Node::Client(node - REPLICAS - self.replicas),
         }
     }
 
     fn index_of(&self, node: Node) -> usize {
         match node {
             Node::Controller => CONTROLLER,
+            Node::OtherController => self.other_controller(),
             Node::Switch => SWITCH,
+            Node::OtherSwitch => self.other_switch(),
             Node::Replica(n) => REPLICAS + n,
-            Node::Client(n) => REPLICAS + self.plan.replicas + n,
+            Node::Client(n) => REPLICAS + self.replicas + n,
         }
+    }
+
+    fn other_controller(&self) -> usize {
+        REPLICAS + self.replicas + self.plan.clients
+    }
+
+    fn other_switch(&self) -> usize {
+        self.other_controller() + 1
     }
 
     fn mark(&mut self, node: Option<usize>, text: String, is_fault: bool) {
@@ -317,16 +335,17 @@ impl Rack<'_> {
         match &self.slots[node].role {
             Role::Replica(r) => self.totals.replicas.add(r.counters()),
             Role::Switch(s) => self.totals.switch.add(s.program().counters()),
-            Role::Controller(_) | Role::Client(_) | Role::Dead => {}
+            Role::Controller(c) => self.totals.control.add(c.counters()),
+            Role::Client(p) => {
+                self.totals.switches_heard_of += p.client.counters().switch_changed;
+            }
+            Role::Dead => {}
         }
     }
 
     fn collect(&mut self) {
         for node in 0..self.slots.len() {
             self.bury(node);
-        }
-        if let Role::Controller(c) = &self.slots[CONTROLLER].role {
-            self.totals.epochs += c.counters().epochs;
         }
         self.totals.operations = self.history.len() as u64;
         self.totals.packets = self.world.packets;
@@ -338,9 +357,13 @@ impl Rack<'_> {
 }
 
 fn describe_config(config: &Config) -> String {
-    let members: Vec<String> =
-        config.members.iter().map(|m| format!("replica-{}", m.node)).collect();
-    format!("epoch {}, switch id {}, {}", config.epoch, config.switch_id, members.join(" "))
+    let names = |members: &[Member]| -> String {
+        members.iter().map(|m| format!(" replica-{}", m.node)).collect()
+    };
+    let joining = if config.joining.is_empty() { "" } else { ", joining" };
+    let (members, joiners) = (names(&config.members), names(&config.joining));
+    let (epoch, id) = (config.epoch, config.switch_id);
+    format!("epoch {epoch}, switch id {id},{members}{joining}{joiners}")
 }
 
 /// What is not zero.
