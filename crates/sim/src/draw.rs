@@ -60,6 +60,7 @@ impl Plan {
             flushes_permille: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
             // A third of the pauses is none, the others are half of the longest on average.
             think_ns: span_ns * 3 / each,
+            rush_ns: if rng.chance(3, 4) { rng.between(15, 60) * MS } else { 0 },
             ..Plan::default()
         };
         draw_surroundings(&mut plan, rng);

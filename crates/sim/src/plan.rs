@@ -80,6 +80,8 @@ pub struct Plan {
     pub flushes_permille: u64,
     /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
+    /// That long around every fault nobody thinks for more than 1 ms, in ns: races are there.
+    pub rush_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
     /// One way between two replicas, in ns.
@@ -134,6 +136,7 @@ impl Default for Plan {
             long_values_percent: 0,
             flushes_permille: 0,
             think_ns: 10 * MS,
+            rush_ns: 0,
             latency_ns: 50 * US,
             peer_latency_ns: 50 * US,
             loss_ppm: 0,
@@ -213,6 +216,7 @@ impl Plan {
         within("peer_latency_ns", self.peer_latency_ns, 1, hour_ns)?;
         within("delay_ns", self.delay_ns, 0, hour_ns)?;
         within("think_ns", self.think_ns, 0, hour_ns)?;
+        within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("lease_ns", self.lease_ns, MS, hour_ns)?;
         within("failure_ns", self.failure_ns, MS, hour_ns)?;
