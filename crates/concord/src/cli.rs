@@ -43,6 +43,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
+    /// Simulate a rack, its faults and its history from a seed, and check it
+    Sim(crate::sim::SimArgs),
     /// Hammer Redis endpoints with concurrent clients, and check what they saw
     Torture(crate::torture::TortureArgs),
     /// Measure: YCSB, scale-out, redis-server and etcd beside it

@@ -9,6 +9,7 @@ mod cli;
 mod net;
 mod rack;
 mod roles;
+mod sim;
 mod status;
 mod torture;
 mod up;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),
+        Command::Sim(args) => return exit(sim::run_command(args)),
         Command::Torture(args) => return exit(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

@@ -26,6 +26,14 @@ pub enum Guard {
     Incarnation,
     /// Epochs open only when members agree on records and hash (trap T5).
     EpochAgreement,
+    /// A configuration exists only after a compare-and-swap (trap T3).
+    EpochSwap,
+    /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
+    LeaseClock,
+    /// A replica that joined answers no reads before all that was agreed is executed there (T4).
+    Whole,
+    /// A replica that joined refuses fast reads older than its copy (trap T4).
+    Floor,
     /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
     AskTail,
     /// CRAQ: the tail's answer counts in its epoch alone (trap T25).
@@ -35,7 +43,7 @@ pub enum Guard {
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 13] = [
+pub const ALL_GUARDS: [Guard; 17] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -46,6 +54,10 @@ pub const ALL_GUARDS: [Guard; 13] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
+    Guard::EpochSwap,
+    Guard::LeaseClock,
+    Guard::Whole,
+    Guard::Floor,
     Guard::AskTail,
     Guard::VersionEpoch,
     Guard::VersionLease,

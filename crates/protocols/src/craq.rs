@@ -83,26 +83,28 @@ impl Asking {
 
 impl<E: Engine> Replica<E> {
     /// Whether writes are executed here only once they are committed. The tail's execution is the
-    /// commit; an engine that decides what is replicated has to execute first.
+    /// commit; an engine that decides what is replicated has to execute first. A joining replica
+    /// hears only of what the tail has executed.
     pub(crate) fn holds_back(&self) -> bool {
         self.is_protocol(Protocol::Craq)
+            && self.phase != Phase::Joining
             && !self.is_reader()
             && !(self.is_head() && self.setup.replicate_replies)
     }
 
     /// Up to where records are passed on to the successor and acknowledged to the predecessor.
     pub(crate) fn passed(&self) -> Position {
-        if self.is_protocol(Protocol::Craq) {
+        if self.is_protocol(Protocol::Craq) && self.phase != Phase::Joining {
             Position(self.log.end().position)
         } else {
             self.executed
         }
     }
 
-    /// Whether a write is noted when it is executed. In CRAQ it was noted when it came; at the tail
-    /// no object is ever dirty.
+    /// Whether a write is noted when it is executed. In CRAQ it was noted when it came, but by a
+    /// replica that was joining then; at the tail no object is ever dirty.
     pub(crate) fn notes_executed(&self, deciding: bool) -> bool {
-        deciding || !self.is_protocol(Protocol::Craq)
+        deciding || self.phase == Phase::Joining || !self.is_protocol(Protocol::Craq)
     }
 
     /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
@@ -236,7 +238,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Tail: all that was executed here is committed. Trap T25: said only to members of its own
-    /// epoch, and under a lease: a tail that was removed does not know what was committed since.
+    /// epoch, and under a lease: a tail that was removed does not know what was committed since, nor
+    /// does one that has just joined.
     pub(crate) fn on_version_query(
         &mut self,
         now: Now,
@@ -246,7 +249,8 @@ impl<E: Engine> Replica<E> {
         let guards = self.setup.guards;
         let fenced = self.is_epoch(query.epoch) || !guards.on(Guard::VersionEpoch);
         let leased = self.is_leased(now) || !guards.on(Guard::VersionLease);
-        if self.phase != Phase::Open || !self.is_reader() || !fenced || !leased {
+        let whole = self.whole || !guards.on(Guard::Whole);
+        if self.phase != Phase::Open || !self.is_reader() || !fenced || !leased || !whole {
             self.count.version_refused += 1;
             return;
         }

@@ -17,12 +17,16 @@ pub mod applied;
 pub mod bodies;
 mod craq;
 mod epochs;
+mod feed;
+mod join;
 pub mod lease;
 pub mod link;
 pub mod log;
 mod reads;
 pub mod replica;
 pub mod sessions;
+pub mod status;
 mod writes;
 
-pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters, ReplicaStatus};
+pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+pub use status::ReplicaStatus;

@@ -32,6 +32,26 @@ impl Log {
         self.end
     }
 
+    /// The record before the first that is kept: its position and running hash.
+    #[must_use]
+    pub fn base(&self) -> LogEnd {
+        self.base
+    }
+
+    /// The running hash at `position`, if that is known.
+    #[must_use]
+    pub fn hash_at(&self, position: Position) -> Option<u64> {
+        if position.0 == self.base.position {
+            return Some(self.base.hash);
+        }
+        self.record(position).map(hash_of)
+    }
+
+    /// Begins anew behind `end`.
+    pub fn reset(&mut self, end: LogEnd) {
+        *self = Log { base: end, end, ..Log::default() };
+    }
+
     /// A buffer to encode the next record into.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
@@ -56,9 +76,7 @@ impl Log {
         while self.base.position < position.0 {
             let Some(mut record) = self.records.pop_front() else { return };
             self.bytes -= record.len();
-            let mut hash = [0; 8];
-            hash.copy_from_slice(&record[8..16]);
-            self.base = LogEnd { position: self.base.position + 1, hash: u64::from_be_bytes(hash) };
+            self.base = LogEnd { position: self.base.position + 1, hash: hash_of(&record) };
             if self.spare.len() < SPARE_MAX && record.capacity() <= SPARE_BYTES_MAX {
                 record.clear();
                 self.spare.push(record);
@@ -72,6 +90,12 @@ impl Log {
         self.records.len() >= LOG_RECORDS_MAX || self.bytes >= LOG_BYTES_MAX
     }
 
+    /// Whether it is so long that nothing is kept for replicas that are joining.
+    #[must_use]
+    pub fn is_half_full(&self) -> bool {
+        self.records.len() >= LOG_RECORDS_MAX / 2 || self.bytes >= LOG_BYTES_MAX / 2
+    }
+
     /// Number of records kept.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -83,4 +107,11 @@ impl Log {
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
+}
+
+/// The running hash in an encoded record.
+fn hash_of(record: &[u8]) -> u64 {
+    let mut hash = [0; 8];
+    hash.copy_from_slice(&record[8..16]);
+    u64::from_be_bytes(hash)
 }

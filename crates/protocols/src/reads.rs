@@ -41,6 +41,10 @@ impl<E: Engine> Replica<E> {
             self.count.reads_dropped += 1;
             return;
         }
+        if !self.whole && self.setup.guards.on(Guard::Whole) {
+            self.count.reads_not_whole += 1;
+            return;
+        }
         let repr = packet.repr();
         if self.is_protocol(Protocol::Craq) {
             return self.on_read_craq(now, &repr, packet.body(), sink);

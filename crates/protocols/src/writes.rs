@@ -6,7 +6,9 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Guard, MS, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_core::{
+    Epoch, Guard, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId,
+};
 use concord_engine::{Class, Command, CommandBuf, Completion, Context, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
@@ -51,6 +53,12 @@ pub(crate) enum Pending {
     Idle(Turn),
     /// The engine reads.
     Read(ReadTurn),
+    /// Nothing to execute: the client table for that joining replica, taken here in the log.
+    Table(NodeId, Vec<u8>),
+    /// The engine copies that part of its state for that joining replica.
+    Copy(NodeId, u64),
+    /// The engine takes a part of another's state, or forgets its own.
+    Install,
 }
 
 impl<E: Engine> Replica<E> {
@@ -197,6 +205,9 @@ impl<E: Engine> Replica<E> {
             deciding: false,
         };
         turn.verdict = self.admit(&turn);
+        if turn.verdict == Verdict::Execute && self.lacks_object(record) {
+            turn.verdict = Verdict::Nothing;
+        }
         match turn.verdict {
             Verdict::Execute => self.execute(now, turn, record.command, sink),
             Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
@@ -254,15 +265,26 @@ impl<E: Engine> Replica<E> {
                     self.engine_wrote(now, turn, &command, &done, sink);
                 }
                 Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
-                Some(Pending::Idle(_)) | None => return self.leave(),
+                Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
+                Some(Pending::Install) => {}
+                Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }
-            while let Some(Pending::Idle(turn)) = self.pending.front() {
-                let turn = *turn;
-                self.pending.pop_front();
-                self.finish(now, turn, &[], &[], sink);
-            }
+            self.finish_idle(now, sink);
         }
         self.try_open(now, sink);
+    }
+
+    /// What needs no engine and stands first by now.
+    fn finish_idle(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(Pending::Idle(_) | Pending::Table(..)) = self.pending.front() {
+            match self.pending.pop_front() {
+                Some(Pending::Idle(turn)) => self.finish(now, turn, &[], &[], sink),
+                Some(Pending::Table(node, table)) => {
+                    self.part_taken(node, crate::feed::PART_TABLE, table);
+                }
+                _ => return,
+            }
+        }
     }
 
     fn engine_wrote(
@@ -308,6 +330,9 @@ impl<E: Engine> Replica<E> {
         self.count.records_applied += 1;
         if self.phase != Phase::Open {
             return;
+        }
+        if !self.whole {
+            self.note_whole();
         }
         if self.is_acker() {
             let alone = self.config.as_ref().is_some_and(|c| c.members.len() == 1);
@@ -381,6 +406,7 @@ impl<E: Engine> Replica<E> {
             return sink.send(to, &self.scratch);
         }
         let mut reply: &[u8] = &[];
+        let position = turn.position.0.to_be_bytes();
         match turn.verdict {
             Verdict::Execute | Verdict::Duplicate => {
                 match self.sessions.result(turn.session, turn.request) {
@@ -389,7 +415,13 @@ impl<E: Engine> Replica<E> {
                 }
             }
             Verdict::Nothing => {}
-            Verdict::Refused(status) => repr.status = status,
+            Verdict::Refused(status) => {
+                repr.status = status;
+                if turn.flags.has(Flags::REGISTER) {
+                    // The position to register with.
+                    reply = &position;
+                }
+            }
         }
         if reply.len() <= BODY_BYTES_MAX {
             repr.emit(reply, &mut self.scratch);

@@ -1,31 +1,31 @@
-//! `swarm [craq] FIRST COUNT [GUARD]`: runs seeds, all under CRAQ if it is named, with a guard removed if one is named (that needs
-//! `--features mutants`), and prints the first violation and the totals.
+//! `swarm FIRST COUNT [PROTOCOL] [GUARD]`: runs seeds, of one protocol if that is named (else `all`),
+//! with a guard removed if one is named (that needs `--features mutants`), and prints the first
+//! violation and the totals.
 
 use std::time::Instant;
 
 use concord_core::guard::{ALL_GUARDS, Guards};
-use concord_sim::{Plan, Totals, run};
+use concord_sim::{Aim, Plan, Totals, parse_protocol, run};
 
 fn main() {
-    let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let craq = args.first().is_some_and(|a| a == "craq");
-    args.drain(..usize::from(craq));
-    let draw = |seed| if craq { Plan::draw(seed).under_craq() } else { Plan::draw(seed) };
+    let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| args.get(at).and_then(|a| a.parse().ok());
     let (first, count) = (number(0).unwrap_or(0u64), number(1).unwrap_or(1_000u64));
-    let guards = guards(args.get(2).map(String::as_str));
+    let guards = guards(args.get(3).map(String::as_str));
+    let protocol = args.get(2).and_then(|name| parse_protocol(name).ok());
+    let aim = Aim { protocol, ..Aim::default() };
     let began = Instant::now();
     let mut totals = Totals::default();
     for seed in first..first + count {
-        let outcome = run(&Plan { guards, ..draw(seed) });
+        let outcome = run(&Plan { guards, ..Plan::draw_aimed(seed, aim) });
         totals.add(&outcome.totals);
         if let Some(violation) = outcome.violation {
             println!("seed {seed}, after {}: {violation}", seed - first + 1);
-            println!("{:#?}", draw(seed));
+            println!("{:#?}", Plan::draw_aimed(seed, aim));
             std::process::exit(1);
         }
     }
-    println!("{totals:#?}\n{count} seeds in {:?}", began.elapsed());
+    println!("{totals}{count} seeds in {:?}", began.elapsed());
 }
 
 fn guards(name: Option<&str>) -> Guards {

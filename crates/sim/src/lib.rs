@@ -1,8 +1,9 @@
-//! The seeded in-memory driver: a whole rack (switch, replicas, controller, clients) on virtual time,
+//! The deterministic simulator: a whole rack (switch, replicas, controller, clients) on virtual time,
 //! with packets lost, duplicated, reordered and delayed, nodes paused, cut off, killed and restarted,
 //! and every history checked for linearizability. One seed replays a run.
 //!
-//! Read [`Plan`] (what a seed draws) and [`run`] first.
+//! Read [`Plan`] (what a seed draws) and [`run`] first. The law: a run is a function of its plan.
+//! No clock, no thread and no map order has a part in it.
 //!
 //! ```
 //! let outcome = concord_sim::run(&concord_sim::Plan::draw(7));
@@ -13,10 +14,31 @@
 pub mod engine;
 pub mod net;
 
+mod clock;
+mod describe;
+mod diagram;
+mod draw;
+mod experiment;
+mod fault;
+mod pcap;
 mod plan;
 mod rack;
+mod record;
+mod shrink;
+mod store;
+mod swarm;
+mod totals;
 mod workload;
 mod world;
 
-pub use plan::{Fault, Plan};
-pub use rack::{Outcome, Totals, run};
+pub use diagram::{Window, html, svg};
+pub use draw::Aim;
+pub use experiment::{guard_name, parse_protocol, parse_seed, without_guard};
+pub use fault::{Fault, Node};
+pub use pcap::write_pcap;
+pub use plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
+pub use rack::{Outcome, run, run_recorded};
+pub use record::{Fate, Flight, Mark, Recording};
+pub use shrink::shrink;
+pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm};
+pub use totals::Totals;

@@ -1,175 +1,255 @@
-//! What a seed draws: the rack, the workload's size and the faults.
+//! A whole run as data: the rack, the workload, the network, the faults.
 
-use concord_core::{Duration, Guards, MS, Rng, US};
+use concord_core::{Duration, Guards, MS, US};
+use concord_switch::harmonia::{SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::Protocol;
+use serde::{Deserialize, Serialize};
 
-/// Makes the draw of CRAQ one of its own.
-const CRAQ: u64 = 0x6372_6171;
+use crate::fault::{Fault, Node};
 
-/// One fault, at a time of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A replica stops for so long and goes on, its packets waiting for it (trap T1).
-    Pause {
-        /// Which replica, from 0.
-        replica: usize,
-        /// For how long, in ns.
-        for_ns: Duration,
-    },
-    /// A replica dies for good.
-    Kill {
-        /// Which replica, from 0.
-        replica: usize,
-    },
-    /// A replica dies and is back at once, empty (trap T4).
-    Restart {
-        /// Which replica, from 0.
-        replica: usize,
-    },
-    /// A replica is cut off from the other replicas and the controller, not from the switch (T2).
-    Isolate {
-        /// Which replica, from 0.
-        replica: usize,
-        /// For how long, in ns.
-        for_ns: Duration,
-        /// The controller does not reach the switch meanwhile either.
-        stale_switch: bool,
-    },
-    /// The replicas from `first` on are cut off together from those before and from the controller,
-    /// not from the switch, which the controller does not reach meanwhile either (trap T25).
-    Detach {
-        /// The first of them, from 0.
-        first: usize,
-        /// For how long, in ns.
-        for_ns: Duration,
-    },
-    /// The switch is replaced by one that knows nothing.
-    RestartSwitch,
-    /// The controller stops and goes on.
-    PauseController {
-        /// For how long, in ns.
-        for_ns: Duration,
-    },
-    /// A client process dies with its requests under way, and a new one takes its place.
-    RestartClient {
-        /// Which client process, from 0.
-        client: usize,
-    },
+/// Most nodes of a kind in a plan.
+pub const NODES_MAX: usize = 64;
+/// Most operations of a plan.
+pub const OPERATIONS_MAX: usize = 1_000_000;
+/// Clocks drift by at most that, per million: the holder of a lease counts a tenth less than who
+/// granted it (trap T2).
+pub const DRIFT_PPM_MAX: u64 = 40_000;
+
+/// How long a node is busy with a packet, in ns. Packets that arrive meanwhile wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Service {
+    /// A replica with a read.
+    pub read_ns: Duration,
+    /// A replica with a write that it orders.
+    pub write_ns: Duration,
+    /// A replica with a record of its predecessor or primary.
+    pub record_ns: Duration,
+    /// A replica with an acknowledgement of a record.
+    pub ack_ns: Duration,
+    /// A replica with a version query or its answer (CRAQ).
+    pub query_ns: Duration,
+    /// A replica with anything else.
+    pub other_ns: Duration,
+    /// The switch with any packet.
+    pub switch_ns: Duration,
+    /// A client with any packet.
+    pub client_ns: Duration,
 }
 
-/// A whole run, drawn from one seed; change fields to aim.
-#[derive(Clone, Debug)]
+/// A fault and when it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "toml::Table", into = "toml::Table")]
+pub struct Timed {
+    /// When, in virtual ns.
+    pub at_ns: Duration,
+    /// What.
+    pub fault: Fault,
+}
+
+/// A whole run; [`Plan::draw`] draws one from a seed, [`Plan::default`] is a good day. Change fields
+/// to aim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// The seed.
+    /// The seed of everything that the plan leaves open.
+    #[serde(with = "crate::experiment::seed")]
     pub seed: u64,
     /// How the replicas replicate.
+    #[serde(with = "crate::experiment::protocol")]
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
-    /// The ordering node's replies are replicated, as over redis-servers: it executes first.
-    pub replicate_replies: bool,
-    /// Number of replicas.
+    /// Number of replicas at the start.
     pub replicas: usize,
     /// Client processes, each with a session of its own.
     pub clients: usize,
     /// Connections of each client process; one operation at a time each.
     pub connections: usize,
-    /// Operations of the whole run.
+    /// Stages of the switch's table.
+    pub table_stages: u8,
+    /// Slots of each stage.
+    pub slots: u32,
+    /// Operations of the safety phase, at least: it lasts until the last fault, too.
     pub operations: usize,
     /// Number of keys.
     pub keys: u64,
     /// Writes among 100 operations.
     pub writes_percent: u64,
-    /// Longest pause of a connection between two operations, in ns.
+    /// Writes of values of several packets among 100 writes of strings (trap T17).
+    pub long_values_percent: u64,
+    /// FLUSHALL among 1,000 operations (trap T13).
+    pub flushes_permille: u64,
+    /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
-    /// Stages of the switch's table.
-    pub table_stages: u8,
-    /// Slots of each stage.
-    pub slots: u32,
+    /// That long around every fault nobody thinks for more than 1 ms, in ns: races are there.
+    pub rush_ns: Duration,
+    /// One way from node to node, in ns.
+    pub latency_ns: Duration,
+    /// One way between two replicas, in ns.
+    pub peer_latency_ns: Duration,
     /// Packets lost, per million.
     pub loss_ppm: u64,
     /// Packets duplicated, per million.
     pub duplicate_ppm: u64,
     /// Packets delayed by up to `delay_ns`, per million; others overtake them.
     pub reorder_ppm: u64,
-    /// One way from node to node, in ns.
-    pub latency_ns: Duration,
-    /// One way between two replicas, in ns.
-    pub peer_latency_ns: Duration,
     /// Longest extra delay, in ns.
     pub delay_ns: Duration,
+    /// Packets that wait at a busy or paused node at most; more are dropped.
+    pub queue_packets_max: usize,
+    /// How long the storage engine takes to answer, in ns; 0: memory, at once.
+    pub engine_ns: Duration,
+    /// The ordering node's replies are replicated, as with an engine that is a server of its own.
+    pub replicate_replies: bool,
+    /// About how many bytes a chunk of a copied state has.
+    pub copy_bytes: usize,
+    /// How fast or slow monotonic clocks run, at most, per million.
+    pub drift_ppm: u64,
     /// How long leases last, in ns.
     pub lease_ns: Duration,
     /// Silence after which a replica is removed, in ns.
     pub failure_ns: Duration,
-    /// Faults and when they happen.
-    pub faults: Vec<(Duration, Fault)>,
+    /// Whether invariants are checked at every step; histories and convergence always are.
+    pub invariants: bool,
     /// Which guards are on.
+    #[serde(rename = "without", with = "crate::experiment::without")]
     pub guards: Guards,
+    /// How long nodes are busy with packets.
+    pub service: Service,
+    /// Faults, by time.
+    pub faults: Vec<Timed>,
 }
 
-impl Plan {
-    /// What `seed` draws.
-    #[must_use]
-    pub fn draw(seed: u64) -> Plan {
-        let mut rng = Rng::new(seed);
-        let rng = &mut rng;
-        let rough = rng.chance(3, 4);
-        let ppm = |rng: &mut Rng, most: u64| if rough { rng.below(most) } else { 0 };
-        let chain = rng.chance(1, 2);
-        let replicas = [2, 3, 3, 3, 4][rng.below(5) as usize];
-        let mut plan = Plan {
-            seed,
-            protocol: if chain { Protocol::Chain } else { Protocol::PrimaryBackup },
-            accelerated: !rng.chance(1, 10),
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            seed: 0,
+            protocol: Protocol::Chain,
+            accelerated: true,
+            replicas: 3,
+            clients: 2,
+            connections: 4,
+            table_stages: 3,
+            slots: 64,
+            operations: 500,
+            keys: 8,
+            writes_percent: 30,
+            long_values_percent: 0,
+            flushes_permille: 0,
+            think_ns: 10 * MS,
+            rush_ns: 0,
+            latency_ns: 50 * US,
+            peer_latency_ns: 50 * US,
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            delay_ns: MS,
+            service: Service::default(),
+            queue_packets_max: 4_096,
+            engine_ns: 0,
             replicate_replies: false,
-            replicas,
-            clients: rng.between(1, 3) as usize,
-            connections: rng.between(2, 4) as usize,
-            operations: rng.between(300, 500) as usize,
-            keys: rng.between(2, 8),
-            writes_percent: rng.between(20, 60),
-            think_ns: rng.below(4_000) * US,
-            table_stages: rng.between(1, 3) as u8,
-            slots: 1 << rng.below(7),
-            loss_ppm: ppm(rng, 40_000),
-            duplicate_ppm: ppm(rng, 40_000),
-            reorder_ppm: ppm(rng, 100_000),
-            latency_ns: rng.between(20, 200) * US,
-            peer_latency_ns: rng.between(20, 2_000) * US,
-            delay_ns: rng.between(1, 20) * MS,
-            lease_ns: rng.between(60, 150) * MS,
-            failure_ns: rng.between(450, 600) * MS,
+            copy_bytes: 4_096,
+            drift_ppm: 0,
+            lease_ns: 100 * MS,
+            failure_ns: 500 * MS,
             faults: Vec::new(),
+            invariants: true,
             guards: Guards::ALL,
-        };
-        // The failure bound: one replica is spared, whichever of the others fail.
-        let spared = rng.below(replicas as u64) as usize;
-        for _ in 0..rng.below(4) {
-            let at = rng.between(50, 900) * MS;
-            let other = rng.below(replicas as u64 - 1) as usize;
-            let replica = if other < spared { other } else { other + 1 };
-            let for_ns = rng.between(50, 1_500) * MS;
-            let fault = match rng.below(8) {
-                0 => Fault::Pause { replica, for_ns },
-                1 => Fault::Kill { replica },
-                2 => Fault::Restart { replica },
-                3 | 4 => Fault::Isolate { replica, for_ns, stale_switch: rng.chance(1, 2) },
-                5 => Fault::RestartSwitch,
-                6 => Fault::PauseController { for_ns },
-                _ => Fault::RestartClient { client: rng.below(plan.clients as u64) as usize },
-            };
-            plan.faults.push((at, fault));
         }
-        plan.faults.sort_by_key(|(at, _)| *at);
-        // Drawn apart, so that the other seeds stay what they were.
-        if Rng::new(seed ^ CRAQ).chance(1, 3) { plan.under_craq() } else { plan }
+    }
+}
+
+/// A protocol's name on the command line and in experiment files.
+#[must_use]
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::PrimaryBackup => "primary-backup",
+        Protocol::Chain => "chain",
+        Protocol::Craq => "craq",
+    }
+}
+
+/// Every protocol that a rack can be drawn with.
+pub const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
+
+impl Plan {
+    /// Adds a fault, for plans written by hand.
+    #[must_use]
+    pub fn with_fault(mut self, at_ns: Duration, fault: Fault) -> Plan {
+        self.faults.push(Timed { at_ns, fault });
+        self.faults.sort_by_key(|f| f.at_ns);
+        self
     }
 
-    /// The same under CRAQ, which no switch helps.
+    /// Whether the plan can be run.
+    ///
+    /// # Errors
+    /// The first value that cannot be, in words for whoever wrote it.
+    pub fn validate(&self) -> Result<(), String> {
+        let within = |name: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(format!("{name} is {value}: give it {least} to {most}"))
+        };
+        if self.protocol == Protocol::Craq && self.accelerated {
+            return Err("craq runs without the switch's help: accelerated = false".into());
+        }
+        let nodes = NODES_MAX as u64;
+        let million = 1_000_000;
+        let hour_ns = 3_600 * concord_core::SEC;
+        within("replicas", self.replicas as u64, 1, nodes)?;
+        within("clients", self.clients as u64, 1, nodes)?;
+        within("connections", self.connections as u64, 1, nodes)?;
+        within("table_stages", self.table_stages.into(), 1, TABLE_STAGES_MAX.into())?;
+        within("slots", self.slots.into(), 1, SLOTS_MAX.into())?;
+        if !self.slots.is_power_of_two() {
+            return Err(format!("slots is {}: give it a power of two", self.slots));
+        }
+        within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
+        within("copy_bytes", self.copy_bytes as u64, 1, million)?;
+        within("keys", self.keys, 1, million)?;
+        within("writes_percent", self.writes_percent, 0, 100)?;
+        within("long_values_percent", self.long_values_percent, 0, 100)?;
+        within("flushes_permille", self.flushes_permille, 0, 1_000)?;
+        within("loss_ppm", self.loss_ppm, 0, million)?;
+        within("duplicate_ppm", self.duplicate_ppm, 0, million)?;
+        within("reorder_ppm", self.reorder_ppm, 0, million)?;
+        within("queue_packets_max", self.queue_packets_max as u64, 1, million)?;
+        within("drift_ppm", self.drift_ppm, 0, DRIFT_PPM_MAX)?;
+        within("latency_ns", self.latency_ns, 1, hour_ns)?;
+        within("peer_latency_ns", self.peer_latency_ns, 1, hour_ns)?;
+        within("delay_ns", self.delay_ns, 0, hour_ns)?;
+        within("think_ns", self.think_ns, 0, hour_ns)?;
+        within("rush_ns", self.rush_ns, 0, hour_ns)?;
+        within("engine_ns", self.engine_ns, 0, hour_ns)?;
+        within("lease_ns", self.lease_ns, MS, hour_ns)?;
+        within("failure_ns", self.failure_ns, MS, hour_ns)?;
+        within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
+        self.faults.iter().try_for_each(|f| self.validate_fault(f))
+    }
+
+    /// Replicas that there are or will be.
     #[must_use]
-    pub fn under_craq(self) -> Plan {
-        let replicate_replies = Rng::new(self.seed ^ !CRAQ).chance(1, 4);
-        Plan { protocol: Protocol::Craq, accelerated: false, replicate_replies, ..self }
+    pub fn replicas_ever(&self) -> usize {
+        self.replicas + self.faults.iter().filter(|f| f.fault == Fault::Join).count()
+    }
+
+    fn validate_fault(&self, timed: &Timed) -> Result<(), String> {
+        for node in timed.fault.nodes() {
+            let (count, what) = match node {
+                Node::Replica(n) if n >= self.replicas => (self.replicas, "replicas"),
+                Node::Client(n) if n >= self.clients => (self.clients, "clients"),
+                Node::Replica(_)
+                | Node::Client(_)
+                | Node::Controller
+                | Node::OtherController
+                | Node::Switch
+                | Node::OtherSwitch => continue,
+            };
+            return Err(format!("a fault names {node}: there are {count} {what}, from 0"));
+        }
+        Ok(())
     }
 }

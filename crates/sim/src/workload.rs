@@ -14,41 +14,79 @@ fn op(class: Class, args: &[&str]) -> Op {
     Op { class, cmd: args.iter().map(|a| a.as_bytes().to_vec()).collect() }
 }
 
-/// The next operation: every third key holds a list, the others strings.
-pub(crate) fn draw(rng: &mut Rng, keys: u64, writes_percent: u64, unique: u64) -> Op {
-    let n = rng.below(keys);
+/// What is asked for how often.
+pub(crate) struct Mix {
+    pub keys: u64,
+    pub writes_percent: u64,
+    pub long_values_percent: u64,
+    pub flushes_permille: u64,
+}
+
+/// The next operation. `unique` is in no other value.
+pub(crate) fn draw(rng: &mut Rng, mix: &Mix, unique: u64) -> Op {
+    if rng.chance(mix.flushes_permille, 1_000) {
+        return op(Class::Write, &["FLUSHALL"]);
+    }
+    if !rng.chance(mix.writes_percent, 100) {
+        return draw_read(rng, mix.keys);
+    }
+    let n = rng.below(mix.keys);
     let key = format!("k{n}");
     let key = key.as_str();
-    let value = format!("v{unique}");
-    let list = n % 3 == 2;
-    if !rng.chance(writes_percent, 100) {
-        return match (list, rng.below(3)) {
-            (true, 0) => op(Class::Read, &["LLEN", key]),
-            (true, _) => op(Class::Read, &["LRANGE", key, "0", "-1"]),
-            (false, 0) => op(Class::Read, &["EXISTS", key]),
-            (false, _) => op(Class::Read, &["GET", key]),
-        };
-    }
-    if list {
-        return match rng.below(3) {
+    let mut value = format!("v{unique}");
+    match kind_of(n) {
+        Kind::List => match rng.below(3) {
             0 => op(Class::Write, &["LPOP", key]),
             _ => op(Class::Write, &["LPUSH", key, &value]),
-        };
-    }
-    if n % 3 == 1 {
-        return match rng.below(8) {
+        },
+        Kind::Counter => match rng.below(8) {
             0 => op(Class::Write, &["DEL", key]),
             1 => op(Class::Write, &["GETDEL", key]),
             _ => op(Class::Write, &["INCR", key]),
-        };
+        },
+        Kind::Text => {
+            if rng.chance(mix.long_values_percent, 100) {
+                let length = rng.between(2_000, 8_000) as usize;
+                value.extend(std::iter::repeat_n('.', length));
+                return op(Class::Write, &["SET", key, &value]);
+            }
+            match rng.below(10) {
+                0 => op(Class::Write, &["DEL", key]),
+                1 => op(Class::Write, &["SET", key, &value, "NX"]),
+                2 => op(Class::Write, &["APPEND", key, &value]),
+                3 => op(Class::Write, &["SET", key, &value, "PX", "40"]),
+                4 => op(Class::Write, &["GETDEL", key]),
+                _ => op(Class::Write, &["SET", key, &value]),
+            }
+        }
     }
-    match rng.below(10) {
-        0 => op(Class::Write, &["DEL", key]),
-        1 => op(Class::Write, &["SET", key, &value, "NX"]),
-        2 => op(Class::Write, &["APPEND", key, &value]),
-        3 => op(Class::Write, &["SET", key, &value, "PX", "40"]),
-        4 => op(Class::Write, &["GETDEL", key]),
-        _ => op(Class::Write, &["SET", key, &value]),
+}
+
+/// A read.
+pub(crate) fn draw_read(rng: &mut Rng, keys: u64) -> Op {
+    let n = rng.below(keys);
+    let key = format!("k{n}");
+    let key = key.as_str();
+    match (kind_of(n), rng.below(3)) {
+        (Kind::List, 0) => op(Class::Read, &["LLEN", key]),
+        (Kind::List, _) => op(Class::Read, &["LRANGE", key, "0", "-1"]),
+        (Kind::Counter | Kind::Text, 0) => op(Class::Read, &["EXISTS", key]),
+        (Kind::Counter | Kind::Text, _) => op(Class::Read, &["GET", key]),
+    }
+}
+
+enum Kind {
+    Text,
+    Counter,
+    List,
+}
+
+/// What a key holds.
+fn kind_of(n: u64) -> Kind {
+    match n % 3 {
+        0 => Kind::Text,
+        1 => Kind::Counter,
+        _ => Kind::List,
     }
 }
 

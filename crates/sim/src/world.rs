@@ -1,22 +1,71 @@
 //! Virtual time, and a network that misbehaves as the plan says.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use concord_core::{Duration, Instant, Now, Rng};
-use concord_wire::{Addr, Sink};
+use concord_core::hash::hash64;
+use concord_core::{Duration, Now, Rng};
+use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::{Addr, Op, Sink};
+
+use crate::clock::Clock;
+use crate::record::{Fate, Recorder};
+
+/// The controller's place among the nodes.
+pub(crate) const CONTROLLER: usize = 0;
+/// The switch's.
+pub(crate) const SWITCH: usize = 1;
+/// The first replica's; the clients follow the replicas, then the other controller and the other
+/// switch.
+pub(crate) const REPLICAS: usize = 2;
+
+const MILLION: u64 = 1_000_000;
+const SPARE_MAX: usize = 1_024;
+const IP: u32 = 0x0a00_0001;
+const PORT: u16 = 7_400;
 
 /// What happens at a time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A packet arrives at a node.
-    Deliver { to: usize, bytes: Vec<u8> },
+    Deliver { from: usize, to: usize, bytes: Vec<u8> },
+    /// A node is done with a packet, or its pause is over: it may take the next one.
+    Serve { node: usize },
     /// A node wanted to be woken.
     Wake { node: usize },
+    /// A node's storage engine completes an operation.
+    Engine { node: usize },
     /// A connection of a client process sends its next operation.
     Next { node: usize, connection: usize },
     /// The plan's fault of that index.
     Fault { index: usize },
+}
+
+struct Entry {
+    at_ns: u64,
+    /// Ties leave in the order in which they were pushed.
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> Ordering {
+        (self.at_ns, self.order).cmp(&(other.at_ns, other.order))
+    }
 }
 
 /// A one-way cut between two nodes, up to a time.
@@ -24,7 +73,15 @@ pub(crate) enum Event {
 pub(crate) struct Cut {
     pub from: usize,
     pub to: usize,
-    pub until: u64,
+    pub until_ns: u64,
+}
+
+/// Worse weather, up to a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    pub loss_ppm: u64,
+    pub duplicate_ppm: u64,
+    pub until_ns: u64,
 }
 
 /// How the network treats packets.
@@ -47,28 +104,35 @@ impl Weather {
     }
 }
 
-/// The event queue, the clock and the network.
+/// The event queue, the clocks and the network.
 pub(crate) struct World {
     /// Virtual ns since the start.
     pub now_ns: u64,
-    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
-    pub rng: Rng,
+    rng: Rng,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
-    /// Offset of each node's clock: instants of two nodes mean nothing to each other.
-    pub clock_offset_ns: Vec<u64>,
+    pub bursts: Vec<Burst>,
+    /// Until when completions are lost on their way to the switch.
+    pub completions_lost_until_ns: u64,
+    pub clocks: Vec<Clock>,
+    /// The hash of everything that happened so far.
+    pub digest: u64,
+    pub events: u64,
     pub packets: u64,
     pub lost: u64,
+    pub duplicated: u64,
+    pub recorder: Option<Recorder>,
 }
 
-/// The address of a node.
+/// The address of a node: one host each, so that a capture is easy to read.
 pub(crate) fn addr(node: usize) -> Addr {
-    Addr { ip: 0x0a00_0001, port: node as u16 + 1 }
+    Addr { ip: IP + node as u32, port: PORT }
 }
 
-fn node_of(addr: Addr) -> usize {
-    addr.port as usize - 1
+pub(crate) fn node_of(addr: Addr) -> usize {
+    addr.ip.wrapping_sub(IP) as usize
 }
 
 impl World {
@@ -80,73 +144,138 @@ impl World {
             rng,
             weather,
             cuts: Vec::new(),
-            clock_offset_ns: Vec::new(),
+            bursts: Vec::new(),
+            completions_lost_until_ns: 0,
+            clocks: Vec::new(),
+            digest: 0,
+            events: 0,
             packets: 0,
             lost: 0,
+            duplicated: 0,
+            recorder: None,
         }
     }
 
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
         self.order += 1;
-        self.queue.push(Reverse((at_ns, self.order, event)));
+        self.queue.push(Reverse(Entry { at_ns, order: self.order, event }));
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        let Reverse((at_ns, _, event)) = self.queue.pop()?;
+        let Reverse(Entry { at_ns, event, .. }) = self.queue.pop()?;
         self.now_ns = self.now_ns.max(at_ns);
+        self.events += 1;
         Some(event)
+    }
+
+    /// Adds what happens at a node to the digest of the run.
+    pub(crate) fn note(&mut self, what: u64, node: usize, bytes: &[u8]) {
+        let seed = self.digest.rotate_left(9) ^ self.now_ns ^ (what << 56) ^ ((node as u64) << 48);
+        self.digest = hash64(seed, bytes);
     }
 
     /// What a node's clocks say.
     pub(crate) fn clock(&self, node: usize) -> Now {
-        let offset = self.clock_offset_ns[node];
-        Now {
-            instant: Instant(self.now_ns + offset),
-            // Wall clocks differ by some ms.
-            unix_ms: 1_700_000_000_000 + self.now_ns / 1_000_000 + offset % 7,
-        }
+        self.clocks[node].at(self.now_ns)
     }
 
-    /// The virtual time at which a node's clock shows `instant`.
-    pub(crate) fn virtual_ns(&self, node: usize, instant: Instant) -> u64 {
-        instant.0.saturating_sub(self.clock_offset_ns[node])
+    /// Ends everything that makes the network worse than a good one.
+    pub(crate) fn calm(&mut self) {
+        self.weather.loss_ppm = 0;
+        self.weather.duplicate_ppm = 0;
+        self.weather.reorder_ppm = 0;
+        self.cuts.clear();
+        self.bursts.clear();
+        self.completions_lost_until_ns = 0;
     }
 
-    /// Puts what a node sent on the wire.
-    pub(crate) fn transmit(&mut self, from: usize, sent: &mut Outgoing) {
-        for (to, bytes) in sent.packets.drain(..) {
+    /// Puts what a node sent on the wire at `at_ns`.
+    pub(crate) fn transmit(&mut self, from: usize, at_ns: u64, sent: &mut Outgoing) {
+        let Outgoing { packets, spare } = sent;
+        for (to, bytes) in packets.drain(..) {
             let to = node_of(to);
-            self.packets += 1;
-            let now = self.now_ns;
-            let latency_ns = self.weather.latency_ns(from, to);
-            let cut = self.cuts.iter().any(|c| c.from == from && c.to == to && now < c.until);
-            if cut || self.rng.chance(self.weather.loss_ppm, 1_000_000) {
-                self.lost += 1;
+            if to >= self.clocks.len() {
                 continue;
             }
-            if self.rng.chance(self.weather.duplicate_ppm, 1_000_000) {
-                let late = self.rng.below(self.weather.delay_ns);
-                let event = Event::Deliver { to, bytes: bytes.clone() };
-                self.push(now + latency_ns + late, event);
-            }
-            let jitter = if self.rng.chance(self.weather.reorder_ppm, 1_000_000) {
-                self.rng.below(self.weather.delay_ns)
-            } else {
-                0
+            self.packets += 1;
+            let Some((loss_ppm, duplicate_ppm)) = self.passes(from, to, &bytes) else {
+                self.lose(from, to, at_ns, &bytes);
+                continue;
             };
-            self.push(now + latency_ns + jitter, Event::Deliver { to, bytes });
+            if self.rng.chance(loss_ppm, MILLION) {
+                self.lose(from, to, at_ns, &bytes);
+                continue;
+            }
+            let arrives_ns = at_ns + self.weather.latency_ns(from, to);
+            if self.rng.chance(duplicate_ppm, MILLION) {
+                self.duplicated += 1;
+                let late = arrives_ns + self.rng.below(self.weather.delay_ns);
+                let mut copy = spare.pop().unwrap_or_default();
+                copy.extend_from_slice(&bytes);
+                self.record(from, to, at_ns, Fate::Arrives(late), &copy);
+                self.push(late, Event::Deliver { from, to, bytes: copy });
+            }
+            let late = self.rng.chance(self.weather.reorder_ppm, MILLION);
+            let jitter = if late { self.rng.below(self.weather.delay_ns) } else { 0 };
+            self.record(from, to, at_ns, Fate::Arrives(arrives_ns + jitter), &bytes);
+            self.push(arrives_ns + jitter, Event::Deliver { from, to, bytes });
         }
     }
+
+    /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
+    fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
+        let now_ns = self.now_ns;
+        let is_switch = to == SWITCH || to + 1 == self.clocks.len();
+        if self.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
+            || (is_switch && now_ns < self.completions_lost_until_ns && is_completion(bytes))
+        {
+            return None;
+        }
+        let mut ppm = (self.weather.loss_ppm, self.weather.duplicate_ppm);
+        for burst in self.bursts.iter().filter(|b| now_ns < b.until_ns) {
+            ppm = (ppm.0.max(burst.loss_ppm), ppm.1.max(burst.duplicate_ppm));
+        }
+        Some(ppm)
+    }
+
+    fn lose(&mut self, from: usize, to: usize, at_ns: u64, bytes: &[u8]) {
+        self.lost += 1;
+        self.record(from, to, at_ns, Fate::Lost, bytes);
+    }
+
+    fn record(&mut self, from: usize, to: usize, at_ns: u64, fate: Fate, bytes: &[u8]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.packet((from, to), at_ns, fate, bytes);
+        }
+    }
+}
+
+fn is_completion(bytes: &[u8]) -> bool {
+    bytes.len() >= HEADER_BYTES
+        && (bytes[3] == Op::WriteCompletion as u8 || bytes[3] == Op::WriteReply as u8)
 }
 
 /// What a node sent while it handled one input.
 #[derive(Default)]
 pub(crate) struct Outgoing {
-    packets: Vec<(Addr, Vec<u8>)>,
+    pub packets: Vec<(Addr, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
 }
 
 impl Sink for Outgoing {
     fn send(&mut self, to: Addr, packet: &[u8]) {
-        self.packets.push((to, packet.to_vec()));
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.extend_from_slice(packet);
+        self.packets.push((to, buffer));
+    }
+}
+
+impl Outgoing {
+    /// A packet's buffer, to be used again.
+    pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
     }
 }

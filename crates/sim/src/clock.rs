@@ -1,0 +1,66 @@
+//! A node's clocks: a monotonic one that drifts and a wall clock that is set.
+
+use concord_core::{Instant, Now};
+
+const MILLION: u64 = 1_000_000;
+const WALL_MS: u64 = 1_700_000_000_000;
+
+/// The clocks of one node. Instants of two nodes mean nothing to each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// What the monotonic clock showed at the start of the run, in ns.
+    offset_ns: u64,
+    /// How much faster than the world's it runs, per million; slower if negative.
+    drift_ppm: i64,
+    /// How far the wall clock is ahead, in ms.
+    wall_ahead_ms: i64,
+}
+
+impl Clock {
+    pub(crate) fn new(offset_ns: u64, drift_ppm: i64) -> Clock {
+        // Wall clocks differ by some ms from the start.
+        Clock { offset_ns, drift_ppm, wall_ahead_ms: (offset_ns % 7) as i64 }
+    }
+
+    /// Sets the wall clock.
+    pub(crate) fn jump(&mut self, by_ms: i64) {
+        self.wall_ahead_ms += by_ms;
+    }
+
+    /// What the clocks show at the virtual time `now_ns`.
+    pub(crate) fn at(&self, now_ns: u64) -> Now {
+        let drifted = (now_ns as i64 + now_ns as i64 * self.drift_ppm / MILLION as i64) as u64;
+        let unix_ms = (WALL_MS + drifted / MILLION) as i64 + self.wall_ahead_ms;
+        Now { instant: Instant(self.offset_ns + drifted), unix_ms: unix_ms as u64 }
+    }
+
+    /// A virtual time at which the monotonic clock shows `instant` or a little more.
+    pub(crate) fn when(&self, instant: Instant) -> u64 {
+        let elapsed = instant.0.saturating_sub(self.offset_ns);
+        if self.drift_ppm == 0 {
+            return elapsed;
+        }
+        let rate = (MILLION as i64 + self.drift_ppm) as u128;
+        let exact = u128::from(elapsed) * u128::from(MILLION) / rate;
+        // Both directions round down.
+        u64::try_from(exact).map_or(u64::MAX, |ns| ns.saturating_add(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_up_comes_when_the_drifting_clock_shows_its_time_and_not_much_later() {
+        for drift_ppm in [-40_000, -1, 0, 7, 40_000] {
+            let clock = Clock::new(5_000_000_123, drift_ppm);
+            for wanted in [5_000_000_123, 5_000_001_000, 6_234_567_891, 125_000_000_001] {
+                let at = clock.when(Instant(wanted));
+                let shown = clock.at(at).instant.0;
+                assert!((wanted..wanted + 5).contains(&shown), "{drift_ppm}: {shown}");
+            }
+            assert!(clock.when(Instant::NEVER) > u64::MAX / 2);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What a seed draws. Swarm style (Groce et al., ISSTA 2012): each seed turns a random subset of
+//! what can go wrong on, so that seeds differ in kind and not only in degree.
+
+use concord_core::{Duration, MS, Rng, SEC, US};
+use concord_wire::control::Protocol;
+
+use crate::fault::{Fault, Node};
+use crate::plan::{PROTOCOLS, Plan, Service, Timed};
+
+/// Fewest operations of a seed.
+const OPERATIONS_MIN: u64 = 500;
+/// Fewest faults of a seed that are surely injected, and of how many kinds.
+const FAULTS_MIN: usize = 3;
+const FAULT_KINDS_MIN: usize = 2;
+/// A fault that short never makes a node look dead.
+const SHORT_NS: Duration = 150 * MS;
+
+/// What seeds may not draw themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aim {
+    /// The protocol; drawn if `None`.
+    pub protocol: Option<Protocol>,
+    /// Whether the switch helps; drawn if `None`.
+    pub accelerated: Option<bool>,
+}
+
+impl Plan {
+    /// What `seed` draws.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        Plan::draw_aimed(seed, Aim::default())
+    }
+
+    /// What `seed` draws, but for what `aim` says.
+    #[must_use]
+    pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
+        let protocol = aim.protocol.unwrap_or(drawn);
+        let accelerated = !rng.chance(1, 10);
+        let replicas = [2, 3, 3, 3, 4][rng.below(5) as usize];
+        let clients = rng.between(1, 3) as usize;
+        let connections = rng.between(2, 4) as usize;
+        let operations = rng.between(OPERATIONS_MIN, OPERATIONS_MIN + 200) as usize;
+        let span_ns = rng.between(800, 2_000) * MS;
+        let each = (operations / (clients * connections)) as u64;
+        let mut plan = Plan {
+            seed,
+            protocol,
+            // No switch helps CRAQ.
+            accelerated: protocol != Protocol::Craq && aim.accelerated.unwrap_or(accelerated),
+            replicas,
+            clients,
+            connections,
+            table_stages: rng.between(1, 3) as u8,
+            slots: 1 << rng.below(7),
+            operations,
+            keys: rng.between(2, 8),
+            writes_percent: rng.between(20, 60),
+            long_values_percent: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
+            flushes_permille: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
+            // A third of the pauses is none, the others are half of the longest on average.
+            think_ns: span_ns * 3 / each,
+            rush_ns: if rng.chance(3, 4) { rng.between(15, 60) * MS } else { 0 },
+            ..Plan::default()
+        };
+        draw_surroundings(&mut plan, rng);
+        draw_faults(&mut plan, rng, span_ns);
+        plan
+    }
+}
+
+/// The network, the hosts and their clocks.
+fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
+    let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { rng.below(most) } else { 0 };
+    plan.loss_ppm = some(rng, 40_000);
+    plan.duplicate_ppm = some(rng, 40_000);
+    plan.reorder_ppm = some(rng, 100_000);
+    plan.latency_ns = rng.between(20, 200) * US;
+    plan.peer_latency_ns = rng.between(20, 2_000) * US;
+    plan.delay_ns = rng.between(1, 20) * MS;
+    if rng.chance(1, 2) {
+        let busy = |rng: &mut Rng| rng.below(20) * US;
+        let read_ns = busy(rng);
+        plan.service = Service {
+            read_ns,
+            query_ns: read_ns / 2,
+            write_ns: busy(rng),
+            record_ns: busy(rng),
+            ack_ns: busy(rng) / 4,
+            other_ns: busy(rng) / 4,
+            switch_ns: rng.below(1_000),
+            client_ns: rng.below(5_000),
+        };
+    }
+    if rng.chance(1, 3) {
+        plan.engine_ns = rng.between(1, 500) * US;
+        plan.replicate_replies = rng.chance(1, 2);
+    }
+    plan.copy_bytes = rng.between(1, 2_000) as usize;
+    plan.drift_ppm = some(rng, crate::plan::DRIFT_PPM_MAX);
+    plan.lease_ns = rng.between(60, 150) * MS;
+    plan.failure_ns = rng.between(450, 600) * MS;
+}
+
+fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
+    let mut on: Vec<usize> = (0..Fault::KINDS.len()).filter(|_| rng.chance(1, 2)).collect();
+    while on.len() < FAULT_KINDS_MIN {
+        on.push(rng.below(Fault::KINDS.len() as u64) as usize);
+    }
+    let wanted = rng.between(3, 7) as usize;
+    let mut sure = Vec::new();
+    while plan.faults.len() < wanted || !is_enough(&sure) {
+        if plan.faults.len() >= wanted {
+            // Only what is surely injected helps now.
+            on = (0..Fault::KINDS.len()).collect();
+        }
+        let kind = on[rng.below(on.len() as u64) as usize];
+        let fault = draw_fault(plan, rng, kind);
+        if !fault.is_lethal() {
+            sure.push(fault.kind());
+        } else if plan.faults.len() >= wanted {
+            continue;
+        }
+        let at_ns = rng.between(30 * MS, span_ns);
+        plan.faults.push(Timed { at_ns, fault });
+        if let Fault::Pause { node: Node::Replica(_), for_ns } = fault
+            && rng.chance(1, 2)
+        {
+            // The switch goes on to send reads to it when others have gone on without it (T2).
+            let (from, to) = (Node::Controller, Node::Switch);
+            plan.faults.push(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } });
+        }
+    }
+    plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+fn is_enough(sure: &[usize]) -> bool {
+    let kinds = sure.iter().enumerate().filter(|(at, kind)| !sure[..*at].contains(kind)).count();
+    sure.len() >= FAULTS_MIN && kinds >= FAULT_KINDS_MIN
+}
+
+/// A fault of that kind.
+fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
+    // Who orders writes knows more than all others: it is hit more often.
+    let first = rng.chance(1, 4);
+    let replica = if first { 0 } else { rng.below(plan.replicas as u64) as usize };
+    let long_ns = rng.between(50, 1_500) * MS;
+    let short_ns = rng.between(10, SHORT_NS / MS) * MS;
+    let client = rng.below(plan.clients as u64) as usize;
+    let any = |rng: &mut Rng| match rng.below(4) {
+        0 => Node::Switch,
+        1 => Node::Client(client),
+        _ => Node::Replica(rng.below(plan.replicas as u64) as usize),
+    };
+    match kind {
+        0 => {
+            let node = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
+            Fault::Pause { node, for_ns: long_ns }
+        }
+        1 => Fault::Kill { replica },
+        2 => Fault::Restart { replica },
+        3 => Fault::LoseEngine { replica },
+        4 => Fault::Isolate { replica, for_ns: long_ns, stale_switch: rng.chance(1, 2) },
+        5 => {
+            let from = any(rng);
+            let to = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
+            Fault::Cut { from, to, for_ns: long_ns }
+        }
+        6 => Fault::LossBurst {
+            loss_ppm: rng.between(50, 500) * 1_000,
+            for_ns: short_ns + rng.below(300) * MS,
+        },
+        7 => {
+            Fault::DuplicateBurst { duplicate_ppm: rng.between(100, 900) * 1_000, for_ns: long_ns }
+        }
+        8 => Fault::Slow { replica, extra_ns: rng.between(50, 5_000) * US, for_ns: long_ns },
+        9 => {
+            let node = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
+            let by_ms = rng.between(0, 2 * SEC / MS) as i64 - (SEC / MS) as i64;
+            Fault::ClockJump { node, by_ms }
+        }
+        10 => Fault::FillTable { for_ns: short_ns },
+        11 => Fault::RestartSwitch,
+        12 => Fault::RestartClient { client },
+        13 => Fault::Join,
+        14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
+        _ => Fault::SecondController { for_ns: long_ns },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seed_is_thin_and_every_plan_can_be_run() {
+        let mut kinds = [0; Fault::KINDS.len()];
+        for seed in 0..2_000 {
+            let plan = Plan::draw(seed);
+            assert_eq!(plan.validate(), Ok(()), "seed {seed}");
+            assert!(plan.operations >= OPERATIONS_MIN as usize);
+            let sure: Vec<usize> = plan
+                .faults
+                .iter()
+                .filter(|f| !f.fault.is_lethal())
+                .map(|f| f.fault.kind())
+                .collect();
+            assert!(is_enough(&sure), "seed {seed}: {:?}", plan.faults);
+            plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1);
+        }
+        assert!(kinds.iter().all(|n| *n > 100), "{kinds:?}");
+    }
+
+    #[test]
+    fn aiming_changes_nothing_else() {
+        let aim = Aim { protocol: Some(Protocol::Chain), accelerated: Some(false) };
+        let (drawn, aimed) = (Plan::draw(9), Plan::draw_aimed(9, aim));
+        let Plan { protocol, accelerated, .. } = drawn;
+        assert_eq!(Plan { protocol, accelerated, ..aimed }, drawn);
+    }
+}

@@ -1,0 +1,235 @@
+//! A plan as a TOML file: every value by its name, units in the names, faults as a list.
+//!
+//! What a file leaves out is as in [`Plan::default`]. Unknown names and values that cannot be are one
+//! clear line.
+
+use concord_core::guard::{ALL_GUARDS, Guard, Guards};
+use concord_wire::control::Protocol;
+use serde::{Deserialize, Deserializer, Serializer};
+use toml::{Table, Value};
+
+use crate::fault::Fault;
+use crate::plan::{PROTOCOLS, Plan, Timed, protocol_name};
+
+impl Plan {
+    /// The plan as a file.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Every field of a plan is a number, a name or a list of such: this cannot fail.
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and in which line of the file where that is known.
+    pub fn from_toml(text: &str) -> Result<Plan, String> {
+        let mut plan: Plan = toml::from_str(text).map_err(|error| one_line(text, &error))?;
+        plan.faults.sort_by_key(|fault| fault.at_ns);
+        plan.validate()?;
+        Ok(plan)
+    }
+}
+
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().lines().collect::<Vec<_>>().join(" ");
+    match error.span() {
+        Some(span) => {
+            let line = text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1;
+            format!("line {line}: {message}")
+        }
+        None => message,
+    }
+}
+
+/// Seeds are written in hexadecimal, since TOML's integers have a sign.
+pub(crate) mod seed {
+    use super::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "seed: an integer, or a string like \"0x2a\"")]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(seed: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{seed:#x}"))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Number(seed) => Ok(seed),
+            Written::Text(text) => super::parse_seed(&text).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// A seed as people write it: decimal, or hexadecimal behind `0x`.
+///
+/// # Errors
+/// A line that says what it should be.
+pub fn parse_seed(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| format!("no seed {text:?}: a number like 42 or 0x2a"))
+}
+
+pub(crate) mod protocol {
+    use super::{Deserialize, Deserializer, Protocol, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(protocol: &Protocol, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(super::protocol_name(*protocol))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Protocol, D::Error> {
+        let name = String::deserialize(from)?;
+        super::parse_protocol(&name).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A protocol by its name.
+///
+/// # Errors
+/// A line with the names that there are.
+pub fn parse_protocol(name: &str) -> Result<Protocol, String> {
+    PROTOCOLS.into_iter().find(|p| protocol_name(*p) == name).ok_or_else(|| {
+        let names: Vec<&str> = PROTOCOLS.into_iter().map(protocol_name).collect();
+        format!("no protocol {name:?}: {}", names.join(", "))
+    })
+}
+
+/// The guards that are removed, by their names.
+pub(crate) mod without {
+    use super::{ALL_GUARDS, Deserialize, Deserializer, Guards, Serializer, guard_name};
+
+    pub(crate) fn serialize<S: Serializer>(guards: &Guards, to: S) -> Result<S::Ok, S::Error> {
+        let removed = ALL_GUARDS.into_iter().filter(|guard| !guards.on(*guard));
+        to.collect_seq(removed.map(guard_name))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Guards, D::Error> {
+        let names = Vec::<String>::deserialize(from)?;
+        let remove = |guards, name: &String| super::without_guard(guards, name);
+        names.iter().try_fold(Guards::ALL, remove).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A guard's name on the command line: `in-order-writes`.
+#[must_use]
+pub fn guard_name(guard: Guard) -> String {
+    let mut name = String::new();
+    for letter in format!("{guard:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+/// `guards` without the one of that name.
+///
+/// # Errors
+/// A line with the names that there are, or that this build keeps all guards.
+pub fn without_guard(guards: Guards, name: &str) -> Result<Guards, String> {
+    let Some(guard) = ALL_GUARDS.into_iter().find(|guard| guard_name(*guard) == name) else {
+        let names: Vec<String> = ALL_GUARDS.into_iter().map(guard_name).collect();
+        return Err(format!("no guard {name:?}: {}", names.join(", ")));
+    };
+    remove(guards, guard)
+}
+
+#[cfg(feature = "mutants")]
+fn remove(guards: Guards, guard: Guard) -> Result<Guards, String> {
+    Ok(guards.and_without(guard))
+}
+
+#[cfg(not(feature = "mutants"))]
+fn remove(_: Guards, guard: Guard) -> Result<Guards, String> {
+    let name = guard_name(guard);
+    Err(format!("this build cannot do without {name}: build it with --features mutants"))
+}
+
+/// A fault's table has `at_ns` beside what the fault has.
+impl From<Timed> for Table {
+    fn from(timed: Timed) -> Table {
+        let mut table = Table::new();
+        table.insert("at_ns".into(), Value::Integer(timed.at_ns as i64));
+        if let Ok(Value::Table(fault)) = Value::try_from(timed.fault) {
+            table.extend(fault);
+        }
+        table
+    }
+}
+
+impl TryFrom<Table> for Timed {
+    type Error = String;
+
+    fn try_from(mut table: Table) -> Result<Timed, String> {
+        let at_ns = match table.remove("at_ns") {
+            Some(Value::Integer(at_ns)) if at_ns >= 0 => at_ns as u64,
+            Some(other) => return Err(format!("a fault's at_ns is {other}: give it a time in ns")),
+            None => return Err("a fault has no at_ns: give it a time in ns".into()),
+        };
+        let fault: Fault = Value::Table(table)
+            .try_into()
+            .map_err(|error: toml::de::Error| format!("a fault: {}", error.message()))?;
+        Ok(Timed { at_ns, fault })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_reads_as_it_is_written() {
+        for seed in (0..200).chain([u64::MAX]) {
+            let plan = Plan::draw(seed);
+            assert_eq!(Plan::from_toml(&plan.to_toml()).as_ref(), Ok(&plan), "{}", plan.to_toml());
+        }
+    }
+
+    #[test]
+    fn a_short_file_is_a_good_day_with_a_fault() {
+        let plan = Plan::from_toml(
+            "seed = 7\nprotocol = \"primary-backup\"\n[service]\nread_ns = 500\n\
+             [[faults]]\nat_ns = 1000\nkind = \"pause\"\nnode = \"switch\"\nfor_ns = 5\n",
+        );
+        let plan = plan.unwrap();
+        assert_eq!((plan.seed, plan.replicas, plan.service.read_ns), (7, 3, 500));
+        let pause = Fault::Pause { node: crate::Node::Switch, for_ns: 5 };
+        assert_eq!(plan.faults, [Timed { at_ns: 1_000, fault: pause }]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_clear_line() {
+        let fault = |text: &str| format!("[[faults]]\nat_ns = 1\n{text}");
+        for (text, wanted) in [
+            ("replica = 3".into(), "line 1: unknown field `replica`"),
+            ("seed = 1\nreplicas = \"three\"".into(), "line 2: invalid type"),
+            ("replicas = 0".into(), "replicas is 0: give it 1 to 64"),
+            ("slots = 3".into(), "slots is 3: give it a power of two"),
+            ("drift_ppm = 90000".into(), "drift_ppm is 90000"),
+            ("protocol = \"ring\"".into(), "no protocol \"ring\": primary-backup, chain"),
+            ("seed = \"xyz\"".into(), "no seed \"xyz\""),
+            ("without = [\"luck\"]".into(), "no guard \"luck\": drop-on-full"),
+            ("[service]\nwait_ns = 3".into(), "unknown field `wait_ns`"),
+            (fault("kind = \"flood\""), "unknown variant `flood`"),
+            (fault("kind = \"kill\""), "missing field `replica`"),
+            (fault("kind = \"kill\"\nreplica = 9"), "a fault names replica-9: there are 3"),
+            (fault("kind = \"kill\"\nreplica = 1\nhow = 2"), "unknown field `how`"),
+            (fault("kind = \"pause\"\nnode = \"gateway\"\nfor_ns = 1"), "no node \"gateway\""),
+            ("[[faults]]\nkind = \"restart-switch\"".into(), "a fault has no at_ns"),
+            ("seed =".into(), "line 1: "),
+        ] as [(String, &str); 16]
+        {
+            let error = Plan::from_toml(&text).unwrap_err();
+            assert!(error.contains(wanted), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error:?}");
+        }
+    }
+}

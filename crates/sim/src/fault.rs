@@ -1,0 +1,294 @@
+//! What can go wrong on purpose, and at which node.
+
+use std::fmt;
+use std::str::FromStr;
+
+use concord_core::Duration;
+use serde::{Deserialize, Serialize};
+
+/// A node of the rack, as faults and traces name it; replicas and clients count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Node {
+    /// The controller.
+    Controller,
+    /// Another controller, once [`Fault::SecondController`] started it.
+    OtherController,
+    /// The switch.
+    Switch,
+    /// The switch that [`Fault::ReplaceSwitch`] starts.
+    OtherSwitch,
+    /// A replica. Those that join count on behind those of the start.
+    Replica(usize),
+    /// A client process.
+    Client(usize),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Controller => f.write_str("controller"),
+            Node::OtherController => f.write_str("other-controller"),
+            Node::Switch => f.write_str("switch"),
+            Node::OtherSwitch => f.write_str("other-switch"),
+            Node::Replica(n) => write!(f, "replica-{n}"),
+            Node::Client(n) => write!(f, "client-{n}"),
+        }
+    }
+}
+
+impl From<Node> for String {
+    fn from(node: Node) -> String {
+        node.to_string()
+    }
+}
+
+impl TryFrom<String> for Node {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Node, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Node {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Node, String> {
+        let numbered = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
+        match text {
+            "controller" => Ok(Node::Controller),
+            "other-controller" => Ok(Node::OtherController),
+            "switch" => Ok(Node::Switch),
+            "other-switch" => Ok(Node::OtherSwitch),
+            _ => numbered("replica-")
+                .map(Node::Replica)
+                .or_else(|| numbered("client-").map(Node::Client))
+                .ok_or_else(|| {
+                    format!(
+                        "no node {text:?}: controller, other-controller, switch, \
+                         other-switch, replica-N or client-N"
+                    )
+                }),
+        }
+    }
+}
+
+/// One fault, at a time of the run. What heals does so by itself after `for_ns`, or when the run's
+/// safety phase ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Fault {
+    /// A node stops for so long and goes on, its packets waiting for it (trap T1).
+    Pause {
+        /// Which node.
+        node: Node,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A replica dies for good.
+    Kill {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica dies and is back at once, empty (trap T4): it joins again.
+    Restart {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica that never was there starts, and joins.
+    Join,
+    /// A replica's engine loses its state, so that the replica must leave (traps T4, T11).
+    LoseEngine {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica is cut off from the other replicas and the controller, not from the switch (T2).
+    Isolate {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+        /// The controller does not reach the switch meanwhile either.
+        stale_switch: bool,
+    },
+    /// Packets of one node no longer reach another; those of the other still reach it.
+    Cut {
+        /// Who sends in vain.
+        from: Node,
+        /// Who hears nothing.
+        to: Node,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The whole network loses more packets than usual.
+    LossBurst {
+        /// Packets lost, per million.
+        loss_ppm: u64,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The whole network duplicates more packets than usual.
+    DuplicateBurst {
+        /// Packets duplicated, per million.
+        duplicate_ppm: u64,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A replica takes longer for every packet.
+    Slow {
+        /// Which replica, from 0.
+        replica: usize,
+        /// Longer by, in ns.
+        extra_ns: Duration,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A node's wall clock is set. (Nobody sets monotonic clocks: they drift, see
+    /// [`crate::Plan::drift_ppm`], and go on while their node is paused.)
+    ClockJump {
+        /// Which node.
+        node: Node,
+        /// Forward by, in ms; back if negative.
+        by_ms: i64,
+    },
+    /// Completions are lost on their way to the switch, so that the dirty set fills up.
+    FillTable {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The active switch is started again, and knows nothing.
+    RestartSwitch,
+    /// The active switch stops for so long and wakes up beside another one, which was started
+    /// meanwhile (Harmonia §6.3).
+    ReplaceSwitch {
+        /// The other one takes over when the first is silent; else at once.
+        standby: bool,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The controller stops for so long and wakes up beside another one, which was started meanwhile
+    /// from the same stored state (trap T3).
+    SecondController {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// A client process dies with its requests under way, and a new one takes its place.
+    RestartClient {
+        /// Which client process, from 0.
+        client: usize,
+    },
+}
+
+impl Fault {
+    /// A name for each kind, in the order of [`Fault::kind`].
+    pub const KINDS: [&'static str; 16] = [
+        "pause",
+        "kill",
+        "restart",
+        "lose-engine",
+        "isolate",
+        "cut",
+        "loss-burst",
+        "duplicate-burst",
+        "slow",
+        "clock-jump",
+        "fill-table",
+        "restart-switch",
+        "restart-client",
+        "join",
+        "replace-switch",
+        "second-controller",
+    ];
+
+    /// Which kind it is: a place in [`Fault::KINDS`].
+    #[must_use]
+    pub fn kind(&self) -> usize {
+        match self {
+            Fault::Pause { .. } => 0,
+            Fault::Kill { .. } => 1,
+            Fault::Restart { .. } => 2,
+            Fault::LoseEngine { .. } => 3,
+            Fault::Isolate { .. } => 4,
+            Fault::Cut { .. } => 5,
+            Fault::LossBurst { .. } => 6,
+            Fault::DuplicateBurst { .. } => 7,
+            Fault::Slow { .. } => 8,
+            Fault::ClockJump { .. } => 9,
+            Fault::FillTable { .. } => 10,
+            Fault::RestartSwitch => 11,
+            Fault::RestartClient { .. } => 12,
+            Fault::Join => 13,
+            Fault::ReplaceSwitch { .. } => 14,
+            Fault::SecondController { .. } => 15,
+        }
+    }
+
+    /// Whether it takes a replica's data with it. The rack skips such a fault when too few other
+    /// replicas are well: beyond the failure bound nothing is promised.
+    #[must_use]
+    pub fn is_lethal(&self) -> bool {
+        matches!(self, Fault::Kill { .. } | Fault::Restart { .. } | Fault::LoseEngine { .. })
+    }
+
+    /// Whether it may make live replicas look dead. The rack skips such a fault while a member is
+    /// dead and the controller does not know it: were a live one taken out first, the group would
+    /// wait for the dead one.
+    #[must_use]
+    pub fn is_troubling(&self) -> bool {
+        match self {
+            Fault::Pause { node: Node::Replica(_), .. }
+            | Fault::Isolate { .. }
+            | Fault::LossBurst { .. }
+            | Fault::Slow { .. } => true,
+            Fault::Cut { from, to, .. } => {
+                matches!(from, Node::Replica(_))
+                    && matches!(to, Node::Controller | Node::OtherController)
+            }
+            _ => false,
+        }
+    }
+
+    /// The nodes that it names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        match *self {
+            Fault::Pause { node, .. } | Fault::ClockJump { node, .. } => vec![node],
+            Fault::Kill { replica }
+            | Fault::Restart { replica }
+            | Fault::LoseEngine { replica }
+            | Fault::Isolate { replica, .. }
+            | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
+            Fault::Cut { from, to, .. } => vec![from, to],
+            Fault::RestartClient { client } => vec![Node::Client(client)],
+            Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
+            Fault::SecondController { .. } => vec![Node::Controller],
+            Fault::LossBurst { .. }
+            | Fault::DuplicateBurst { .. }
+            | Fault::FillTable { .. }
+            | Fault::Join => vec![],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_read_as_they_are_written() {
+        for node in [
+            Node::Controller,
+            Node::OtherController,
+            Node::Switch,
+            Node::OtherSwitch,
+            Node::Replica(3),
+            Node::Client(0),
+        ] {
+            assert_eq!(node.to_string().parse(), Ok(node));
+        }
+        for bad in ["", "replica", "replica-", "replica-x", "gateway-1"] {
+            assert!(bad.parse::<Node>().is_err(), "{bad}");
+        }
+    }
+}

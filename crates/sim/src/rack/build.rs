@@ -1,0 +1,164 @@
+//! The nodes of a rack, at the start and when one takes another's place.
+
+use concord_client::{Client, ClientConfig};
+use concord_control::{Controller, ControllerConfig};
+use concord_core::{Incarnation, MS, Rng, SEC};
+use concord_engine::Shimmed;
+use concord_protocols::{Replica, ReplicaConfig};
+use concord_switch::agent::{Agent, AgentConfig};
+use concord_switch::harmonia::Layout;
+use concord_wire::control::Member;
+
+use super::{Connection, Process, Rack, Role, Slot, Stage, Watch};
+use crate::clock::Clock;
+use crate::plan::Plan;
+use crate::store::Store;
+use crate::totals::Totals;
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+
+impl<'a> Rack<'a> {
+    pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
+        let replicas = plan.replicas_ever();
+        let weather = Weather {
+            loss_ppm: plan.loss_ppm,
+            duplicate_ppm: plan.duplicate_ppm,
+            reorder_ppm: plan.reorder_ppm,
+            latency_ns: plan.latency_ns,
+            peer_latency_ns: plan.peer_latency_ns,
+            peers: (REPLICAS, REPLICAS + replicas),
+            delay_ns: plan.delay_ns,
+        };
+        // What the network does must not depend on how often others draw: plans that differ in a
+        // fault or a client stay alike otherwise, and shrink well.
+        let mut rng = Rng::new(plan.seed ^ 0x5eed);
+        let mut clocks = rng.fork();
+        let mut rack = Rack {
+            plan,
+            stored: None,
+            replicas,
+            started: plan.replicas,
+            world: World::new(rng.fork(), weather),
+            slots: Vec::new(),
+            history: Vec::new(),
+            stage: Stage::Safety,
+            begun: 0,
+            faults_left: plan.faults.len(),
+            fast_since_heal: 0,
+            unique: 0,
+            lives: rng.fork(),
+            totals: Totals { runs: 1, ..Totals::default() },
+            outgoing: Outgoing::default(),
+            watch: Watch::new(replicas),
+            broken: None,
+        };
+        // The last two are the other controller and the other switch.
+        let nodes = REPLICAS + replicas + plan.clients + 2;
+        for _ in 0..nodes {
+            let offset_ns = clocks.below(1_000) * SEC;
+            let drift_ppm = clocks.between(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;
+            rack.world.clocks.push(Clock::new(offset_ns, drift_ppm));
+            rack.slots.push(Slot::new(Role::Dead));
+        }
+        rack.slots[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
+        for replica in 0..plan.replicas {
+            rack.start_replica(replica);
+        }
+        rack.start_switch(SWITCH, false);
+        for client in 0..plan.clients {
+            rack.start_client(client);
+        }
+        for node in 0..nodes {
+            rack.wake_at(node, 0);
+        }
+        for (index, timed) in plan.faults.iter().enumerate() {
+            rack.world.push(timed.at_ns, Event::Fault { index });
+        }
+        rack
+    }
+
+    /// A controller that goes on from what is stored.
+    pub(super) fn controller(&self) -> Controller {
+        let config = ControllerConfig {
+            replicas: (0..self.plan.replicas as u16).collect(),
+            protocol: self.plan.protocol,
+            accelerated: self.plan.accelerated,
+            failure_ns: self.plan.failure_ns,
+            fresh: false,
+            guards: self.plan.guards,
+        };
+        Controller::new(config, self.stored.clone())
+    }
+
+    pub(super) fn start_replica(&mut self, replica: usize) {
+        let node = REPLICAS + replica;
+        let config = ReplicaConfig {
+            me: Member {
+                node: replica as u16,
+                incarnation: self.lives.next_u64(),
+                addr: addr(node),
+            },
+            controller: addr(CONTROLLER),
+            lease_ns: self.plan.lease_ns,
+            replies_via_switch: true,
+            copy_bytes: self.plan.copy_bytes,
+            replicate_replies: self.plan.replicate_replies,
+            guards: self.plan.guards,
+        };
+        let store = Store::new(self.plan.engine_ns > 0);
+        let replica = Replica::new(config, Shimmed::new(store));
+        self.place(node, Role::Replica(Box::new(replica)));
+    }
+
+    pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
+        let incarnation = Incarnation(self.lives.next_u64());
+        let config = AgentConfig {
+            layout: Layout {
+                table_stages: self.plan.table_stages,
+                slots: self.plan.slots,
+                counter_bits: 32,
+            },
+            guards: self.plan.guards,
+            sweep_chunk: 16,
+            standby,
+            ..AgentConfig::new(incarnation, addr(node), addr(CONTROLLER))
+        };
+        if let Ok(agent) = Agent::new(config) {
+            self.place(node, Role::Switch(Box::new(agent)));
+        }
+    }
+
+    pub(super) fn start_client(&mut self, client: usize) {
+        let node = REPLICAS + self.replicas + client;
+        let config = ClientConfig {
+            addr: addr(node),
+            switch: addr(SWITCH),
+            controller: Some(addr(CONTROLLER)),
+            window: 64,
+            reads_max: 64,
+            write_deadline_ns: 3 * SEC,
+            read_deadline_ns: 3 * SEC,
+            retry_min_ns: 20 * MS,
+            retry_max_ns: 100 * MS,
+            keepalive_ns: 10 * SEC,
+        };
+        let mut rng = self.lives.fork();
+        let connections = (0..self.plan.connections)
+            .map(|_| Connection { underway: None, last_write: None, rng: rng.fork(), good: 0 })
+            .collect();
+        let process = Process { client: Client::new(config, rng.fork()), connections };
+        self.place(node, Role::Client(Box::new(process)));
+        for connection in 0..self.plan.connections {
+            let at_ns = self.world.now_ns + rng.below(20 * MS);
+            self.world.push(at_ns, Event::Next { node, connection });
+        }
+    }
+
+    /// A new life of a node: what waited for the one before is gone with it.
+    pub(super) fn place(&mut self, node: usize, role: Role) {
+        self.slots[node] = Slot {
+            slow: self.slots[node].slow,
+            serve_scheduled: self.slots[node].serve_scheduled,
+            ..Slot::new(role)
+        };
+    }
+}

@@ -1,0 +1,199 @@
+//! What the client processes do, and the history of it.
+
+use concord_check::{Operation, Reply};
+use concord_client::{Class, Done, Outcome as Ended, Request, SubmitError};
+use concord_core::{MS, Rng, hash};
+use concord_engine::CommandBuf;
+use concord_wire::{Flags, Reason};
+
+use super::{Rack, Role, Stage};
+use crate::plan::Plan;
+use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
+use crate::world::Event;
+
+/// Shortest pause between operations that are more than the plan wants, while faults go on.
+const SPARE_THINK_NS: u64 = 5 * MS;
+/// Longest pause between operations around a fault.
+const RUSH_THINK_NS: u64 = MS;
+/// Pause between operations of the liveness phase.
+const LIVENESS_THINK_NS: u64 = MS;
+/// Operations that each connection must get answered after everything has healed.
+pub(super) const GOOD_MIN: u64 = 4;
+
+/// How fast connections go on.
+struct Pace {
+    now_ns: u64,
+    stage: Stage,
+    /// The plan's operations have all begun.
+    is_spare: bool,
+}
+
+impl Pace {
+    /// When a connection sends its next operation.
+    fn next_ns(&self, plan: &Plan, rng: &mut Rng) -> u64 {
+        if self.stage != Stage::Safety {
+            return self.now_ns + LIVENESS_THINK_NS;
+        }
+        let think_ns = if rng.chance(1, 3) { 0 } else { rng.below(plan.think_ns + 1) };
+        let think_ns = if self.is_spare { think_ns.max(SPARE_THINK_NS) } else { think_ns };
+        let next_ns = self.now_ns + think_ns;
+        let hurried_ns = rng.below(RUSH_THINK_NS);
+        // The first rush that is under way or begins before.
+        let rush = plan.faults.iter().find_map(|fault| {
+            let begins_ns = fault.at_ns.saturating_sub(plan.rush_ns / 2);
+            let is_over = self.now_ns >= begins_ns + plan.rush_ns;
+            (!is_over && begins_ns <= next_ns).then_some(begins_ns)
+        });
+        rush.map_or(next_ns, |begins_ns| next_ns.min(begins_ns.max(self.now_ns) + hurried_ns))
+    }
+}
+
+impl Rack<'_> {
+    pub(super) fn next_operation(&mut self, node: usize, connection: usize) {
+        if self.stage == Stage::Rest {
+            return;
+        }
+        let now_ns = self.world.now_ns;
+        let paused_until_ns = self.slots[node].paused_until_ns;
+        if paused_until_ns > now_ns {
+            return self.world.push(paused_until_ns, Event::Next { node, connection });
+        }
+        let now = self.world.clock(node);
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Some(slot) = process.connections.get_mut(connection) else { return };
+        if slot.underway.is_some() {
+            return;
+        }
+        self.unique += 1;
+        let mix = Mix {
+            keys: self.plan.keys,
+            writes_percent: self.plan.writes_percent,
+            long_values_percent: self.plan.long_values_percent,
+            flushes_permille: self.plan.flushes_permille,
+        };
+        let op = if self.stage != Stage::Safety && slot.good >= GOOD_MIN {
+            draw_read(&mut slot.rng, self.plan.keys)
+        } else {
+            draw(&mut slot.rng, &mix, self.unique)
+        };
+        let Op { class, cmd } = op;
+        let mut command = CommandBuf::new();
+        let request = Request {
+            class,
+            obj_id: cmd.get(1).map_or(hash::object_id(b""), |key| hash::object_id(key)),
+            flags: if cmd.len() == 1 { Flags::WILDCARD } else { Flags(0) },
+            after: slot.last_write,
+            command: command.encode(u8::from(cmd.len() > 1), cmd.iter().map(Vec::as_slice)),
+        };
+        match process.client.submit(now, request, &mut self.outgoing) {
+            Ok(number) => {
+                self.begun += 1;
+                if class == Class::Write {
+                    slot.last_write = Some(number);
+                }
+                let operation = Operation {
+                    client: (node * 100 + connection) as u64,
+                    call_ns: now_ns,
+                    return_ns: None,
+                    cmd,
+                    reply: None,
+                    path: None,
+                };
+                slot.underway = Some((number, operation));
+                self.world.note(5, node, &number.0.to_be_bytes());
+            }
+            Err(SubmitError::Full | SubmitError::TooLarge) => {
+                self.world.push(now_ns + MS, Event::Next { node, connection });
+            }
+        }
+        self.after(node, 0);
+    }
+
+    /// Takes what the client process got answered, and lets its connections go on.
+    pub(super) fn take_done(&mut self, node: usize) {
+        loop {
+            let Role::Client(process) = &mut self.slots[node].role else { return };
+            let Some(done) = process.client.poll() else { return };
+            let of = |c: &super::Connection| {
+                c.underway.as_ref().is_some_and(|(number, _)| *number == done.request)
+            };
+            let Some(connection) = process.connections.iter().position(of) else { continue };
+            let slot = &mut process.connections[connection];
+            let Some((_, operation)) = slot.underway.take() else { continue };
+            let is_good = done.outcome == Ended::Reply;
+            if let Stage::Liveness { since_ns } = self.stage
+                && is_good
+                && operation.call_ns >= since_ns
+            {
+                slot.good += 1;
+                self.fast_since_heal += u64::from(done.trace.reason == Reason::Fast);
+            }
+            let pace = Pace {
+                now_ns: self.world.now_ns,
+                stage: self.stage,
+                is_spare: self.begun >= self.plan.operations,
+            };
+            let next_ns = pace.next_ns(self.plan, &mut slot.rng);
+            self.record(node, operation, &done);
+            self.world.push(next_ns, Event::Next { node, connection });
+        }
+    }
+
+    fn record(&mut self, node: usize, mut operation: Operation, done: &Done) {
+        operation.path = Some(format!("{:?} at {}", done.trace.reason, done.trace.node));
+        if done.trace.reason == Reason::Fast {
+            self.totals.fast_reads += 1;
+        }
+        let ended = Some(self.world.now_ns);
+        match done.outcome {
+            Ended::Reply => {
+                operation.return_ns = ended;
+                operation.reply = parse_reply(&done.reply);
+            }
+            Ended::ReadTimeout | Ended::WriteNotExecuted => {
+                operation.return_ns = ended;
+                operation.reply = Some(Reply::Error("TIMEOUT not executed".into()));
+            }
+            Ended::WriteUnknown => self.totals.unknown += 1,
+            Ended::Malformed | Ended::TooLarge => {
+                operation.return_ns = ended;
+                operation.reply = Some(Reply::Error("ERR refused".into()));
+            }
+        }
+        self.world.note(6, node, &done.reply);
+        if self.world.recorder.is_some() {
+            self.mark(Some(node), describe(&operation), false);
+        }
+        self.history.push(operation);
+    }
+
+    /// The requests under way of a client process that dies: their outcome is unknown.
+    pub(super) fn abandon(&mut self, node: usize) {
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        for connection in &mut process.connections {
+            if let Some((_, operation)) = connection.underway.take() {
+                self.totals.unknown += 1;
+                self.history.push(operation);
+            }
+        }
+    }
+}
+
+/// An operation in a line, for traces.
+fn describe(operation: &Operation) -> String {
+    let mut text = String::new();
+    for arg in &operation.cmd {
+        let arg = String::from_utf8_lossy(arg);
+        text.extend(arg.chars().take(24));
+        text += if arg.len() > 24 { "... " } else { " " };
+    }
+    let reply = match &operation.reply {
+        None => "unknown".into(),
+        Some(reply) => {
+            let reply = format!("{reply:?}");
+            reply.chars().take(60).collect::<String>()
+        }
+    };
+    let path = operation.path.as_deref().unwrap_or_default();
+    format!("{text}= {reply} ({path}, called at {} us)", operation.call_ns / 1_000)
+}

@@ -1,0 +1,213 @@
+//! Faults as they happen, and how they end.
+
+use concord_core::{Duration, MS};
+use concord_protocols::Phase;
+use concord_wire::control::{Config, Member};
+
+use super::{Rack, Role, Slot, Stage};
+use crate::fault::{Fault, Node};
+use crate::world::{Burst, CONTROLLER, Cut, REPLICAS, SWITCH, addr};
+
+/// After a silence, a node has been heard of again within that time.
+const HEARD_AGAIN_NS: Duration = 300 * MS;
+
+impl Rack<'_> {
+    pub(super) fn inject(&mut self, fault: Fault) {
+        let now_ns = self.world.now_ns;
+        let first = fault.nodes().first().map(|node| self.index_of(*node));
+        let beyond = (fault.is_lethal() && !self.others_are_well(first))
+            || (fault.is_troubling() && self.has_dead_member());
+        if beyond {
+            self.totals.faults_skipped += 1;
+            return self.mark(first, format!("left out: {fault:?}"), false);
+        }
+        self.totals.faults[fault.kind()] += 1;
+        self.world.note(4, fault.kind(), &[]);
+        self.mark(first, format!("{fault:?}"), true);
+        match fault {
+            Fault::Pause { node, for_ns } => {
+                let node = self.index_of(node);
+                self.trouble(node, for_ns);
+                self.slots[node].paused_until_ns = now_ns + for_ns;
+            }
+            Fault::Kill { replica } => {
+                self.bury(REPLICAS + replica);
+                self.slots[REPLICAS + replica] = Slot::new(Role::Dead);
+            }
+            Fault::Restart { replica } => {
+                self.bury(REPLICAS + replica);
+                self.start_replica(replica);
+                self.tick(REPLICAS + replica);
+            }
+            Fault::Join => {
+                let replica = self.started;
+                self.started += 1;
+                self.start_replica(replica);
+                self.tick(REPLICAS + replica);
+            }
+            Fault::LoseEngine { replica } => self.lose_engine(REPLICAS + replica),
+            Fault::Isolate { replica, for_ns, stale_switch } => {
+                self.isolate(REPLICAS + replica, now_ns + for_ns, stale_switch);
+                self.trouble(REPLICAS + replica, for_ns);
+            }
+            Fault::Cut { from, to, for_ns } => {
+                let (from, to) = (self.index_of(from), self.index_of(to));
+                self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
+                if to == CONTROLLER || to == self.other_controller() {
+                    self.trouble(from, for_ns);
+                }
+            }
+            Fault::LossBurst { loss_ppm, for_ns } => {
+                let until_ns = now_ns + for_ns;
+                self.world.bursts.push(Burst { loss_ppm, duplicate_ppm: 0, until_ns });
+                (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.trouble(node, for_ns));
+            }
+            Fault::DuplicateBurst { duplicate_ppm, for_ns } => {
+                let until_ns = now_ns + for_ns;
+                self.world.bursts.push(Burst { loss_ppm: 0, duplicate_ppm, until_ns });
+            }
+            Fault::Slow { replica, extra_ns, for_ns } => {
+                self.slots[REPLICAS + replica].slow = (extra_ns, now_ns + for_ns);
+                self.trouble(REPLICAS + replica, for_ns);
+            }
+            Fault::ClockJump { node, by_ms } => {
+                let node = self.index_of(node);
+                self.world.clocks[node].jump(by_ms);
+            }
+            Fault::FillTable { for_ns } => {
+                self.world.completions_lost_until_ns = now_ns + for_ns;
+            }
+            Fault::RestartSwitch => self.begin_switch(self.active_switch(), false),
+            Fault::ReplaceSwitch { standby, for_ns } => {
+                let active = self.active_switch();
+                self.slots[active].paused_until_ns = now_ns + for_ns;
+                let other = if active == SWITCH { self.other_switch() } else { SWITCH };
+                self.begin_switch(other, standby);
+            }
+            Fault::SecondController { for_ns } => {
+                self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
+                let other = self.other_controller();
+                self.bury(other);
+                self.place(other, Role::Controller(Box::new(self.controller())));
+                self.tick(other);
+            }
+            Fault::RestartClient { client } => {
+                let node = self.index_of(Node::Client(client));
+                self.abandon(node);
+                self.bury(node);
+                self.start_client(client);
+                self.tick(node);
+            }
+        }
+    }
+
+    /// Others may take a node for dead, up to when they have heard of it again.
+    fn trouble(&mut self, node: usize, for_ns: u64) {
+        let until_ns = self.world.now_ns + for_ns + HEARD_AGAIN_NS;
+        let slot = &mut self.slots[node];
+        slot.troubled_until_ns = slot.troubled_until_ns.max(until_ns);
+    }
+
+    fn begin_switch(&mut self, node: usize, standby: bool) {
+        self.bury(node);
+        self.start_switch(node, standby);
+        self.tick(node);
+    }
+
+    /// Where the switch is whose numbers are accepted.
+    pub(super) fn active_switch(&self) -> usize {
+        let is_other = self.config().is_some_and(|c| c.switch == addr(self.other_switch()));
+        if is_other { self.other_switch() } else { SWITCH }
+    }
+
+    fn lose_engine(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        self.slots[node].engine_lost = true;
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.engine_mut().backend_mut().lose();
+            replica.flush(now, &mut self.outgoing);
+            self.after(node, 0);
+        }
+    }
+
+    fn isolate(&mut self, node: usize, until_ns: u64, stale_switch: bool) {
+        let others = (0..REPLICAS + self.replicas).filter(|n| *n != SWITCH && *n != node);
+        for other in others.chain([self.other_controller()]) {
+            for (from, to) in [(node, other), (other, node)] {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
+        for from in [CONTROLLER, self.other_controller()].into_iter().filter(|_| stale_switch) {
+            for to in [SWITCH, self.other_switch()] {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
+    }
+
+    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
+    /// member of the newest epoch, and whole.
+    fn others_are_well(&self, node: Option<usize>) -> bool {
+        let replicas = REPLICAS..REPLICAS + self.replicas;
+        replicas.filter(|other| Some(*other) != node).any(|other| {
+            let slot = &self.slots[other];
+            slot.troubled_until_ns <= self.world.now_ns
+                && !slot.engine_lost
+                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
+        })
+    }
+
+    /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
+    fn has_dead_member(&self) -> bool {
+        let is_dead = |m: &Member| {
+            self.living(m).is_none() || self.slots[REPLICAS + usize::from(m.node)].engine_lost
+        };
+        self.config().is_some_and(|config| config.members.iter().any(is_dead))
+    }
+
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.stored.as_ref()?.config.as_ref()
+    }
+
+    /// The replica at `node`, if it has the newest epoch open.
+    pub(super) fn member(&self, node: usize) -> Option<&super::Machine> {
+        let config = self.config()?;
+        let replica = self.slots[node].replica()?;
+        let is_in = replica.phase() == Phase::Open
+            && replica.config().is_some_and(|c| c.epoch == config.epoch);
+        is_in.then_some(replica)
+    }
+
+    /// The replica that `member` means, if that life of it is alive.
+    pub(super) fn living(&self, member: &Member) -> Option<&super::Machine> {
+        let replica = self.slots[REPLICAS + usize::from(member.node)].replica()?;
+        let same = replica.member().incarnation == member.incarnation;
+        (same && replica.phase() != Phase::Left).then_some(replica)
+    }
+
+    /// Whether no member of the newest epoch is alive: nobody has the data any more.
+    pub(super) fn is_lost(&self) -> bool {
+        let Some(config) = self.config() else { return false };
+        !config.members.is_empty() && config.members.iter().all(|m| self.living(m).is_none())
+    }
+
+    /// The safety phase is over: whatever can heal does.
+    pub(super) fn heal(&mut self) {
+        let now_ns = self.world.now_ns;
+        self.world.calm();
+        self.stage = Stage::Liveness { since_ns: now_ns };
+        self.mark(None, "everything heals".into(), true);
+        for node in 0..self.slots.len() {
+            let slot = &mut self.slots[node];
+            slot.slow = (0, 0);
+            slot.troubled_until_ns = 0;
+            if slot.paused_until_ns > now_ns {
+                slot.paused_until_ns = now_ns;
+                // What was scheduled for the end of the pause finds nothing to do then.
+                slot.serve_scheduled = false;
+                slot.tick_due = true;
+                self.schedule_serve(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A rack of the shipped machines in a [`World`], its run, and the check of its history.
+//!
+//! A run has a safety phase, in which the plan's faults happen; then everything heals, and in the
+//! liveness phase whatever is alive must make progress; then the rack comes to rest, and all members
+//! must hold the same.
+
+mod build;
+mod clients;
+mod inject;
+mod rest;
+mod step;
+mod watch;
+
+use std::collections::VecDeque;
+
+use concord_check::{Operation, Options, check};
+use concord_client::Client;
+use concord_control::{Controller, State};
+use concord_core::{MS, RequestNumber, Rng, SEC};
+use concord_engine::Shimmed;
+use concord_protocols::Replica;
+use concord_switch::agent::Agent;
+use concord_wire::control::{Config, Member};
+
+use crate::fault::{Fault, Node};
+use crate::plan::Plan;
+use crate::record::{Recorder, Recording};
+use crate::store::Store;
+use crate::totals::Totals;
+use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
+
+use watch::Watch;
+
+/// After that long the safety phase ends even if operations are missing: the liveness phase says
+/// why.
+const SAFETY_NS_MAX: u64 = 60 * SEC;
+/// A run that takes more has stopped making progress in a busy way.
+const EVENTS_MAX: u64 = 20_000_000;
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What is wrong: a history that is not linearizable, a broken invariant, replicas that differ,
+    /// no progress.
+    pub violation: Option<String>,
+    /// The history.
+    pub history: Vec<Operation>,
+    /// What was seen.
+    pub totals: Totals,
+    /// The hash of every event of the run, in order: equal on every machine and in every build.
+    pub digest: u64,
+}
+
+pub(crate) type Machine = Replica<Shimmed<Store>>;
+
+pub(crate) enum Role {
+    Controller(Box<Controller>),
+    Switch(Box<Agent>),
+    Replica(Box<Machine>),
+    Client(Box<Process>),
+    Dead,
+}
+
+/// A node: its machine, and the host that it runs on.
+pub(crate) struct Slot {
+    role: Role,
+    /// Packets that wait until the node has time: sender and bytes.
+    inbox: VecDeque<(usize, Vec<u8>)>,
+    paused_until_ns: u64,
+    busy_until_ns: u64,
+    /// When the node wanted to be woken; `u64::MAX` if nothing is scheduled.
+    wake_at_ns: u64,
+    /// Whether an event will make the node take its next packet.
+    serve_scheduled: bool,
+    /// It wanted to be woken while it was paused or busy.
+    tick_due: bool,
+    /// Every packet takes that much longer, until then.
+    slow: (u64, u64),
+    /// Completions of the storage engine that are under way as events.
+    completions_scheduled: usize,
+    /// Until when a fault may make others take it for dead.
+    troubled_until_ns: u64,
+    /// Its storage engine was lost on purpose.
+    engine_lost: bool,
+}
+
+impl Slot {
+    fn new(role: Role) -> Slot {
+        Slot {
+            role,
+            inbox: VecDeque::new(),
+            paused_until_ns: 0,
+            busy_until_ns: 0,
+            wake_at_ns: u64::MAX,
+            serve_scheduled: false,
+            tick_due: false,
+            slow: (0, 0),
+            completions_scheduled: 0,
+            troubled_until_ns: 0,
+            engine_lost: false,
+        }
+    }
+
+    fn replica(&self) -> Option<&Machine> {
+        match &self.role {
+            Role::Replica(replica) => Some(replica),
+            Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
+        }
+    }
+}
+
+struct Connection {
+    underway: Option<(RequestNumber, Operation)>,
+    last_write: Option<RequestNumber>,
+    rng: Rng,
+    /// Operations that were begun and answered after everything had healed.
+    good: u64,
+}
+
+pub(crate) struct Process {
+    client: Client,
+    connections: Vec<Connection>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Safety,
+    Liveness { since_ns: u64 },
+    Rest,
+}
+
+struct Rack<'a> {
+    plan: &'a Plan,
+    /// The controllers' state, as it is stored.
+    stored: Option<State>,
+    /// Replicas that there are or will be.
+    replicas: usize,
+    /// Those that were started.
+    started: usize,
+    world: World,
+    slots: Vec<Slot>,
+    history: Vec<Operation>,
+    stage: Stage,
+    begun: usize,
+    /// Faults of the plan that have not happened yet.
+    faults_left: usize,
+    fast_since_heal: u64,
+    /// Values that were written so far: each is written once.
+    unique: u64,
+    /// Seeds for what starts in the course of the run.
+    lives: Rng,
+    totals: Totals,
+    outgoing: Outgoing,
+    watch: Watch,
+    /// What the invariants found.
+    broken: Option<String>,
+}
+
+/// Runs a plan and checks its history.
+#[must_use]
+pub fn run(plan: &Plan) -> Outcome {
+    run_rack(Rack::new(plan)).0
+}
+
+/// Runs a plan, and records every packet.
+#[must_use]
+pub fn run_recorded(plan: &Plan) -> (Outcome, Recording) {
+    let mut rack = Rack::new(plan);
+    let mut recorder = Recorder::default();
+    recorder.recording.nodes = (0..rack.slots.len()).map(|node| rack.name_of(node)).collect();
+    rack.world.recorder = Some(recorder);
+    let (outcome, rack) = run_rack(rack);
+    let recording = rack.world.recorder.map(|r| r.recording).unwrap_or_default();
+    (outcome, recording)
+}
+
+fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
+    let wrong = rack.run_to_end();
+    rack.collect();
+    let grace_ns = 3 * SEC + rack.clock_error_ns();
+    let options = Options { grace_ns, time_max: None, ..Options::default() };
+    // Expiry is decided by the ordering node's wall clock, which may differ by some ms.
+    let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
+    let violation = match check(&rack.history, &options) {
+        Ok(report) if report.is_ok() => wrong,
+        Ok(report) => Some(report.to_string()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(text) = &violation {
+        rack.mark(None, text.lines().next().unwrap_or_default().into(), true);
+    }
+    let digest = rack.world.digest;
+    let history = std::mem::take(&mut rack.history);
+    (Outcome { violation, history, totals: rack.totals, digest }, rack)
+}
+
+impl Rack<'_> {
+    /// The three phases. Some text if something is wrong.
+    fn run_to_end(&mut self) -> Option<String> {
+        if let Some(text) = self.run_safety() {
+            return Some(text);
+        }
+        if self.is_lost() {
+            // Faults that would go beyond the failure bound are left out, so this must not happen.
+            return Some(self.standing("no member of the newest epoch is alive"));
+        }
+        self.heal();
+        self.run_liveness().or_else(|| self.run_to_rest())
+    }
+
+    /// Until every operation has ended and every fault has happened.
+    fn run_safety(&mut self) -> Option<String> {
+        loop {
+            let is_done = self.history.len() >= self.plan.operations && self.faults_left == 0;
+            if is_done || self.world.now_ns > SAFETY_NS_MAX {
+                return None;
+            }
+            if self.world.events.is_multiple_of(1_024) && self.is_lost() {
+                return None;
+            }
+            if let Some(text) = self.next_event() {
+                return Some(text);
+            }
+        }
+    }
+
+    /// Handles one event. Some text if something is wrong.
+    fn next_event(&mut self) -> Option<String> {
+        let Some(event) = self.world.pop() else { return Some("nothing to do".into()) };
+        if self.world.events > EVENTS_MAX {
+            return Some(self.standing("too many events"));
+        }
+        self.step(event);
+        self.broken.take()
+    }
+
+    /// How far wall clocks may be from the world's, in ns.
+    fn clock_error_ns(&self) -> u64 {
+        let jumps = self.plan.faults.iter().map(|f| match f.fault {
+            Fault::ClockJump { by_ms, .. } => by_ms.unsigned_abs() * MS,
+            _ => 0,
+        });
+        let drift_ns = self.world.now_ns / 1_000_000 * self.plan.drift_ppm;
+        jumps.sum::<u64>() + drift_ns
+    }
+
+    /// Where everybody stands, for the engineer who has to find out why.
+    fn standing(&self, why: &str) -> String {
+        let mut text = format!("{why}, at {} ms", self.world.now_ns / MS);
+        for (node, slot) in self.slots.iter().enumerate() {
+            let now = self.world.clock(node);
+            text += &format!("\n{}: ", self.name_of(node));
+            text += &match &slot.role {
+                Role::Controller(c) => format!(
+                    "{}; counted: {}",
+                    c.state().config.as_ref().map_or("no epoch".into(), describe_config),
+                    counted(c.counters().each())
+                ),
+                Role::Switch(s) => {
+                    let status = s.status();
+                    format!(
+                        "id {}, epoch {}, number {}, last committed {}, {} of {} cells; counted: {} {}",
+                        status.switch_id,
+                        status.epoch,
+                        status.seq,
+                        status.last_committed,
+                        status.occupied,
+                        status.slots,
+                        counted(status.program.each()),
+                        counted(status.agent.each())
+                    )
+                }
+                Role::Replica(r) => {
+                    let s = r.status(now);
+                    format!(
+                        "{:?} {} in epoch {}, executed {}, committed {}, {}; counted: {}",
+                        s.phase,
+                        s.role,
+                        s.epoch,
+                        s.executed,
+                        s.committed,
+                        if s.leased { "leased" } else { "no lease" },
+                        counted(r.counters().each())
+                    )
+                }
+                Role::Client(p) => format!(
+                    "{} unanswered; counted: {}",
+                    p.client.unanswered(),
+                    counted(p.client.counters().each())
+                ),
+                Role::Dead => "dead".into(),
+            };
+        }
+        text
+    }
+
+    fn name_of(&self, node: usize) -> Node {
+        match node {
+            CONTROLLER => Node::Controller,
+            SWITCH => Node::Switch,
+            _ if node == self.other_controller() => Node::OtherController,
+            _ if node == self.other_switch() => Node::OtherSwitch,
+            _ if node < REPLICAS + self.replicas => Node::Replica(node - REPLICAS),
+            _ => Node::Client(node - REPLICAS - self.replicas),
+        }
+    }
+
+    fn index_of(&self, node: Node) -> usize {
+        match node {
+            Node::Controller => CONTROLLER,
+            Node::OtherController => self.other_controller(),
+            Node::Switch => SWITCH,
+            Node::OtherSwitch => self.other_switch(),
+            Node::Replica(n) => REPLICAS + n,
+            Node::Client(n) => REPLICAS + self.replicas + n,
+        }
+    }
+
+    fn other_controller(&self) -> usize {
+        REPLICAS + self.replicas + self.plan.clients
+    }
+
+    fn other_switch(&self) -> usize {
+        self.other_controller() + 1
+    }
+
+    fn mark(&mut self, node: Option<usize>, text: String, is_fault: bool) {
+        let at_ns = self.world.now_ns;
+        if let Some(recorder) = &mut self.world.recorder {
+            recorder.mark(at_ns, node, text, is_fault);
+        }
+    }
+
+    fn bury(&mut self, node: usize) {
+        match &self.slots[node].role {
+            Role::Replica(r) => self.totals.replicas.add(r.counters()),
+            Role::Switch(s) => self.totals.switch.add(s.program().counters()),
+            Role::Controller(c) => self.totals.control.add(c.counters()),
+            Role::Client(p) => {
+                self.totals.switches_heard_of += p.client.counters().switch_changed;
+            }
+            Role::Dead => {}
+        }
+    }
+
+    fn collect(&mut self) {
+        for node in 0..self.slots.len() {
+            self.bury(node);
+        }
+        self.totals.operations = self.history.len() as u64;
+        self.totals.packets = self.world.packets;
+        self.totals.lost = self.world.lost;
+        self.totals.duplicated = self.world.duplicated;
+        self.totals.events = self.world.events;
+        self.totals.virtual_ns = self.world.now_ns;
+    }
+}
+
+fn describe_config(config: &Config) -> String {
+    let names = |members: &[Member]| -> String {
+        members.iter().map(|m| format!(" replica-{}", m.node)).collect()
+    };
+    let joining = if config.joining.is_empty() { "" } else { ", joining" };
+    let (members, joiners) = (names(&config.members), names(&config.joining));
+    let (epoch, id) = (config.epoch, config.switch_id);
+    format!("epoch {epoch}, switch id {id},{members}{joining}{joiners}")
+}
+
+/// What is not zero.
+fn counted(counters: impl Iterator<Item = (&'static str, &'static str, u64)>) -> String {
+    let seen = counters.filter(|(_, _, value)| *value > 0);
+    seen.map(|(name, _, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,108 @@
+//! After the faults: whatever is alive makes progress, and all members come to hold the same.
+
+use concord_core::{MS, SEC};
+use concord_protocols::Phase;
+use concord_wire::control::LogEnd;
+
+use super::clients::GOOD_MIN;
+use super::{Rack, Role, Stage};
+use crate::world::REPLICAS;
+
+/// Within that time after everything has healed every connection must have got its answers.
+const RECOVERY_NS_MAX: u64 = 8 * SEC;
+/// Within that time after the last operation began the rack must be at rest: longer than a client
+/// waits for an answer.
+const REST_NS_MAX: u64 = 5 * SEC;
+
+impl Rack<'_> {
+    /// Until every connection got operations answered that it began after everything had healed,
+    /// and reads are fast again (trap T18). Some text if that never happens.
+    pub(super) fn run_liveness(&mut self) -> Option<String> {
+        let end_ns = self.world.now_ns + RECOVERY_NS_MAX;
+        while !self.is_lively() {
+            if self.world.now_ns > end_ns {
+                return Some(self.standing("no progress after everything healed"));
+            }
+            if let Some(text) = self.next_event() {
+                return Some(text);
+            }
+        }
+        None
+    }
+
+    fn is_lively(&self) -> bool {
+        let all_good = self.slots.iter().all(|slot| match &slot.role {
+            Role::Client(process) => process.connections.iter().all(|c| c.good >= GOOD_MIN),
+            Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => true,
+        });
+        all_good && (!self.plan.accelerated || self.fast_since_heal > 0)
+    }
+
+    /// Until the rack is at rest and all members hold the same. Some text if that never happens.
+    pub(super) fn run_to_rest(&mut self) -> Option<String> {
+        self.stage = Stage::Rest;
+        let end_ns = self.world.now_ns + REST_NS_MAX;
+        loop {
+            let look_ns = self.world.now_ns + 10 * MS;
+            while self.world.now_ns < look_ns {
+                if let Some(text) = self.next_event() {
+                    return Some(text);
+                }
+            }
+            let Err(why) = self.is_at_rest() else { return None };
+            if self.world.now_ns > end_ns {
+                return Some(self.standing(&why));
+            }
+        }
+    }
+
+    fn is_at_rest(&self) -> Result<(), String> {
+        let is_busy = |slot: &super::Slot| match &slot.role {
+            Role::Client(p) => p.connections.iter().any(|c| c.underway.is_some()),
+            Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
+        };
+        if self.slots.iter().any(is_busy) {
+            return Err("an operation never ends".into());
+        }
+        let Some(config) = self.config() else { return Err("there is no epoch".into()) };
+        if let Role::Switch(switch) = &self.slots[self.active_switch()].role {
+            let status = switch.status();
+            if status.epoch.0 != config.epoch {
+                return Err("the switch has not heard of the newest epoch".into());
+            }
+            if status.occupied > 0 {
+                return Err("the dirty set keeps entries at rest".into());
+            }
+        }
+        for node in REPLICAS..REPLICAS + self.replicas {
+            let slot = &self.slots[node];
+            let is_member = |r: &super::Machine| config.members.contains(r.member());
+            if slot.replica().is_some_and(|r| !slot.engine_lost && !is_member(r)) {
+                return Err(format!("{} is no member at rest", self.name_of(node)));
+            }
+        }
+        let mut first: Option<(LogEnd, Option<u64>, u64)> = None;
+        for member in &config.members {
+            let node = REPLICAS + usize::from(member.node);
+            let Some(replica) = self.member(node).filter(|r| r.phase() == Phase::Open) else {
+                return Err(format!("{} has not opened the newest epoch", self.name_of(node)));
+            };
+            let end = replica.log().end();
+            if replica.executed().0 != end.position {
+                return Err(format!("{} has records to execute at rest", self.name_of(node)));
+            }
+            // Backups hear what is committed with the next record only.
+            let is_reader = config.reader().is_some_and(|m| m.node == member.node);
+            if is_reader && replica.committed().0 != end.position {
+                return Err(format!("{} has uncommitted records at rest", self.name_of(node)));
+            }
+            let data = concord_engine::Engine::digest(replica.engine());
+            let holds = (end, data, replica.sessions_digest());
+            if first.is_some_and(|other| other != holds) {
+                return Err(format!("replicas differ at rest: {first:?} and {holds:?}"));
+            }
+            first = Some(holds);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! One event: a host gives its machine a packet, a tick or a completion, and what the machine sends
+//! goes to the network.
+
+use concord_core::US;
+use concord_core::machine::Deadline;
+use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::{Kind, Op, craq, link};
+
+use super::{Rack, Role};
+use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH};
+
+impl Rack<'_> {
+    pub(super) fn step(&mut self, event: Event) {
+        match event {
+            Event::Deliver { from, to, bytes } => {
+                let other = self.other_controller();
+                if to == CONTROLLER && matches!(self.slots[other].role, Role::Controller(_)) {
+                    // Both listen there.
+                    self.arrive(from, other, bytes.clone());
+                }
+                self.arrive(from, to, bytes);
+            }
+            Event::Serve { node } => self.serve(node),
+            Event::Wake { node } => {
+                if self.slots[node].wake_at_ns == self.world.now_ns {
+                    self.slots[node].wake_at_ns = u64::MAX;
+                    if self.is_free(node) && self.slots[node].inbox.is_empty() {
+                        self.tick(node);
+                    } else {
+                        self.slots[node].tick_due = true;
+                        self.schedule_serve(node);
+                    }
+                }
+            }
+            Event::Engine { node } => self.engine_completes(node),
+            Event::Next { node, connection } => self.next_operation(node, connection),
+            Event::Fault { index } => {
+                self.faults_left -= 1;
+                self.inject(self.plan.faults[index].fault);
+            }
+        }
+    }
+
+    fn free_at_ns(&self, node: usize) -> u64 {
+        self.slots[node].paused_until_ns.max(self.slots[node].busy_until_ns)
+    }
+
+    fn is_free(&self, node: usize) -> bool {
+        self.free_at_ns(node) <= self.world.now_ns
+    }
+
+    fn arrive(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+        if matches!(self.slots[to].role, Role::Dead) {
+            return self.outgoing.reuse(bytes);
+        }
+        let idle = self.slots[to].inbox.is_empty() && !self.slots[to].tick_due;
+        if idle && self.is_free(to) {
+            return self.deliver(from, to, bytes);
+        }
+        if self.slots[to].inbox.len() >= self.plan.queue_packets_max {
+            self.totals.queue_full += 1;
+            return self.outgoing.reuse(bytes);
+        }
+        self.slots[to].inbox.push_back((from, bytes));
+        self.schedule_serve(to);
+    }
+
+    pub(super) fn schedule_serve(&mut self, node: usize) {
+        if !self.slots[node].serve_scheduled {
+            self.slots[node].serve_scheduled = true;
+            let at_ns = self.free_at_ns(node).max(self.world.now_ns);
+            self.world.push(at_ns, Event::Serve { node });
+        }
+    }
+
+    /// The node takes what waits for it: a tick, or its next packet.
+    fn serve(&mut self, node: usize) {
+        self.slots[node].serve_scheduled = false;
+        if !self.is_free(node) {
+            return self.schedule_serve(node);
+        }
+        // A driver that slept may find packets first, or its timer.
+        let packets_first = !self.slots[node].inbox.is_empty() && self.lives.chance(1, 2);
+        if self.slots[node].tick_due && !packets_first {
+            self.slots[node].tick_due = false;
+            self.tick(node);
+        } else if let Some((from, bytes)) = self.slots[node].inbox.pop_front() {
+            self.deliver(from, node, bytes);
+        }
+        if self.slots[node].tick_due || !self.slots[node].inbox.is_empty() {
+            self.schedule_serve(node);
+        }
+    }
+
+    fn deliver(&mut self, _from: usize, node: usize, mut bytes: Vec<u8>) {
+        let now = self.world.clock(node);
+        self.world.note(1, node, &bytes);
+        let service_ns = self.service_ns(node, &bytes);
+        let out = &mut self.outgoing;
+        match &mut self.slots[node].role {
+            Role::Controller(c) => c.handle(now, &bytes, out),
+            Role::Switch(s) => s.handle(now, &mut bytes, out),
+            Role::Replica(r) => {
+                r.handle(now, &bytes, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => p.client.handle(now, &bytes, out),
+            Role::Dead => {}
+        }
+        self.outgoing.reuse(bytes);
+        self.after(node, service_ns);
+    }
+
+    /// How long the node is busy with a packet.
+    fn service_ns(&self, node: usize, bytes: &[u8]) -> u64 {
+        let service = &self.plan.service;
+        let slot = &self.slots[node];
+        let extra_ns = if self.world.now_ns < slot.slow.1 { slot.slow.0 } else { 0 };
+        let own_ns = match (&slot.role, concord_wire::kind(bytes)) {
+            (Role::Switch(_), _) => service.switch_ns,
+            (Role::Client(_), _) => service.client_ns,
+            (Role::Controller(_) | Role::Dead, _) => 0,
+            (Role::Replica(_), Ok(Kind::Harmonia)) if bytes.len() >= HEADER_BYTES => {
+                match Op::from_byte(bytes[3]) {
+                    Some(Op::Read) => service.read_ns,
+                    Some(Op::Write) => service.write_ns,
+                    _ => service.other_ns,
+                }
+            }
+            (Role::Replica(_), Ok(Kind::Link)) => match bytes[3] {
+                link::OP_DATA => service.record_ns,
+                craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
+                _ => service.ack_ns,
+            },
+            (Role::Replica(_), _) => service.other_ns,
+        };
+        own_ns + extra_ns
+    }
+
+    pub(super) fn tick(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        self.world.note(2, node, &[]);
+        let out = &mut self.outgoing;
+        match &mut self.slots[node].role {
+            Role::Controller(c) => c.tick(now, out),
+            Role::Switch(s) => s.tick(now, out),
+            Role::Replica(r) => {
+                r.tick(now, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => p.client.tick(now, out),
+            Role::Dead => {}
+        }
+        self.after(node, 0);
+    }
+
+    fn engine_completes(&mut self, node: usize) {
+        let until_ns = self.slots[node].paused_until_ns;
+        if until_ns > self.world.now_ns {
+            return self.world.push(until_ns, Event::Engine { node });
+        }
+        let slot = &mut self.slots[node];
+        slot.completions_scheduled = slot.completions_scheduled.saturating_sub(1);
+        let now = self.world.clock(node);
+        let Role::Replica(replica) = &mut slot.role else { return };
+        replica.engine_mut().backend_mut().release();
+        replica.engine_ready(now, &mut self.outgoing);
+        replica.flush(now, &mut self.outgoing);
+        self.world.note(3, node, &[]);
+        self.after(node, 0);
+    }
+
+    /// The compare-and-swap of the controllers' state (trap T3).
+    fn persist(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let Role::Controller(c) = &mut self.slots[node].role else { return };
+        let Some(state) = c.poll_persist() else { return };
+        if state.follows(self.stored.as_ref(), self.plan.guards) {
+            self.stored = Some(state);
+            c.persisted(now, &mut self.outgoing);
+        } else if let Some(stored) = self.stored.clone() {
+            c.superseded(stored);
+        }
+    }
+
+    /// Drains a node's outputs and sees to its next deadline. The node is busy for `service_ns`;
+    /// what it sends leaves then.
+    pub(super) fn after(&mut self, node: usize, service_ns: u64) {
+        self.persist(node);
+        if self.plan.invariants {
+            self.look(node);
+        }
+        let leaves_ns = self.world.now_ns + service_ns;
+        self.slots[node].busy_until_ns = self.slots[node].busy_until_ns.max(leaves_ns);
+        self.world.transmit(node, leaves_ns, &mut self.outgoing);
+        self.take_done(node);
+        self.schedule_completions(node);
+        let deadline = match &self.slots[node].role {
+            Role::Controller(c) => c.deadline(),
+            Role::Switch(s) => s.deadline(),
+            Role::Replica(r) => r.deadline(),
+            Role::Client(p) => p.client.deadline(),
+            Role::Dead => Deadline::NONE,
+        };
+        if deadline != Deadline::NONE {
+            let at_ns = self.world.clocks[node].when(deadline.at);
+            // At least a µs on, so that a deadline that is not met cannot stop time.
+            self.wake_at(node, at_ns.max(self.world.now_ns + US));
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, node: usize, at_ns: u64) {
+        if at_ns < self.slots[node].wake_at_ns {
+            self.slots[node].wake_at_ns = at_ns;
+            self.world.push(at_ns, Event::Wake { node });
+        }
+    }
+
+    fn schedule_completions(&mut self, node: usize) {
+        let slot = &mut self.slots[node];
+        let Role::Replica(replica) = &slot.role else { return };
+        let waiting = replica.engine().backend().waiting();
+        while slot.completions_scheduled < waiting {
+            slot.completions_scheduled += 1;
+            self.world.push(self.world.now_ns + self.plan.engine_ns, Event::Engine { node });
+        }
+    }
+
+    pub(super) fn is_replica(&self, node: usize) -> bool {
+        (REPLICAS..REPLICAS + self.replicas).contains(&node)
+    }
+
+    pub(super) fn is_switch(&self, node: usize) -> bool {
+        node == SWITCH || node == self.other_switch()
+    }
+}

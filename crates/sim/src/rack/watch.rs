@@ -1,0 +1,335 @@
+//! Invariants, looked at after every event of the node that it concerned.
+//!
+//! - Epochs, logs, what is executed and what is committed never go back in one life of a node, unless
+//!   it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which executes
+//!   what is committed and not before, executed and committed are both within the log.
+//! - No two members of an epoch disagree on a record: one running hash for each position.
+//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds.
+//! - What a replica calls committed was executed by every living member, and whoever calls itself
+//!   whole has executed all that was committed in earlier epochs. In CRAQ they hold it, and the tail
+//!   has executed it.
+//! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
+//! - Nobody leaves whose engine was not lost.
+//! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
+//!   fast is of an object without a write in flight (Algorithm 1).
+
+use concord_core::{ObjectId, Seq};
+use concord_protocols::Phase;
+use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::record::Record;
+use concord_wire::{Flags, Op, Packet};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::{Machine, Rack, Role};
+use crate::world::{REPLICAS, SWITCH};
+
+type Map<K, V> = HashMap<K, V, FxBuildHasher>;
+
+/// What was last seen of a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    incarnation: u64,
+    epoch: u32,
+    is_open: bool,
+    is_joining: bool,
+    is_whole: bool,
+    executed: u64,
+    committed: u64,
+    end: u64,
+}
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(super) struct Watch {
+    replicas: Vec<Seen>,
+    /// The running hash at a position of an epoch, as the first member had it.
+    hashes: Map<(u32, u64), u64>,
+    /// The position of every numbered write in the log, by epoch of the record.
+    positions: Map<u64, u64>,
+    /// The last record that anybody called committed, and the epoch in which it was.
+    committed: (u32, u64),
+    /// The newest epoch that every member has opened.
+    opened: Option<Config>,
+    /// Of the two switches.
+    switches: [SeenSwitch; 2],
+}
+
+/// What was last seen of a switch.
+#[derive(Debug, Default)]
+struct SeenSwitch {
+    id: u32,
+    /// The last number that the switch gave to each object, and to all at once.
+    numbered: Map<ObjectId, u32>,
+    numbered_all: u32,
+}
+
+impl Watch {
+    pub(super) fn new(replicas: usize) -> Watch {
+        Watch {
+            replicas: vec![Seen::default(); replicas],
+            hashes: Map::default(),
+            positions: Map::default(),
+            committed: (0, 0),
+            opened: None,
+            switches: [SeenSwitch::default(), SeenSwitch::default()],
+        }
+    }
+}
+
+impl Rack<'_> {
+    /// Looks at a node after it took an input and before anybody hears of it.
+    pub(super) fn look(&mut self, node: usize) {
+        if self.broken.is_some() {
+            return;
+        }
+        let found = if self.is_replica(node) {
+            self.look_at_replica(node)
+        } else if self.is_switch(node) {
+            self.look_at_switch(node)
+        } else {
+            None
+        };
+        if let Some(what) = found {
+            let why = format!("invariant broken at {}: {what}", self.name_of(node));
+            self.broken = Some(self.standing(&why));
+        }
+    }
+
+    fn look_at_replica(&mut self, node: usize) -> Option<String> {
+        let replica = self.slots[node].replica()?;
+        let end = replica.log().end();
+        let epoch = replica.config().map_or(0, |c| c.epoch);
+        let now = Seen {
+            incarnation: replica.member().incarnation,
+            epoch,
+            is_open: replica.phase() == Phase::Open,
+            is_joining: replica.phase() == Phase::Joining,
+            is_whole: replica.status(self.world.clock(node)).whole,
+            executed: replica.executed().0,
+            committed: replica.committed().0,
+            end: end.position,
+        };
+        let before = self.watch.replicas[node - REPLICAS];
+        let same_life = before.incarnation == now.incarnation;
+        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
+            return Some("it left, and its engine was not lost".into());
+        }
+        if self.is_leased_outside(node, replica) {
+            return Some("it holds a lease, and an epoch without it is open".into());
+        }
+        if same_life && before == now {
+            return None;
+        }
+        let wrong = went_back(&before, &now, same_life)
+            .or_else(|| is_disordered(replica, &now))
+            .or_else(|| self.disagrees(replica, end.hash, &now))
+            .or_else(|| self.overtakes(replica, &now))
+            .or_else(|| self.commits_alone(replica, &now, before.committed))
+            .or_else(|| self.lacks_committed(passed(replica), &now, &before));
+        if wrong.is_some() {
+            return wrong;
+        }
+        let opens = now.is_open && (!before.is_open || before.epoch != now.epoch);
+        let config = replica.config().filter(|_| opens).cloned();
+        let seqs = new_seqs(replica, if same_life { before.end } else { 0 }, now.end);
+        self.note_replica(node, now, end.hash, &seqs);
+        config.and_then(|config| self.note_opened(config))
+    }
+
+    fn note_replica(&mut self, node: usize, now: Seen, hash: u64, seqs: &[(Seq, u64)]) {
+        if now.is_open {
+            self.watch.hashes.insert((now.epoch, now.end), hash);
+            if now.committed > self.watch.committed.1 {
+                self.watch.committed = (now.epoch, now.committed);
+            }
+        }
+        for (seq, position) in seqs {
+            self.watch.positions.entry(seq.to_u64()).or_insert(*position);
+        }
+        self.watch.replicas[node - REPLICAS] = now;
+    }
+
+    /// Another member of the epoch had another record there.
+    fn disagrees(&self, replica: &Machine, hash: u64, now: &Seen) -> Option<String> {
+        let known = *self.watch.hashes.get(&(now.epoch, now.end)).filter(|_| now.is_open)?;
+        (known != hash).then(|| {
+            format!(
+                "record {} of epoch {} is not what others hold",
+                now.end,
+                replica_epoch(replica)
+            )
+        })
+    }
+
+    /// T15: the log of a replica is a prefix of its predecessor's.
+    fn overtakes(&self, replica: &Machine, now: &Seen) -> Option<String> {
+        let config = replica.config().filter(|_| now.is_open)?;
+        let place = config.members.iter().position(|m| m.node == replica.member().node)?;
+        let before = match config.protocol {
+            Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
+            Protocol::PrimaryBackup if place == 0 => return None,
+            Protocol::PrimaryBackup => 0,
+        };
+        let before = self.living(&config.members[before])?;
+        let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
+        let passed = passed(before);
+        (same_epoch && passed < now.end)
+            .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
+    }
+
+    /// What is committed was executed by every member that is alive.
+    fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
+        if !now.is_open || now.committed <= before {
+            return None;
+        }
+        let config = replica.config()?;
+        let tail = config.reader().map(|m| m.node);
+        let lacks = |m: &&Member| {
+            self.living(m).is_some_and(|r| {
+                let has = if tail == Some(m.node) { r.executed().0 } else { passed(r) };
+                has < now.committed
+            })
+        };
+        config.members.iter().find(lacks).map(|m| {
+            format!("it calls {} committed, replica-{} does not have it", now.committed, m.node)
+        })
+    }
+
+    /// A whole member of a later epoch has everything that was committed before.
+    fn lacks_committed(&self, has: u64, now: &Seen, before: &Seen) -> Option<String> {
+        let (epoch, position) = self.watch.committed;
+        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
+        (opens && now.epoch > epoch && has < position)
+            .then(|| format!("it is whole in epoch {} with {has} of {position}", now.epoch))
+    }
+
+    fn is_leased_outside(&self, node: usize, replica: &Machine) -> bool {
+        let Some(opened) = &self.watch.opened else { return false };
+        let me = replica.member();
+        let is_member =
+            opened.members.iter().any(|m| m.node == me.node && m.incarnation == me.incarnation);
+        !is_member
+            && replica.phase() == Phase::Open
+            && replica_epoch(replica) < opened.epoch
+            && replica.holds_lease(self.world.clock(node))
+    }
+
+    /// Whether everybody has opened an epoch now; if so, nobody outside may hold a lease.
+    fn note_opened(&mut self, config: Config) -> Option<String> {
+        let is_open = |m: &Member| {
+            let replica = self.living(m);
+            replica.is_some_and(|r| r.phase() == Phase::Open && replica_epoch(r) == config.epoch)
+        };
+        let is_newer = self.watch.opened.as_ref().is_none_or(|o| o.epoch < config.epoch);
+        if !is_newer || !config.members.iter().all(is_open) {
+            return None;
+        }
+        let epoch = config.epoch;
+        self.watch.opened = Some(config);
+        let outside = (0..self.replicas).map(|r| REPLICAS + r).find(|node| {
+            let replica = self.slots[*node].replica();
+            replica.is_some_and(|r| self.is_leased_outside(*node, r))
+        });
+        outside.map(|node| {
+            format!("epoch {epoch} is open, and {} holds a lease outside it", self.name_of(node))
+        })
+    }
+
+    fn look_at_switch(&mut self, node: usize) -> Option<String> {
+        let Role::Switch(switch) = &self.slots[node].role else { return None };
+        let program = switch.program();
+        let (id, last_committed) =
+            (program.tables().map_or(0, |t| t.switch_id.0), program.last_committed());
+        let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
+        if id != seen.id {
+            if id != 0 && id < seen.id {
+                return Some(format!("its id went from {} to {id}", seen.id));
+            }
+            *seen = SeenSwitch { id, ..SeenSwitch::default() };
+        }
+        let seq = Seq::new(concord_core::SwitchId(id), last_committed);
+        if let Some(position) = self.watch.positions.get(&seq.to_u64())
+            && *position > self.watch.committed.1
+        {
+            let committed = self.watch.committed.1;
+            return Some(format!(
+                "its last-committed point {seq} is record {position}; {committed} are committed"
+            ));
+        }
+        self.look_at_forwarded(node)
+    }
+
+    /// What the switch is about to send.
+    fn look_at_forwarded(&mut self, node: usize) -> Option<String> {
+        let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
+        for (_, bytes) in &self.outgoing.packets {
+            let Ok(packet) = Packet::parse(bytes) else { continue };
+            let repr = packet.repr();
+            if repr.op == Op::Write && repr.seq.is_some() {
+                if repr.flags.has(Flags::WILDCARD) {
+                    seen.numbered_all = repr.seq.counter;
+                } else if !repr.flags.has(Flags::NOOP) {
+                    seen.numbered.insert(repr.obj_id, repr.seq.counter);
+                }
+            }
+            if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
+                let own = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+                let newest = own.max(seen.numbered_all);
+                if newest > repr.last_committed.counter {
+                    return Some(format!(
+                        "a read is fast at {} though write {newest} of its object is in flight",
+                        repr.last_committed
+                    ));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn replica_epoch(replica: &Machine) -> u32 {
+    replica.config().map_or(0, |c| c.epoch)
+}
+
+fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
+    let fell = now.epoch < before.epoch
+        || now.executed < before.executed
+        || now.committed < before.committed
+        || now.end < before.end;
+    if same_life && fell && (now.epoch < before.epoch || !now.is_joining) {
+        return Some(format!("it went back from {before:?} to {now:?}"));
+    }
+    None
+}
+
+/// Whether replicas of CRAQ execute what is committed, and not before.
+fn is_craq(replica: &Machine) -> bool {
+    replica.config().is_some_and(|c| c.protocol == Protocol::Craq)
+}
+
+/// Up to where a replica may pass records on.
+fn passed(replica: &Machine) -> u64 {
+    if is_craq(replica) { replica.log().end().position } else { replica.executed().0 }
+}
+
+fn is_disordered(replica: &Machine, now: &Seen) -> Option<String> {
+    let committed = if is_craq(replica) { now.end } else { now.executed };
+    let is_ordered = now.committed <= committed && now.executed <= now.end;
+    (!is_ordered).then(|| format!("committed <= executed <= end does not hold: {now:?}"))
+}
+
+/// The numbers of the records that a replica got since it was last looked at, where it still has
+/// them.
+fn new_seqs(replica: &Machine, from: u64, to: u64) -> Vec<(Seq, u64)> {
+    let mut seqs = Vec::new();
+    for position in from + 1..=to {
+        let record = replica.log().record(concord_core::Position(position));
+        if let Some(record) = record.and_then(|r| Record::parse(r).ok())
+            && record.seq.is_some()
+        {
+            seqs.push((record.seq, position));
+        }
+    }
+    seqs
+}

@@ -1,0 +1,113 @@
+//! A failing plan made small: faults, operations, clients, keys and noise are taken away one by one
+//! while it still fails.
+
+use concord_core::rng::splitmix64;
+
+use crate::plan::{Plan, Service, Timed};
+use crate::rack::run;
+use crate::swarm::Found;
+
+/// A plan that does less may fail with other random draws only: so many are tried.
+const TRIES: u64 = 4;
+
+/// Makes a failing plan smaller, in at most `runs_max` runs; `report` hears of every smaller plan.
+/// The result fails like any other plan: its own seed replays it.
+pub fn shrink(found: &Found, runs_max: usize, mut report: impl FnMut(&Plan)) -> Found {
+    let mut best = found.clone();
+    let mut runs = 0;
+    loop {
+        let smaller = candidates(&best.plan).into_iter().find_map(|plan| {
+            if runs >= runs_max {
+                return None;
+            }
+            fails(&plan, &mut runs)
+        });
+        let Some(smaller) = smaller else { return best };
+        report(&smaller.plan);
+        best = smaller;
+    }
+}
+
+/// The plan with a seed with which it fails, if there is one.
+fn fails(plan: &Plan, runs: &mut usize) -> Option<Found> {
+    for attempt in 0..TRIES {
+        let seed = if attempt == 0 { plan.seed } else { splitmix64(plan.seed ^ attempt) };
+        let plan = Plan { seed, ..plan.clone() };
+        *runs += 1;
+        if let Some(violation) = run(&plan).violation {
+            return Some(Found { plan, violation });
+        }
+    }
+    None
+}
+
+/// Plans that do a little less, those that do much less first.
+fn candidates(plan: &Plan) -> Vec<Plan> {
+    let mut all = fewer_faults(plan);
+    let mut with = |change: fn(&mut Plan)| {
+        let mut smaller = plan.clone();
+        change(&mut smaller);
+        if smaller != *plan && smaller.validate().is_ok() {
+            all.push(smaller);
+        }
+    };
+    with(|p| p.operations = (p.operations / 8).max(1));
+    with(|p| p.operations = (p.operations / 2).max(1));
+    with(|p| p.operations = (p.operations * 9 / 10).max(1));
+    with(|p| p.clients = 1);
+    with(|p| p.clients -= 1);
+    with(|p| p.connections = 1);
+    with(|p| p.connections -= 1);
+    with(|p| p.keys = 1);
+    with(|p| p.keys /= 2);
+    with(|p| p.replicas -= 1);
+    with(|p| p.rush_ns = 0);
+    with(|p| p.loss_ppm = 0);
+    with(|p| p.duplicate_ppm = 0);
+    with(|p| p.reorder_ppm = 0);
+    with(|p| p.drift_ppm = 0);
+    with(|p| p.long_values_percent = 0);
+    with(|p| p.flushes_permille = 0);
+    with(|p| p.service = Service::default());
+    with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
+    with(|p| p.peer_latency_ns = p.latency_ns);
+    with(|p| p.table_stages = 1);
+    all
+}
+
+/// Without all faults, without half of them, without each.
+fn fewer_faults(plan: &Plan) -> Vec<Plan> {
+    let mut all = Vec::new();
+    let mut size = plan.faults.len();
+    while size > 0 {
+        for start in (0..plan.faults.len()).step_by(size) {
+            let kept: Vec<Timed> = plan
+                .faults
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| !(start..start + size).contains(at))
+                .map(|(_, fault)| *fault)
+                .collect();
+            all.push(Plan { faults: kept, ..plan.clone() });
+        }
+        size /= 2;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Aim;
+
+    #[test]
+    fn candidates_do_less_and_can_be_run() {
+        let plan = Plan::draw_aimed(3, Aim::default());
+        let all = candidates(&plan);
+        assert!(all.len() > 10);
+        for smaller in all {
+            assert_ne!(smaller, plan);
+            assert_eq!(smaller.validate(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The replicas' storage in the simulator: the memory engine behind a connection that may take its
+//! time and may break.
+
+use std::collections::VecDeque;
+
+use concord_engine::copy::{BadChunk, Copied, Object};
+use concord_engine::memory::Memory;
+use concord_engine::{Backend, BackendDone, Context, Outcome, Step, Submitted};
+
+/// Memory, at once or behind a connection, as a server of its own would be.
+#[derive(Debug)]
+pub(crate) struct Store {
+    memory: Memory,
+    /// Whether operations complete later, by [`Store::release`].
+    is_remote: bool,
+    /// Executed, in order; not yet known to the replica.
+    under_way: VecDeque<BackendDone>,
+    /// How many of them have arrived.
+    arrived: usize,
+    lost: bool,
+}
+
+impl Store {
+    pub(crate) fn new(is_remote: bool) -> Store {
+        Store {
+            memory: Memory::new(0),
+            is_remote,
+            under_way: VecDeque::new(),
+            arrived: 0,
+            lost: false,
+        }
+    }
+
+    /// Completions under way.
+    pub(crate) fn waiting(&self) -> usize {
+        self.under_way.len() - self.arrived
+    }
+
+    /// The next completion arrives.
+    pub(crate) fn release(&mut self) {
+        self.arrived = (self.arrived + 1).min(self.under_way.len());
+    }
+
+    /// Done now, or later if the store is remote.
+    fn later(&mut self) -> Submitted {
+        if !self.is_remote {
+            return Submitted::Done(Outcome::default());
+        }
+        self.under_way.push_back(BackendDone::default());
+        Submitted::Pending
+    }
+
+    /// The connection breaks: nobody can say what was applied (trap T11).
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
+    }
+}
+
+impl Backend for Store {
+    fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
+        if !self.is_remote {
+            return self.memory.submit(context, step, reply);
+        }
+        let mut done = BackendDone::default();
+        if let Submitted::Done(outcome) = self.memory.submit(context, step, &mut done.reply) {
+            done.outcome = outcome;
+        }
+        self.under_way.push_back(done);
+        Submitted::Pending
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        self.arrived = self.arrived.checked_sub(1)?;
+        self.under_way.pop_front()
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        self.memory.prepare_copy()
+    }
+
+    fn end_copy(&mut self) {
+        self.memory.end_copy();
+    }
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        let copied = self.memory.copy(from, bytes_max);
+        if !self.is_remote {
+            return copied;
+        }
+        self.under_way.push_back(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        self.memory.install(objects)?;
+        Ok(self.later())
+    }
+
+    fn clear(&mut self) -> Submitted {
+        self.memory.clear();
+        self.later()
+    }
+
+    fn lost(&self) -> bool {
+        self.lost
+    }
+
+    fn keys(&self) -> u64 {
+        self.memory.keys()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory.memory_bytes()
+    }
+
+    fn digest(&self) -> Option<u64> {
+        self.memory.digest()
+    }
+}

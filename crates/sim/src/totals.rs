@@ -1,0 +1,194 @@
+//! What runs saw, so that thin ones are noticed.
+
+use std::fmt;
+
+use concord_control::ControllerCounters;
+use concord_protocols::ReplicaCounters;
+use concord_switch::harmonia::Counters as SwitchCounters;
+
+use crate::fault::Fault;
+
+/// What a run saw; of several runs, the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Runs.
+    pub runs: u64,
+    /// Operations in the histories.
+    pub operations: u64,
+    /// Operations of unknown outcome.
+    pub unknown: u64,
+    /// Reads answered fast.
+    pub fast_reads: u64,
+    /// What the replicas counted.
+    pub replicas: ReplicaCounters,
+    /// What the switch's program counted.
+    pub switch: SwitchCounters,
+    /// What the controllers counted.
+    pub control: ControllerCounters,
+    /// Times that a client heard of another switch.
+    pub switches_heard_of: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets lost on the way.
+    pub lost: u64,
+    /// Packets that arrived twice.
+    pub duplicated: u64,
+    /// Packets dropped at the full queue of a node.
+    pub queue_full: u64,
+    /// Faults injected, by [`Fault::kind`].
+    pub faults: [u64; Fault::KINDS.len()],
+    /// Faults left out because they would have gone beyond the failure bound.
+    pub faults_skipped: u64,
+    /// Events handled.
+    pub events: u64,
+    /// Virtual time that passed, in ns.
+    pub virtual_ns: u64,
+}
+
+impl Totals {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Totals) {
+        self.runs += other.runs;
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.fast_reads += other.fast_reads;
+        self.replicas.add(&other.replicas);
+        self.switch.add(&other.switch);
+        self.control.add(&other.control);
+        self.switches_heard_of += other.switches_heard_of;
+        self.packets += other.packets;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.queue_full += other.queue_full;
+        for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
+            *mine += theirs;
+        }
+        self.faults_skipped += other.faults_skipped;
+        self.events += other.events;
+        self.virtual_ns += other.virtual_ns;
+    }
+
+    /// Faults injected, of all kinds.
+    #[must_use]
+    pub fn faults_injected(&self) -> u64 {
+        self.faults.iter().sum()
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = &self.replicas;
+        let mut line = |name: &str, values: &[(&str, u64)]| {
+            write!(f, "{name:<12}")?;
+            for (at, (what, value)) in values.iter().enumerate() {
+                let (comma, space) =
+                    (if at == 0 { "" } else { ", " }, if what.is_empty() { "" } else { " " });
+                write!(f, "{comma}{}{space}{what}", grouped(*value))?;
+            }
+            writeln!(f)
+        };
+        line(
+            "runs",
+            &[
+                ("", self.runs),
+                ("s of virtual time", self.virtual_ns / concord_core::SEC),
+                ("events", self.events),
+            ],
+        )?;
+        line(
+            "operations",
+            &[
+                ("", self.operations),
+                ("of unknown outcome", self.unknown),
+                ("fast reads", self.fast_reads),
+                ("slow reads", r.reads_slow),
+            ],
+        )?;
+        line(
+            "craq",
+            &[
+                ("clean reads", r.reads_clean),
+                ("dirty", r.reads_dirty),
+                ("version queries", r.version_queries),
+                ("answers", r.version_answers),
+                ("refused", r.version_refused),
+            ],
+        )?;
+        line(
+            "refused",
+            &[
+                ("newer write", r.refused_newer),
+                ("no lease", r.refused_lease),
+                ("other switch", r.refused_switch),
+                ("requests", r.refused_requests),
+                ("out of order", r.writes_out_of_order),
+                ("answered from the table", r.duplicates),
+            ],
+        )?;
+        line(
+            "packets",
+            &[
+                ("", self.packets),
+                ("lost", self.lost),
+                ("duplicated", self.duplicated),
+                ("queue full", self.queue_full),
+                ("dirty set full", self.switch.dropped_table_full),
+                ("resent between replicas", r.link_resent),
+            ],
+        )?;
+        line(
+            "epochs",
+            &[
+                ("put in force", self.control.epochs),
+                ("opened", r.epochs_opened),
+                ("records fetched", r.records_fetched),
+                ("switch ids", self.control.switch_ids_granted),
+                ("standbys", self.control.standbys_taken),
+                ("controllers too late", self.control.superseded),
+            ],
+        )?;
+        line(
+            "joining",
+            &[
+                ("let in", self.control.admitted),
+                ("became members", self.control.promoted),
+                ("copies begun", r.copies_begun),
+                ("chunks", r.chunks_installed),
+                ("went on from records", r.copies_resumed),
+                ("reads refused as not whole", r.reads_not_whole),
+            ],
+        )?;
+        let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();
+        line("faults", &[("", self.faults_injected()), ("left out", self.faults_skipped)])?;
+        line("  by kind", &faults)
+    }
+}
+
+/// A number with a comma between every three digits.
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_and_read_well() {
+        let mut sum = Totals::default();
+        let mut one = Totals { operations: 1_234_567, ..Totals::default() };
+        one.faults[0] = 2;
+        sum.add(&one);
+        sum.add(&one);
+        assert_eq!(sum.faults_injected(), 4);
+        assert!(sum.to_string().contains("2,469,134"), "{sum}");
+    }
+}
