@@ -181,11 +181,12 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let options = Options { grace_ns, time_max: None, ..Options::default() };
     // Expiry is decided by the ordering node's wall clock, which may differ by some ms.
     let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
-    let violation = match check(&rack.history, &options) {
-        Ok(report) if report.is_ok() => wrong,
+    // A run that was stopped has operations under way, which its history does not know.
+    let violation = wrong.or_else(|| match check(&rack.history, &options) {
+        Ok(report) if report.is_ok() => None,
         Ok(report) => Some(report.to_string()),
         Err(error) => Some(error.to_string()),
-    };
+    });
     if let Some(text) = &violation {
         rack.mark(None, text.lines().next().unwrap_or_default().into(), true);
     }

@@ -180,7 +180,9 @@ impl Rack<'_> {
 
     /// What is committed was executed by every member that is alive.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        if !now.is_open || now.committed <= before {
+        // Who was let in later may have to catch up with what was committed before.
+        let is_known = now.committed <= before.max(self.watch.committed.1);
+        if !now.is_open || is_known {
             return None;
         }
         let config = replica.config()?;
