@@ -99,6 +99,13 @@ fn a_backup_dies() {
 }
 
 #[test]
+fn any_replica_of_craq_dies() {
+    for (name, victim) in [("head", "replica-1"), ("middle", "replica-2"), ("tail", "replica-3")] {
+        survive(&format!("craq-{name}"), victim, &["--protocol", "craq", "--accel", "none"]);
+    }
+}
+
+#[test]
 fn a_gateway_dies() {
     survive("gateway", "gateway-1", &["--restart-gateways"]);
 }
