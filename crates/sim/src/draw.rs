@@ -125,15 +125,46 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         }
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
-        if let Fault::Pause { node: Node::Replica(_), for_ns } = fault
-            && rng.chance(1, 2)
-        {
-            // The switch goes on to send reads to it when others have gone on without it (T2).
-            let (from, to) = (Node::Controller, Node::Switch);
-            plan.faults.push(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } });
+        if rng.chance(1, 2) {
+            plan.faults.extend(draw_second(plan, rng, Timed { at_ns, fault }));
         }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// A fault that makes another one worse.
+fn draw_second(plan: &Plan, rng: &mut Rng, first: Timed) -> Option<Timed> {
+    let Timed { at_ns, fault } = first;
+    match fault {
+        // The switch goes on to send reads to it when others have gone on without it (T2).
+        Fault::Pause { node: Node::Replica(_), for_ns } => {
+            let (from, to) = (Node::Controller, Node::Switch);
+            Some(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } })
+        }
+        // It sleeps, others go on without it, and it wakes up before it hears of it (T1, T2).
+        Fault::Isolate { replica, for_ns, .. } => {
+            let node = Node::Replica(replica);
+            let asleep_ns = rng.between(for_ns / 2, for_ns);
+            Some(Timed { at_ns, fault: Fault::Pause { node, for_ns: asleep_ns } })
+        }
+        // The new epoch opens while records of the old one are under way (Harmonia §6.3, T4).
+        Fault::RestartSwitch
+        | Fault::ReplaceSwitch { .. }
+        | Fault::Join
+        | Fault::Restart { .. } => {
+            let own = match fault {
+                Fault::Join => Some(plan.replicas_ever() - 1),
+                Fault::Restart { replica } => Some(replica),
+                _ => None,
+            };
+            let any = rng.below(plan.replicas_ever() as u64) as usize;
+            let replica = own.filter(|_| rng.chance(1, 2)).unwrap_or(any);
+            let for_ns = rng.between(10, SHORT_NS / MS) * MS;
+            let at_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
+            Some(Timed { at_ns, fault: Fault::LoseRecords { replica, for_ns } })
+        }
+        _ => None,
+    }
 }
 
 fn is_enough(sure: &[usize]) -> bool {
@@ -186,7 +217,8 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         12 => Fault::RestartClient { client },
         13 => Fault::Join,
         14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
-        _ => Fault::SecondController { for_ns: long_ns },
+        15 => Fault::SecondController { for_ns: long_ns },
+        _ => Fault::LoseRecords { replica, for_ns: short_ns },
     }
 }
 

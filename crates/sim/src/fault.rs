@@ -157,6 +157,14 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// Records on their way to a replica are lost, and all else arrives: as large packets vanish
+    /// where somebody set the wrong MTU. An epoch opens meanwhile, and its members lag.
+    LoseRecords {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The active switch is started again, and knows nothing.
     RestartSwitch,
     /// The active switch stops for so long and wakes up beside another one, which was started
@@ -182,7 +190,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 16] = [
+    pub const KINDS: [&'static str; 17] = [
         "pause",
         "kill",
         "restart",
@@ -199,6 +207,7 @@ impl Fault {
         "join",
         "replace-switch",
         "second-controller",
+        "lose-records",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -221,6 +230,31 @@ impl Fault {
             Fault::Join => 13,
             Fault::ReplaceSwitch { .. } => 14,
             Fault::SecondController { .. } => 15,
+            Fault::LoseRecords { .. } => 16,
+        }
+    }
+
+    /// How long it lasts, in ns; 0 for what happens at once.
+    #[must_use]
+    pub fn for_ns(&self) -> Duration {
+        match *self {
+            Fault::Pause { for_ns, .. }
+            | Fault::Isolate { for_ns, .. }
+            | Fault::Cut { for_ns, .. }
+            | Fault::LossBurst { for_ns, .. }
+            | Fault::DuplicateBurst { for_ns, .. }
+            | Fault::Slow { for_ns, .. }
+            | Fault::FillTable { for_ns }
+            | Fault::LoseRecords { for_ns, .. }
+            | Fault::ReplaceSwitch { for_ns, .. }
+            | Fault::SecondController { for_ns } => for_ns,
+            Fault::Kill { .. }
+            | Fault::Restart { .. }
+            | Fault::Join
+            | Fault::LoseEngine { .. }
+            | Fault::ClockJump { .. }
+            | Fault::RestartSwitch
+            | Fault::RestartClient { .. } => 0,
         }
     }
 
@@ -258,6 +292,7 @@ impl Fault {
             | Fault::Restart { replica }
             | Fault::LoseEngine { replica }
             | Fault::Isolate { replica, .. }
+            | Fault::LoseRecords { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } => vec![from, to],
             Fault::RestartClient { client } => vec![Node::Client(client)],

@@ -40,5 +40,5 @@ pub use plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
 pub use rack::{Outcome, run, run_recorded};
 pub use record::{Fate, Flight, Mark, Recording};
 pub use shrink::shrink;
-pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm};
+pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use totals::Totals;

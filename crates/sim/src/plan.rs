@@ -82,7 +82,7 @@ pub struct Plan {
     pub flushes_permille: u64,
     /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
-    /// That long around every fault nobody thinks for more than 1 ms, in ns: races are there.
+    /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns: races are there.
     pub rush_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
@@ -237,9 +237,12 @@ impl Plan {
     }
 
     fn validate_fault(&self, timed: &Timed) -> Result<(), String> {
+        // Who joins late may be hit by this one only: the others do something to a running host.
+        let is_early = !matches!(timed.fault, Fault::LoseRecords { .. });
+        let replicas = if is_early { self.replicas } else { self.replicas_ever() };
         for node in timed.fault.nodes() {
             let (count, what) = match node {
-                Node::Replica(n) if n >= self.replicas => (self.replicas, "replicas"),
+                Node::Replica(n) if n >= replicas => (replicas, "replicas"),
                 Node::Client(n) if n >= self.clients => (self.clients, "clients"),
                 Node::Replica(_)
                 | Node::Client(_)

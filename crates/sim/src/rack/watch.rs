@@ -5,11 +5,12 @@
 //!   what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
 //! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds.
-//! - What a replica calls committed was executed by every living member, and whoever calls itself
-//!   whole has executed all that was committed in earlier epochs. In CRAQ they hold it, and the tail
-//!   has executed it.
+//! - What a replica is the first to call committed was executed by every living member, and whoever
+//!   calls itself whole has executed all that was committed in earlier epochs. In CRAQ they hold it,
+//!   and the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves whose engine was not lost.
+//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
+//!   whole log may be told to copy anew.)
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
@@ -112,7 +113,8 @@ impl Rack<'_> {
         };
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
-        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
+        let was_whole = same_life && before.is_whole;
+        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
@@ -178,11 +180,10 @@ impl Rack<'_> {
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive.
+    /// What is committed was executed by every member that is alive. Looked at when the first calls
+    /// it so: who became a member since may lack it as long as it is not whole.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        // Who was let in later may have to catch up with what was committed before.
-        let is_known = now.committed <= before.max(self.watch.committed.1);
-        if !now.is_open || is_known {
+        if !now.is_open || now.committed <= before.max(self.watch.committed.1) {
             return None;
         }
         let config = replica.config()?;
