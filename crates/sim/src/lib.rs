@@ -20,6 +20,7 @@ mod diagram;
 mod draw;
 mod experiment;
 mod fault;
+pub mod load;
 mod pcap;
 mod plan;
 mod rack;

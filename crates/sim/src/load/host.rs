@@ -1,0 +1,462 @@
+//! The hosts of a load, and its events.
+
+use std::collections::VecDeque;
+
+use concord_client::{Client, ClientConfig};
+use concord_control::{Controller, ControllerConfig};
+use concord_core::machine::Deadline;
+use concord_core::{Guards, Incarnation, MS, RequestNumber, Rng, SEC, SessionId, US, hash};
+use concord_engine::Shimmed;
+use concord_protocols::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use concord_switch::agent::{Agent, AgentConfig};
+use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
+use concord_wire::control::{Member, Protocol};
+use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::{Kind, Op, Repr, craq, link};
+
+use super::clients::{Answer, Process};
+use super::{BATCH_PACKETS, Latency, Load, Measured, Packets};
+use crate::clock::Clock;
+use crate::rack::Machine;
+use crate::store::Store;
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+
+/// Processes of the closed loop, and as many of the open one.
+const CLIENTS: usize = 4;
+const HOUR_NS: u64 = 3_600 * SEC;
+
+enum Role {
+    Controller(Box<Controller>),
+    Switch(Box<Agent>),
+    Replica(Box<Machine>),
+    Client(Box<Process>),
+    Dead,
+}
+
+struct Host {
+    role: Role,
+    inbox: VecDeque<Vec<u8>>,
+    busy_until_ns: u64,
+    serve_scheduled: bool,
+    wake_at_ns: u64,
+    /// Packets taken since the last flush.
+    batch: usize,
+    packets: Packets,
+}
+
+impl Host {
+    fn new(role: Role) -> Host {
+        Host {
+            role,
+            inbox: VecDeque::new(),
+            busy_until_ns: 0,
+            serve_scheduled: false,
+            wake_at_ns: u64::MAX,
+            batch: 0,
+            packets: Packets::default(),
+        }
+    }
+}
+
+/// A rack under load.
+pub(super) struct Rack<'a> {
+    load: &'a Load,
+    world: World,
+    hosts: Vec<Host>,
+    rng: Rng,
+    out: Outgoing,
+    answers: Vec<Answer>,
+    is_measured: bool,
+    began_ns: u64,
+    reads_ns: Vec<u32>,
+    writes_ns: Vec<u32>,
+    buckets: Vec<u64>,
+}
+
+impl<'a> Rack<'a> {
+    pub fn new(load: &'a Load) -> Result<Rack<'a>, String> {
+        let weather = Weather {
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            latency_ns: load.latency_ns,
+            peer_latency_ns: load.peer_latency_ns,
+            peers: (REPLICAS, REPLICAS + load.replicas),
+            delay_ns: 0,
+        };
+        let mut rng = Rng::new(load.seed);
+        let nodes = REPLICAS + load.replicas + 2 * CLIENTS;
+        let mut rack = Rack {
+            load,
+            world: World::new(rng.fork(), weather),
+            hosts: (0..nodes).map(|_| Host::new(Role::Dead)).collect(),
+            rng,
+            out: Outgoing::default(),
+            answers: Vec::new(),
+            is_measured: false,
+            began_ns: 0,
+            reads_ns: Vec::new(),
+            writes_ns: Vec::new(),
+            buckets: Vec::new(),
+        };
+        rack.world.clocks = vec![Clock::new(SEC, 0); nodes];
+        rack.hosts[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
+        rack.start_switch()?;
+        for replica in 0..load.replicas {
+            rack.hosts[REPLICAS + replica].role = Role::Replica(Box::new(rack.replica(replica)));
+        }
+        for client in 0..2 * CLIENTS {
+            let process = rack.client(client);
+            rack.hosts[REPLICAS + load.replicas + client].role = Role::Client(Box::new(process));
+        }
+        (0..nodes).for_each(|node| rack.wake_at(node, 0));
+        Ok(rack)
+    }
+
+    fn controller(&self) -> Controller {
+        let config = ControllerConfig {
+            replicas: (0..self.load.replicas as u16).collect(),
+            protocol: self.load.protocol,
+            accelerated: self.load.accelerated,
+            failure_ns: 500 * MS,
+            fresh: false,
+            guards: Guards::ALL,
+        };
+        Controller::new(config, None)
+    }
+
+    fn replica(&self, replica: usize) -> Machine {
+        let config = ReplicaConfig {
+            me: Member {
+                node: replica as u16,
+                incarnation: 1 + replica as u64,
+                addr: addr(REPLICAS + replica),
+            },
+            controller: addr(CONTROLLER),
+            lease_ns: 100 * MS,
+            replies_via_switch: true,
+            copy_bytes: 4_096,
+            replicate_replies: false,
+            guards: Guards::ALL,
+        };
+        Replica::new(config, Shimmed::new(Store::new(false)))
+    }
+
+    fn client(&mut self, client: usize) -> Process {
+        let node = REPLICAS + self.load.replicas + client;
+        let config = ClientConfig {
+            controller: Some(addr(CONTROLLER)),
+            retry_max_ns: 100 * MS,
+            ..ClientConfig::new(addr(node), addr(SWITCH))
+        };
+        let outstanding = if client < CLIENTS {
+            self.load.outstanding / CLIENTS + usize::from(client < self.load.outstanding % CLIENTS)
+        } else {
+            0
+        };
+        let rng = self.rng.fork();
+        let mut process =
+            Process::new(Client::new(config, self.rng.fork()), self.load, rng, outstanding);
+        if client >= CLIENTS && self.load.writes_per_second > 0 {
+            process.gap_ns = CLIENTS as u64 * SEC / self.load.writes_per_second;
+        }
+        process
+    }
+
+    /// A new life of the switch.
+    pub fn start_switch(&mut self) -> Result<(), String> {
+        let load = self.load;
+        let incarnation = Incarnation(self.rng.next_u64());
+        let config = AgentConfig {
+            layout: Layout { table_stages: load.table_stages, slots: load.slots, counter_bits: 32 },
+            // What is stuck shall stay so: a no-op's completion would sweep it.
+            noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
+            ..AgentConfig::new(incarnation, addr(SWITCH), addr(CONTROLLER))
+        };
+        let agent = Agent::new(config).map_err(|error| error.to_string())?;
+        self.hosts[SWITCH].role = Role::Switch(Box::new(agent));
+        self.wake_at(SWITCH, self.world.now_ns);
+        Ok(())
+    }
+
+    /// The switch dies, and every packet to it is lost.
+    pub fn stop_switch(&mut self) {
+        self.hosts[SWITCH].role = Role::Dead;
+    }
+
+    /// Runs until all replicas are open, and sends the first operations.
+    pub fn start(&mut self, within_ns: u64) -> Result<(), String> {
+        while !self.is_open() {
+            if self.world.now_ns > within_ns {
+                return Err("the rack does not get ready".into());
+            }
+            self.next_event()?;
+        }
+        // The switch's first no-op has to be through, or the fast path is closed.
+        self.run(5 * MS)?;
+        self.stick()?;
+        for client in 0..2 * CLIENTS {
+            let node = REPLICAS + self.load.replicas + client;
+            let now_ns = self.world.now_ns;
+            self.world.push(now_ns + client as u64, Event::Next { node, connection: 0 });
+        }
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        let replicas = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
+        replicas.iter().all(|host| match &host.role {
+            Role::Replica(r) => {
+                r.phase() == Phase::Open && r.holds_lease(self.world.clock(REPLICAS))
+            }
+            Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => false,
+        })
+    }
+
+    /// Makes objects dirty by writes that reach nobody.
+    fn stick(&mut self) -> Result<(), String> {
+        let now = self.world.clock(SWITCH);
+        let mut packet = Vec::new();
+        for n in 0..self.load.stuck_writes {
+            let write = Repr {
+                obj_id: hash::object_id(format!("k{n}").as_bytes()),
+                session: SessionId(1),
+                request: RequestNumber(n + 1),
+                client: addr(CONTROLLER),
+                ..Repr::new(Op::Write)
+            };
+            write.emit(&[], &mut packet);
+            let Role::Switch(switch) = &mut self.hosts[SWITCH].role else {
+                return Err("there is no switch".into());
+            };
+            switch.handle(now, &mut packet, &mut self.out);
+            self.out.packets.clear();
+        }
+        Ok(())
+    }
+
+    /// The measurement begins.
+    pub fn begin(&mut self) {
+        self.is_measured = true;
+        self.began_ns = self.world.now_ns;
+        self.hosts.iter_mut().for_each(|host| host.packets = Packets::default());
+    }
+
+    pub fn run(&mut self, for_ns: u64) -> Result<(), String> {
+        let end_ns = self.world.now_ns + for_ns;
+        self.world.push(end_ns, Event::Wake { node: CONTROLLER });
+        while self.world.now_ns < end_ns {
+            self.next_event()?;
+        }
+        Ok(())
+    }
+
+    fn next_event(&mut self) -> Result<(), String> {
+        let event = self.world.pop().ok_or("nothing to do")?;
+        match event {
+            Event::Deliver { to, bytes, .. } => self.deliver(to, bytes),
+            Event::Serve { node } => self.serve(node),
+            Event::Wake { node } => {
+                if self.hosts[node].wake_at_ns <= self.world.now_ns {
+                    self.hosts[node].wake_at_ns = u64::MAX;
+                    self.tick(node);
+                }
+            }
+            Event::Next { node, .. } => self.begin_operations(node),
+            Event::Engine { .. } | Event::Fault { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, node: usize, mut bytes: Vec<u8>) {
+        let now = self.world.clock(node);
+        let host = &mut self.hosts[node];
+        host.packets.got += 1;
+        match &mut host.role {
+            Role::Replica(_) => {
+                host.inbox.push_back(bytes);
+                return self.schedule_serve(node);
+            }
+            Role::Controller(c) => c.handle(now, &bytes, &mut self.out),
+            Role::Switch(s) => s.handle(now, &mut bytes, &mut self.out),
+            Role::Client(p) => p.client.handle(now, &bytes, &mut self.out),
+            Role::Dead => {}
+        }
+        self.out.reuse(bytes);
+        let delay_ns = if node == SWITCH { self.load.service.switch_ns } else { 0 };
+        self.after(node, delay_ns);
+    }
+
+    fn schedule_serve(&mut self, node: usize) {
+        let host = &mut self.hosts[node];
+        if !host.serve_scheduled && !host.inbox.is_empty() {
+            host.serve_scheduled = true;
+            let at_ns = host.busy_until_ns.max(self.world.now_ns);
+            self.world.push(at_ns, Event::Serve { node });
+        }
+    }
+
+    /// A replica takes its next packet.
+    fn serve(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let host = &mut self.hosts[node];
+        host.serve_scheduled = false;
+        let Some(bytes) = host.inbox.pop_front() else { return };
+        let Role::Replica(replica) = &mut host.role else { return };
+        let executed = replica.executed().0;
+        replica.handle(now, &bytes, &mut self.out);
+        host.batch += 1;
+        if host.inbox.is_empty() || host.batch >= BATCH_PACKETS {
+            host.batch = 0;
+            replica.flush(now, &mut self.out);
+        }
+        let mut service_ns = service_ns(self.load, &bytes);
+        if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
+            service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
+        }
+        self.out.reuse(bytes);
+        self.after(node, service_ns);
+        self.schedule_serve(node);
+    }
+
+    fn tick(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let out = &mut self.out;
+        match &mut self.hosts[node].role {
+            Role::Controller(c) => c.tick(now, out),
+            Role::Switch(s) => s.tick(now, out),
+            Role::Replica(r) => {
+                r.tick(now, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => p.client.tick(now, out),
+            Role::Dead => {}
+        }
+        self.after(node, 0);
+    }
+
+    fn begin_operations(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let now_ns = self.world.now_ns;
+        let Role::Client(process) = &mut self.hosts[node].role else { return };
+        process.fill(now, &mut self.out);
+        if process.gap_ns > 0 {
+            let gap_ns = process.write(now, &mut self.out);
+            self.world.push(now_ns + gap_ns, Event::Next { node, connection: 0 });
+        }
+        self.after(node, 0);
+    }
+
+    /// Drains a node's outputs, which leave after `delay_ns`, and sees to its next deadline.
+    fn after(&mut self, node: usize, delay_ns: u64) {
+        let now = self.world.clock(node);
+        if let Role::Controller(c) = &mut self.hosts[node].role
+            && c.poll_persist().is_some()
+        {
+            c.persisted(now, &mut self.out);
+        }
+        if let Role::Client(process) = &mut self.hosts[node].role {
+            process.take(&mut self.answers);
+            process.fill(now, &mut self.out);
+        }
+        self.note_answers();
+        let host = &mut self.hosts[node];
+        host.packets.sent += self.out.packets.len() as u64;
+        let leaves_ns = self.world.now_ns + delay_ns;
+        host.busy_until_ns = host.busy_until_ns.max(leaves_ns);
+        let deadline = match &host.role {
+            Role::Controller(c) => c.deadline(),
+            Role::Switch(s) => s.deadline(),
+            Role::Replica(r) => r.deadline(),
+            Role::Client(p) => p.client.deadline(),
+            Role::Dead => Deadline::NONE,
+        };
+        self.world.transmit(node, leaves_ns, &mut self.out);
+        if deadline != Deadline::NONE {
+            let at_ns = self.world.clocks[node].when(deadline.at);
+            self.wake_at(node, at_ns.max(self.world.now_ns + US));
+        }
+    }
+
+    fn wake_at(&mut self, node: usize, at_ns: u64) {
+        if at_ns < self.hosts[node].wake_at_ns {
+            self.hosts[node].wake_at_ns = at_ns;
+            self.world.push(at_ns, Event::Wake { node });
+        }
+    }
+
+    fn note_answers(&mut self) {
+        let since_ns = self.world.now_ns - self.began_ns;
+        for answer in self.answers.drain(..).filter(|_| self.is_measured) {
+            let latency_ns = u32::try_from(answer.latency_ns).unwrap_or(u32::MAX);
+            let latencies = if answer.is_write { &mut self.writes_ns } else { &mut self.reads_ns };
+            latencies.push(latency_ns);
+            let bucket = (since_ns / self.load.bucket_ns) as usize;
+            if bucket >= self.buckets.len() {
+                self.buckets.resize(bucket + 1, 0);
+            }
+            self.buckets[bucket] += 1;
+        }
+    }
+
+    /// What was seen since [`Rack::begin`].
+    pub fn measured(mut self) -> Measured {
+        let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
+        let mut replicas = ReplicaCounters::default();
+        let mut switch = SwitchCounters::default();
+        for host in &self.hosts {
+            match &host.role {
+                Role::Replica(r) => replicas.add(r.counters()),
+                Role::Switch(s) => switch.add(s.program().counters()),
+                Role::Controller(_) | Role::Client(_) | Role::Dead => {}
+            }
+        }
+        let shown = &self.hosts[SWITCH..REPLICAS + self.load.replicas];
+        Measured {
+            reads_per_second: self.reads_ns.len() as f64 / seconds,
+            writes_per_second: self.writes_ns.len() as f64 / seconds,
+            read: latency(&mut self.reads_ns),
+            write: latency(&mut self.writes_ns),
+            buckets: self.buckets,
+            replicas,
+            switch,
+            packets: shown.iter().map(|host| host.packets).collect(),
+            events: self.world.events,
+        }
+    }
+}
+
+fn latency(all_ns: &mut [u32]) -> Latency {
+    all_ns.sort_unstable();
+    let Some(last) = all_ns.len().checked_sub(1) else { return Latency::default() };
+    let sum: u64 = all_ns.iter().map(|ns| u64::from(*ns)).sum();
+    Latency {
+        mean_ns: sum as f64 / all_ns.len() as f64,
+        median_ns: all_ns[last / 2],
+        p99_ns: all_ns[last * 99 / 100],
+    }
+}
+
+/// How long a replica is busy with a packet.
+fn service_ns(load: &Load, bytes: &[u8]) -> u64 {
+    let service = &load.service;
+    match concord_wire::kind(bytes) {
+        Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(bytes[3]) {
+            Some(Op::Read) => service.read_ns,
+            Some(Op::Write) => service.write_ns,
+            _ => service.other_ns,
+        },
+        Ok(Kind::Link) => match bytes[3] {
+            link::OP_DATA => service.record_ns,
+            craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
+            _ => service.ack_ns,
+        },
+        _ => service.other_ns,
+    }
+}
+
+/// Whether a packet tells a replica of CRAQ what is committed.
+fn is_commit(bytes: &[u8]) -> bool {
+    matches!(concord_wire::kind(bytes), Ok(Kind::Link))
+        && matches!(bytes[3], link::OP_ACK | craq::OP_ANSWER)
+}
