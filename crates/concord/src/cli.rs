@@ -49,6 +49,8 @@ pub enum Command {
     Torture(crate::torture::TortureArgs),
     /// Measure: YCSB, scale-out, redis-server and etcd beside it
     Bench(crate::bench::BenchArgs),
+    /// Reproduce a paper's figures in the simulator
+    Reproduce(crate::reproduce::ReproduceArgs),
 }
 
 /// `concord up`.

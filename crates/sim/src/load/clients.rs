@@ -14,8 +14,9 @@ pub(super) struct Process {
     rng: Rng,
     keys: Keys,
     value: Vec<u8>,
-    /// Operations that it keeps under way.
-    pub outstanding: usize,
+    /// Operations that it keeps under way, once it has started.
+    outstanding: usize,
+    pub is_started: bool,
     writes_permille: u64,
     /// Mean time between the writes of its open loop, in ns; 0 for none.
     pub gap_ns: u64,
@@ -42,6 +43,7 @@ impl Process {
             keys: load.keys.clone(),
             value: vec![b'x'; load.value_bytes],
             outstanding,
+            is_started: false,
             writes_permille: load.writes_permille,
             gap_ns: 0,
             open: Vec::new(),
@@ -53,7 +55,7 @@ impl Process {
 
     /// Begins operations until as many are under way as there shall be.
     pub fn fill(&mut self, now: Now, out: &mut Outgoing) {
-        while self.closed < self.outstanding {
+        while self.is_started && self.closed < self.outstanding {
             let is_write = self.rng.chance(self.writes_permille, 1_000);
             if self.submit(now, is_write, out).is_err() {
                 return;

@@ -23,6 +23,8 @@ use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World
 
 /// Processes of the closed loop, and as many of the open one.
 const CLIENTS: usize = 4;
+/// Unanswered writes of a process at most: more only wait in queues.
+const WRITES_MAX: u64 = 1_024;
 const HOUR_NS: u64 = 3_600 * SEC;
 
 enum Role {
@@ -146,6 +148,8 @@ impl<'a> Rack<'a> {
         let node = REPLICAS + self.load.replicas + client;
         let config = ClientConfig {
             controller: Some(addr(CONTROLLER)),
+            window: WRITES_MAX,
+            retry_min_ns: self.load.retry_min_ns,
             retry_max_ns: 100 * MS,
             ..ClientConfig::new(addr(node), addr(SWITCH))
         };
@@ -339,6 +343,7 @@ impl<'a> Rack<'a> {
         let now = self.world.clock(node);
         let now_ns = self.world.now_ns;
         let Role::Client(process) = &mut self.hosts[node].role else { return };
+        process.is_started = true;
         process.fill(now, &mut self.out);
         if process.gap_ns > 0 {
             let gap_ns = process.write(now, &mut self.out);

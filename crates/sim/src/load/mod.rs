@@ -93,6 +93,8 @@ pub struct Load {
     pub writes_permille: u64,
     /// Writes a second that come besides, whatever happens to those before (open loop).
     pub writes_per_second: u64,
+    /// Shortest time before a client asks again, in ns.
+    pub retry_min_ns: Duration,
     /// Objects that are made dirty before the measurement by writes that never end.
     pub stuck_writes: u64,
     /// Time before the measurement, after all is open.
@@ -135,6 +137,7 @@ impl Default for Load {
             outstanding: 0,
             writes_permille: 50,
             writes_per_second: 0,
+            retry_min_ns: 20 * MS,
             stuck_writes: 0,
             warm_up_ns: 10 * MS,
             measure_ns: 30 * MS,
