@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use concord_core::{Guards, Instant, MS, Now, Position, RequestNumber, Seq, SessionId, SwitchId, hash};
+use concord_core::{
+    Guards, Instant, MS, Now, Position, RequestNumber, Seq, SessionId, SwitchId, hash,
+};
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
 use concord_protocols::{Phase, Replica, ReplicaConfig};
@@ -40,6 +42,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         controller: CONTROLLER,
         lease_ns: LEASE_MS * MS,
         replies_via_switch: true,
+        copy_bytes: 4_096,
         replicate_replies: false,
         guards: Guards::ALL,
     };
@@ -96,10 +99,12 @@ impl Bench {
         let config = Config {
             epoch,
             switch_id: 1,
+            switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
             accelerated: true,
             members: members.iter().map(member).collect(),
+            joining: Vec::new(),
         };
         let mut bytes = Vec::new();
         Control::Configure(config).emit(&mut bytes);
