@@ -217,7 +217,10 @@ impl Bench<'_> {
                 for side in &mut sides {
                     self.measure(side, replicas, bucket, mix, repeat)?;
                 }
-                if let (READS, Some(mut one)) = (mix, self.one.take_if(|_| replicas > 1)) {
+                if mix == READS
+                    && replicas > 1
+                    && let Some(mut one) = self.one.take()
+                {
                     self.measure(&mut one, replicas, bucket, mix, repeat)?;
                     self.one = Some(one);
                 }
