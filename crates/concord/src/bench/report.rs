@@ -61,6 +61,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Results {
     dir: PathBuf,
+    is_quiet: bool,
 }
 
 impl Results {
@@ -79,7 +80,19 @@ impl Results {
     pub fn below(out: &Path, name: &str) -> Result<Results, Error> {
         let dir = out.join(name);
         std::fs::create_dir_all(&dir).cannot(format!("make the directory {}", dir.display()))?;
-        Ok(Results { dir })
+        Ok(Results { dir, is_quiet: false })
+    }
+
+    /// Without a line for every file.
+    #[must_use]
+    pub fn quiet(self) -> Results {
+        Results { is_quiet: true, ..self }
+    }
+
+    fn say(&self, path: &Path) {
+        if !self.is_quiet {
+            println!("wrote {}", path.display());
+        }
     }
 
     /// Writes `name`.csv.
@@ -94,7 +107,7 @@ impl Results {
         }
         let path = self.dir.join(format!("{name}.csv"));
         std::fs::write(&path, text).cannot(format!("write {}", path.display()))?;
-        println!("wrote {}", path.display());
+        self.say(&path);
         Ok(())
     }
 
@@ -105,7 +118,7 @@ impl Results {
     pub fn plot(&self, name: &str, plot: &Plot) -> Result<(), Error> {
         let path = self.dir.join(format!("{name}.svg"));
         plot.draw(&path).map_err(|e| Error::new(format!("cannot draw {}: {e}", path.display())))?;
-        println!("wrote {}", path.display());
+        self.say(&path);
         Ok(())
     }
 }
@@ -123,7 +136,8 @@ pub fn load_average() -> String {
     text.split(' ').next().unwrap_or("unknown").to_string()
 }
 
-fn provenance() -> String {
+/// Where results come from: commit, date, command, machine, load.
+pub fn provenance() -> String {
     let commit = first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"]);
     let line: Vec<String> = std::env::args().collect();
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

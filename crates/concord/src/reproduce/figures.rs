@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use concord_core::{MS, SEC};
 use concord_sim::Service;
-use concord_sim::load::{Keys, Load, Measured};
+use concord_sim::load::{Apart, Keys, Load, Measured};
 use concord_wire::control::Protocol;
 
 use crate::bench::Scale;
@@ -82,6 +82,23 @@ impl Figure {
         }
     }
 
+    /// How it is called beside others: ablations have no number.
+    pub fn label(&self) -> String {
+        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
+        format!("{} {}", if is_ours { "Ablation" } else { "Figure" }, self.name)
+    }
+
+    /// Runs of each point: a timeline is one run.
+    pub fn repeats(&self, repeats: u64) -> u64 {
+        if self.timeline_s.is_some() { 1 } else { repeats }
+    }
+
+    /// Runs in all.
+    pub fn runs(&self, repeats: u64) -> u64 {
+        let points: usize = self.series.iter().map(|s| s.points.len()).sum();
+        points as u64 * self.repeats(repeats)
+    }
+
     fn named(mut self, names: &[&str]) -> Figure {
         self.x_names = names.iter().map(ToString::to_string).collect();
         self.scale = Scale::Places;
@@ -125,7 +142,7 @@ fn reads_beside(writes_per_second: u64) -> Load {
     Load { writes_per_second, ..saturated(3, 0) }
 }
 
-/// All of them, in the paper's order.
+/// All of them, in the paper's order, and ablations.
 pub fn all() -> Vec<Figure> {
     let mut all =
         vec![latency("5a", "latency of reads", 0), latency("5b", "latency of writes", 1_000)];
@@ -135,6 +152,7 @@ pub fn all() -> Vec<Figure> {
     all.extend([racks(), rack_latency()]);
     all.extend([table_size(), in_flight(), storage_latency(), switch_overhead()]);
     all.extend([generality(), switch_failure()]);
+    all.extend([late_completions(), lost_completions(), completions_apart()]);
     all
 }
 
@@ -285,6 +303,11 @@ fn rack_latency() -> Figure {
 /// Slots in each of the three stages.
 const SLOTS: [u32; 9] = [4, 16, 32, 64, 128, 256, 512, 1_024, 65_536];
 
+/// Where figure 13(a) has so many slots in each stage.
+pub fn slots_at(slots: u32) -> f64 {
+    SLOTS.iter().position(|s| *s == slots).map_or(f64::NAN, |at| at as f64 + 1.0)
+}
+
 fn table_size() -> Figure {
     let names: Vec<String> = SLOTS.iter().map(|slots| (3 * slots).to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -403,4 +426,61 @@ fn switch_failure() -> Figure {
     let figure =
         Figure { y: "thousand operations a second", y_unit: 1e3, timeline_s: Some(0.5), ..figure };
     figure.both(&[()], |()| 0.0, load)
+}
+
+/// Completions that come late keep objects dirty, and the last-committed point behind.
+fn late_completions() -> Figure {
+    let delays_us = [0, 100, 200, 500, 1_000, 2_000, 5_000];
+    let load = |us: u64, keys: &Keys| Load {
+        keys: keys.clone(),
+        completions_apart: Some(Apart { delay_ns: us * 1_000, lost_ppm: 0 }),
+        ..saturated(3, 50)
+    };
+    let x = |us: u64| us as f64;
+    Figure::new("late", "completions held back, 5% writes", "us")
+        .line("uniform", &delays_us, x, |us| load(us, &Keys::Uniform(1_000_000)))
+        .line("zipf 0.9", &delays_us, x, |us| load(us, &ZIPF))
+}
+
+/// Completions that never come leave stray entries (§6.2), which reads, inserts and the sweep
+/// remove. Few enough objects that reads meet them within the run.
+fn lost_completions() -> Figure {
+    let percents = [0, 1, 5, 10, 20, 50];
+    let load = |percent: u64, is_swept: bool| {
+        let load = saturated(3, 50);
+        Load {
+            slots: 1_024,
+            keys: Keys::Uniform(100_000),
+            completions_apart: Some(Apart { delay_ns: 0, lost_ppm: percent * 10_000 }),
+            sweep_interval_ns: if is_swept { load.sweep_interval_ns } else { SEC },
+            measure_ns: 100 * MS,
+            ..load
+        }
+    };
+    let x = |percent: u64| percent as f64;
+    let figure = Figure::new("lost", "stray entries, 5% writes", "percent of completions lost");
+    let occupied: Value = |m| f64::from(m.occupied);
+    let y = "slots of 3,072 in use at the end";
+    let figure = Figure { y, y_value: occupied, y_unit: 1.0, ..figure };
+    figure.line("swept", &percents, x, |percent| load(percent, true)).line(
+        "removed by reads and inserts only",
+        &percents,
+        x,
+        |percent| load(percent, false),
+    )
+}
+
+/// A completion in the reply costs nobody a packet; one of its own costs the tail (ours: as much as
+/// an acknowledgement).
+fn completions_apart() -> Figure {
+    let percents = [0, 5, 10, 20, 50, 100];
+    let load = |percent: u64, is_apart: bool| {
+        let load = saturated(3, percent * 10);
+        let service = Service { ack_ns: ACK_NS, ..load.service };
+        Load { service, completions_apart: is_apart.then_some(Apart::default()), ..load }
+    };
+    let x = |percent: u64| percent as f64;
+    Figure::new("apart", "completions in replies, and apart", "percent of writes")
+        .line("in the reply", &percents, x, |percent| load(percent, false))
+        .line("apart", &percents, x, |percent| load(percent, true))
 }

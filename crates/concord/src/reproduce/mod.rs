@@ -1,22 +1,28 @@
 //! `concord reproduce`: a paper's figures, from the simulator with the shipped machines.
 //!
-//! Read [`figures`] for what is run, [`claims`] for what the paper says about it. Raw data goes to
-//! CSV files, one plot to each figure, and a table of the paper's statements beside ours to
-//! `table.md`.
+//! Read [`figures`] for what is run, [`claims`] for what the paper says about it, [`messages`] for
+//! the packets of an operation. Raw data goes to CSV files, means with their confidence intervals to
+//! `summary.csv`, one plot to each figure, and the paper's statements beside ours to `table.md`.
 
 mod claims;
 mod figures;
+mod messages;
 mod runner;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
+use concord_core::MS;
 use concord_runtime::{Context, Error};
+use concord_sim::load::Load;
 
 use crate::bench::{Plot, Results, Table};
 use figures::Figure;
-use runner::Seen;
+use runner::{Runner, Seen};
+
+/// What `--figures` calls the packets of an operation.
+const MESSAGES: &str = "messages";
 
 /// `concord reproduce`.
 #[derive(Args, Clone, Debug)]
@@ -38,9 +44,10 @@ enum Paper {
 Examples:
   concord reproduce harmonia                       all figures, about ten minutes on two cores
   concord reproduce harmonia --figures 5a,9a,13a
+  concord reproduce harmonia --figures late,lost,apart,messages
   concord reproduce harmonia --repeats 10          narrower confidence intervals")]
 pub struct HarmoniaArgs {
-    /// Only these, by their numbers in the paper
+    /// Only these, by their numbers in the paper; ours are late, lost, apart (ablations), messages
     #[arg(long, value_delimiter = ',', value_name = "FIGURE")]
     figures: Vec<String>,
     /// Runs of each point, each of another seed
@@ -61,28 +68,75 @@ pub struct HarmoniaArgs {
 pub fn run(args: &ReproduceArgs) -> Result<(), Error> {
     let Paper::Harmonia(args) = &args.paper;
     let figures = chosen(&args.figures)?;
+    let counts_messages =
+        args.figures.is_empty() || args.figures.iter().any(|name| name == MESSAGES);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or_else(cores).max(1);
-    let results = Results::below(&args.out, "harmonia")?;
+    let runs: u64 = figures.iter().map(|figure| figure.runs(args.repeats)).sum();
+    let more = if counts_messages { messages::runs() } else { 0 };
+    let runner = Runner::new(args.threads.unwrap_or_else(cores), runs + more);
+    let results = Results::below(&args.out, "harmonia")?.quiet();
     let began = Instant::now();
     let mut all: Vec<(Figure, Seen)> = Vec::new();
     for figure in figures {
-        let seen = runner::run(&figure, args.repeats, threads)?;
+        let seen = runner::run(&figure, args.repeats, &runner)?;
         write(&results, &figure, &seen)?;
-        println!("figure {}: {:.0} s in all", figure.name, began.elapsed().as_secs_f64());
+        runner.say(&format!("{}: {:.0} s in all", figure.name, began.elapsed().as_secs_f64()));
         all.push((figure, seen));
     }
-    let table = claims::table(&all);
-    let path = args.out.join("harmonia/table.md");
-    std::fs::write(&path, &table).cannot(format!("write {}", path.display()))?;
-    println!("\n{table}\nwrote {}", path.display());
+    let mut text = claims::table(&all);
+    if counts_messages {
+        let (raw, table) = messages::run(&runner)?;
+        results.csv("messages", &raw)?;
+        text += &format!("\nPackets got and sent for an operation:\n\n{table}");
+    }
+    runner.finish();
+    results.csv("summary", &summary(&all))?;
+    let how = format!(
+        "\n{} runs of each point, seeds 1 to {}, the first {} ms cut, {} ms measured; ± is half of \
+         the 95% confidence interval.\n",
+        args.repeats,
+        args.repeats,
+        Load::default().warm_up_ns / MS,
+        Load::default().measure_ns / MS,
+    );
+    tell(&args.out.join("harmonia/table.md"), &(text + &how))?;
+    println!("{:.0} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+fn tell(path: &Path, text: &str) -> Result<(), Error> {
+    let from = crate::bench::provenance().replace("# ", "");
+    std::fs::write(path, format!("<!--\n{from}-->\n{text}"))
+        .cannot(format!("write {}", path.display()))?;
+    println!("\n{text}\nwrote {} and the figures beside it", path.display());
+    Ok(())
+}
+
+/// What is drawn at each point, with the half width of its 95% confidence interval.
+fn summary(all: &[(Figure, Seen)]) -> Table {
+    let mut table = Table::new(&["figure", "series", "x", "y_is", "mean", "half_width_95", "runs"]);
+    for (figure, seen) in all.iter().filter(|(figure, _)| figure.timeline_s.is_none()) {
+        for point in &seen.points {
+            let Some(mean) = seen.at(point.series, point.x, figure.y_value) else { continue };
+            table.row(vec![
+                figure.name.to_string(),
+                figure.series[point.series].name.replace(',', ";"),
+                point.x.to_string(),
+                figure.y.replace(',', ";"),
+                format!("{:.4}", mean.mean / figure.y_unit),
+                format!("{:.4}", mean.half / figure.y_unit),
+                point.runs.len().to_string(),
+            ]);
+        }
+    }
+    table
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Figure>, Error> {
     let all = figures::all();
-    if let Some(name) = names.iter().find(|name| all.iter().all(|f| f.name != **name)) {
-        let known: Vec<&str> = all.iter().map(|f| f.name).collect();
+    let known = || all.iter().map(|f| f.name).chain([MESSAGES]);
+    if let Some(name) = names.iter().find(|name| known().all(|known| known != **name)) {
+        let known: Vec<&str> = known().collect();
         return Err(Error::new(format!("no figure {name:?}: {}", known.join(", "))));
     }
     Ok(all.into_iter().filter(|f| names.is_empty() || names.iter().any(|n| n == f.name)).collect())
@@ -104,6 +158,10 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
         "slow_reads",
         "refused_newer",
         "table_full",
+        "strays_read",
+        "strays_replaced",
+        "strays_swept",
+        "slots_in_use",
     ]);
     for point in &seen.points {
         for (seed, m) in &point.runs {
@@ -122,14 +180,18 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
                 m.replicas.reads_slow.to_string(),
                 m.replicas.refused_newer.to_string(),
                 m.switch.dropped_table_full.to_string(),
+                m.switch.strays_read.to_string(),
+                m.switch.strays_replaced.to_string(),
+                m.switch.strays_swept.to_string(),
+                m.occupied.to_string(),
             ]);
         }
     }
-    let name = format!("figure-{}", figure.name);
+    let name = figure.label().replace(' ', "-").to_lowercase();
     results.csv(&name, &raw)?;
     let series = figure.series.iter().enumerate();
     let plot = Plot {
-        title: format!("Figure {}: {}", figure.name, figure.title),
+        title: format!("{}: {}", figure.label(), figure.title),
         x: figure.x,
         y: figure.y,
         x_names: figure.x_names.clone(),

@@ -1,10 +1,11 @@
-//! Runs the points of a figure on all cores.
+//! Runs the points of figures on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use concord_runtime::Error;
 use concord_sim::load::{Load, Measured, measure};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::figures::Figure;
 
@@ -94,43 +95,87 @@ impl Seen {
     }
 }
 
-/// Runs all points, `repeats` times each.
+/// Runs all points, `repeats` times each; a timeline once.
 ///
 /// # Errors
 /// A rack that did not run: a bug.
-pub fn run(figure: &Figure, repeats: u64, threads: usize) -> Result<Seen, Error> {
+pub fn run(figure: &Figure, repeats: u64, runner: &Runner) -> Result<Seen, Error> {
     let mut points: Vec<Point> = Vec::new();
-    let mut jobs: Vec<(usize, u64, &Load)> = Vec::new();
+    let mut places: Vec<usize> = Vec::new();
+    let mut loads: Vec<Load> = Vec::new();
     for (series, line) in figure.series.iter().enumerate() {
         for (x, load) in &line.points {
-            let repeats = if figure.timeline_s.is_some() { 1 } else { repeats };
-            jobs.extend((1..=repeats).map(|seed| (points.len(), seed, load)));
+            for seed in 1..=figure.repeats(repeats) {
+                places.push(points.len());
+                loads.push(Load { seed, ..load.clone() });
+            }
             points.push(Point { series, x: *x, runs: Vec::new() });
         }
     }
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((point, seed, load)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let measured = measure(&Load { seed: *seed, ..(*load).clone() });
-                    if let Ok(mut done) = done.lock() {
-                        done.push((*point, *seed, measured));
-                    }
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().map_err(|_| Error::new("a run of the simulator panicked"))?;
-    done.sort_by_key(|(point, seed, _)| (*point, *seed));
-    for (point, seed, measured) in done {
-        let measured =
-            measured.map_err(|why| Error::new(format!("figure {}: {why}", figure.name)))?;
-        points[point].runs.push((seed, measured));
+    let all = runner.all(figure.name, &loads)?;
+    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
+        points[place].runs.push((load.seed, measured));
     }
     Ok(Seen { points })
+}
+
+/// Runs loads on several threads and shows how far it is.
+#[derive(Debug)]
+pub struct Runner {
+    threads: usize,
+    bar: ProgressBar,
+}
+
+impl Runner {
+    /// On so many threads; `runs` are to come in all.
+    pub fn new(threads: usize, runs: u64) -> Runner {
+        let bar = ProgressBar::new(runs);
+        let template = "{bar:30} {pos}/{len} runs, {elapsed}, about {eta} to go, {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Runner { threads: threads.max(1), bar }
+    }
+
+    /// A line above the bar.
+    pub fn say(&self, line: &str) {
+        self.bar.suspend(|| println!("{line}"));
+    }
+
+    /// No more runs come.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// What was measured of each load, in their order.
+    ///
+    /// # Errors
+    /// A rack that did not run: a bug.
+    pub fn all(&self, what: &str, loads: &[Load]) -> Result<Vec<Measured>, Error> {
+        self.bar.set_message(what.to_string());
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(|| {
+                    loop {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(load) = loads.get(at) else { return };
+                        let measured = measure(load);
+                        self.bar.inc(1);
+                        if let Ok(mut done) = done.lock() {
+                            done.push((at, measured));
+                        }
+                    }
+                });
+            }
+        });
+        let panicked = |_| Error::new("a run of the simulator panicked");
+        let mut done = done.into_inner().map_err(panicked)?;
+        done.sort_by_key(|(at, _)| *at);
+        let named = |why: String| Error::new(format!("{what}: {why}"));
+        done.into_iter().map(|(_, measured)| measured.map_err(named)).collect()
+    }
 }
 
 #[cfg(test)]

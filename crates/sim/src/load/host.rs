@@ -15,7 +15,7 @@ use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::{Kind, Op, Repr, craq, link};
 
 use super::clients::{Answer, Process};
-use super::{BATCH_PACKETS, Latency, Load, Measured, Packets};
+use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
 use crate::rack::Machine;
 use crate::store::Store;
@@ -174,6 +174,7 @@ impl<'a> Rack<'a> {
         let config = AgentConfig {
             layout: Layout { table_stages: load.table_stages, slots: load.slots, counter_bits: 32 },
             // What is stuck shall stay so: a no-op's completion would sweep it.
+            sweep_interval_ns: load.sweep_interval_ns,
             noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
             ..AgentConfig::new(incarnation, addr(SWITCH), addr(CONTROLLER))
         };
@@ -365,6 +366,7 @@ impl<'a> Rack<'a> {
             process.fill(now, &mut self.out);
         }
         self.note_answers();
+        let delay_ns = delay_ns + self.part_completions(node, delay_ns);
         let host = &mut self.hosts[node];
         host.packets.sent += self.out.packets.len() as u64;
         let leaves_ns = self.world.now_ns + delay_ns;
@@ -381,6 +383,25 @@ impl<'a> Rack<'a> {
             let at_ns = self.world.clocks[node].when(deadline.at);
             self.wake_at(node, at_ns.max(self.world.now_ns + US));
         }
+    }
+
+    /// Sends the completions of a replica's replies apart, if they shall be, behind the replies. How
+    /// long that keeps the replica busy.
+    fn part_completions(&mut self, node: usize, delay_ns: u64) -> u64 {
+        let Some(apart) = self.load.completions_apart else { return 0 };
+        if !(REPLICAS..REPLICAS + self.load.replicas).contains(&node) {
+            return 0;
+        }
+        let at_ns = self.world.now_ns + delay_ns + self.load.latency_ns + apart.delay_ns;
+        let mut parted = 0;
+        for (_, packet) in &mut self.out.packets {
+            if let Some(bytes) = completions::part(apart, &mut self.rng, packet) {
+                parted += 1;
+                self.world.push(at_ns, Event::Deliver { from: node, to: SWITCH, bytes });
+            }
+        }
+        self.hosts[node].packets.sent += parted;
+        parted * self.load.service.ack_ns
     }
 
     fn wake_at(&mut self, node: usize, at_ns: u64) {
@@ -409,10 +430,14 @@ impl<'a> Rack<'a> {
         let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
         let mut replicas = ReplicaCounters::default();
         let mut switch = SwitchCounters::default();
+        let mut occupied = 0;
         for host in &self.hosts {
             match &host.role {
                 Role::Replica(r) => replicas.add(r.counters()),
-                Role::Switch(s) => switch.add(s.program().counters()),
+                Role::Switch(s) => {
+                    switch.add(s.program().counters());
+                    occupied = s.program().occupied();
+                }
                 Role::Controller(_) | Role::Client(_) | Role::Dead => {}
             }
         }
@@ -420,11 +445,13 @@ impl<'a> Rack<'a> {
         Measured {
             reads_per_second: self.reads_ns.len() as f64 / seconds,
             writes_per_second: self.writes_ns.len() as f64 / seconds,
+            answered: (self.reads_ns.len() + self.writes_ns.len()) as u64,
             read: latency(&mut self.reads_ns),
             write: latency(&mut self.writes_ns),
             buckets: self.buckets,
             replicas,
             switch,
+            occupied,
             packets: shown.iter().map(|host| host.packets).collect(),
             events: self.world.events,
         }

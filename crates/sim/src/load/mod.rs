@@ -8,6 +8,7 @@
 //! time at all.
 
 mod clients;
+mod completions;
 mod host;
 
 use std::sync::Arc;
@@ -60,6 +61,16 @@ impl Keys {
     }
 }
 
+/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1: "piggybacked").
+/// Each costs who sends it as much time as an acknowledgement costs its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Apart {
+    /// How long they are held back.
+    pub delay_ns: Duration,
+    /// How many of a million get lost.
+    pub lost_ppm: u64,
+}
+
 /// A rack and what is asked of it.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -95,6 +106,10 @@ pub struct Load {
     pub writes_per_second: u64,
     /// Shortest time before a client asks again, in ns.
     pub retry_min_ns: Duration,
+    /// If completions do not come in the replies of writes.
+    pub completions_apart: Option<Apart>,
+    /// Time from one chunk of the switch's sweep to the next, in ns.
+    pub sweep_interval_ns: Duration,
     /// Objects that are made dirty before the measurement by writes that never end.
     pub stuck_writes: u64,
     /// Time before the measurement, after all is open.
@@ -139,6 +154,8 @@ impl Default for Load {
             writes_permille: 50,
             writes_per_second: 0,
             retry_min_ns: 20 * MS,
+            completions_apart: None,
+            sweep_interval_ns: 5 * MS,
             stuck_writes: 0,
             warm_up_ns: 10 * MS,
             measure_ns: 30 * MS,
@@ -175,6 +192,8 @@ pub struct Measured {
     pub reads_per_second: f64,
     /// Writes answered a second.
     pub writes_per_second: f64,
+    /// Operations answered.
+    pub answered: u64,
     /// Of reads.
     pub read: Latency,
     /// Of writes.
@@ -185,6 +204,8 @@ pub struct Measured {
     pub replicas: ReplicaCounters,
     /// What the switch counted, from its start on.
     pub switch: SwitchCounters,
+    /// Slots of the dirty set in use at the end.
+    pub occupied: u32,
     /// Of the switch, then of each replica in the chain's order.
     pub packets: Vec<Packets>,
     /// Events of the simulation.
@@ -275,6 +296,30 @@ mod tests {
         let slow = seen.replicas.reads_slow as f64;
         let share = slow / (slow + seen.replicas.reads_fast as f64);
         assert!((share - 0.18).abs() < 0.03, "{share}");
+    }
+
+    #[test]
+    fn late_completions_keep_objects_dirty_and_lost_ones_leave_strays() {
+        let load = |apart, sweep_interval_ns| {
+            quick(Load {
+                outstanding: 192,
+                keys: Keys::Uniform(20_000),
+                slots: 1_024,
+                completions_apart: Some(apart),
+                sweep_interval_ns,
+                ..Load::default()
+            })
+        };
+        let in_time = load(Apart::default(), 5 * MS);
+        let late = load(Apart { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
+        // 120,000 writes a second for 2 ms are 240 more objects of 20,000.
+        assert!(late.occupied > in_time.occupied + 100, "{} {}", late.occupied, in_time.occupied);
+        assert!(late.replicas.reads_slow > 2 * in_time.replicas.reads_slow);
+        let lost = load(Apart { delay_ns: 0, lost_ppm: 200_000 }, SEC);
+        assert_eq!(lost.switch.strays_swept, 0);
+        assert!(lost.switch.strays_read > 50, "{:?}", lost.switch);
+        assert!(lost.occupied > 2 * in_time.occupied, "{}", lost.occupied);
+        assert!((lost.total() / in_time.total() - 1.0).abs() < 0.02, "{}", lost.total());
     }
 
     #[test]
