@@ -7,7 +7,7 @@ ARGS ?=
 # How long `make swarm` goes on.
 MINUTES ?= 10
 
-.PHONY: help up build test lint unit guards swarm torture bench test-packages clean
+.PHONY: help up build test lint unit guards swarm torture bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -44,6 +44,9 @@ torture: ## the long histories over real processes; reports go to results/tortur
 
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results
+
+reproduce: build ## the paper's figures, from the simulator: results/harmonia/
+	$(CONCORD) reproduce harmonia
 
 test-packages:
 	@scripts/install-test-packages
