@@ -146,7 +146,7 @@ pub enum Phase {
 }
 
 /// A replica of a primary-backup or chain group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica<E> {
     pub(crate) setup: ReplicaConfig,
     pub(crate) engine: E,

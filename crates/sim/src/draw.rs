@@ -122,26 +122,28 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
         if rng.chance(1, 2) {
-            plan.faults.extend(draw_second(plan, rng, Timed { at_ns, fault }));
+            plan.faults.extend(draw_worse(plan, rng, Timed { at_ns, fault }));
         }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// A fault that makes another one worse.
-fn draw_second(plan: &Plan, rng: &mut Rng, first: Timed) -> Option<Timed> {
+/// Faults that make another one worse.
+fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     let Timed { at_ns, fault } = first;
+    let mut worse = Vec::new();
+    let mut add = |at_ns, fault| worse.push(Timed { at_ns, fault });
     match fault {
         // The switch goes on to send reads to it when others have gone on without it (T2).
         Fault::Pause { node: Node::Replica(_), for_ns } => {
             let (from, to) = (Node::Controller, Node::Switch);
-            Some(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } })
+            add(at_ns, Fault::Cut { from, to, for_ns });
         }
         // It sleeps, others go on without it, and it wakes up before it hears of it (T1, T2).
         Fault::Isolate { replica, for_ns, .. } => {
             let node = Node::Replica(replica);
             let asleep_ns = rng.between(for_ns / 2, for_ns);
-            Some(Timed { at_ns, fault: Fault::Pause { node, for_ns: asleep_ns } })
+            add(at_ns, Fault::Pause { node, for_ns: asleep_ns });
         }
         // The new epoch opens while records of the old one are under way (Harmonia §6.3, T4).
         Fault::RestartSwitch
@@ -155,12 +157,19 @@ fn draw_second(plan: &Plan, rng: &mut Rng, first: Timed) -> Option<Timed> {
             };
             let any = rng.below(plan.replicas_ever() as u64) as usize;
             let replica = own.filter(|_| rng.chance(1, 2)).unwrap_or(any);
-            let for_ns = rng.between(10, SHORT_NS / MS) * MS;
-            let at_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
-            Some(Timed { at_ns, fault: Fault::LoseRecords { replica, for_ns } })
+            let for_ns = rng.between(20, 300) * MS;
+            let began_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
+            add(began_ns, Fault::LoseRecords { replica, for_ns });
+            if rng.chance(1, 2) {
+                // Nobody asks again for what is under way, so that no new switch hears of it.
+                let client = rng.below(plan.clients as u64) as usize;
+                let dies_ns = began_ns + rng.below(for_ns / 2);
+                add(dies_ns, Fault::RestartClient { client });
+            }
         }
-        _ => None,
+        _ => {}
     }
+    worse
 }
 
 fn is_enough(sure: &[usize]) -> bool {
