@@ -45,11 +45,23 @@ fn run(name: &str, setup: Setup) -> Explored {
 #[ignore]
 fn probe() {
     let n = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(0) as u8;
-    let budget = Budget { losses: n("L"), duplicates: n("D"), crashes: n("C"), restarts: n("T"), isolations: n("I"), replacements: n("R"), rivals: n("V"), waits: n("W") };
+    let budget = Budget {
+        losses: n("L"),
+        duplicates: n("D"),
+        crashes: n("C"),
+        restarts: n("T"),
+        isolations: n("I"),
+        replacements: n("R"),
+        rivals: n("V"),
+        waits: n("W"),
+    };
     let scripts = if std::env::var_os("SHORT").is_some() { short() } else { full() };
     let states_max = std::env::var("MAX").ok().and_then(|s| s.parse().ok()).unwrap_or(500_000);
     for protocol in [Chain, PrimaryBackup] {
-        run(&format!("{budget:?}"), Setup { budget, states_max, ..Setup::new(protocol, scripts.clone()) });
+        run(
+            &format!("{budget:?}"),
+            Setup { budget, states_max, ..Setup::new(protocol, scripts.clone()) },
+        );
     }
 }
 
@@ -130,7 +142,8 @@ mod guards {
     #[test]
     fn dirty_set_and_drop_on_full() {
         let base = Guards::without(Guard::LastCommitted);
-        let ordered = |guards, scripts| Setup { ordered: true, guards, ..Setup::new(Chain, scripts) };
+        let ordered =
+            |guards, scripts| Setup { ordered: true, guards, ..Setup::new(Chain, scripts) };
         let two = vec![vec![Set("a", "1")], vec![Set("k", "1")], vec![Get("k"), Get("k")]];
         let mut small = ordered(base, two);
         small.layout.slots = 1;

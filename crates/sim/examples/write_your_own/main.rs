@@ -160,7 +160,10 @@ fn run(seed: u64, drops_late: bool) -> Result<u64, String> {
 fn main() {
     let mut hits = 0;
     for array in Cache::new().report() {
-        println!("stage {}: {}, {} x {} bits", array.stage, array.name, array.cells, array.cell_bits);
+        println!(
+            "stage {}: {}, {} x {} bits",
+            array.stage, array.name, array.cells, array.cell_bits
+        );
     }
     for seed in 0..500 {
         match run(seed, true) {
@@ -168,7 +171,9 @@ fn main() {
             Err(why) => return println!("seed {seed}: {why}"),
         }
     }
-    println!("500 seeds of {OPERATIONS} operations are linearizable; the switch answered {hits} reads");
+    println!(
+        "500 seeds of {OPERATIONS} operations are linearizable; the switch answered {hits} reads"
+    );
     match (0..5_000).find_map(|seed| run(seed, false).err().map(|why| (seed, why))) {
         Some((seed, why)) => println!("without dropping late numbers, seed {seed}: {why}"),
         None => println!("nobody misses the dropping of late numbers"),

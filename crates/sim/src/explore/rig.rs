@@ -264,7 +264,8 @@ impl Rig {
         let next = self.keep(machine);
         let packets = std::mem::take(&mut self.out.packets);
         let nodes = self.nodes();
-        let flights = packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let flights =
+            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
         let sent = flights.filter(|f| f.to < nodes).map(|f| self.keep_packet(f)).collect();
         let step = Rc::new(Step { next, sent, replies });
         self.steps.insert((node, id, input, at), Rc::clone(&step));
@@ -299,13 +300,19 @@ impl Rig {
     }
 
     /// Submits a write of an object of its own, by which the client is registered.
-    pub(super) fn warm_up(&mut self, node: usize, id: MachineId, at: u16) -> (MachineId, Vec<PacketId>) {
+    pub(super) fn warm_up(
+        &mut self,
+        node: usize,
+        id: MachineId,
+        at: u16,
+    ) -> (MachineId, Vec<PacketId>) {
         let mut machine = self.machines[id as usize].clone();
         if let Machine::Client(client) = &mut machine {
             submit(client, now(at), &Call::Set("warm", "0"), &mut self.out);
         }
         let packets = std::mem::take(&mut self.out.packets);
-        let flights = packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let flights =
+            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
         let sent = flights.map(|f| self.keep_packet(f)).collect();
         (self.keep(machine), sent)
     }

@@ -353,15 +353,9 @@ impl State {
         }
     }
 
-    fn passage(
-        &self,
-        rig: &Rig,
-        from: usize,
-        to: usize,
-        bytes: &[u8],
-        travel: Travel,
-    ) -> Passage {
-        let message = if kind(bytes) == Ok(Kind::Control) { Control::parse(bytes).ok() } else { None };
+    fn passage(&self, rig: &Rig, from: usize, to: usize, bytes: &[u8], travel: Travel) -> Passage {
+        let message =
+            if kind(bytes) == Ok(Kind::Control) { Control::parse(bytes).ok() } else { None };
         let is_peer = |node: usize| rig.is_replica(node) || node == CONTROLLER;
         if let Some((replica, is_old)) = self.cut {
             let own = REPLICAS + usize::from(replica);
@@ -429,7 +423,9 @@ impl State {
         let mut key = Vec::new();
         for call in self.calls.iter().flatten() {
             let reply = call.reply.unwrap_or(u32::MAX);
-            key.extend([u32::from(call.begun), call.after, reply].iter().flat_map(|n| n.to_be_bytes()));
+            key.extend(
+                [u32::from(call.begun), call.after, reply].iter().flat_map(|n| n.to_be_bytes()),
+            );
         }
         let key = fingerprint_of(&key);
         if let Some(known) = rig.orders.get(&key) {

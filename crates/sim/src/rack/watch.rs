@@ -4,11 +4,10 @@
 //!   it joins and copies anew, and committed <= executed <= end of the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
 //! - A replica's log never reaches beyond what the one before it has executed (T15).
-//! - What a replica is the first to call committed was executed by every living member, and whoever
-//!   calls itself whole has executed all that was committed in earlier epochs.
+//! - What a replica calls committed was executed by every living member, unless it was committed in an
+//!   earlier epoch; and whoever calls itself whole has executed all that was.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
-//!   whole log may be told to copy anew.)
+//! - Nobody leaves whose engine was not lost.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
@@ -111,8 +110,7 @@ impl Rack<'_> {
         };
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
-        let was_whole = same_life && before.is_whole;
-        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
+        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
@@ -181,10 +179,12 @@ impl Rack<'_> {
         })
     }
 
-    /// What is committed was executed by every member that is alive. Looked at when the first calls
-    /// it so: who became a member since may lack it as long as it is not whole.
+    /// What is committed was executed by every member that is alive. A member that was let in since
+    /// gets what was committed before from the agreed log, and answers nothing until then.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        if !now.is_open || now.committed <= before.max(self.watch.committed.1) {
+        let (epoch, position) = self.watch.committed;
+        let is_old = epoch < now.epoch && now.committed <= position;
+        if !now.is_open || now.committed <= before || is_old {
             return None;
         }
         let config = replica.config()?;
