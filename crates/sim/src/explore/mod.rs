@@ -12,8 +12,9 @@
 //!
 //! What is left out, so that the states can be counted: heartbeats, leases and the ends of the members'
 //! logs arrive at once (a member takes no records while an epoch opens, so that its end is the same
-//! whenever it is told), all else arrives in any order; time stands still but for so many waits, in which everything
-//! that was due is sent again; a packet is under way once, however often it is sent before it arrives.
+//! whenever it is told), all else arrives in any order; time stands still but for so many waits, in
+//! which everything that was due is sent again; a packet is under way once, however often it is sent
+//! before it arrives.
 
 mod canonical;
 mod registers;

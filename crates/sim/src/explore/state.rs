@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use concord_check::{Operation, Options, check};
+use concord_check::{Operation, Options, Reply, check};
 use concord_protocols::Phase;
 use concord_wire::control::{Control, Protocol};
 use concord_wire::link::OP_ACK;
@@ -452,12 +452,15 @@ impl State {
                 let called = level(&|after| after == call.after).unwrap_or(0);
                 let returned = level(&|after| after & bit != 0).unwrap_or(levels.len());
                 let args = rig.setup.scripts[client][number].args();
+                let reply = call.reply.map(|reply| rig.replies[reply as usize].clone());
+                // Of a write that may have been executed or not nothing is known.
+                let reply = reply.filter(|r| *r != Reply::Error("WriteUnknown".into()));
                 history.push(Operation {
                     client: client as u64,
                     call_ns: 10 * called as u64 + 10,
-                    return_ns: call.reply.map(|_| 10 * returned as u64 + 5),
+                    return_ns: reply.as_ref().map(|_| 10 * returned as u64 + 5),
                     cmd: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
-                    reply: call.reply.map(|reply| rig.replies[reply as usize].clone()),
+                    reply,
                     path: None,
                 });
             }
