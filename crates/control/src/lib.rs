@@ -202,7 +202,12 @@ impl Controller {
 
     /// The switch hears of an epoch only when it is open at every member: all of them refuse the
     /// fast reads of any other switch by then (Harmonia §6.3).
+    ///
+    /// Not in VR: its leader tells the switch itself, so that a view change waits for no controller.
     fn configure_switch(&mut self, sink: &mut impl Sink) {
+        if self.setup.protocol == Protocol::Vr {
+            return;
+        }
         let (Some(config), Some(switch)) = (&self.state.config, &self.switch) else { return };
         let open = |m: &Member| {
             let replica = self.replicas.get(&m.node);
@@ -259,6 +264,7 @@ impl Controller {
             epoch: self.state.config.as_ref().map_or(0, |c| c.epoch) + 1,
             switch_id: state.last_switch_id,
             switch: switch.addr,
+            switch_incarnation: switch.incarnation,
             protocol: self.setup.protocol,
             accelerated: self.setup.accelerated,
             members,
@@ -272,7 +278,9 @@ impl Controller {
         self.setup.replicas.iter().map(|node| self.replicas.get(node).map(|r| r.member)).collect()
     }
 
-    /// Who of the old members is still one, and the count of why others are not.
+    /// Who of the old members is still one, and the count of why others are not. In VR all are, for
+    /// ever: who is silent is outvoted, who restarted recovers, and the founders' incarnations are
+    /// the group's name.
     fn survivors(
         &self,
         now: Instant,
@@ -280,6 +288,9 @@ impl Controller {
         old: &[Member],
     ) -> (Vec<Member>, ControllerCounters) {
         let (mut left, mut count) = (Vec::new(), ControllerCounters::default());
+        if self.setup.protocol == Protocol::Vr {
+            return (old.to_vec(), count);
+        }
         for member in old {
             let known = self.replicas.get(&member.node);
             let heard_at = known.map_or(started_at, |r| r.heard_at);

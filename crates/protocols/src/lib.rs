@@ -19,9 +19,13 @@ mod epochs;
 pub mod lease;
 pub mod link;
 pub mod log;
+pub mod node;
 mod reads;
 pub mod replica;
 pub mod sessions;
+pub mod vr;
 mod writes;
 
+pub use node::Node;
 pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters, ReplicaStatus};
+pub use vr::{Vr, VrCounters};

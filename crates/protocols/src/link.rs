@@ -36,6 +36,8 @@ pub struct Sender {
     addr: Addr,
     me: NodeId,
     epoch: Epoch,
+    /// Which stream of the epoch, as the peer numbered it.
+    pub stream: u16,
     in_flight: VecDeque<Sent>,
     /// Number of the oldest packet in flight, or of the next one.
     oldest: u64,
@@ -66,6 +68,7 @@ impl Sender {
             addr,
             me,
             epoch,
+            stream: 0,
             in_flight: VecDeque::new(),
             oldest: 1,
             next: (Position(has.0 + 1), 0),
@@ -80,7 +83,8 @@ impl Sender {
         }
     }
 
-    /// Sends what the window allows of the records up to `upto`.
+    /// Sends what the window allows of the records up to `upto`, and says how many packets that
+    /// took.
     pub fn pump(
         &mut self,
         now: Instant,
@@ -89,10 +93,11 @@ impl Sender {
         committed: Position,
         scratch: &mut Vec<u8>,
         sink: &mut impl Sink,
-    ) {
+    ) -> usize {
+        let before = self.in_flight.len();
         while self.in_flight.len() < self.window && self.next.0 <= upto {
             let (position, offset) = self.next;
-            let Some(record) = log.record(position) else { return };
+            let Some(record) = log.record(position) else { break };
             let length = self.send_piece(
                 self.oldest + self.in_flight.len() as u64,
                 offset,
@@ -115,6 +120,7 @@ impl Sender {
                 (position, end)
             };
         }
+        self.in_flight.len() - before
     }
 
     fn send_piece(
@@ -131,6 +137,7 @@ impl Sender {
         let data = Data {
             epoch: self.epoch,
             from: self.me,
+            stream: self.stream,
             link_seq,
             committed,
             first: offset == 0,
@@ -317,6 +324,8 @@ pub struct BrokenStream;
 pub struct Receiver {
     /// Who sends.
     pub peer: NodeId,
+    /// Which stream of the epoch.
+    pub stream: u16,
     next: u64,
     held: BTreeMap<u64, (bool, bool, Vec<u8>)>,
     partial: Vec<u8>,
@@ -328,7 +337,14 @@ impl Receiver {
     /// A stream from `peer`.
     #[must_use]
     pub fn new(peer: NodeId) -> Receiver {
-        Receiver { peer, next: 1, held: BTreeMap::new(), partial: Vec::new(), ack_due: false }
+        Receiver {
+            peer,
+            stream: 0,
+            next: 1,
+            held: BTreeMap::new(),
+            partial: Vec::new(),
+            ack_due: false,
+        }
     }
 
     /// Takes a packet of the stream.
@@ -400,6 +416,7 @@ impl Receiver {
                 held |= 1 << bit;
             }
         }
-        Ack { epoch, from: me, next: self.next, held, applied, committed }
+        let (stream, next) = (self.stream, self.next);
+        Ack { epoch, from: me, stream, next, held, applied, committed }
     }
 }

@@ -314,7 +314,8 @@ impl<E: Engine> Replica<E> {
             }
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
-            | Control::WhoIsWho { .. } => {
+            | Control::WhoIsWho { .. }
+            | Control::Vr(_) => {
                 self.count.unexpected += 1;
             }
         }
@@ -623,6 +624,7 @@ impl<E: Engine> Replica<E> {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
+            (false, Protocol::Vr, ..) => "none",
             (false, Protocol::Chain, true, _) => "head",
             (false, Protocol::Chain, false, true) => "tail",
             (false, Protocol::Chain, false, false) => "middle",

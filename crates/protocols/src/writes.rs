@@ -25,21 +25,21 @@ const EXPIRIES_MAX: usize = 64;
 /// A write in its turn: what is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    pub position: Position,
-    flags: Flags,
-    seq: Seq,
-    session: SessionId,
-    request: RequestNumber,
-    obj_id: ObjectId,
-    attempt: u16,
-    low_delta: u16,
-    after_delta: u16,
-    client: Addr,
-    now_ms: u64,
-    refused: Status,
-    verdict: Verdict,
+    pub(crate) position: Position,
+    pub(crate) flags: Flags,
+    pub(crate) seq: Seq,
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestNumber,
+    pub(crate) obj_id: ObjectId,
+    pub(crate) attempt: u16,
+    pub(crate) low_delta: u16,
+    pub(crate) after_delta: u16,
+    pub(crate) client: Addr,
+    pub(crate) now_ms: u64,
+    pub(crate) refused: Status,
+    pub(crate) verdict: Verdict,
     /// This node ordered it: the record is written when the engine has answered.
-    deciding: bool,
+    pub(crate) deciding: bool,
 }
 
 /// An operation that waits for the engine, or behind one that does.
@@ -173,22 +173,7 @@ impl<E: Engine> Replica<E> {
         self.last_seq = self.last_seq.max(record.seq);
         self.last_now_ms = record.now_ms;
         self.submitted = self.log.end();
-        let mut turn = Turn {
-            position: record.position,
-            flags: record.flags,
-            seq: record.seq,
-            session: record.session,
-            request: record.request,
-            obj_id: record.obj_id,
-            attempt: record.attempt,
-            low_delta: record.low_delta,
-            after_delta: record.after_delta,
-            client: record.client,
-            now_ms: record.now_ms,
-            refused: record.refused,
-            verdict: Verdict::Nothing,
-            deciding: false,
-        };
+        let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);
         match turn.verdict {
             Verdict::Execute => self.execute(now, turn, record.command, sink),
@@ -453,6 +438,26 @@ impl<E: Engine> Replica<E> {
 }
 
 impl Turn {
+    /// The turn of a record that this node did not order, before the client table's verdict.
+    pub(crate) fn of(record: &Record<'_>) -> Turn {
+        Turn {
+            position: record.position,
+            flags: record.flags,
+            seq: record.seq,
+            session: record.session,
+            request: record.request,
+            obj_id: record.obj_id,
+            attempt: record.attempt,
+            low_delta: record.low_delta,
+            after_delta: record.after_delta,
+            client: record.client,
+            now_ms: record.now_ms,
+            refused: record.refused,
+            verdict: Verdict::Nothing,
+            deciding: false,
+        }
+    }
+
     fn record<'a>(&self, epoch: Epoch, command: &'a [u8], reply: &'a [u8]) -> Record<'a> {
         Record {
             position: self.position,

@@ -321,7 +321,8 @@ impl Agent {
                 | Control::Opened { .. }
                 | Control::LeaseRequest { .. }
                 | Control::LeaseGrant { .. }
-                | Control::WhoIsWho { .. },
+                | Control::WhoIsWho { .. }
+                | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
         }
@@ -341,7 +342,8 @@ impl Agent {
             self.counters.deposed += 1;
             return;
         }
-        let Some(tables) = Tables::of(config).filter(|t| self.accepts(t)) else {
+        let granted = config.switch_incarnation == self.incarnation.0;
+        let Some(tables) = Tables::of(config).filter(|t| self.accepts(t, granted)) else {
             self.counters.configures_refused += 1;
             return;
         };
@@ -362,13 +364,14 @@ impl Agent {
     }
 
     /// A switch id is granted once (trap T20): a known one means something only as long as the
-    /// registers that belong to it are there. And under one id the switch cannot begin to help:
+    /// registers that belong to it are there, and a new one is for the life that it was granted to,
+    /// not for the next one at the same address. And under one id the switch cannot begin to help:
     /// writes that it let through without a number may still be in flight.
-    fn accepts(&self, tables: &Tables) -> bool {
+    fn accepts(&self, tables: &Tables, granted: bool) -> bool {
         let same = |own: &Tables| {
             own.switch_id == tables.switch_id && own.accelerated == tables.accelerated
         };
-        tables.switch_id > self.switch_id || self.program.tables().is_some_and(same)
+        (tables.switch_id > self.switch_id && granted) || self.program.tables().is_some_and(same)
     }
 
     fn send_alive(&mut self, sink: &mut impl Sink) {

@@ -242,6 +242,9 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
     assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)), []);
     assert_eq!(a.status().agent.switch_ids_asked, 1);
     configure(&mut a, at(2), &config(2, OWN.0 + 1));
+    assert_eq!(a.status().switch_id, OWN, "granted to the life before");
+    let granted = Config { switch_incarnation: 41, ..config(2, OWN.0 + 1) };
+    configure(&mut a, at(2), &granted);
     assert_eq!(handle(&mut a, at(3), request(Op::Write, 5)).len(), 1);
     assert_eq!(alive(&tick(&mut a, at(3))), [(41, 2)]);
     for _ in 0..300 {
@@ -269,6 +272,7 @@ fn what_a_switch_cannot_use_is_counted() {
     let ack = concord_wire::link::Ack {
         epoch,
         from: concord_core::NodeId(1),
+        stream: 0,
         next: 0,
         held: 0,
         applied: concord_core::Position(0),
@@ -292,7 +296,7 @@ fn what_a_switch_cannot_use_is_counted() {
 #[test]
 fn faults_concern_what_passes_and_not_the_signs_of_life() {
     let faults = FaultRates { seed: 1, drop_ppm: 1_000_000, ..FaultRates::default() };
-    let base = AgentConfig::new(Incarnation(1), SWITCH, CONTROLLER);
+    let base = AgentConfig::new(Incarnation(40), SWITCH, CONTROLLER);
     let mut a = Agent::new(AgentConfig { faults, ..base }).unwrap();
     let mut passed = configure(&mut a, at(0), &config(1, OWN.0)).len();
     for obj_id in 0..1_000 {

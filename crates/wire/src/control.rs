@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
+use crate::vr::VrMessage;
 use crate::{MAGIC, VERSION, WireError, u32_at};
 
 /// Operation byte.
@@ -30,6 +31,8 @@ pub enum Protocol {
     PrimaryBackup,
     /// The head orders, the tail acknowledges.
     Chain,
+    /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
+    Vr,
 }
 
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
@@ -41,11 +44,15 @@ pub struct Config {
     pub switch_id: u32,
     /// Where the switch listens.
     pub switch: Addr,
+    /// The life of the switch to which the id was granted: another one at the same address has
+    /// empty registers, and must not take the id for its own.
+    pub switch_incarnation: u64,
     /// How the members replicate.
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
-    /// The members in order: head first, tail last.
+    /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
+    /// and whom it hears of.
     pub members: Vec<Member>,
 }
 
@@ -56,12 +63,12 @@ impl Config {
         self.members.first()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise.
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
             Protocol::Chain => self.members.last(),
-            Protocol::PrimaryBackup => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr => self.members.first(),
         }
     }
 }
@@ -172,6 +179,8 @@ pub enum Control {
         /// Where the answer goes.
         client: Addr,
     },
+    /// Between VR replicas.
+    Vr(VrMessage),
 }
 
 impl Control {
@@ -216,6 +225,7 @@ mod tests {
             epoch: 2,
             switch_id: 3,
             switch: Addr { ip: 0x7f00_0001, port: 9 },
+            switch_incarnation: 5,
             protocol: Protocol::Chain,
             accelerated: true,
             members: vec![Member { node: 1, incarnation: 77, addr: Addr { ip: 1, port: 2 } }],

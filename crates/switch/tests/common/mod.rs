@@ -23,6 +23,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
         epoch,
         switch_id,
         switch: SWITCH,
+        switch_incarnation: 40,
         protocol: Protocol::Chain,
         accelerated: true,
         members: (1..=3).map(member).collect(),
