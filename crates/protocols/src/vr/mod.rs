@@ -592,16 +592,12 @@ impl<E: Engine> Vr<E> {
                 if !self.streaming {
                     self.say_follow(sink);
                 }
-                if self.suspects(now.instant) {
-                    let next = ViewNumber(self.view.0 + 1);
-                    self.say_suspect(next, sink);
-                    self.consider_view_change(now, sink);
-                }
             }
             Stage::ViewChange => self.retry_view_change(now, sink),
             Stage::Recovering => self.retry_recovery(now, sink),
             Stage::Out | Stage::Left => {}
         }
+        self.mind_leader(now, sink);
     }
 
     /// When to call [`Vr::tick`] next, or [`Vr::flush`].

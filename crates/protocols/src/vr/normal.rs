@@ -7,8 +7,8 @@
 //! pipelined: the stream's window, not the commit, bounds what is under way.
 //!
 //! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`), and
-//! COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point, `held`
-//! what every member has executed, `stream` which stream it sends to that follower.
+//! COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point, `stream`
+//! which stream it sends to that follower.
 
 use alloc::vec::Vec;
 
@@ -282,7 +282,7 @@ impl<E: Engine> Vr<E> {
             self.follow(sink);
         }
         self.learn_committed(now, commit.committed, sink);
-        self.trim(Position(commit.held));
+        self.trim();
     }
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
@@ -332,19 +332,14 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Log truncation. The engine's state is the checkpoint of all that was executed; records before
-    /// it are kept only for members that may ask for them.
-    fn trim(&mut self, executed_everywhere: Position) {
-        self.log.truncate(executed_everywhere.min(self.executed));
+    /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
+    /// before it are kept for members that may ask for them.
+    fn trim(&mut self) {
         while self.log.base().position < self.executed.0
             && (self.log.len() > KEPT_RECORDS_MAX || self.log.bytes() > KEPT_BYTES_MAX)
         {
             self.log.truncate(Position(self.log.base().position + 1));
         }
-    }
-
-    fn executed_everywhere(&self) -> Position {
-        self.followers.iter().map(|f| f.executed).min().unwrap_or_default()
     }
 
     /// The end of a batch of packets: what piled up goes out once.
@@ -386,8 +381,7 @@ impl<E: Engine> Vr<E> {
             self.commit_due = Instant::NEVER;
             self.send_commits(false, sink);
         }
-        let everywhere = self.executed_everywhere();
-        self.trim(everywhere);
+        self.trim();
     }
 
     fn lacks_commit(&self, follower: &Follower) -> bool {
@@ -396,7 +390,6 @@ impl<E: Engine> Vr<E> {
 
     /// COMMIT to who lacks the commit point, or to all.
     fn send_commits(&mut self, all: bool, sink: &mut impl Sink) {
-        let everywhere = self.executed_everywhere();
         for index in (0..self.followers.len()).filter(|i| *i != self.me) {
             let follower = &self.followers[index];
             if !all && !self.lacks_commit(follower) {
@@ -407,7 +400,7 @@ impl<E: Engine> Vr<E> {
                 from: self.node(),
                 stream: follower.sender.as_ref().map_or(0, |s| s.stream),
                 next: 0,
-                held: everywhere.0,
+                held: 0,
                 applied: Position(self.log.end().position),
                 committed: self.committed,
             };

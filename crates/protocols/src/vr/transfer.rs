@@ -5,7 +5,7 @@
 //! target it stays apart: what the own log holds was promised to the view before, and is given up
 //! only for the whole log of a later one.
 
-use concord_core::{Instant, NodeId, Now, Position, ViewNumber};
+use concord_core::{NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::LogEnd;
@@ -160,12 +160,5 @@ impl<E: Engine> Vr<E> {
         if self.member_index(from) == Some(self.leader_of(self.view)) {
             self.heard_leader_at = now.instant;
         }
-    }
-
-    /// Whether the leader has been silent for too long.
-    pub(super) fn suspects(&self, now: Instant) -> bool {
-        matches!(self.stage, Stage::Normal | Stage::Starting)
-            && self.leader_of(self.view) != self.me
-            && now.since(self.heard_leader_at) >= self.suspect_ns()
     }
 }

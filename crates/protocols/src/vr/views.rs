@@ -22,7 +22,7 @@ use concord_wire::vr::{SwitchLife, VrBody};
 use super::normal::{Completion, Follower};
 use super::{RETRY_NS, Stage, Vr};
 
-/// Doublings of the time that a view change may take.
+/// Most doublings of the time that a view change may take.
 const PATIENCE_MAX: u32 = 5;
 
 /// A DoViewChange.
@@ -58,7 +58,7 @@ impl Change {
 }
 
 impl<E: Engine> Vr<E> {
-    pub(super) fn say_suspect(&mut self, view: ViewNumber, sink: &mut impl Sink) {
+    fn say_suspect(&mut self, view: ViewNumber, sink: &mut impl Sink) {
         let message = self.message(view, VrBody::Suspect);
         self.tell_all(&message, sink);
     }
@@ -70,14 +70,40 @@ impl<E: Engine> Vr<E> {
         view: ViewNumber,
         sink: &mut impl Sink,
     ) {
-        if view.0 == self.view.0 + 1 {
+        // The sender is in the view before. If that is news, the own view is over; its leader will
+        // answer with StartView, or is the one who is missed.
+        let theirs = ViewNumber(view.0.saturating_sub(1));
+        if theirs > self.view && !self.recovering {
+            self.enter_view(now, theirs, sink);
+        }
+        if theirs == self.view {
             self.suspicions[from] = Some(now.instant);
             self.consider_view_change(now, sink);
         }
     }
 
-    /// Leaves the view if a quorum, this replica included, does not hear its leader.
-    pub(super) fn consider_view_change(&mut self, now: Now, sink: &mut impl Sink) {
+    /// Whether the view's leader has been silent for too long, or has not begun the view in time.
+    pub(super) fn suspects(&self, now: Instant) -> bool {
+        match self.stage {
+            Stage::Normal | Stage::Starting => {
+                self.leader_of(self.view) != self.me
+                    && now.since(self.heard_leader_at) >= self.suspect_ns()
+            }
+            Stage::ViewChange => now >= self.change.give_up_at,
+            Stage::Out | Stage::Recovering | Stage::Left => false,
+        }
+    }
+
+    /// Says so, and does something about it if others say the same.
+    pub(super) fn mind_leader(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.suspects(now.instant) && !self.recovering {
+            self.say_suspect(ViewNumber(self.view.0 + 1), sink);
+            self.consider_view_change(now, sink);
+        }
+    }
+
+    /// Leaves the view if a quorum, this replica included, misses its leader.
+    fn consider_view_change(&mut self, now: Now, sink: &mut impl Sink) {
         if self.recovering || !self.suspects(now.instant) {
             return;
         }
@@ -94,7 +120,7 @@ impl<E: Engine> Vr<E> {
         self.stage = Stage::ViewChange;
         self.vr_count.view_changes += 1;
         let failed = self.change.failed + 1;
-        let patience_ns = (self.suspect_ns() * 2) << failed.min(PATIENCE_MAX);
+        let patience_ns = self.suspect_ns() << failed.min(PATIENCE_MAX);
         let members = self.members().len();
         self.change = Change {
             joined: alloc::vec![false; members],
@@ -154,12 +180,6 @@ impl<E: Engine> Vr<E> {
     }
 
     pub(super) fn retry_view_change(&mut self, now: Now, sink: &mut impl Sink) {
-        if now.instant >= self.change.give_up_at {
-            let here = self.change.joined.iter().filter(|j| **j).count();
-            if here + 1 >= self.quorum() {
-                return self.enter_view(now, ViewNumber(self.view.0 + 1), sink);
-            }
-        }
         self.vote(now, sink);
         if self.stage == Stage::ViewChange && self.change.best.is_some() && !self.streaming {
             self.say_follow(sink);
