@@ -9,8 +9,8 @@
 //! finds a violation.
 
 use concord_core::guard::{Guard, Guards};
-use concord_core::{MS, US};
-use concord_sim::{Plan, run};
+use concord_core::{MS, Rng, US};
+use concord_sim::{Fault, Plan, run};
 
 const SEEDS_MAX: u64 = 1_000;
 
@@ -81,4 +81,128 @@ fn in_an_ordered_network_the_dirty_set_alone_suffices_and_is_missed() {
         let median = median_seeds(&format!("{guard:?}"), base.and_without(guard), ordered);
         assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without {guard:?}");
     }
+}
+
+/// What VR's own swarm must miss, one at a time.
+const VR_ALONE: [Guard; 7] = [
+    Guard::InOrderWrites,
+    Guard::ClientTable,
+    Guard::Incarnation,
+    Guard::Visibility,
+    Guard::View,
+    Guard::DirtySet,
+    Guard::DropOnFull,
+];
+
+/// A group of three whose first leader is replica 0, without faults.
+fn vr_of_three(seed: u64) -> Plan {
+    let plan = Plan::draw_vr(seed);
+    Plan {
+        accelerated: true,
+        replicas: 3,
+        clients: plan.clients.max(2),
+        operations: 500,
+        think_ns: plan.think_ns.max(2 * MS),
+        loss_ppm: plan.loss_ppm / 4,
+        faults: Vec::new(),
+        ..plan
+    }
+}
+
+/// The rack falls in two, the leader alone with the old switch on one side. With one switch, all
+/// that asks a deposed leader has passed the switch before it heard of the next: it is concurrent
+/// with all that the next one acknowledges, and no lease is needed.
+fn vr_split(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let fault = Fault::Split { replica: 0, for_ns: rng.between(500, 1_500) * MS };
+    Plan { faults: vec![(rng.between(100, 300) * MS, fault)], ..vr_of_three(seed) }
+}
+
+/// Replica 2 alone leaves the view, since it does not hear the leader; its vote for replica 1 is on
+/// its way for long. It crashes, recovers, and is the only one whom the leader reaches.
+fn vr_late_vote(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = vr_of_three(seed);
+    let lease = plan.lease_ns;
+    let silent_at = rng.between(100, 200) * MS;
+    let silent = |to| Fault::Cut { from: 0, to, for_ns: lease + rng_ns(seed, to, lease / 2) };
+    let crash_at = silent_at + 2 * lease + rng.below(2 * lease);
+    let recovered_at = crash_at + lease + rng.between(10, 100) * MS;
+    let late_at = recovered_at + rng.between(20, 150) * MS;
+    let until = |at: u64, end: u64| end.saturating_sub(at);
+    let hold_ns = until(silent_at, crash_at);
+    let faults = vec![
+        (silent_at, silent(1)),
+        (silent_at, silent(2)),
+        (silent_at, Fault::Cut { from: 2, to: 0, for_ns: hold_ns }),
+        (
+            silent_at,
+            Fault::Hold { from: 2, to: 1, for_ns: hold_ns, late_ns: until(silent_at, late_at) },
+        ),
+        (crash_at, Fault::Restart { replica: 2 }),
+        (recovered_at, Fault::Cut { from: 0, to: 1, for_ns: until(recovered_at, late_at) + lease }),
+        (late_at, Fault::Pause { replica: 0, for_ns: rng.below(500) * MS }),
+    ];
+    Plan { faults, ..plan }
+}
+
+fn rng_ns(seed: u64, of: usize, below: u64) -> u64 {
+    Rng::new(seed ^ (of as u64) << 32).below(below)
+}
+
+/// The first leader is cut off, the others go on without it. When it is heard again, one of them is
+/// cut off and the other recovers; then the one who has what they did together dies, if the rack may
+/// lose one more.
+fn vr_stale_leader(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let isolate = |replica, for_ns| Fault::Isolate { replica, for_ns, stale_switch: false };
+    let stale_at = rng.between(100, 200) * MS;
+    let heard_at = stale_at + rng.between(500, 1_000) * MS;
+    let apart_at = heard_at - rng.between(5, 100) * MS;
+    let faults = vec![
+        (stale_at, isolate(0, heard_at - stale_at)),
+        (apart_at, isolate(1, 2_000 * MS)),
+        (apart_at + MS, Fault::Restart { replica: 2 }),
+        (heard_at + rng.between(200, 600) * MS, Fault::Kill { replica: 1 }),
+    ];
+    Plan { faults, ..vr_of_three(seed) }
+}
+
+/// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
+fn vr_ordered_pair(seed: u64) -> Plan {
+    let plan = ordered(seed);
+    Plan { protocol: concord_wire::control::Protocol::Vr, replicas: 2, slots: 64, ..plan }
+}
+
+#[test]
+fn every_guard_of_vr_is_missed_when_removed() {
+    let alone = VR_ALONE.map(|guard| (guard, Plan::draw_vr as fn(u64) -> Plan));
+    let aimed: [(Guard, fn(u64) -> Plan); 3] = [
+        (Guard::Lease, vr_split),
+        (Guard::CrashVector, vr_late_vote),
+        (Guard::RecoveryQuorum, vr_stale_leader),
+    ];
+    for (guard, draw) in alone.into_iter().chain(aimed) {
+        let median = median_seeds(&format!("VR {guard:?}"), Guards::without(guard), draw);
+        assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds of VR without {guard:?}");
+    }
+    for (guard, draw) in aimed {
+        for seed in 0..100 {
+            assert_eq!(run(&draw(seed)).violation, None, "with {guard:?}, seed {seed}");
+        }
+    }
+}
+
+/// Harmonia §8.3 delays completions so that few fast reads are refused; P1 is what makes them safe.
+/// So the COMMIT-ACK quorum is shown where it suffices by itself: where a quorum is everybody.
+#[test]
+fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_missed() {
+    let base = Guards::without(Guard::Visibility);
+    for seed in 0..300 {
+        let outcome = run(&Plan { guards: base, ..vr_ordered_pair(seed) });
+        assert_eq!(outcome.violation, None, "seed {seed}");
+    }
+    let without = base.and_without(Guard::CommitAck);
+    let median = median_seeds("VR CommitAck", without, vr_ordered_pair);
+    assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without CommitAck");
 }

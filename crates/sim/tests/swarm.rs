@@ -45,9 +45,42 @@ fn every_seed_is_linearizable_and_makes_progress() {
 }
 
 #[test]
+fn every_seed_of_vr_is_linearizable_and_makes_progress() {
+    let mut totals = Totals::default();
+    for seed in 0..seeds() {
+        let outcome = run(&Plan::draw_vr(seed));
+        if let Some(violation) = outcome.violation {
+            panic!(
+                "seed {seed}: {violation}\nreplay: cargo run -p concord-sim --example swarm -- vr {seed} 1"
+            );
+        }
+        totals.add(&outcome.totals);
+    }
+    println!("{totals:#?}");
+    let (r, v) = (&totals.replicas, &totals.vr);
+    for (name, seen) in [
+        ("fast reads", totals.fast_reads),
+        ("refused: behind", v.refused_behind),
+        ("refused: lease", r.refused_lease),
+        ("waited for the leader's lease", v.reads_waited_leader),
+        ("retries from the table", r.duplicates),
+        ("out of order", r.writes_out_of_order),
+        ("another switch's numbers", r.writes_other_switch),
+        ("expiries", r.expiries_sent),
+        ("views led", v.views_led),
+        ("views joined", v.views_joined),
+        ("records transferred", v.records_transferred),
+        ("recoveries", v.recovered),
+        ("stale lives", v.stale_lives),
+    ] {
+        assert!(seen > 0, "no run saw: {name}");
+    }
+}
+
+#[test]
 fn one_seed_replays() {
-    for seed in 0..5 {
-        let (a, b) = (run(&Plan::draw(seed)), run(&Plan::draw(seed)));
+    for plan in (0..5).flat_map(|seed| [Plan::draw(seed), Plan::draw_vr(seed)]) {
+        let (a, b) = (run(&plan), run(&plan));
         assert_eq!(a.history, b.history);
         assert_eq!(a.totals, b.totals);
     }
