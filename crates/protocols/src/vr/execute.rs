@@ -47,6 +47,10 @@ impl<E: Engine> Vr<E> {
             match turn.verdict {
                 Verdict::Execute => {
                     let Ok(command) = Command::parse(record.command) else { return self.leave() };
+                    if self.setup.replicate_replies && concord_engine::redis::draws(&command) {
+                        self.refuse_draw(turn, sink);
+                        continue;
+                    }
                     let context = context_of(&turn);
                     match self.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
@@ -65,6 +69,21 @@ impl<E: Engine> Vr<E> {
         }
         self.reply = reply;
         self.wake_reads(now, sink);
+    }
+
+    /// VR executes after it has replicated, so that nobody can say for all what a server of its own
+    /// drew at random or by its clock. The memory engine draws by the record alone.
+    fn refuse_draw(&mut self, turn: Turn, sink: &mut impl Sink) {
+        const NO_DRAW: &[u8] = b"-ERR SPOP and XADD with a drawn id do not work under Viewstamped \
+            Replication with the Redis engine; chain and primary-backup replicate what was drawn\r\n";
+        self.sessions.complete(turn.session, turn.request, NO_DRAW);
+        // Answered like a retry: from the table.
+        let turn = Turn { verdict: Verdict::Duplicate, ..turn };
+        if self.pending.is_empty() {
+            self.finish(&turn, &[], sink);
+        } else {
+            self.pending.push_back(Pending::Idle(turn));
+        }
     }
 
     fn count_idle(&mut self, verdict: Verdict) {
