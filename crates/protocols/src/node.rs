@@ -2,12 +2,13 @@
 
 use alloc::boxed::Box;
 
-use concord_core::Now;
 use concord_core::machine::Deadline;
+use concord_core::{Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::Protocol;
+use concord_wire::control::{Config, Member, Protocol};
 
+use crate::log::Log;
 use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters, ReplicaStatus};
 use crate::vr::Vr;
 
@@ -74,6 +75,42 @@ impl<E: Engine> Node<E> {
     /// The engine.
     pub fn engine(&self) -> &E {
         inside!(self, node => node.engine())
+    }
+
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        inside!(self, node => node.member())
+    }
+
+    /// The newest configuration of the controller that it knows.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        inside!(self, node => node.config())
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        inside!(self, node => node.log())
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        inside!(self, node => node.executed())
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        inside!(self, node => node.committed())
+    }
+
+    /// Whether it holds the lease without which nobody answers a read alone (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        inside!(self, node => node.holds_lease(now))
     }
 
     /// What every protocol counts.

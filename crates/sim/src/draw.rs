@@ -12,6 +12,9 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
+/// How many kinds of faults, of the first, every protocol draws; VR draws all. The others lack what
+/// a held packet or a second switch could break, and would only be drawn more thinly.
+const KINDS_OF_ALL: usize = 13;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -38,7 +41,9 @@ impl Plan {
         let rng = &mut rng;
         let protocol = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let accelerated = !rng.chance(1, 10);
-        let replicas = [2, 3, 3, 3, 4][rng.below(5) as usize];
+        let protocol = aim.protocol.unwrap_or(protocol);
+        let sizes = if protocol == Protocol::Vr { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
+        let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
         let connections = rng.between(2, 4) as usize;
         let operations = rng.between(OPERATIONS_MIN, OPERATIONS_MIN + 200) as usize;
@@ -46,7 +51,7 @@ impl Plan {
         let each = (operations / (clients * connections)) as u64;
         let mut plan = Plan {
             seed,
-            protocol: aim.protocol.unwrap_or(protocol),
+            protocol,
             accelerated: aim.accelerated.unwrap_or(accelerated),
             replicas,
             clients,
@@ -99,9 +104,10 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
-    let mut on: Vec<usize> = (0..Fault::KINDS.len()).filter(|_| rng.chance(1, 2)).collect();
+    let kinds = if plan.protocol == Protocol::Vr { Fault::KINDS.len() } else { KINDS_OF_ALL };
+    let mut on: Vec<usize> = (0..kinds).filter(|_| rng.chance(1, 2)).collect();
     while on.len() < FAULT_KINDS_MIN {
-        on.push(rng.below(Fault::KINDS.len() as u64) as usize);
+        on.push(rng.below(kinds as u64) as usize);
     }
     // The failure bound: one replica is spared, whichever of the others fail.
     let spared = rng.below(plan.replicas as u64) as usize;
@@ -110,7 +116,7 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
     while plan.faults.len() < wanted || !is_enough(&sure) {
         if plan.faults.len() >= wanted {
             // Only what is surely injected helps now.
-            on = (0..Fault::KINDS.len()).collect();
+            on = (0..kinds).collect();
         }
         let kind = on[rng.below(on.len() as u64) as usize];
         let fault = draw_fault(plan, rng, kind, spared);
@@ -134,7 +140,11 @@ fn is_enough(sure: &[usize]) -> bool {
 fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
     let others = plan.replicas as u64 - 1;
     let other = rng.below(others.max(1)) as usize;
-    let replica = if other < spared { other } else { other + 1 }.min(plan.replicas - 1);
+    let mut replica = if other < spared { other } else { other + 1 }.min(plan.replicas - 1);
+    if plan.protocol == Protocol::Vr {
+        // Any minority may fail at once; the rack leaves out what would be one too many.
+        replica = rng.below(plan.replicas as u64) as usize;
+    }
     let long_ns = rng.between(50, 1_500) * MS;
     let short_ns = rng.between(10, SHORT_NS / MS) * MS;
     let client = rng.below(plan.clients as u64) as usize;
@@ -174,7 +184,13 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         }
         10 => Fault::FillTable { for_ns: short_ns },
         11 => Fault::RestartSwitch,
-        _ => Fault::RestartClient { client },
+        12 => Fault::RestartClient { client },
+        13 => {
+            let to = (replica + 1 + other % others.max(1) as usize) % plan.replicas;
+            let (from, to) = (Node::Replica(replica), Node::Replica(to));
+            Fault::Hold { from, to, for_ns: long_ns / 4, late_ns: long_ns }
+        }
+        _ => Fault::Split { replica, for_ns: long_ns },
     }
 }
 
@@ -204,7 +220,8 @@ mod tests {
     #[test]
     fn aiming_changes_nothing_else() {
         let aim = Aim { protocol: Some(Protocol::Chain), accelerated: Some(false) };
-        let (drawn, aimed) = (Plan::draw(9), Plan::draw_aimed(9, aim));
+        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), accelerated: None };
+        let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, accelerated, .. } = drawn;
         assert_eq!(Plan { protocol, accelerated, ..aimed }, drawn);
     }

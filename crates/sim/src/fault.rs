@@ -108,6 +108,25 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// Packets of one node to another are on their way for long; later ones overtake them.
+    Hold {
+        /// Who sends.
+        from: Node,
+        /// To whom.
+        to: Node,
+        /// Packets sent within this time from now, in ns.
+        for_ns: Duration,
+        /// When they arrive, in ns from now.
+        late_ns: Duration,
+    },
+    /// The rack falls in two: a replica, the switch and every second client on one side, all others
+    /// with a new switch at the same address on the other (trap T2, Harmonia §6.3).
+    Split {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The whole network loses more packets than usual.
     LossBurst {
         /// Packets lost, per million.
@@ -155,7 +174,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 13] = [
+    pub const KINDS: [&'static str; 15] = [
         "pause",
         "kill",
         "restart",
@@ -169,6 +188,8 @@ impl Fault {
         "fill-table",
         "restart-switch",
         "restart-client",
+        "hold",
+        "split",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -188,6 +209,8 @@ impl Fault {
             Fault::FillTable { .. } => 10,
             Fault::RestartSwitch => 11,
             Fault::RestartClient { .. } => 12,
+            Fault::Hold { .. } => 13,
+            Fault::Split { .. } => 14,
         }
     }
 
@@ -207,8 +230,9 @@ impl Fault {
             | Fault::Restart { replica }
             | Fault::LoseEngine { replica }
             | Fault::Isolate { replica, .. }
+            | Fault::Split { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
-            Fault::Cut { from, to, .. } => vec![from, to],
+            Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::RestartClient { client } => vec![Node::Client(client)],
             Fault::RestartSwitch => vec![Node::Switch],
             Fault::LossBurst { .. } | Fault::DuplicateBurst { .. } | Fault::FillTable { .. } => {

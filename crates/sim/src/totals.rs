@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use concord_protocols::ReplicaCounters;
+use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::harmonia::Counters as SwitchCounters;
 
 use crate::fault::Fault;
@@ -20,6 +20,8 @@ pub struct Totals {
     pub fast_reads: u64,
     /// What the replicas counted.
     pub replicas: ReplicaCounters,
+    /// What VR replicas counted beside.
+    pub vr: VrCounters,
     /// What the switch's program counted.
     pub switch: SwitchCounters,
     /// Epochs put in force.
@@ -50,6 +52,7 @@ impl Totals {
         self.unknown += other.unknown;
         self.fast_reads += other.fast_reads;
         self.replicas.add(&other.replicas);
+        self.vr.add(&other.vr);
         self.switch.add(&other.switch);
         self.epochs += other.epochs;
         self.packets += other.packets;
@@ -126,6 +129,17 @@ impl fmt::Display for Totals {
                 ("put in force", self.epochs),
                 ("opened", r.epochs_opened),
                 ("records fetched", r.records_fetched),
+            ],
+        )?;
+        let v = &self.vr;
+        line(
+            "views",
+            &[
+                ("led", v.views_led),
+                ("joined", v.views_joined),
+                ("recoveries", v.recovered),
+                ("of older lives dropped", v.stale_lives),
+                ("fast reads refused as behind", v.refused_behind),
             ],
         )?;
         let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();

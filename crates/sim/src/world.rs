@@ -75,6 +75,23 @@ pub(crate) struct Cut {
     pub until_ns: u64,
 }
 
+/// Packets from one node to another that are sent before a time arrive at another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    pub from: usize,
+    pub to: usize,
+    pub until_ns: u64,
+    pub arrive_ns: u64,
+}
+
+/// For some nodes, another switch stands at the switch's address.
+#[derive(Clone, Debug)]
+pub(crate) struct Detour {
+    pub from: Vec<usize>,
+    pub switch: usize,
+    pub until_ns: u64,
+}
+
 /// Worse weather, up to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
@@ -112,6 +129,8 @@ pub(crate) struct World {
     rng: Rng,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
+    pub holds: Vec<Hold>,
+    pub detours: Vec<Detour>,
     pub bursts: Vec<Burst>,
     /// Until when completions are lost on their way to the switch.
     pub completions_lost_until_ns: u64,
@@ -143,6 +162,8 @@ impl World {
             rng,
             weather,
             cuts: Vec::new(),
+            holds: Vec::new(),
+            detours: Vec::new(),
             bursts: Vec::new(),
             completions_lost_until_ns: 0,
             clocks: Vec::new(),
@@ -184,6 +205,8 @@ impl World {
         self.weather.duplicate_ppm = 0;
         self.weather.reorder_ppm = 0;
         self.cuts.clear();
+        self.holds.clear();
+        self.detours.clear();
         self.bursts.clear();
         self.completions_lost_until_ns = 0;
     }
@@ -192,7 +215,7 @@ impl World {
     pub(crate) fn transmit(&mut self, from: usize, at_ns: u64, sent: &mut Outgoing) {
         let Outgoing { packets, spare } = sent;
         for (to, bytes) in packets.drain(..) {
-            let to = node_of(to);
+            let to = self.behind(from, node_of(to));
             if to >= self.clocks.len() {
                 continue;
             }
@@ -205,7 +228,8 @@ impl World {
                 self.lose(from, to, at_ns, &bytes);
                 continue;
             }
-            let arrives_ns = at_ns + self.weather.latency_ns(from, to);
+            let arrives_ns =
+                self.held(from, to).unwrap_or(at_ns + self.weather.latency_ns(from, to));
             if self.rng.chance(duplicate_ppm, MILLION) {
                 self.duplicated += 1;
                 let late = arrives_ns + self.rng.below(self.weather.delay_ns);
@@ -219,6 +243,19 @@ impl World {
             self.record(from, to, at_ns, Fate::Arrives(arrives_ns + jitter), &bytes);
             self.push(arrives_ns + jitter, Event::Deliver { from, to, bytes });
         }
+    }
+
+    /// Who stands at a node's address, for `from`.
+    fn behind(&self, from: usize, node: usize) -> usize {
+        let detour = |d: &&Detour| d.from.contains(&from) && self.now_ns < d.until_ns;
+        let detour = self.detours.iter().find(detour).filter(|_| node == SWITCH);
+        detour.map_or(node, |d| d.switch)
+    }
+
+    /// When a packet arrives that is held on its way.
+    fn held(&self, from: usize, to: usize) -> Option<u64> {
+        let holds = |h: &&Hold| h.from == from && h.to == to && self.now_ns < h.until_ns;
+        self.holds.iter().find(holds).map(|h| h.arrive_ns)
     }
 
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.

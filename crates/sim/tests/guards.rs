@@ -10,9 +10,12 @@
 
 use concord_core::guard::{Guard, Guards};
 use concord_core::{MS, Rng, US};
-use concord_sim::{Fault, Plan, run};
+use concord_sim::{Aim, Fault, Node, Plan, Timed, run};
+use concord_wire::control::Protocol;
 
 const SEEDS_MAX: u64 = 1_000;
+
+type Draw = fn(u64) -> Plan;
 
 /// The guards that this swarm must miss, one at a time.
 const ALONE: [Guard; 6] = [
@@ -24,12 +27,27 @@ const ALONE: [Guard; 6] = [
     Guard::Incarnation,
 ];
 
+/// A seed of a protocol.
+fn drawn(protocol: Protocol, seed: u64) -> Plan {
+    Plan::draw_aimed(seed, Aim { protocol: Some(protocol), ..Aim::default() })
+}
+
+/// A seed of primary-backup or of chain replication, in turn.
+fn read_ahead(seed: u64) -> Plan {
+    let chain = seed.is_multiple_of(2);
+    drawn(if chain { Protocol::Chain } else { Protocol::PrimaryBackup }, seed)
+}
+
+fn vr(seed: u64) -> Plan {
+    drawn(Protocol::Vr, seed)
+}
+
 /// Starts of which the median is taken; `CONCORD_GUARD_STARTS` sets another number.
 fn starts() -> u64 {
     std::env::var("CONCORD_GUARD_STARTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
 }
 
-fn median_seeds(name: &str, guards: Guards, draw: fn(u64) -> Plan) -> u64 {
+fn median_seeds(name: &str, guards: Guards, draw: Draw) -> u64 {
     let mut found: Vec<u64> = (0..starts())
         .map(|s| {
             let first = 1_000_000 * (s + 1);
@@ -45,7 +63,7 @@ fn median_seeds(name: &str, guards: Guards, draw: fn(u64) -> Plan) -> u64 {
 
 /// Fixed latency, nothing lost, small tables, and members that never fail.
 fn ordered(seed: u64) -> Plan {
-    let plan = Plan::draw(seed);
+    let plan = read_ahead(seed);
     Plan {
         accelerated: true,
         replicas: plan.replicas.max(3),
@@ -65,7 +83,7 @@ fn ordered(seed: u64) -> Plan {
 #[test]
 fn every_guard_is_missed_when_removed() {
     for guard in ALONE {
-        let median = median_seeds(&format!("{guard:?}"), Guards::without(guard), Plan::draw);
+        let median = median_seeds(&format!("{guard:?}"), Guards::without(guard), read_ahead);
         assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without {guard:?}");
     }
 }
@@ -96,17 +114,21 @@ const VR_ALONE: [Guard; 7] = [
 
 /// A group of three whose first leader is replica 0, without faults.
 fn vr_of_three(seed: u64) -> Plan {
-    let plan = Plan::draw_vr(seed);
+    let plan = vr(seed);
     Plan {
         accelerated: true,
         replicas: 3,
         clients: plan.clients.max(2),
-        operations: 500,
-        think_ns: plan.think_ns.max(2 * MS),
         loss_ppm: plan.loss_ppm / 4,
         faults: Vec::new(),
         ..plan
     }
+}
+
+fn with<const N: usize>(plan: Plan, faults: [(u64, Fault); N]) -> Plan {
+    let mut faults: Vec<Timed> = faults.map(|(at_ns, fault)| Timed { at_ns, fault }).into();
+    faults.sort_by_key(|f| f.at_ns);
+    Plan { faults, ..plan }
 }
 
 /// The rack falls in two, the leader alone with the old switch on one side. With one switch, all
@@ -115,7 +137,7 @@ fn vr_of_three(seed: u64) -> Plan {
 fn vr_split(seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let fault = Fault::Split { replica: 0, for_ns: rng.between(500, 1_500) * MS };
-    Plan { faults: vec![(rng.between(100, 300) * MS, fault)], ..vr_of_three(seed) }
+    with(vr_of_three(seed), [(rng.between(100, 300) * MS, fault)])
 }
 
 /// Replica 2 alone leaves the view, since it does not hear the leader; its vote for replica 1 is on
@@ -125,29 +147,24 @@ fn vr_late_vote(seed: u64) -> Plan {
     let plan = vr_of_three(seed);
     let lease = plan.lease_ns;
     let silent_at = rng.between(100, 200) * MS;
-    let silent = |to| Fault::Cut { from: 0, to, for_ns: lease + rng_ns(seed, to, lease / 2) };
+    let replica = Node::Replica;
+    let cut = |from, to, for_ns| Fault::Cut { from: replica(from), to: replica(to), for_ns };
     let crash_at = silent_at + 2 * lease + rng.below(2 * lease);
     let recovered_at = crash_at + lease + rng.between(10, 100) * MS;
     let late_at = recovered_at + rng.between(20, 150) * MS;
-    let until = |at: u64, end: u64| end.saturating_sub(at);
-    let hold_ns = until(silent_at, crash_at);
-    let faults = vec![
-        (silent_at, silent(1)),
-        (silent_at, silent(2)),
-        (silent_at, Fault::Cut { from: 2, to: 0, for_ns: hold_ns }),
-        (
-            silent_at,
-            Fault::Hold { from: 2, to: 1, for_ns: hold_ns, late_ns: until(silent_at, late_at) },
-        ),
+    let (hold_ns, late_ns) = (crash_at - silent_at, late_at - silent_at);
+    let hold = Fault::Hold { from: replica(2), to: replica(1), for_ns: hold_ns, late_ns };
+    let pause = Fault::Pause { node: replica(0), for_ns: rng.between(1, 500) * MS };
+    let faults = [
+        (silent_at, cut(0, 1, lease + rng.below(lease / 2))),
+        (silent_at, cut(0, 2, lease + rng.below(lease / 2))),
+        (silent_at, cut(2, 0, hold_ns)),
+        (silent_at, hold),
         (crash_at, Fault::Restart { replica: 2 }),
-        (recovered_at, Fault::Cut { from: 0, to: 1, for_ns: until(recovered_at, late_at) + lease }),
-        (late_at, Fault::Pause { replica: 0, for_ns: rng.below(500) * MS }),
+        (recovered_at, cut(0, 1, late_at - recovered_at + lease)),
+        (late_at, pause),
     ];
-    Plan { faults, ..plan }
-}
-
-fn rng_ns(seed: u64, of: usize, below: u64) -> u64 {
-    Rng::new(seed ^ (of as u64) << 32).below(below)
+    with(plan, faults)
 }
 
 /// The first leader is cut off, the others go on without it. When it is heard again, one of them is
@@ -159,25 +176,25 @@ fn vr_stale_leader(seed: u64) -> Plan {
     let stale_at = rng.between(100, 200) * MS;
     let heard_at = stale_at + rng.between(500, 1_000) * MS;
     let apart_at = heard_at - rng.between(5, 100) * MS;
-    let faults = vec![
+    let faults = [
         (stale_at, isolate(0, heard_at - stale_at)),
         (apart_at, isolate(1, 2_000 * MS)),
         (apart_at + MS, Fault::Restart { replica: 2 }),
         (heard_at + rng.between(200, 600) * MS, Fault::Kill { replica: 1 }),
     ];
-    Plan { faults, ..vr_of_three(seed) }
+    with(vr_of_three(seed), faults)
 }
 
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
 fn vr_ordered_pair(seed: u64) -> Plan {
     let plan = ordered(seed);
-    Plan { protocol: concord_wire::control::Protocol::Vr, replicas: 2, slots: 64, ..plan }
+    Plan { protocol: Protocol::Vr, replicas: 2, slots: 64, ..plan }
 }
 
 #[test]
 fn every_guard_of_vr_is_missed_when_removed() {
-    let alone = VR_ALONE.map(|guard| (guard, Plan::draw_vr as fn(u64) -> Plan));
-    let aimed: [(Guard, fn(u64) -> Plan); 3] = [
+    let alone = VR_ALONE.map(|guard| (guard, vr as Draw));
+    let aimed: [(Guard, Draw); 3] = [
         (Guard::Lease, vr_split),
         (Guard::CrashVector, vr_late_vote),
         (Guard::RecoveryQuorum, vr_stale_leader),

@@ -1,7 +1,8 @@
 //! A fixed set of seeds for every commit: no violation, and no thin runs.
 
 use concord_core::MS;
-use concord_sim::{Fault, Node, Plan, Totals, run};
+use concord_sim::{Aim, Fault, Node, Plan, Totals, run};
+use concord_wire::control::Protocol;
 
 /// Seeds of one test; `CONCORD_SEEDS` sets another number.
 fn seeds() -> u64 {
@@ -44,19 +45,21 @@ fn every_seed_is_linearizable_and_makes_progress() {
     }
 }
 
+fn draw_vr(seed: u64) -> Plan {
+    Plan::draw_aimed(seed, Aim { protocol: Some(Protocol::Vr), ..Aim::default() })
+}
+
 #[test]
 fn every_seed_of_vr_is_linearizable_and_makes_progress() {
     let mut totals = Totals::default();
     for seed in 0..seeds() {
-        let outcome = run(&Plan::draw_vr(seed));
+        let outcome = run(&draw_vr(seed));
         if let Some(violation) = outcome.violation {
-            panic!(
-                "seed {seed}: {violation}\nreplay: cargo run -p concord-sim --example swarm -- vr {seed} 1"
-            );
+            panic!("seed {seed}: {violation}\nreplay: concord sim --protocol vr --seed {seed}");
         }
         totals.add(&outcome.totals);
     }
-    println!("{totals:#?}");
+    println!("{totals}");
     let (r, v) = (&totals.replicas, &totals.vr);
     for (name, seen) in [
         ("fast reads", totals.fast_reads),
@@ -79,7 +82,7 @@ fn every_seed_of_vr_is_linearizable_and_makes_progress() {
 
 #[test]
 fn one_seed_replays() {
-    for plan in (0..5).flat_map(|seed| [Plan::draw(seed), Plan::draw_vr(seed)]) {
+    for plan in (0..5).flat_map(|seed| [Plan::draw(seed), draw_vr(seed)]) {
         let (a, b) = (run(&plan), run(&plan));
         assert_eq!(a.history, b.history);
         assert_eq!(a.totals, b.totals);

@@ -636,6 +636,54 @@ impl<E: Engine> Vr<E> {
         &self.engine
     }
 
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.setup.me
+    }
+
+    /// The newest configuration of the controller.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// The view; 0 if the group is not known.
+    #[must_use]
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// Whether it leads its view, which has begun.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.is_leader()
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        self.executed
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// Whether it holds a lease of so many that no later view can have begun (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
+    }
+
     /// What was counted, as every protocol counts it.
     #[must_use]
     pub fn counters(&self) -> &ReplicaCounters {
@@ -685,7 +733,7 @@ impl<E: Engine> Vr<E> {
             switch_id: self.switch.id,
             executed: self.executed,
             committed: self.committed,
-            leased: self.stage == Stage::Normal && self.is_leased(now.instant),
+            leased: self.holds_lease(now),
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),
             sessions: self.sessions.len(),

@@ -4,13 +4,14 @@ use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::{Replica, ReplicaConfig};
+use concord_protocols::{Node, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
 
 use super::{Connection, Process, Rack, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
+use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::totals::Totals;
@@ -47,7 +48,9 @@ impl<'a> Rack<'a> {
             watch: Watch::new(plan.replicas),
             broken: None,
         };
-        let nodes = REPLICAS + plan.replicas + plan.clients;
+        // One more for the old switch, where the rack falls in two.
+        let splits = plan.faults.iter().any(|f| matches!(f.fault, Fault::Split { .. }));
+        let nodes = REPLICAS + plan.replicas + plan.clients + usize::from(splits);
         for _ in 0..nodes {
             let offset_ns = clocks.below(1_000) * SEC;
             let drift_ppm = clocks.between(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;
@@ -98,8 +101,8 @@ impl<'a> Rack<'a> {
             guards: self.plan.guards,
         };
         let store = Store::new(self.plan.engine_ns > 0);
-        let replica = Replica::new(config, Shimmed::new(store));
-        self.place(node, Role::Replica(Box::new(replica)));
+        let replica = Node::new(self.plan.protocol, config, Shimmed::new(store));
+        self.place(node, Role::Replica(replica));
     }
 
     pub(super) fn start_switch(&mut self) {

@@ -2,11 +2,11 @@
 
 use concord_control::State;
 use concord_protocols::Phase;
-use concord_wire::control::{Config, Member};
+use concord_wire::control::{Config, Member, Protocol};
 
-use super::{Rack, Role, Slot, Stage};
+use super::{Machine, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
-use crate::world::{Burst, CONTROLLER, Cut, REPLICAS, SWITCH};
+use crate::world::{Burst, CONTROLLER, Cut, Detour, Hold, REPLICAS, SWITCH};
 
 impl Rack<'_> {
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -45,6 +45,15 @@ impl Rack<'_> {
                 if to == CONTROLLER {
                     self.trouble(from, for_ns);
                 }
+            }
+            Fault::Hold { from, to, for_ns, late_ns } => {
+                let (from, to) = (self.index_of(from), self.index_of(to));
+                let (until_ns, arrive_ns) = (now_ns + for_ns, now_ns + late_ns);
+                self.world.holds.push(Hold { from, to, until_ns, arrive_ns });
+            }
+            Fault::Split { replica, for_ns } => {
+                self.split(REPLICAS + replica, now_ns + for_ns);
+                self.trouble(REPLICAS + replica, for_ns);
             }
             Fault::LossBurst { loss_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
@@ -107,9 +116,47 @@ impl Rack<'_> {
         }
     }
 
+    /// Two sides that do not reach each other, each with a switch at the one address. The old switch
+    /// is heard of no more when they do again.
+    fn split(&mut self, replica: usize, until_ns: u64) {
+        let (clients, old_switch) = (REPLICAS + self.plan.replicas, self.old_switch());
+        self.bury(old_switch);
+        let switch = std::mem::replace(&mut self.slots[SWITCH], Slot::new(Role::Dead));
+        self.slots[old_switch] = Slot { wake_at_ns: u64::MAX, serve_scheduled: false, ..switch };
+        self.world.clocks[old_switch] = self.world.clocks[SWITCH];
+        let mut few: Vec<usize> = (clients + 1..old_switch).step_by(2).collect();
+        few.extend([replica, old_switch]);
+        for from in 0..=old_switch {
+            for to in (0..=old_switch).filter(|to| few.contains(&from) != few.contains(to)) {
+                let for_ever = from == old_switch || to == old_switch;
+                let until_ns = if for_ever { u64::MAX } else { until_ns };
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
+        self.world.detours.push(Detour { from: few, switch: old_switch, until_ns });
+        self.start_switch();
+        self.tick(SWITCH);
+        self.tick(old_switch);
+        self.schedule_serve(old_switch);
+    }
+
+    /// In VR: whether, without `node`, a quorum has lost nothing, or has it back.
+    fn quorum_is_intact(&self, node: Option<usize>) -> bool {
+        let replicas = REPLICAS..REPLICAS + self.plan.replicas;
+        let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
+            let slot = &self.slots[*other];
+            let intact = |r: &Machine| matches!(r, Replicas::Vr(vr) if vr.is_intact());
+            !slot.engine_lost && slot.replica().is_some_and(intact)
+        });
+        intact.count() > self.plan.replicas / 2
+    }
+
     /// Whether a replica other than `node` holds the data and nothing makes it look dead: an open
     /// member of the newest epoch.
     fn others_are_well(&self, node: Option<usize>) -> bool {
+        if self.plan.protocol == Protocol::Vr {
+            return self.quorum_is_intact(node);
+        }
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         replicas.filter(|other| Some(*other) != node).any(|other| {
             let slot = &self.slots[other];
@@ -149,6 +196,9 @@ impl Rack<'_> {
 
     /// Whether no member of the newest epoch is alive: nobody has the data any more.
     pub(super) fn is_lost(&self) -> bool {
+        if self.plan.protocol == Protocol::Vr {
+            return false;
+        }
         let Some(config) = self.config() else { return false };
         !config.members.is_empty() && config.members.iter().all(|m| self.living(m).is_none())
     }
@@ -157,6 +207,11 @@ impl Rack<'_> {
     pub(super) fn heal(&mut self) {
         let now_ns = self.world.now_ns;
         self.world.calm();
+        let old_switch = self.old_switch();
+        if old_switch < self.slots.len() {
+            self.bury(old_switch);
+            self.slots[old_switch] = Slot::new(Role::Dead);
+        }
         self.stage = Stage::Liveness { since_ns: now_ns };
         self.mark(None, "everything heals".into(), true);
         for node in 0..self.slots.len() {

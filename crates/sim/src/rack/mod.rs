@@ -10,6 +10,7 @@ mod inject;
 mod rest;
 mod step;
 mod watch;
+mod watch_vr;
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ use concord_client::Client;
 use concord_control::Controller;
 use concord_core::{MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::Replica;
+use concord_protocols::Node as Replicas;
 use concord_switch::agent::Agent;
 
 use crate::fault::{Fault, Node};
@@ -50,12 +51,12 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-pub(crate) type Machine = Replica<Shimmed<Store>>;
+pub(crate) type Machine = Replicas<Shimmed<Store>>;
 
 pub(crate) enum Role {
     Controller(Box<Controller>),
     Switch(Box<Agent>),
-    Replica(Box<Machine>),
+    Replica(Machine),
     Client(Box<Process>),
     Dead,
 }
@@ -246,7 +247,14 @@ impl Rack<'_> {
             text += &match &slot.role {
                 Role::Controller(c) => format!("{:?}", c.state()),
                 Role::Switch(s) => format!("{:?}", s.status()),
-                Role::Replica(r) => format!("{:?}\n{:?}", r.status(now), r.counters()),
+                Role::Replica(r) => {
+                    let counted: Vec<(&str, u64)> = r
+                        .each_counter()
+                        .map(|(name, _, n)| (name, n))
+                        .filter(|c| c.1 > 0)
+                        .collect();
+                    format!("{:?}\n{counted:?}", r.status(now))
+                }
                 Role::Client(p) => {
                     format!("{} unanswered, {:?}", p.client.unanswered(), p.client.counters())
                 }
@@ -261,8 +269,14 @@ impl Rack<'_> {
             CONTROLLER => Node::Controller,
             SWITCH => Node::Switch,
             _ if node < REPLICAS + self.plan.replicas => Node::Replica(node - REPLICAS),
-            _ => Node::Client(node - REPLICAS - self.plan.replicas),
+            _ if node < self.old_switch() => Node::Client(node - REPLICAS - self.plan.replicas),
+            _ => Node::Switch,
         }
+    }
+
+    /// Where the old switch is once the rack has fallen in two.
+    fn old_switch(&self) -> usize {
+        REPLICAS + self.plan.replicas + self.plan.clients
     }
 
     fn index_of(&self, node: Node) -> usize {
@@ -283,7 +297,12 @@ impl Rack<'_> {
 
     fn bury(&mut self, node: usize) {
         match &self.slots[node].role {
-            Role::Replica(r) => self.totals.replicas.add(r.counters()),
+            Role::Replica(r) => {
+                self.totals.replicas.add(r.counters());
+                if let Replicas::Vr(vr) = r {
+                    self.totals.vr.add(vr.vr_counters());
+                }
+            }
             Role::Switch(s) => self.totals.switch.add(s.program().counters()),
             Role::Controller(_) | Role::Client(_) | Role::Dead => {}
         }
