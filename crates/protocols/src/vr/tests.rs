@@ -33,6 +33,8 @@ struct Group {
     to_client: Vec<(Repr, Vec<u8>)>,
     counter: u32,
     request: u64,
+    /// Packets between replicas of the stream, by who sent them.
+    sent: Vec<usize>,
 }
 
 fn member(index: usize, incarnation: u64) -> Member {
@@ -78,6 +80,7 @@ impl Group {
             to_client: vec![],
             counter: 0,
             request: 0,
+            sent: vec![0; count],
         };
         g.configure(1);
         g.pass(5);
@@ -106,6 +109,7 @@ impl Group {
     fn route(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {
         for (addr, bytes) in sent {
             let to = addr.port as usize - 1;
+            self.sent[from] += usize::from(concord_wire::kind(&bytes) == Ok(Kind::Link));
             match addr {
                 SWITCH => self.to_switch.push(bytes),
                 CLIENT => {
@@ -547,4 +551,33 @@ fn alone_in_its_group_a_replica_commits_what_it_has() {
     assert_eq!(g.to_client.len(), 1);
     assert_eq!(g.completed(), Some(seq.counter));
     assert_eq!(g.get(0, "k", Some(seq)).unwrap(), (Reason::Fast, 1, "v".into()));
+}
+
+/// docs/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
+#[test]
+fn messages_per_write() {
+    for n in [3, 5] {
+        let mut g = Group::founded(n, Guards::ALL);
+        g.pass(5);
+        g.completed();
+        // Alone: PREPARE and COMMIT from the leader, both acknowledged.
+        g.sent.fill(0);
+        g.set(0, "k", "v");
+        g.run();
+        g.pass(1);
+        assert_eq!(g.sent[0], 2 * (n - 1));
+        assert!(g.sent[1..].iter().all(|sent| *sent == 2), "{:?}", g.sent);
+        assert_eq!((g.to_client.len(), g.to_switch.len()), (1, 1));
+        // One behind the other: the next PREPARE carries the commit point, its PREPARE-OK the
+        // COMMIT-ACK.
+        g.sent.fill(0);
+        (0..100).for_each(|_| {
+            g.set(0, "k", "v");
+            g.run();
+        });
+        assert_eq!(g.sent[0], 100 * (n - 1));
+        assert!(g.sent[1..].iter().all(|sent| *sent == 100), "{:?}", g.sent);
+        assert_eq!(g.to_client.len(), 101);
+        assert!(g.to_switch.len() <= 101);
+    }
 }
