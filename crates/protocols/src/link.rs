@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Epoch, Instant, MS, NodeId, Position};
-use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX};
+use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
 use concord_wire::{Addr, COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
 use crate::log::Log;
@@ -23,6 +23,8 @@ const REORDER: u64 = 3;
 struct Sent {
     position: Position,
     offset: u32,
+    /// Whole records behind the first one in the same packet.
+    more: u16,
     first_sent_at: Instant,
     sent_at: Instant,
     arrived: bool,
@@ -38,6 +40,8 @@ pub struct Sender {
     epoch: Epoch,
     /// Which stream of the epoch, as the peer numbered it.
     pub stream: u16,
+    /// Several whole records may share a packet: the peer expects it.
+    pub batched: bool,
     in_flight: VecDeque<Sent>,
     /// Number of the oldest packet in flight, or of the next one.
     oldest: u64,
@@ -69,6 +73,7 @@ impl Sender {
             me,
             epoch,
             stream: 0,
+            batched: false,
             in_flight: VecDeque::new(),
             oldest: 1,
             next: (Position(has.0 + 1), 0),
@@ -98,24 +103,28 @@ impl Sender {
         while self.in_flight.len() < self.window && self.next.0 <= upto {
             let (position, offset) = self.next;
             let Some(record) = log.record(position) else { break };
-            let length = self.send_piece(
-                self.oldest + self.in_flight.len() as u64,
-                offset,
-                record,
-                committed,
-                scratch,
-                sink,
-            );
+            let link_seq = self.oldest + self.in_flight.len() as u64;
+            let end = offset + self.emit_piece(link_seq, offset, record, committed, scratch);
+            let whole = offset == 0 && end as usize == record.len();
+            let mut more = 0;
+            while whole && self.batched && position.0 + u64::from(more) < upto.0 {
+                let next = log.record(Position(position.0 + u64::from(more) + 1));
+                if !next.is_some_and(|record| append_record(scratch, record)) {
+                    break;
+                }
+                more += 1;
+            }
+            sink.send(self.addr, scratch);
             self.in_flight.push_back(Sent {
                 position,
                 offset,
+                more,
                 first_sent_at: now,
                 sent_at: now,
                 arrived: false,
             });
-            let end = offset + length;
             self.next = if end as usize == record.len() {
-                (Position(position.0 + 1), 0)
+                (Position(position.0 + u64::from(more) + 1), 0)
             } else {
                 (position, end)
             };
@@ -123,14 +132,13 @@ impl Sender {
         self.in_flight.len() - before
     }
 
-    fn send_piece(
+    fn emit_piece(
         &self,
         link_seq: u64,
         offset: u32,
         record: &[u8],
         committed: Position,
         scratch: &mut Vec<u8>,
-        sink: &mut impl Sink,
     ) -> u32 {
         let rest = &record[offset as usize..];
         let piece = &rest[..rest.len().min(PIECE_BYTES_MAX)];
@@ -145,7 +153,6 @@ impl Sender {
             piece,
         };
         data.emit(scratch);
-        sink.send(self.addr, scratch);
         piece.len() as u32
     }
 
@@ -211,11 +218,15 @@ impl Sender {
     ) {
         let Some(sent) = self.in_flight.get_mut(at) else { return };
         sent.sent_at = now;
-        let (position, offset) = (sent.position, sent.offset);
-        if let Some(record) = log.record(position) {
-            self.send_piece(self.oldest + at as u64, offset, record, committed, scratch, sink);
-            self.resent += 1;
+        let (position, offset, more) = (sent.position, sent.offset, sent.more);
+        let Some(record) = log.record(position) else { return };
+        self.emit_piece(self.oldest + at as u64, offset, record, committed, scratch);
+        for behind in 1..=u64::from(more) {
+            let Some(record) = log.record(Position(position.0 + behind)) else { return };
+            append_record(scratch, record);
         }
+        sink.send(self.addr, scratch);
+        self.resent += 1;
     }
 
     fn sample(&mut self, rtt_ns: Duration) {

@@ -3,7 +3,8 @@
 //!
 //! DATA: `magic, version, op: 4 bytes; epoch: u32; from: u16; flags: u16; length: u16; stream: u16;
 //! link_seq: u64; committed: u64`, then a piece of an encoded record. `flags` bit 0: first piece,
-//! bit 1: last piece.
+//! bit 1: last piece. A packet with both may hold several records, one behind the other, where the
+//! receiver expects that.
 //!
 //! ACK: the same first 16 bytes; `next: u64; held: u64; applied: u64; committed: u64`.
 
@@ -123,6 +124,18 @@ impl<'a> Data<'a> {
     }
 }
 
+/// Appends a whole record to an encoded DATA packet that holds whole records; false if there is no
+/// room.
+pub fn append_record(packet: &mut Vec<u8>, record: &[u8]) -> bool {
+    if packet.len() + record.len() > DATAGRAM_BYTES_MAX {
+        return false;
+    }
+    packet.extend_from_slice(record);
+    let length = (packet.len() - DATA_HEADER_BYTES) as u16;
+    packet[12..14].copy_from_slice(&length.to_be_bytes());
+    true
+}
+
 impl Ack {
     /// Reads an ACK packet.
     ///
@@ -179,6 +192,9 @@ mod tests {
         for cut in 0..out.len() {
             assert_eq!(Data::parse(&out[..cut]).unwrap_err(), WireError::Truncated);
         }
+        assert!(append_record(&mut out, b" and another"));
+        assert_eq!(Data::parse(&out).unwrap().piece, b"piece and another");
+        assert!(!append_record(&mut out, &[0; DATAGRAM_BYTES_MAX]));
         let a = Ack {
             epoch: Epoch(3),
             from: NodeId(1),

@@ -44,6 +44,8 @@ use recovery::Answer;
 use transfer::Incoming;
 use views::Change;
 
+/// Most members of a group; a larger one is not joined.
+const MEMBERS_MAX: usize = 64;
 /// How often the leader says that it is there when it sends nothing else, at most.
 const BEAT_NS: Duration = 50 * MS;
 /// How often the controller, and the leader's switch, are told.
@@ -336,7 +338,8 @@ impl<E: Engine> Vr<E> {
     /// node's place later has lost what that one had and promised (trap T4).
     fn join(&mut self, now: Now, config: Config) {
         let me = self.setup.me;
-        let Some(index) = config.members.iter().position(|m| m.node == me.node) else { return };
+        let found = config.members.iter().position(|m| m.node == me.node);
+        let Some(index) = found.filter(|_| config.members.len() <= MEMBERS_MAX) else { return };
         let founder = config.members[index].incarnation == me.incarnation
             || !self.setup.guards.on(Guard::Incarnation);
         let life = |m: &Member| Life { count: 0, incarnation: m.incarnation };

@@ -20,7 +20,7 @@ use concord_wire::link::{Ack, Data};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
 
-use super::{ALIVE_NS, Stage, Vr};
+use super::{ALIVE_NS, MEMBERS_MAX, Stage, Vr};
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 
 /// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
@@ -208,7 +208,13 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
         if first && last && !receiver.is_partial() {
-            return self.take_record(now, piece, sink);
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let (record, behind) = Record::split_first(rest).ok_or(BrokenStream)?;
+                self.take_record(now, record, sink)?;
+                rest = behind;
+            }
+            return Ok(());
         }
         if let Some(record) = receiver.join(first, last, piece)? {
             self.take_record(now, &record, sink)?;
@@ -301,10 +307,13 @@ impl<E: Engine> Vr<E> {
 
     /// The most that a quorum has, of what each member has.
     fn quorum_has(&self, has: impl Fn(&Follower) -> Position) -> Position {
-        let mut all: Vec<Position> = self.followers.iter().map(has).collect();
-        all.sort_unstable();
-        let above = all.len().saturating_sub(self.quorum());
-        all.get(above).copied().unwrap_or_default()
+        let mut all = [Position(0); MEMBERS_MAX];
+        let count = self.followers.len().min(MEMBERS_MAX);
+        for (slot, follower) in all.iter_mut().zip(&self.followers) {
+            *slot = has(follower);
+        }
+        all[..count].sort_unstable();
+        all[..count].get(count.saturating_sub(self.quorum())).copied().unwrap_or_default()
     }
 
     /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.

@@ -401,11 +401,11 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(200);
     let told = core::mem::take(&mut g.to_switch);
-    let configs = told.iter().filter_map(|b| match Control::parse(b) {
+    let mut configs = told.iter().filter_map(|b| match Control::parse(b) {
         Ok(Control::Configure(config)) => Some(config),
         _ => None,
     });
-    let last = configs.last().unwrap();
+    let last = configs.next_back().unwrap();
     assert_eq!((last.epoch, last.switch_id), (4, 1));
     let members: Vec<u16> = last.members.iter().map(|m| m.node).collect();
     assert_eq!(members, [1, 2, 3], "the leader first");
@@ -551,6 +551,33 @@ fn alone_in_its_group_a_replica_commits_what_it_has() {
     assert_eq!(g.to_client.len(), 1);
     assert_eq!(g.completed(), Some(seq.counter));
     assert_eq!(g.get(0, "k", Some(seq)).unwrap(), (Reason::Fast, 1, "v".into()));
+}
+
+#[test]
+fn vrr_6_2_the_writes_of_a_batch_share_a_prepare() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(5);
+    g.sent.fill(0);
+    // As a driver does: several packets, then one flush.
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    for n in 0..100u32 {
+        let write = g.request(b"k");
+        g.counter += 1;
+        let mut bytes = vec![];
+        let seq = Seq::new(SwitchId(1), g.counter);
+        let mut command = CommandBuf::new();
+        let value = alloc::format!("{n}");
+        let body = command.encode(1, [b"SET", &b"k"[..], value.as_bytes()]);
+        Repr { seq, ..write }.emit(body, &mut bytes);
+        g.nodes[0].handle(g.now, &bytes, &mut sent);
+    }
+    g.nodes[0].flush(g.now, &mut sent);
+    g.route(0, sent);
+    assert!(g.sent[0] <= 2 * 12, "{} packets for 100 writes to two followers", g.sent[0]);
+    g.run();
+    g.pass(1);
+    assert_eq!(g.to_client.len(), 100);
+    assert_eq!(g.get(2, "k", Some(Seq::new(SwitchId(1), g.counter))).unwrap().2, "99");
 }
 
 /// docs/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
