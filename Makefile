@@ -4,8 +4,8 @@ CARGO ?= cargo
 CONCORD = target/release/concord
 # What `make up` passes on: make up ARGS="--replicas 5 --listen 127.0.0.1:7400"
 ARGS ?=
-# Seeds of `make swarm`: the first, and how many.
-SEEDS ?= 0 10000
+# How long `make swarm` goes on.
+MINUTES ?= 10
 
 .PHONY: help up build test lint unit guards swarm torture bench test-packages clean
 
@@ -28,11 +28,13 @@ lint: ## formatting, clippy and rustdoc, warnings being errors
 unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
-guards: ## each guard removed: the simulator must find a violation
-	$(CARGO) test --locked -p concord-sim -p concord-switch --features concord-sim/mutants,concord-switch/mutants
+guards: ## each guard removed: the simulator must find a violation; and a release build replays the same
+	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards -- --nocapture
+	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
+	$(CARGO) test --release --locked -p concord-switch --features mutants
 
-swarm: ## 10,000 seeds of the simulator (SEEDS="FIRST COUNT" for others)
-	$(CARGO) run --release --locked -p concord-sim --example swarm -- $(SEEDS)
+swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for longer)
+	$(CONCORD) sim --minutes $(MINUTES)
 
 torture: ## the long histories over real processes; reports go to results/torture/
 	mkdir -p results/torture

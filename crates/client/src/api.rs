@@ -12,8 +12,10 @@ use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
 pub struct ClientConfig {
     /// Its own address, for replies.
     pub addr: Addr,
-    /// Where the switch listens: every packet goes there.
+    /// Where the switch listens: every packet goes there, until the controller names another.
     pub switch: Addr,
+    /// Whom to ask which switch is active, when requests stay unanswered.
+    pub controller: Option<Addr>,
     /// Most unanswered writes, 1 to [`WINDOW_MAX`].
     pub window: u64,
     /// Most unanswered reads, at most 65,536.
@@ -39,6 +41,7 @@ impl ClientConfig {
         ClientConfig {
             addr,
             switch,
+            controller: None,
             window: WINDOW_MAX,
             reads_max: 16_384,
             write_deadline_ns: 5 * SEC,
@@ -214,6 +217,10 @@ counters! {
         window_refused,
         /// Unanswered writes refused as old duplicates; must stay 0.
         stale_refused,
+        /// Questions to the controller which switch is active.
+        switch_asked,
+        /// Times that another switch became active.
+        switch_changed,
         /// Packets that registered a session.
         registers,
         /// Sessions registered.

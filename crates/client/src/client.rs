@@ -34,6 +34,10 @@ pub struct Client {
     pub(crate) parts_out: u32,
     /// Requests sent so far: orders attempts of different requests.
     pub(crate) stamp: u64,
+    /// The newest configuration that the controller told of; 0 if none.
+    pub(crate) epoch: u32,
+    /// When the controller may be asked again.
+    pub(crate) next_doubt: Instant,
     pub(crate) scratch: Vec<u8>,
     pub(crate) part: Vec<u8>,
     pub(crate) count: ClientCounters,
@@ -54,6 +58,8 @@ impl Client {
             ready: VecDeque::new(),
             parts_out: 0,
             stamp: 0,
+            epoch: 0,
+            next_doubt: Instant(0),
             scratch: Vec::new(),
             part: Vec::new(),
             count: ClientCounters::default(),
@@ -122,7 +128,7 @@ impl Client {
 
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
-        if self.on_packet(now, packet, sink).is_err() {
+        if self.on_packet(now, packet, sink).is_err() && !self.on_control(packet) {
             self.count.malformed += 1;
         }
         self.run_ready(now, sink);
@@ -161,8 +167,8 @@ impl Client {
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         let repr = packet.repr();
-        if Client::is_session_reply(packet, &repr) {
-            self.on_session_reply(now, &repr, sink);
+        if self.is_session_reply(&repr) {
+            self.on_session_reply(now, &repr, packet.body(), sink);
             return Ok(());
         }
         let is_read = repr.request.0 & READ_BIT != 0;

@@ -5,7 +5,7 @@ use concord_wire::harmonia::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::client::Client;
-use crate::session::SessionState;
+use crate::session::{ATTEMPTS_UNTIL_DOUBT, SessionState};
 use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
@@ -157,7 +157,11 @@ impl Client {
         } else {
             self.count.write_retries += 1;
         }
+        let doubtful = slot.sends >= ATTEMPTS_UNTIL_DOUBT;
         self.transmit(now, number, sink);
+        if doubtful {
+            self.doubt_switch(now, sink);
+        }
     }
 
     /// After a while, a refused write goes again, behind the one that it must follow.

@@ -1,15 +1,20 @@
 //! The session under which writes are executed at most once (trap T16).
 
-use concord_core::{Instant, Now, RequestNumber, Rng, SessionId};
-use concord_wire::{Flags, Op, Packet, Repr, Sink, Status};
+use concord_core::{Instant, MS, Now, RequestNumber, Rng, SessionId};
+use concord_wire::control::Control;
+use concord_wire::{Flags, Op, Repr, Sink, Status};
 
 use crate::api::Outcome;
 use crate::client::Client;
 use crate::slots::State;
 use crate::timers::{Lane, ROUNDS};
 
-/// Requests of the session itself have this number.
+/// Touches of the session have this number, and its registration at first.
 const SESSION_REQUEST: RequestNumber = RequestNumber(0);
+/// After so many attempts the switch is doubted.
+pub(crate) const ATTEMPTS_UNTIL_DOUBT: u16 = 3;
+/// Shortest time between two questions which switch is active, in ns.
+const DOUBT_INTERVAL_NS: u64 = 100 * MS;
 
 /// How far the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub enum SessionState {
 pub struct Session {
     pub id: SessionId,
     pub state: SessionState,
+    /// The log position that it registers with; 0 at first.
+    heard: RequestNumber,
     attempt: u16,
     round: u8,
     pub resend_at: Instant,
@@ -44,6 +51,7 @@ impl Session {
         Session {
             id: SessionId(id),
             state: SessionState::Fresh,
+            heard: SESSION_REQUEST,
             attempt: 0,
             round: 0,
             resend_at: Instant::NEVER,
@@ -64,8 +72,11 @@ impl Client {
         let wait_ns = self.timers.timeout_ns(Lane::Write, session.round);
         session.resend_at = now.instant.after(wait_ns);
         self.count.registers += 1;
-        let attempt = self.session.attempt;
-        self.send_session_request(Flags::REGISTER, attempt, sink);
+        let (heard, attempt) = (self.session.heard, self.session.attempt);
+        self.send_session_request(Flags::REGISTER, heard, attempt, sink);
+        if attempt >= ATTEMPTS_UNTIL_DOUBT {
+            self.doubt_switch(now, sink);
+        }
     }
 
     /// Touches the session: the write number 0, which no replica executes because it lies below
@@ -77,14 +88,20 @@ impl Client {
         self.session.attempt = self.session.attempt.wrapping_add(1);
         self.count.keepalives += 1;
         let attempt = self.session.attempt;
-        self.send_session_request(Flags::default(), attempt, sink);
+        self.send_session_request(Flags::default(), SESSION_REQUEST, attempt, sink);
     }
 
-    fn send_session_request(&mut self, flags: Flags, attempt: u16, sink: &mut impl Sink) {
+    fn send_session_request(
+        &mut self,
+        flags: Flags,
+        request: RequestNumber,
+        attempt: u16,
+        sink: &mut impl Sink,
+    ) {
         let repr = Repr {
             flags,
             session: self.session.id,
-            request: SESSION_REQUEST,
+            request,
             client: self.config.addr,
             attempt,
             ..Repr::new(Op::Write)
@@ -108,13 +125,22 @@ impl Client {
         }
     }
 
-    /// Whether a reply concerns the session and no write of it.
-    pub(crate) fn is_session_reply(packet: &Packet<'_>, repr: &Repr) -> bool {
-        packet.op() == Op::WriteReply && repr.request == SESSION_REQUEST
+    /// Whether a reply concerns the session and no write of it. No write is sent before the session
+    /// is registered.
+    pub(crate) fn is_session_reply(&self, repr: &Repr) -> bool {
+        let is_own = repr.request == SESSION_REQUEST
+            || (self.session.state == SessionState::Registering && repr.session == self.session.id);
+        repr.op == Op::WriteReply && is_own
     }
 
     /// A registration or a touch was answered.
-    pub(crate) fn on_session_reply(&mut self, now: Now, repr: &Repr, sink: &mut impl Sink) {
+    pub(crate) fn on_session_reply(
+        &mut self,
+        now: Now,
+        repr: &Repr,
+        body: &[u8],
+        sink: &mut impl Sink,
+    ) {
         if repr.session != self.session.id {
             self.count.foreign += 1;
             return;
@@ -130,10 +156,42 @@ impl Client {
                 let numbers = self.slots.low()..self.slots.next();
                 self.ready.extend(numbers.filter(waiting));
             }
+            // Sessions were evicted since the position that it heard of: it names a later one.
+            (SessionState::Registering, Status::Stale) => {
+                if let Some(heard) = body.first_chunk().map(|b| u64::from_be_bytes(*b))
+                    && heard > self.session.heard.0
+                {
+                    self.session.heard = RequestNumber(heard);
+                    self.register(now, sink);
+                }
+            }
             (SessionState::Ready, Status::SessionExpired) => self.expire_session(now, sink),
             (SessionState::Ready, Status::Ok | Status::Stale) => {}
             _ => self.count.unexpected += 1,
         }
+    }
+
+    /// Requests stay unanswered: perhaps another switch is active.
+    pub(crate) fn doubt_switch(&mut self, now: Now, sink: &mut impl Sink) {
+        let Some(controller) = self.config.controller else { return };
+        if now.instant < self.next_doubt {
+            return;
+        }
+        self.next_doubt = now.instant.after(DOUBT_INTERVAL_NS);
+        self.count.switch_asked += 1;
+        Control::WhoIsWho { client: self.config.addr }.emit(&mut self.scratch);
+        sink.send(controller, &self.scratch);
+    }
+
+    /// The controller's answer; false if the packet is none.
+    pub(crate) fn on_control(&mut self, bytes: &[u8]) -> bool {
+        let Ok(Control::Configure(config)) = Control::parse(bytes) else { return false };
+        if config.epoch > self.epoch {
+            self.epoch = config.epoch;
+            self.count.switch_changed += u64::from(config.switch != self.config.switch);
+            self.config.switch = config.switch;
+        }
+        true
     }
 
     /// The replicas no longer know the session: whether what was sent was executed, nobody can say.

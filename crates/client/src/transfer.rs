@@ -11,6 +11,7 @@ use concord_wire::{Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError};
 
 use crate::api::Outcome;
 use crate::client::Client;
+use crate::session::ATTEMPTS_UNTIL_DOUBT;
 use crate::slots::State;
 use crate::timers::{Lane, Timer};
 
@@ -377,6 +378,9 @@ impl Client {
                 let round = if progress { 0 } else { timer.round.saturating_add(1) };
                 self.count.fragments_resent += 1;
                 self.send_fragment(now, timer.number, timer.part, round, sink);
+                if u16::from(round) >= ATTEMPTS_UNTIL_DOUBT {
+                    self.doubt_switch(now, sink);
+                }
             }
             Some(Transfer::Download(download)) => {
                 let missing = download.missing(timer.part);

@@ -54,6 +54,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         layout: rack.table.layout(),
         faults: rack.faults.rates(),
+        standby: false,
     };
     switch::run(&place, &setup)
 }
@@ -104,6 +105,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = GatewaySetup {
         switch: wire(rack.switch()?.addr),
+        controller: wire(rack.controller()?.addr),
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         redis: rack.engine == Engine::Redis,

@@ -4,21 +4,33 @@
 //! compare-and-swap (trap T3): [`Controller::poll_persist`] gives the state to write, and nobody
 //! hears of it before [`Controller::persisted`]. Leases are not the controller's (trap T8): the data
 //! path goes on without it.
+//!
+//! A replica is let in by two epochs: in the first it is among those who join, and copies the state
+//! while nobody waits for it; when it has all, the second makes it the last member. Until it said
+//! that all which was agreed is executed there, the group cannot go on with it alone.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+
+mod decide;
+mod state;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Guard, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_core::{Duration, Guards, Instant, MS, Now, counters};
+use concord_wire::control::{Control, Member, Protocol, Standing};
 use concord_wire::{Addr, Kind, Sink};
-use serde::{Deserialize, Serialize};
+
+pub use state::{Problem, State};
 
 const TICK_NS: Duration = 50 * MS;
 const RETIRED_MAX: usize = 64;
+/// Most members and joining replicas.
+const REPLICAS_MAX: usize = 64;
+/// Most switches that are known of at a time.
+const SWITCHES_MAX: usize = 8;
 
 /// What the controller is told at its start.
 #[derive(Clone, Debug)]
@@ -37,21 +49,6 @@ pub struct ControllerConfig {
     pub guards: Guards,
 }
 
-/// What is persisted. `version` rises by one with each write: the compare-and-swap.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
-    /// Number of this state.
-    pub version: u64,
-    /// The configuration in force; `None` before the first.
-    pub config: Option<Config>,
-    /// The switch's life to which the active switch id was granted.
-    pub switch_incarnation: u64,
-    /// The last switch id that was granted; never goes back (trap T20).
-    pub last_switch_id: u32,
-    /// Earlier lives of the switch: one that wakes up is not granted anything again.
-    pub retired_switches: Vec<u64>,
-}
-
 counters! {
     /// What the controller counted.
     pub struct ControllerCounters {
@@ -63,8 +60,18 @@ counters! {
         removed_restarted,
         /// Replicas removed because they asked for it.
         removed_leaving,
+        /// Replicas let in, to copy the state.
+        admitted,
+        /// Replicas made members after they had copied the state.
+        promoted,
+        /// Joining replicas given up because they were silent, restarted or asked for it.
+        joining_removed,
         /// Switch ids granted.
         switch_ids_granted,
+        /// Standby switches that took over from a silent one.
+        standbys_taken,
+        /// States refused because another controller was faster (trap T3).
+        superseded,
         /// Malformed datagrams dropped.
         malformed,
         /// Packets of no use here dropped.
@@ -76,8 +83,7 @@ counters! {
 struct Replica {
     member: Member,
     epoch: u32,
-    open: bool,
-    leaving: bool,
+    standing: Standing,
     heard_at: Instant,
 }
 
@@ -86,6 +92,8 @@ struct Switch {
     incarnation: u64,
     addr: Addr,
     epoch: u32,
+    standby: bool,
+    heard_at: Instant,
 }
 
 /// The controller.
@@ -98,7 +106,9 @@ pub struct Controller {
     /// Whether `proposed` was handed to the driver.
     handed_out: bool,
     replicas: BTreeMap<u16, Replica>,
-    switch: Option<Switch>,
+    /// Every switch that was heard of, by its address; the active one among them.
+    switches: BTreeMap<Addr, Switch>,
+    problem: Option<Problem>,
     started_at: Option<Instant>,
     /// When it last took an input.
     awake_at: Instant,
@@ -118,7 +128,9 @@ impl Controller {
         {
             // The next epoch is the first of the new group; its number goes on.
             config.members.clear();
+            config.joining.clear();
             config.epoch = epoch;
+            state.whole.clear();
         }
         Controller {
             setup,
@@ -126,7 +138,8 @@ impl Controller {
             proposed: None,
             handed_out: false,
             replicas: BTreeMap::new(),
-            switch: None,
+            switches: BTreeMap::new(),
+            problem: None,
             started_at: None,
             awake_at: Instant(0),
             next_tick: Instant(0),
@@ -142,6 +155,9 @@ impl Controller {
         if now.instant.since(self.awake_at) > self.setup.failure_ns / 2 {
             for replica in self.replicas.values_mut() {
                 replica.heard_at = replica.heard_at.max(now.instant);
+            }
+            for switch in self.switches.values_mut() {
+                switch.heard_at = switch.heard_at.max(now.instant);
             }
             self.started_at = Some(now.instant);
         }
@@ -160,13 +176,13 @@ impl Controller {
             Err(error) => Err(error),
         };
         match message {
-            Ok(Control::ReplicaAlive { member, epoch, open, leaving }) => {
-                let heard_at = now.instant;
-                let replica = Replica { member, epoch, open, leaving, heard_at };
+            Ok(Control::ReplicaAlive { member, epoch, standing }) => {
+                let replica = Replica { member, epoch, standing, heard_at: now.instant };
                 self.on_replica(now, replica, sink);
             }
-            Ok(Control::SwitchAlive { incarnation, addr, epoch }) => {
-                self.on_switch(now, Switch { incarnation, addr, epoch }, sink);
+            Ok(Control::SwitchAlive { incarnation, addr, epoch, standby }) => {
+                let heard_at = now.instant;
+                self.on_switch(now, Switch { incarnation, addr, epoch, standby, heard_at }, sink);
             }
             Ok(Control::WhoIsWho { client }) => {
                 if let Some(config) = &self.state.config {
@@ -180,24 +196,63 @@ impl Controller {
     }
 
     fn on_replica(&mut self, now: Now, replica: Replica, sink: &mut impl Sink) {
-        self.replicas.insert(replica.member.node, replica);
-        self.reconsider(now);
+        if !self.is_stray(&replica) {
+            self.replicas.insert(replica.member.node, replica);
+            self.reconsider(now);
+        }
         let Some(config) = &self.state.config else { return };
         if config.epoch > replica.epoch && !config.members.is_empty() {
             Control::Configure(config.clone()).emit(&mut self.scratch);
             sink.send(replica.member.addr, &self.scratch);
-        } else if config.epoch == replica.epoch && replica.open {
+        } else if config.epoch == replica.epoch && matches!(replica.standing, Standing::Open { .. })
+        {
             self.configure_switch(sink);
         }
     }
 
+    /// Whether it may be a late packet of an earlier life of a node that has its place in another:
+    /// only who has heard of the configuration in force has certainly begun since.
+    fn is_stray(&self, replica: &Replica) -> bool {
+        let Some(config) = &self.state.config else { return false };
+        let mut places = config.members.iter().chain(&config.joining);
+        let own = places.find(|m| m.node == replica.member.node);
+        own.is_some_and(|m| m.incarnation != replica.member.incarnation)
+            && replica.epoch != config.epoch
+    }
+
     fn on_switch(&mut self, now: Now, switch: Switch, sink: &mut impl Sink) {
         if self.state.retired_switches.contains(&switch.incarnation) {
-            return;
+            // It was replaced while it slept, or because of a late packet.
+            let active = self.state.config.as_ref().map_or(Addr::default(), |c| c.switch);
+            let incarnation = switch.incarnation;
+            Control::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
+            return sink.send(switch.addr, &self.scratch);
         }
-        self.switch = Some(switch);
+        self.switches.insert(switch.addr, switch);
+        if self.switches.len() > SWITCHES_MAX {
+            self.forget_switch();
+        }
         self.reconsider(now);
         self.configure_switch(sink);
+    }
+
+    fn tell_switch(&mut self, switch: &Switch, sink: &mut impl Sink) {
+        if let Some(config) = &self.state.config
+            && !config.members.is_empty()
+            && config.epoch > switch.epoch
+        {
+            Control::Configure(config.clone()).emit(&mut self.scratch);
+            sink.send(switch.addr, &self.scratch);
+        }
+    }
+
+    /// The one that was silent for longest, of those that are not active.
+    fn forget_switch(&mut self) {
+        let active = self.state.switch_incarnation;
+        let others = self.switches.values().filter(|s| s.incarnation != active);
+        if let Some(addr) = others.min_by_key(|s| s.heard_at).map(|s| s.addr) {
+            self.switches.remove(&addr);
+        }
     }
 
     /// The switch hears of an epoch only when it is open at every member: all of them refuse the
@@ -208,105 +263,25 @@ impl Controller {
         if self.setup.protocol == Protocol::Vr {
             return;
         }
-        let (Some(config), Some(switch)) = (&self.state.config, &self.switch) else { return };
+        let active = self.state.switch_incarnation;
+        let switch = self.switches.values().find(|s| s.incarnation == active).copied();
+        if let Some(switch) = switch
+            && self.is_open_everywhere()
+        {
+            self.tell_switch(&switch, sink);
+        }
+    }
+
+    /// Whether every member has opened the epoch in force.
+    fn is_open_everywhere(&self) -> bool {
+        let Some(config) = &self.state.config else { return false };
         let open = |m: &Member| {
             let replica = self.replicas.get(&m.node);
-            replica.is_some_and(|r| r.open && r.epoch == config.epoch)
+            replica.is_some_and(|r| {
+                matches!(r.standing, Standing::Open { .. }) && r.epoch == config.epoch
+            })
         };
-        let granted = switch.incarnation == self.state.switch_incarnation;
-        if granted
-            && switch.epoch < config.epoch
-            && !config.members.is_empty()
-            && config.members.iter().all(open)
-        {
-            Control::Configure(config.clone()).emit(&mut self.scratch);
-            sink.send(switch.addr, &self.scratch);
-        }
-    }
-
-    /// Whether what is known asks for another configuration; if so, proposes it.
-    fn reconsider(&mut self, now: Now) {
-        if self.proposed.is_some() {
-            return;
-        }
-        let Some(switch) = self.switch else { return };
-        let started_at = *self.started_at.get_or_insert(now.instant);
-        let members = match self.state.config.clone() {
-            Some(config) if !config.members.is_empty() => {
-                let old = &config.members;
-                let (left, removed) = self.survivors(now.instant, started_at, old);
-                let same_switch = switch.incarnation == self.state.switch_incarnation
-                    && switch.addr == config.switch;
-                if left.is_empty() || (left.len() == old.len() && same_switch) {
-                    return;
-                }
-                self.count.add(&removed);
-                left
-            }
-            _ => match self.founders() {
-                Some(members) => members,
-                None => return,
-            },
-        };
-        let mut state = self.state.clone();
-        state.version += 1;
-        if switch.incarnation != state.switch_incarnation {
-            if state.switch_incarnation != 0 {
-                state.retired_switches.push(state.switch_incarnation);
-                let excess = state.retired_switches.len().saturating_sub(RETIRED_MAX);
-                state.retired_switches.drain(..excess);
-            }
-            state.switch_incarnation = switch.incarnation;
-            state.last_switch_id += 1;
-            self.count.switch_ids_granted += 1;
-        }
-        state.config = Some(Config {
-            epoch: self.state.config.as_ref().map_or(0, |c| c.epoch) + 1,
-            switch_id: state.last_switch_id,
-            switch: switch.addr,
-            switch_incarnation: switch.incarnation,
-            protocol: self.setup.protocol,
-            accelerated: self.setup.accelerated,
-            members,
-        });
-        self.proposed = Some(state);
-        self.handed_out = false;
-    }
-
-    /// The members of the first epoch: everybody who was expected, once all are there.
-    fn founders(&self) -> Option<Vec<Member>> {
-        self.setup.replicas.iter().map(|node| self.replicas.get(node).map(|r| r.member)).collect()
-    }
-
-    /// Who of the old members is still one, and the count of why others are not. In VR all are, for
-    /// ever: who is silent is outvoted, who restarted recovers, and the founders' incarnations are
-    /// the group's name.
-    fn survivors(
-        &self,
-        now: Instant,
-        started_at: Instant,
-        old: &[Member],
-    ) -> (Vec<Member>, ControllerCounters) {
-        let (mut left, mut count) = (Vec::new(), ControllerCounters::default());
-        if self.setup.protocol == Protocol::Vr {
-            return (old.to_vec(), count);
-        }
-        for member in old {
-            let known = self.replicas.get(&member.node);
-            let heard_at = known.map_or(started_at, |r| r.heard_at);
-            let restarted = known.is_some_and(|r| r.member.incarnation != member.incarnation)
-                && self.setup.guards.on(Guard::Incarnation);
-            if restarted {
-                count.removed_restarted += 1;
-            } else if known.is_some_and(|r| r.leaving) {
-                count.removed_leaving += 1;
-            } else if now.since(heard_at) > self.setup.failure_ns {
-                count.removed_silent += 1;
-            } else {
-                left.push(*member);
-            }
-        }
-        (left, count)
+        config.members.iter().all(open)
     }
 
     /// The state to persist, if there is one: write it durably if and only if the stored version is
@@ -330,6 +305,20 @@ impl Controller {
         for replica in self.replicas.values() {
             sink.send(replica.member.addr, &self.scratch);
         }
+    }
+
+    /// What was handed out does not follow what is stored: another controller was faster, and
+    /// `stored` is what it wrote. This one goes on from there (trap T3).
+    pub fn superseded(&mut self, stored: State) {
+        self.count.superseded += 1;
+        self.proposed = None;
+        self.state = stored;
+    }
+
+    /// Why it cannot do what it should, if it cannot.
+    #[must_use]
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
     }
 
     /// Time passed.
@@ -361,10 +350,20 @@ impl Controller {
         &self.count
     }
 
-    /// Every replica that was heard of: node, epoch, whether open, ns since it was heard.
-    pub fn replicas(&self, now: Now) -> impl Iterator<Item = (Member, u32, bool, Duration)> + '_ {
+    /// Every replica that was heard of: node, epoch, where it stands, ns since it was heard.
+    pub fn replicas(
+        &self,
+        now: Now,
+    ) -> impl Iterator<Item = (Member, u32, Standing, Duration)> + '_ {
         let known = self.replicas.values();
-        known.map(move |r| (r.member, r.epoch, r.open, now.instant.since(r.heard_at)))
+        known.map(move |r| (r.member, r.epoch, r.standing, now.instant.since(r.heard_at)))
+    }
+
+    /// Every switch that was heard of: its life, its address, whether it stands by, ns since it was
+    /// heard.
+    pub fn switches(&self, now: Now) -> impl Iterator<Item = (u64, Addr, bool, Duration)> + '_ {
+        let known = self.switches.values();
+        known.map(move |s| (s.incarnation, s.addr, s.standby, now.instant.since(s.heard_at)))
     }
 }
 

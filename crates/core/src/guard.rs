@@ -36,10 +36,18 @@ pub enum Guard {
     CrashVector,
     /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
     RecoveryQuorum,
+    /// A configuration exists only after a compare-and-swap (trap T3).
+    EpochSwap,
+    /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
+    LeaseClock,
+    /// A replica that joined answers no reads before all that was agreed is executed there (T4).
+    Whole,
+    /// A replica that joined refuses fast reads older than its copy (trap T4).
+    Floor,
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 15] = [
+pub const ALL_GUARDS: [Guard; 19] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -55,6 +63,10 @@ pub const ALL_GUARDS: [Guard; 15] = [
     Guard::View,
     Guard::CrashVector,
     Guard::RecoveryQuorum,
+    Guard::EpochSwap,
+    Guard::LeaseClock,
+    Guard::Whole,
+    Guard::Floor,
 ];
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.

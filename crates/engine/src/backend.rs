@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::command::Command;
+use crate::copy::{BadChunk, Copied, Object};
 use crate::{Class, Context};
 
 /// One operation for the backend: executed as a whole, with nothing of another in between.
@@ -80,6 +81,8 @@ pub struct BackendDone {
     pub reply: Vec<u8>,
     /// The rest.
     pub outcome: Outcome,
+    /// Of a [`Backend::copy`]: what was copied.
+    pub copied: Option<Copied>,
 }
 
 /// Data without times to live. [`crate::Shimmed`] makes an [`crate::Engine`] of it.
@@ -94,6 +97,26 @@ pub trait Backend {
 
     /// The next finished step that was pending.
     fn poll(&mut self) -> Option<BackendDone>;
+
+    /// See [`crate::Engine::prepare_copy`].
+    fn prepare_copy(&mut self) -> bool;
+
+    /// See [`crate::Engine::end_copy`].
+    fn end_copy(&mut self);
+
+    /// Copies the objects from place `from` on ([`crate::copy`]), until there are about `bytes_max`
+    /// bytes; `None` if the answer comes by [`Backend::poll`]. Nothing is pending when it is
+    /// called, and nothing is submitted before its answer.
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied>;
+
+    /// Sets the objects, whatever their keys held. Called like [`Backend::copy`].
+    ///
+    /// # Errors
+    /// [`BadChunk`] if a value is none.
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk>;
+
+    /// Forgets all keys and positions. Called like [`Backend::copy`].
+    fn clear(&mut self) -> Submitted;
 
     /// See [`crate::Engine::lost`].
     fn lost(&self) -> bool;

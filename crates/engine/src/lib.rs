@@ -10,6 +10,8 @@ extern crate alloc;
 
 pub mod backend;
 pub mod command;
+pub mod copy;
+mod deadlines;
 pub mod memory;
 mod plan;
 pub mod redis;
@@ -86,6 +88,29 @@ pub trait Engine {
 
     /// The next completion of a pending operation, in submission order.
     fn poll(&mut self) -> Option<Completion>;
+
+    /// Makes ready to be copied; whether [`Engine::copy`] may be called by now.
+    fn prepare_copy(&mut self) -> bool;
+
+    /// Nobody copies any more.
+    fn end_copy(&mut self);
+
+    /// Copies the objects from place `from` on ([`mod@copy`]), until there are about `bytes_max`
+    /// bytes and the place changes: as they are behind all operations submitted before, and none
+    /// submitted later. The chunk is appended to `chunk` if `Done`; else it is the reply of a
+    /// [`Completion`].
+    fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress;
+
+    /// Sets the objects of a chunk, whatever their keys held, between the operations submitted
+    /// before and those to come. `Pending` comes back as an empty [`Completion`].
+    ///
+    /// # Errors
+    /// [`copy::BadChunk`] if the bytes are no chunk of this kind of engine; what is set then is
+    /// of no use.
+    fn install(&mut self, chunk: &[u8]) -> Result<Progress, copy::BadChunk>;
+
+    /// Forgets everything, as an operation like [`Engine::install`].
+    fn clear(&mut self) -> Progress;
 
     /// When the earliest key with a time to live is due, in ms since the Unix epoch.
     fn next_expiry_ms(&self) -> Option<u64>;

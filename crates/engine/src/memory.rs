@@ -15,10 +15,12 @@ use rustc_hash::FxBuildHasher;
 
 use crate::backend::{Backend, BackendDone, Outcome, Step, Submitted};
 use crate::command::Command;
+use crate::copy::{BadChunk, Copied, Object};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
 mod bits;
+mod dump;
 mod float;
 mod glob;
 mod hashes;
@@ -301,6 +303,30 @@ impl Backend for Memory {
 
     fn poll(&mut self) -> Option<BackendDone> {
         None
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        true
+    }
+
+    fn end_copy(&mut self) {}
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        Some(dump::copy(&self.store, from, bytes_max))
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        for object in objects {
+            if !dump::install(&mut self.store, object.key, object.value) {
+                return Err(BadChunk);
+            }
+        }
+        Ok(Submitted::Done(Outcome::default()))
+    }
+
+    fn clear(&mut self) -> Submitted {
+        self.store.clear();
+        Submitted::Done(Outcome::default())
     }
 
     fn lost(&self) -> bool {

@@ -18,6 +18,7 @@
 //! leave ([`Backend::lost`]): the reply and what the shim learns from it cannot be had again.
 //! All others, and reads, are sent again in order. So nothing is applied twice or left out.
 
+mod copier;
 mod effects;
 mod rules;
 mod script;
@@ -29,10 +30,12 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted};
+use crate::copy::{BadChunk, Copied, Object};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::ttl::EXEC_COMMAND;
 use crate::{Class, Command, Context, resp};
+use copier::Copier;
 
 /// Where the applied number lives.
 const APPLIED_KEY: &[u8] = b"concord:applied";
@@ -63,6 +66,8 @@ enum Ask {
     Applied,
     Size,
     Memory,
+    /// SCAN of that copier: names of keys.
+    Names(u32),
 }
 
 #[derive(Debug)]
@@ -80,7 +85,19 @@ enum Phase {
 #[derive(Debug)]
 enum Kind {
     Read,
-    Write { position: u64, delete_first: bool, want_exists: bool },
+    Write {
+        position: u64,
+        delete_first: bool,
+        want_exists: bool,
+    },
+    /// DUMPs of these keys; the next place, and the bytes wanted.
+    Copy {
+        names: Vec<Vec<u8>>,
+        next: u64,
+        bytes_max: usize,
+    },
+    /// RESTOREs or a FLUSHALL: each must be answered by OK.
+    Install,
     Ask(Ask),
 }
 
@@ -117,6 +134,7 @@ struct Front {
     /// The first error at queueing: the server drops the transaction.
     queue_error: Option<Vec<u8>>,
     outcome: Outcome,
+    copied: Copied,
 }
 
 /// The Redis engine's connection machine.
@@ -154,6 +172,10 @@ pub struct RedisEngine {
     keys: u64,
     memory_bytes: u64,
     until_size: u32,
+    /// Set while somebody copies.
+    copier: Option<Copier>,
+    /// Copiers so far.
+    copies: u32,
 }
 
 impl Default for RedisEngine {
@@ -185,6 +207,8 @@ impl RedisEngine {
             keys: 0,
             memory_bytes: 0,
             until_size: 1,
+            copier: None,
+            copies: 0,
         }
     }
 
@@ -336,10 +360,12 @@ impl RedisEngine {
         }
         match operation.kind {
             Kind::Ask(ask) => {
-                self.on_answer(ask, frame);
                 self.operations.pop_front();
                 self.front = Front::default();
+                self.on_answer(ask, frame);
             }
+            Kind::Copy { .. } => self.on_dump(index, frame),
+            Kind::Install => self.on_install(index, frame),
             Kind::Read => {
                 let commands = operation.commands;
                 self.on_command_reply(index, frame);
@@ -447,7 +473,8 @@ impl RedisEngine {
         let Some(operation) = self.operations.pop_front() else { return };
         let front = core::mem::take(&mut self.front);
         let reply = operation.refusal.unwrap_or(front.reply);
-        self.done.push_back(BackendDone { reply, outcome: front.outcome });
+        let copied = matches!(operation.kind, Kind::Copy { .. }).then_some(front.copied);
+        self.done.push_back(BackendDone { reply, outcome: front.outcome, copied });
     }
 
     fn on_answer(&mut self, ask: Ask, frame: &[u8]) {
@@ -475,6 +502,7 @@ impl RedisEngine {
             }
             Ask::Empty => {}
             Ask::Applied => self.on_applied(count.unsigned_abs()),
+            Ask::Names(generation) => self.on_names(generation, frame),
             Ask::Size => self.keys = count.unsigned_abs(),
             Ask::Memory => {
                 self.memory_bytes = info_field(value, b"used_memory:")
@@ -504,7 +532,8 @@ impl RedisEngine {
         let mut reads_before = false;
         for operation in &self.operations {
             match operation.kind {
-                Kind::Ask(_) => {}
+                // Copied values and RESTORE with REPLACE are the same when they come again.
+                Kind::Ask(_) | Kind::Copy { .. } | Kind::Install => {}
                 Kind::Read => reads_before = true,
                 Kind::Write { position, .. } if position <= applied => {
                     return self.lose("the connection broke and a write's reply was lost");
@@ -528,6 +557,7 @@ impl RedisEngine {
             self.send(operation);
         }
         self.operations = operations;
+        self.scan_on();
     }
 
     fn send(&mut self, operation: &mut Operation) {
@@ -616,6 +646,9 @@ impl Backend for RedisEngine {
         operation.refusal = refusal;
         if step.class == Class::Write {
             self.submitted = self.submitted.max(context.position);
+            if let (Some(copier), Some(key)) = (&mut self.copier, step.key) {
+                copier.touch(key);
+            }
         }
         self.enqueue(operation);
         self.ask_size();
@@ -624,6 +657,26 @@ impl Backend for RedisEngine {
 
     fn poll(&mut self) -> Option<BackendDone> {
         self.done.pop_front()
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        self.prepare()
+    }
+
+    fn end_copy(&mut self) {
+        self.copier = None;
+    }
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        self.copy_from(from, bytes_max)
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        Ok(self.restore(objects))
+    }
+
+    fn clear(&mut self) -> Submitted {
+        self.forget()
     }
 
     fn lost(&self) -> bool {

@@ -12,75 +12,29 @@
 //! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC of one
 //! key) and answers the array of their replies.
 
-use alloc::collections::{BTreeSet, VecDeque};
-use alloc::sync::Arc;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use concord_core::hash::hash64;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
 use crate::command::{Command, CommandBuf};
+use crate::copy::{self, BadChunk};
+use crate::deadlines::Deadlines;
 use crate::plan::{After, Plan, Settled, plan_command};
 use crate::table::UpperName;
 use crate::{Class, Completion, Context, Engine, Progress, resp};
+
+mod alone;
+
+use alone::Alone;
 
 /// The internal write that deletes a key whose time has come.
 pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
 /// The internal command that executes several commands on one key as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
-
-/// Which key is due when. Invariant: every key here exists in the backend, once all steps are
-/// finished.
-#[derive(Debug, Default)]
-pub(crate) struct Deadlines {
-    by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
-    by_time: BTreeSet<(u64, Arc<[u8]>)>,
-    /// Sum of the lengths of all keys here.
-    key_bytes: u64,
-}
-
-impl Deadlines {
-    pub(crate) fn of(&self, key: &[u8]) -> Option<u64> {
-        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
-    }
-
-    pub(crate) fn change(&mut self, key: &[u8], change: TtlChange) {
-        match change {
-            TtlChange::Keep => {}
-            TtlChange::Clear => {
-                if let Some((key, old)) = self.by_key.remove_entry(key) {
-                    self.key_bytes -= key.len() as u64;
-                    self.by_time.remove(&(old, key));
-                }
-            }
-            TtlChange::Set(deadline_ms) => self.set(key, deadline_ms),
-        }
-    }
-
-    fn set(&mut self, key: &[u8], deadline_ms: u64) {
-        let shared = match self.by_key.get_key_value(key) {
-            Some((_, old)) if *old == deadline_ms => return,
-            Some((shared, old)) => {
-                let shared = shared.clone();
-                self.by_time.remove(&(*old, shared.clone()));
-                shared
-            }
-            None => {
-                self.key_bytes += key.len() as u64;
-                key.into()
-            }
-        };
-        self.by_key.insert(shared.clone(), deadline_ms);
-        self.by_time.insert((deadline_ms, shared));
-    }
-
-    fn clear(&mut self) {
-        *self = Deadlines::default();
-    }
-}
 
 /// What is left to do when a step has finished.
 #[derive(Debug)]
@@ -101,16 +55,17 @@ enum Work {
     Exec(Vec<u8>, Vec<(After, usize)>),
     /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
     Flush,
+    /// A part of a copy, which runs alone.
+    Alone(Alone),
     /// Finished at once, behind others that have not: its completion waits its turn.
     Finished(Completion),
 }
 
-/// An operation that waits for the outcome of an earlier one on the same key.
+/// An operation that waits for the outcome of an earlier one.
 #[derive(Debug)]
-struct Stalled {
-    context: Context,
-    class: Class,
-    command: Vec<u8>,
+enum Stalled {
+    Command { context: Context, class: Class, command: Vec<u8> },
+    Alone(Alone),
 }
 
 /// An [`Engine`] made of a [`Backend`] and the deadlines of its keys.
@@ -128,6 +83,10 @@ pub struct Shimmed<B> {
     unsettled: HashMap<Vec<u8>, u32, FxBuildHasher>,
     /// Pending steps that clear all deadlines.
     flushes_pending: u32,
+    /// A part of a copy is pending: everything else waits.
+    alone_pending: bool,
+    /// The backend was given values that are none.
+    broken: bool,
     stalled: VecDeque<Stalled>,
 }
 
@@ -141,6 +100,8 @@ impl<B: Backend> Shimmed<B> {
             pending: VecDeque::new(),
             unsettled: HashMap::default(),
             flushes_pending: 0,
+            alone_pending: false,
+            broken: false,
             stalled: VecDeque::new(),
         }
     }
@@ -158,6 +119,9 @@ impl<B: Backend> Shimmed<B> {
 
     /// Whether `command`'s plan needs a deadline that an unfinished step may still change.
     fn must_wait(&self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
+        if self.alone_pending {
+            return true;
+        }
         if self.unsettled.is_empty() && self.flushes_pending == 0 {
             return false;
         }
@@ -338,7 +302,7 @@ impl<B: Backend> Shimmed<B> {
     ) -> Option<Vec<u8>> {
         let single_effect = outcome.effects.first().map(|effect| effect.command.clone());
         match work {
-            Work::Pass | Work::Finished(_) => return single_effect,
+            Work::Pass | Work::Finished(_) | Work::Alone(_) => return single_effect,
             Work::Flush => {
                 if !reply[start..].starts_with(b"-") {
                     self.deadlines.clear();
@@ -394,6 +358,11 @@ impl<B: Backend> Shimmed<B> {
     /// Completes the oldest pending step.
     fn complete(&mut self, done: BackendDone) -> Option<Completion> {
         let mut entry = self.pending.pop_front()?;
+        if let Work::Alone(alone) = &entry.work {
+            self.alone_pending = false;
+            let reply = self.settle_alone(alone, done.copied);
+            return Some(Completion { reply, effect: None });
+        }
         self.flushes_pending -= u32::from(matches!(entry.work, Work::Flush));
         if let Some(key) = &entry.unsettled_key
             && let Some(count) = self.unsettled.get_mut(key.as_slice())
@@ -412,23 +381,30 @@ impl<B: Backend> Shimmed<B> {
 
     /// Submits what waited, as far as nothing unfinished is in its way.
     fn drain_stalled(&mut self) {
-        while let Some(front) = self.stalled.front() {
-            let Ok(command) = Command::parse(&front.command) else {
-                self.stalled.pop_front();
-                continue;
+        while let Some(front) = self.stalled.pop_front() {
+            let (finished, context) = match front {
+                Stalled::Command { context, class, command } => {
+                    let Ok(parsed) = Command::parse(&command) else { continue };
+                    let name = UpperName::of(parsed.name());
+                    if self.must_wait(class, &name, &parsed) {
+                        self.stalled.push_front(Stalled::Command { context, class, command });
+                        return;
+                    }
+                    let mut reply = Vec::new();
+                    let done = self.start(&context, class, &name, &parsed, &mut reply);
+                    ((done == Progress::Done).then_some(reply), context)
+                }
+                Stalled::Alone(alone) => {
+                    if !self.pending.is_empty() {
+                        self.stalled.push_front(Stalled::Alone(alone));
+                        return;
+                    }
+                    (self.start_alone(alone), Context::default())
+                }
             };
-            let name = UpperName::of(command.name());
-            if self.must_wait(front.class, &name, &command) {
-                return;
-            }
-            let Some(next) = self.stalled.pop_front() else { return };
-            let Ok(command) = Command::parse(&next.command) else { continue };
-            let mut reply = Vec::new();
-            if self.start(&next.context, next.class, &name, &command, &mut reply) == Progress::Done
-            {
+            if let Some(reply) = finished {
                 let work = Work::Finished(Completion { reply, effect: None });
-                let unsettled_key = None;
-                self.pending.push_back(Pending { unsettled_key, work, context: next.context });
+                self.pending.push_back(Pending { unsettled_key: None, work, context });
             }
         }
     }
@@ -545,7 +521,7 @@ impl<B: Backend> Engine for Shimmed<B> {
         let name = UpperName::of(command.name());
         if !self.stalled.is_empty() || self.must_wait(class, &name, command) {
             let command = command.bytes().to_vec();
-            self.stalled.push_back(Stalled { context: *context, class, command });
+            self.stalled.push_back(Stalled::Command { context: *context, class, command });
             return Progress::Pending;
         }
         self.start(context, class, &name, command, reply)
@@ -564,17 +540,38 @@ impl<B: Backend> Engine for Shimmed<B> {
         completion
     }
 
+    fn prepare_copy(&mut self) -> bool {
+        self.backend.prepare_copy()
+    }
+
+    fn end_copy(&mut self) {
+        self.backend.end_copy();
+    }
+
+    fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress {
+        self.submit_alone(Alone::Copy(from, bytes_max), chunk)
+    }
+
+    fn install(&mut self, chunk: &[u8]) -> Result<Progress, BadChunk> {
+        copy::objects(chunk)?;
+        let progress = self.submit_alone(Alone::Install(chunk.to_vec()), &mut Vec::new());
+        if self.broken { Err(BadChunk) } else { Ok(progress) }
+    }
+
+    fn clear(&mut self) -> Progress {
+        self.submit_alone(Alone::Clear, &mut Vec::new())
+    }
+
     fn next_expiry_ms(&self) -> Option<u64> {
-        self.deadlines.by_time.first().map(|(deadline_ms, _)| *deadline_ms)
+        self.deadlines.next_ms()
     }
 
     fn due(&self, now_ms: u64, limit: usize, out: &mut Vec<(Vec<u8>, u64)>) {
-        let due = self.deadlines.by_time.iter().take_while(|(at, _)| *at <= now_ms);
-        out.extend(due.take(limit).map(|(at, key)| (key.to_vec(), *at)));
+        out.extend(self.deadlines.due(now_ms).take(limit).map(|(key, at)| (key.to_vec(), at)));
     }
 
     fn lost(&self) -> bool {
-        self.backend.lost()
+        self.broken || self.backend.lost()
     }
 
     fn keys(&self) -> u64 {
@@ -582,15 +579,11 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        // About 64 bytes for each place of a key, in the map and in the order by time.
-        let per_key = self.deadlines.by_time.len() as u64 * 128;
-        self.backend.memory_bytes() + self.deadlines.key_bytes + per_key
+        self.backend.memory_bytes() + self.deadlines.memory_bytes()
     }
 
     fn digest(&self) -> Option<u64> {
-        let data = self.backend.digest()?;
-        let sum = |sum: u64, (at, key): &(u64, Arc<[u8]>)| sum.wrapping_add(hash64(*at, key));
-        Some(self.deadlines.by_time.iter().fold(data, sum))
+        Some(self.backend.digest()?.wrapping_add(self.deadlines.digest()))
     }
 }
 

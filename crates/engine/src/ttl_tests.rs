@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Memory;
+use crate::copy::{BadChunk, Copied, Object, PLACE_END, next_place};
 use crate::table::CommandTable;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -29,13 +30,40 @@ impl Backend for Late {
         let submitted = self.memory.submit(context, step, &mut reply);
         let Submitted::Done(outcome) = submitted else { panic!("memory answers at once") };
         self.steps.push((step.key.map(<[u8]>::to_vec), step.commands.len(), step.delete_first));
-        self.unanswered.push_back(BackendDone { reply, outcome });
+        self.unanswered.push_back(BackendDone { reply, outcome, copied: None });
         Submitted::Pending
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
         self.answerable = self.answerable.checked_sub(1)?;
         self.unanswered.pop_front()
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        true
+    }
+
+    fn end_copy(&mut self) {}
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        assert!(self.unanswered.is_empty(), "alone");
+        let copied = self.memory.copy(from, bytes_max);
+        self.unanswered.push_back(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        assert!(self.unanswered.is_empty(), "alone");
+        self.memory.install(objects)?;
+        self.unanswered.push_back(BackendDone::default());
+        Ok(Submitted::Pending)
+    }
+
+    fn clear(&mut self) -> Submitted {
+        assert!(self.unanswered.is_empty(), "alone");
+        self.memory.clear();
+        self.unanswered.push_back(BackendDone::default());
+        Submitted::Pending
     }
 
     fn lost(&self) -> bool {
@@ -420,6 +448,24 @@ impl Backend for Scripts {
         None
     }
 
+    fn prepare_copy(&mut self) -> bool {
+        false
+    }
+
+    fn end_copy(&mut self) {}
+
+    fn copy(&mut self, _: u64, _: usize) -> Option<Copied> {
+        None
+    }
+
+    fn install(&mut self, _: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        Err(BadChunk)
+    }
+
+    fn clear(&mut self) -> Submitted {
+        Submitted::Done(Outcome::default())
+    }
+
     fn lost(&self) -> bool {
         false
     }
@@ -451,4 +497,38 @@ fn a_script_is_told_the_deadline_and_may_change_it() {
     }
     assert_eq!(shim.backend().told, [None, Some(50), Some(50), Some(70)]);
     assert_eq!(left, [Some(50), Some(50), Some(70), None]);
+}
+
+/// A write behind a copy may delete a key that is due; the copy must still show its deadline.
+#[test]
+fn a_copy_waits_for_what_is_before_it_and_holds_up_what_is_behind() {
+    let mut shim = Shimmed::new(Late::new());
+    let submit = |shim: &mut Shimmed<Late>, now_ms, line: &str| {
+        let bytes = encode(line);
+        let command = Command::parse(&bytes).unwrap();
+        shim.submit(&context(now_ms), class_of(line), &command, &mut Vec::new())
+    };
+    assert_eq!(submit(&mut shim, 1, "SET k v PX 10"), Progress::Pending);
+    assert_eq!(shim.copy(0, 1_000, &mut Vec::new()), Progress::Pending);
+    assert_eq!(submit(&mut shim, 20, "APPEND k w"), Progress::Pending);
+    assert_eq!(shim.backend().steps.len(), 1, "the rest waits");
+    shim.backend_mut().answerable = 3;
+    assert_eq!(shim.poll().unwrap().reply, resp::OK);
+    let chunk = shim.poll().unwrap().reply;
+    assert_eq!(next_place(&chunk), Ok(PLACE_END));
+    let objects = crate::copy::objects(&chunk).unwrap();
+    assert_eq!((objects.len(), objects[0].key, objects[0].deadline_ms), (1, &b"k"[..], 11));
+    assert_eq!(shim.poll().unwrap().reply, b":1\r\n");
+    assert_eq!(shim.poll(), None);
+
+    let mut other = Shimmed::new(Late::new());
+    assert_eq!(other.install(&chunk), Ok(Progress::Pending));
+    assert_eq!(submit(&mut other, 5, "PTTL k"), Progress::Pending);
+    other.backend_mut().answerable = 2;
+    assert_eq!(other.poll(), Some(Completion::default()));
+    assert_eq!(other.poll().unwrap().reply, b":6\r\n");
+    assert_eq!(other.clear(), Progress::Pending);
+    other.backend_mut().answerable = 1;
+    assert_eq!(other.poll(), Some(Completion::default()));
+    assert_eq!((other.keys(), other.next_expiry_ms()), (0, None));
 }

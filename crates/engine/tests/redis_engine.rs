@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
+use concord_engine::copy::{PLACE_END, next_place, place_of_key};
 use concord_engine::{
     Class, Command, CommandBuf, Completion, Context, Engine, Progress, RedisEngine, Shimmed,
 };
@@ -677,4 +678,82 @@ fn a_key_that_a_script_replaces_loses_its_time_to_live() {
         p.write(&["EVAL", script, "1", "k"]);
         assert_eq!(p.head.engine.next_expiry_ms(), None, "{script}");
     }
+}
+
+/// Copies `from` to `to`, which executes what `from` does as far as the copy has come.
+fn copy_under_writes(from: &mut Replica, to: &mut Replica) -> u32 {
+    let (mut place, mut chunks, mut n) = (0, 0, 0u64);
+    while place < PLACE_END {
+        for _ in 0..3 {
+            n += 1;
+            let key = format!("k{}", n * 7_919 % 300);
+            let value = n.to_string();
+            let ttl = (NOW_MS + 50_000 + n).to_string();
+            for args in [
+                &["INCR", &format!("n{key}")][..],
+                &["SET", &key, &value, "PXAT", &ttl],
+                &["RPUSH", &format!("l{key}"), &value],
+                &["DEL", &format!("gone{}", n % 300)],
+            ] {
+                from.write(args);
+                if place_of_key(args[1].as_bytes()) < place {
+                    to.write(args);
+                }
+            }
+        }
+        while !from.engine.prepare_copy() {
+            from.pump();
+        }
+        let mut chunk = Vec::new();
+        // Behind writes that were submitted and are not answered yet.
+        assert_eq!(from.submit(Class::Write, &encode(&["INCR", "late"])), None);
+        if place_of_key(b"late") < place {
+            to.write(&["INCR", "late"]);
+        }
+        assert_eq!(from.engine.copy(place, 2_000, &mut chunk), Progress::Pending);
+        assert_eq!(from.submit(Class::Read, &encode(&["GET", "late"])), None);
+        assert!(from.wait().reply.starts_with(b":"));
+        chunk = from.wait().reply;
+        assert!(from.wait().reply.starts_with(b"$"));
+        if to.engine.install(&chunk).unwrap() == Progress::Pending {
+            assert_eq!(to.wait(), Completion::default());
+        }
+        place = next_place(&chunk).unwrap();
+        chunks += 1;
+    }
+    from.engine.end_copy();
+    chunks
+}
+
+#[test]
+fn a_copy_taken_while_writes_go_on_is_equal() {
+    let (mut from, mut to) = (Replica::new(true), Replica::new(false));
+    for n in 0..300 {
+        let members = [format!("s{n}"), n.to_string(), "member".to_string()];
+        from.write(&["SADD", &members[0], &members[1], &members[2]]);
+        from.write(&["XADD", &format!("x{n}"), "5-1", "f", "v"]);
+        from.write(&["SET", &format!("gone{n}"), &"v".repeat(n)]);
+        from.write(&["ZADD", &format!("z{n}"), "1.5", "m"]);
+    }
+    assert!(copy_under_writes(&mut from, &mut to) > 10);
+    let digest = |server: &Server| server.cli(&["DEBUG", "DIGEST"]);
+    // The applied number is in the digest too.
+    for replica in [&mut from, &mut to] {
+        replica.position = 1_000_000;
+        replica.write(&["SET", "end", "1"]);
+    }
+    assert_eq!(digest(&from.server), digest(&to.server));
+    assert_eq!(from.engine.next_expiry_ms(), to.engine.next_expiry_ms());
+    assert_eq!(to.server.cli(&["INFO", "keyspace"]).matches("expires=0").count(), 2);
+    // And once more, into an engine that has data.
+    if to.engine.clear() == Progress::Pending {
+        to.wait();
+    }
+    assert_eq!(to.server.cli(&["DBSIZE"]), "0");
+    copy_under_writes(&mut from, &mut to);
+    to.position = from.position;
+    for replica in [&mut from, &mut to] {
+        replica.write(&["SET", "end", "1"]);
+    }
+    assert_eq!(digest(&from.server), digest(&to.server));
 }

@@ -7,10 +7,11 @@
 
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Protocol};
+use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
 use concord_wire::record::Record;
 use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
+use crate::join::Stage;
 use crate::link::{Receiver, Sender};
 use crate::replica::{Phase, RETRY_NS, Replica};
 
@@ -18,28 +19,51 @@ const FETCH_PIECE_BYTES: usize = 1_200;
 
 impl<E: Engine> Replica<E> {
     pub(crate) fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
-        if self.phase == Phase::Left || config.epoch <= self.epoch().0 {
+        if config.epoch <= self.epoch().0 {
             return;
         }
+        // The controller believes only who has heard of its configuration.
+        self.next_alive = now.instant;
         let me = self.setup.me;
         let incarnation_counts = self.setup.guards.on(Guard::Incarnation);
-        let member = config
-            .members
-            .iter()
-            .any(|m| m.node == me.node && (m.incarnation == me.incarnation || !incarnation_counts));
+        let is_me = |m: &Member| {
+            m.node == me.node && (m.incarnation == me.incarnation || !incarnation_counts)
+        };
+        let (member, joining) =
+            (config.members.iter().any(is_me), config.joining.iter().any(is_me));
+        if self.phase == Phase::Left {
+            if self.engine.lost() || member || joining {
+                self.config = Some(config);
+                return;
+            }
+            // It is out: what is here is of no use, but another copy may be.
+            self.spoil_copy();
+        }
+        let was_member = matches!(self.phase, Phase::Opening | Phase::Open);
+        self.whole &= was_member;
         self.receiver = None;
         self.senders.clear();
+        self.feeds.clear();
+        self.engine.end_copy();
         self.leases.close();
         self.ends.clear();
         self.unopened.clear();
         self.agreed = None;
         self.fetching.clear();
         self.waiting_reads.clear();
+        self.has_joining = !config.joining.is_empty();
         self.config = Some(config);
+        if joining && !member {
+            return self.join(now, sink);
+        }
         if !member {
             self.phase = Phase::Out;
             self.next_retry = Instant::NEVER;
             return;
+        }
+        if self.copy.stage != Stage::Whole {
+            // It was let in on the word of a copy that it has given up since.
+            return self.leave();
         }
         self.phase = Phase::Opening;
         self.retry_opening(now, sink);
@@ -50,7 +74,7 @@ impl<E: Engine> Replica<E> {
         self.log.end()
     }
 
-    fn others(&self) -> impl Iterator<Item = &concord_wire::control::Member> {
+    fn others(&self) -> impl Iterator<Item = &Member> {
         let me = self.setup.me.node;
         self.config.iter().flat_map(|c| c.members.iter()).filter(move |m| m.node != me)
     }
@@ -66,6 +90,7 @@ impl<E: Engine> Replica<E> {
             }
             Phase::Open if self.lacks_senders() => self.tell_others(&self.epoch_state(true), sink),
             Phase::Open if !self.unopened.is_empty() => self.say_open(sink),
+            Phase::Joining => self.keep_joining(now, sink),
             Phase::Open | Phase::Out | Phase::Left => self.next_retry = Instant::NEVER,
         }
     }
@@ -100,7 +125,7 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         let Some(addr) = self.member_addr(from) else { return };
-        if !self.is_epoch(epoch) || matches!(self.phase, Phase::Out | Phase::Left) {
+        if !self.is_epoch(epoch) || !matches!(self.phase, Phase::Opening | Phase::Open) {
             return;
         }
         if ask {
@@ -124,10 +149,10 @@ impl<E: Engine> Replica<E> {
                     let open = Control::Open { epoch: epoch.0, from: self.node().0, end };
                     self.send_control(addr, &open, sink);
                 }
-                self.add_sender(from, end);
+                self.add_sender(from, end, sink);
                 self.pump(now, sink);
             }
-            Phase::Out | Phase::Left => {}
+            Phase::Out | Phase::Joining | Phase::Left => {}
         }
     }
 
@@ -237,13 +262,14 @@ impl<E: Engine> Replica<E> {
     fn open(&mut self, now: Now, sink: &mut impl Sink) {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
+        self.note_whole();
         let me = self.node();
         let others: alloc::vec::Vec<NodeId> = self.others().map(|m| NodeId(m.node)).collect();
         self.leases.open(now.instant, others.iter().copied());
-        self.receiver = self.predecessor().map(Receiver::new);
+        self.receiver = self.predecessor().map(|node| Receiver::new(node, 0));
         self.next_keepalive = now.instant;
         for (node, end) in self.ends.clone() {
-            self.add_sender(node, end);
+            self.add_sender(node, end, sink);
         }
         if self.is_head() {
             self.unopened = others;
@@ -288,7 +314,9 @@ impl<E: Engine> Replica<E> {
         self.senders.len() < wanted
     }
 
-    fn add_sender(&mut self, node: NodeId, end: LogEnd) {
+    /// A stream to whoever comes next. One whose log is not the beginning of ours, or ends before
+    /// what is kept, cannot go on from it (trap T5).
+    fn add_sender(&mut self, node: NodeId, end: LogEnd, sink: &mut impl Sink) {
         let Some(config) = &self.config else { return };
         let Some(index) = self.index() else { return };
         let next = match config.protocol {
@@ -301,8 +329,15 @@ impl<E: Engine> Replica<E> {
             && next
             && !known
         {
-            let (me, epoch) = (self.node(), self.epoch());
-            self.senders.push(Sender::new(me, epoch, node, addr, Position(end.position)));
+            let (me, epoch, position) = (self.node(), self.epoch(), Position(end.position));
+            let is_longer = end.position > self.end().position;
+            let agrees = self.log.hash_at(position) == Some(end.hash);
+            if !is_longer && !agrees && self.setup.guards.on(Guard::EpochAgreement) {
+                self.count.members_apart += 1;
+                let apart = Control::Apart { epoch: epoch.0, from: me.0, attempt: 0 };
+                return self.send_control(addr, &apart, sink);
+            }
+            self.senders.push(Sender::new(me, epoch, (node, addr), position, 0));
         }
     }
 
@@ -333,7 +368,7 @@ impl<E: Engine> Replica<E> {
                 let opened = Control::Opened { epoch: epoch.0, from: self.node().0 };
                 self.send_control(addr, &opened, sink);
             }
-            Phase::Out | Phase::Left => {}
+            Phase::Out | Phase::Joining | Phase::Left => {}
         }
     }
 
@@ -366,7 +401,10 @@ impl<E: Engine> Replica<E> {
 
     /// A record that came from the one before, or that the head fetched.
     pub(crate) fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        let Ok(record) = Record::parse(bytes) else { return self.leave() };
+        if self.phase == Phase::Joining && !self.copy.is_streamed() {
+            return;
+        }
+        let Ok(record) = Record::parse(bytes) else { return self.part_ways() };
         let end = self.log.end();
         if record.position.0 <= end.position {
             // The members' ends were told while records were on their way.
@@ -376,11 +414,14 @@ impl<E: Engine> Replica<E> {
         let gap = record.position.0 != end.position + 1;
         if gap || (hash != record.hash && self.setup.guards.on(Guard::EpochAgreement)) {
             // Another history than the one before (trap T5): only a snapshot could mend it.
-            return self.leave();
+            return self.part_ways();
         }
         let mut buffer = self.log.buffer();
         buffer.extend_from_slice(bytes);
         self.log.push(buffer, record.hash);
+        if self.phase == Phase::Joining && !self.joins_record(now, sink) {
+            return;
+        }
         self.follow(now, &record, sink);
     }
 }

@@ -64,9 +64,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A stream to `peer` that starts behind `has`, the end of the peer's log.
+    /// A stream to `peer` that starts behind `has`, the end of the peer's log. `stream` is 0, or
+    /// another number for each further stream to it within the epoch.
     #[must_use]
-    pub fn new(me: NodeId, epoch: Epoch, peer: NodeId, addr: Addr, has: Position) -> Sender {
+    pub fn new(
+        me: NodeId,
+        epoch: Epoch,
+        (peer, addr): (NodeId, Addr),
+        has: Position,
+        stream: u64,
+    ) -> Sender {
         Sender {
             peer,
             addr,
@@ -75,7 +82,7 @@ impl Sender {
             stream: 0,
             batched: false,
             in_flight: VecDeque::new(),
-            oldest: 1,
+            oldest: first_number(stream),
             next: (Position(has.0 + 1), 0),
             applied: Position(0),
             window: WINDOW_START,
@@ -86,6 +93,12 @@ impl Sender {
             recover_end: 0,
             resent: 0,
         }
+    }
+
+    /// The first record that the peer may not have whole.
+    #[must_use]
+    pub fn first_needed(&self) -> Position {
+        self.in_flight.front().map_or(self.next.0, |sent| sent.position)
     }
 
     /// Sends what the window allows of the records up to `upto`, and says how many packets that
@@ -315,6 +328,12 @@ impl Sender {
     }
 }
 
+/// The number of a stream's first packet: so far from all other streams' that a late packet of one
+/// is none of another.
+fn first_number(stream: u64) -> u64 {
+    (stream << 40) + 1
+}
+
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
@@ -345,13 +364,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A stream from `peer`.
+    /// The stream of that number from `peer`.
     #[must_use]
-    pub fn new(peer: NodeId) -> Receiver {
+    pub fn new(peer: NodeId, stream: u64) -> Receiver {
         Receiver {
             peer,
             stream: 0,
-            next: 1,
+            next: first_number(stream),
             held: BTreeMap::new(),
             partial: Vec::new(),
             ack_due: false,

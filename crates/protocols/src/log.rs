@@ -75,6 +75,20 @@ impl Log {
         self.end
     }
 
+    /// The running hash at `position`, if that is known.
+    #[must_use]
+    pub fn hash_at(&self, position: Position) -> Option<u64> {
+        if position.0 == self.base.position {
+            return Some(self.base.hash);
+        }
+        self.record(position).map(hash_of)
+    }
+
+    /// Begins anew behind `end`.
+    pub fn reset(&mut self, end: LogEnd) {
+        *self = Log { base: end, end, ..Log::default() };
+    }
+
     /// A buffer to encode the next record into.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
@@ -119,6 +133,12 @@ impl Log {
         self.bytes
     }
 
+    /// Whether it is so long that nothing is kept for replicas that are joining.
+    #[must_use]
+    pub fn is_half_full(&self) -> bool {
+        self.records.len() >= LOG_RECORDS_MAX / 2 || self.bytes >= LOG_BYTES_MAX / 2
+    }
+
     /// Number of records kept.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -132,7 +152,7 @@ impl Log {
     }
 }
 
-/// The running hash that an encoded record carries.
+/// The running hash in an encoded record.
 fn hash_of(record: &[u8]) -> u64 {
     let mut hash = [0; 8];
     hash.copy_from_slice(&record[8..16]);

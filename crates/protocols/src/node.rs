@@ -9,7 +9,8 @@ use concord_wire::Sink;
 use concord_wire::control::{Config, Member, Protocol};
 
 use crate::log::Log;
-use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters, ReplicaStatus};
+use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use crate::status::ReplicaStatus;
 use crate::vr::Vr;
 
 /// A replica. The protocols have one outside; this passes on to the one inside.
@@ -111,6 +112,12 @@ impl<E: Engine> Node<E> {
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
         inside!(self, node => node.holds_lease(now))
+    }
+
+    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    #[must_use]
+    pub fn sessions_digest(&self) -> u64 {
+        inside!(self, node => node.sessions_digest())
     }
 
     /// What every protocol counts.

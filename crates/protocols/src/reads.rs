@@ -73,6 +73,10 @@ impl<E: Engine> Replica<E> {
             self.count.reads_dropped += 1;
             return;
         }
+        if !self.whole && self.setup.guards.on(Guard::Whole) {
+            self.count.reads_not_whole += 1;
+            return;
+        }
         let repr = packet.repr();
         let forwarded = repr.flags.has(Flags::FORWARDED);
         if repr.flags.has(Flags::FAST) && !forwarded {

@@ -4,14 +4,19 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Epoch, Guards, Instant, MS, NodeId, Now, Position, Seq, counters};
+use concord_core::{
+    Duration, Epoch, Guard, Guards, Instant, MS, NodeId, Now, Position, Seq, counters,
+};
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
+use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link};
 
 use crate::applied::Applied;
 use crate::bodies::{Kept, Staging};
+use crate::feed::Feed;
+use crate::join::Copy;
 use crate::lease::Leases;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
@@ -35,6 +40,8 @@ pub struct ReplicaConfig {
     pub lease_ns: Duration,
     /// Replies to reads go through the switch too, as in a rack; else straight to the client.
     pub replies_via_switch: bool,
+    /// About how many bytes a chunk of objects has that is copied to a joining replica.
+    pub copy_bytes: usize,
     /// Replicate the ordering node's replies: for engines that are servers of their own.
     pub replicate_replies: bool,
     /// Which guards are on; all of them outside tests.
@@ -100,6 +107,22 @@ counters! {
         epochs_opened,
         /// Records fetched from a member with a longer log.
         records_fetched,
+        /// Reads dropped because what was agreed is not executed here yet.
+        reads_not_whole,
+        /// Copies of another member's state begun.
+        copies_begun,
+        /// Times that a joining replica went on from records, without a copy or amid one.
+        copies_resumed,
+        /// Copies that came to their end.
+        copies_whole,
+        /// Chunks of objects installed.
+        chunks_installed,
+        /// Parts of the state taken for joining replicas.
+        parts_copied,
+        /// Joining replicas that fell too far behind and were told to begin anew.
+        feeds_dropped,
+        /// Members told that their log is not ours, or too short.
+        members_apart,
         /// Malformed datagrams dropped.
         malformed,
         /// Packets of no use here dropped.
@@ -110,13 +133,15 @@ counters! {
 /// Where a replica stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// In no epoch: it answers nothing.
+    /// In no epoch: it answers nothing, and asks to be let in.
     Out,
+    /// It copies the state from a member, to become one; it answers nothing.
+    Joining,
     /// Its epoch is known; members are agreeing on their logs (trap T5).
     Opening,
     /// It takes part.
     Open,
-    /// It left for good: its engine was lost, or its log diverged.
+    /// It left: its engine was lost, for good, or its log diverged, until it is out and may copy.
     Left,
 }
 
@@ -158,6 +183,16 @@ pub struct Replica<E> {
     pub(crate) unopened: Vec<NodeId>,
     /// The end of the agreed log, once the head said so.
     pub(crate) agreed: Option<LogEnd>,
+    /// All that was agreed when the epoch opened is executed here. False after the replica was let
+    /// in, until it is: it answers no reads before.
+    pub(crate) whole: bool,
+    pub(crate) copy: Copy,
+    /// Joining replicas that this one feeds.
+    pub(crate) feeds: Vec<Feed>,
+    /// Whether there are joining replicas, for whom records may be kept.
+    pub(crate) has_joining: bool,
+    /// What the controller was told last.
+    said: Option<Standing>,
     pub(crate) fetching: Vec<u8>,
     pub(crate) next_alive: Instant,
     pub(crate) next_retry: Instant,
@@ -167,33 +202,6 @@ pub struct Replica<E> {
     pub(crate) reply: Vec<u8>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) count: ReplicaCounters,
-}
-
-/// What `concord status` shows of a replica.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicaStatus {
-    /// The node.
-    pub node: NodeId,
-    /// Where it stands.
-    pub phase: Phase,
-    /// Its epoch; 0 if none.
-    pub epoch: Epoch,
-    /// "head", "middle", "tail", "primary", "backup", "alone" or "none".
-    pub role: &'static str,
-    /// The active switch.
-    pub switch_id: u32,
-    /// The end of its log.
-    pub executed: Position,
-    /// Up to where it knows the log to be committed.
-    pub committed: Position,
-    /// Whether it may answer alone.
-    pub leased: bool,
-    /// Number of keys.
-    pub keys: u64,
-    /// Bytes of data.
-    pub memory_bytes: u64,
-    /// Number of client sessions.
-    pub sessions: usize,
 }
 
 impl<E: Engine> Replica<E> {
@@ -222,6 +230,11 @@ impl<E: Engine> Replica<E> {
             ends: Vec::new(),
             unopened: Vec::new(),
             agreed: None,
+            whole: false,
+            copy: Copy::default(),
+            feeds: Vec::new(),
+            has_joining: false,
+            said: None,
             fetching: Vec::new(),
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
@@ -284,7 +297,8 @@ impl<E: Engine> Replica<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
-        match Control::parse(bytes)? {
+        let message = Control::parse(bytes)?;
+        match message {
             Control::Configure(config) => self.on_configure(now, config, sink),
             Control::EpochState { epoch, from, end, ask } => {
                 self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), ask, sink);
@@ -309,11 +323,19 @@ impl<E: Engine> Replica<E> {
             }
             Control::LeaseGrant { epoch, from, asked_at } => {
                 if self.is_epoch(Epoch(epoch)) && self.phase == Phase::Open {
-                    self.leases.on_grant(NodeId(from), Instant(asked_at));
+                    let is_asked = self.setup.guards.on(Guard::LeaseClock);
+                    let counted = if is_asked { Instant(asked_at) } else { now.instant };
+                    self.leases.on_grant(NodeId(from), counted);
                 }
             }
+            Control::Resume { .. }
+            | Control::Resumed { .. }
+            | Control::Apart { .. }
+            | Control::CopyAsk { .. }
+            | Control::CopyPiece { .. } => self.on_copy_control(now, message, sink),
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
+            | Control::SwitchRetired { .. }
             | Control::WhoIsWho { .. }
             | Control::Vr(_) => {
                 self.count.unexpected += 1;
@@ -322,9 +344,33 @@ impl<E: Engine> Replica<E> {
         Ok(())
     }
 
+    /// About copies of the state.
+    fn on_copy_control(&mut self, now: Now, message: Control, sink: &mut impl Sink) {
+        match message {
+            Control::Resume { epoch, from, attempt, end } => {
+                self.on_resume(now, Epoch(epoch), (NodeId(from), attempt), end, sink);
+            }
+            Control::Resumed { epoch, from, attempt } => {
+                self.on_resumed(now, Epoch(epoch), (NodeId(from), attempt), sink);
+            }
+            Control::Apart { epoch, from, attempt } => {
+                self.on_apart(now, Epoch(epoch), NodeId(from), attempt);
+            }
+            Control::CopyAsk { epoch, from, attempt, part, index } => {
+                self.on_copy_ask(Epoch(epoch), (NodeId(from), attempt), part, index, sink);
+            }
+            Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
+                let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
+                self.on_copy_piece(now, Epoch(epoch), (attempt, part), hdr, &piece, sink);
+            }
+            _ => self.count.unexpected += 1,
+        }
+    }
+
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
         let expected = self.receiver.as_ref().is_some_and(|r| r.peer == data.from);
-        if self.phase != Phase::Open || !self.is_epoch(data.epoch) || !expected {
+        let takes_part = matches!(self.phase, Phase::Open | Phase::Joining);
+        if !takes_part || !self.is_epoch(data.epoch) || !expected {
             self.count.link_dropped += 1;
             return;
         }
@@ -339,7 +385,11 @@ impl<E: Engine> Replica<E> {
             Arrival::Held => self.count.link_held += 1,
             Arrival::Dropped => self.count.link_dropped += 1,
         }
-        if self.phase == Phase::Open {
+        if self.phase == Phase::Joining && self.copy.is_streamed() {
+            self.receiver = Some(receiver);
+            self.copy.committed = self.copy.committed.max(data.committed);
+            self.raise_committed(data.committed.min(self.executed));
+        } else if self.phase == Phase::Open {
             self.receiver = Some(receiver);
             // A backup hears from its primary what is committed, and may forget it.
             if self.is_protocol(Protocol::PrimaryBackup) {
@@ -367,7 +417,7 @@ impl<E: Engine> Replica<E> {
                 self.on_record(now, &record, sink);
                 receiver.reuse(record);
             }
-            Err(BrokenStream) => self.leave(),
+            Err(BrokenStream) => self.part_ways(),
         }
     }
 
@@ -377,7 +427,9 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let committed = self.committed;
-        let Some(sender) = self.senders.iter_mut().find(|s| s.peer == ack.from) else { return };
+        let Some(sender) = self.senders.iter_mut().find(|s| s.peer == ack.from) else {
+            return self.on_feed_ack(now, ack, sink);
+        };
         let before = sender.resent;
         sender.on_ack(now.instant, ack, &self.log, committed, &mut self.scratch, sink);
         self.count.link_resent += sender.resent - before;
@@ -431,13 +483,27 @@ impl<E: Engine> Replica<E> {
             let (log, scratch) = (&self.log, &mut self.scratch);
             sender.pump(now.instant, log, self.executed, self.committed, scratch, sink);
         }
+        if !self.feeds.is_empty() {
+            self.pump_feeds(now, sink);
+        }
     }
 
     pub(crate) fn raise_committed(&mut self, position: Position) {
         if position > self.committed {
             self.committed = position;
+            let position = if self.has_joining { self.forgettable(position) } else { position };
             self.log.truncate(position);
         }
+    }
+
+    /// This replica's log cannot be gone on with: it copies anew, or leaves.
+    pub(crate) fn part_ways(&mut self) {
+        if self.phase == Phase::Joining { self.spoil_copy() } else { self.leave() }
+    }
+
+    /// Whether all that was agreed is executed here by now.
+    pub(crate) fn note_whole(&mut self) {
+        self.whole |= self.agreed.is_some_and(|end| self.executed.0 >= end.position);
     }
 
     /// Fail-stop: it answers nothing any more, and asks the controller to take it out.
@@ -445,6 +511,7 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Left;
         self.receiver = None;
         self.senders.clear();
+        self.feeds.clear();
         self.leases.close();
     }
 
@@ -478,18 +545,20 @@ impl<E: Engine> Replica<E> {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
-        if t >= self.next_alive {
+        let standing = self.standing();
+        if t >= self.next_alive || self.said != Some(standing) {
             self.next_alive = t.after(ALIVE_NS);
-            let alive = Control::ReplicaAlive {
-                member: self.setup.me,
-                epoch: self.epoch().0,
-                open: self.phase == Phase::Open,
-                leaving: self.phase == Phase::Left,
-            };
+            self.said = Some(standing);
+            let member = self.setup.me;
+            let alive = Control::ReplicaAlive { member, epoch: self.epoch().0, standing };
             self.send_control(self.setup.controller, &alive, sink);
         }
         if t >= self.next_retry {
             self.retry_opening(now, sink);
+        }
+        if t >= self.next_keepalive && self.receiver.is_some() {
+            self.next_keepalive = t.after(KEEPALIVE_NS);
+            self.send_ack(now, sink);
         }
         if self.phase != Phase::Open {
             return;
@@ -502,11 +571,8 @@ impl<E: Engine> Replica<E> {
             sender.tick(t, &self.log, self.committed, &mut self.scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
+        self.tick_feeds(now, sink);
         self.pump(now, sink);
-        if t >= self.next_keepalive {
-            self.next_keepalive = t.after(KEEPALIVE_NS);
-            self.send_ack(now, sink);
-        }
         if t >= self.next_expiry {
             self.send_expiries(now, sink);
         }
@@ -516,17 +582,18 @@ impl<E: Engine> Replica<E> {
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
-        d = d.min(Deadline { at: self.next_retry, reason: "open the epoch" });
+        d = d.min(Deadline { at: self.next_retry, reason: "open the epoch, or join" });
+        if self.receiver.is_some() {
+            d = d.min(Deadline { at: self.next_keepalive, reason: "acknowledge" });
+        }
         if self.phase != Phase::Open {
             return d;
         }
         d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
-        if self.receiver.is_some() {
-            d = d.min(Deadline { at: self.next_keepalive, reason: "acknowledge" });
-        }
         for sender in &self.senders {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
         }
+        d = d.min(Deadline { at: self.feeds_deadline(), reason: "link time-out" });
         if self.is_head() && self.engine.next_expiry_ms().is_some() {
             d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });
         }
@@ -594,40 +661,5 @@ impl<E: Engine> Replica<E> {
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
-    }
-
-    /// What to show of the replica.
-    #[must_use]
-    pub fn status(&self, now: Now) -> ReplicaStatus {
-        ReplicaStatus {
-            node: self.node(),
-            phase: self.phase,
-            epoch: self.epoch(),
-            role: self.role(),
-            switch_id: self.config.as_ref().map_or(0, |c| c.switch_id),
-            executed: self.executed,
-            committed: self.committed,
-            leased: self.holds_lease(now),
-            keys: self.engine.keys(),
-            memory_bytes: self.engine.memory_bytes(),
-            sessions: self.sessions.len(),
-        }
-    }
-
-    fn role(&self) -> &'static str {
-        let Some(config) = &self.config else { return "none" };
-        if matches!(self.phase, Phase::Out | Phase::Left) {
-            return "none";
-        }
-        let alone = config.members.len() == 1;
-        match (alone, config.protocol, self.is_head(), self.is_reader()) {
-            (true, ..) => "alone",
-            (false, Protocol::PrimaryBackup, true, _) => "primary",
-            (false, Protocol::PrimaryBackup, false, _) => "backup",
-            (false, Protocol::Vr, ..) => "none",
-            (false, Protocol::Chain, true, _) => "head",
-            (false, Protocol::Chain, false, true) => "tail",
-            (false, Protocol::Chain, false, false) => "middle",
-        }
     }
 }

@@ -3,15 +3,21 @@
 //! Sessions have an id unique per process start and are registered through the replicated log; each
 //! request carries the lowest unanswered one; the table keeps every result above it. It changes only
 //! by records in log order, so that every replica holds the same.
+//!
+//! A late duplicate of a registration must not bring an evicted session back, with an empty table: a
+//! registration names a log position that its client heard of, and is refused if a session that
+//! registered behind that position was evicted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position, RequestNumber, SessionId};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Status, WINDOW_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use serde::{Deserialize, Serialize};
 
 /// Most sessions at once; the one longest without a write makes room.
 pub const SESSIONS_MAX: usize = 1_024;
@@ -43,6 +49,7 @@ struct Session {
     /// All requests below were answered or abandoned; entry 0 belongs to it.
     low: u64,
     entries: VecDeque<Entry>,
+    registered: Position,
     touched: Position,
 }
 
@@ -50,14 +57,41 @@ struct Session {
 #[derive(Clone, Debug)]
 pub struct Sessions {
     by_id: HashMap<u64, Session, FxBuildHasher>,
+    /// The last registration of all sessions that were evicted.
+    evicted: Position,
     guards: Guards,
+}
+
+/// The client table for another replica (trap T16: it is in snapshots).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSessions {
+    evicted: u64,
+    /// By rising id.
+    sessions: Vec<SavedSession>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedSession {
+    id: u64,
+    low: u64,
+    registered: u64,
+    touched: u64,
+    entries: Vec<SavedEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum SavedEntry {
+    Empty,
+    /// Executed, or about to be, with a result that the saver does not know yet.
+    Running,
+    Result(Vec<u8>),
 }
 
 impl Sessions {
     /// An empty table.
     #[must_use]
     pub fn new(guards: Guards) -> Sessions {
-        Sessions { by_id: HashMap::default(), guards }
+        Sessions { by_id: HashMap::default(), evicted: Position(0), guards }
     }
 
     /// Number of sessions.
@@ -81,8 +115,7 @@ impl Sessions {
             return Verdict::Execute;
         }
         if record.flags.has(Flags::REGISTER) {
-            self.register(record.session, record.position);
-            return Verdict::Nothing;
+            return self.register(record.session, record.request, record.position);
         }
         let guards = self.guards;
         let Some(session) = self.by_id.get_mut(&record.session.0) else {
@@ -123,13 +156,7 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
         if let Some(entry) = session.entries.get_mut(at as usize) {
-            *entry = if reply.len() <= INLINE_BYTES {
-                let mut short = [0; INLINE_BYTES];
-                short[..reply.len()].copy_from_slice(reply);
-                Entry::Short(reply.len() as u8, short)
-            } else {
-                Entry::Long(reply.into())
-            };
+            *entry = Entry::result(reply);
         }
     }
 
@@ -144,20 +171,107 @@ impl Sessions {
         }
     }
 
-    fn register(&mut self, id: SessionId, position: Position) {
+    fn register(&mut self, id: SessionId, heard: RequestNumber, position: Position) -> Verdict {
         if let Some(session) = self.by_id.get_mut(&id.0) {
             session.touched = position;
-            return;
+            return Verdict::Nothing;
+        }
+        if heard.0 < self.evicted.0 {
+            return Verdict::Refused(Status::Stale);
         }
         if self.by_id.len() >= SESSIONS_MAX {
             // Positions are unique, so that every replica picks the same one in any map order.
             let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
-            if let Some(oldest) = oldest {
-                self.by_id.remove(&oldest);
+            let evicted = oldest.and_then(|oldest| self.by_id.remove(&oldest));
+            self.evicted = self.evicted.max(evicted.map_or(Position(0), |s| s.registered));
+        }
+        let entries = VecDeque::new();
+        self.by_id
+            .insert(id.0, Session { low: 1, entries, registered: position, touched: position });
+        Verdict::Nothing
+    }
+
+    /// The table for another replica.
+    #[must_use]
+    pub fn save(&self) -> SavedSessions {
+        let save = |(id, session): (&u64, &Session)| SavedSession {
+            id: *id,
+            low: session.low,
+            registered: session.registered.0,
+            touched: session.touched.0,
+            entries: session.entries.iter().map(Entry::save).collect(),
+        };
+        let mut sessions: Vec<SavedSession> = self.by_id.iter().map(save).collect();
+        sessions.sort_unstable_by_key(|session| session.id);
+        SavedSessions { evicted: self.evicted.0, sessions }
+    }
+
+    /// A digest of the table, equal on replicas that executed the same.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let saved = postcard::to_allocvec(&self.save()).unwrap_or_default();
+        concord_core::hash::hash64(0, &saved)
+    }
+
+    /// Replaces the table by another replica's.
+    pub fn restore(&mut self, saved: SavedSessions) {
+        self.evicted = Position(saved.evicted);
+        self.by_id.clear();
+        for session in saved.sessions {
+            let restored = Session {
+                low: session.low,
+                entries: session.entries.iter().map(SavedEntry::restore).collect(),
+                registered: Position(session.registered),
+                touched: Position(session.touched),
+            };
+            self.by_id.insert(session.id, restored);
+        }
+    }
+
+    /// Learns the results of requests that were not executed here.
+    pub fn learn(&mut self, saved: &SavedSessions) {
+        for from in &saved.sessions {
+            let Some(session) = self.by_id.get_mut(&from.id) else { continue };
+            for (request, entry) in (from.low..).zip(&from.entries) {
+                let at = request.checked_sub(session.low).map(|at| at as usize);
+                if let SavedEntry::Result(reply) = entry
+                    && let Some(own) = at.and_then(|at| session.entries.get_mut(at))
+                    && matches!(own, Entry::Running)
+                {
+                    *own = Entry::result(reply);
+                }
             }
         }
-        let session = Session { low: 1, entries: VecDeque::new(), touched: position };
-        self.by_id.insert(id.0, session);
+    }
+}
+
+impl Entry {
+    fn result(reply: &[u8]) -> Entry {
+        if reply.len() > INLINE_BYTES {
+            return Entry::Long(reply.into());
+        }
+        let mut short = [0; INLINE_BYTES];
+        short[..reply.len()].copy_from_slice(reply);
+        Entry::Short(reply.len() as u8, short)
+    }
+
+    fn save(&self) -> SavedEntry {
+        match self {
+            Entry::Empty => SavedEntry::Empty,
+            Entry::Running => SavedEntry::Running,
+            Entry::Short(length, bytes) => SavedEntry::Result(bytes[..*length as usize].to_vec()),
+            Entry::Long(bytes) => SavedEntry::Result(bytes.to_vec()),
+        }
+    }
+}
+
+impl SavedEntry {
+    fn restore(&self) -> Entry {
+        match self {
+            SavedEntry::Empty => Entry::Empty,
+            SavedEntry::Running => Entry::Running,
+            SavedEntry::Result(reply) => Entry::result(reply),
+        }
     }
 }
 
@@ -208,9 +322,15 @@ mod tests {
         }
     }
 
+    /// A registration at a position, by a client that heard of position `heard`.
+    fn hello(session: u64, heard: u64, position: u64) -> Record<'static> {
+        let position = Position(position);
+        Record { flags: Flags::REGISTER, position, ..record(session, heard, heard, 0) }
+    }
+
     fn registered() -> Sessions {
         let mut table = Sessions::new(Guards::ALL);
-        let hello = Record { flags: Flags::REGISTER, ..record(7, 1, 1, 0) };
+        let hello = hello(7, 0, 1);
         assert_eq!(table.admit(&hello), Verdict::Nothing);
         table
     }
@@ -243,15 +363,53 @@ mod tests {
     fn t16c_a_request_of_an_evicted_session_is_refused() {
         let mut table = registered();
         for id in 0..SESSIONS_MAX as u64 {
-            let hello = Record {
-                flags: Flags::REGISTER,
-                position: Position(100 + id),
-                ..record(1_000 + id, 1, 1, 0)
-            };
-            table.admit(&hello);
+            assert_eq!(table.admit(&hello(1_000 + id, 0, 100 + id)), Verdict::Nothing);
         }
         assert_eq!(table.len(), SESSIONS_MAX);
         assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
+    }
+
+    #[test]
+    fn t16c_a_late_duplicate_of_a_registration_brings_no_evicted_session_back() {
+        let mut table = registered();
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Execute);
+        for id in 0..SESSIONS_MAX as u64 {
+            table.admit(&hello(1_000 + id, 0, 100 + id));
+        }
+        assert_eq!(table.admit(&hello(7, 0, 5_000)), Verdict::Refused(Status::Stale));
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
+        // A stranger is refused once, is told the position, and comes again.
+        assert_eq!(table.admit(&hello(8, 0, 5_001)), Verdict::Refused(Status::Stale));
+        assert_eq!(table.admit(&hello(8, 5_001, 5_002)), Verdict::Nothing);
+        assert_eq!(table.admit(&record(8, 1, 1, 0)), Verdict::Execute);
+        assert_eq!(table.len(), SESSIONS_MAX);
+    }
+
+    #[test]
+    fn t16_the_table_is_in_snapshots() {
+        let mut table = registered();
+        let long = [b'x'; 100];
+        for (request, reply) in [(1, &b"one"[..]), (3, &long)] {
+            table.admit(&record(7, request, 1, 0));
+            table.complete(SessionId(7), RequestNumber(request), reply);
+        }
+        table.admit(&record(7, 4, 1, 0));
+        let mut copy = Sessions::new(Guards::ALL);
+        copy.restore(table.save());
+        assert_eq!(copy.save(), table.save());
+        for request in [1, 3, 4] {
+            assert_eq!(copy.admit(&record(7, request, 1, 0)), Verdict::Duplicate);
+        }
+        assert_eq!(copy.admit(&record(7, 2, 1, 0)), Verdict::Execute);
+        assert_eq!(copy.result(SessionId(7), RequestNumber(3)), Some(&long[..]));
+        // What ran at the source meanwhile is learned, what ran here stays.
+        table.complete(SessionId(7), RequestNumber(4), b"four");
+        copy.complete(SessionId(7), RequestNumber(2), b"two");
+        copy.admit(&record(7, 9, 3, 0));
+        copy.learn(&table.save());
+        assert_eq!(copy.result(SessionId(7), RequestNumber(4)), Some(&b"four"[..]));
+        assert_eq!(copy.result(SessionId(7), RequestNumber(9)), None);
+        assert_eq!(copy.admit(&record(7, 2, 2, 0)), Verdict::Refused(Status::Stale));
     }
 
     #[test]

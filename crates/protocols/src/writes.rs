@@ -6,9 +6,11 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Guard, MS, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_core::{
+    Epoch, Guard, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId,
+};
 use concord_engine::{Class, Command, CommandBuf, Completion, Context, Engine, Progress};
-use concord_wire::control::Protocol;
+use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::record::Record;
@@ -16,7 +18,7 @@ use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
 
 use crate::reads::ReadTurn;
 use crate::replica::{Phase, Replica};
-use crate::sessions::Verdict;
+use crate::sessions::{Sessions, Verdict};
 
 const EXPIRY_SCAN_NS: u64 = 5 * MS;
 const EXPIRY_RETRY_NS: u64 = 100 * MS;
@@ -51,6 +53,12 @@ pub(crate) enum Pending {
     Idle(Turn),
     /// The engine reads.
     Read(ReadTurn),
+    /// Nothing to execute: the client table for that joining replica, taken here in the log.
+    Table(NodeId, Vec<u8>),
+    /// The engine copies that part of its state for that joining replica.
+    Copy(NodeId, u64),
+    /// The engine takes a part of another's state, or forgets its own.
+    Install,
 }
 
 impl<E: Engine> Replica<E> {
@@ -172,9 +180,12 @@ impl<E: Engine> Replica<E> {
     pub(crate) fn follow(&mut self, now: Now, record: &Record<'_>, sink: &mut impl Sink) {
         self.last_seq = self.last_seq.max(record.seq);
         self.last_now_ms = record.now_ms;
-        self.submitted = self.log.end();
+        self.submitted = LogEnd { position: record.position.0, hash: record.hash };
         let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);
+        if turn.verdict == Verdict::Execute && self.lacks_object(record) {
+            turn.verdict = Verdict::Nothing;
+        }
         match turn.verdict {
             Verdict::Execute => self.execute(now, turn, record.command, sink),
             Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
@@ -225,15 +236,26 @@ impl<E: Engine> Replica<E> {
                     self.engine_wrote(now, turn, &command, &done, sink);
                 }
                 Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
-                Some(Pending::Idle(_)) | None => return self.leave(),
+                Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
+                Some(Pending::Install) => {}
+                Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }
-            while let Some(Pending::Idle(turn)) = self.pending.front() {
-                let turn = *turn;
-                self.pending.pop_front();
-                self.finish(now, turn, &[], &[], sink);
-            }
+            self.finish_idle(now, sink);
         }
         self.try_open(now, sink);
+    }
+
+    /// What needs no engine and stands first by now.
+    fn finish_idle(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(Pending::Idle(_) | Pending::Table(..)) = self.pending.front() {
+            match self.pending.pop_front() {
+                Some(Pending::Idle(turn)) => self.finish(now, turn, &[], &[], sink),
+                Some(Pending::Table(node, table)) => {
+                    self.part_taken(node, crate::feed::PART_TABLE, table);
+                }
+                _ => return,
+            }
+        }
     }
 
     fn engine_wrote(
@@ -283,6 +305,9 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open {
             return;
         }
+        if !self.whole {
+            self.note_whole();
+        }
         if self.is_acker() {
             let alone = self.config.as_ref().is_some_and(|c| c.members.len() == 1);
             if alone || self.is_protocol(Protocol::Chain) {
@@ -328,41 +353,17 @@ impl<E: Engine> Replica<E> {
 
     /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
-        let mut repr = Repr {
+        let from = Repr {
             flags: Flags::COMPLETION,
-            obj_id: turn.obj_id,
-            seq: turn.seq,
-            session: turn.session,
-            request: turn.request,
-            client: turn.client,
-            attempt: turn.attempt,
             epoch: self.epoch(),
             node: self.node(),
             ..Repr::new(Op::WriteReply)
         };
         let to = self.switch_addr();
         if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
-            repr.op = Op::WriteCompletion;
-            repr.emit(&[], &mut self.scratch);
-            return sink.send(to, &self.scratch);
-        }
-        let mut reply: &[u8] = &[];
-        match turn.verdict {
-            Verdict::Execute | Verdict::Duplicate => {
-                match self.sessions.result(turn.session, turn.request) {
-                    Some(result) => reply = result,
-                    None => repr.status = Status::Stale,
-                }
-            }
-            Verdict::Nothing => {}
-            Verdict::Refused(status) => repr.status = status,
-        }
-        if reply.len() <= BODY_BYTES_MAX {
-            repr.emit(reply, &mut self.scratch);
+            turn.header(Repr { op: Op::WriteCompletion, ..from }).emit(&[], &mut self.scratch);
         } else {
-            repr.flags = repr.flags.with(Flags::MORE);
-            let version = concord_core::hash::hash64(0, reply);
-            emit_first_fragment(&repr, version, reply, &mut self.scratch);
+            emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
         }
         sink.send(to, &self.scratch);
     }
@@ -458,6 +459,19 @@ impl Turn {
         }
     }
 
+    /// The header of an answer to it, by `from`.
+    fn header(&self, from: Repr) -> Repr {
+        Repr {
+            obj_id: self.obj_id,
+            seq: self.seq,
+            session: self.session,
+            request: self.request,
+            client: self.client,
+            attempt: self.attempt,
+            ..from
+        }
+    }
+
     fn record<'a>(&self, epoch: Epoch, command: &'a [u8], reply: &'a [u8]) -> Record<'a> {
         Record {
             position: self.position,
@@ -477,6 +491,37 @@ impl Turn {
             command,
             reply,
         }
+    }
+}
+
+/// The reply to a write that was executed or refused in its turn: what the client table has. `from`
+/// says who answers.
+pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out: &mut Vec<u8>) {
+    let mut repr = turn.header(from);
+    let mut reply: &[u8] = &[];
+    let position = turn.position.0.to_be_bytes();
+    match turn.verdict {
+        Verdict::Execute | Verdict::Duplicate => {
+            match sessions.result(turn.session, turn.request) {
+                Some(result) => reply = result,
+                None => repr.status = Status::Stale,
+            }
+        }
+        Verdict::Nothing => {}
+        Verdict::Refused(status) => {
+            repr.status = status;
+            if turn.flags.has(Flags::REGISTER) {
+                // The position to register with.
+                reply = &position;
+            }
+        }
+    }
+    if reply.len() <= BODY_BYTES_MAX {
+        repr.emit(reply, out);
+    } else {
+        repr.flags = repr.flags.with(Flags::MORE);
+        let version = concord_core::hash::hash64(0, reply);
+        emit_first_fragment(&repr, version, reply, out);
     }
 }
 

@@ -10,20 +10,19 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use concord_control::State;
+use concord_core::Guards;
 use concord_core::hash::hash64;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::{Context, Error};
 
-const MAGIC: &[u8; 8] = b"CNCRDST1";
+const MAGIC: &[u8; 8] = b"CNCRDST2";
 const HEADER_BYTES: usize = 16;
 
 /// The file, locked by this process for as long as it lives.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
-    /// The version on disk: what the next write must follow.
-    version: u64,
     _lock: File,
 }
 
@@ -44,37 +43,42 @@ impl StateFile {
                 path.display()
             ))
         })?;
-        let state = match std::fs::read(path) {
-            Ok(bytes) => Some(decode(&bytes).ok_or_else(|| {
-                Error::new(format!(
-                    "{} is damaged or of another version; move it away to begin anew",
-                    path.display()
-                ))
-            })?),
-            Err(e) if e.kind() == ErrorKind::NotFound => None,
-            Err(e) => return Err(e).cannot(format!("read {}", path.display())),
-        };
-        let version = state.as_ref().map_or(0, |s| s.version);
-        Ok((StateFile { path: path.to_path_buf(), version, _lock: lock }, state))
+        let state = read(path)?;
+        Ok((StateFile { path: path.to_path_buf(), _lock: lock }, state))
     }
 
-    /// Replaces the state durably, if and only if it follows the stored one.
+    /// Replaces the state durably, if and only if it follows the stored one. What is stored is read
+    /// again: the lock does not hold where somebody removed its file, or on every network disk.
     ///
     /// # Errors
-    /// If it does not, or the disk refuses: then nobody may hear of the state.
+    /// If it does not follow, or the disk refuses: then nobody may hear of the state.
     pub fn write(&mut self, state: &State) -> Result<(), Error> {
-        if state.version != self.version + 1 {
+        let stored = read(&self.path)?;
+        if !state.follows(stored.as_ref(), Guards::ALL) {
+            let stored = stored.map_or(0, |stored| stored.version);
             return Err(Error::new(format!(
-                "{}: state {} does not follow {}",
+                "{}: state {} does not follow the stored {stored}: another controller writes there; \
+                 one rack has one controller",
                 self.path.display(),
                 state.version,
-                self.version
             )));
         }
         let bytes = encode(state).cannot("encode the controller's state")?;
-        replace(&self.path, &bytes).cannot(format!("write {}", self.path.display()))?;
-        self.version = state.version;
-        Ok(())
+        replace(&self.path, &bytes).cannot(format!("write {}", self.path.display()))
+    }
+}
+
+/// The stored state; `None` if there is none yet.
+fn read(path: &Path) -> Result<Option<State>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => decode(&bytes).map(Some).ok_or_else(|| {
+            Error::new(format!(
+                "{} is damaged or of another version; move it away to begin anew",
+                path.display()
+            ))
+        }),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).cannot(format!("read {}", path.display())),
     }
 }
 
@@ -159,6 +163,20 @@ mod tests {
         assert_eq!(read, Some(state(2)));
         assert!(file.write(&state(2)).is_err());
         file.write(&state(3)).unwrap();
+    }
+
+    #[test]
+    fn t3_two_controllers_that_both_hold_a_lock_cannot_both_write() {
+        let path = directory("fence").join("controller.state");
+        let (mut first, _) = StateFile::open(&path).unwrap();
+        first.write(&state(1)).unwrap();
+        std::fs::remove_file(with_suffix(&path, "lock")).unwrap();
+        let (mut second, read) = StateFile::open(&path).unwrap();
+        assert_eq!(read, Some(state(1)));
+        second.write(&state(2)).unwrap();
+        let line = first.write(&state(2)).unwrap_err().to_string();
+        assert!(line.contains("another controller writes there"), "{line}");
+        second.write(&state(3)).unwrap();
     }
 
     #[test]

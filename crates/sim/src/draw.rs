@@ -12,9 +12,9 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
-/// How many kinds of faults, of the first, every protocol draws; VR draws all. The others lack what
-/// a held packet or a second switch could break, and would only be drawn more thinly.
-const KINDS_OF_ALL: usize = 13;
+/// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
+/// in two could break, and would only be drawn more thinly.
+const KINDS_OF_VR: usize = 16;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -65,6 +65,7 @@ impl Plan {
             flushes_permille: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
             // A third of the pauses is none, the others are half of the longest on average.
             think_ns: span_ns * 3 / each,
+            rush_ns: if rng.chance(3, 4) { rng.between(15, 60) * MS } else { 0 },
             ..Plan::default()
         };
         draw_surroundings(&mut plan, rng);
@@ -98,28 +99,27 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
         plan.engine_ns = rng.between(1, 500) * US;
         plan.replicate_replies = rng.chance(1, 2);
     }
+    plan.copy_bytes = rng.between(1, 2_000) as usize;
     plan.drift_ppm = some(rng, crate::plan::DRIFT_PPM_MAX);
     plan.lease_ns = rng.between(60, 150) * MS;
     plan.failure_ns = rng.between(450, 600) * MS;
 }
 
 fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
-    let kinds = if plan.protocol == Protocol::Vr { Fault::KINDS.len() } else { KINDS_OF_ALL };
-    let mut on: Vec<usize> = (0..kinds).filter(|_| rng.chance(1, 2)).collect();
+    let kinds = kinds_of(plan.protocol);
+    let mut on: Vec<usize> = kinds.iter().copied().filter(|_| rng.chance(1, 2)).collect();
     while on.len() < FAULT_KINDS_MIN {
-        on.push(rng.below(kinds as u64) as usize);
+        on.push(kinds[rng.below(kinds.len() as u64) as usize]);
     }
-    // The failure bound: one replica is spared, whichever of the others fail.
-    let spared = rng.below(plan.replicas as u64) as usize;
     let wanted = rng.between(3, 7) as usize;
     let mut sure = Vec::new();
     while plan.faults.len() < wanted || !is_enough(&sure) {
         if plan.faults.len() >= wanted {
             // Only what is surely injected helps now.
-            on = (0..kinds).collect();
+            on.clone_from(&kinds);
         }
         let kind = on[rng.below(on.len() as u64) as usize];
-        let fault = draw_fault(plan, rng, kind, spared);
+        let fault = draw_fault(plan, rng, kind);
         if !fault.is_lethal() {
             sure.push(fault.kind());
         } else if plan.faults.len() >= wanted {
@@ -127,8 +127,25 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         }
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
+        if let Fault::Pause { node: Node::Replica(_), for_ns } = fault
+            && rng.chance(1, 2)
+        {
+            // The switch goes on to send reads to it when others have gone on without it (T2).
+            let (from, to) = (Node::Controller, Node::Switch);
+            plan.faults.push(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } });
+        }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// The kinds of faults that a protocol draws. In VR nobody joins: the group stays the founders'.
+fn kinds_of(protocol: Protocol) -> Vec<usize> {
+    match protocol {
+        Protocol::PrimaryBackup | Protocol::Chain => (0..KINDS_OF_VR).collect(),
+        Protocol::Vr => {
+            (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
+        }
+    }
 }
 
 fn is_enough(sure: &[usize]) -> bool {
@@ -136,15 +153,11 @@ fn is_enough(sure: &[usize]) -> bool {
     sure.len() >= FAULTS_MIN && kinds >= FAULT_KINDS_MIN
 }
 
-/// A fault of that kind. What could make a replica look dead for long leaves `spared` alone.
-fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
-    let others = plan.replicas as u64 - 1;
-    let other = rng.below(others.max(1)) as usize;
-    let mut replica = if other < spared { other } else { other + 1 }.min(plan.replicas - 1);
-    if plan.protocol == Protocol::Vr {
-        // Any minority may fail at once; the rack leaves out what would be one too many.
-        replica = rng.below(plan.replicas as u64) as usize;
-    }
+/// A fault of that kind.
+fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
+    // Who orders writes knows more than all others: it is hit more often.
+    let first = rng.chance(1, 4);
+    let replica = if first { 0 } else { rng.below(plan.replicas as u64) as usize };
     let long_ns = rng.between(50, 1_500) * MS;
     let short_ns = rng.between(10, SHORT_NS / MS) * MS;
     let client = rng.below(plan.clients as u64) as usize;
@@ -153,11 +166,10 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         1 => Node::Client(client),
         _ => Node::Replica(rng.below(plan.replicas as u64) as usize),
     };
-    let for_ns = |node: Node| if node == Node::Replica(spared) { short_ns } else { long_ns };
     match kind {
         0 => {
             let node = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
-            Fault::Pause { node, for_ns: for_ns(node) }
+            Fault::Pause { node, for_ns: long_ns }
         }
         1 => Fault::Kill { replica },
         2 => Fault::Restart { replica },
@@ -166,8 +178,7 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         5 => {
             let from = any(rng);
             let to = if rng.chance(1, 4) { Node::Controller } else { any(rng) };
-            let for_ns = if to == Node::Controller { for_ns(from) } else { long_ns };
-            Fault::Cut { from, to, for_ns }
+            Fault::Cut { from, to, for_ns: long_ns }
         }
         6 => Fault::LossBurst {
             loss_ppm: rng.between(50, 500) * 1_000,
@@ -185,8 +196,12 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize, spared: usize) -> Fault {
         10 => Fault::FillTable { for_ns: short_ns },
         11 => Fault::RestartSwitch,
         12 => Fault::RestartClient { client },
-        13 => {
-            let to = (replica + 1 + other % others.max(1) as usize) % plan.replicas;
+        13 => Fault::Join,
+        14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
+        15 => Fault::SecondController { for_ns: long_ns },
+        16 => {
+            let others = (plan.replicas as u64 - 1).max(1);
+            let to = (replica + 1 + rng.below(others) as usize) % plan.replicas;
             let (from, to) = (Node::Replica(replica), Node::Replica(to));
             Fault::Hold { from, to, for_ns: long_ns / 4, late_ns: long_ns }
         }

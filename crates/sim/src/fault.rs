@@ -12,9 +12,13 @@ use serde::{Deserialize, Serialize};
 pub enum Node {
     /// The controller.
     Controller,
+    /// Another controller, once [`Fault::SecondController`] started it.
+    OtherController,
     /// The switch.
     Switch,
-    /// A replica.
+    /// The switch that [`Fault::ReplaceSwitch`] starts.
+    OtherSwitch,
+    /// A replica. Those that join count on behind those of the start.
     Replica(usize),
     /// A client process.
     Client(usize),
@@ -24,7 +28,9 @@ impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Node::Controller => f.write_str("controller"),
+            Node::OtherController => f.write_str("other-controller"),
             Node::Switch => f.write_str("switch"),
+            Node::OtherSwitch => f.write_str("other-switch"),
             Node::Replica(n) => write!(f, "replica-{n}"),
             Node::Client(n) => write!(f, "client-{n}"),
         }
@@ -52,12 +58,17 @@ impl FromStr for Node {
         let numbered = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
         match text {
             "controller" => Ok(Node::Controller),
+            "other-controller" => Ok(Node::OtherController),
             "switch" => Ok(Node::Switch),
+            "other-switch" => Ok(Node::OtherSwitch),
             _ => numbered("replica-")
                 .map(Node::Replica)
                 .or_else(|| numbered("client-").map(Node::Client))
                 .ok_or_else(|| {
-                    format!("no node {text:?}: controller, switch, replica-N or client-N")
+                    format!(
+                        "no node {text:?}: controller, other-controller, switch, \
+                         other-switch, replica-N or client-N"
+                    )
                 }),
         }
     }
@@ -80,11 +91,13 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
-    /// A replica dies and is back at once, empty (trap T4).
+    /// A replica dies and is back at once, empty (trap T4): it joins again.
     Restart {
         /// Which replica, from 0.
         replica: usize,
     },
+    /// A replica that never was there starts, and joins.
+    Join,
     /// A replica's engine loses its state, so that the replica must leave (traps T4, T11).
     LoseEngine {
         /// Which replica, from 0.
@@ -120,7 +133,7 @@ pub enum Fault {
         late_ns: Duration,
     },
     /// The rack falls in two: a replica, the switch and every second client on one side, all others
-    /// with a new switch at the same address on the other (trap T2, Harmonia §6.3).
+    /// with another switch on the other (trap T2, Harmonia §6.3).
     Split {
         /// Which replica, from 0.
         replica: usize,
@@ -163,8 +176,22 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
-    /// The switch is replaced by one that knows nothing.
+    /// The active switch is started again, and knows nothing.
     RestartSwitch,
+    /// The active switch stops for so long and wakes up beside another one, which was started
+    /// meanwhile (Harmonia §6.3).
+    ReplaceSwitch {
+        /// The other one takes over when the first is silent; else at once.
+        standby: bool,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The controller stops for so long and wakes up beside another one, which was started meanwhile
+    /// from the same stored state (trap T3).
+    SecondController {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// A client process dies with its requests under way, and a new one takes its place.
     RestartClient {
         /// Which client process, from 0.
@@ -174,7 +201,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 18] = [
         "pause",
         "kill",
         "restart",
@@ -188,6 +215,9 @@ impl Fault {
         "fill-table",
         "restart-switch",
         "restart-client",
+        "join",
+        "replace-switch",
+        "second-controller",
         "hold",
         "split",
     ];
@@ -209,8 +239,11 @@ impl Fault {
             Fault::FillTable { .. } => 10,
             Fault::RestartSwitch => 11,
             Fault::RestartClient { .. } => 12,
-            Fault::Hold { .. } => 13,
-            Fault::Split { .. } => 14,
+            Fault::Join => 13,
+            Fault::ReplaceSwitch { .. } => 14,
+            Fault::SecondController { .. } => 15,
+            Fault::Hold { .. } => 16,
+            Fault::Split { .. } => 17,
         }
     }
 
@@ -219,6 +252,24 @@ impl Fault {
     #[must_use]
     pub fn is_lethal(&self) -> bool {
         matches!(self, Fault::Kill { .. } | Fault::Restart { .. } | Fault::LoseEngine { .. })
+    }
+
+    /// Whether it may make live replicas look dead. The rack skips such a fault while a member is
+    /// dead and the controller does not know it: were a live one taken out first, the group would
+    /// wait for the dead one.
+    #[must_use]
+    pub fn is_troubling(&self) -> bool {
+        match self {
+            Fault::Pause { node: Node::Replica(_), .. }
+            | Fault::Isolate { .. }
+            | Fault::LossBurst { .. }
+            | Fault::Slow { .. } => true,
+            Fault::Cut { from, to, .. } => {
+                matches!(from, Node::Replica(_))
+                    && matches!(to, Node::Controller | Node::OtherController)
+            }
+            _ => false,
+        }
     }
 
     /// The nodes that it names.
@@ -234,10 +285,12 @@ impl Fault {
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::RestartClient { client } => vec![Node::Client(client)],
-            Fault::RestartSwitch => vec![Node::Switch],
-            Fault::LossBurst { .. } | Fault::DuplicateBurst { .. } | Fault::FillTable { .. } => {
-                vec![]
-            }
+            Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
+            Fault::SecondController { .. } => vec![Node::Controller],
+            Fault::LossBurst { .. }
+            | Fault::DuplicateBurst { .. }
+            | Fault::FillTable { .. }
+            | Fault::Join => vec![],
         }
     }
 }
@@ -248,7 +301,14 @@ mod tests {
 
     #[test]
     fn nodes_read_as_they_are_written() {
-        for node in [Node::Controller, Node::Switch, Node::Replica(3), Node::Client(0)] {
+        for node in [
+            Node::Controller,
+            Node::OtherController,
+            Node::Switch,
+            Node::OtherSwitch,
+            Node::Replica(3),
+            Node::Client(0),
+        ] {
             assert_eq!(node.to_string().parse(), Ok(node));
         }
         for bad in ["", "replica", "replica-", "replica-x", "gateway-1"] {

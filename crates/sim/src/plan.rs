@@ -58,7 +58,7 @@ pub struct Plan {
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
-    /// Number of replicas.
+    /// Number of replicas at the start.
     pub replicas: usize,
     /// Client processes, each with a session of its own.
     pub clients: usize,
@@ -80,6 +80,8 @@ pub struct Plan {
     pub flushes_permille: u64,
     /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
+    /// That long around every fault nobody thinks for more than 1 ms, in ns: races are there.
+    pub rush_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
     /// One way between two replicas, in ns.
@@ -98,6 +100,8 @@ pub struct Plan {
     pub engine_ns: Duration,
     /// The ordering node's replies are replicated, as with an engine that is a server of its own.
     pub replicate_replies: bool,
+    /// About how many bytes a chunk of a copied state has.
+    pub copy_bytes: usize,
     /// How fast or slow monotonic clocks run, at most, per million.
     pub drift_ppm: u64,
     /// How long leases last, in ns.
@@ -132,6 +136,7 @@ impl Default for Plan {
             long_values_percent: 0,
             flushes_permille: 0,
             think_ns: 10 * MS,
+            rush_ns: 0,
             latency_ns: 50 * US,
             peer_latency_ns: 50 * US,
             loss_ppm: 0,
@@ -142,6 +147,7 @@ impl Default for Plan {
             queue_packets_max: 4_096,
             engine_ns: 0,
             replicate_replies: false,
+            copy_bytes: 4_096,
             drift_ppm: 0,
             lease_ns: 100 * MS,
             failure_ns: 500 * MS,
@@ -197,6 +203,7 @@ impl Plan {
             return Err(format!("slots is {}: give it a power of two", self.slots));
         }
         within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
+        within("copy_bytes", self.copy_bytes as u64, 1, million)?;
         within("keys", self.keys, 1, million)?;
         within("writes_percent", self.writes_percent, 0, 100)?;
         within("long_values_percent", self.long_values_percent, 0, 100)?;
@@ -210,10 +217,18 @@ impl Plan {
         within("peer_latency_ns", self.peer_latency_ns, 1, hour_ns)?;
         within("delay_ns", self.delay_ns, 0, hour_ns)?;
         within("think_ns", self.think_ns, 0, hour_ns)?;
+        within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("lease_ns", self.lease_ns, MS, hour_ns)?;
         within("failure_ns", self.failure_ns, MS, hour_ns)?;
+        within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
+    }
+
+    /// Replicas that there are or will be.
+    #[must_use]
+    pub fn replicas_ever(&self) -> usize {
+        self.replicas + self.faults.iter().filter(|f| f.fault == Fault::Join).count()
     }
 
     fn validate_fault(&self, timed: &Timed) -> Result<(), String> {
@@ -221,7 +236,12 @@ impl Plan {
             let (count, what) = match node {
                 Node::Replica(n) if n >= self.replicas => (self.replicas, "replicas"),
                 Node::Client(n) if n >= self.clients => (self.clients, "clients"),
-                Node::Replica(_) | Node::Client(_) | Node::Controller | Node::Switch => continue,
+                Node::Replica(_)
+                | Node::Client(_)
+                | Node::Controller
+                | Node::OtherController
+                | Node::Switch
+                | Node::OtherSwitch => continue,
             };
             return Err(format!("a fault names {node}: there are {count} {what}, from 0"));
         }

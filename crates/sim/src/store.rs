@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
-use concord_engine::{Backend, BackendDone, Context, Step, Submitted};
+use concord_engine::{Backend, BackendDone, Context, Outcome, Step, Submitted};
 
 /// Memory, at once or behind a connection, as a server of its own would be.
 #[derive(Debug)]
@@ -40,6 +41,15 @@ impl Store {
         self.arrived = (self.arrived + 1).min(self.under_way.len());
     }
 
+    /// Done now, or later if the store is remote.
+    fn later(&mut self) -> Submitted {
+        if !self.is_remote {
+            return Submitted::Done(Outcome::default());
+        }
+        self.under_way.push_back(BackendDone::default());
+        Submitted::Pending
+    }
+
     /// The connection breaks: nobody can say what was applied (trap T11).
     pub(crate) fn lose(&mut self) {
         self.lost = true;
@@ -62,6 +72,33 @@ impl Backend for Store {
     fn poll(&mut self) -> Option<BackendDone> {
         self.arrived = self.arrived.checked_sub(1)?;
         self.under_way.pop_front()
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        self.memory.prepare_copy()
+    }
+
+    fn end_copy(&mut self) {
+        self.memory.end_copy();
+    }
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        let copied = self.memory.copy(from, bytes_max);
+        if !self.is_remote {
+            return copied;
+        }
+        self.under_way.push_back(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        self.memory.install(objects)?;
+        Ok(self.later())
+    }
+
+    fn clear(&mut self) -> Submitted {
+        self.memory.clear();
+        self.later()
     }
 
     fn lost(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use concord_control::ControllerCounters;
 use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::harmonia::Counters as SwitchCounters;
 
@@ -24,8 +25,10 @@ pub struct Totals {
     pub vr: VrCounters,
     /// What the switch's program counted.
     pub switch: SwitchCounters,
-    /// Epochs put in force.
-    pub epochs: u64,
+    /// What the controllers counted.
+    pub control: ControllerCounters,
+    /// Times that a client heard of another switch.
+    pub switches_heard_of: u64,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost on the way.
@@ -54,7 +57,8 @@ impl Totals {
         self.replicas.add(&other.replicas);
         self.vr.add(&other.vr);
         self.switch.add(&other.switch);
-        self.epochs += other.epochs;
+        self.control.add(&other.control);
+        self.switches_heard_of += other.switches_heard_of;
         self.packets += other.packets;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
@@ -80,7 +84,9 @@ impl fmt::Display for Totals {
         let mut line = |name: &str, values: &[(&str, u64)]| {
             write!(f, "{name:<12}")?;
             for (at, (what, value)) in values.iter().enumerate() {
-                write!(f, "{}{} {what}", if at == 0 { "" } else { ", " }, grouped(*value))?;
+                let (comma, space) =
+                    (if at == 0 { "" } else { ", " }, if what.is_empty() { "" } else { " " });
+                write!(f, "{comma}{}{space}{what}", grouped(*value))?;
             }
             writeln!(f)
         };
@@ -126,9 +132,23 @@ impl fmt::Display for Totals {
         line(
             "epochs",
             &[
-                ("put in force", self.epochs),
+                ("put in force", self.control.epochs),
                 ("opened", r.epochs_opened),
                 ("records fetched", r.records_fetched),
+                ("switch ids", self.control.switch_ids_granted),
+                ("standbys", self.control.standbys_taken),
+                ("controllers too late", self.control.superseded),
+            ],
+        )?;
+        line(
+            "joining",
+            &[
+                ("let in", self.control.admitted),
+                ("became members", self.control.promoted),
+                ("copies begun", r.copies_begun),
+                ("chunks", r.chunks_installed),
+                ("went on from records", r.copies_resumed),
+                ("reads refused as not whole", r.reads_not_whole),
             ],
         )?;
         let v = &self.vr;

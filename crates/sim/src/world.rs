@@ -15,7 +15,8 @@ use crate::record::{Fate, Recorder};
 pub(crate) const CONTROLLER: usize = 0;
 /// The switch's.
 pub(crate) const SWITCH: usize = 1;
-/// The first replica's; the clients follow the replicas.
+/// The first replica's; the clients follow the replicas, then the other controller and the other
+/// switch.
 pub(crate) const REPLICAS: usize = 2;
 
 const MILLION: u64 = 1_000_000;
@@ -84,14 +85,6 @@ pub(crate) struct Hold {
     pub arrive_ns: u64,
 }
 
-/// For some nodes, another switch stands at the switch's address.
-#[derive(Clone, Debug)]
-pub(crate) struct Detour {
-    pub from: Vec<usize>,
-    pub switch: usize,
-    pub until_ns: u64,
-}
-
 /// Worse weather, up to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
@@ -130,7 +123,6 @@ pub(crate) struct World {
     pub weather: Weather,
     pub cuts: Vec<Cut>,
     pub holds: Vec<Hold>,
-    pub detours: Vec<Detour>,
     pub bursts: Vec<Burst>,
     /// Until when completions are lost on their way to the switch.
     pub completions_lost_until_ns: u64,
@@ -163,7 +155,6 @@ impl World {
             weather,
             cuts: Vec::new(),
             holds: Vec::new(),
-            detours: Vec::new(),
             bursts: Vec::new(),
             completions_lost_until_ns: 0,
             clocks: Vec::new(),
@@ -206,7 +197,6 @@ impl World {
         self.weather.reorder_ppm = 0;
         self.cuts.clear();
         self.holds.clear();
-        self.detours.clear();
         self.bursts.clear();
         self.completions_lost_until_ns = 0;
     }
@@ -215,7 +205,7 @@ impl World {
     pub(crate) fn transmit(&mut self, from: usize, at_ns: u64, sent: &mut Outgoing) {
         let Outgoing { packets, spare } = sent;
         for (to, bytes) in packets.drain(..) {
-            let to = self.behind(from, node_of(to));
+            let to = node_of(to);
             if to >= self.clocks.len() {
                 continue;
             }
@@ -245,13 +235,6 @@ impl World {
         }
     }
 
-    /// Who stands at a node's address, for `from`.
-    fn behind(&self, from: usize, node: usize) -> usize {
-        let detour = |d: &&Detour| d.from.contains(&from) && self.now_ns < d.until_ns;
-        let detour = self.detours.iter().find(detour).filter(|_| node == SWITCH);
-        detour.map_or(node, |d| d.switch)
-    }
-
     /// When a packet arrives that is held on its way.
     fn held(&self, from: usize, to: usize) -> Option<u64> {
         let holds = |h: &&Hold| h.from == from && h.to == to && self.now_ns < h.until_ns;
@@ -261,8 +244,9 @@ impl World {
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
     fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
         let now_ns = self.now_ns;
+        let is_switch = to == SWITCH || to + 1 == self.clocks.len();
         if self.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
-            || (to == SWITCH && now_ns < self.completions_lost_until_ns && is_completion(bytes))
+            || (is_switch && now_ns < self.completions_lost_until_ns && is_completion(bytes))
         {
             return None;
         }

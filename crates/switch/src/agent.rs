@@ -20,6 +20,8 @@ use crate::harmonia::{ConfigError, Counters, Harmonia, Layout, Tables};
 pub struct AgentConfig {
     /// This life of the switch. A new one gets a new switch id (trap T20).
     pub incarnation: Incarnation,
+    /// It takes over when the active switch is silent, not at once.
+    pub standby: bool,
     /// Where the switch listens, as its peers reach it.
     pub addr: Addr,
     /// Where the controller listens.
@@ -46,6 +48,7 @@ impl AgentConfig {
     pub const fn new(incarnation: Incarnation, addr: Addr, controller: Addr) -> AgentConfig {
         AgentConfig {
             incarnation,
+            standby: false,
             addr,
             controller,
             layout: Layout::DEFAULT,
@@ -69,6 +72,8 @@ concord_core::counters! {
         /// Configurations ignored because they cannot be: no members, a switch id that was used
         /// before, help turned on or off under one switch id.
         configures_refused,
+        /// Configurations for another life of this switch, ignored.
+        configures_other_life,
         /// Configurations that name another switch: this one fell silent.
         deposed,
         /// Control messages that are malformed.
@@ -134,6 +139,9 @@ pub struct Agent {
     switch_id: SwitchId,
     /// What the controller knows this life by. Counted up to ask for a new switch id.
     incarnation: Incarnation,
+    /// The life to which the last switch id was granted; 0 if none was.
+    granted: Incarnation,
+    standby: bool,
     /// The switch id for which a successor was asked already.
     asked_for: SwitchId,
     /// When the next sign of life is due.
@@ -163,6 +171,8 @@ impl Agent {
             epoch: Epoch(0),
             switch_id: SwitchId(0),
             incarnation: config.incarnation,
+            granted: Incarnation(0),
+            standby: config.standby,
             asked_for: SwitchId(0),
             alive_at: Instant(0),
             committed_seen: 0,
@@ -311,6 +321,12 @@ impl Agent {
     fn on_control(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
         match Control::parse(packet) {
             Ok(Control::Configure(config)) => self.on_configure(now, &config, sink),
+            Ok(Control::SwitchRetired { incarnation, switch }) => {
+                if Incarnation(incarnation) == self.incarnation {
+                    self.stand_down(switch);
+                    self.alive_at = now.instant;
+                }
+            }
             Ok(
                 Control::ReplicaAlive { .. }
                 | Control::SwitchAlive { .. }
@@ -322,6 +338,11 @@ impl Agent {
                 | Control::LeaseRequest { .. }
                 | Control::LeaseGrant { .. }
                 | Control::WhoIsWho { .. }
+                | Control::Resume { .. }
+                | Control::Resumed { .. }
+                | Control::Apart { .. }
+                | Control::CopyAsk { .. }
+                | Control::CopyPiece { .. }
                 | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
@@ -337,13 +358,15 @@ impl Agent {
         // (Harmonia §6.3), so it falls silent.
         if config.switch != self.config.addr {
             self.epoch = Epoch(config.epoch);
-            self.program.uninstall();
-            self.waiting = false;
-            self.counters.deposed += 1;
+            return self.stand_down(config.switch);
+        }
+        // This switch was started again since: what its predecessor was to do is not for it.
+        let life = Incarnation(config.switch_incarnation);
+        if life != self.incarnation && life != self.granted {
+            self.counters.configures_other_life += 1;
             return;
         }
-        let granted = config.switch_incarnation == self.incarnation.0;
-        let Some(tables) = Tables::of(config).filter(|t| self.accepts(t, granted)) else {
+        let Some(tables) = Tables::of(config).filter(|t| self.accepts(t)) else {
             self.counters.configures_refused += 1;
             return;
         };
@@ -353,6 +376,8 @@ impl Agent {
             self.alive_at = now.instant;
         }
         self.epoch = Epoch(config.epoch);
+        self.granted = life;
+        self.standby = false;
         self.switch_id = tables.switch_id;
         self.program.install(tables);
         self.counters.configured += 1;
@@ -363,15 +388,24 @@ impl Agent {
         }
     }
 
+    /// Another switch, or another life, was given the place. This one comes again as a new life: the
+    /// old one is granted nothing any more. It stands by, unless nobody else has its address.
+    fn stand_down(&mut self, active: Addr) {
+        self.waiting = false;
+        self.counters.deposed += 1;
+        self.standby = active != self.config.addr;
+        self.program.uninstall();
+        self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
+    }
+
     /// A switch id is granted once (trap T20): a known one means something only as long as the
-    /// registers that belong to it are there, and a new one is for the life that it was granted to,
-    /// not for the next one at the same address. And under one id the switch cannot begin to help:
+    /// registers that belong to it are there. And under one id the switch cannot begin to help:
     /// writes that it let through without a number may still be in flight.
-    fn accepts(&self, tables: &Tables, granted: bool) -> bool {
+    fn accepts(&self, tables: &Tables) -> bool {
         let same = |own: &Tables| {
             own.switch_id == tables.switch_id && own.accelerated == tables.accelerated
         };
-        (tables.switch_id > self.switch_id && granted) || self.program.tables().is_some_and(same)
+        tables.switch_id > self.switch_id || self.program.tables().is_some_and(same)
     }
 
     fn send_alive(&mut self, sink: &mut impl Sink) {
@@ -379,6 +413,7 @@ impl Agent {
             incarnation: self.incarnation.0,
             addr: self.config.addr,
             epoch: self.epoch.0,
+            standby: self.standby,
         };
         alive.emit(&mut self.buffer);
         sink.send(self.config.controller, &self.buffer);

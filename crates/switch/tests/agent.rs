@@ -16,7 +16,7 @@ fn at(ms: u64) -> Now {
 }
 
 fn agent(layout: Layout) -> Agent {
-    let config = AgentConfig::new(Incarnation(40), SWITCH, CONTROLLER);
+    let config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     Agent::new(AgentConfig { layout, ..config }).unwrap()
 }
 
@@ -67,7 +67,7 @@ fn noops(sent: &Sent) -> Vec<u32> {
 
 fn alive(sent: &Sent) -> Vec<(u64, u32)> {
     let of = |(to, bytes): &(Addr, Vec<u8>)| match Control::parse(bytes) {
-        Ok(Control::SwitchAlive { incarnation, addr, epoch }) => {
+        Ok(Control::SwitchAlive { incarnation, addr, epoch, .. }) => {
             assert_eq!((*to, addr), (CONTROLLER, SWITCH));
             Some((incarnation, epoch))
         }
@@ -220,9 +220,41 @@ fn a_switch_that_is_replaced_falls_silent_and_needs_a_new_id_to_return() {
     configure(&mut a, at(1), &other);
     assert_eq!(handle(&mut a, at(2), request(Op::Read, 5)), []);
     configure(&mut a, at(3), &config(5, OWN.0));
-    configure(&mut a, at(3), &config(7, OWN.0));
+    configure(&mut a, at(3), &Config { switch_incarnation: 41, ..config(7, OWN.0) });
     assert_eq!(a.status().switch_id, SwitchId(0), "its registers are gone: the id is used up");
-    assert_eq!(noops(&configure(&mut a, at(4), &config(7, OWN.0 + 2))), [1]);
+    assert_eq!(alive(&run_until(&mut a, 1)), [(41, 6); 1], "as a new life, that stands by");
+    let again = Config { switch_incarnation: 41, ..config(7, OWN.0 + 2) };
+    assert_eq!(noops(&configure(&mut a, at(4), &again)), [1]);
+}
+
+#[test]
+fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
+    for (active, standby) in [(Addr { ip: 1, port: 1 }, true), (SWITCH, false)] {
+        let mut a = agent(Layout::DEFAULT);
+        configure(&mut a, at(0), &config(5, OWN.0));
+        run_until(&mut a, 50);
+        let mut sent = Sent::new();
+        for incarnation in [39, LIFE, LIFE] {
+            let mut bytes = Vec::new();
+            Control::SwitchRetired { incarnation, switch: active }.emit(&mut bytes);
+            a.handle(at(60), &mut bytes, &mut sent);
+        }
+        assert_eq!(handle(&mut a, at(61), request(Op::Read, 5)), []);
+        let told = tick(&mut a, at(61));
+        let (addr, epoch) = (SWITCH, 5);
+        let alive = Control::SwitchAlive { incarnation: 41, addr, epoch, standby };
+        assert_eq!(Control::parse(&told[0].1), Ok(alive));
+    }
+}
+
+#[test]
+fn a_switch_that_was_started_again_ignores_what_its_predecessor_was_told() {
+    let mut a = agent(Layout::DEFAULT);
+    let before = Config { switch_incarnation: 39, ..config(5, OWN.0) };
+    assert_eq!(configure(&mut a, at(0), &before), []);
+    assert_eq!((a.status().agent.configures_other_life, a.status().epoch.0), (1, 0));
+    assert_eq!(handle(&mut a, at(0), request(Op::Write, 1)), []);
+    assert_eq!(noops(&configure(&mut a, at(1), &config(6, OWN.0 + 1))), [1]);
 }
 
 #[test]
@@ -241,10 +273,7 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
     }
     assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)), []);
     assert_eq!(a.status().agent.switch_ids_asked, 1);
-    configure(&mut a, at(2), &config(2, OWN.0 + 1));
-    assert_eq!(a.status().switch_id, OWN, "granted to the life before");
-    let granted = Config { switch_incarnation: 41, ..config(2, OWN.0 + 1) };
-    configure(&mut a, at(2), &granted);
+    configure(&mut a, at(2), &Config { switch_incarnation: 41, ..config(2, OWN.0 + 1) });
     assert_eq!(handle(&mut a, at(3), request(Op::Write, 5)).len(), 1);
     assert_eq!(alive(&tick(&mut a, at(3))), [(41, 2)]);
     for _ in 0..300 {
@@ -296,7 +325,7 @@ fn what_a_switch_cannot_use_is_counted() {
 #[test]
 fn faults_concern_what_passes_and_not_the_signs_of_life() {
     let faults = FaultRates { seed: 1, drop_ppm: 1_000_000, ..FaultRates::default() };
-    let base = AgentConfig::new(Incarnation(40), SWITCH, CONTROLLER);
+    let base = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let mut a = Agent::new(AgentConfig { faults, ..base }).unwrap();
     let mut passed = configure(&mut a, at(0), &config(1, OWN.0)).len();
     for obj_id in 0..1_000 {

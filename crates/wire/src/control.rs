@@ -42,11 +42,10 @@ pub struct Config {
     pub epoch: u32,
     /// The one switch whose numbers and fast reads are accepted (Harmonia §6.3).
     pub switch_id: u32,
+    /// The switch's life to which that id was granted.
+    pub switch_incarnation: u64,
     /// Where the switch listens.
     pub switch: Addr,
-    /// The life of the switch to which the id was granted: another one at the same address has
-    /// empty registers, and must not take the id for its own.
-    pub switch_incarnation: u64,
     /// How the members replicate.
     pub protocol: Protocol,
     /// Whether the switch helps.
@@ -54,6 +53,9 @@ pub struct Config {
     /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
     /// and whom it hears of.
     pub members: Vec<Member>,
+    /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
+    /// them (trap T4).
+    pub joining: Vec<Member>,
 }
 
 impl Config {
@@ -73,6 +75,30 @@ impl Config {
     }
 }
 
+/// Where a replica stands, as it tells the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// In no epoch; it asks to be let in.
+    Out,
+    /// It joins, and lacks a part of the state.
+    Copying,
+    /// It joins, and has all of the state.
+    Copied,
+    /// A member; the epoch is not open here.
+    Opening {
+        /// It was whole in the epoch before, and so has everything that was ever committed.
+        whole: bool,
+    },
+    /// A member; the epoch is open here.
+    Open {
+        /// All that the members agreed on, at the opening of some epoch since it became one, is
+        /// executed here. Only a whole member can go on without the others.
+        whole: bool,
+    },
+    /// It lost its engine, or its log is not the others': it asks to be removed (traps T4, T11).
+    Leaving,
+}
+
 /// The end of a replica's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEnd {
@@ -89,12 +115,10 @@ pub enum Control {
     ReplicaAlive {
         /// Who, in which life, and where.
         member: Member,
-        /// The epoch it is in; 0 if none.
+        /// The newest epoch that it heard of; 0 if none.
         epoch: u32,
-        /// Whether that epoch is open at this replica.
-        open: bool,
-        /// It lost its engine and asks to be removed (traps T4, T11).
-        leaving: bool,
+        /// Where it stands in it.
+        standing: Standing,
     },
     /// Switch to controller, periodically: I live.
     SwitchAlive {
@@ -104,6 +128,8 @@ pub enum Control {
         addr: Addr,
         /// The configuration it runs; 0 if none.
         epoch: u32,
+        /// It takes over when the active switch is silent, not before.
+        standby: bool,
     },
     /// Controller to replicas, and to the switch once open.
     Configure(Config),
@@ -179,6 +205,74 @@ pub enum Control {
         /// Where the answer goes.
         client: Addr,
     },
+    /// Controller to a switch in a life whose place another has: it may come again as a new life.
+    SwitchRetired {
+        /// That life.
+        incarnation: u64,
+        /// Where the active switch listens.
+        switch: Addr,
+    },
+    /// Joining replica to its feeder: my state is that of this log end; send me the records behind.
+    Resume {
+        /// The epoch.
+        epoch: u32,
+        /// Who asks.
+        from: u16,
+        /// Which copy of the state it is; counted up by the joining replica.
+        attempt: u64,
+        /// Where its log ends.
+        end: LogEnd,
+    },
+    /// Feeder to joining replica: the records come.
+    Resumed {
+        /// The epoch.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+        /// Echo of the request.
+        attempt: u64,
+    },
+    /// To a replica whose log is not the sender's, or ends before what the sender kept (trap T5): a
+    /// joining one copies anew, a member leaves.
+    Apart {
+        /// The epoch.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+        /// Which copy of a joining replica; 0 for a member.
+        attempt: u64,
+    },
+    /// Joining replica to its feeder: send me a part of the state, from this fragment on.
+    CopyAsk {
+        /// The epoch.
+        epoch: u32,
+        /// Who asks.
+        from: u16,
+        /// Which copy.
+        attempt: u64,
+        /// Which part; parts are asked for in rising order.
+        part: u64,
+        /// The first fragment wanted.
+        index: u32,
+    },
+    /// A fragment of a part of the state. Its place in the part is that of a
+    /// [`crate::fragment::FragmentHdr`].
+    CopyPiece {
+        /// The epoch.
+        epoch: u32,
+        /// Which copy.
+        attempt: u64,
+        /// Which part.
+        part: u64,
+        /// The log position at which the part was taken.
+        position: u64,
+        /// Length of the whole part in bytes.
+        total_bytes: u32,
+        /// Which fragment.
+        index: u32,
+        /// The fragment.
+        piece: Vec<u8>,
+    },
     /// Between VR replicas.
     Vr(VrMessage),
 }
@@ -224,11 +318,12 @@ mod tests {
         let config = Config {
             epoch: 2,
             switch_id: 3,
-            switch: Addr { ip: 0x7f00_0001, port: 9 },
             switch_incarnation: 5,
+            switch: Addr { ip: 0x7f00_0001, port: 9 },
             protocol: Protocol::Chain,
             accelerated: true,
             members: vec![Member { node: 1, incarnation: 77, addr: Addr { ip: 1, port: 2 } }],
+            joining: vec![],
         };
         assert_eq!(config.head(), config.reader());
         let mut out = vec![];
@@ -238,6 +333,18 @@ mod tests {
         out.extend_from_slice(&[0; 9]);
         assert_eq!(Control::parse(&out).unwrap(), Control::Configure(config));
         assert_eq!(Control::parse(&out[..20]).unwrap_err(), WireError::Truncated);
+        let piece = Control::CopyPiece {
+            epoch: u32::MAX,
+            attempt: u64::MAX,
+            part: u64::MAX,
+            position: u64::MAX,
+            total_bytes: u32::MAX,
+            index: u32::MAX,
+            piece: vec![0; crate::fragment::FRAGMENT_BYTES],
+        };
+        piece.emit(&mut out);
+        assert!(out.len() <= crate::DATAGRAM_BYTES_MAX, "the longest message fits a datagram");
+        assert_eq!(Control::parse(&out).unwrap(), piece);
         out[8] = 250;
         assert_eq!(Control::parse(&out).unwrap_err(), WireError::Field);
     }

@@ -146,7 +146,9 @@ impl Flags {
     pub const WILDCARD: Flags = Flags(4);
     /// The reply is to be encoded as RESP3.
     pub const RESP3: Flags = Flags(8);
-    /// Registers or touches the session; the body is empty.
+    /// Registers or touches the session; the body is empty. The request number is a log position
+    /// that the registrar heard of before, or 0: one of an evicted session is refused by it, with
+    /// [`Status::Stale`] and the position to try again with as body (trap T16 c).
     pub const REGISTER: Flags = Flags(16);
     /// The body was staged by WRest packets: the body here is its [`crate::fragment::FragmentHdr`].
     pub const BODY_STAGED: Flags = Flags(32);

@@ -355,6 +355,16 @@ impl Store {
         }
     }
 
+    /// Replaces whatever the key held.
+    pub(super) fn put(&mut self, key: &[u8], value: Value) {
+        self.delete(key);
+        let hash = hash_of(key);
+        self.count += 1;
+        self.used_bytes += KEY_BYTES + key.len() as u64 + value.size_bytes();
+        let slot = Slot { key: key.into(), value };
+        self.shards[shard_of(hash)].insert_unique(hash, slot, |slot| hash_of(&slot.key));
+    }
+
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let hash = hash_of(key);
         let table = &mut self.shards[shard_of(hash)];

@@ -14,7 +14,7 @@ use super::Vr;
 use super::normal::Completion;
 use crate::reads::ReadTurn;
 use crate::sessions::Verdict;
-use crate::writes::{Turn, emit_first_fragment};
+use crate::writes::{Turn, emit_write_reply};
 
 const EXPIRY_SCAN_NS: u64 = 5 * MS;
 const EXPIRY_RETRY_NS: u64 = 100 * MS;
@@ -134,35 +134,8 @@ impl<E: Engine> Vr<E> {
         if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
             return;
         }
-        let mut repr = Repr {
-            obj_id: turn.obj_id,
-            seq: turn.seq,
-            session: turn.session,
-            request: turn.request,
-            client: turn.client,
-            attempt: turn.attempt,
-            epoch: self.epoch(),
-            node: self.node(),
-            ..Repr::new(Op::WriteReply)
-        };
-        let mut reply: &[u8] = &[];
-        match turn.verdict {
-            Verdict::Execute | Verdict::Duplicate => {
-                match self.sessions.result(turn.session, turn.request) {
-                    Some(result) => reply = result,
-                    None => repr.status = Status::Stale,
-                }
-            }
-            Verdict::Nothing => {}
-            Verdict::Refused(status) => repr.status = status,
-        }
-        if reply.len() <= BODY_BYTES_MAX {
-            repr.emit(reply, &mut self.scratch);
-        } else {
-            repr.flags = repr.flags.with(Flags::MORE);
-            let version = concord_core::hash::hash64(0, reply);
-            emit_first_fragment(&repr, version, reply, &mut self.scratch);
-        }
+        let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
+        emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
         sink.send(self.client_addr(turn.client), &self.scratch);
     }
 

@@ -25,7 +25,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters, hash,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
+use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
 use concord_wire::link::{self, Ack, Data};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError};
@@ -34,8 +34,9 @@ use crate::bodies::{Kept, Staging};
 use crate::lease::Leases;
 use crate::link::{Receiver, Sender};
 use crate::log::Log;
-use crate::replica::{Phase, ReplicaConfig, ReplicaCounters, ReplicaStatus};
+use crate::replica::{Phase, ReplicaConfig, ReplicaCounters};
 use crate::sessions::Sessions;
+use crate::status::ReplicaStatus;
 
 use execute::Pending;
 pub use lives::{Heard, Lives};
@@ -312,7 +313,13 @@ impl<E: Engine> Vr<E> {
             | Control::Fetched { .. }
             | Control::Open { .. }
             | Control::Opened { .. }
-            | Control::WhoIsWho { .. } => self.count.unexpected += 1,
+            | Control::WhoIsWho { .. }
+            | Control::SwitchRetired { .. }
+            | Control::Resume { .. }
+            | Control::Resumed { .. }
+            | Control::Apart { .. }
+            | Control::CopyAsk { .. }
+            | Control::CopyPiece { .. } => self.count.unexpected += 1,
         }
         Ok(())
     }
@@ -563,8 +570,7 @@ impl<E: Engine> Vr<E> {
             let alive = Control::ReplicaAlive {
                 member: self.setup.me,
                 epoch: self.config.as_ref().map_or(0, |c| c.epoch),
-                open: self.stage == Stage::Normal,
-                leaving: self.stage == Stage::Left,
+                standing: self.standing(),
             };
             self.send_control(self.setup.controller, &alive, sink);
             self.take_switch(now, sink);
@@ -687,6 +693,12 @@ impl<E: Engine> Vr<E> {
         self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
     }
 
+    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    #[must_use]
+    pub fn sessions_digest(&self) -> u64 {
+        self.sessions.digest()
+    }
+
     /// What was counted, as every protocol counts it.
     #[must_use]
     pub fn counters(&self) -> &ReplicaCounters {
@@ -697,6 +709,23 @@ impl<E: Engine> Vr<E> {
     #[must_use]
     pub fn vr_counters(&self) -> &VrCounters {
         &self.vr_count
+    }
+
+    /// What the controller is told. It decides on nobody's place by that: VR's group stays.
+    fn standing(&self) -> Standing {
+        match self.stage {
+            Stage::Out => Standing::Out,
+            Stage::Normal => Standing::Open { whole: self.is_whole() },
+            Stage::ViewChange | Stage::Starting | Stage::Recovering => {
+                Standing::Opening { whole: false }
+            }
+            Stage::Left => Standing::Leaving,
+        }
+    }
+
+    /// Whether all that its view began with is executed here.
+    fn is_whole(&self) -> bool {
+        self.stage == Stage::Normal && self.executed >= self.view_start
     }
 
     /// Where the replica stands.
@@ -736,6 +765,7 @@ impl<E: Engine> Vr<E> {
             switch_id: self.switch.id,
             executed: self.executed,
             committed: self.committed,
+            whole: self.is_whole(),
             leased: self.holds_lease(now),
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),

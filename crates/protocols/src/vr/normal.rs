@@ -490,6 +490,7 @@ impl<E: Engine> Vr<E> {
             protocol: concord_wire::control::Protocol::Vr,
             accelerated: self.is_accelerated(),
             members: members.collect(),
+            joining: Vec::new(),
         };
         self.send_control(self.switch.addr, &Control::Configure(config), sink);
     }

@@ -48,6 +48,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         controller: CONTROLLER,
         lease_ns: LEASE_NS,
         replies_via_switch: false,
+        copy_bytes: 1_000,
         replicate_replies: false,
         guards,
     };
@@ -63,6 +64,7 @@ fn config(nodes: usize, switch_id: u32) -> Config {
         protocol: Protocol::Vr,
         accelerated: true,
         members: (0..nodes).map(|index| member(index, 100 + index as u64)).collect(),
+        joining: Vec::new(),
     }
 }
 

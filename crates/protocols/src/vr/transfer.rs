@@ -69,7 +69,7 @@ impl<E: Engine> Vr<E> {
         let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
         self.stream = self.stream.wrapping_add(1);
         self.streaming = false;
-        let mut receiver = Receiver::new(peer);
+        let mut receiver = Receiver::new(peer, 0);
         receiver.stream = self.stream;
         self.receiver = Some(receiver);
         if let Some(target) = self.incoming.as_ref().map(|i| i.target) {
@@ -112,7 +112,7 @@ impl<E: Engine> Vr<E> {
         let to = self.members()[from];
         let has = Position(end.position);
         let node = NodeId(to.node);
-        let mut sender = Sender::new(self.node(), self.epoch(), node, to.addr, has);
+        let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
         (sender.stream, sender.batched) = (stream, true);
         let (log, scratch) = (&self.log, &mut self.scratch);
         let upto = Position(log.end().position);

@@ -6,6 +6,7 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::machine::Deadline;
 use concord_core::{MS, Now};
 use concord_wire::Addr;
+use concord_wire::control::Standing;
 use serde_json::json;
 
 use crate::driver::Role;
@@ -91,22 +92,53 @@ impl Role for ControllerRole {
         s.tell("accelerated", config.map(|c| c.accelerated));
         let members = config.map_or(&[][..], |c| &c.members);
         let nodes: Vec<u16> = members.iter().map(|m| m.node).collect();
+        let joining = config.map_or(&[][..], |c| &c.joining);
+        let joining: Vec<u16> = joining.iter().map(|m| m.node).collect();
         let known: Vec<_> = self
             .controller
             .replicas(now)
-            .map(|(member, epoch, open, silent_ns)| {
+            .map(|(member, epoch, standing, silent_ns)| {
                 json!({
                     "node": member.node,
                     "addr": member.addr.to_string(),
                     "member": members.iter().any(|m| m == &member),
+                    "joining": joining.contains(&member.node),
                     "epoch": epoch,
-                    "open": open,
+                    "open": matches!(standing, Standing::Open { .. }),
+                    "standing": standing_name(standing),
+                    "silent_ms": silent_ns / MS,
+                })
+            })
+            .collect();
+        let switches: Vec<_> = self
+            .controller
+            .switches(now)
+            .map(|(incarnation, addr, standby, silent_ns)| {
+                json!({
+                    "addr": addr.to_string(),
+                    "active": incarnation == state.switch_incarnation,
+                    "standby": standby,
                     "silent_ms": silent_ns / MS,
                 })
             })
             .collect();
         s.tell("members", nodes);
+        s.tell("joining", joining);
         s.tell("replicas", known);
+        s.tell("switches", switches);
+        s.tell("problem", self.controller.problem().map(|p| p.to_string()));
         s
+    }
+}
+
+fn standing_name(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Out => "out",
+        Standing::Copying => "copying",
+        Standing::Copied => "copied",
+        Standing::Opening { .. } => "opening",
+        Standing::Open { whole: false } => "catching up",
+        Standing::Open { whole: true } => "open",
+        Standing::Leaving => "leaving",
     }
 }

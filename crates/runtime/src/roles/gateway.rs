@@ -39,6 +39,8 @@ const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 pub struct GatewaySetup {
     /// Where the switch listens.
     pub switch: Addr,
+    /// Where the controller listens, who knows if another switch took over.
+    pub controller: Addr,
     /// Where Redis clients connect.
     pub listen: SocketAddr,
     /// What clients must AUTH with; empty for nothing.
@@ -77,7 +79,10 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     driver.poller().add(&listener, LISTENER, Interest::READ)?;
     let password = setup.requirepass.as_bytes();
     let config = GatewayConfig {
-        client: ClientConfig::new(place.addr, setup.switch),
+        client: ClientConfig {
+            controller: Some(setup.controller),
+            ..ClientConfig::new(place.addr, setup.switch)
+        },
         requirepass: (!password.is_empty()).then(|| password.to_vec()),
         table: CommandTable::memory(),
         redis: setup.redis,

@@ -20,6 +20,9 @@ use crate::redis_server::{Pumped, RedisServer};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
+/// About how much a joining replica gets at a time: the source takes it in some 100 us.
+const COPY_BYTES: usize = 128 << 10;
+
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetup {
@@ -144,6 +147,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         controller: setup.controller,
         lease_ns: setup.lease_ns,
         replies_via_switch: setup.replies_via_switch,
+        copy_bytes: COPY_BYTES,
         replicate_replies: false,
         guards: Guards::ALL,
     };
@@ -222,6 +226,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
 fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Out => "out",
+        Phase::Joining => "joining",
         Phase::Opening => "opening",
         Phase::Open => "open",
         Phase::Left => "left",

@@ -22,6 +22,8 @@ pub struct SwitchSetup {
     pub layout: Layout,
     /// Faults on purpose.
     pub faults: FaultRates,
+    /// It takes over when the active switch is silent, not at once.
+    pub standby: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     let mut config = AgentConfig::new(Incarnation(unique()?), place.addr, setup.controller);
     config.layout = setup.layout;
     config.faults = setup.faults;
+    config.standby = setup.standby;
     let agent = Agent::new(config).cannot("make the switch's registers")?;
     driver.run(&mut Switch { node: place.node, agent })
 }

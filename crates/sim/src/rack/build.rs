@@ -11,7 +11,6 @@ use concord_wire::control::Member;
 
 use super::{Connection, Process, Rack, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
-use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::totals::Totals;
@@ -19,13 +18,14 @@ use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
+        let replicas = plan.replicas_ever();
         let weather = Weather {
             loss_ppm: plan.loss_ppm,
             duplicate_ppm: plan.duplicate_ppm,
             reorder_ppm: plan.reorder_ppm,
             latency_ns: plan.latency_ns,
             peer_latency_ns: plan.peer_latency_ns,
-            peers: (REPLICAS, REPLICAS + plan.replicas),
+            peers: (REPLICAS, REPLICAS + replicas),
             delay_ns: plan.delay_ns,
         };
         // What the network does must not depend on how often others draw: plans that differ in a
@@ -34,6 +34,9 @@ impl<'a> Rack<'a> {
         let mut clocks = rng.fork();
         let mut rack = Rack {
             plan,
+            stored: None,
+            replicas,
+            started: plan.replicas,
             world: World::new(rng.fork(), weather),
             slots: Vec::new(),
             history: Vec::new(),
@@ -45,12 +48,11 @@ impl<'a> Rack<'a> {
             lives: rng.fork(),
             totals: Totals { runs: 1, ..Totals::default() },
             outgoing: Outgoing::default(),
-            watch: Watch::new(plan.replicas),
+            watch: Watch::new(replicas),
             broken: None,
         };
-        // One more for the old switch, where the rack falls in two.
-        let splits = plan.faults.iter().any(|f| matches!(f.fault, Fault::Split { .. }));
-        let nodes = REPLICAS + plan.replicas + plan.clients + usize::from(splits);
+        // The last two are the other controller and the other switch.
+        let nodes = REPLICAS + replicas + plan.clients + 2;
         for _ in 0..nodes {
             let offset_ns = clocks.below(1_000) * SEC;
             let drift_ppm = clocks.between(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;
@@ -61,7 +63,7 @@ impl<'a> Rack<'a> {
         for replica in 0..plan.replicas {
             rack.start_replica(replica);
         }
-        rack.start_switch();
+        rack.start_switch(SWITCH, false);
         for client in 0..plan.clients {
             rack.start_client(client);
         }
@@ -74,7 +76,8 @@ impl<'a> Rack<'a> {
         rack
     }
 
-    fn controller(&self) -> Controller {
+    /// A controller that goes on from what is stored.
+    pub(super) fn controller(&self) -> Controller {
         let config = ControllerConfig {
             replicas: (0..self.plan.replicas as u16).collect(),
             protocol: self.plan.protocol,
@@ -83,7 +86,7 @@ impl<'a> Rack<'a> {
             fresh: false,
             guards: self.plan.guards,
         };
-        Controller::new(config, None)
+        Controller::new(config, self.stored.clone())
     }
 
     pub(super) fn start_replica(&mut self, replica: usize) {
@@ -97,6 +100,7 @@ impl<'a> Rack<'a> {
             controller: addr(CONTROLLER),
             lease_ns: self.plan.lease_ns,
             replies_via_switch: true,
+            copy_bytes: self.plan.copy_bytes,
             replicate_replies: self.plan.replicate_replies,
             guards: self.plan.guards,
         };
@@ -105,7 +109,7 @@ impl<'a> Rack<'a> {
         self.place(node, Role::Replica(replica));
     }
 
-    pub(super) fn start_switch(&mut self) {
+    pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
         let incarnation = Incarnation(self.lives.next_u64());
         let config = AgentConfig {
             layout: Layout {
@@ -115,18 +119,20 @@ impl<'a> Rack<'a> {
             },
             guards: self.plan.guards,
             sweep_chunk: 16,
-            ..AgentConfig::new(incarnation, addr(SWITCH), addr(CONTROLLER))
+            standby,
+            ..AgentConfig::new(incarnation, addr(node), addr(CONTROLLER))
         };
         if let Ok(agent) = Agent::new(config) {
-            self.place(SWITCH, Role::Switch(Box::new(agent)));
+            self.place(node, Role::Switch(Box::new(agent)));
         }
     }
 
     pub(super) fn start_client(&mut self, client: usize) {
-        let node = REPLICAS + self.plan.replicas + client;
+        let node = REPLICAS + self.replicas + client;
         let config = ClientConfig {
             addr: addr(node),
             switch: addr(SWITCH),
+            controller: Some(addr(CONTROLLER)),
             window: 64,
             reads_max: 64,
             write_deadline_ns: 3 * SEC,
@@ -148,7 +154,7 @@ impl<'a> Rack<'a> {
     }
 
     /// A new life of a node: what waited for the one before is gone with it.
-    fn place(&mut self, node: usize, role: Role) {
+    pub(super) fn place(&mut self, node: usize, role: Role) {
         self.slots[node] = Slot {
             slow: self.slots[node].slow,
             serve_scheduled: self.slots[node].serve_scheduled,

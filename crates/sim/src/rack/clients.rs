@@ -2,20 +2,51 @@
 
 use concord_check::{Operation, Reply};
 use concord_client::{Class, Done, Outcome as Ended, Request, SubmitError};
-use concord_core::{MS, hash};
+use concord_core::{MS, Rng, hash};
 use concord_engine::CommandBuf;
 use concord_wire::{Flags, Reason};
 
 use super::{Rack, Role, Stage};
+use crate::plan::Plan;
 use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
 use crate::world::Event;
 
 /// Shortest pause between operations that are more than the plan wants, while faults go on.
 const SPARE_THINK_NS: u64 = 5 * MS;
+/// Longest pause between operations around a fault.
+const RUSH_THINK_NS: u64 = MS;
 /// Pause between operations of the liveness phase.
 const LIVENESS_THINK_NS: u64 = MS;
 /// Operations that each connection must get answered after everything has healed.
 pub(super) const GOOD_MIN: u64 = 4;
+
+/// How fast connections go on.
+struct Pace {
+    now_ns: u64,
+    stage: Stage,
+    /// The plan's operations have all begun.
+    is_spare: bool,
+}
+
+impl Pace {
+    /// When a connection sends its next operation.
+    fn next_ns(&self, plan: &Plan, rng: &mut Rng) -> u64 {
+        if self.stage != Stage::Safety {
+            return self.now_ns + LIVENESS_THINK_NS;
+        }
+        let think_ns = if rng.chance(1, 3) { 0 } else { rng.below(plan.think_ns + 1) };
+        let think_ns = if self.is_spare { think_ns.max(SPARE_THINK_NS) } else { think_ns };
+        let next_ns = self.now_ns + think_ns;
+        let hurried_ns = rng.below(RUSH_THINK_NS);
+        // The first rush that is under way or begins before.
+        let rush = plan.faults.iter().find_map(|fault| {
+            let begins_ns = fault.at_ns.saturating_sub(plan.rush_ns / 2);
+            let is_over = self.now_ns >= begins_ns + plan.rush_ns;
+            (!is_over && begins_ns <= next_ns).then_some(begins_ns)
+        });
+        rush.map_or(next_ns, |begins_ns| next_ns.min(begins_ns.max(self.now_ns) + hurried_ns))
+    }
+}
 
 impl Rack<'_> {
     pub(super) fn next_operation(&mut self, node: usize, connection: usize) {
@@ -97,17 +128,14 @@ impl Rack<'_> {
                 slot.good += 1;
                 self.fast_since_heal += u64::from(done.trace.reason == Reason::Fast);
             }
-            let mut think_ns = 0;
-            if !slot.rng.chance(1, 3) {
-                think_ns = slot.rng.below(self.plan.think_ns + 1);
-            }
-            match self.stage {
-                Stage::Safety if self.begun < self.plan.operations => {}
-                Stage::Safety => think_ns = think_ns.max(SPARE_THINK_NS),
-                Stage::Liveness { .. } | Stage::Rest => think_ns = LIVENESS_THINK_NS,
-            }
+            let pace = Pace {
+                now_ns: self.world.now_ns,
+                stage: self.stage,
+                is_spare: self.begun >= self.plan.operations,
+            };
+            let next_ns = pace.next_ns(self.plan, &mut slot.rng);
             self.record(node, operation, &done);
-            self.world.push(self.world.now_ns + think_ns, Event::Next { node, connection });
+            self.world.push(next_ns, Event::Next { node, connection });
         }
     }
 

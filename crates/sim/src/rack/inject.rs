@@ -1,18 +1,23 @@
 //! Faults as they happen, and how they end.
 
-use concord_control::State;
+use concord_core::{Duration, MS};
 use concord_protocols::Phase;
 use concord_wire::control::{Config, Member, Protocol};
 
 use super::{Machine, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
-use crate::world::{Burst, CONTROLLER, Cut, Detour, Hold, REPLICAS, SWITCH};
+use crate::world::{Burst, CONTROLLER, Cut, Hold, REPLICAS, SWITCH, addr};
+
+/// After a silence, a node has been heard of again within that time.
+const HEARD_AGAIN_NS: Duration = 300 * MS;
 
 impl Rack<'_> {
     pub(super) fn inject(&mut self, fault: Fault) {
         let now_ns = self.world.now_ns;
         let first = fault.nodes().first().map(|node| self.index_of(*node));
-        if fault.is_lethal() && !self.others_are_well(first) {
+        let beyond = (fault.is_lethal() && !self.others_are_well(first))
+            || (fault.is_troubling() && self.has_dead_member());
+        if beyond {
             self.totals.faults_skipped += 1;
             return self.mark(first, format!("left out: {fault:?}"), false);
         }
@@ -34,6 +39,12 @@ impl Rack<'_> {
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
             }
+            Fault::Join => {
+                let replica = self.started;
+                self.started += 1;
+                self.start_replica(replica);
+                self.tick(REPLICAS + replica);
+            }
             Fault::LoseEngine { replica } => self.lose_engine(REPLICAS + replica),
             Fault::Isolate { replica, for_ns, stale_switch } => {
                 self.isolate(REPLICAS + replica, now_ns + for_ns, stale_switch);
@@ -42,7 +53,7 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                if to == CONTROLLER {
+                if to == CONTROLLER || to == self.other_controller() {
                     self.trouble(from, for_ns);
                 }
             }
@@ -58,6 +69,7 @@ impl Rack<'_> {
             Fault::LossBurst { loss_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
                 self.world.bursts.push(Burst { loss_ppm, duplicate_ppm: 0, until_ns });
+                (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.trouble(node, for_ns));
             }
             Fault::DuplicateBurst { duplicate_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
@@ -74,24 +86,47 @@ impl Rack<'_> {
             Fault::FillTable { for_ns } => {
                 self.world.completions_lost_until_ns = now_ns + for_ns;
             }
-            Fault::RestartSwitch => {
-                self.bury(SWITCH);
-                self.start_switch();
-                self.tick(SWITCH);
+            Fault::RestartSwitch => self.begin_switch(self.active_switch(), false),
+            Fault::ReplaceSwitch { standby, for_ns } => {
+                let active = self.active_switch();
+                self.slots[active].paused_until_ns = now_ns + for_ns;
+                let other = if active == SWITCH { self.other_switch() } else { SWITCH };
+                self.begin_switch(other, standby);
+            }
+            Fault::SecondController { for_ns } => {
+                self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
+                let other = self.other_controller();
+                self.bury(other);
+                self.place(other, Role::Controller(Box::new(self.controller())));
+                self.tick(other);
             }
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
                 self.abandon(node);
+                self.bury(node);
                 self.start_client(client);
                 self.tick(node);
             }
         }
     }
 
+    /// Others may take a node for dead, up to when they have heard of it again.
     fn trouble(&mut self, node: usize, for_ns: u64) {
-        let until_ns = self.world.now_ns + for_ns;
+        let until_ns = self.world.now_ns + for_ns + HEARD_AGAIN_NS;
         let slot = &mut self.slots[node];
         slot.troubled_until_ns = slot.troubled_until_ns.max(until_ns);
+    }
+
+    fn begin_switch(&mut self, node: usize, standby: bool) {
+        self.bury(node);
+        self.start_switch(node, standby);
+        self.tick(node);
+    }
+
+    /// Where the switch is whose numbers are accepted.
+    pub(super) fn active_switch(&self) -> usize {
+        let is_other = self.config().is_some_and(|c| c.switch == addr(self.other_switch()));
+        if is_other { self.other_switch() } else { SWITCH }
     }
 
     fn lose_engine(&mut self, node: usize) {
@@ -105,44 +140,38 @@ impl Rack<'_> {
     }
 
     fn isolate(&mut self, node: usize, until_ns: u64, stale_switch: bool) {
-        let others = (0..REPLICAS + self.plan.replicas).filter(|n| *n != SWITCH && *n != node);
-        for other in others {
+        let others = (0..REPLICAS + self.replicas).filter(|n| *n != SWITCH && *n != node);
+        for other in others.chain([self.other_controller()]) {
             for (from, to) in [(node, other), (other, node)] {
                 self.world.cuts.push(Cut { from, to, until_ns });
             }
         }
-        if stale_switch {
-            self.world.cuts.push(Cut { from: CONTROLLER, to: SWITCH, until_ns });
-        }
-    }
-
-    /// Two sides that do not reach each other, each with a switch at the one address. The old switch
-    /// is heard of no more when they do again.
-    fn split(&mut self, replica: usize, until_ns: u64) {
-        let (clients, old_switch) = (REPLICAS + self.plan.replicas, self.old_switch());
-        self.bury(old_switch);
-        let switch = std::mem::replace(&mut self.slots[SWITCH], Slot::new(Role::Dead));
-        self.slots[old_switch] = Slot { wake_at_ns: u64::MAX, serve_scheduled: false, ..switch };
-        self.world.clocks[old_switch] = self.world.clocks[SWITCH];
-        let mut few: Vec<usize> = (clients + 1..old_switch).step_by(2).collect();
-        few.extend([replica, old_switch]);
-        for from in 0..=old_switch {
-            for to in (0..=old_switch).filter(|to| few.contains(&from) != few.contains(to)) {
-                let for_ever = from == old_switch || to == old_switch;
-                let until_ns = if for_ever { u64::MAX } else { until_ns };
+        for from in [CONTROLLER, self.other_controller()].into_iter().filter(|_| stale_switch) {
+            for to in [SWITCH, self.other_switch()] {
                 self.world.cuts.push(Cut { from, to, until_ns });
             }
         }
-        self.world.detours.push(Detour { from: few, switch: old_switch, until_ns });
-        self.start_switch();
-        self.tick(SWITCH);
-        self.tick(old_switch);
-        self.schedule_serve(old_switch);
+    }
+
+    /// Two sides that do not reach each other: a replica, the active switch and every second client
+    /// on one, everybody else on the other, with another switch.
+    fn split(&mut self, replica: usize, until_ns: u64) {
+        let active = self.active_switch();
+        let other = if active == SWITCH { self.other_switch() } else { SWITCH };
+        let clients = REPLICAS + self.replicas;
+        let mut few: Vec<usize> = (clients + 1..self.other_controller()).step_by(2).collect();
+        few.extend([replica, active]);
+        for from in 0..self.slots.len() {
+            for to in (0..self.slots.len()).filter(|to| few.contains(&from) != few.contains(to)) {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
+        self.begin_switch(other, false);
     }
 
     /// In VR: whether, without `node`, a quorum has lost nothing, or has it back.
     fn quorum_is_intact(&self, node: Option<usize>) -> bool {
-        let replicas = REPLICAS..REPLICAS + self.plan.replicas;
+        let replicas = REPLICAS..REPLICAS + self.replicas;
         let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
             let slot = &self.slots[*other];
             let intact = |r: &Machine| matches!(r, Replicas::Vr(vr) if vr.is_intact());
@@ -151,31 +180,33 @@ impl Rack<'_> {
         intact.count() > self.plan.replicas / 2
     }
 
-    /// Whether a replica other than `node` holds the data and nothing makes it look dead: an open
-    /// member of the newest epoch.
+    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
+    /// member of the newest epoch, and whole. In VR: whether so many others do that they are a
+    /// quorum.
     fn others_are_well(&self, node: Option<usize>) -> bool {
         if self.plan.protocol == Protocol::Vr {
             return self.quorum_is_intact(node);
         }
-        let replicas = REPLICAS..REPLICAS + self.plan.replicas;
+        let replicas = REPLICAS..REPLICAS + self.replicas;
         replicas.filter(|other| Some(*other) != node).any(|other| {
             let slot = &self.slots[other];
             slot.troubled_until_ns <= self.world.now_ns
                 && !slot.engine_lost
-                && self.member(other).is_some()
+                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
         })
     }
 
-    /// What the controller has put in force.
-    pub(super) fn state(&self) -> Option<&State> {
-        match &self.slots[CONTROLLER].role {
-            Role::Controller(controller) => Some(controller.state()),
-            Role::Switch(_) | Role::Replica(_) | Role::Client(_) | Role::Dead => None,
-        }
+    /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
+    fn has_dead_member(&self) -> bool {
+        let is_dead = |m: &Member| {
+            self.living(m).is_none() || self.slots[REPLICAS + usize::from(m.node)].engine_lost
+        };
+        self.config().is_some_and(|config| config.members.iter().any(is_dead))
     }
 
+    /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
-        self.state()?.config.as_ref()
+        self.stored.as_ref()?.config.as_ref()
     }
 
     /// The replica at `node`, if it has the newest epoch open.
@@ -207,11 +238,6 @@ impl Rack<'_> {
     pub(super) fn heal(&mut self) {
         let now_ns = self.world.now_ns;
         self.world.calm();
-        let old_switch = self.old_switch();
-        if old_switch < self.slots.len() {
-            self.bury(old_switch);
-            self.slots[old_switch] = Slot::new(Role::Dead);
-        }
         self.stage = Stage::Liveness { since_ns: now_ns };
         self.mark(None, "everything heals".into(), true);
         for node in 0..self.slots.len() {

@@ -16,11 +16,12 @@ use std::collections::VecDeque;
 
 use concord_check::{Operation, Options, check};
 use concord_client::Client;
-use concord_control::Controller;
+use concord_control::{Controller, State};
 use concord_core::{MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
 use concord_switch::agent::Agent;
+use concord_wire::control::{Config, Member};
 
 use crate::fault::{Fault, Node};
 use crate::plan::Plan;
@@ -131,6 +132,12 @@ enum Stage {
 
 struct Rack<'a> {
     plan: &'a Plan,
+    /// The controllers' state, as it is stored.
+    stored: Option<State>,
+    /// Replicas that there are or will be.
+    replicas: usize,
+    /// Those that were started.
+    started: usize,
     world: World,
     slots: Vec<Slot>,
     history: Vec<Operation>,
@@ -245,19 +252,43 @@ impl Rack<'_> {
             let now = self.world.clock(node);
             text += &format!("\n{}: ", self.name_of(node));
             text += &match &slot.role {
-                Role::Controller(c) => format!("{:?}", c.state()),
-                Role::Switch(s) => format!("{:?}", s.status()),
+                Role::Controller(c) => format!(
+                    "{}; counted: {}",
+                    c.state().config.as_ref().map_or("no epoch".into(), describe_config),
+                    counted(c.counters().each())
+                ),
+                Role::Switch(s) => {
+                    let status = s.status();
+                    format!(
+                        "id {}, epoch {}, number {}, last committed {}, {} of {} cells; counted: {} {}",
+                        status.switch_id,
+                        status.epoch,
+                        status.seq,
+                        status.last_committed,
+                        status.occupied,
+                        status.slots,
+                        counted(status.program.each()),
+                        counted(status.agent.each())
+                    )
+                }
                 Role::Replica(r) => {
-                    let counted: Vec<(&str, u64)> = r
-                        .each_counter()
-                        .map(|(name, _, n)| (name, n))
-                        .filter(|c| c.1 > 0)
-                        .collect();
-                    format!("{:?}\n{counted:?}", r.status(now))
+                    let s = r.status(now);
+                    format!(
+                        "{:?} {} in epoch {}, executed {}, committed {}, {}; counted: {}",
+                        s.phase,
+                        s.role,
+                        s.epoch,
+                        s.executed,
+                        s.committed,
+                        if s.leased { "leased" } else { "no lease" },
+                        counted(r.each_counter())
+                    )
                 }
-                Role::Client(p) => {
-                    format!("{} unanswered, {:?}", p.client.unanswered(), p.client.counters())
-                }
+                Role::Client(p) => format!(
+                    "{} unanswered; counted: {}",
+                    p.client.unanswered(),
+                    counted(p.client.counters().each())
+                ),
                 Role::Dead => "dead".into(),
             };
         }
@@ -268,24 +299,30 @@ impl Rack<'_> {
         match node {
             CONTROLLER => Node::Controller,
             SWITCH => Node::Switch,
-            _ if node < REPLICAS + self.plan.replicas => Node::Replica(node - REPLICAS),
-            _ if node < self.old_switch() => Node::Client(node - REPLICAS - self.plan.replicas),
-            _ => Node::Switch,
+            _ if node == self.other_controller() => Node::OtherController,
+            _ if node == self.other_switch() => Node::OtherSwitch,
+            _ if node < REPLICAS + self.replicas => Node::Replica(node - REPLICAS),
+            _ => Node::Client(node - REPLICAS - self.replicas),
         }
-    }
-
-    /// Where the old switch is once the rack has fallen in two.
-    fn old_switch(&self) -> usize {
-        REPLICAS + self.plan.replicas + self.plan.clients
     }
 
     fn index_of(&self, node: Node) -> usize {
         match node {
             Node::Controller => CONTROLLER,
+            Node::OtherController => self.other_controller(),
             Node::Switch => SWITCH,
+            Node::OtherSwitch => self.other_switch(),
             Node::Replica(n) => REPLICAS + n,
-            Node::Client(n) => REPLICAS + self.plan.replicas + n,
+            Node::Client(n) => REPLICAS + self.replicas + n,
         }
+    }
+
+    fn other_controller(&self) -> usize {
+        REPLICAS + self.replicas + self.plan.clients
+    }
+
+    fn other_switch(&self) -> usize {
+        self.other_controller() + 1
     }
 
     fn mark(&mut self, node: Option<usize>, text: String, is_fault: bool) {
@@ -304,16 +341,17 @@ impl Rack<'_> {
                 }
             }
             Role::Switch(s) => self.totals.switch.add(s.program().counters()),
-            Role::Controller(_) | Role::Client(_) | Role::Dead => {}
+            Role::Controller(c) => self.totals.control.add(c.counters()),
+            Role::Client(p) => {
+                self.totals.switches_heard_of += p.client.counters().switch_changed;
+            }
+            Role::Dead => {}
         }
     }
 
     fn collect(&mut self) {
         for node in 0..self.slots.len() {
             self.bury(node);
-        }
-        if let Role::Controller(c) = &self.slots[CONTROLLER].role {
-            self.totals.epochs += c.counters().epochs;
         }
         self.totals.operations = self.history.len() as u64;
         self.totals.packets = self.world.packets;
@@ -322,4 +360,20 @@ impl Rack<'_> {
         self.totals.events = self.world.events;
         self.totals.virtual_ns = self.world.now_ns;
     }
+}
+
+fn describe_config(config: &Config) -> String {
+    let names = |members: &[Member]| -> String {
+        members.iter().map(|m| format!(" replica-{}", m.node)).collect()
+    };
+    let joining = if config.joining.is_empty() { "" } else { ", joining" };
+    let (members, joiners) = (names(&config.members), names(&config.joining));
+    let (epoch, id) = (config.epoch, config.switch_id);
+    format!("epoch {epoch}, switch id {id},{members}{joining}{joiners}")
+}
+
+/// What is not zero.
+fn counted(counters: impl Iterator<Item = (&'static str, &'static str, u64)>) -> String {
+    let seen = counters.filter(|(_, _, value)| *value > 0);
+    seen.map(|(name, _, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }

@@ -6,7 +6,7 @@ use concord_wire::control::{LogEnd, Protocol};
 
 use super::clients::GOOD_MIN;
 use super::{Rack, Role, Stage};
-use crate::world::{REPLICAS, SWITCH};
+use crate::world::REPLICAS;
 
 /// Within that time after everything has healed every connection must have got its answers.
 const RECOVERY_NS_MAX: u64 = 8 * SEC;
@@ -68,7 +68,7 @@ impl Rack<'_> {
             return self.is_vr_at_rest();
         }
         let Some(config) = self.config() else { return Err("there is no epoch".into()) };
-        if let Role::Switch(switch) = &self.slots[SWITCH].role {
+        if let Role::Switch(switch) = &self.slots[self.active_switch()].role {
             let status = switch.status();
             if status.epoch.0 != config.epoch {
                 return Err("the switch has not heard of the newest epoch".into());
@@ -77,7 +77,14 @@ impl Rack<'_> {
                 return Err("the dirty set keeps entries at rest".into());
             }
         }
-        let mut first: Option<(LogEnd, Option<u64>)> = None;
+        for node in REPLICAS..REPLICAS + self.replicas {
+            let slot = &self.slots[node];
+            let is_member = |r: &super::Machine| config.members.contains(r.member());
+            if slot.replica().is_some_and(|r| !slot.engine_lost && !is_member(r)) {
+                return Err(format!("{} is no member at rest", self.name_of(node)));
+            }
+        }
+        let mut first: Option<(LogEnd, Option<u64>, u64)> = None;
         for member in &config.members {
             let node = REPLICAS + usize::from(member.node);
             let Some(replica) = self.member(node).filter(|r| r.phase() == Phase::Open) else {
@@ -92,7 +99,8 @@ impl Rack<'_> {
             if is_reader && replica.committed().0 != end.position {
                 return Err(format!("{} has uncommitted records at rest", self.name_of(node)));
             }
-            let holds = (end, concord_engine::Engine::digest(replica.engine()));
+            let data = concord_engine::Engine::digest(replica.engine());
+            let holds = (end, data, replica.sessions_digest());
             if first.is_some_and(|other| other != holds) {
                 return Err(format!("replicas differ at rest: {first:?} and {holds:?}"));
             }

@@ -7,12 +7,19 @@ use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::{Kind, Op, link};
 
 use super::{Rack, Role};
-use crate::world::{Event, REPLICAS, SWITCH};
+use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH};
 
 impl Rack<'_> {
     pub(super) fn step(&mut self, event: Event) {
         match event {
-            Event::Deliver { from, to, bytes } => self.arrive(from, to, bytes),
+            Event::Deliver { from, to, bytes } => {
+                let other = self.other_controller();
+                if to == CONTROLLER && matches!(self.slots[other].role, Role::Controller(_)) {
+                    // Both listen there.
+                    self.arrive(from, other, bytes.clone());
+                }
+                self.arrive(from, to, bytes);
+            }
             Event::Serve { node } => self.serve(node),
             Event::Wake { node } => {
                 if self.slots[node].wake_at_ns == self.world.now_ns {
@@ -160,15 +167,23 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
+    /// The compare-and-swap of the controllers' state (trap T3).
+    fn persist(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let Role::Controller(c) = &mut self.slots[node].role else { return };
+        let Some(state) = c.poll_persist() else { return };
+        if state.follows(self.stored.as_ref(), self.plan.guards) {
+            self.stored = Some(state);
+            c.persisted(now, &mut self.outgoing);
+        } else if let Some(stored) = self.stored.clone() {
+            c.superseded(stored);
+        }
+    }
+
     /// Drains a node's outputs and sees to its next deadline. The node is busy for `service_ns`;
     /// what it sends leaves then.
     pub(super) fn after(&mut self, node: usize, service_ns: u64) {
-        let now = self.world.clock(node);
-        if let Role::Controller(c) = &mut self.slots[node].role
-            && c.poll_persist().is_some()
-        {
-            c.persisted(now, &mut self.outgoing);
-        }
+        self.persist(node);
         if self.plan.invariants {
             self.look(node);
         }
@@ -209,10 +224,10 @@ impl Rack<'_> {
     }
 
     pub(super) fn is_replica(&self, node: usize) -> bool {
-        (REPLICAS..REPLICAS + self.plan.replicas).contains(&node)
+        (REPLICAS..REPLICAS + self.replicas).contains(&node)
     }
 
     pub(super) fn is_switch(&self, node: usize) -> bool {
-        node == SWITCH
+        node == SWITCH || node == self.other_switch()
     }
 }

@@ -1,11 +1,11 @@
 //! Invariants, looked at after every event of the node that it concerned.
 //!
-//! - Epochs, logs, what is executed and what is committed never go back in one life of a node, and
-//!   committed <= executed <= end of the log.
+//! - Epochs, logs, what is executed and what is committed never go back in one life of a node, unless
+//!   it joins and copies anew, and committed <= executed <= end of the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
 //! - A replica's log never reaches beyond what the one before it has executed (T15).
-//! - What a replica calls committed was executed by every living member, and every later epoch
-//!   opens with it.
+//! - What a replica calls committed was executed by every living member, and whoever calls itself
+//!   whole has executed all that was committed in earlier epochs.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
 //! - Nobody leaves whose engine was not lost.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
@@ -21,7 +21,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::watch_vr::WatchVr;
 use super::{Machine, Rack, Role};
-use crate::world::REPLICAS;
+use crate::world::{REPLICAS, SWITCH};
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
@@ -31,6 +31,8 @@ struct Seen {
     incarnation: u64,
     epoch: u32,
     is_open: bool,
+    is_joining: bool,
+    is_whole: bool,
     executed: u64,
     committed: u64,
     end: u64,
@@ -50,8 +52,14 @@ pub(super) struct Watch {
     opened: Option<Config>,
     /// Of VR.
     pub(super) vr: WatchVr,
-    /// The switch's id when last looked at.
-    switch_id: u32,
+    /// Of the two switches.
+    switches: [SeenSwitch; 2],
+}
+
+/// What was last seen of a switch.
+#[derive(Debug, Default)]
+struct SeenSwitch {
+    id: u32,
     /// The last number that the switch gave to each object, and to all at once.
     numbered: Map<ObjectId, u32>,
     numbered_all: u32,
@@ -66,9 +74,7 @@ impl Watch {
             committed: (0, 0),
             opened: None,
             vr: WatchVr::default(),
-            switch_id: 0,
-            numbered: Map::default(),
-            numbered_all: 0,
+            switches: [SeenSwitch::default(), SeenSwitch::default()],
         }
     }
 }
@@ -102,6 +108,8 @@ impl Rack<'_> {
             incarnation: replica.member().incarnation,
             epoch,
             is_open: replica.phase() == Phase::Open,
+            is_joining: replica.phase() == Phase::Joining,
+            is_whole: replica.status(self.world.clock(node)).whole,
             executed: replica.executed().0,
             committed: replica.committed().0,
             end: end.position,
@@ -183,18 +191,26 @@ impl Rack<'_> {
             return None;
         }
         let config = replica.config()?;
-        let lacks = |m: &&Member| self.living(m).is_some_and(|r| r.executed().0 < now.committed);
+        // One that joined lately gets what was committed before as the epoch opens.
+        let is_whole =
+            |m: &Member| self.stored.as_ref().is_some_and(|state| state.whole.contains(&m.node));
+        let lacks = |m: &&Member| {
+            is_whole(m) && self.living(m).is_some_and(|r| r.executed().0 < now.committed)
+        };
         config.members.iter().find(lacks).map(|m| {
             format!("it calls {} committed, replica-{} has not executed it", now.committed, m.node)
         })
     }
 
-    /// A later epoch opens with everything that was committed before.
+    /// A whole member of a later epoch has everything that was committed before.
     fn lacks_committed(&self, now: &Seen, before: &Seen) -> Option<String> {
         let (epoch, position) = self.watch.committed;
-        let opens = now.is_open && (!before.is_open || before.epoch != now.epoch);
+        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
         (opens && now.epoch > epoch && now.executed < position).then(|| {
-            format!("it opens epoch {} with {} of {position} committed", now.epoch, now.executed)
+            format!(
+                "it is whole in epoch {} with {} of {position} committed",
+                now.epoch, now.executed
+            )
         })
     }
 
@@ -221,7 +237,7 @@ impl Rack<'_> {
         }
         let epoch = config.epoch;
         self.watch.opened = Some(config);
-        let outside = (0..self.plan.replicas).map(|r| REPLICAS + r).find(|node| {
+        let outside = (0..self.replicas).map(|r| REPLICAS + r).find(|node| {
             let replica = self.slots[*node].replica();
             replica.is_some_and(|r| self.is_leased_outside(*node, r))
         });
@@ -235,13 +251,12 @@ impl Rack<'_> {
         let program = switch.program();
         let (id, last_committed) =
             (program.tables().map_or(0, |t| t.switch_id.0), program.last_committed());
-        if id != self.watch.switch_id {
-            if id != 0 && id < self.watch.switch_id {
-                return Some(format!("its id went from {} to {id}", self.watch.switch_id));
+        let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
+        if id != seen.id {
+            if id != 0 && id < seen.id {
+                return Some(format!("its id went from {} to {id}", seen.id));
             }
-            self.watch.switch_id = id;
-            self.watch.numbered.clear();
-            self.watch.numbered_all = 0;
+            *seen = SeenSwitch { id, ..SeenSwitch::default() };
         }
         let seq = Seq::new(concord_core::SwitchId(id), last_committed);
         if let Some(position) = self.watch.positions.get(&seq.to_u64())
@@ -252,24 +267,25 @@ impl Rack<'_> {
                 "its last-committed point {seq} is record {position}; {committed} are committed"
             ));
         }
-        self.look_at_forwarded()
+        self.look_at_forwarded(node)
     }
 
     /// What the switch is about to send.
-    fn look_at_forwarded(&mut self) -> Option<String> {
+    fn look_at_forwarded(&mut self, node: usize) -> Option<String> {
+        let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
         for (_, bytes) in &self.outgoing.packets {
             let Ok(packet) = Packet::parse(bytes) else { continue };
             let repr = packet.repr();
             if repr.op == Op::Write && repr.seq.is_some() {
                 if repr.flags.has(Flags::WILDCARD) {
-                    self.watch.numbered_all = repr.seq.counter;
+                    seen.numbered_all = repr.seq.counter;
                 } else if !repr.flags.has(Flags::NOOP) {
-                    self.watch.numbered.insert(repr.obj_id, repr.seq.counter);
+                    seen.numbered.insert(repr.obj_id, repr.seq.counter);
                 }
             }
             if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
-                let own = self.watch.numbered.get(&repr.obj_id).copied().unwrap_or(0);
-                let newest = own.max(self.watch.numbered_all);
+                let own = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+                let newest = own.max(seen.numbered_all);
                 if newest > repr.last_committed.counter {
                     return Some(format!(
                         "a read is fast at {} though write {newest} of its object is in flight",
@@ -291,7 +307,7 @@ fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
         || now.executed < before.executed
         || now.committed < before.committed
         || now.end < before.end;
-    if same_life && fell {
+    if same_life && fell && (now.epoch < before.epoch || !now.is_joining) {
         return Some(format!("it went back from {before:?} to {now:?}"));
     }
     let ordered = now.committed <= now.executed && now.executed <= now.end;

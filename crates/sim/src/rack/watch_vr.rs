@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::{Rack, Replicas};
-use crate::world::{REPLICAS, SWITCH};
+use crate::world::REPLICAS;
 
 type Machine = Vr<concord_engine::Shimmed<crate::store::Store>>;
 
@@ -122,7 +122,7 @@ impl Rack<'_> {
             .filter(|n| self.vr(*n).is_some_and(|vr| vr.phase() != Phase::Left))
             .collect();
         let view = alive.iter().filter_map(|n| self.vr(*n)).map(|vr| vr.view().0).max();
-        if let super::Role::Switch(switch) = &self.slots[SWITCH].role {
+        if let super::Role::Switch(switch) = &self.slots[self.active_switch()].role {
             let status = switch.status();
             if Some(status.epoch.0) != view {
                 return Err("the switch has not heard of the newest view".into());
@@ -142,7 +142,8 @@ impl Rack<'_> {
             if vr.executed().0 != end.position {
                 return Err(format!("{name} has records to execute at rest"));
             }
-            let holds = (end, concord_engine::Engine::digest(vr.engine()));
+            let data = concord_engine::Engine::digest(vr.engine());
+            let holds = (end, data, vr.sessions_digest());
             if first.is_some_and(|other| other != holds) {
                 return Err(format!("replicas differ at rest: {first:?} and {holds:?}"));
             }

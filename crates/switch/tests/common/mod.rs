@@ -10,6 +10,7 @@ use concord_wire::{Addr, Flags, Op, Packet, Repr};
 pub const SWITCH: Addr = Addr { ip: 0x0a00_0001, port: 7000 };
 pub const CLIENT: Addr = Addr { ip: 0x0a00_00c8, port: 9000 };
 pub const CONTROLLER: Addr = Addr { ip: 0x0a00_0002, port: 6999 };
+pub const LIFE: u64 = 40;
 pub const OWN: SwitchId = SwitchId(7);
 
 pub fn replica(node: u16) -> Addr {
@@ -22,11 +23,13 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
     Config {
         epoch,
         switch_id,
+        switch_incarnation: LIFE,
         switch: SWITCH,
         switch_incarnation: 40,
         protocol: Protocol::Chain,
         accelerated: true,
         members: (1..=3).map(member).collect(),
+        joining: Vec::new(),
     }
 }
 

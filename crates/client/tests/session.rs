@@ -1,0 +1,108 @@
+//! The session's registration after evictions, and another switch, against packets by hand.
+#![allow(clippy::unwrap_used)]
+
+use concord_client::{Class, Client, ClientConfig, Request};
+use concord_core::{Instant, MS, Now, ObjectId, RequestNumber, Rng};
+use concord_wire::control::{Config, Control, Protocol};
+use concord_wire::{Addr, Flags, Op, Packet, Repr, Status};
+
+const CLIENT: Addr = Addr { ip: 1, port: 1 };
+const SWITCH: Addr = Addr { ip: 1, port: 2 };
+const OTHER: Addr = Addr { ip: 1, port: 3 };
+const CONTROLLER: Addr = Addr { ip: 1, port: 4 };
+
+type Sent = Vec<(Addr, Vec<u8>)>;
+
+fn at(ms: u64) -> Now {
+    Now { instant: Instant(ms * MS), unix_ms: 0 }
+}
+
+fn client() -> Client {
+    let config = ClientConfig::new(CLIENT, SWITCH);
+    Client::new(ClientConfig { controller: Some(CONTROLLER), ..config }, Rng::new(1))
+}
+
+fn write(client: &mut Client, now: Now) -> Sent {
+    let mut sent = Sent::new();
+    let request = Request {
+        class: Class::Write,
+        obj_id: ObjectId(7),
+        flags: Flags::default(),
+        after: None,
+        command: b"command",
+    };
+    client.submit(now, request, &mut sent).unwrap();
+    sent
+}
+
+fn reprs(sent: &Sent) -> Vec<Repr> {
+    sent.iter().map(|(_, bytes)| Packet::parse(bytes).unwrap().repr()).collect()
+}
+
+fn answer(client: &mut Client, now: Now, to: &Repr, status: Status, body: &[u8]) -> Sent {
+    let (mut bytes, mut sent) = (vec![], vec![]);
+    Repr { op: Op::WriteReply, status, ..*to }.emit(body, &mut bytes);
+    client.handle(now, &bytes, &mut sent);
+    sent
+}
+
+#[test]
+fn t16c_a_registration_that_is_refused_is_tried_with_the_position_in_the_refusal() {
+    let mut client = client();
+    let first = reprs(&write(&mut client, at(0)))[0];
+    assert!(first.flags.has(Flags::REGISTER) && first.request == RequestNumber(0));
+    let again = reprs(&answer(&mut client, at(1), &first, Status::Stale, &77u64.to_be_bytes()))[0];
+    assert!(again.flags.has(Flags::REGISTER));
+    assert_eq!((again.request, again.session), (RequestNumber(77), first.session));
+    // Late duplicates, and refusals that say nothing new, change nothing.
+    assert_eq!(answer(&mut client, at(2), &first, Status::Stale, &77u64.to_be_bytes()), []);
+    assert_eq!(answer(&mut client, at(2), &first, Status::Stale, b""), []);
+    let sent = reprs(&answer(&mut client, at(3), &again, Status::Ok, b""));
+    assert!(client.is_registered());
+    assert_eq!((sent.len(), sent[0].request, sent[0].flags), (1, RequestNumber(1), Flags(0)));
+    assert_eq!(answer(&mut client, at(4), &first, Status::Stale, &78u64.to_be_bytes()), []);
+    assert!(client.is_registered());
+}
+
+fn run_until(client: &mut Client, ms: u64) -> Sent {
+    let mut sent = Sent::new();
+    while client.deadline().at <= at(ms).instant {
+        let now = Now { instant: client.deadline().at, unix_ms: 0 };
+        client.tick(now, &mut sent);
+    }
+    sent
+}
+
+fn tell(client: &mut Client, epoch: u32, switch: Addr) {
+    let config = Config {
+        epoch,
+        switch_id: 1,
+        switch_incarnation: 1,
+        switch,
+        protocol: Protocol::Chain,
+        accelerated: true,
+        members: vec![],
+        joining: vec![],
+    };
+    let mut bytes = vec![];
+    Control::Configure(config).emit(&mut bytes);
+    client.handle(at(0), &bytes, &mut Sent::new());
+}
+
+#[test]
+fn section_6_3_a_client_that_gets_no_answer_asks_which_switch_is_active() {
+    let mut client = client();
+    let register = reprs(&write(&mut client, at(0)))[0];
+    answer(&mut client, at(1), &register, Status::Ok, b"");
+    let sent = run_until(&mut client, 1_000);
+    let asked = sent.iter().filter(|(to, _)| *to == CONTROLLER).count();
+    assert!((1..=10).contains(&asked), "{asked} questions in a second");
+    assert!(sent.iter().all(|(to, _)| [SWITCH, CONTROLLER].contains(to)));
+    tell(&mut client, 3, OTHER);
+    tell(&mut client, 2, SWITCH);
+    let sent = run_until(&mut client, 2_000);
+    assert!(sent.iter().any(|(to, _)| *to == OTHER));
+    assert!(sent.iter().all(|(to, _)| *to != SWITCH), "an old configuration changes nothing");
+    let count = client.counters();
+    assert_eq!((count.switch_changed, count.malformed), (1, 0));
+}

@@ -1,0 +1,82 @@
+//! Which key is due when.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+
+use concord_core::hash::hash64;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::backend::TtlChange;
+
+/// Which key is due when. Invariant: every key here exists in the backend, once all steps are
+/// finished.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
+    by_time: BTreeSet<(u64, Arc<[u8]>)>,
+    /// Sum of the lengths of all keys here.
+    key_bytes: u64,
+}
+
+impl Deadlines {
+    pub(crate) fn of(&self, key: &[u8]) -> Option<u64> {
+        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
+    }
+
+    pub(crate) fn change(&mut self, key: &[u8], change: TtlChange) {
+        match change {
+            TtlChange::Keep => {}
+            TtlChange::Clear => {
+                if let Some((key, old)) = self.by_key.remove_entry(key) {
+                    self.key_bytes -= key.len() as u64;
+                    self.by_time.remove(&(old, key));
+                }
+            }
+            TtlChange::Set(deadline_ms) => self.set(key, deadline_ms),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], deadline_ms: u64) {
+        let shared = match self.by_key.get_key_value(key) {
+            Some((_, old)) if *old == deadline_ms => return,
+            Some((shared, old)) => {
+                let shared = shared.clone();
+                self.by_time.remove(&(*old, shared.clone()));
+                shared
+            }
+            None => {
+                self.key_bytes += key.len() as u64;
+                key.into()
+            }
+        };
+        self.by_key.insert(shared.clone(), deadline_ms);
+        self.by_time.insert((deadline_ms, shared));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Deadlines::default();
+    }
+
+    /// The earliest deadline, in unix ms.
+    pub(crate) fn next_ms(&self) -> Option<u64> {
+        self.by_time.first().map(|(deadline_ms, _)| *deadline_ms)
+    }
+
+    /// Keys that are due at `now_ms`, each with its deadline, earliest first.
+    pub(crate) fn due(&self, now_ms: u64) -> impl Iterator<Item = (&[u8], u64)> {
+        let due = self.by_time.iter().take_while(move |(at, _)| *at <= now_ms);
+        due.map(|(at, key)| (&**key, *at))
+    }
+
+    /// About 64 bytes for each place of a key, in the map and in the order by time.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.key_bytes + self.by_time.len() as u64 * 128
+    }
+
+    /// Independent of the order of keys.
+    pub(crate) fn digest(&self) -> u64 {
+        let all = self.by_time.iter();
+        all.fold(0, |sum, (at, key)| sum.wrapping_add(hash64(*at, key)))
+    }
+}

@@ -1,0 +1,85 @@
+//! The parts of a copy ([`mod@crate::copy`]): each runs alone, between operations.
+
+use alloc::vec::Vec;
+
+use super::{Pending, Shimmed, Stalled, Work};
+use crate::backend::{Backend, Submitted, TtlChange};
+use crate::copy::{self, Copied};
+use crate::{Context, Progress};
+
+/// What runs alone: nothing is pending when it starts, and nothing is submitted until it has
+/// finished, so that the deadlines are those of its keys at that point.
+#[derive(Debug)]
+pub(super) enum Alone {
+    /// Copies from this place on, about so many bytes.
+    Copy(u64, usize),
+    /// Installs a chunk.
+    Install(Vec<u8>),
+    /// Forgets everything.
+    Clear,
+}
+
+impl<B: Backend> Shimmed<B> {
+    /// Runs a part of a copy now, or behind all that was submitted.
+    pub(super) fn submit_alone(&mut self, alone: Alone, reply: &mut Vec<u8>) -> Progress {
+        if !self.pending.is_empty() || !self.stalled.is_empty() {
+            self.stalled.push_back(Stalled::Alone(alone));
+            return Progress::Pending;
+        }
+        match self.start_alone(alone) {
+            Some(done) => {
+                reply.extend_from_slice(&done);
+                Progress::Done
+            }
+            None => Progress::Pending,
+        }
+    }
+
+    /// The reply, if it is there at once.
+    pub(super) fn start_alone(&mut self, alone: Alone) -> Option<Vec<u8>> {
+        let backend = &mut self.backend;
+        let copied = match &alone {
+            Alone::Copy(from, bytes_max) => backend.copy(*from, *bytes_max).map(Some),
+            Alone::Install(chunk) => {
+                let installed = copy::objects(chunk).and_then(|objects| backend.install(&objects));
+                // A chunk whose values are none cannot be taken back: the engine is lost.
+                self.broken |= installed.is_err();
+                matches!(installed, Ok(Submitted::Done(_)) | Err(_)).then_some(None)
+            }
+            Alone::Clear => matches!(backend.clear(), Submitted::Done(_)).then_some(None),
+        };
+        if let Some(copied) = copied {
+            return Some(self.settle_alone(&alone, copied));
+        }
+        self.alone_pending = true;
+        let (unsettled_key, work) = (None, Work::Alone(alone));
+        self.pending.push_back(Pending { unsettled_key, work, context: Context::default() });
+        None
+    }
+
+    /// Joins keys with their deadlines, or parts them; the reply.
+    pub(super) fn settle_alone(&mut self, alone: &Alone, copied: Option<Copied>) -> Vec<u8> {
+        let mut reply = Vec::new();
+        match alone {
+            Alone::Copy(..) => {
+                let copied = copied.unwrap_or_default();
+                copy::begin(&mut reply, copied.next);
+                for (key, value) in &copied.objects {
+                    let deadline_ms = self.deadlines.of(key).unwrap_or(0);
+                    copy::push(&mut reply, &copy::Object { key, value, deadline_ms });
+                }
+            }
+            Alone::Install(chunk) => {
+                for object in copy::objects(chunk).unwrap_or_default() {
+                    let change = match object.deadline_ms {
+                        0 => TtlChange::Clear,
+                        at => TtlChange::Set(at),
+                    };
+                    self.deadlines.change(object.key, change);
+                }
+            }
+            Alone::Clear => self.deadlines.clear(),
+        }
+        reply
+    }
+}

@@ -1,0 +1,112 @@
+//! A copy that is taken while writes go on is equal to its source when all chunks were installed.
+#![allow(clippy::unwrap_used)]
+
+use concord_core::rng::Rng;
+use concord_engine::copy::{PLACE_END, next_place, place_of_key};
+use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
+
+type Store = Shimmed<Memory>;
+
+fn line(rng: &mut Rng, now_ms: u64) -> Vec<String> {
+    let n = rng.below(200);
+    let (m, v) = (rng.below(20), rng.next_u64() % 1000);
+    let text = match n % 5 {
+        0 => match rng.below(6) {
+            0 => format!("DEL s{n}"),
+            1 => format!("SET s{n} v{v} PX 30"),
+            2 => format!("SET s{n} w{v} NX"),
+            3 => format!("PERSIST s{n}"),
+            _ => format!("APPEND s{n} {v}"),
+        },
+        1 if rng.chance(1, 3) => format!("HDEL h{n} f{m}"),
+        1 => format!("HSET h{n} f{m} {v}"),
+        2 if rng.chance(1, 2) => format!("RPOP l{n}"),
+        2 => format!("LPUSH l{n} {v}"),
+        // What comes out hangs on the order of the members.
+        3 if rng.chance(1, 3) => format!("SPOP t{n}"),
+        3 => format!("SADD t{n} m{m}"),
+        _ if rng.chance(1, 3) => format!("ZREM z{n} m{m}"),
+        _ => format!("ZINCRBY z{n} 1.5 m{m}"),
+    };
+    let text = match rng.below(300) {
+        0 if rng.chance(1, 20) => "FLUSHALL".to_string(),
+        1..=20 => format!("PEXPIREAT s{} {}", n / 5 * 5, now_ms + rng.below(40)),
+        _ => text,
+    };
+    text.split(' ').map(String::from).collect()
+}
+
+fn write(engine: &mut Store, context: &Context, args: &[String]) {
+    let keyless = args.len() == 1;
+    let mut buffer = CommandBuf::new();
+    let bytes = buffer.encode(u8::from(!keyless), args.iter().map(|arg| arg.as_bytes()));
+    let command = Command::parse(bytes).unwrap();
+    let mut reply = Vec::new();
+    assert_eq!(engine.submit(context, Class::Write, &command, &mut reply), Progress::Done);
+}
+
+fn copy(seed: u64, bytes_max: usize) -> u32 {
+    let mut rng = Rng::new(seed);
+    let (mut source, mut target) = (Store::new(Memory::new(0)), Store::new(Memory::new(0)));
+    let mut position = 0;
+    let (mut copied_to, mut chunks, mut largest) = (0, 0, 0);
+    while copied_to < PLACE_END {
+        for _ in 0..rng.below(8) + if position == 0 { 2_000 } else { 0 } {
+            position += 1;
+            let now_ms = 1_000 + position;
+            let entropy = rng.next_u64();
+            let context = Context { now_ms, entropy, position, ..Context::default() };
+            let args = line(&mut rng, now_ms);
+            write(&mut source, &context, &args);
+            let is_here = args.get(1).is_none_or(|key| place_of_key(key.as_bytes()) < copied_to);
+            if is_here {
+                write(&mut target, &context, &args);
+            }
+        }
+        assert!(source.prepare_copy());
+        let mut chunk = Vec::new();
+        assert_eq!(source.copy(copied_to, bytes_max, &mut chunk), Progress::Done);
+        assert_eq!(target.install(&chunk), Ok(Progress::Done));
+        copied_to = next_place(&chunk).unwrap();
+        chunks += 1;
+        largest = largest.max(chunk.len());
+    }
+    source.end_copy();
+    assert!(largest < bytes_max + 2_000, "up to {largest} bytes");
+    assert_eq!(source.digest(), target.digest(), "seed {seed}");
+    assert_eq!(source.memory_bytes(), target.memory_bytes());
+    assert_eq!(source.next_expiry_ms(), target.next_expiry_ms());
+    assert_eq!(target.clear(), Progress::Done);
+    assert_eq!((target.keys(), target.memory_bytes(), target.next_expiry_ms()), (0, 0, None));
+    chunks
+}
+
+#[test]
+fn a_copy_taken_while_writes_go_on_is_equal() {
+    let chunks: u32 = (0..50).map(|seed| copy(seed, 500)).sum();
+    assert!(chunks > 500, "{chunks} chunks");
+}
+
+#[test]
+fn bytes_that_are_no_chunk_are_refused() {
+    let mut source = Store::new(Memory::new(0));
+    for n in 0..50 {
+        let args: Vec<String> = format!("HSET h{n} f v").split(' ').map(String::from).collect();
+        write(&mut source, &Context::default(), &args);
+    }
+    let mut chunk = Vec::new();
+    assert_eq!(source.copy(0, 1 << 20, &mut chunk), Progress::Done);
+    for cut in 0..chunk.len() {
+        let mut target = Store::new(Memory::new(0));
+        match target.install(&chunk[..cut]) {
+            Ok(_) => assert!(target.keys() < 50 && !target.lost()),
+            Err(_) => assert_eq!(target.keys(), 0, "nothing was set"),
+        }
+    }
+    let mut target = Store::new(Memory::new(0));
+    let key_length = usize::from(chunk[8 + 3]);
+    // The value's tag.
+    chunk[8 + 16 + key_length] = 99;
+    assert!(target.install(&chunk).is_err());
+    assert!(target.lost(), "half a chunk may be set: the engine is of no use");
+}

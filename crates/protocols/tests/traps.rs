@@ -1,0 +1,375 @@
+//! Traces of traps.md over replicas that are driven by hand: every packet is delivered, dropped or
+//! held on purpose.
+
+use std::collections::VecDeque;
+
+use concord_core::{
+    Guards, Instant, MS, Now, Position, RequestNumber, Seq, SessionId, SwitchId, hash,
+};
+use concord_engine::memory::Memory;
+use concord_engine::{CommandBuf, Shimmed};
+use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_wire::link::{Data, OP_DATA};
+use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, kind};
+
+const SWITCH: Addr = Addr { ip: 1, port: 200 };
+const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
+const CLIENT: Addr = Addr { ip: 1, port: 100 };
+const LEASE_MS: u64 = 100;
+const SESSION: SessionId = SessionId(7);
+
+fn addr(node: u16) -> Addr {
+    Addr { ip: 1, port: node }
+}
+
+/// A packet on its way: sender, receiver, bytes.
+type Flight = (u16, Addr, Vec<u8>);
+
+/// Replicas 1 to n, and what they sent to the switch.
+struct Bench {
+    replicas: Vec<Replica<Shimmed<Memory>>>,
+    protocol: Protocol,
+    now_ms: u64,
+    wire: VecDeque<Flight>,
+    /// Replies and completions, in order.
+    answers: Vec<(Repr, Vec<u8>)>,
+}
+
+fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
+    let setup = ReplicaConfig {
+        me: Member { node, incarnation, addr: addr(node) },
+        controller: CONTROLLER,
+        lease_ns: LEASE_MS * MS,
+        replies_via_switch: true,
+        copy_bytes: 1_000,
+        replicate_replies: false,
+        guards: Guards::ALL,
+    };
+    Replica::new(setup, Shimmed::new(Memory::new(0)))
+}
+
+fn to_all(_: &Flight) -> bool {
+    true
+}
+
+/// Whether a packet is a record on its way to `node`.
+fn is_record_to(flight: &Flight, node: u16) -> bool {
+    flight.1 == addr(node) && kind(&flight.2) == Ok(Kind::Link) && flight.2[3] == OP_DATA
+}
+
+impl Bench {
+    /// Replicas 1 to `count` in epoch 1, open and leased, with a registered session.
+    fn new(protocol: Protocol, count: u16) -> Bench {
+        let replicas = (1..=count).map(|node| replica(node, 10)).collect();
+        let (wire, answers) = (VecDeque::new(), Vec::new());
+        let mut bench = Bench { replicas, protocol, now_ms: 1_000, wire, answers };
+        let members: Vec<u16> = (1..=count).collect();
+        bench.configure(1, &members, &members);
+        bench.pass(60, to_all);
+        bench.submit(1, 1, Flags::REGISTER, 1, &[]);
+        bench.pass(1, to_all);
+        bench.answers.clear();
+        bench
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: Instant(self.now_ms * MS), unix_ms: self.now_ms }
+    }
+
+    fn at(&mut self, node: u16) -> &mut Replica<Shimmed<Memory>> {
+        &mut self.replicas[usize::from(node) - 1]
+    }
+
+    fn executed(&mut self, node: u16) -> u64 {
+        self.at(node).executed().0
+    }
+
+    /// Hands bytes to a replica, and puts what it sends on the wire.
+    fn hand(&mut self, node: u16, bytes: &[u8]) {
+        let (now, mut sent) = (self.now(), Vec::new());
+        self.at(node).handle(now, bytes, &mut sent);
+        self.at(node).flush(now, &mut sent);
+        self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+    }
+
+    /// Tells `told` of an epoch of `members`.
+    fn configure(&mut self, epoch: u32, members: &[u16], told: &[u16]) {
+        let member = |node: &u16| *self.replicas[usize::from(*node) - 1].member();
+        let config = Config {
+            epoch,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            protocol: self.protocol,
+            accelerated: true,
+            members: members.iter().map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        Control::Configure(config).emit(&mut bytes);
+        for node in told {
+            self.hand(*node, &bytes);
+        }
+    }
+
+    /// Delivers what passes and drops the rest, until nothing is under way, for so many ms.
+    fn pass(&mut self, ms: u64, passes: impl Fn(&Flight) -> bool) {
+        for _ in 0..ms {
+            while let Some(flight) = self.wire.pop_front() {
+                if flight.1 == SWITCH {
+                    let packet = Packet::parse(&flight.2).unwrap();
+                    self.answers.push((packet.repr(), packet.body().to_vec()));
+                } else if flight.1.port <= self.replicas.len() as u16 && passes(&flight) {
+                    self.hand(flight.1.port, &flight.2);
+                }
+            }
+            self.now_ms += 1;
+            for node in 1..=self.replicas.len() as u16 {
+                let (now, mut sent) = (self.now(), Vec::new());
+                if self.at(node).deadline().at <= now.instant {
+                    self.at(node).tick(now, &mut sent);
+                }
+                self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+            }
+        }
+    }
+
+    /// A write that the switch numbered `counter`.
+    fn submit(&mut self, node: u16, counter: u32, flags: Flags, request: u64, args: &[&str]) {
+        let mut command = CommandBuf::new();
+        let body: &[u8] = if args.is_empty() {
+            &[]
+        } else {
+            let key = u8::from(args.len() > 1);
+            command.encode(key, args.iter().map(|a| a.as_bytes()))
+        };
+        let repr = Repr {
+            flags,
+            obj_id: args.get(1).map_or(hash::object_id(b""), |k| hash::object_id(k.as_bytes())),
+            seq: Seq::new(SwitchId(1), counter),
+            session: SESSION,
+            request: RequestNumber(request),
+            low_delta: (request - 1) as u16,
+            client: CLIENT,
+            ..Repr::new(Op::Write)
+        };
+        let mut bytes = Vec::new();
+        repr.emit(body, &mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    fn write(&mut self, node: u16, counter: u32, request: u64, args: &[&str]) {
+        self.submit(node, counter, Flags(0), request, args);
+    }
+
+    /// A read that the switch made fast at `last_committed`, or slow.
+    fn read(&mut self, node: u16, key: &str, last_committed: Option<u32>) {
+        let mut command = CommandBuf::new();
+        let body = command.encode(1, [&b"GET"[..], key.as_bytes()]);
+        let repr = Repr {
+            flags: if last_committed.is_some() { Flags::FAST } else { Flags(0) },
+            obj_id: hash::object_id(key.as_bytes()),
+            last_committed: last_committed.map_or(Seq::NONE, |l| Seq::new(SwitchId(1), l)),
+            session: SESSION,
+            request: RequestNumber(1_000 | concord_wire::harmonia::READ_BIT),
+            client: CLIENT,
+            ..Repr::new(Op::Read)
+        };
+        let mut bytes = Vec::new();
+        repr.emit(body, &mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    /// The replies to reads that went to the switch since this was last asked.
+    fn read_replies(&mut self) -> Vec<(Reason, Vec<u8>)> {
+        self.pass(1, |_| false);
+        let all = std::mem::take(&mut self.answers);
+        let reads = all.into_iter().filter(|(repr, _)| repr.op == Op::ReadReply);
+        reads.map(|(repr, body)| (repr.reason, body)).collect()
+    }
+
+    /// The numbers of the completions that went to the switch since this was last asked.
+    fn completions(&mut self) -> Vec<u32> {
+        let all = std::mem::take(&mut self.answers);
+        let done = all.into_iter().filter(|(repr, _)| repr.flags.has(Flags::COMPLETION));
+        done.map(|(repr, _)| repr.seq.counter).collect()
+    }
+}
+
+#[test]
+fn t01_what_waited_through_a_pause_is_judged_by_the_time_at_which_it_is_handled() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
+        let mut b = Bench::new(protocol, 3);
+        b.write(1, 2, 1, &["SET", "k", "old"]);
+        b.pass(60, to_all);
+        b.read(3, "k", Some(2));
+        assert_eq!(b.read_replies(), [(Reason::Fast, b"$3\r\nold\r\n".to_vec())]);
+        // Replica 3 sleeps; the read waits in its socket. The driver samples the clock when it
+        // hands the read over.
+        b.now_ms += LEASE_MS;
+        b.read(3, "k", Some(2));
+        assert_eq!(b.read_replies(), []);
+        assert_eq!(b.at(3).counters().refused_lease, 1);
+    }
+}
+
+#[test]
+fn t02_a_replica_that_is_cut_off_answers_neither_fast_nor_as_tail() {
+    let mut b = Bench::new(Protocol::Chain, 3);
+    b.write(1, 2, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    // Replica 3 is cut from its peers and the controller, not from the switch.
+    let not_3 = |flight: &Flight| flight.0 != 3 && flight.1 != addr(3);
+    b.configure(2, &[1, 2], &[1, 2]);
+    b.pass(1, not_3);
+    assert_eq!(b.at(1).phase(), Phase::Opening, "what was granted to replica 3 has not ended");
+    b.pass(LEASE_MS, not_3);
+    assert_eq!((b.at(1).phase(), b.at(3).phase()), (Phase::Open, Phase::Open));
+    b.write(1, 3, 2, &["SET", "k", "new"]);
+    b.pass(60, not_3);
+    assert_eq!(b.completions().last(), Some(&3));
+    b.read(3, "k", Some(3));
+    b.read(3, "k", None);
+    assert_eq!(b.read_replies(), []);
+}
+
+#[test]
+fn t02_a_forwarded_read_makes_one_hop_and_only_within_its_epoch() {
+    let mut b = Bench::new(Protocol::Chain, 3);
+    // To the head by an old table: it passes the read on to the tail, which answers.
+    b.read(1, "k", None);
+    let (_, to, bytes) = b.wire.pop_back().unwrap();
+    assert_eq!(to, addr(3));
+    // The same packet in a later epoch, of which replica 2 is the tail.
+    b.configure(2, &[1, 2], &[1, 2]);
+    b.pass(2 * LEASE_MS, |flight| flight.0 != 3 && flight.1 != addr(3));
+    b.hand(2, &bytes);
+    b.hand(1, &bytes);
+    assert_eq!(b.read_replies(), []);
+}
+
+#[test]
+fn t04_a_new_life_answers_nothing_in_the_epoch_of_the_one_before() {
+    let mut b = Bench::new(Protocol::Chain, 2);
+    b.write(1, 2, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    let config = b.at(2).config().unwrap().clone();
+    b.replicas[1] = replica(2, 11);
+    let mut bytes = Vec::new();
+    Control::Configure(config).emit(&mut bytes);
+    b.hand(2, &bytes);
+    assert_eq!(b.at(2).phase(), Phase::Out);
+    b.read(2, "k", Some(2));
+    b.read(2, "k", None);
+    assert_eq!(b.read_replies(), []);
+}
+
+#[test]
+fn t05_an_epoch_opens_with_the_longest_log_of_its_members() {
+    let mut b = Bench::new(Protocol::PrimaryBackup, 3);
+    for (counter, value) in [(2, "a"), (3, "b"), (4, "c")] {
+        b.write(1, counter, u64::from(counter) - 1, &["SET", &format!("k{value}"), value]);
+    }
+    // Replica 2 gets nothing of it, replica 3 all; then the primary dies.
+    b.pass(20, |flight| !is_record_to(flight, 2));
+    assert_eq!((b.executed(2), b.executed(3)), (1, 4));
+    let without_1 = |flight: &Flight| flight.0 != 1 && flight.1 != addr(1);
+    b.configure(2, &[2, 3], &[2, 3]);
+    b.pass(2 * LEASE_MS, without_1);
+    assert_eq!((b.at(2).phase(), b.executed(2)), (Phase::Open, 4));
+    assert_eq!(b.at(2).log().end(), b.at(3).log().end());
+    b.write(2, 5, 4, &["SET", "kd", "d"]);
+    b.pass(60, without_1);
+    b.completions();
+    for node in [2, 3] {
+        b.read(node, "kb", Some(5));
+        assert_eq!(b.read_replies(), [(Reason::Fast, b"$1\r\nb\r\n".to_vec())]);
+    }
+}
+
+#[test]
+fn t06_the_primary_shows_nothing_that_is_not_committed() {
+    let mut b = Bench::new(Protocol::PrimaryBackup, 2);
+    b.write(1, 2, 1, &["SET", "k", "new"]);
+    b.read(1, "k", None);
+    assert_eq!(b.executed(1), 2, "it is executed here");
+    assert_eq!(b.read_replies(), []);
+    // Nothing got through: the primary sends the record again.
+    b.pass(60, to_all);
+    assert_eq!(b.read_replies(), [(Reason::None, b"$3\r\nnew\r\n".to_vec())]);
+}
+
+#[test]
+fn t08_leases_go_on_without_the_controller() {
+    let mut b = Bench::new(Protocol::Chain, 3);
+    b.write(1, 2, 1, &["SET", "k", "v"]);
+    for _ in 0..100 {
+        b.pass(LEASE_MS, to_all);
+        b.read(2, "k", Some(2));
+        assert_eq!(b.read_replies(), [(Reason::Fast, b"$1\r\nv\r\n".to_vec())]);
+    }
+}
+
+#[test]
+fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
+    for delete in [&["DEL", "k"][..], &["FLUSHALL"]] {
+        let mut b = Bench::new(Protocol::Chain, 3);
+        b.write(1, 2, 1, &["SET", "k", "v"]);
+        b.pass(60, to_all);
+        let flags = if delete.len() == 1 { Flags::WILDCARD } else { Flags(0) };
+        b.submit(1, 3, flags, 2, delete);
+        // Applied at the head alone, where the record of the object is gone.
+        b.read(1, "k", Some(2));
+        assert_eq!(b.at(1).counters().refused_newer, 1);
+        let (_, to, bytes) = b.wire.pop_back().unwrap();
+        assert_eq!(to, addr(3));
+        b.wire.clear();
+        b.hand(3, &bytes);
+        assert_eq!(b.read_replies(), [(Reason::RefusedNewer, b"$1\r\nv\r\n".to_vec())]);
+    }
+}
+
+#[test]
+fn t14_a_retry_that_is_answered_from_the_table_completes_in_its_turn() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
+        let mut b = Bench::new(protocol, 2);
+        b.write(1, 2, 1, &["INCR", "a"]);
+        b.pass(60, to_all);
+        assert_eq!(b.completions(), [2]);
+        // Request 2 does not get through; the retry of request 1 comes behind it.
+        b.write(1, 3, 2, &["INCR", "b"]);
+        b.write(1, 4, 1, &["INCR", "a"]);
+        b.pass(5, |flight| !is_record_to(flight, 2));
+        assert_eq!(b.completions(), []);
+        b.pass(60, to_all);
+        assert_eq!(b.completions(), [3, 4]);
+        assert_eq!(b.at(1).counters().duplicates, 1);
+        b.read(2, "a", Some(4));
+        assert_eq!(b.read_replies(), [(Reason::Fast, b"$1\r\n1\r\n".to_vec())]);
+    }
+}
+
+#[test]
+fn t15_what_the_switch_skips_is_skipped_and_what_a_neighbour_lost_is_not() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
+        let mut b = Bench::new(protocol, 2);
+        // The switch burnt 3 and 4: the head takes 5, and then 2 comes too late.
+        b.write(1, 5, 1, &["SET", "k", "v5"]);
+        b.write(1, 2, 2, &["SET", "k", "v2"]);
+        assert_eq!((b.executed(1), b.at(1).counters().writes_out_of_order), (2, 1));
+        b.write(1, 6, 2, &["SET", "k", "v6"]);
+        b.write(1, 7, 3, &["SET", "k", "v7"]);
+        // Of three records the second is lost once: the third waits for it.
+        let is_second = |flight: &Flight| {
+            is_record_to(flight, 2) && Data::parse(&flight.2).is_ok_and(|d| d.link_seq == 3)
+        };
+        b.pass(1, |flight| !is_second(flight));
+        assert_eq!((b.executed(2), b.at(2).counters().link_held), (2, 1));
+        b.pass(60, to_all);
+        assert_eq!(b.executed(2), 4);
+        assert_eq!(b.at(1).log().end(), b.at(2).log().end());
+        assert_eq!(b.at(1).committed(), Position(4));
+        assert_eq!(b.completions(), [5, 6, 7]);
+    }
+}
