@@ -25,7 +25,6 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
         switch_id,
         switch_incarnation: LIFE,
         switch: SWITCH,
-        switch_incarnation: 40,
         protocol: Protocol::Chain,
         accelerated: true,
         members: (1..=3).map(member).collect(),
