@@ -42,7 +42,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         controller: CONTROLLER,
         lease_ns: LEASE_MS * MS,
         replies_via_switch: true,
-        copy_bytes: 1_000,
+        copy_bytes: 4_096,
         replicate_replies: false,
         guards: Guards::ALL,
     };

@@ -25,8 +25,9 @@ const UDP: Token = Token(0);
 const SIGNAL: Token = Token(1);
 const PARENT: Token = Token(2);
 const HTTP: Token = Token(3);
-/// Receive calls of one batch, while each is full.
-const RECEIVES_MAX: usize = 4;
+/// A batch ends after so many messages: however short the trains are, the caches are filled and the
+/// answers are sent once for as many.
+const BATCH_MESSAGES: usize = 2_048;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
@@ -168,12 +169,14 @@ impl Driver {
     /// A batch of trains. What is left over is there at the next turn, after this batch's packets
     /// went out: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) {
-        for _ in 0..RECEIVES_MAX {
+        let mut messages = 0;
+        while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
             for mut train in self.inbox.trains() {
                 let now = clock::now();
                 let from = train.from;
                 for message in train.messages() {
+                    messages += 1;
                     role.packet(now, from, message, &mut self.outbox);
                 }
             }

@@ -66,6 +66,10 @@ impl Children {
         children.add("controller", None, &["--fresh"], file, controller.addr, controller.http)?;
         let switch = rack.switch()?;
         children.add("switch", None, &[], file, switch.addr, switch.http)?;
+        for standby in &rack.standby {
+            let (node, more) = (Some(standby.node), ["--standby"]);
+            children.add("standby", node, &more, file, standby.addr, standby.http)?;
+        }
         for replica in &rack.replica {
             children.add("replica", Some(replica.node), &[], file, replica.addr, replica.http)?;
         }
@@ -86,7 +90,8 @@ impl Children {
     ) -> Result<(), Error> {
         let (mut name, mut stem) = (role.to_string(), role.to_string());
         let file = file.display().to_string();
-        let mut args = vec![role.to_string(), "--supervised".to_string()];
+        let command = if role == "standby" { "switch" } else { role };
+        let mut args = vec![command.to_string(), "--supervised".to_string()];
         args.extend(["--config".to_string(), file]);
         args.extend(more.iter().map(|&arg| arg.to_string()));
         if let Some(node) = node {
