@@ -132,11 +132,9 @@ fn while_writing(name: &str, rack: &Rack, change: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let keys: Vec<String> = (0..WRITERS).map(|n| format!("counter:{n}")).collect();
     let seen: Vec<Seen> = std::thread::scope(|scope| {
-        let writer = |key| {
-            let stop = &stop;
-            scope.spawn(move || count_up(rack, key, stop))
-        };
-        let writers: Vec<_> = keys.iter().map(writer).collect();
+        let stop = &stop;
+        let writers: Vec<_> =
+            keys.iter().map(|key| scope.spawn(move || count_up(rack, key, stop))).collect();
         // Writers end when the change fails, too.
         let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
         stop.store(true, Ordering::Relaxed);

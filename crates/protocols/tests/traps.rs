@@ -1,5 +1,6 @@
 //! Traces of traps.md over replicas that are driven by hand: every packet is delivered, dropped or
 //! held on purpose.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 
