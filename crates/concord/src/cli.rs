@@ -155,10 +155,10 @@ pub struct SwitchArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", required_unless_present = "describe")]
     pub config: Option<PathBuf>,
-    /// Take over when the active switch is silent, not before: a [[standby]] of the rack file
+    /// Take over when the active switch is silent, not before: a `[[standby]]` of the rack file
     #[arg(long)]
     pub standby: bool,
-    /// Which [[standby]]; not needed where there is only one
+    /// Which `[[standby]]`; not needed where there is only one
     #[arg(long, value_name = "N", requires = "standby")]
     pub node: Option<u16>,
     /// Print what the program takes of a real switch, and end

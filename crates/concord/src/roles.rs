@@ -1,5 +1,6 @@
 //! The roles as processes: from the rack file to the runtime.
 
+use clap::ValueEnum;
 use concord_control::ControllerConfig;
 use concord_core::Guards;
 use concord_runtime::Error;
@@ -115,6 +116,22 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         redis: rack.engine == Engine::Redis,
+        rack_info: rack_info(&rack),
     };
     gateway::run(&place, &setup)
+}
+
+/// The section `Concord` of INFO.
+fn rack_info(rack: &Rack) -> String {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map_or_else(String::new, |value| value.get_name().to_string())
+    };
+    format!(
+        "protocol:{}\r\naccel:{}\r\nengine:{}\r\nreplicas:{}\r\ngateways:{}\r\n",
+        name(rack.protocol.to_possible_value()),
+        name(rack.accel.to_possible_value()),
+        name(rack.engine.to_possible_value()),
+        rack.replica.len(),
+        rack.gateway.len(),
+    )
 }

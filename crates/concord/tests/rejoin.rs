@@ -132,9 +132,11 @@ fn while_writing(name: &str, rack: &Rack, change: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let keys: Vec<String> = (0..WRITERS).map(|n| format!("counter:{n}")).collect();
     let seen: Vec<Seen> = std::thread::scope(|scope| {
-        let stop = &stop;
-        let writers: Vec<_> =
-            keys.iter().map(|key| scope.spawn(move || count_up(rack, key, stop))).collect();
+        let writer = |key: &String| {
+            let (key, stop) = (key.clone(), &stop);
+            scope.spawn(move || count_up(rack, &key, stop))
+        };
+        let writers: Vec<_> = keys.iter().map(writer).collect();
         // Writers end when the change fails, too.
         let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
         stop.store(true, Ordering::Relaxed);

@@ -35,12 +35,15 @@ const COLUMNS: [&str; 15] = [
 ];
 /// Writes outstanding while keys are loaded.
 const FILL_CLIENTS: u32 = 2_048;
-/// Replies are taken after such a pause: latency is tens of ms under a quota anyway, and trains
+/// Replies are taken after such a pause: latency is hundreds of ms under a quota anyway, and trains
 /// leave more of the cores to the replicas.
 const PAUSE_NS: u64 = 2_000 * US;
 /// Sessions of a generator: each has 8,192 writes outstanding at most.
 const SESSIONS: u32 = 4;
-/// Reads outstanding at most, of all sessions.
+/// Writes outstanding at most for each replica where nothing else is asked: they wait for a whole
+/// chain of replicas that stand still in turn, and more of them would only be sent again.
+const WRITES_OUTSTANDING_MAX: u32 = 3_000;
+/// Operations outstanding at most, of all sessions.
 const OUTSTANDING_MAX: u32 = 120_000;
 /// Keys where the replicas' own bucket caps them: it does so from the start, loading included.
 const BUCKET_KEYS_MAX: u64 = 50_000;
@@ -106,17 +109,18 @@ pub struct ScaleArgs {
     /// Size of values
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub value_bytes: usize,
-    /// Operations outstanding for each replica
-    #[arg(long, value_name = "N", default_value_t = 3_000)]
+    /// Operations outstanding for each replica: more than it serves in one period of its quota, so
+    /// that it has work while those of the others wait
+    #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub outstanding: u32,
     /// Measured time of each run
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value_t = 1.5)]
     pub seconds: f64,
     /// Cut off before it
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.7)]
     pub warmup: f64,
     /// Runs of each configuration
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
     /// Runs of each configuration at --pairs-at replicas
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
@@ -253,7 +257,10 @@ impl Bench<'_> {
         repeat: u32,
     ) -> Result<(), Error> {
         let (args, replicas) = (self.args, side.replicas);
-        let clients = (args.outstanding * u32::from(replicas)).min(OUTSTANDING_MAX);
+        let is_write_only = mix == ScaleWorkload::WriteOnly as usize;
+        let most = if is_write_only { WRITES_OUTSTANDING_MAX } else { OUTSTANDING_MAX };
+        let each = args.outstanding.min(most);
+        let clients = (each * u32::from(replicas)).min(OUTSTANDING_MAX);
         let plan = Plan {
             clients,
             value_bytes: args.value_bytes,

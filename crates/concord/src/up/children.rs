@@ -163,19 +163,26 @@ impl Children {
             .cannot(format!("write {}", path.display()))
     }
 
-    /// Ends all of them, clients' side first, and waits until they have.
+    /// Ends all of them and waits until they have: the gateways first, which answer what is under
+    /// way.
     pub fn stop(&mut self) {
-        for role in self.all.iter_mut().rev() {
+        self.end(Role::is_gateway);
+        self.end(|_| true);
+        let _ = std::fs::remove_file(self.run_dir.join("pids"));
+    }
+
+    fn end(&mut self, which: impl Fn(&Role) -> bool) {
+        for role in self.all.iter_mut().filter(|role| which(role)) {
             drop(role.child.stdin.take());
         }
         let started = Instant::now();
         loop {
             let _ = self.reap();
-            if self.running() == 0 {
-                break;
+            if !self.all.iter().any(|role| which(role) && !role.ended) {
+                return;
             }
             if started.elapsed() > STOP_MAX {
-                for role in self.all.iter_mut().filter(|role| !role.ended) {
+                for role in self.all.iter_mut().filter(|role| which(role) && !role.ended) {
                     // It may have ended this moment; then there is nothing to kill.
                     let _ = role.child.kill();
                     let _ = role.child.wait();
@@ -184,7 +191,6 @@ impl Children {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
-        let _ = std::fs::remove_file(self.run_dir.join("pids"));
     }
 }
 
