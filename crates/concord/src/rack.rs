@@ -29,6 +29,21 @@ pub enum Protocol {
     Chain,
     /// The primary orders writes, all backups acknowledge to it.
     PrimaryBackup,
+    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
+    /// the leader by themselves.
+    Vr,
+}
+
+impl Protocol {
+    /// As the wire names it.
+    #[must_use]
+    pub fn wire(self) -> concord_wire::control::Protocol {
+        match self {
+            Protocol::Chain => concord_wire::control::Protocol::Chain,
+            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
+            Protocol::Vr => concord_wire::control::Protocol::Vr,
+        }
+    }
 }
 
 /// Who helps.

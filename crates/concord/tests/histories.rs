@@ -161,3 +161,30 @@ fn primary_backup_whose_primary_dies() {
     let protocol = ["--protocol", "primary-backup"];
     history("primary-dies", 100, &protocol, Some("replica-1"));
 }
+
+const VR: [&str; 2] = ["--protocol", "vr"];
+
+#[test]
+fn vr_on_8_keys() {
+    history("vr-8-keys", 8, &VR, None);
+}
+
+#[test]
+fn vr_on_1000_keys() {
+    history("vr-1000-keys", 1_000, &VR, None);
+}
+
+#[test]
+fn vr_over_redis_servers_on_1000_keys() {
+    history("vr-redis-1000-keys", 1_000, &["--protocol", "vr", "--engine", "redis"], None);
+}
+
+#[test]
+fn vr_whose_leader_dies() {
+    history("vr-leader-dies", 100, &VR, Some("replica-1"));
+}
+
+#[test]
+fn vr_whose_follower_dies() {
+    history("vr-follower-dies", 100, &VR, Some("replica-3"));
+}

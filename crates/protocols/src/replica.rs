@@ -336,7 +336,8 @@ impl<E: Engine> Replica<E> {
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
             | Control::SwitchRetired { .. }
-            | Control::WhoIsWho { .. } => {
+            | Control::WhoIsWho { .. }
+            | Control::Vr(_) => {
                 self.count.unexpected += 1;
             }
         }

@@ -12,6 +12,9 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
+/// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
+/// in two could break, and would only be drawn more thinly.
+const KINDS_OF_VR: usize = 17;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -38,7 +41,9 @@ impl Plan {
         let rng = &mut rng;
         let protocol = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let accelerated = !rng.chance(1, 10);
-        let replicas = [2, 3, 3, 3, 4][rng.below(5) as usize];
+        let protocol = aim.protocol.unwrap_or(protocol);
+        let sizes = if protocol == Protocol::Vr { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
+        let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
         let connections = rng.between(2, 4) as usize;
         let operations = rng.between(OPERATIONS_MIN, OPERATIONS_MIN + 200) as usize;
@@ -46,7 +51,7 @@ impl Plan {
         let each = (operations / (clients * connections)) as u64;
         let mut plan = Plan {
             seed,
-            protocol: aim.protocol.unwrap_or(protocol),
+            protocol,
             accelerated: aim.accelerated.unwrap_or(accelerated),
             replicas,
             clients,
@@ -101,16 +106,17 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
-    let mut on: Vec<usize> = (0..Fault::KINDS.len()).filter(|_| rng.chance(1, 2)).collect();
+    let kinds = kinds_of(plan.protocol);
+    let mut on: Vec<usize> = kinds.iter().copied().filter(|_| rng.chance(1, 2)).collect();
     while on.len() < FAULT_KINDS_MIN {
-        on.push(rng.below(Fault::KINDS.len() as u64) as usize);
+        on.push(kinds[rng.below(kinds.len() as u64) as usize]);
     }
     let wanted = rng.between(3, 7) as usize;
     let mut sure = Vec::new();
     while plan.faults.len() < wanted || !is_enough(&sure) {
         if plan.faults.len() >= wanted {
             // Only what is surely injected helps now.
-            on = (0..Fault::KINDS.len()).collect();
+            on.clone_from(&kinds);
         }
         let kind = on[rng.below(on.len() as u64) as usize];
         let fault = draw_fault(plan, rng, kind);
@@ -172,6 +178,16 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     worse
 }
 
+/// The kinds of faults that a protocol draws. In VR nobody joins: the group stays the founders'.
+fn kinds_of(protocol: Protocol) -> Vec<usize> {
+    match protocol {
+        Protocol::PrimaryBackup | Protocol::Chain => (0..KINDS_OF_VR).collect(),
+        Protocol::Vr => {
+            (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
+        }
+    }
+}
+
 fn is_enough(sure: &[usize]) -> bool {
     let kinds = sure.iter().enumerate().filter(|(at, kind)| !sure[..*at].contains(kind)).count();
     sure.len() >= FAULTS_MIN && kinds >= FAULT_KINDS_MIN
@@ -223,7 +239,14 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         13 => Fault::Join,
         14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
         15 => Fault::SecondController { for_ns: long_ns },
-        _ => Fault::LoseRecords { replica, for_ns: short_ns },
+        16 => Fault::LoseRecords { replica, for_ns: short_ns },
+        17 => {
+            let others = (plan.replicas as u64 - 1).max(1);
+            let to = (replica + 1 + rng.below(others) as usize) % plan.replicas;
+            let (from, to) = (Node::Replica(replica), Node::Replica(to));
+            Fault::Hold { from, to, for_ns: long_ns / 4, late_ns: long_ns }
+        }
+        _ => Fault::Split { replica, for_ns: long_ns },
     }
 }
 
@@ -253,7 +276,8 @@ mod tests {
     #[test]
     fn aiming_changes_nothing_else() {
         let aim = Aim { protocol: Some(Protocol::Chain), accelerated: Some(false) };
-        let (drawn, aimed) = (Plan::draw(9), Plan::draw_aimed(9, aim));
+        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), accelerated: None };
+        let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, accelerated, .. } = drawn;
         assert_eq!(Plan { protocol, accelerated, ..aimed }, drawn);
     }

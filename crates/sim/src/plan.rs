@@ -164,11 +164,12 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::PrimaryBackup => "primary-backup",
         Protocol::Chain => "chain",
+        Protocol::Vr => "vr",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 2] = [Protocol::PrimaryBackup, Protocol::Chain];
+pub const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr];
 
 impl Plan {
     /// Adds a fault, for plans written by hand.

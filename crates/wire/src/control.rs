@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
+use crate::vr::VrMessage;
 use crate::{MAGIC, VERSION, WireError, u32_at};
 
 /// Operation byte.
@@ -30,6 +31,8 @@ pub enum Protocol {
     PrimaryBackup,
     /// The head orders, the tail acknowledges.
     Chain,
+    /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
+    Vr,
 }
 
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
@@ -47,7 +50,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
-    /// The members in order: head first, tail last.
+    /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
+    /// and whom it hears of.
     pub members: Vec<Member>,
     /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
     /// them (trap T4).
@@ -61,12 +65,12 @@ impl Config {
         self.members.first()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise.
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
             Protocol::Chain => self.members.last(),
-            Protocol::PrimaryBackup => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr => self.members.first(),
         }
     }
 }
@@ -269,6 +273,8 @@ pub enum Control {
         /// The fragment.
         piece: Vec<u8>,
     },
+    /// Between VR replicas.
+    Vr(VrMessage),
 }
 
 impl Control {

@@ -85,12 +85,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
+    #[expect(dead_code, reason = "`Debug` reads the fields")]
     struct Inner {
         count: (u8, Vec<u8>),
         kept: u8,
     }
 
     #[derive(Debug)]
+    #[expect(dead_code, reason = "`Debug` reads the fields")]
     struct Outer {
         scratch: Vec<Inner>,
         inner: Option<Inner>,

@@ -19,6 +19,7 @@ use concord_wire::{Flags, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use super::watch_vr::WatchVr;
 use super::{Machine, Rack, Role};
 use crate::world::{REPLICAS, SWITCH};
 
@@ -44,11 +45,13 @@ pub(super) struct Watch {
     /// The running hash at a position of an epoch, as the first member had it.
     hashes: Map<(u32, u64), u64>,
     /// The position of every numbered write in the log, by epoch of the record.
-    positions: Map<u64, u64>,
+    pub(super) positions: Map<u64, u64>,
     /// The last record that anybody called committed, and the epoch in which it was.
-    committed: (u32, u64),
+    pub(super) committed: (u32, u64),
     /// The newest epoch that every member has opened.
     opened: Option<Config>,
+    /// Of VR.
+    pub(super) vr: WatchVr,
     /// Of the two switches.
     switches: [SeenSwitch; 2],
 }
@@ -70,6 +73,7 @@ impl Watch {
             positions: Map::default(),
             committed: (0, 0),
             opened: None,
+            vr: WatchVr::default(),
             switches: [SeenSwitch::default(), SeenSwitch::default()],
         }
     }
@@ -81,7 +85,9 @@ impl Rack<'_> {
         if self.broken.is_some() {
             return;
         }
-        let found = if self.is_replica(node) {
+        let found = if self.is_replica(node) && self.plan.protocol == Protocol::Vr {
+            self.look_at_vr(node)
+        } else if self.is_replica(node) {
             self.look_at_replica(node)
         } else if self.is_switch(node) {
             self.look_at_switch(node)
@@ -165,8 +171,8 @@ impl Rack<'_> {
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol {
             Protocol::Chain => place.checked_sub(1)?,
-            Protocol::PrimaryBackup if place == 0 => return None,
-            Protocol::PrimaryBackup => 0,
+            Protocol::PrimaryBackup | Protocol::Vr if place == 0 => return None,
+            Protocol::PrimaryBackup | Protocol::Vr => 0,
         };
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;

@@ -440,7 +440,8 @@ impl Harmonia {
             | Reason::RefusedNewer
             | Reason::RefusedLease
             | Reason::RefusedSwitch
-            | Reason::Misrouted => {}
+            | Reason::Misrouted
+            | Reason::RefusedBehind => {}
         }
     }
 
