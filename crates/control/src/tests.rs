@@ -339,11 +339,8 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
     while ms < 5_000 {
         ms += 50;
         for node in 1..=3 {
-            say(
-                &mut c,
-                ms,
-                &stands(node, 11, c.state().config.as_ref().map_or(0, |c| c.epoch), Standing::Out),
-            );
+            let epoch = c.state().config.as_ref().map_or(0, |config| config.epoch);
+            say(&mut c, ms, &stands(node, 11, epoch, Standing::Out));
         }
         c.tick(at(ms), &mut vec![]);
         if let Some(epoch) = persist(&mut c, ms) {
