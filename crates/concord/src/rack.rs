@@ -29,9 +29,25 @@ pub enum Protocol {
     Chain,
     /// The primary orders writes, all backups acknowledge to it.
     PrimaryBackup,
+    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
+    /// the leader by themselves.
+    Vr,
     /// A chain in which every replica answers reads, asking the tail about objects that are being
     /// written; without the switch's help.
     Craq,
+}
+
+impl Protocol {
+    /// As the wire names it.
+    #[must_use]
+    pub fn wire(self) -> concord_wire::control::Protocol {
+        match self {
+            Protocol::Chain => concord_wire::control::Protocol::Chain,
+            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
+            Protocol::Vr => concord_wire::control::Protocol::Vr,
+            Protocol::Craq => concord_wire::control::Protocol::Craq,
+        }
+    }
 }
 
 /// Who helps.

@@ -12,7 +12,7 @@ use concord_runtime::roles::switch::SwitchSetup;
 use concord_runtime::roles::{Place, controller, gateway, replica, switch};
 
 use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
-use crate::rack::{Accel, Engine, Protocol, Rack, Table, pick, wire};
+use crate::rack::{Accel, Engine, Rack, Table, pick, wire};
 
 /// The controller, and the switch that is the active one at first.
 const FIRST: u16 = 1;
@@ -28,11 +28,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
     let config = ControllerConfig {
         replicas: rack.replica.iter().map(|r| r.node).collect(),
-        protocol: match rack.protocol {
-            Protocol::Chain => concord_wire::control::Protocol::Chain,
-            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
-            Protocol::Craq => concord_wire::control::Protocol::Craq,
-        },
+        protocol: rack.protocol.wire(),
         accelerated: rack.accel == Accel::Harmonia,
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
@@ -87,6 +83,7 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
     let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = ReplicaSetup {
+        protocol: rack.protocol.wire(),
         controller: wire(rack.controller()?.addr),
         lease_ns: rack.lease_ns(),
         replies_via_switch: rack.replies_via_switch,

@@ -73,6 +73,7 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
     let protocol = match rack.protocol {
         Protocol::Chain => "chain replication",
         Protocol::PrimaryBackup => "primary-backup replication",
+        Protocol::Vr => "Viewstamped Replication",
         Protocol::Craq => "CRAQ",
     };
     let accel = match rack.accel {

@@ -106,6 +106,49 @@ fn any_replica_of_craq_dies() {
 }
 
 #[test]
+fn the_leader_of_a_vr_group_dies() {
+    survive("vr-leader", "replica-1", &["--protocol", "vr"]);
+}
+
+#[test]
+fn a_follower_of_a_vr_group_dies() {
+    survive("vr-follower", "replica-3", &["--protocol", "vr"]);
+}
+
+/// Without a disk: what a replica gets back, it gets from the others.
+#[test]
+fn each_replica_of_a_vr_group_dies_in_turn_and_recovers() {
+    let rack = Rack::start("vr-recovery", &["--protocol", "vr"]);
+    let mut client = rack.client();
+    for n in 0..1_000 {
+        client.say(&format!("SET key:{n} {n}"));
+    }
+    let mut replacements = Vec::new();
+    for node in 1..=3 {
+        Rack::signal(rack.pid(&format!("replica-{node}")), "-9");
+        assert_eq!(client.say(&format!("SET after:{node} {node}")), "+OK");
+        // Supervised: it ends with the pipe that this test holds.
+        let again = std::process::Command::new(CONCORD)
+            .args(["replica", "--supervised", "--config", &rack.file()])
+            .args(["--node", &node.to_string()])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        replacements.push(again);
+        until(10, "recovery", || {
+            let status = rack.status();
+            let roles = status["roles"].as_array().unwrap();
+            let of = |r: &&serde_json::Value| r["role"] == "replica" && r["node"] == node;
+            let own = roles.iter().find(of).unwrap();
+            own["status"]["phase"] == "open" && own["status"]["keys"] == 1_000 + node
+        });
+    }
+    for n in 0..1_000 {
+        assert_eq!(client.say(&format!("GET key:{n}")), n.to_string());
+    }
+}
+
+#[test]
 fn a_gateway_dies() {
     survive("gateway", "gateway-1", &["--restart-gateways"]);
 }

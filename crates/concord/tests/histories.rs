@@ -193,3 +193,30 @@ fn craq_whose_head_dies() {
 fn craq_whose_tail_dies() {
     history("craq-tail-dies", 100, &CRAQ, Some("replica-3"));
 }
+
+const VR: [&str; 2] = ["--protocol", "vr"];
+
+#[test]
+fn vr_on_8_keys() {
+    history("vr-8-keys", 8, &VR, None);
+}
+
+#[test]
+fn vr_on_1000_keys() {
+    history("vr-1000-keys", 1_000, &VR, None);
+}
+
+#[test]
+fn vr_over_redis_servers_on_1000_keys() {
+    history("vr-redis-1000-keys", 1_000, &["--protocol", "vr", "--engine", "redis"], None);
+}
+
+#[test]
+fn vr_whose_leader_dies() {
+    history("vr-leader-dies", 100, &VR, Some("replica-1"));
+}
+
+#[test]
+fn vr_whose_follower_dies() {
+    history("vr-follower-dies", 100, &VR, Some("replica-3"));
+}

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now};
 use concord_wire::Addr;
-use concord_wire::control::{Config, Member, Standing};
+use concord_wire::control::{Config, Member, Protocol, Standing};
 
 use crate::{Controller, Problem, REPLICAS_MAX, RETIRED_MAX, Replica, State, Switch};
 
@@ -152,13 +152,18 @@ impl Controller {
         said || self.state.whole.contains(&member.node) || !self.setup.guards.on(Guard::Whole)
     }
 
-    /// Who of the old configuration still has its place, and who comes.
+    /// Who of the old configuration still has its place, and who comes. In VR all have, for ever,
+    /// and nobody comes: who is silent is outvoted, who restarted recovers, and the founders' lives
+    /// are the group's name.
     fn survivors(
         &self,
         now: Instant,
         started_at: Instant,
         old: &Config,
     ) -> (Vec<Member>, Vec<Member>) {
+        if self.setup.protocol == Protocol::Vr {
+            return (old.members.clone(), Vec::new());
+        }
         let stays = |m: &&Member| self.gone(now, started_at, old.epoch, m).is_none();
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
         let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();

@@ -97,7 +97,7 @@ struct Switch {
 }
 
 /// The controller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Controller {
     setup: ControllerConfig,
     state: State,
@@ -257,7 +257,12 @@ impl Controller {
 
     /// The switch hears of an epoch only when it is open at every member: all of them refuse the
     /// fast reads of any other switch by then (Harmonia §6.3).
+    ///
+    /// Not in VR: its leader tells the switch itself, so that a view change waits for no controller.
     fn configure_switch(&mut self, sink: &mut impl Sink) {
+        if self.setup.protocol == Protocol::Vr {
+            return;
+        }
         let active = self.state.switch_incarnation;
         let switch = self.switches.values().find(|s| s.incarnation == active).copied();
         if let Some(switch) = switch

@@ -26,6 +26,16 @@ pub enum Guard {
     Incarnation,
     /// Epochs open only when members agree on records and hash (trap T5).
     EpochAgreement,
+    /// A fast read is refused beyond what was committed and executed here (Harmonia §8.3, P1).
+    Visibility,
+    /// A write completes at the switch only once a quorum has executed it (Harmonia §8.3).
+    CommitAck,
+    /// Messages of a view are taken in that view alone (VR).
+    View,
+    /// What a replica promised before it crashed counts no more once it recovers (DISC 2017).
+    CrashVector,
+    /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
+    RecoveryQuorum,
     /// A configuration exists only after a compare-and-swap (trap T3).
     EpochSwap,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
@@ -43,7 +53,7 @@ pub enum Guard {
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 17] = [
+pub const ALL_GUARDS: [Guard; 22] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -54,6 +64,11 @@ pub const ALL_GUARDS: [Guard; 17] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
+    Guard::Visibility,
+    Guard::CommitAck,
+    Guard::View,
+    Guard::CrashVector,
+    Guard::RecoveryQuorum,
     Guard::EpochSwap,
     Guard::LeaseClock,
     Guard::Whole,

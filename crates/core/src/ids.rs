@@ -32,6 +32,10 @@ id!(
     Epoch(u32)
 );
 id!(
+    /// The number of a view of Viewstamped Replication: who leads. 0 is before the first.
+    ViewNumber(u32)
+);
+id!(
     /// A client process, unique per start (trap T16 b). Never 0.
     SessionId(u64)
 );

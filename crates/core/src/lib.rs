@@ -23,6 +23,7 @@ pub mod time;
 pub use guard::{Guard, Guards};
 pub use ids::{
     Epoch, Incarnation, NodeId, ObjectId, Position, RequestNumber, Seq, SessionId, SwitchId,
+    ViewNumber,
 };
 pub use rng::Rng;
 pub use time::{Duration, Instant, MS, Now, SEC, US};

@@ -33,6 +33,7 @@ use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted};
 use crate::copy::{BadChunk, Copied, Object};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
+use crate::ttl::EXEC_COMMAND;
 use crate::{Class, Command, Context, resp};
 use copier::Copier;
 
@@ -693,6 +694,17 @@ impl Backend for RedisEngine {
     fn digest(&self) -> Option<u64> {
         None
     }
+}
+
+/// Whether what `command` does hangs on what the server draws, at random or by its clock: then only
+/// a node that executes before it replicates can say what that was ([`Context::decide`]).
+#[must_use]
+pub fn draws(command: &Command<'_>) -> bool {
+    if !command.name().eq_ignore_ascii_case(EXEC_COMMAND) {
+        return effects::draws(command);
+    }
+    let mut parts = command.args().skip(1).filter_map(|part| Command::parse(part).ok());
+    parts.any(|part| effects::draws(&part))
 }
 
 /// `step` with `commands` in place of its own, as requests.

@@ -27,7 +27,7 @@ use crate::replica::{Phase, RETRY_NS, Replica};
 use crate::writes::Turn;
 
 /// Reads of dirty objects that wait for the tail's answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asking {
     /// In the order in which they came, each with the number of the query that speaks for it: the
     /// first one sent after it came, so that the answer is not older than the read.

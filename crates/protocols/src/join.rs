@@ -40,7 +40,7 @@ pub(crate) enum Stage {
 }
 
 /// The copy of the state that a replica has, or makes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Copy {
     /// Which one; each new beginning counts it up.
     attempt: u64,

@@ -77,6 +77,16 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
+    /// How many of the other members have granted what may be used at `now`. Where a majority
+    /// decides, so many are enough that any quorum holds one of them, or the holder.
+    #[must_use]
+    pub fn held_of(&self, now: Instant) -> usize {
+        let use_ns = self.duration_ns - self.duration_ns / 10;
+        let held =
+            self.held.iter().filter(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)));
+        held.count()
+    }
+
     /// Until when a node that is not in `members` may still answer alone.
     #[must_use]
     pub fn others_until(&self, is_member: impl Fn(NodeId) -> bool) -> Instant {

@@ -22,11 +22,15 @@ mod join;
 pub mod lease;
 pub mod link;
 pub mod log;
+pub mod node;
 mod reads;
 pub mod replica;
 pub mod sessions;
 pub mod status;
+pub mod vr;
 mod writes;
 
+pub use node::Node;
 pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
 pub use status::ReplicaStatus;
+pub use vr::{Vr, VrCounters};

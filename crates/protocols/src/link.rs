@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Epoch, Instant, MS, NodeId, Position};
-use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX};
+use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
 use concord_wire::{Addr, COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
 use crate::log::Log;
@@ -23,6 +23,8 @@ const REORDER: u64 = 3;
 struct Sent {
     position: Position,
     offset: u32,
+    /// Whole records behind the first one in the same packet.
+    more: u16,
     first_sent_at: Instant,
     sent_at: Instant,
     arrived: bool,
@@ -36,6 +38,10 @@ pub struct Sender {
     addr: Addr,
     me: NodeId,
     epoch: Epoch,
+    /// Which stream of the epoch, as the peer numbered it.
+    pub stream: u16,
+    /// Several whole records may share a packet: the peer expects it.
+    pub batched: bool,
     in_flight: VecDeque<Sent>,
     /// Number of the oldest packet in flight, or of the next one.
     oldest: u64,
@@ -73,6 +79,8 @@ impl Sender {
             addr,
             me,
             epoch,
+            stream: 0,
+            batched: false,
             in_flight: VecDeque::new(),
             oldest: first_number(stream),
             next: (Position(has.0 + 1), 0),
@@ -93,7 +101,8 @@ impl Sender {
         self.in_flight.front().map_or(self.next.0, |sent| sent.position)
     }
 
-    /// Sends what the window allows of the records up to `upto`.
+    /// Sends what the window allows of the records up to `upto`, and says how many packets that
+    /// took.
     pub fn pump(
         &mut self,
         now: Instant,
@@ -102,48 +111,54 @@ impl Sender {
         committed: Position,
         scratch: &mut Vec<u8>,
         sink: &mut impl Sink,
-    ) {
+    ) -> usize {
+        let before = self.in_flight.len();
         while self.in_flight.len() < self.window && self.next.0 <= upto {
             let (position, offset) = self.next;
-            let Some(record) = log.record(position) else { return };
-            let length = self.send_piece(
-                self.oldest + self.in_flight.len() as u64,
-                offset,
-                record,
-                committed,
-                scratch,
-                sink,
-            );
+            let Some(record) = log.record(position) else { break };
+            let link_seq = self.oldest + self.in_flight.len() as u64;
+            let end = offset + self.emit_piece(link_seq, offset, record, committed, scratch);
+            let whole = offset == 0 && end as usize == record.len();
+            let mut more = 0;
+            while whole && self.batched && position.0 + u64::from(more) < upto.0 {
+                let next = log.record(Position(position.0 + u64::from(more) + 1));
+                if !next.is_some_and(|record| append_record(scratch, record)) {
+                    break;
+                }
+                more += 1;
+            }
+            sink.send(self.addr, scratch);
             self.in_flight.push_back(Sent {
                 position,
                 offset,
+                more,
                 first_sent_at: now,
                 sent_at: now,
                 arrived: false,
             });
-            let end = offset + length;
             self.next = if end as usize == record.len() {
-                (Position(position.0 + 1), 0)
+                (Position(position.0 + u64::from(more) + 1), 0)
             } else {
                 (position, end)
             };
         }
+        self.in_flight.len() - before
     }
 
-    fn send_piece(
+    fn emit_piece(
         &self,
         link_seq: u64,
         offset: u32,
         record: &[u8],
         committed: Position,
         scratch: &mut Vec<u8>,
-        sink: &mut impl Sink,
     ) -> u32 {
         let rest = &record[offset as usize..];
         let piece = &rest[..rest.len().min(PIECE_BYTES_MAX)];
         let data = Data {
             epoch: self.epoch,
             from: self.me,
+            stream: self.stream,
             link_seq,
             committed,
             first: offset == 0,
@@ -151,7 +166,6 @@ impl Sender {
             piece,
         };
         data.emit(scratch);
-        sink.send(self.addr, scratch);
         piece.len() as u32
     }
 
@@ -217,11 +231,15 @@ impl Sender {
     ) {
         let Some(sent) = self.in_flight.get_mut(at) else { return };
         sent.sent_at = now;
-        let (position, offset) = (sent.position, sent.offset);
-        if let Some(record) = log.record(position) {
-            self.send_piece(self.oldest + at as u64, offset, record, committed, scratch, sink);
-            self.resent += 1;
+        let (position, offset, more) = (sent.position, sent.offset, sent.more);
+        let Some(record) = log.record(position) else { return };
+        self.emit_piece(self.oldest + at as u64, offset, record, committed, scratch);
+        for behind in 1..=u64::from(more) {
+            let Some(record) = log.record(Position(position.0 + behind)) else { return };
+            append_record(scratch, record);
         }
+        sink.send(self.addr, scratch);
+        self.resent += 1;
     }
 
     fn sample(&mut self, rtt_ns: Duration) {
@@ -336,6 +354,8 @@ pub struct BrokenStream;
 pub struct Receiver {
     /// Who sends.
     pub peer: NodeId,
+    /// Which stream of the epoch.
+    pub stream: u16,
     next: u64,
     held: BTreeMap<u64, (bool, bool, Vec<u8>)>,
     partial: Vec<u8>,
@@ -347,8 +367,14 @@ impl Receiver {
     /// The stream of that number from `peer`.
     #[must_use]
     pub fn new(peer: NodeId, stream: u64) -> Receiver {
-        let next = first_number(stream);
-        Receiver { peer, next, held: BTreeMap::new(), partial: Vec::new(), ack_due: false }
+        Receiver {
+            peer,
+            stream: 0,
+            next: first_number(stream),
+            held: BTreeMap::new(),
+            partial: Vec::new(),
+            ack_due: false,
+        }
     }
 
     /// Takes a packet of the stream.
@@ -420,6 +446,7 @@ impl Receiver {
                 held |= 1 << bit;
             }
         }
-        Ack { epoch, from: me, next: self.next, held, applied, committed }
+        let (stream, next) = (self.stream, self.next);
+        Ack { epoch, from: me, stream, next, held, applied, committed }
     }
 }

@@ -26,16 +26,53 @@ pub struct Log {
 }
 
 impl Log {
+    /// An empty log that goes on behind `base`.
+    #[must_use]
+    pub fn starting_at(base: LogEnd) -> Log {
+        Log { base, end: base, ..Log::default() }
+    }
+
+    /// The end of what was dropped: the record before the first kept one.
+    #[must_use]
+    pub fn base(&self) -> LogEnd {
+        self.base
+    }
+
+    /// The log's end as it was at `position`, if that is still known.
+    #[must_use]
+    pub fn end_at(&self, position: u64) -> Option<LogEnd> {
+        if position == self.base.position {
+            return Some(self.base);
+        }
+        let hash = hash_of(self.record(Position(position))?);
+        Some(LogEnd { position, hash })
+    }
+
+    /// Drops all records behind `position`, which is not below the base.
+    pub fn cut(&mut self, position: u64) {
+        let Some(end) = self.end_at(position) else { return };
+        while self.end.position > position {
+            let Some(record) = self.records.pop_back() else { break };
+            self.end.position -= 1;
+            self.bytes -= record.len();
+        }
+        self.end = end;
+    }
+
+    /// Moves the records of `other`, which goes on where this log ends, behind it.
+    pub fn append(&mut self, mut other: Log) {
+        if other.base != self.end {
+            return;
+        }
+        self.records.append(&mut other.records);
+        self.bytes += other.bytes;
+        self.end = other.end;
+    }
+
     /// The last record's position and running hash.
     #[must_use]
     pub fn end(&self) -> LogEnd {
         self.end
-    }
-
-    /// The record before the first that is kept: its position and running hash.
-    #[must_use]
-    pub fn base(&self) -> LogEnd {
-        self.base
     }
 
     /// The running hash at `position`, if that is known.
@@ -90,6 +127,12 @@ impl Log {
         self.records.len() >= LOG_RECORDS_MAX || self.bytes >= LOG_BYTES_MAX
     }
 
+    /// Bytes of the records kept.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether it is so long that nothing is kept for replicas that are joining.
     #[must_use]
     pub fn is_half_full(&self) -> bool {
@@ -114,4 +157,37 @@ fn hash_of(record: &[u8]) -> u64 {
     let mut hash = [0; 8];
     hash.copy_from_slice(&record[8..16]);
     u64::from_be_bytes(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(base: u64, hashes: &[u64]) -> Log {
+        let mut log = Log::starting_at(LogEnd { position: base, hash: base * 10 });
+        for &hash in hashes {
+            let mut record = alloc::vec![0; 8];
+            record.extend_from_slice(&hash.to_be_bytes());
+            log.push(record, hash);
+        }
+        log
+    }
+
+    #[test]
+    fn a_log_is_cut_behind_and_goes_on_with_another() {
+        let mut a = log(5, &[60, 70, 80]);
+        assert_eq!(a.end_at(4), None);
+        assert_eq!(a.end_at(5), Some(LogEnd { position: 5, hash: 50 }));
+        assert_eq!(a.end_at(7), Some(LogEnd { position: 7, hash: 70 }));
+        a.cut(6);
+        assert_eq!((a.end(), a.len(), a.bytes()), (LogEnd { position: 6, hash: 60 }, 1, 16));
+        a.append(log(7, &[80]));
+        assert_eq!(a.end().position, 6, "there would be a gap");
+        a.append(log(6, &[71, 81]));
+        assert_eq!(a.end(), LogEnd { position: 8, hash: 81 });
+        a.truncate(Position(7));
+        assert_eq!(a.base(), LogEnd { position: 7, hash: 71 });
+        a.cut(7);
+        assert_eq!((a.end(), a.len(), a.bytes()), (a.base(), 0, 0));
+    }
 }

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Guard, Now, ObjectId, RequestNumber, Seq, SessionId};
+use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, RequestNumber, Seq, SessionId};
 use concord_engine::{Class, Command, Context, Engine, Progress};
 use concord_wire::control::{Config, Protocol};
 use concord_wire::fragment::{FragmentHdr, PULL_MAX};
@@ -25,14 +25,46 @@ pub(crate) const WAITING_MAX: usize = 65_536;
 /// A read that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadTurn {
-    flags: Flags,
-    obj_id: ObjectId,
-    last_committed: Seq,
-    session: SessionId,
-    request: RequestNumber,
-    attempt: u16,
-    client: Addr,
-    reason: Reason,
+    pub(crate) flags: Flags,
+    pub(crate) obj_id: ObjectId,
+    pub(crate) last_committed: Seq,
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestNumber,
+    pub(crate) attempt: u16,
+    pub(crate) client: Addr,
+    pub(crate) reason: Reason,
+}
+
+impl ReadTurn {
+    pub(crate) fn of(repr: &Repr, reason: Reason) -> ReadTurn {
+        ReadTurn {
+            flags: repr.flags,
+            obj_id: repr.obj_id,
+            last_committed: repr.last_committed,
+            session: repr.session,
+            request: repr.request,
+            attempt: repr.attempt,
+            client: repr.client,
+            reason,
+        }
+    }
+
+    /// The reply's header.
+    pub(crate) fn reply(&self, epoch: Epoch, node: NodeId) -> Repr {
+        Repr {
+            flags: self.flags,
+            obj_id: self.obj_id,
+            last_committed: self.last_committed,
+            session: self.session,
+            request: self.request,
+            attempt: self.attempt,
+            client: self.client,
+            epoch,
+            node,
+            reason: self.reason,
+            ..Repr::new(Op::ReadReply)
+        }
+    }
 }
 
 impl<E: Engine> Replica<E> {
@@ -171,16 +203,7 @@ impl<E: Engine> Replica<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        let turn = ReadTurn {
-            flags: repr.flags,
-            obj_id: repr.obj_id,
-            last_committed: repr.last_committed,
-            session: repr.session,
-            request: repr.request,
-            attempt: repr.attempt,
-            client: repr.client,
-            reason,
-        };
+        let turn = ReadTurn::of(repr, reason);
         let Ok(command) = Command::parse(command) else {
             self.count.malformed += 1;
             return self.send_read_status(&turn, Status::Malformed, sink);
@@ -201,24 +224,8 @@ impl<E: Engine> Replica<E> {
         self.reply = reply;
     }
 
-    fn read_reply(&self, turn: &ReadTurn) -> Repr {
-        Repr {
-            flags: turn.flags,
-            obj_id: turn.obj_id,
-            last_committed: turn.last_committed,
-            session: turn.session,
-            request: turn.request,
-            attempt: turn.attempt,
-            client: turn.client,
-            epoch: self.epoch(),
-            node: self.node(),
-            reason: turn.reason,
-            ..Repr::new(Op::ReadReply)
-        }
-    }
-
     fn send_read_status(&mut self, turn: &ReadTurn, status: Status, sink: &mut impl Sink) {
-        let repr = Repr { status, ..self.read_reply(turn) };
+        let repr = Repr { status, ..turn.reply(self.epoch(), self.node()) };
         repr.emit(&[], &mut self.scratch);
         sink.send(self.client_addr(turn.client), &self.scratch);
     }
@@ -226,7 +233,7 @@ impl<E: Engine> Replica<E> {
     pub(crate) fn answer_read(&mut self, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
         const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
         let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
-        let mut repr = self.read_reply(turn);
+        let mut repr = turn.reply(self.epoch(), self.node());
         if reply.len() <= BODY_BYTES_MAX {
             repr.emit(reply, &mut self.scratch);
         } else {

@@ -158,7 +158,7 @@ pub enum Phase {
 }
 
 /// A replica of a primary-backup, chain or CRAQ group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica<E> {
     pub(crate) setup: ReplicaConfig,
     pub(crate) engine: E,
@@ -353,7 +353,8 @@ impl<E: Engine> Replica<E> {
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
             | Control::SwitchRetired { .. }
-            | Control::WhoIsWho { .. } => {
+            | Control::WhoIsWho { .. }
+            | Control::Vr(_) => {
                 self.count.unexpected += 1;
             }
         }

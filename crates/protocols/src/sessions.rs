@@ -206,6 +206,13 @@ impl Sessions {
         SavedSessions { evicted: self.evicted.0, sessions }
     }
 
+    /// A digest of the table, equal on replicas that executed the same.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let saved = postcard::to_allocvec(&self.save()).unwrap_or_default();
+        concord_core::hash::hash64(0, &saved)
+    }
+
     /// Replaces the table by another replica's.
     pub fn restore(&mut self, saved: SavedSessions) {
         self.evicted = Position(saved.evicted);

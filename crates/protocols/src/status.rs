@@ -53,8 +53,7 @@ impl<E: Engine> Replica<E> {
     /// A digest of the client table, equal on replicas that executed the same: for tests.
     #[must_use]
     pub fn sessions_digest(&self) -> u64 {
-        let saved = postcard::to_allocvec(&self.sessions.save()).unwrap_or_default();
-        concord_core::hash::hash64(0, &saved)
+        self.sessions.digest()
     }
 
     /// What to show of the replica.
@@ -89,6 +88,7 @@ impl<E: Engine> Replica<E> {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
+            (false, Protocol::Vr, ..) => "none",
             (false, Protocol::Chain | Protocol::Craq, true, _) => "head",
             (false, Protocol::Chain | Protocol::Craq, false, true) => "tail",
             (false, Protocol::Chain | Protocol::Craq, false, false) => "middle",

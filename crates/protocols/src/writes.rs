@@ -18,7 +18,7 @@ use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
 
 use crate::reads::ReadTurn;
 use crate::replica::{Phase, Replica};
-use crate::sessions::Verdict;
+use crate::sessions::{Sessions, Verdict};
 
 const EXPIRY_SCAN_NS: u64 = 5 * MS;
 const EXPIRY_RETRY_NS: u64 = 100 * MS;
@@ -27,21 +27,21 @@ const EXPIRIES_MAX: usize = 64;
 /// A write in its turn: what is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    pub position: Position,
-    flags: Flags,
-    seq: Seq,
-    session: SessionId,
-    request: RequestNumber,
-    obj_id: ObjectId,
-    attempt: u16,
-    low_delta: u16,
-    after_delta: u16,
-    client: Addr,
-    now_ms: u64,
-    refused: Status,
-    verdict: Verdict,
+    pub(crate) position: Position,
+    pub(crate) flags: Flags,
+    pub(crate) seq: Seq,
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestNumber,
+    pub(crate) obj_id: ObjectId,
+    pub(crate) attempt: u16,
+    pub(crate) low_delta: u16,
+    pub(crate) after_delta: u16,
+    pub(crate) client: Addr,
+    pub(crate) now_ms: u64,
+    pub(crate) refused: Status,
+    pub(crate) verdict: Verdict,
     /// This node ordered it: the record is written when the engine has answered.
-    deciding: bool,
+    pub(crate) deciding: bool,
 }
 
 /// An operation that waits for the engine, or behind one that does.
@@ -188,22 +188,7 @@ impl<E: Engine> Replica<E> {
         // A held record (CRAQ) is not the newest.
         self.last_now_ms = self.last_now_ms.max(record.now_ms);
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
-        let mut turn = Turn {
-            position: record.position,
-            flags: record.flags,
-            seq: record.seq,
-            session: record.session,
-            request: record.request,
-            obj_id: record.obj_id,
-            attempt: record.attempt,
-            low_delta: record.low_delta,
-            after_delta: record.after_delta,
-            client: record.client,
-            now_ms: record.now_ms,
-            refused: record.refused,
-            verdict: Verdict::Nothing,
-            deciding: false,
-        };
+        let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);
         if turn.verdict == Verdict::Execute && self.lacks_object(record) {
             turn.verdict = Verdict::Nothing;
@@ -387,48 +372,17 @@ impl<E: Engine> Replica<E> {
 
     /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
-        let mut repr = Repr {
+        let from = Repr {
             flags: Flags::COMPLETION,
-            obj_id: turn.obj_id,
-            seq: turn.seq,
-            session: turn.session,
-            request: turn.request,
-            client: turn.client,
-            attempt: turn.attempt,
             epoch: self.epoch(),
             node: self.node(),
             ..Repr::new(Op::WriteReply)
         };
         let to = self.switch_addr();
         if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
-            repr.op = Op::WriteCompletion;
-            repr.emit(&[], &mut self.scratch);
-            return sink.send(to, &self.scratch);
-        }
-        let mut reply: &[u8] = &[];
-        let position = turn.position.0.to_be_bytes();
-        match turn.verdict {
-            Verdict::Execute | Verdict::Duplicate => {
-                match self.sessions.result(turn.session, turn.request) {
-                    Some(result) => reply = result,
-                    None => repr.status = Status::Stale,
-                }
-            }
-            Verdict::Nothing => {}
-            Verdict::Refused(status) => {
-                repr.status = status;
-                if turn.flags.has(Flags::REGISTER) {
-                    // The position to register with.
-                    reply = &position;
-                }
-            }
-        }
-        if reply.len() <= BODY_BYTES_MAX {
-            repr.emit(reply, &mut self.scratch);
+            turn.header(Repr { op: Op::WriteCompletion, ..from }).emit(&[], &mut self.scratch);
         } else {
-            repr.flags = repr.flags.with(Flags::MORE);
-            let version = concord_core::hash::hash64(0, reply);
-            emit_first_fragment(&repr, version, reply, &mut self.scratch);
+            emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
         }
         sink.send(to, &self.scratch);
     }
@@ -504,6 +458,39 @@ impl<E: Engine> Replica<E> {
 }
 
 impl Turn {
+    /// The turn of a record that this node did not order, before the client table's verdict.
+    pub(crate) fn of(record: &Record<'_>) -> Turn {
+        Turn {
+            position: record.position,
+            flags: record.flags,
+            seq: record.seq,
+            session: record.session,
+            request: record.request,
+            obj_id: record.obj_id,
+            attempt: record.attempt,
+            low_delta: record.low_delta,
+            after_delta: record.after_delta,
+            client: record.client,
+            now_ms: record.now_ms,
+            refused: record.refused,
+            verdict: Verdict::Nothing,
+            deciding: false,
+        }
+    }
+
+    /// The header of an answer to it, by `from`.
+    fn header(&self, from: Repr) -> Repr {
+        Repr {
+            obj_id: self.obj_id,
+            seq: self.seq,
+            session: self.session,
+            request: self.request,
+            client: self.client,
+            attempt: self.attempt,
+            ..from
+        }
+    }
+
     pub(crate) fn record<'a>(
         &self,
         epoch: Epoch,
@@ -528,6 +515,37 @@ impl Turn {
             command,
             reply,
         }
+    }
+}
+
+/// The reply to a write that was executed or refused in its turn: what the client table has. `from`
+/// says who answers.
+pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out: &mut Vec<u8>) {
+    let mut repr = turn.header(from);
+    let mut reply: &[u8] = &[];
+    let position = turn.position.0.to_be_bytes();
+    match turn.verdict {
+        Verdict::Execute | Verdict::Duplicate => {
+            match sessions.result(turn.session, turn.request) {
+                Some(result) => reply = result,
+                None => repr.status = Status::Stale,
+            }
+        }
+        Verdict::Nothing => {}
+        Verdict::Refused(status) => {
+            repr.status = status;
+            if turn.flags.has(Flags::REGISTER) {
+                // The position to register with.
+                reply = &position;
+            }
+        }
+    }
+    if reply.len() <= BODY_BYTES_MAX {
+        repr.emit(reply, out);
+    } else {
+        repr.flags = repr.flags.with(Flags::MORE);
+        let version = concord_core::hash::hash64(0, reply);
+        emit_first_fragment(&repr, version, reply, out);
     }
 }
 

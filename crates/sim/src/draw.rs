@@ -12,6 +12,9 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
+/// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
+/// in two could break, and would only be drawn more thinly.
+const KINDS_OF_VR: usize = 17;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -39,7 +42,8 @@ impl Plan {
         let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let protocol = aim.protocol.unwrap_or(drawn);
         let accelerated = !rng.chance(1, 10);
-        let replicas = [2, 3, 3, 3, 4][rng.below(5) as usize];
+        let sizes = if protocol == Protocol::Vr { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
+        let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
         let connections = rng.between(2, 4) as usize;
         let operations = rng.between(OPERATIONS_MIN, OPERATIONS_MIN + 200) as usize;
@@ -105,16 +109,17 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
-    let mut on: Vec<usize> = (0..Fault::KINDS.len()).filter(|_| rng.chance(1, 2)).collect();
+    let kinds = kinds_of(plan.protocol);
+    let mut on: Vec<usize> = kinds.iter().copied().filter(|_| rng.chance(1, 2)).collect();
     while on.len() < FAULT_KINDS_MIN {
-        on.push(rng.below(Fault::KINDS.len() as u64) as usize);
+        on.push(kinds[rng.below(kinds.len() as u64) as usize]);
     }
     let wanted = rng.between(3, 7) as usize;
     let mut sure = Vec::new();
     while plan.faults.len() < wanted || !is_enough(&sure) {
         if plan.faults.len() >= wanted {
             // Only what is surely injected helps now.
-            on = (0..Fault::KINDS.len()).collect();
+            on.clone_from(&kinds);
         }
         let kind = on[rng.below(on.len() as u64) as usize];
         let fault = draw_fault(plan, rng, kind);
@@ -126,26 +131,28 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
         if rng.chance(1, 2) {
-            plan.faults.extend(draw_second(plan, rng, Timed { at_ns, fault }));
+            plan.faults.extend(draw_worse(plan, rng, Timed { at_ns, fault }));
         }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// A fault that makes another one worse.
-fn draw_second(plan: &Plan, rng: &mut Rng, first: Timed) -> Option<Timed> {
+/// Faults that make another one worse.
+fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     let Timed { at_ns, fault } = first;
+    let mut worse = Vec::new();
+    let mut add = |at_ns, fault| worse.push(Timed { at_ns, fault });
     match fault {
         // The switch goes on to send reads to it when others have gone on without it (T2).
         Fault::Pause { node: Node::Replica(_), for_ns } => {
             let (from, to) = (Node::Controller, Node::Switch);
-            Some(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } })
+            add(at_ns, Fault::Cut { from, to, for_ns });
         }
         // It sleeps, others go on without it, and it wakes up before it hears of it (T1, T2).
         Fault::Isolate { replica, for_ns, .. } => {
             let node = Node::Replica(replica);
             let asleep_ns = rng.between(for_ns / 2, for_ns);
-            Some(Timed { at_ns, fault: Fault::Pause { node, for_ns: asleep_ns } })
+            add(at_ns, Fault::Pause { node, for_ns: asleep_ns });
         }
         // The new epoch opens while records of the old one are under way (Harmonia §6.3, T4).
         Fault::RestartSwitch
@@ -159,11 +166,28 @@ fn draw_second(plan: &Plan, rng: &mut Rng, first: Timed) -> Option<Timed> {
             };
             let any = rng.below(plan.replicas_ever() as u64) as usize;
             let replica = own.filter(|_| rng.chance(1, 2)).unwrap_or(any);
-            let for_ns = rng.between(10, SHORT_NS / MS) * MS;
-            let at_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
-            Some(Timed { at_ns, fault: Fault::LoseRecords { replica, for_ns } })
+            let for_ns = rng.between(20, 300) * MS;
+            let began_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
+            add(began_ns, Fault::LoseRecords { replica, for_ns });
+            if rng.chance(1, 2) {
+                // Nobody asks again for what is under way, so that no new switch hears of it.
+                let client = rng.below(plan.clients as u64) as usize;
+                let dies_ns = began_ns + rng.below(for_ns / 2);
+                add(dies_ns, Fault::RestartClient { client });
+            }
         }
-        _ => None,
+        _ => {}
+    }
+    worse
+}
+
+/// The kinds of faults that a protocol draws. In VR nobody joins: the group stays the founders'.
+fn kinds_of(protocol: Protocol) -> Vec<usize> {
+    match protocol {
+        Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => (0..KINDS_OF_VR).collect(),
+        Protocol::Vr => {
+            (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
+        }
     }
 }
 
@@ -218,7 +242,14 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         13 => Fault::Join,
         14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
         15 => Fault::SecondController { for_ns: long_ns },
-        _ => Fault::LoseRecords { replica, for_ns: short_ns },
+        16 => Fault::LoseRecords { replica, for_ns: short_ns },
+        17 => {
+            let others = (plan.replicas as u64 - 1).max(1);
+            let to = (replica + 1 + rng.below(others) as usize) % plan.replicas;
+            let (from, to) = (Node::Replica(replica), Node::Replica(to));
+            Fault::Hold { from, to, for_ns: long_ns / 4, late_ns: long_ns }
+        }
+        _ => Fault::Split { replica, for_ns: long_ns },
     }
 }
 
@@ -248,7 +279,8 @@ mod tests {
     #[test]
     fn aiming_changes_nothing_else() {
         let aim = Aim { protocol: Some(Protocol::Chain), accelerated: Some(false) };
-        let (drawn, aimed) = (Plan::draw(9), Plan::draw_aimed(9, aim));
+        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), accelerated: None };
+        let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, accelerated, .. } = drawn;
         assert_eq!(Plan { protocol, accelerated, ..aimed }, drawn);
     }

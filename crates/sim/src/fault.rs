@@ -121,6 +121,25 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// Packets of one node to another are on their way for long; later ones overtake them.
+    Hold {
+        /// Who sends.
+        from: Node,
+        /// To whom.
+        to: Node,
+        /// Packets sent within this time from now, in ns.
+        for_ns: Duration,
+        /// When they arrive, in ns from now.
+        late_ns: Duration,
+    },
+    /// The rack falls in two: a replica, the switch and every second client on one side, all others
+    /// with another switch on the other (trap T2, Harmonia §6.3).
+    Split {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The whole network loses more packets than usual.
     LossBurst {
         /// Packets lost, per million.
@@ -190,7 +209,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 17] = [
+    pub const KINDS: [&'static str; 19] = [
         "pause",
         "kill",
         "restart",
@@ -208,6 +227,8 @@ impl Fault {
         "replace-switch",
         "second-controller",
         "lose-records",
+        "hold",
+        "split",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -231,6 +252,8 @@ impl Fault {
             Fault::ReplaceSwitch { .. } => 14,
             Fault::SecondController { .. } => 15,
             Fault::LoseRecords { .. } => 16,
+            Fault::Hold { .. } => 17,
+            Fault::Split { .. } => 18,
         }
     }
 
@@ -246,6 +269,8 @@ impl Fault {
             | Fault::Slow { for_ns, .. }
             | Fault::FillTable { for_ns }
             | Fault::LoseRecords { for_ns, .. }
+            | Fault::Hold { for_ns, .. }
+            | Fault::Split { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
@@ -293,8 +318,9 @@ impl Fault {
             | Fault::LoseEngine { replica }
             | Fault::Isolate { replica, .. }
             | Fault::LoseRecords { replica, .. }
+            | Fault::Split { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
-            Fault::Cut { from, to, .. } => vec![from, to],
+            Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::RestartClient { client } => vec![Node::Client(client)],
             Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
             Fault::SecondController { .. } => vec![Node::Controller],

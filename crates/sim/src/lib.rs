@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod explore;
 pub mod net;
 
 mod clock;

@@ -166,12 +166,14 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::PrimaryBackup => "primary-backup",
         Protocol::Chain => "chain",
+        Protocol::Vr => "vr",
         Protocol::Craq => "craq",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
+pub const PROTOCOLS: [Protocol; 4] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq];
 
 impl Plan {
     /// Adds a fault, for plans written by hand.

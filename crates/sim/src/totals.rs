@@ -3,7 +3,7 @@
 use std::fmt;
 
 use concord_control::ControllerCounters;
-use concord_protocols::ReplicaCounters;
+use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::harmonia::Counters as SwitchCounters;
 
 use crate::fault::Fault;
@@ -21,6 +21,8 @@ pub struct Totals {
     pub fast_reads: u64,
     /// What the replicas counted.
     pub replicas: ReplicaCounters,
+    /// What VR replicas counted beside.
+    pub vr: VrCounters,
     /// What the switch's program counted.
     pub switch: SwitchCounters,
     /// What the controllers counted.
@@ -53,6 +55,7 @@ impl Totals {
         self.unknown += other.unknown;
         self.fast_reads += other.fast_reads;
         self.replicas.add(&other.replicas);
+        self.vr.add(&other.vr);
         self.switch.add(&other.switch);
         self.control.add(&other.control);
         self.switches_heard_of += other.switches_heard_of;
@@ -156,6 +159,17 @@ impl fmt::Display for Totals {
                 ("chunks", r.chunks_installed),
                 ("went on from records", r.copies_resumed),
                 ("reads refused as not whole", r.reads_not_whole),
+            ],
+        )?;
+        let v = &self.vr;
+        line(
+            "views",
+            &[
+                ("led", v.views_led),
+                ("joined", v.views_joined),
+                ("recoveries", v.recovered),
+                ("of older lives dropped", v.stale_lives),
+                ("fast reads refused as behind", v.refused_behind),
             ],
         )?;
         let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();

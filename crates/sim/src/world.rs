@@ -76,6 +76,15 @@ pub(crate) struct Cut {
     pub until_ns: u64,
 }
 
+/// Packets from one node to another that are sent before a time arrive at another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    pub from: usize,
+    pub to: usize,
+    pub until_ns: u64,
+    pub arrive_ns: u64,
+}
+
 /// Worse weather, up to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
@@ -113,6 +122,7 @@ pub(crate) struct World {
     rng: Rng,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
+    pub holds: Vec<Hold>,
     pub bursts: Vec<Burst>,
     /// Until when completions are lost on their way to the switch.
     pub completions_lost_until_ns: u64,
@@ -146,6 +156,7 @@ impl World {
             rng,
             weather,
             cuts: Vec::new(),
+            holds: Vec::new(),
             bursts: Vec::new(),
             completions_lost_until_ns: 0,
             records_lost: Vec::new(),
@@ -188,6 +199,7 @@ impl World {
         self.weather.duplicate_ppm = 0;
         self.weather.reorder_ppm = 0;
         self.cuts.clear();
+        self.holds.clear();
         self.bursts.clear();
         self.completions_lost_until_ns = 0;
         self.records_lost.clear();
@@ -210,7 +222,8 @@ impl World {
                 self.lose(from, to, at_ns, &bytes);
                 continue;
             }
-            let arrives_ns = at_ns + self.weather.latency_ns(from, to);
+            let arrives_ns =
+                self.held(from, to).unwrap_or(at_ns + self.weather.latency_ns(from, to));
             if self.rng.chance(duplicate_ppm, MILLION) {
                 self.duplicated += 1;
                 let late = arrives_ns + self.rng.below(self.weather.delay_ns);
@@ -224,6 +237,12 @@ impl World {
             self.record(from, to, at_ns, Fate::Arrives(arrives_ns + jitter), &bytes);
             self.push(arrives_ns + jitter, Event::Deliver { from, to, bytes });
         }
+    }
+
+    /// When a packet arrives that is held on its way.
+    fn held(&self, from: usize, to: usize) -> Option<u64> {
+        let holds = |h: &&Hold| h.from == from && h.to == to && self.now_ns < h.until_ns;
+        self.holds.iter().find(holds).map(|h| h.arrive_ns)
     }
 
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.

@@ -342,7 +342,8 @@ impl Agent {
                 | Control::Resumed { .. }
                 | Control::Apart { .. }
                 | Control::CopyAsk { .. }
-                | Control::CopyPiece { .. },
+                | Control::CopyPiece { .. }
+                | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
         }

@@ -301,6 +301,7 @@ fn what_a_switch_cannot_use_is_counted() {
     let ack = concord_wire::link::Ack {
         epoch,
         from: concord_core::NodeId(1),
+        stream: 0,
         next: 0,
         held: 0,
         applied: concord_core::Position(0),

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
+use crate::vr::VrMessage;
 use crate::{MAGIC, VERSION, WireError, u32_at};
 
 /// Operation byte.
@@ -30,6 +31,8 @@ pub enum Protocol {
     PrimaryBackup,
     /// The head orders, the tail acknowledges.
     Chain,
+    /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
+    Vr,
     /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
     /// the tail first.
     Craq,
@@ -50,7 +53,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// Whether the switch helps.
     pub accelerated: bool,
-    /// The members in order: head first, tail last.
+    /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
+    /// and whom it hears of.
     pub members: Vec<Member>,
     /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
     /// them (trap T4).
@@ -64,13 +68,13 @@ impl Config {
         self.members.first()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, the primary otherwise. In CRAQ
-    /// it is who the others ask.
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it is
+    /// who the others ask.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
             Protocol::Chain | Protocol::Craq => self.members.last(),
-            Protocol::PrimaryBackup => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr => self.members.first(),
         }
     }
 }
@@ -273,6 +277,8 @@ pub enum Control {
         /// The fragment.
         piece: Vec<u8>,
     },
+    /// Between VR replicas.
+    Vr(VrMessage),
 }
 
 impl Control {

@@ -128,6 +128,8 @@ byte_enum!(
         RefusedSwitch = 9,
         /// Not sent to the right replica: an old configuration at the switch.
         Misrouted = 10,
+        /// Refused at a replica: it has not executed up to the last-committed point (§8.3, P1).
+        RefusedBehind = 11,
         /// CRAQ: no write of the object was under way here; one replica answered alone.
         Clean = 12,
         /// CRAQ: a write of the object was under way here; the tail said what is committed.

@@ -15,6 +15,7 @@ pub mod fragment;
 pub mod harmonia;
 pub mod link;
 pub mod record;
+pub mod vr;
 
 pub use addr::{Addr, Sink};
 pub use harmonia::{Flags, Op, Packet, PacketMut, Reason, Repr, Status};

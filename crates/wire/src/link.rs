@@ -1,9 +1,10 @@
 //! Between replicas: a stream of records without gaps (trap T15). Every packet of the stream has a
 //! number; the receiver acknowledges cumulatively and says what it holds beyond.
 //!
-//! DATA: `magic, version, op: 4 bytes; epoch: u32; from: u16; flags: u16; length: u16; reserved: u16;
+//! DATA: `magic, version, op: 4 bytes; epoch: u32; from: u16; flags: u16; length: u16; stream: u16;
 //! link_seq: u64; committed: u64`, then a piece of an encoded record. `flags` bit 0: first piece,
-//! bit 1: last piece.
+//! bit 1: last piece. A packet with both may hold several records, one behind the other, where the
+//! receiver expects that.
 //!
 //! ACK: the same first 16 bytes; `next: u64; held: u64; applied: u64; committed: u64`.
 
@@ -34,6 +35,8 @@ pub struct Data<'a> {
     pub epoch: Epoch,
     /// Who sends.
     pub from: NodeId,
+    /// Which stream of the epoch, as its receiver numbered it; 0 where there is only one.
+    pub stream: u16,
     /// The packet's number in the stream, from 1.
     pub link_seq: u64,
     /// Up to where the sender knows the log to be committed.
@@ -53,6 +56,8 @@ pub struct Ack {
     pub epoch: Epoch,
     /// Who sends the acknowledgement.
     pub from: NodeId,
+    /// Which stream of the epoch.
+    pub stream: u16,
     /// The next packet that is missing: all before it arrived.
     pub next: u64,
     /// Bit i: packet `next + 1 + i` arrived.
@@ -63,7 +68,13 @@ pub struct Ack {
     pub committed: Position,
 }
 
-fn head(op: u8, epoch: Epoch, from: NodeId, flags: u16, length: u16, out: &mut Vec<u8>) {
+fn head(
+    op: u8,
+    epoch: Epoch,
+    from: NodeId,
+    (flags, length, stream): (u16, u16, u16),
+    out: &mut Vec<u8>,
+) {
     out.clear();
     out.extend_from_slice(&MAGIC.to_be_bytes());
     out.extend_from_slice(&[VERSION, op]);
@@ -71,7 +82,7 @@ fn head(op: u8, epoch: Epoch, from: NodeId, flags: u16, length: u16, out: &mut V
     out.extend_from_slice(&from.0.to_be_bytes());
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&stream.to_be_bytes());
 }
 
 impl<'a> Data<'a> {
@@ -93,6 +104,7 @@ impl<'a> Data<'a> {
         Ok(Data {
             epoch: Epoch(u32_at(bytes, 4)),
             from: NodeId(u16_at(bytes, 8)),
+            stream: u16_at(bytes, 14),
             link_seq: u64_at(bytes, 16),
             committed: Position(u64_at(bytes, 24)),
             first: flags & FIRST != 0,
@@ -104,11 +116,24 @@ impl<'a> Data<'a> {
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let flags = if self.first { FIRST } else { 0 } | if self.last { LAST } else { 0 };
-        head(OP_DATA, self.epoch, self.from, flags, self.piece.len() as u16, out);
+        let length = self.piece.len() as u16;
+        head(OP_DATA, self.epoch, self.from, (flags, length, self.stream), out);
         out.extend_from_slice(&self.link_seq.to_be_bytes());
         out.extend_from_slice(&self.committed.0.to_be_bytes());
         out.extend_from_slice(self.piece);
     }
+}
+
+/// Appends a whole record to an encoded DATA packet that holds whole records; false if there is no
+/// room.
+pub fn append_record(packet: &mut Vec<u8>, record: &[u8]) -> bool {
+    if packet.len() + record.len() > DATAGRAM_BYTES_MAX {
+        return false;
+    }
+    packet.extend_from_slice(record);
+    let length = (packet.len() - DATA_HEADER_BYTES) as u16;
+    packet[12..14].copy_from_slice(&length.to_be_bytes());
+    true
 }
 
 impl Ack {
@@ -126,6 +151,7 @@ impl Ack {
         Ok(Ack {
             epoch: Epoch(u32_at(bytes, 4)),
             from: NodeId(u16_at(bytes, 8)),
+            stream: u16_at(bytes, 14),
             next: u64_at(bytes, 16),
             held: u64_at(bytes, 24),
             applied: Position(u64_at(bytes, 32)),
@@ -135,7 +161,7 @@ impl Ack {
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        head(OP_ACK, self.epoch, self.from, 0, 0, out);
+        head(OP_ACK, self.epoch, self.from, (0, 0, self.stream), out);
         for word in [self.next, self.held, self.applied.0, self.committed.0] {
             out.extend_from_slice(&word.to_be_bytes());
         }
@@ -151,6 +177,7 @@ mod tests {
         let d = Data {
             epoch: Epoch(3),
             from: NodeId(2),
+            stream: 0,
             link_seq: 77,
             committed: Position(70),
             first: true,
@@ -165,9 +192,13 @@ mod tests {
         for cut in 0..out.len() {
             assert_eq!(Data::parse(&out[..cut]).unwrap_err(), WireError::Truncated);
         }
+        assert!(append_record(&mut out, b" and another"));
+        assert_eq!(Data::parse(&out).unwrap().piece, b"piece and another");
+        assert!(!append_record(&mut out, &[0; DATAGRAM_BYTES_MAX]));
         let a = Ack {
             epoch: Epoch(3),
             from: NodeId(1),
+            stream: 9,
             next: 78,
             held: 5,
             applied: Position(71),

@@ -92,6 +92,16 @@ impl<'a> Record<'a> {
         })
     }
 
+    /// Cuts the first of several encoded records off; `None` if there is no whole one.
+    #[must_use]
+    pub fn split_first(b: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        if b.len() < RECORD_HEADER_BYTES {
+            return None;
+        }
+        let behind_header = (u32_at(b, 72) as usize).checked_add(u32_at(b, 76) as usize)?;
+        b.split_at_checked(RECORD_HEADER_BYTES.checked_add(behind_header)?)
+    }
+
     /// Appends the record to `out` with the running hash that follows `previous_hash`, and gives
     /// that hash. The `hash` field is ignored.
     pub fn emit(&self, previous_hash: u64, out: &mut Vec<u8>) -> u64 {
@@ -162,6 +172,9 @@ mod tests {
         assert_ne!(running_hash(2, &out), hash);
         for cut in 0..out.len() {
             assert!(Record::parse(&out[..cut]).is_err());
+            assert_eq!(Record::split_first(&out[..cut]), None);
         }
+        let two = [out.clone(), out.clone()].concat();
+        assert_eq!(Record::split_first(&two), Some((&out[..], &out[..])));
     }
 }

@@ -7,9 +7,9 @@ use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
-use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_wire::Addr;
-use concord_wire::control::Member;
+use concord_wire::control::{Member, Protocol};
 
 use crate::clock;
 use crate::driver::{ROLE_TOKEN_MIN, Role};
@@ -26,6 +26,8 @@ const COPY_BYTES: usize = 128 << 10;
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetup {
+    /// How the rack's replicas replicate.
+    pub protocol: Protocol,
     /// Where the controller listens.
     pub controller: Addr,
     /// How long a lease lasts, in ns.
@@ -129,7 +131,7 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
 #[derive(Debug)]
 struct ReplicaRole<E, F> {
     node: u16,
-    replica: Replica<E>,
+    replica: Node<E>,
     feed: F,
 }
 
@@ -153,14 +155,14 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     match &setup.engine {
         EngineSetup::Memory { bytes_max } => {
             let engine = Shimmed::new(Memory::new(*bytes_max));
-            let replica = Replica::new(config, engine);
+            let replica = Node::new(setup.protocol, config, engine);
             driver.run(&mut ReplicaRole { node, replica, feed: NoFeed })
         }
         EngineSetup::Redis { program, directory } => {
             let mut engine = Shimmed::new(RedisEngine::new());
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
-            let replica = Replica::new(config, engine);
+            let replica = Node::new(setup.protocol, config, engine);
             let feed = RedisFeed::new(server, driver.poller())?;
             driver.run(&mut ReplicaRole { node, replica, feed })
         }
@@ -200,8 +202,8 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     fn snapshot(&self, now: Now) -> Snapshot {
         let status = self.replica.status(now);
         let mut s = Snapshot::new("replica", self.node);
-        s.count(self.replica.counters().each());
-        s.gauge("epoch", "The epoch that it is in.", status.epoch.0.into());
+        s.count(self.replica.each_counter());
+        s.gauge("epoch", "The epoch that it is in; in VR the view.", status.epoch.0.into());
         s.gauge("executed", "The end of its log.", status.executed.0 as f64);
         s.gauge("committed", "Up to where its log is committed.", status.committed.0 as f64);
         s.gauge("leased", "Whether it may answer alone.", f64::from(u8::from(status.leased)));

@@ -7,11 +7,12 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::machine::Deadline;
 use concord_core::{Guards, Incarnation, MS, RequestNumber, Rng, SEC, SessionId, US, hash};
 use concord_engine::Shimmed;
-use concord_protocols::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use concord_protocols::{Node, Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::record::Record;
 use concord_wire::{Kind, Op, Repr, craq, link};
 
 use super::clients::{Answer, Process};
@@ -141,7 +142,7 @@ impl<'a> Rack<'a> {
             replicate_replies: false,
             guards: Guards::ALL,
         };
-        Replica::new(config, Shimmed::new(Store::new(false)))
+        Node::new(self.load.protocol, config, Shimmed::new(Store::new(false)))
     }
 
     fn client(&mut self, client: usize) -> Process {
@@ -315,7 +316,8 @@ impl<'a> Rack<'a> {
             host.batch = 0;
             replica.flush(now, &mut self.out);
         }
-        let mut service_ns = service_ns(self.load, &bytes);
+        let forwards = self.out.packets.iter().any(|(_, packet)| is_read(packet));
+        let mut service_ns = service_ns(self.load, &bytes, forwards);
         if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
             service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
         }
@@ -469,22 +471,41 @@ fn latency(all_ns: &mut [u32]) -> Latency {
     }
 }
 
-/// How long a replica is busy with a packet.
-fn service_ns(load: &Load, bytes: &[u8]) -> u64 {
+/// How long a replica is busy with a packet. A read that it only passes on never reaches the store.
+fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
         Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(bytes[3]) {
-            Some(Op::Read) => service.read_ns,
+            Some(Op::Read) if !forwards => service.read_ns,
             Some(Op::Write) => service.write_ns,
             _ => service.other_ns,
         },
         Ok(Kind::Link) => match bytes[3] {
-            link::OP_DATA => service.record_ns,
+            link::OP_DATA => service.record_ns * records_in(bytes),
             craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
             _ => service.ack_ns,
         },
         _ => service.other_ns,
     }
+}
+
+/// Records that begin in a DATA packet.
+fn records_in(bytes: &[u8]) -> u64 {
+    let Ok(data) = link::Data::parse(bytes) else { return 0 };
+    if !(data.first && data.last) {
+        return u64::from(data.first);
+    }
+    let mut rest = data.piece;
+    let mut records = 0;
+    while let Some((_, behind)) = Record::split_first(rest) {
+        rest = behind;
+        records += 1;
+    }
+    records
+}
+
+fn is_read(packet: &[u8]) -> bool {
+    concord_wire::kind(packet) == Ok(Kind::Harmonia) && packet.get(3) == Some(&(Op::Read as u8))
 }
 
 /// Whether a packet tells a replica of CRAQ what is committed.

@@ -4,7 +4,7 @@ use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::{Replica, ReplicaConfig};
+use concord_protocols::{Node, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
@@ -105,8 +105,8 @@ impl<'a> Rack<'a> {
             guards: self.plan.guards,
         };
         let store = Store::new(self.plan.engine_ns > 0);
-        let replica = Replica::new(config, Shimmed::new(store));
-        self.place(node, Role::Replica(Box::new(replica)));
+        let replica = Node::new(self.plan.protocol, config, Shimmed::new(store));
+        self.place(node, Role::Replica(replica));
     }
 
     pub(super) fn start_switch(&mut self, node: usize, standby: bool) {

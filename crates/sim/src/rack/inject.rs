@@ -2,11 +2,11 @@
 
 use concord_core::{Duration, MS};
 use concord_protocols::Phase;
-use concord_wire::control::{Config, Member};
+use concord_wire::control::{Config, Member, Protocol};
 
-use super::{Rack, Role, Slot, Stage};
+use super::{Machine, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
-use crate::world::{Burst, CONTROLLER, Cut, REPLICAS, SWITCH, addr};
+use crate::world::{Burst, CONTROLLER, Cut, Hold, REPLICAS, SWITCH, addr};
 
 /// After a silence, a node has been heard of again within that time.
 const HEARD_AGAIN_NS: Duration = 300 * MS;
@@ -56,6 +56,15 @@ impl Rack<'_> {
                 if to == CONTROLLER || to == self.other_controller() {
                     self.trouble(from, for_ns);
                 }
+            }
+            Fault::Hold { from, to, for_ns, late_ns } => {
+                let (from, to) = (self.index_of(from), self.index_of(to));
+                let (until_ns, arrive_ns) = (now_ns + for_ns, now_ns + late_ns);
+                self.world.holds.push(Hold { from, to, until_ns, arrive_ns });
+            }
+            Fault::Split { replica, for_ns } => {
+                self.split(REPLICAS + replica, now_ns + for_ns);
+                self.trouble(REPLICAS + replica, for_ns);
             }
             Fault::LossBurst { loss_ppm, for_ns } => {
                 let until_ns = now_ns + for_ns;
@@ -147,9 +156,40 @@ impl Rack<'_> {
         }
     }
 
+    /// Two sides that do not reach each other: a replica, the active switch and every second client
+    /// on one, everybody else on the other, with another switch.
+    fn split(&mut self, replica: usize, until_ns: u64) {
+        let active = self.active_switch();
+        let other = if active == SWITCH { self.other_switch() } else { SWITCH };
+        let clients = REPLICAS + self.replicas;
+        let mut few: Vec<usize> = (clients + 1..self.other_controller()).step_by(2).collect();
+        few.extend([replica, active]);
+        for from in 0..self.slots.len() {
+            for to in (0..self.slots.len()).filter(|to| few.contains(&from) != few.contains(to)) {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
+        self.begin_switch(other, false);
+    }
+
+    /// In VR: whether, without `node`, a quorum has lost nothing, or has it back.
+    fn quorum_is_intact(&self, node: Option<usize>) -> bool {
+        let replicas = REPLICAS..REPLICAS + self.replicas;
+        let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
+            let slot = &self.slots[*other];
+            let intact = |r: &Machine| matches!(r, Replicas::Vr(vr) if vr.is_intact());
+            !slot.engine_lost && slot.replica().is_some_and(intact)
+        });
+        intact.count() > self.plan.replicas / 2
+    }
+
     /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
-    /// member of the newest epoch, and whole.
+    /// member of the newest epoch, and whole. In VR: whether so many others do that they are a
+    /// quorum.
     fn others_are_well(&self, node: Option<usize>) -> bool {
+        if self.plan.protocol == Protocol::Vr {
+            return self.quorum_is_intact(node);
+        }
         let replicas = REPLICAS..REPLICAS + self.replicas;
         replicas.filter(|other| Some(*other) != node).any(|other| {
             let slot = &self.slots[other];
@@ -190,6 +230,9 @@ impl Rack<'_> {
 
     /// Whether no member of the newest epoch is alive: nobody has the data any more.
     pub(super) fn is_lost(&self) -> bool {
+        if self.plan.protocol == Protocol::Vr {
+            return false;
+        }
         let Some(config) = self.config() else { return false };
         !config.members.is_empty() && config.members.iter().all(|m| self.living(m).is_none())
     }

@@ -10,6 +10,7 @@ mod inject;
 mod rest;
 mod step;
 mod watch;
+mod watch_vr;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use concord_client::Client;
 use concord_control::{Controller, State};
 use concord_core::{Guards, MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::Replica;
+use concord_protocols::Node as Replicas;
 use concord_switch::agent::Agent;
 use concord_wire::control::{Config, Member};
 
@@ -55,12 +56,12 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-pub(crate) type Machine = Replica<Shimmed<Store>>;
+pub(crate) type Machine = Replicas<Shimmed<Store>>;
 
 pub(crate) enum Role {
     Controller(Box<Controller>),
     Switch(Box<Agent>),
-    Replica(Box<Machine>),
+    Replica(Machine),
     Client(Box<Process>),
     Dead,
 }
@@ -290,7 +291,7 @@ impl Rack<'_> {
                         s.executed,
                         s.committed,
                         if s.leased { "leased" } else { "no lease" },
-                        counted(r.counters().each())
+                        counted(r.each_counter())
                     )
                 }
                 Role::Client(p) => format!(
@@ -343,7 +344,12 @@ impl Rack<'_> {
 
     fn bury(&mut self, node: usize) {
         match &self.slots[node].role {
-            Role::Replica(r) => self.totals.replicas.add(r.counters()),
+            Role::Replica(r) => {
+                self.totals.replicas.add(r.counters());
+                if let Replicas::Vr(vr) = r {
+                    self.totals.vr.add(vr.vr_counters());
+                }
+            }
             Role::Switch(s) => self.totals.switch.add(s.program().counters()),
             Role::Controller(c) => self.totals.control.add(c.counters()),
             Role::Client(p) => {

@@ -2,7 +2,7 @@
 
 use concord_core::{MS, SEC};
 use concord_protocols::Phase;
-use concord_wire::control::LogEnd;
+use concord_wire::control::{LogEnd, Protocol};
 
 use super::clients::GOOD_MIN;
 use super::{Rack, Role, Stage};
@@ -63,6 +63,9 @@ impl Rack<'_> {
         };
         if self.slots.iter().any(is_busy) {
             return Err("an operation never ends".into());
+        }
+        if self.plan.protocol == Protocol::Vr {
+            return self.is_vr_at_rest();
         }
         let Some(config) = self.config() else { return Err("there is no epoch".into()) };
         if let Role::Switch(switch) = &self.slots[self.active_switch()].role {

@@ -5,12 +5,11 @@
 //!   what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
 //! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds.
-//! - What a replica is the first to call committed was executed by every living member, and whoever
-//!   calls itself whole has executed all that was committed in earlier epochs. In CRAQ they hold it,
-//!   and the tail has executed it.
+//! - What a replica calls committed was executed by every living member, unless it was committed in an
+//!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
+//!   the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
-//!   whole log may be told to copy anew.)
+//! - Nobody leaves whose engine was not lost.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
@@ -22,6 +21,7 @@ use concord_wire::{Flags, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use super::watch_vr::WatchVr;
 use super::{Machine, Rack, Role};
 use crate::world::{REPLICAS, SWITCH};
 
@@ -47,11 +47,13 @@ pub(super) struct Watch {
     /// The running hash at a position of an epoch, as the first member had it.
     hashes: Map<(u32, u64), u64>,
     /// The position of every numbered write in the log, by epoch of the record.
-    positions: Map<u64, u64>,
+    pub(super) positions: Map<u64, u64>,
     /// The last record that anybody called committed, and the epoch in which it was.
-    committed: (u32, u64),
+    pub(super) committed: (u32, u64),
     /// The newest epoch that every member has opened.
     opened: Option<Config>,
+    /// Of VR.
+    pub(super) vr: WatchVr,
     /// Of the two switches.
     switches: [SeenSwitch; 2],
 }
@@ -73,6 +75,7 @@ impl Watch {
             positions: Map::default(),
             committed: (0, 0),
             opened: None,
+            vr: WatchVr::default(),
             switches: [SeenSwitch::default(), SeenSwitch::default()],
         }
     }
@@ -84,7 +87,9 @@ impl Rack<'_> {
         if self.broken.is_some() {
             return;
         }
-        let found = if self.is_replica(node) {
+        let found = if self.is_replica(node) && self.plan.protocol == Protocol::Vr {
+            self.look_at_vr(node)
+        } else if self.is_replica(node) {
             self.look_at_replica(node)
         } else if self.is_switch(node) {
             self.look_at_switch(node)
@@ -113,8 +118,7 @@ impl Rack<'_> {
         };
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
-        let was_whole = same_life && before.is_whole;
-        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
+        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
@@ -170,8 +174,8 @@ impl Rack<'_> {
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol {
             Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
-            Protocol::PrimaryBackup if place == 0 => return None,
-            Protocol::PrimaryBackup => 0,
+            Protocol::PrimaryBackup | Protocol::Vr if place == 0 => return None,
+            Protocol::PrimaryBackup | Protocol::Vr => 0,
         };
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
@@ -180,10 +184,12 @@ impl Rack<'_> {
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive. Looked at when the first calls
-    /// it so: who became a member since may lack it as long as it is not whole.
+    /// What is committed was executed by every member that is alive. A member that was let in since
+    /// gets what was committed before from the agreed log, and answers nothing until then.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        if !now.is_open || now.committed <= before.max(self.watch.committed.1) {
+        let (epoch, position) = self.watch.committed;
+        let is_old = epoch < now.epoch && now.committed <= position;
+        if !now.is_open || now.committed <= before || is_old {
             return None;
         }
         let config = replica.config()?;

@@ -452,6 +452,7 @@ impl Harmonia {
             | Reason::RefusedLease
             | Reason::RefusedSwitch
             | Reason::Misrouted
+            | Reason::RefusedBehind
             | Reason::Clean
             | Reason::AskedTail => {}
         }

@@ -1,0 +1,149 @@
+//! A replica of whichever protocol, for those who host it: the simulator and the runtime.
+
+use alloc::boxed::Box;
+
+use concord_core::machine::Deadline;
+use concord_core::{Now, Position};
+use concord_engine::Engine;
+use concord_wire::Sink;
+use concord_wire::control::{Config, Member, Protocol};
+
+use crate::log::Log;
+use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use crate::status::ReplicaStatus;
+use crate::vr::Vr;
+
+/// A replica. The protocols have one outside; this passes on to the one inside.
+#[derive(Debug)]
+pub enum Node<E> {
+    /// Primary-backup, chain replication and CRAQ.
+    Replica(Box<Replica<E>>),
+    /// Viewstamped Replication.
+    Vr(Box<Vr<E>>),
+}
+
+macro_rules! inside {
+    ($self:expr, $node:pat => $does:expr) => {
+        match $self {
+            Node::Replica($node) => $does,
+            Node::Vr($node) => $does,
+        }
+    };
+}
+
+impl<E: Engine> Node<E> {
+    /// A replica of `protocol` that knows nobody yet.
+    pub fn new(protocol: Protocol, setup: ReplicaConfig, engine: E) -> Node<E> {
+        match protocol {
+            Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
+                Node::Replica(Box::new(Replica::new(setup, engine)))
+            }
+            Protocol::Vr => Node::Vr(Box::new(Vr::new(setup, engine))),
+        }
+    }
+
+    /// Takes one datagram.
+    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        inside!(self, node => node.handle(now, bytes, sink));
+    }
+
+    /// Takes what the engine has completed.
+    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        inside!(self, node => node.engine_ready(now, sink));
+    }
+
+    /// The end of a batch of packets.
+    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        inside!(self, node => node.flush(now, sink));
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        inside!(self, node => node.tick(now, sink));
+    }
+
+    /// When to call [`Node::tick`] next.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        inside!(self, node => node.deadline())
+    }
+
+    /// The engine, for drivers that feed it.
+    pub fn engine_mut(&mut self) -> &mut E {
+        inside!(self, node => node.engine_mut())
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        inside!(self, node => node.engine())
+    }
+
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        inside!(self, node => node.member())
+    }
+
+    /// The newest configuration of the controller that it knows.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        inside!(self, node => node.config())
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        inside!(self, node => node.log())
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        inside!(self, node => node.executed())
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        inside!(self, node => node.committed())
+    }
+
+    /// Whether it holds the lease without which nobody answers a read alone (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        inside!(self, node => node.holds_lease(now))
+    }
+
+    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    #[must_use]
+    pub fn sessions_digest(&self) -> u64 {
+        inside!(self, node => node.sessions_digest())
+    }
+
+    /// What every protocol counts.
+    #[must_use]
+    pub fn counters(&self) -> &ReplicaCounters {
+        inside!(self, node => node.counters())
+    }
+
+    /// Every counter, the protocol's own too: name, help, value.
+    pub fn each_counter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let own = match self {
+            Node::Replica(_) => None,
+            Node::Vr(vr) => Some(vr.vr_counters().each()),
+        };
+        self.counters().each().chain(own.into_iter().flatten())
+    }
+
+    /// Where the replica stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        inside!(self, node => node.phase())
+    }
+
+    /// What to show of the replica.
+    #[must_use]
+    pub fn status(&self, now: Now) -> ReplicaStatus {
+        inside!(self, node => node.status(now))
+    }
+}

@@ -1,0 +1,193 @@
+//! Execution, which in VR follows the commit: every replica executes the log in order, up to what it
+//! knows to be committed, and the leader answers.
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+use concord_core::{MS, Now, Position};
+use concord_engine::{Class, Command, CommandBuf, Context, Engine, Progress};
+use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, Op, Repr, Sink, Status};
+
+use super::Vr;
+use super::normal::Completion;
+use crate::reads::ReadTurn;
+use crate::sessions::Verdict;
+use crate::writes::{Turn, emit_write_reply};
+
+const EXPIRY_SCAN_NS: u64 = 5 * MS;
+const EXPIRY_RETRY_NS: u64 = 100 * MS;
+const EXPIRIES_MAX: usize = 64;
+
+/// An operation that waits for the engine, or behind one that does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    /// The engine executes it.
+    Write(Turn),
+    /// Nothing to execute; it only keeps its turn.
+    Idle(Turn),
+    /// The engine reads.
+    Read(ReadTurn),
+}
+
+impl<E: Engine> Vr<E> {
+    /// Hands the engine what is committed and was not handed to it before. The client table decides
+    /// here, in log order, so that all replicas decide alike (trap T16).
+    pub(super) fn execute_committed(&mut self, now: Now, sink: &mut impl Sink) {
+        let mut reply = core::mem::take(&mut self.reply);
+        while self.submitted < self.committed {
+            let position = Position(self.submitted.0 + 1);
+            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let Some(record) = record else { return self.leave() };
+            self.submitted = position;
+            let mut turn = Turn::of(&record);
+            turn.verdict = self.sessions.admit(&record);
+            reply.clear();
+            match turn.verdict {
+                Verdict::Execute => {
+                    let Ok(command) = Command::parse(record.command) else { return self.leave() };
+                    if self.setup.replicate_replies && concord_engine::redis::draws(&command) {
+                        self.refuse_draw(turn, sink);
+                        continue;
+                    }
+                    let context = context_of(&turn);
+                    match self.engine.submit(&context, Class::Write, &command, &mut reply) {
+                        Progress::Done => self.finish(&turn, &reply, sink),
+                        Progress::Pending => self.pending.push_back(Pending::Write(turn)),
+                    }
+                }
+                Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+                    self.count_idle(turn.verdict);
+                    if self.pending.is_empty() {
+                        self.finish(&turn, &[], sink);
+                    } else {
+                        self.pending.push_back(Pending::Idle(turn));
+                    }
+                }
+            }
+        }
+        self.reply = reply;
+        self.wake_reads(now, sink);
+    }
+
+    /// VR executes after it has replicated, so that nobody can say for all what a server of its own
+    /// drew at random or by its clock. The memory engine draws by the record alone.
+    fn refuse_draw(&mut self, turn: Turn, sink: &mut impl Sink) {
+        const NO_DRAW: &[u8] = b"-ERR SPOP and XADD with a drawn id do not work under Viewstamped \
+            Replication with the Redis engine; chain and primary-backup replicate what was drawn\r\n";
+        self.sessions.complete(turn.session, turn.request, NO_DRAW);
+        // Answered like a retry: from the table.
+        let turn = Turn { verdict: Verdict::Duplicate, ..turn };
+        if self.pending.is_empty() {
+            self.finish(&turn, &[], sink);
+        } else {
+            self.pending.push_back(Pending::Idle(turn));
+        }
+    }
+
+    fn count_idle(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Duplicate => self.count.duplicates += 1,
+            Verdict::Refused(status) => {
+                self.count.refused_requests += 1;
+                self.count.bodies_missing += u64::from(status == Status::BodyMissing);
+            }
+            Verdict::Execute | Verdict::Nothing => {}
+        }
+    }
+
+    /// Takes what the engine has completed.
+    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(done) = self.engine.poll() {
+            match self.pending.pop_front() {
+                Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
+                Some(Pending::Idle(_)) | None => return self.leave(),
+            }
+            while let Some(Pending::Idle(turn)) = self.pending.front() {
+                let turn = *turn;
+                self.pending.pop_front();
+                self.finish(&turn, &[], sink);
+            }
+        }
+        self.wake_reads(now, sink);
+    }
+
+    /// A committed write was executed here, or had nothing to execute.
+    fn finish(&mut self, turn: &Turn, reply: &[u8], sink: &mut impl Sink) {
+        if turn.verdict == Verdict::Execute && !turn.flags.has(Flags::INTERNAL) {
+            self.sessions.complete(turn.session, turn.request, reply);
+        }
+        self.executed = turn.position;
+        self.executed_seq = self.executed_seq.max(turn.seq);
+        self.count.records_applied += 1;
+        if self.is_leader() {
+            let (position, seq, obj_id) = (turn.position, turn.seq, turn.obj_id);
+            self.uncompleted.push_back(Completion { position, seq, obj_id });
+            self.reply_to_write(turn, sink);
+        }
+    }
+
+    /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
+    fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
+            return;
+        }
+        let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
+        emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
+        sink.send(self.client_addr(turn.client), &self.scratch);
+    }
+
+    /// Where a packet to a client goes first.
+    pub(super) fn client_addr(&self, client: Addr) -> Addr {
+        if self.setup.replies_via_switch { self.switch.addr } else { client }
+    }
+
+    /// Leader: a key whose time has come is deleted by a write of our own, numbered by the switch
+    /// like any other (trap T12).
+    pub(super) fn send_expiries(&mut self, now: Now, sink: &mut impl Sink) {
+        self.next_expiry = now.instant.after(EXPIRY_SCAN_NS);
+        if self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
+            return;
+        }
+        let mut due = Vec::new();
+        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
+        self.expiring.retain(|(key, deadline, sent_at)| {
+            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
+                && due.iter().any(|(k, d)| k == key && d == deadline)
+        });
+        let mut command = CommandBuf::new();
+        for (key, deadline) in due {
+            if self.expiring.iter().any(|(k, d, _)| *k == key && *d == deadline) {
+                continue;
+            }
+            let digits = alloc::format!("{deadline}");
+            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
+            let body = command.encode(1, args);
+            if body.len() <= BODY_BYTES_MAX {
+                let repr = Repr {
+                    flags: Flags::INTERNAL,
+                    obj_id: concord_core::hash::object_id(&key),
+                    client: self.setup.me.addr,
+                    node: self.node(),
+                    ..Repr::new(Op::Write)
+                };
+                repr.emit(body, &mut self.scratch);
+                sink.send(self.switch.addr, &self.scratch);
+                self.count.expiries_sent += 1;
+            }
+            self.expiring.push((key, deadline, now.instant));
+        }
+    }
+}
+
+fn context_of(turn: &Turn) -> Context {
+    Context {
+        now_ms: turn.now_ms,
+        entropy: splitmix64(turn.position.0 ^ turn.now_ms.rotate_left(32)),
+        position: turn.position.0,
+        resp3: turn.flags.has(Flags::RESP3),
+        decide: false,
+    }
+}

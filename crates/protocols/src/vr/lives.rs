@@ -1,0 +1,119 @@
+//! Crash vectors (Michael, Ports, Sharma, Szekeres: *Recovering Shared Objects Without Stable
+//! Storage*, DISC 2017): the newest life that a replica knows of each member.
+//!
+//! A replica without a disk forgets what it promised. Its vote for a later view may still be on its
+//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does not
+//! tell of. So each message carries the sender's vector, whoever hears of a newer life drops what
+//! came of the older one, and a replica takes part again only after so many others have heard of its
+//! new life that every quorum holds one of them.
+
+use alloc::vec::Vec;
+
+use concord_core::{Guard, Guards};
+use concord_wire::vr::Life;
+
+/// What a message's vector told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The sender has died since: the message counts no more.
+    Stale,
+    /// There is a later life of this node: this process is the past.
+    Superseded,
+    /// It counts. Bit i: member i lives a newer life than was known.
+    Fresh(u64),
+}
+
+/// The newest life known of each member, in the configuration's order.
+#[derive(Clone, Debug, Default)]
+pub struct Lives {
+    known: Vec<Life>,
+    me: usize,
+    guards: Guards,
+}
+
+impl Lives {
+    /// What is known at the start; `known[me]` is the own life.
+    #[must_use]
+    pub fn new(known: Vec<Life>, me: usize, guards: Guards) -> Lives {
+        Lives { known, me, guards }
+    }
+
+    /// The vector, for messages.
+    #[must_use]
+    pub fn vector(&self) -> &[Life] {
+        &self.known
+    }
+
+    /// This process' own life.
+    #[must_use]
+    pub fn mine(&self) -> Life {
+        self.known.get(self.me).copied().unwrap_or_default()
+    }
+
+    /// The newest life known of member `index`.
+    #[must_use]
+    pub fn of(&self, index: usize) -> Life {
+        self.known.get(index).copied().unwrap_or_default()
+    }
+
+    /// A recovering process found that its node lived more often than it thought.
+    pub fn raise_mine(&mut self, above: Life) {
+        if let Some(mine) = self.known.get_mut(self.me) {
+            mine.count = mine.count.max(above.count + 1);
+        }
+    }
+
+    /// Judges a message of member `from` by its vector, and learns from it.
+    pub fn hear(&mut self, from: usize, theirs: &[Life]) -> Heard {
+        if theirs.len() != self.known.len() {
+            return Heard::Stale;
+        }
+        if theirs[from] < self.known[from] && self.guards.on(Guard::CrashVector) {
+            return Heard::Stale;
+        }
+        if theirs[self.me] > self.known[self.me] {
+            return Heard::Superseded;
+        }
+        let mut renewed = 0;
+        for (index, (known, theirs)) in self.known.iter_mut().zip(theirs).enumerate() {
+            if *theirs > *known {
+                *known = *theirs;
+                renewed |= 1 << index;
+            }
+        }
+        Heard::Fresh(renewed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(count: u32) -> Life {
+        Life { count, incarnation: 7 }
+    }
+
+    #[test]
+    fn disc_2017_what_came_of_an_older_life_counts_no_more() {
+        let mut lives = Lives::new(alloc::vec![life(0), life(0), life(0)], 0, Guards::ALL);
+        assert_eq!(lives.hear(1, &[life(0), life(0), life(0)]), Heard::Fresh(0));
+        // Member 2 tells that member 1 has recovered.
+        assert_eq!(lives.hear(2, &[life(0), life(1), life(0)]), Heard::Fresh(0b10));
+        assert_eq!(lives.hear(1, &[life(0), life(0), life(0)]), Heard::Stale);
+        assert_eq!(lives.hear(1, &[life(0), life(1), life(0)]), Heard::Fresh(0));
+        assert_eq!(lives.hear(2, &[life(1), life(1), life(0)]), Heard::Superseded);
+        assert_eq!(lives.hear(2, &[life(0)]), Heard::Stale, "another group's");
+    }
+
+    #[test]
+    fn lives_of_one_count_are_ordered_by_incarnation() {
+        let earlier = Life { count: 1, incarnation: 3 };
+        let later = Life { count: 1, incarnation: 4 };
+        let mut lives = Lives::new(alloc::vec![life(0), earlier], 0, Guards::ALL);
+        assert_eq!(lives.hear(1, &[life(0), later]), Heard::Fresh(0b10));
+        assert_eq!(lives.hear(1, &[life(0), earlier]), Heard::Stale);
+        let mut mine = Lives::new(alloc::vec![earlier], 0, Guards::ALL);
+        mine.raise_mine(later);
+        assert_eq!(mine.mine(), Life { count: 2, incarnation: 3 });
+    }
+}

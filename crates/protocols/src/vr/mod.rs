@@ -1,0 +1,789 @@
+//! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O.
+//!
+//! Read [`Vr`] first, then `normal` (writes), `reads`, `views` (who leads), `recovery` (a replica
+//! that lost everything) and `lives` (why that is safe without a disk).
+//!
+//! The replicas choose their views by themselves. The controller founds the group and grants switch
+//! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
+//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
+//! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
+
+mod execute;
+mod lives;
+mod normal;
+mod reads;
+mod recovery;
+mod transfer;
+mod views;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{
+    Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters, hash,
+};
+use concord_engine::Engine;
+use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
+use concord_wire::link::{self, Ack, Data};
+use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError};
+
+use crate::bodies::{Kept, Staging};
+use crate::lease::Leases;
+use crate::link::{Receiver, Sender};
+use crate::log::Log;
+use crate::replica::{Phase, ReplicaConfig, ReplicaCounters};
+use crate::sessions::Sessions;
+use crate::status::ReplicaStatus;
+
+use execute::Pending;
+pub use lives::{Heard, Lives};
+use normal::Follower;
+use recovery::Answer;
+use transfer::Incoming;
+use views::Change;
+
+/// Most members of a group; a larger one is not joined.
+const MEMBERS_MAX: usize = 64;
+/// How often the leader says that it is there when it sends nothing else, at most.
+const BEAT_NS: Duration = 50 * MS;
+/// How often the controller, and the leader's switch, are told.
+const ALIVE_NS: Duration = 100 * MS;
+/// How often what may have been lost is said again.
+const RETRY_NS: Duration = 20 * MS;
+
+counters! {
+    /// What a VR replica counted beside [`ReplicaCounters`].
+    pub struct VrCounters {
+        /// Fast reads refused because this replica has not executed so far (Harmonia §8.3).
+        refused_behind,
+        /// Slow reads that waited for the leader's lease, or for what its view began with.
+        reads_waited_leader,
+        /// Views entered, this replica's status being view-change.
+        view_changes,
+        /// Views begun by this replica as their leader.
+        views_led,
+        /// Views joined on their leader's word.
+        views_joined,
+        /// Recoveries begun.
+        recoveries,
+        /// Recoveries done: the log is complete again.
+        recovered,
+        /// COMMIT packets sent because no PREPARE carried the commit point.
+        commits_sent,
+        /// WRITE-COMPLETIONs sent once a quorum had executed.
+        completions_sent,
+        /// Records fetched from a replica with a better log, or from the leader, before a view began.
+        records_transferred,
+        /// Streams asked for again.
+        streams_restarted,
+        /// Replicas that lack records which are not kept any more.
+        too_far_behind,
+        /// Messages dropped because their sender has died since.
+        stale_lives,
+        /// Messages dropped because they are of another view or another group.
+        other_view,
+    }
+}
+
+/// VRR's status, and what comes before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It does not know its group.
+    Out,
+    /// "normal".
+    Normal,
+    /// "view-change": it has left its view, the next has not begun.
+    ViewChange,
+    /// The leader has said that the view has begun; its log is being fetched.
+    Starting,
+    /// "recovering": it does not know in which view the others are.
+    Recovering,
+    /// It left for good: its engine was lost, or its log diverged.
+    Left,
+}
+
+/// A replica of a VR group.
+#[derive(Debug)]
+pub struct Vr<E> {
+    setup: ReplicaConfig,
+    engine: E,
+    stage: Stage,
+    /// The newest configuration of the controller: the group, and the switch.
+    config: Option<Config>,
+    group: u64,
+    /// The own index among the members.
+    me: usize,
+    lives: Lives,
+    /// "view-number"; never falls.
+    view: ViewNumber,
+    /// The latest view in which the status was normal; the log is of that view.
+    last_normal: ViewNumber,
+    /// The switch of the view.
+    switch: SwitchLife,
+    log: Log,
+    /// The newest sequence number in the log.
+    last_seq: Seq,
+    /// The wall clock of the last record; never falls along the log.
+    last_now_ms: u64,
+    /// "commit-number": a quorum has all up to here. At most the log's end.
+    committed: Position,
+    /// The last record handed to the engine; at most `committed`.
+    submitted: Position,
+    /// The last record executed; at most `submitted`.
+    executed: Position,
+    /// The newest sequence number executed: what a fast read may ask for at most (P1).
+    executed_seq: Seq,
+    sessions: Sessions,
+    /// Operations that wait for the engine, in order.
+    pending: VecDeque<Pending>,
+    staging: Staging,
+    kept: Kept,
+    leases: Leases,
+    /// Leader: the members, itself too, by index.
+    followers: Vec<Follower>,
+    /// Leader: where the log ended when the view began. Slow reads wait until it is executed.
+    view_start: Position,
+    /// Leader: executed writes of which the switch has not been told, oldest first.
+    uncompleted: VecDeque<normal::Completion>,
+    /// Leader: slow reads that wait for the lease or for `view_start`.
+    waiting_reads: VecDeque<Vec<u8>>,
+    /// Leader: when a commit point that no PREPARE carried is sent by itself.
+    commit_due: Instant,
+    /// The stream from the leader, or to a new leader from who has the best log.
+    receiver: Option<Receiver>,
+    /// The own number of the last stream asked for.
+    stream: u16,
+    /// Whether the leader was seen to send that stream.
+    streaming: bool,
+    /// What the follower last said that it executed.
+    told_executed: Position,
+    /// A log that is being fetched to replace the own one's end.
+    incoming: Option<Incoming>,
+    /// The stream to a new leader that lacks records of this log.
+    helper: Option<Sender>,
+    heard_leader_at: Instant,
+    /// The leader's commit point as last heard in this view.
+    heard_committed: Position,
+    /// When each member last said that it does not hear the leader.
+    suspicions: Vec<Option<Instant>>,
+    change: Change,
+    /// It lost everything and has not got it back yet: it must not vote.
+    recovering: bool,
+    answers: Vec<Option<Answer>>,
+    started_at: Option<Instant>,
+    next_alive: Instant,
+    next_retry: Instant,
+    next_beat: Instant,
+    next_expiry: Instant,
+    next_switch: Instant,
+    expiring: Vec<(Vec<u8>, u64, Instant)>,
+    reply: Vec<u8>,
+    scratch: Vec<u8>,
+    count: ReplicaCounters,
+    vr_count: VrCounters,
+}
+
+impl<E: Engine> Vr<E> {
+    /// A replica that knows nobody yet.
+    pub fn new(setup: ReplicaConfig, engine: E) -> Vr<E> {
+        Vr {
+            engine,
+            stage: Stage::Out,
+            config: None,
+            group: 0,
+            me: 0,
+            lives: Lives::default(),
+            view: ViewNumber(0),
+            last_normal: ViewNumber(0),
+            switch: SwitchLife::default(),
+            log: Log::default(),
+            last_seq: Seq::NONE,
+            last_now_ms: 0,
+            committed: Position(0),
+            submitted: Position(0),
+            executed: Position(0),
+            executed_seq: Seq::NONE,
+            sessions: Sessions::new(setup.guards),
+            pending: VecDeque::new(),
+            staging: Staging::default(),
+            kept: Kept::default(),
+            leases: Leases::new(setup.lease_ns),
+            followers: Vec::new(),
+            view_start: Position(0),
+            uncompleted: VecDeque::new(),
+            waiting_reads: VecDeque::new(),
+            commit_due: Instant::NEVER,
+            receiver: None,
+            // Another life begins with other numbers.
+            stream: setup.me.incarnation as u16,
+            streaming: false,
+            told_executed: Position(0),
+            incoming: None,
+            helper: None,
+            heard_leader_at: Instant(0),
+            heard_committed: Position(0),
+            suspicions: Vec::new(),
+            change: Change::default(),
+            recovering: false,
+            answers: Vec::new(),
+            started_at: None,
+            next_alive: Instant(0),
+            next_retry: Instant::NEVER,
+            next_beat: Instant::NEVER,
+            next_expiry: Instant(0),
+            next_switch: Instant(0),
+            expiring: Vec::new(),
+            reply: Vec::new(),
+            scratch: Vec::new(),
+            count: ReplicaCounters::default(),
+            vr_count: VrCounters::default(),
+            setup,
+        }
+    }
+
+    /// Takes one datagram.
+    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        self.started_at.get_or_insert(now.instant);
+        let handled = match concord_wire::kind(bytes) {
+            Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
+            Ok(Kind::Link) => self.on_link(now, bytes, sink),
+            Ok(Kind::Control) => self.on_control(now, bytes, sink),
+            Err(error) => Err(error),
+        };
+        if handled.is_err() {
+            self.count.malformed += 1;
+        }
+    }
+
+    fn on_harmonia(
+        &mut self,
+        now: Now,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let packet = Packet::parse(bytes)?;
+        match packet.op() {
+            Op::Read => self.on_read(now, &packet, sink),
+            Op::Write => self.on_write(now, &packet),
+            Op::WRest => self.on_wrest(now, &packet, sink)?,
+            Op::Pull => self.on_pull(&packet, sink)?,
+            Op::WRestAck
+            | Op::WriteCompletion
+            | Op::WriteReply
+            | Op::ReadReply
+            | Op::Fragment
+            | Op::Sweep => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        match bytes[3] {
+            link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
+            _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
+        }
+        Ok(())
+    }
+
+    fn on_control(
+        &mut self,
+        now: Now,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        match Control::parse(bytes)? {
+            Control::Configure(config) => self.on_configure(now, config, sink),
+            Control::LeaseRequest { epoch, from, asked_at } => {
+                self.on_lease_request(now, ViewNumber(epoch), NodeId(from), asked_at, sink);
+            }
+            Control::LeaseGrant { epoch, from, asked_at } => {
+                if self.stage == Stage::Normal && self.is_view(ViewNumber(epoch)) {
+                    self.leases.on_grant(NodeId(from), Instant(asked_at));
+                    self.wake_reads(now, sink);
+                }
+            }
+            Control::Vr(message) => self.on_vr(now, &message, sink),
+            Control::ReplicaAlive { .. }
+            | Control::SwitchAlive { .. }
+            | Control::EpochState { .. }
+            | Control::Fetch { .. }
+            | Control::Fetched { .. }
+            | Control::Open { .. }
+            | Control::Opened { .. }
+            | Control::WhoIsWho { .. }
+            | Control::SwitchRetired { .. }
+            | Control::Resume { .. }
+            | Control::Resumed { .. }
+            | Control::Apart { .. }
+            | Control::CopyAsk { .. }
+            | Control::CopyPiece { .. } => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    /// The controller's word: the group at first, later only another switch.
+    fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
+        let known = self.config.as_ref().map_or(0, |c| c.epoch);
+        if self.stage == Stage::Left || config.protocol != Protocol::Vr || config.epoch <= known {
+            return;
+        }
+        if self.config.is_none() {
+            self.join(now, config);
+        } else if group_of(&config.members) == self.group {
+            self.config = Some(config);
+        } else {
+            // The data of this group was given up.
+            return self.leave();
+        }
+        self.take_switch(now, sink);
+    }
+
+    /// The first configuration: a founder begins in view 1 with an empty log, whoever is in its
+    /// node's place later has lost what that one had and promised (trap T4).
+    fn join(&mut self, now: Now, config: Config) {
+        let me = self.setup.me;
+        let found = config.members.iter().position(|m| m.node == me.node);
+        let Some(index) = found.filter(|_| config.members.len() <= MEMBERS_MAX) else { return };
+        let founder = config.members[index].incarnation == me.incarnation
+            || !self.setup.guards.on(Guard::Incarnation);
+        let life = |m: &Member| Life { count: 0, incarnation: m.incarnation };
+        let mut known: Vec<Life> = config.members.iter().map(life).collect();
+        if !founder {
+            known[index] = Life { count: 1, incarnation: me.incarnation };
+        }
+        self.me = index;
+        self.group = group_of(&config.members);
+        self.lives = Lives::new(known, index, self.setup.guards);
+        self.suspicions = alloc::vec![None; config.members.len()];
+        self.answers = alloc::vec![None; config.members.len()];
+        self.config = Some(config);
+        self.view = ViewNumber(1);
+        self.heard_leader_at = now.instant;
+        self.next_retry = now.instant;
+        if founder {
+            self.begin_normal(now.instant);
+        } else {
+            self.begin_recovery();
+        }
+    }
+
+    /// A switch that the view does not have yet needs a view of its own, with the same leader. A
+    /// follower that heard of it passes it on.
+    fn take_switch(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.stage != Stage::Normal || self.known_switch().id <= self.switch.id {
+            return;
+        }
+        if self.is_leader() {
+            let view = ViewNumber(self.view.0 + self.members().len() as u32);
+            self.enter_view(now, view, sink);
+        } else if let Some((config, leader)) = self.config.clone().zip(self.leader_addr()) {
+            self.send_control(leader, &Control::Configure(config), sink);
+        }
+    }
+
+    fn on_vr(&mut self, now: Now, message: &VrMessage, sink: &mut impl Sink) {
+        let from = self.members().iter().position(|m| m.node == message.from);
+        let Some(from) = from.filter(|from| *from != self.me) else {
+            self.count.unexpected += 1;
+            return;
+        };
+        if message.group != self.group || matches!(self.stage, Stage::Out | Stage::Left) {
+            self.vr_count.other_view += 1;
+            return;
+        }
+        match self.lives.hear(from, &message.lives) {
+            Heard::Fresh(renewed) => self.forget_lives(renewed),
+            Heard::Superseded if self.recovering => {
+                // An earlier life of this node, or a message of it, is numbered higher.
+                let above = message.lives[self.me];
+                self.lives.raise_mine(above);
+                self.answers.fill(None);
+                return;
+            }
+            Heard::Superseded => return self.leave(),
+            Heard::Stale => {
+                self.vr_count.stale_lives += 1;
+                if message.body == VrBody::Recovery && self.stage == Stage::Normal {
+                    // It learns from the vector that it has to number its life higher.
+                    self.say(from, VrBody::RecoveryResponse { leader: None }, sink);
+                }
+                return;
+            }
+        }
+        let view = ViewNumber(message.view);
+        match message.body {
+            VrBody::Suspect => self.on_suspect(now, from, view, sink),
+            VrBody::StartViewChange => self.on_start_view_change(now, from, view, sink),
+            VrBody::DoViewChange { last_normal, end, committed, switch } => {
+                let last_normal = ViewNumber(last_normal);
+                let vote = views::Vote { last_normal, end, committed: Position(committed), switch };
+                self.on_do_view_change(now, from, view, vote, sink);
+            }
+            VrBody::StartView { end, switch } => {
+                self.on_start_view(now, (from, view), end, switch, sink);
+            }
+            VrBody::Follow { stream, end, committed } => {
+                self.on_follow(now, (from, view), stream, [end, committed], sink);
+            }
+            VrBody::Recovery => self.on_recovery(now, from, sink),
+            VrBody::RecoveryResponse { leader } => {
+                self.on_recovery_response(from, &message.lives, Answer { view, leader });
+            }
+        }
+    }
+
+    /// What members said in lives that are over is forgotten.
+    fn forget_lives(&mut self, renewed: u64) {
+        if renewed == 0 || !self.setup.guards.on(Guard::CrashVector) {
+            return;
+        }
+        for index in (0..self.members().len()).filter(|i| renewed & (1 << i) != 0) {
+            self.answers[index] = None;
+            self.suspicions[index] = None;
+            self.change.forget(index);
+        }
+    }
+
+    fn message(&self, view: ViewNumber, body: VrBody) -> Control {
+        Control::Vr(VrMessage {
+            group: self.group,
+            from: self.setup.me.node,
+            view: view.0,
+            lives: self.lives.vector().to_vec(),
+            body,
+        })
+    }
+
+    fn say(&mut self, to: usize, body: VrBody, sink: &mut impl Sink) {
+        let message = self.message(self.view, body);
+        if let Some(addr) = self.members().get(to).map(|m| m.addr) {
+            self.send_control(addr, &message, sink);
+        }
+    }
+
+    fn say_all(&mut self, body: VrBody, sink: &mut impl Sink) {
+        self.tell_all(&self.message(self.view, body), sink);
+    }
+
+    fn tell_all(&mut self, message: &Control, sink: &mut impl Sink) {
+        message.emit(&mut self.scratch);
+        for (index, member) in self.config.iter().flat_map(|c| c.members.iter()).enumerate() {
+            if index != self.me {
+                sink.send(member.addr, &self.scratch);
+            }
+        }
+    }
+
+    fn send_control(&mut self, to: Addr, message: &Control, sink: &mut impl Sink) {
+        message.emit(&mut self.scratch);
+        sink.send(to, &self.scratch);
+    }
+
+    fn members(&self) -> &[Member] {
+        self.config.as_ref().map_or(&[], |c| &c.members)
+    }
+
+    fn member_index(&self, node: NodeId) -> Option<usize> {
+        self.members().iter().position(|m| m.node == node.0)
+    }
+
+    /// Any two sets of so many members share one.
+    fn quorum(&self) -> usize {
+        self.members().len() / 2 + 1
+    }
+
+    /// Who leads `view`: the members take turns (VRR §4.2).
+    fn leader_of(&self, view: ViewNumber) -> usize {
+        (view.0.max(1) as usize - 1) % self.members().len().max(1)
+    }
+
+    /// Whether this replica leads its view, its status being normal.
+    fn is_leader(&self) -> bool {
+        self.stage == Stage::Normal && self.leader_of(self.view) == self.me
+    }
+
+    fn leader_addr(&self) -> Option<Addr> {
+        self.members().get(self.leader_of(self.view)).map(|m| m.addr)
+    }
+
+    /// Whether a message of `view` is of the own view.
+    fn is_view(&self, view: ViewNumber) -> bool {
+        view == self.view || !self.setup.guards.on(Guard::View)
+    }
+
+    fn is_accelerated(&self) -> bool {
+        self.config.as_ref().is_some_and(|c| c.accelerated)
+    }
+
+    /// The newest switch that the controller told of.
+    fn known_switch(&self) -> SwitchLife {
+        self.config.as_ref().map_or(SwitchLife::default(), |c| SwitchLife {
+            id: c.switch_id,
+            incarnation: c.switch_incarnation,
+            addr: c.switch,
+        })
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId(self.setup.me.node)
+    }
+
+    /// What packets to clients carry as the epoch.
+    fn epoch(&self) -> Epoch {
+        Epoch(self.view.0)
+    }
+
+    /// The last record known to be committed, and its hash.
+    fn committed_end(&self) -> LogEnd {
+        self.log.end_at(self.committed.0).unwrap_or(self.log.base())
+    }
+
+    /// A leader that is silent as long as a lease lasts is suspected: whatever it was granted is
+    /// over about then.
+    fn suspect_ns(&self) -> Duration {
+        self.setup.lease_ns
+    }
+
+    fn beat_ns(&self) -> Duration {
+        BEAT_NS.min(self.setup.lease_ns / 5)
+    }
+
+    /// Fail-stop: it answers nothing any more.
+    fn leave(&mut self) {
+        self.stage = Stage::Left;
+        self.receiver = None;
+        self.incoming = None;
+        self.helper = None;
+        self.followers.clear();
+        self.leases.close();
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        let t = now.instant;
+        self.started_at.get_or_insert(t);
+        if t >= self.next_alive {
+            self.next_alive = t.after(ALIVE_NS);
+            let alive = Control::ReplicaAlive {
+                member: self.setup.me,
+                epoch: self.config.as_ref().map_or(0, |c| c.epoch),
+                standing: self.standing(),
+            };
+            self.send_control(self.setup.controller, &alive, sink);
+            self.take_switch(now, sink);
+        }
+        if matches!(self.stage, Stage::Out | Stage::Left) {
+            return;
+        }
+        if t >= self.next_retry {
+            self.next_retry = t.after(RETRY_NS);
+            self.retry(now, sink);
+        }
+        if self.stage == Stage::Normal && t >= self.leases.next_request() {
+            self.request_leases(now, sink);
+        }
+        self.tick_senders(t, sink);
+        if self.is_leader() {
+            self.tick_leader(now, sink);
+        } else if t >= self.next_beat && self.receiver.is_some() {
+            self.send_ack(t, sink);
+        }
+    }
+
+    /// Says again what others may have missed.
+    fn retry(&mut self, now: Now, sink: &mut impl Sink) {
+        match self.stage {
+            Stage::Normal if self.is_leader() => self.say_start_view(sink),
+            Stage::Normal | Stage::Starting => {
+                if !self.streaming {
+                    self.say_follow(sink);
+                }
+            }
+            Stage::ViewChange => self.retry_view_change(now, sink),
+            Stage::Recovering => self.retry_recovery(now, sink),
+            Stage::Out | Stage::Left => {}
+        }
+        self.mind_leader(now, sink);
+    }
+
+    /// When to call [`Vr::tick`] next, or [`Vr::flush`].
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
+        if matches!(self.stage, Stage::Out | Stage::Left) {
+            return d;
+        }
+        d = d.min(Deadline { at: self.next_retry, reason: "say again" });
+        d = d.min(Deadline { at: self.next_beat, reason: "beat" });
+        for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {
+            d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
+        }
+        if self.stage != Stage::Normal {
+            return d;
+        }
+        d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
+        if self.is_leader() {
+            d = d.min(Deadline { at: self.commit_due, reason: "COMMIT" });
+            d = d.min(Deadline { at: self.next_switch, reason: "tell the switch" });
+            if self.engine.next_expiry_ms().is_some() {
+                d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });
+            }
+        }
+        d
+    }
+
+    /// The engine, for drivers that feed it.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.setup.me
+    }
+
+    /// The newest configuration of the controller.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// The view; 0 if the group is not known.
+    #[must_use]
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// Whether it leads its view, which has begun.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.is_leader()
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        self.executed
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// Whether it holds a lease of so many that no later view can have begun (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
+    }
+
+    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    #[must_use]
+    pub fn sessions_digest(&self) -> u64 {
+        self.sessions.digest()
+    }
+
+    /// What was counted, as every protocol counts it.
+    #[must_use]
+    pub fn counters(&self) -> &ReplicaCounters {
+        &self.count
+    }
+
+    /// What only VR counts.
+    #[must_use]
+    pub fn vr_counters(&self) -> &VrCounters {
+        &self.vr_count
+    }
+
+    /// What the controller is told. It decides on nobody's place by that: VR's group stays.
+    fn standing(&self) -> Standing {
+        match self.stage {
+            Stage::Out => Standing::Out,
+            Stage::Normal => Standing::Open { whole: self.is_whole() },
+            Stage::ViewChange | Stage::Starting | Stage::Recovering => {
+                Standing::Opening { whole: false }
+            }
+            Stage::Left => Standing::Leaving,
+        }
+    }
+
+    /// Whether all that its view began with is executed here.
+    fn is_whole(&self) -> bool {
+        self.stage == Stage::Normal && self.executed >= self.view_start
+    }
+
+    /// Where the replica stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.stage {
+            Stage::Out => Phase::Out,
+            Stage::Normal => Phase::Open,
+            Stage::ViewChange | Stage::Starting | Stage::Recovering => Phase::Opening,
+            Stage::Left => Phase::Left,
+        }
+    }
+
+    /// Whether it still has, or has again, what its node promised: no recovery is under way.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        !self.recovering && !matches!(self.stage, Stage::Out | Stage::Left)
+    }
+
+    /// What to show of the replica; its epoch is the view.
+    #[must_use]
+    pub fn status(&self, now: Now) -> ReplicaStatus {
+        let role = match self.stage {
+            Stage::Out | Stage::Left => "none",
+            Stage::Normal if self.members().len() == 1 => "alone",
+            Stage::Normal if self.is_leader() => "leader",
+            Stage::Normal => "follower",
+            Stage::ViewChange => "view change",
+            Stage::Starting | Stage::Recovering if self.recovering => "recovering",
+            Stage::Starting | Stage::Recovering => "catching up",
+        };
+        ReplicaStatus {
+            node: self.node(),
+            phase: self.phase(),
+            epoch: self.epoch(),
+            role,
+            switch_id: self.switch.id,
+            executed: self.executed,
+            committed: self.committed,
+            whole: self.is_whole(),
+            copied_percent: None,
+            leased: self.holds_lease(now),
+            keys: self.engine.keys(),
+            memory_bytes: self.engine.memory_bytes(),
+            sessions: self.sessions.len(),
+        }
+    }
+}
+
+/// The group's name: its founders and their lives.
+fn group_of(members: &[Member]) -> u64 {
+    let mut bytes = Vec::with_capacity(members.len() * 10);
+    for member in members {
+        bytes.extend_from_slice(&member.node.to_be_bytes());
+        bytes.extend_from_slice(&member.incarnation.to_be_bytes());
+    }
+    hash::hash64(0, &bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,512 @@
+//! Normal operation (VRR §4.1) and the phase that Harmonia adds to it (Harmonia §8.3).
+//!
+//! The leader logs a write and streams it (PREPARE). A follower acknowledges what its log holds
+//! (PREPARE-OK) and, in the same packet, what it has executed (COMMIT-ACK). What a quorum holds is
+//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE, or
+//! as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes are
+//! pipelined: the stream's window, not the commit, bounds what is under way.
+//!
+//! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`), and
+//! COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point, `stream`
+//! which stream it sends to that follower.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Guard, Instant, Now, ObjectId, Position, Seq, US, ViewNumber};
+use concord_engine::{Command, Engine};
+use concord_wire::control::{Config, Control};
+use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr};
+use concord_wire::link::{Ack, Data};
+use concord_wire::record::Record;
+use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
+
+use super::{ALIVE_NS, MEMBERS_MAX, Stage, Vr};
+use crate::link::{Arrival, BrokenStream, Receiver, Sender};
+
+/// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
+const COMMIT_DELAY_NS: Duration = 100 * US;
+/// Most records kept for members that lag; who lacks older ones cannot follow the log any more.
+pub(super) const KEPT_RECORDS_MAX: usize = 32_768;
+/// Most bytes of records kept for members that lag.
+const KEPT_BYTES_MAX: usize = 128 << 20;
+
+/// What the leader knows of a member, in its view.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Follower {
+    /// The stream of records to it, once it has said where its log ends.
+    pub(super) sender: Option<Sender>,
+    /// PREPARE-OK: where its log ends.
+    pub(super) acked: Position,
+    /// COMMIT-ACK: what it has executed.
+    pub(super) executed: Position,
+    /// The commit point that was last sent to it.
+    told_committed: Position,
+    heard_at: Option<Instant>,
+}
+
+/// What the switch is told once a quorum has executed up to `position`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) position: Position,
+    pub(super) seq: Seq,
+    pub(super) obj_id: ObjectId,
+}
+
+impl<E: Engine> Vr<E> {
+    /// Leader: numbers become positions. What cannot be ordered is dropped; the client sends it
+    /// again and gets a new number. Every numbered write becomes a record, a retry and a malformed
+    /// one too (trap T14): the client table is asked when it is executed.
+    pub(super) fn on_write(&mut self, now: Now, packet: &Packet<'_>) {
+        let repr = packet.repr();
+        if !self.is_leader() {
+            self.count.writes_not_head += 1;
+            return;
+        }
+        if self.log.is_full() {
+            self.count.writes_log_full += 1;
+            return;
+        }
+        if self.is_accelerated() && !self.take_number(repr.seq) {
+            return;
+        }
+        let staged;
+        let (command, refused) = match self.staged(&repr, packet.body()) {
+            Ok(None) => (packet.body(), Status::Ok),
+            Ok(Some(body)) => {
+                staged = body;
+                (&staged[..], Status::Ok)
+            }
+            Err(status) => (&[][..], status),
+        };
+        self.last_now_ms = now.unix_ms.max(self.last_now_ms);
+        let record = Record {
+            position: Position(self.log.end().position + 1),
+            hash: 0,
+            epoch: self.epoch(),
+            flags: repr.flags,
+            low_delta: repr.low_delta,
+            seq: repr.seq,
+            session: repr.session,
+            request: repr.request,
+            now_ms: self.last_now_ms,
+            obj_id: repr.obj_id,
+            after_delta: repr.after_delta,
+            attempt: repr.attempt,
+            client: repr.client,
+            refused,
+            command,
+            reply: &[],
+        };
+        let mut buffer = self.log.buffer();
+        let hash = record.emit(self.log.end().hash, &mut buffer);
+        self.log.push(buffer, hash);
+        self.count.writes_ordered += 1;
+    }
+
+    /// Harmonia §6.2: "tracking the last received sequence number and discarding any out-of-order
+    /// writes". The view takes the numbers of its own switch alone.
+    fn take_number(&mut self, seq: Seq) -> bool {
+        if seq.switch_id.0 != self.switch.id || !seq.is_some() {
+            self.count.writes_other_switch += 1;
+            return false;
+        }
+        if seq <= self.last_seq {
+            self.count.writes_out_of_order += 1;
+            return !self.setup.guards.on(Guard::InOrderWrites);
+        }
+        if seq.switch_id == self.last_seq.switch_id {
+            self.count.seq_gaps += u64::from(seq.counter - self.last_seq.counter - 1);
+        }
+        self.last_seq = seq;
+        true
+    }
+
+    /// The staged body that the write means; `None` if its command is in the packet.
+    fn staged(&mut self, repr: &Repr, body: &[u8]) -> Result<Option<Vec<u8>>, Status> {
+        if repr.flags.has(Flags::NOOP) || repr.flags.has(Flags::REGISTER) {
+            return Ok(None);
+        }
+        if !repr.flags.has(Flags::BODY_STAGED) {
+            return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
+        }
+        let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
+        let key = (repr.session, repr.request);
+        let staged = self.staging.take(key, hdr.version).ok_or(Status::BodyMissing)?;
+        match Command::parse(&staged) {
+            Ok(_) => Ok(Some(staged)),
+            Err(_) => Err(Status::Malformed),
+        }
+    }
+
+    /// A fragment of a body, before its write (trap T17).
+    pub(super) fn on_wrest(
+        &mut self,
+        now: Now,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let (hdr, payload) = FragmentHdr::parse(packet.body())?;
+        if !self.is_leader() {
+            self.count.writes_not_head += 1;
+            return Ok(());
+        }
+        let repr = packet.repr();
+        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
+            self.count.fragments_refused += 1;
+            return Ok(());
+        }
+        self.count.fragments_staged += 1;
+        let ack = Repr { op: Op::WRestAck, node: self.node(), epoch: self.epoch(), ..repr };
+        ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], &mut self.scratch);
+        sink.send(self.client_addr(repr.client), &self.scratch);
+        Ok(())
+    }
+
+    /// PREPARE, or a piece of a log that is being fetched.
+    pub(super) fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
+        let of_view = data.epoch == self.epoch();
+        if !of_view && !self.setup.guards.on(Guard::View) {
+            return self.on_record(now, data.piece, sink);
+        }
+        let expected = |r: &Receiver| r.peer == data.from && r.stream == data.stream;
+        if !of_view || !self.receiver.as_ref().is_some_and(expected) {
+            self.count.link_dropped += 1;
+            return;
+        }
+        self.hear_leader(now, data.from);
+        self.streaming = true;
+        let Some(mut receiver) = self.receiver.take() else { return };
+        let mut arrival = Ok(());
+        match receiver.offer(data) {
+            Arrival::InOrder => {
+                let piece = (data.first, data.last, data.piece);
+                arrival = self.on_piece(now, &mut receiver, piece, sink);
+                while arrival.is_ok()
+                    && let Some((first, last, piece)) = receiver.next_held()
+                {
+                    arrival = self.on_piece(now, &mut receiver, (first, last, &piece), sink);
+                }
+            }
+            Arrival::Held => self.count.link_held += 1,
+            Arrival::Dropped => self.count.link_dropped += 1,
+        }
+        // A new leader's fetch is over when its view begins.
+        if !self.is_leader() {
+            self.receiver = Some(receiver);
+        }
+        if arrival.is_err() {
+            self.follow(sink);
+        }
+        self.learn_committed(now, data.committed, sink);
+    }
+
+    fn on_piece(
+        &mut self,
+        now: Now,
+        receiver: &mut Receiver,
+        (first, last, piece): (bool, bool, &[u8]),
+        sink: &mut impl Sink,
+    ) -> Result<(), BrokenStream> {
+        if first && last && !receiver.is_partial() {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let (record, behind) = Record::split_first(rest).ok_or(BrokenStream)?;
+                self.take_record(now, record, sink)?;
+                rest = behind;
+            }
+            return Ok(());
+        }
+        if let Some(record) = receiver.join(first, last, piece)? {
+            self.take_record(now, &record, sink)?;
+            receiver.reuse(record);
+        }
+        Ok(())
+    }
+
+    /// Appends the next record of the leader's log.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), BrokenStream> {
+        let record = Record::parse(bytes).map_err(|_| BrokenStream)?;
+        let end = self.log.end();
+        if record.position.0 <= end.position {
+            return Ok(());
+        }
+        let hash = concord_wire::record::running_hash(end.hash, bytes);
+        if record.position.0 != end.position + 1 || hash != record.hash {
+            return Err(BrokenStream);
+        }
+        self.last_seq = self.last_seq.max(record.seq);
+        self.last_now_ms = record.now_ms;
+        let mut buffer = self.log.buffer();
+        buffer.extend_from_slice(bytes);
+        self.log.push(buffer, hash);
+        Ok(())
+    }
+
+    /// Without [`Guard::View`] alone: a record of whatever view, put at the end.
+    fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        let Ok(record) = Record::parse(bytes) else { return };
+        if self.stage == Stage::Normal && record.position.0 == self.log.end().position + 1 {
+            let mut buffer = self.log.buffer();
+            buffer.extend_from_slice(bytes);
+            self.log.push(buffer, record.hash);
+            self.learn_committed(now, self.heard_committed, sink);
+        }
+    }
+
+    /// From a follower: PREPARE-OK and COMMIT-ACK. From the leader: COMMIT. From a new leader:
+    /// what it has of the log that is sent to it.
+    pub(super) fn on_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
+        let Some(from) = self.member_index(ack.from) else {
+            self.count.link_dropped += 1;
+            return;
+        };
+        if !self.is_view(ViewNumber(ack.epoch.0)) {
+            self.count.link_dropped += 1;
+            return;
+        }
+        if self.is_leader() {
+            self.on_prepare_ok(now, from, ack, sink);
+        } else if self.stage == Stage::ViewChange {
+            let (log, scratch) = (&self.log, &mut self.scratch);
+            if let Some(sender) = self.helper.as_mut().filter(|s| s.stream == ack.stream) {
+                sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
+                let upto = Position(log.end().position);
+                sender.pump(now.instant, log, upto, self.committed, scratch, sink);
+            }
+        } else if from == self.leader_of(self.view) {
+            self.on_commit(now, ack, sink);
+        }
+    }
+
+    fn on_commit(&mut self, now: Now, commit: &Ack, sink: &mut impl Sink) {
+        self.hear_leader(now, commit.from);
+        if commit.stream == self.stream {
+            self.streaming = true;
+        } else if core::mem::take(&mut self.streaming) {
+            // It does not stream to this replica any more.
+            self.vr_count.streams_restarted += 1;
+            self.follow(sink);
+        }
+        self.learn_committed(now, commit.committed, sink);
+        self.trim();
+    }
+
+    fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
+        let Some(follower) = self.followers.get_mut(from) else { return };
+        follower.heard_at = Some(now.instant);
+        follower.acked = follower.acked.max(ack.applied);
+        follower.executed = follower.executed.max(ack.committed);
+        if let Some(sender) = follower.sender.as_mut().filter(|s| s.stream == ack.stream) {
+            let (log, scratch) = (&self.log, &mut self.scratch);
+            let before = sender.resent;
+            sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
+            self.count.link_resent += sender.resent - before;
+        }
+        self.commit_acknowledged(now, sink);
+    }
+
+    /// The most that a quorum has, of what each member has.
+    fn quorum_has(&self, has: impl Fn(&Follower) -> Position) -> Position {
+        let mut all = [Position(0); MEMBERS_MAX];
+        let count = self.followers.len().min(MEMBERS_MAX);
+        for (slot, follower) in all.iter_mut().zip(&self.followers) {
+            *slot = has(follower);
+        }
+        all[..count].sort_unstable();
+        all[..count].get(count.saturating_sub(self.quorum())).copied().unwrap_or_default()
+    }
+
+    /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.
+    pub(super) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
+        let end = Position(self.log.end().position);
+        let me = self.me;
+        if let Some(own) = self.followers.get_mut(me) {
+            own.acked = end;
+        }
+        let committed = self.quorum_has(|f| f.acked).min(end);
+        if committed > self.committed {
+            self.committed = committed;
+            self.execute_committed(now, sink);
+        }
+    }
+
+    /// A follower hears what is committed. It is in this log too: the log is a prefix of the
+    /// leader's as soon as the status is normal.
+    pub(super) fn learn_committed(&mut self, now: Now, committed: Position, sink: &mut impl Sink) {
+        self.heard_committed = self.heard_committed.max(committed);
+        let committed = self.heard_committed.min(Position(self.log.end().position));
+        if self.stage == Stage::Normal && committed > self.committed {
+            self.committed = committed;
+            self.execute_committed(now, sink);
+        }
+    }
+
+    /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
+    /// before it are kept for members that may ask for them.
+    fn trim(&mut self) {
+        while self.log.base().position < self.executed.0
+            && (self.log.len() > KEPT_RECORDS_MAX || self.log.bytes() > KEPT_BYTES_MAX)
+        {
+            self.log.truncate(Position(self.log.base().position + 1));
+        }
+    }
+
+    /// The end of a batch of packets: what piled up goes out once.
+    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.engine.lost() && self.stage != Stage::Left {
+            self.leave();
+        }
+        if self.is_leader() {
+            self.flush_leader(now, sink);
+        } else if self.stage != Stage::Left
+            && (self.receiver.as_ref().is_some_and(|r| r.ack_due)
+                || (self.executed > self.told_executed && self.receiver.is_some()))
+        {
+            self.send_ack(now.instant, sink);
+        }
+    }
+
+    fn flush_leader(&mut self, now: Now, sink: &mut impl Sink) {
+        // Alone in its group, it commits what it has.
+        self.commit_acknowledged(now, sink);
+        if let Some(own) = self.followers.get_mut(self.me) {
+            own.executed = self.executed;
+        }
+        self.send_completions(sink);
+        let end = Position(self.log.end().position);
+        for follower in &mut self.followers {
+            let Some(sender) = &mut follower.sender else { continue };
+            let (log, scratch) = (&self.log, &mut self.scratch);
+            if sender.pump(now.instant, log, end, self.committed, scratch, sink) > 0 {
+                follower.told_committed = self.committed;
+            }
+        }
+        let untold = self.followers.iter().any(|f| self.lacks_commit(f));
+        if !untold {
+            self.commit_due = Instant::NEVER;
+        } else if self.commit_due == Instant::NEVER {
+            self.commit_due = now.instant.after(COMMIT_DELAY_NS);
+        } else if now.instant >= self.commit_due {
+            self.commit_due = Instant::NEVER;
+            self.send_commits(false, sink);
+        }
+        self.trim();
+    }
+
+    fn lacks_commit(&self, follower: &Follower) -> bool {
+        follower.sender.is_some() && follower.told_committed < self.committed
+    }
+
+    /// COMMIT to who lacks the commit point, or to all.
+    fn send_commits(&mut self, all: bool, sink: &mut impl Sink) {
+        for index in (0..self.followers.len()).filter(|i| *i != self.me) {
+            let follower = &self.followers[index];
+            if !all && !self.lacks_commit(follower) {
+                continue;
+            }
+            let commit = Ack {
+                epoch: self.epoch(),
+                from: self.node(),
+                stream: follower.sender.as_ref().map_or(0, |s| s.stream),
+                next: 0,
+                held: 0,
+                applied: Position(self.log.end().position),
+                committed: self.committed,
+            };
+            commit.emit(&mut self.scratch);
+            sink.send(self.members()[index].addr, &self.scratch);
+            self.followers[index].told_committed = self.committed;
+            self.vr_count.commits_sent += 1;
+        }
+    }
+
+    /// Harmonia §8.3: a write completes once a quorum has executed it, so that most replicas can
+    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray in
+    /// the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
+    fn send_completions(&mut self, sink: &mut impl Sink) {
+        let quorum = self.setup.guards.on(Guard::CommitAck);
+        let executed = if quorum { self.quorum_has(|f| f.executed) } else { self.executed };
+        let mut last = None;
+        while let Some(first) = self.uncompleted.front().filter(|c| c.position <= executed) {
+            last = Some(*first);
+            self.uncompleted.pop_front();
+        }
+        if let Some(completion) = last.filter(|c| c.seq.is_some()) {
+            let repr = Repr {
+                obj_id: completion.obj_id,
+                seq: completion.seq,
+                epoch: self.epoch(),
+                node: self.node(),
+                ..Repr::new(Op::WriteCompletion)
+            };
+            repr.emit(&[], &mut self.scratch);
+            sink.send(self.switch.addr, &self.scratch);
+            self.vr_count.completions_sent += 1;
+        }
+    }
+
+    pub(super) fn tick_leader(&mut self, now: Now, sink: &mut impl Sink) {
+        let t = now.instant;
+        if t >= self.next_beat {
+            self.next_beat = t.after(self.beat_ns());
+            self.send_commits(true, sink);
+        }
+        if t >= self.next_switch {
+            self.next_switch = t.after(ALIVE_NS);
+            self.tell_switch(t, sink);
+        }
+        if t >= self.next_expiry {
+            self.send_expiries(now, sink);
+        }
+    }
+
+    pub(super) fn tick_senders(&mut self, now: Instant, sink: &mut impl Sink) {
+        let senders = self.followers.iter_mut().filter_map(|f| f.sender.as_mut());
+        for sender in senders.chain(&mut self.helper) {
+            let before = sender.resent;
+            sender.tick(now, &self.log, self.committed, &mut self.scratch, sink);
+            self.count.link_resent += sender.resent - before;
+        }
+    }
+
+    /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
+    /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
+    pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.switch.id == 0 {
+            return;
+        }
+        let since = |f: &Follower| f.heard_at.map(|at| now.since(at));
+        let live = |i: usize| {
+            let follower = self.followers.get(i);
+            follower.and_then(since).is_some_and(|ns| ns < self.suspect_ns())
+        };
+        let others = (0..self.members().len()).filter(|i| *i != self.me && live(*i));
+        let members = core::iter::once(self.me).chain(others).map(|i| self.members()[i]);
+        let config = Config {
+            epoch: self.view.0,
+            switch_id: self.switch.id,
+            switch: self.switch.addr,
+            switch_incarnation: self.switch.incarnation,
+            protocol: concord_wire::control::Protocol::Vr,
+            accelerated: self.is_accelerated(),
+            members: members.collect(),
+            joining: Vec::new(),
+        };
+        self.send_control(self.switch.addr, &Control::Configure(config), sink);
+    }
+
+    /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.
+    pub(super) fn send_ack(&mut self, now: Instant, sink: &mut impl Sink) {
+        let normal = self.stage == Stage::Normal;
+        let acked = if normal { Position(self.log.end().position) } else { Position(0) };
+        let (epoch, node, executed) = (self.epoch(), self.node(), self.executed);
+        let Some(receiver) = self.receiver.as_mut() else { return };
+        let peer = receiver.peer;
+        receiver.ack(epoch, node, acked, executed).emit(&mut self.scratch);
+        self.told_executed = executed;
+        self.next_beat = now.after(self.beat_ns());
+        if let Some(index) = self.member_index(peer) {
+            sink.send(self.members()[index].addr, &self.scratch);
+        }
+    }
+}

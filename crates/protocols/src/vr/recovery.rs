@@ -1,0 +1,91 @@
+//! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors ([`super::lives`]).
+//!
+//! VRR's protocol alone is not: a vote that was sent before the crash can be counted after the
+//! recovery in an earlier view (Michael et al., DISC 2017). Here a recovering replica
+//! 1. numbers its life above all that the others know of its node,
+//! 2. hears from so many replicas of normal status, all of which know of its new life by then, that
+//!    every quorum holds one of them: none can form any more that counts what its node said before,
+//! 3. waits until the leases that it may have granted are over (trap T2), and
+//! 4. takes the log of the leader of the latest view that it heard of. That leader's log holds all
+//!    that this node acknowledged in that view, and, by the quorums' intersection, in earlier ones.
+//!
+//! Until then it neither votes nor acknowledges.
+
+use concord_core::{Guard, Now, ViewNumber};
+use concord_engine::Engine;
+use concord_wire::Sink;
+use concord_wire::control::LogEnd;
+use concord_wire::vr::{Life, SwitchLife, VrBody};
+
+use super::{Stage, Vr};
+
+/// A RecoveryResponse.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) view: ViewNumber,
+    /// From the leader of that view alone.
+    pub(super) leader: Option<(LogEnd, SwitchLife)>,
+}
+
+impl<E: Engine> Vr<E> {
+    pub(super) fn begin_recovery(&mut self) {
+        self.stage = Stage::Recovering;
+        self.recovering = true;
+        self.vr_count.recoveries += 1;
+    }
+
+    pub(super) fn retry_recovery(&mut self, now: Now, sink: &mut impl Sink) {
+        self.consider_recovered(now, sink);
+        if self.stage == Stage::Recovering {
+            self.say_all(VrBody::Recovery, sink);
+        }
+    }
+
+    /// Another has lost everything. The crash vector has told of its new life already.
+    pub(super) fn on_recovery(&mut self, now: Now, from: usize, sink: &mut impl Sink) {
+        if self.stage != Stage::Normal {
+            return;
+        }
+        let leader = self.is_leader().then(|| (self.log.end(), self.switch));
+        self.say(from, VrBody::RecoveryResponse { leader }, sink);
+        if from == self.leader_of(self.view) {
+            // The view has lost its leader: there is nothing to wait for.
+            let gone = now.instant.0.saturating_sub(self.suspect_ns());
+            self.heard_leader_at = self.heard_leader_at.min(concord_core::Instant(gone));
+        }
+    }
+
+    pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {
+        let mine = self.lives.mine();
+        if self.stage == Stage::Recovering && lives.get(self.me) == Some(&mine) {
+            self.answers[from] = Some(answer);
+        }
+    }
+
+    /// So many of the others that every quorum this node was part of holds one of them.
+    fn recovery_quorum(&self) -> usize {
+        if !self.setup.guards.on(Guard::RecoveryQuorum) {
+            return 1;
+        }
+        self.members().len() - self.quorum() + 1
+    }
+
+    /// Goes on once enough have answered, the leader of the latest view among them, and no lease
+    /// that this node granted in an earlier life can be held any more.
+    fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
+        let answers = || self.answers.iter().flatten();
+        let latest = answers().map(|a| a.view).max();
+        let Some(view) = latest.filter(|_| answers().count() >= self.recovery_quorum()) else {
+            return;
+        };
+        let of_leader = answers().find(|a| a.view == view && a.leader.is_some());
+        let Some((end, switch)) = of_leader.and_then(|a| a.leader) else { return };
+        let waited = self.started_at.is_some_and(|at| now.instant.since(at) >= self.setup.lease_ns);
+        if !waited && self.setup.guards.on(Guard::Lease) {
+            return;
+        }
+        self.view = view;
+        self.heard_leader_at = now.instant;
+        self.catch_up(now, end, switch, sink);
+    }
+}

@@ -1,0 +1,164 @@
+//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them.
+//!
+//! The one who asks says where its log ends and what it knows to be committed; the stream begins
+//! behind whichever of the two both logs have (the hash tells). Until a fetched log has reached its
+//! target it stays apart: what the own log holds was promised to the view before, and is given up
+//! only for the whole log of a later one.
+
+use concord_core::{NodeId, Now, Position, ViewNumber};
+use concord_engine::Engine;
+use concord_wire::Sink;
+use concord_wire::control::LogEnd;
+use concord_wire::record::{Record, running_hash};
+use concord_wire::vr::VrBody;
+
+use super::{Stage, Vr};
+use crate::link::{BrokenStream, Receiver, Sender};
+use crate::log::Log;
+
+/// A log that is being fetched.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming {
+    /// Where it has to end before it can be used.
+    pub(super) target: LogEnd,
+    /// What was offered as common to both logs.
+    offered: [LogEnd; 2],
+    /// The records, once the first has told which of the two it is.
+    log: Option<Log>,
+}
+
+impl Incoming {
+    /// Takes the next record; true once the target is reached.
+    fn take(&mut self, bytes: &[u8]) -> Result<bool, BrokenStream> {
+        let record = Record::parse(bytes).map_err(|_| BrokenStream)?;
+        if self.log.is_none() {
+            let follows = |end: &&LogEnd| {
+                end.position + 1 == record.position.0
+                    && running_hash(end.hash, bytes) == record.hash
+            };
+            self.log = self.offered.iter().find(follows).map(|end| Log::starting_at(*end));
+        }
+        let Some(log) = self.log.as_mut() else { return Err(BrokenStream) };
+        let end = log.end();
+        let hash = running_hash(end.hash, bytes);
+        if record.position.0 != end.position + 1 || hash != record.hash {
+            return Err(BrokenStream);
+        }
+        log.push(bytes.to_vec(), hash);
+        if record.position.0 == self.target.position && hash != self.target.hash {
+            return Err(BrokenStream);
+        }
+        Ok(record.position.0 >= self.target.position)
+    }
+}
+
+impl<E: Engine> Vr<E> {
+    /// Begins to fetch a log that ends at `target`.
+    pub(super) fn fetch(&mut self, target: LogEnd) {
+        let offered = [self.log.end(), self.committed_end()];
+        self.incoming = Some(Incoming { target, offered, log: None });
+    }
+
+    /// Asks for a new stream from the one whom this replica follows: the leader of its view, or, as
+    /// a new leader, who has the best log.
+    pub(super) fn follow(&mut self, sink: &mut impl Sink) {
+        let from = match self.change.best {
+            Some(best) if self.stage == Stage::ViewChange => best,
+            _ => self.leader_of(self.view),
+        };
+        let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
+        self.stream = self.stream.wrapping_add(1);
+        self.streaming = false;
+        let mut receiver = Receiver::new(peer, 0);
+        receiver.stream = self.stream;
+        self.receiver = Some(receiver);
+        if let Some(target) = self.incoming.as_ref().map(|i| i.target) {
+            self.fetch(target);
+        }
+        self.say_follow(sink);
+    }
+
+    pub(super) fn say_follow(&mut self, sink: &mut impl Sink) {
+        let Some(peer) = self.receiver.as_ref().map(|r| r.peer) else { return };
+        let (end, committed) = (self.log.end(), self.committed_end());
+        let follow = VrBody::Follow { stream: self.stream, end, committed };
+        if let Some(to) = self.member_index(peer) {
+            self.say(to, follow, sink);
+        }
+    }
+
+    /// Somebody asks for a stream: of a leader, or of who has the best log for a new one.
+    pub(super) fn on_follow(
+        &mut self,
+        now: Now,
+        (from, view): (usize, ViewNumber),
+        stream: u16,
+        ends: [LogEnd; 2],
+        sink: &mut impl Sink,
+    ) {
+        let leads = self.is_leader();
+        let helps = self.stage == Stage::ViewChange && from == self.leader_of(self.view);
+        if view != self.view || !(leads || helps) {
+            return;
+        }
+        let known = if leads { self.followers[from].sender.as_ref() } else { self.helper.as_ref() };
+        if known.is_some_and(|s| s.stream == stream) {
+            return;
+        }
+        let Some(end) = ends.into_iter().find(|e| self.log.end_at(e.position) == Some(*e)) else {
+            self.vr_count.too_far_behind += 1;
+            return;
+        };
+        let to = self.members()[from];
+        let has = Position(end.position);
+        let node = NodeId(to.node);
+        let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
+        (sender.stream, sender.batched) = (stream, true);
+        let (log, scratch) = (&self.log, &mut self.scratch);
+        let upto = Position(log.end().position);
+        sender.pump(now.instant, log, upto, self.committed, scratch, sink);
+        if leads {
+            self.followers[from].sender = Some(sender);
+            self.next_switch = now.instant;
+        } else {
+            self.helper = Some(sender);
+        }
+    }
+
+    /// A record of a stream: of the leader's log, or of one that is being fetched.
+    pub(super) fn take_record(
+        &mut self,
+        now: Now,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), BrokenStream> {
+        let Some(incoming) = &mut self.incoming else {
+            return if self.stage == Stage::Normal { self.append(bytes) } else { Ok(()) };
+        };
+        self.vr_count.records_transferred += 1;
+        if incoming.take(bytes)? {
+            self.adopt(now, sink);
+        }
+        Ok(())
+    }
+
+    /// The fetched log is whole: it takes the place of the own one's end, at once.
+    fn adopt(&mut self, now: Now, sink: &mut impl Sink) {
+        let Some(log) = self.incoming.take().and_then(|i| i.log) else { return };
+        self.log.cut(log.base().position);
+        self.log.append(log);
+        if self.stage == Stage::ViewChange {
+            self.start_view(now, sink);
+        } else {
+            self.begin_normal(now.instant);
+            self.learn_committed(now, self.heard_committed, sink);
+        }
+    }
+
+    /// A sign of life of the view's leader.
+    pub(super) fn hear_leader(&mut self, now: Now, from: NodeId) {
+        if self.member_index(from) == Some(self.leader_of(self.view)) {
+            self.heard_leader_at = now.instant;
+        }
+    }
+}

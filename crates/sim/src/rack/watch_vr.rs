@@ -1,0 +1,154 @@
+//! VR's invariants, looked at after every event of a replica, and what must hold at rest.
+//!
+//! - View, commit point and execution never go back in one life, and executed <= committed <= end of
+//!   the log.
+//! - No two replicas ever call different records committed: one running hash for each position.
+//! - When a view begins, nobody holds a lease of an earlier one (T2).
+//! - Nobody leaves whose engine was not lost.
+
+use concord_core::Position;
+use concord_protocols::Phase;
+use concord_protocols::vr::Vr;
+use concord_wire::record::Record;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::{Rack, Replicas};
+use crate::world::REPLICAS;
+
+type Machine = Vr<concord_engine::Shimmed<crate::store::Store>>;
+
+/// What was last seen of a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    incarnation: u64,
+    view: u32,
+    leads: bool,
+    executed: u64,
+    committed: u64,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(super) struct WatchVr {
+    replicas: HashMap<usize, Seen, FxBuildHasher>,
+    /// The running hash at every position that somebody called committed.
+    hashes: HashMap<u64, u64, FxBuildHasher>,
+    /// The latest view that has begun.
+    begun: u32,
+}
+
+impl Rack<'_> {
+    fn vr(&self, node: usize) -> Option<&Machine> {
+        match self.slots[node].replica() {
+            Some(Replicas::Vr(vr)) => Some(vr),
+            Some(Replicas::Replica(_)) | None => None,
+        }
+    }
+
+    pub(super) fn look_at_vr(&mut self, node: usize) -> Option<String> {
+        let vr = self.vr(node)?;
+        let now = Seen {
+            incarnation: vr.member().incarnation,
+            view: vr.view().0,
+            leads: vr.leads(),
+            executed: vr.executed().0,
+            committed: vr.committed().0,
+        };
+        if vr.phase() == Phase::Left && !self.slots[node].engine_lost {
+            return Some("it left, and its engine was not lost".into());
+        }
+        let begun = self.watch.vr.begun;
+        if now.view < begun && vr.holds_lease(self.world.clock(node)) {
+            return Some(format!("it holds a lease in view {}, and view {begun} began", now.view));
+        }
+        let before = self.watch.vr.replicas.get(&node).copied().unwrap_or_default();
+        let before = if before.incarnation == now.incarnation { before } else { Seen::default() };
+        if before == now {
+            return None;
+        }
+        let end = vr.log().end().position;
+        let went_back = now.view < before.view
+            || now.executed < before.executed
+            || now.committed < before.committed;
+        if went_back || now.executed > now.committed || now.committed > end {
+            return Some(format!("from {before:?} to {now:?}, the log ends at {end}"));
+        }
+        let found = self.note_committed(node, before.committed, now.committed);
+        let begins = now.leads && now.view > begun;
+        self.watch.vr.replicas.insert(node, now);
+        found.or_else(|| if begins { self.note_begun(now.view) } else { None })
+    }
+
+    /// What a replica calls committed is what others called so, at each position.
+    fn note_committed(&mut self, node: usize, from: u64, to: u64) -> Option<String> {
+        for position in from + 1..=to {
+            let vr = self.vr(node)?;
+            // Where a state was copied, the records are not here.
+            let Some(bytes) = vr.log().record(Position(position)) else { continue };
+            let Ok(record) = Record::parse(bytes) else { continue };
+            let (hash, seq) = (record.hash, record.seq);
+            if *self.watch.vr.hashes.entry(position).or_insert(hash) != hash {
+                return Some(format!(
+                    "record {position} is committed, and is not what others hold"
+                ));
+            }
+            if seq.is_some() {
+                self.watch.positions.insert(seq.to_u64(), position);
+            }
+        }
+        self.watch.committed.1 = self.watch.committed.1.max(to);
+        None
+    }
+
+    fn note_begun(&mut self, view: u32) -> Option<String> {
+        self.watch.vr.begun = view;
+        let leased = (REPLICAS..REPLICAS + self.plan.replicas).find(|node| {
+            let now = self.world.clock(*node);
+            self.vr(*node).is_some_and(|vr| vr.view().0 < view && vr.holds_lease(now))
+        });
+        leased.map(|node| {
+            format!(
+                "view {view} begins, and {} holds a lease of an earlier one",
+                self.name_of(node)
+            )
+        })
+    }
+
+    /// All replicas that are alive are in one view, have executed their logs and hold the same; the
+    /// switch follows the view, and tracks nothing.
+    pub(super) fn is_vr_at_rest(&self) -> Result<(), String> {
+        let alive: Vec<usize> = (REPLICAS..REPLICAS + self.plan.replicas)
+            .filter(|n| self.vr(*n).is_some_and(|vr| vr.phase() != Phase::Left))
+            .collect();
+        let view = alive.iter().filter_map(|n| self.vr(*n)).map(|vr| vr.view().0).max();
+        if let super::Role::Switch(switch) = &self.slots[self.active_switch()].role {
+            let status = switch.status();
+            if Some(status.epoch.0) != view {
+                return Err("the switch has not heard of the newest view".into());
+            }
+            if status.occupied > 0 {
+                return Err("the dirty set keeps entries at rest".into());
+            }
+        }
+        let mut first = None;
+        for node in alive {
+            let Some(vr) = self.vr(node) else { continue };
+            let name = self.name_of(node);
+            if vr.phase() != Phase::Open || Some(vr.view().0) != view {
+                return Err(format!("{name} is not in the newest view"));
+            }
+            let end = vr.log().end();
+            if vr.executed().0 != end.position {
+                return Err(format!("{name} has records to execute at rest"));
+            }
+            let data = concord_engine::Engine::digest(vr.engine());
+            let holds = (end, data, vr.sessions_digest());
+            if first.is_some_and(|other| other != holds) {
+                return Err(format!("replicas differ at rest: {first:?} and {holds:?}"));
+            }
+            first = Some(holds);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Between the replicas of Viewstamped Replication, beside the stream of records ([`crate::link`]):
+//! view changes, recovery, and who streams from where. Rare, so encoded as [`crate::control`] is.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::Addr;
+use crate::control::LogEnd;
+
+/// One life of a replica. Lives of one node are ordered: a later one has a larger `count`, or the
+/// same and a larger incarnation.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Life {
+    /// How often the node has recovered.
+    pub count: u32,
+    /// Drawn at the process' start.
+    pub incarnation: u64,
+}
+
+/// A switch as the controller granted it its id. Ordered by id.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct SwitchLife {
+    /// The id; 0 for none.
+    pub id: u32,
+    /// The life to which it was granted.
+    pub incarnation: u64,
+    /// Where the switch listens.
+    pub addr: Addr,
+}
+
+/// A message between VR replicas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VrMessage {
+    /// Which group: made of its founders' lives, so that no two groups share one.
+    pub group: u64,
+    /// Who sends.
+    pub from: u16,
+    /// The view of which the message speaks.
+    pub view: u32,
+    /// The sender's crash vector: the newest life that it knows of each member, in the
+    /// configuration's order (Michael et al., DISC 2017).
+    pub lives: Vec<Life>,
+    /// What it says.
+    pub body: VrBody,
+}
+
+/// What a [`VrMessage`] says. The names are those of Viewstamped Replication Revisited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VrBody {
+    /// I do not hear the leader, and would go to this view if enough others say the same.
+    Suspect,
+    /// I am in this view, and not in an earlier one any more.
+    StartViewChange,
+    /// My vote for the view's leader: what I have. Whoever it still let answer reads in an earlier
+    /// view is here or out of time (trap T2).
+    DoViewChange {
+        /// The latest view in which the sender's status was normal.
+        last_normal: u32,
+        /// Where its log ends.
+        end: LogEnd,
+        /// Up to where it knows the log to be committed.
+        committed: u64,
+        /// The newest switch that it knows of.
+        switch: SwitchLife,
+    },
+    /// Leader to all: the view has begun.
+    StartView {
+        /// Where the view's log ended when it began.
+        end: LogEnd,
+        /// The switch whose numbers the view takes.
+        switch: SwitchLife,
+    },
+    /// Stream me the log from behind the first of these ends that your log has too.
+    Follow {
+        /// The receiver's number of the stream.
+        stream: u16,
+        /// Where the sender's log ends.
+        end: LogEnd,
+        /// The last record that it knows to be committed, and its hash: surely in both logs.
+        committed: LogEnd,
+    },
+    /// I have lost everything; in which view are you? The life that asks is in the crash vector.
+    Recovery,
+    /// The answer, from those whose status is normal; the life that asked is in the crash vector.
+    RecoveryResponse {
+        /// From the view's leader alone: the end of its log, and the switch.
+        leader: Option<(LogEnd, SwitchLife)>,
+    },
+}
