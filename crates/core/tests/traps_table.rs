@@ -1,4 +1,5 @@
 //! docs/traps.md names tests for each trap: every name is one.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

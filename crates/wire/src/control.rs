@@ -332,9 +332,8 @@ mod tests {
         assert_eq!(config.head(), config.reader());
         let mut out = vec![];
         // The protocol is one byte.
-        for (byte, protocol) in
-            [(0, Protocol::PrimaryBackup), (1, Protocol::Chain), (2, Protocol::Craq)]
-        {
+        let protocols = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq];
+        for (byte, protocol) in (0..).zip(protocols) {
             assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
         }
         Control::Configure(config.clone()).emit(&mut out);

@@ -114,7 +114,7 @@ mod tests {
         };
         assert_eq!(
             shown(&value(1, 3)),
-            "Outer { scratch, inner: Some(Inner { count, kept: 3 }), count }"
+            "Outer { scratch, inner: Some(Inner { count, kept: 3 }), count}"
         );
         assert_eq!(fingerprint(&value(1, 3)), fingerprint(&value(7, 3)));
         assert_ne!(fingerprint(&value(1, 3)), fingerprint(&value(1, 4)));

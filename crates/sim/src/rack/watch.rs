@@ -9,7 +9,8 @@
 //!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
 //!   the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves whose engine was not lost.
+//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
+//!   whole log may be told to copy anew.)
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
@@ -118,7 +119,8 @@ impl Rack<'_> {
         };
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
-        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
+        let was_whole = same_life && before.is_whole;
+        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
