@@ -85,7 +85,7 @@ impl<E: Engine> Replica<E> {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
-            (false, Protocol::Vr, ..) => "none",
+            (false, Protocol::Vr | Protocol::NoPaxos, ..) => "none",
             (false, Protocol::Chain, true, _) => "head",
             (false, Protocol::Chain, false, true) => "tail",
             (false, Protocol::Chain, false, false) => "middle",

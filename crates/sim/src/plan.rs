@@ -165,11 +165,13 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::PrimaryBackup => "primary-backup",
         Protocol::Chain => "chain",
         Protocol::Vr => "vr",
+        Protocol::NoPaxos => "nopaxos",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr];
+pub const PROTOCOLS: [Protocol; 4] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos];
 
 impl Plan {
     /// Adds a fault, for plans written by hand.

@@ -100,7 +100,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
     ];
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain => seen.extend(seen_with_epochs(totals)),
-        Protocol::Vr => seen.extend(seen_with_views(totals)),
+        Protocol::Vr | Protocol::NoPaxos => seen.extend(seen_with_views(totals)),
     }
     let faults = Fault::KINDS.into_iter().zip(totals.faults);
     seen.extend(faults.filter(|(name, _)| is_drawn(protocol, name)));
@@ -110,7 +110,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
 fn is_drawn(protocol: Protocol, fault: &str) -> bool {
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain => !["hold", "split"].contains(&fault),
-        Protocol::Vr => fault != "join",
+        Protocol::Vr | Protocol::NoPaxos => fault != "join",
     }
 }
 

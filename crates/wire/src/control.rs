@@ -33,6 +33,25 @@ pub enum Protocol {
     Chain,
     /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
     Vr,
+    /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
+    NoPaxos,
+}
+
+impl Protocol {
+    /// Whether a majority decides, and the replicas choose who leads by themselves.
+    #[must_use]
+    pub const fn is_quorum(self) -> bool {
+        match self {
+            Protocol::PrimaryBackup | Protocol::Chain => false,
+            Protocol::Vr | Protocol::NoPaxos => true,
+        }
+    }
+
+    /// Whether the switch orders the writes and sends them to every replica.
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        matches!(self, Protocol::NoPaxos)
+    }
 }
 
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
@@ -70,7 +89,7 @@ impl Config {
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
             Protocol::Chain => self.members.last(),
-            Protocol::PrimaryBackup | Protocol::Vr => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Between the replicas of Viewstamped Replication, beside the stream of records ([`crate::link`]):
+//! Between the replicas of Viewstamped Replication and NOPaxos, beside the stream of records ([`crate::link`]):
 //! view changes, recovery, and who streams from where. Rare, so encoded as [`crate::control`] is.
 
 use alloc::vec::Vec;
@@ -74,6 +74,14 @@ pub enum VrBody {
         end: LogEnd,
         /// The switch whose numbers the view takes.
         switch: SwitchLife,
+        /// NOPaxos: numbers up to there are not waited for.
+        floor: u32,
+    },
+    /// NOPaxos, leader to all: I lack the write that comes at this position of the log (gap
+    /// agreement); whoever has it sends it.
+    Lacks {
+        /// The position.
+        position: u64,
     },
     /// Stream me the log from behind the first of these ends that your log has too.
     Follow {
@@ -88,7 +96,7 @@ pub enum VrBody {
     Recovery,
     /// The answer, from those whose status is normal; the life that asked is in the crash vector.
     RecoveryResponse {
-        /// From the view's leader alone: the end of its log, and the switch.
-        leader: Option<(LogEnd, SwitchLife)>,
+        /// From the view's leader alone: the end of its log, the switch, and the view's floor.
+        leader: Option<(LogEnd, SwitchLife, u32)>,
     },
 }
