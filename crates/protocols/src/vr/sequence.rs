@@ -174,7 +174,10 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
-        let Some(record) = record.filter(|r| r.epoch == self.epoch()) else { return };
+        // What was staged went to the leader alone: such a question is an old one.
+        let staged = |r: &Record<'_>| r.flags.has(Flags::BODY_STAGED);
+        let record = record.filter(|r| r.epoch == self.epoch() && !staged(r));
+        let Some(record) = record else { return };
         let repr = Repr {
             flags: record.flags,
             low_delta: record.low_delta,

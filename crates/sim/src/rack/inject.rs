@@ -2,7 +2,7 @@
 
 use concord_core::{Duration, MS};
 use concord_protocols::Phase;
-use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::control::{Config, Member};
 
 use super::{Machine, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};

@@ -2,7 +2,7 @@
 
 use concord_core::{MS, SEC};
 use concord_protocols::Phase;
-use concord_wire::control::{LogEnd, Protocol};
+use concord_wire::control::LogEnd;
 
 use super::clients::GOOD_MIN;
 use super::{Rack, Role, Stage};
