@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX};
+use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -86,6 +86,9 @@ pub struct UpArgs {
     /// Number of gateways [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(GATEWAYS_MAX)))]
     pub gateways: Option<u16>,
+    /// Number of switches that stand by, in case the active one dies [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
+    pub standbys: Option<u16>,
     /// Where the rack file, the logs and the controller's state go
     #[arg(long, value_name = "DIR", default_value = "run")]
     pub run_dir: PathBuf,
@@ -146,11 +149,18 @@ pub struct RoleArgs {
 #[command(after_help = "\
 Examples:
   concord switch --config rack.toml
+  concord switch --config rack.toml --standby   the rack file's [[standby]]: takes over from a dead one
   concord switch --describe                     the stage table, SRAM and recirculations")]
 pub struct SwitchArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", required_unless_present = "describe")]
     pub config: Option<PathBuf>,
+    /// Take over when the active switch is silent, not before: a `[[standby]]` of the rack file
+    #[arg(long)]
+    pub standby: bool,
+    /// Which `[[standby]]`; not needed where there is only one
+    #[arg(long, value_name = "N", requires = "standby")]
+    pub node: Option<u16>,
     /// Print what the program takes of a real switch, and end
     #[arg(long)]
     pub describe: bool,

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 pub const REPLICAS_MAX: u16 = 64;
 /// Most gateways of a rack.
 pub const GATEWAYS_MAX: u16 = 64;
+/// Most standby switches of a rack.
+pub const STANDBYS_MAX: u16 = 4;
 
 /// How replicas replicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -201,6 +203,18 @@ pub struct SwitchPlace {
     pub http: Option<SocketAddr>,
 }
 
+/// A switch that stands by: it takes over when the active one is silent (Harmonia §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandbyPlace {
+    /// Its number, from 1.
+    pub node: u16,
+    /// Its UDP address.
+    pub addr: SocketAddrV4,
+    /// Where it serves /metrics and /status.
+    pub http: Option<SocketAddr>,
+}
+
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -264,6 +278,9 @@ pub struct Rack {
     /// The switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchPlace>,
+    /// Switches that stand by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub standby: Vec<StandbyPlace>,
     /// The replicas, head or primary first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replica: Vec<ReplicaPlace>,
@@ -288,6 +305,7 @@ impl Default for Rack {
             faults: Faults::default(),
             controller: None,
             switch: None,
+            standby: Vec::new(),
             replica: Vec::new(),
             gateway: Vec::new(),
         }
@@ -341,6 +359,7 @@ impl Rack {
         }
         let nodes = self.replica.iter().map(|r| ("replica", r.node));
         let nodes = nodes.chain(self.gateway.iter().map(|g| ("gateway", g.node)));
+        let nodes = nodes.chain(self.standby.iter().map(|s| ("standby", s.node)));
         let mut seen = Vec::new();
         for place in nodes {
             if place.1 == 0 || seen.contains(&place) {
@@ -480,6 +499,7 @@ mod tests {
             faults: Faults { drop_per_million: 10_000, ..Faults::default() },
             controller: Some(ControllerPlace { addr, http, state: "run/c.state".into() }),
             switch: Some(SwitchPlace { addr, http: None }),
+            standby: vec![StandbyPlace { node: 1, addr, http }],
             replica: vec![ReplicaPlace {
                 node: 1,
                 addr,

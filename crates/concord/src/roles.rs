@@ -1,5 +1,6 @@
 //! The roles as processes: from the rack file to the runtime.
 
+use clap::ValueEnum;
 use concord_control::ControllerConfig;
 use concord_core::Guards;
 use concord_runtime::Error;
@@ -13,8 +14,8 @@ use concord_runtime::roles::{Place, controller, gateway, replica, switch};
 use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
 use crate::rack::{Accel, Engine, Rack, Table, pick, wire};
 
-/// The controller and the switch are the only ones of their kind.
-const ONLY: u16 = 1;
+/// The controller, and the switch that is the active one at first.
+const FIRST: u16 = 1;
 
 /// `concord controller`.
 ///
@@ -24,7 +25,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let rack = Rack::read(&args.config)?;
     let own = rack.controller()?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
-    let place = Place { node: ONLY, addr: wire(own.addr), http: own.http, options };
+    let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
     let config = ControllerConfig {
         replicas: rack.replica.iter().map(|r| r.node).collect(),
         protocol: rack.protocol.wire(),
@@ -47,14 +48,20 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         return describe(&table);
     }
     let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
-    let own = rack.switch()?;
+    let (node, addr, http) = if args.standby {
+        let own = pick("standby", &rack.standby, |s| s.node, args.node)?;
+        (own.node, own.addr, own.http)
+    } else {
+        let own = rack.switch()?;
+        (FIRST, own.addr, own.http)
+    };
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
-    let place = Place { node: ONLY, addr: wire(own.addr), http: own.http, options };
+    let place = Place { node, addr: wire(addr), http, options };
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
         layout: rack.table.layout(),
         faults: rack.faults.rates(),
-        standby: false,
+        standby: args.standby,
     };
     switch::run(&place, &setup)
 }
@@ -109,6 +116,22 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         redis: rack.engine == Engine::Redis,
+        rack_info: rack_info(&rack),
     };
     gateway::run(&place, &setup)
+}
+
+/// The section `Concord` of INFO.
+fn rack_info(rack: &Rack) -> String {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map_or_else(String::new, |value| value.get_name().to_string())
+    };
+    format!(
+        "protocol:{}\r\naccel:{}\r\nengine:{}\r\nreplicas:{}\r\ngateways:{}\r\n",
+        name(rack.protocol.to_possible_value()),
+        name(rack.accel.to_possible_value()),
+        name(rack.engine.to_possible_value()),
+        rack.replica.len(),
+        rack.gateway.len(),
+    )
 }

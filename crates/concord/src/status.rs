@@ -49,6 +49,10 @@ fn roles(rack: &Rack) -> Vec<Role> {
     if let Some(s) = &rack.switch {
         roles.push(Role { name: "switch", node: 1, addr: s.addr.to_string(), http: s.http });
     }
+    for s in &rack.standby {
+        let addr = s.addr.to_string();
+        roles.push(Role { name: "standby", node: s.node, addr, http: s.http });
+    }
     for r in &rack.replica {
         let addr = r.addr.to_string();
         roles.push(Role { name: "replica", node: r.node, addr, http: r.http });
@@ -140,7 +144,7 @@ fn print(report: &Value) {
     println!();
     for role in report["roles"].as_array().into_iter().flatten() {
         let name = match role["role"].as_str() {
-            Some(name @ ("replica" | "gateway")) => format!("{name} {}", role["node"]),
+            Some(name @ ("standby" | "replica" | "gateway")) => format!("{name} {}", role["node"]),
             name => name.unwrap_or("?").to_string(),
         };
         let line =
@@ -155,21 +159,9 @@ fn describe(role: &Value) -> String {
     let gauge = |name: &str| status["gauges"][name].as_f64().unwrap_or(0.0);
     let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
     match role["role"].as_str() {
-        Some("controller") => {
-            let members: Vec<String> = status["members"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(ToString::to_string)
-                .collect();
-            format!(
-                "epoch {}, switch id {}, replicas {}",
-                status["epoch"],
-                status["switch_id"],
-                members.join(" ")
-            )
-        }
-        Some("switch") => format!(
+        Some("controller") => describe_controller(status),
+        Some("standby") if status["switch_id"] == 0 => "stands by".to_string(),
+        Some("switch" | "standby") => format!(
             "epoch {}, switch id {}, {}, dirty set {} of {} slots",
             status["epoch"],
             status["switch_id"],
@@ -178,9 +170,8 @@ fn describe(role: &Value) -> String {
             gauge("dirty_set_slots"),
         ),
         Some("replica") => format!(
-            "{}, {}, epoch {}, {}, {} keys, {:.0} fast and {:.0} slow reads/s, {:.0} writes/s",
-            status["phase"].as_str().unwrap_or("?"),
-            status["place"].as_str().unwrap_or("?"),
+            "{}, epoch {}, {}, {} keys, {:.0} fast and {:.0} slow reads/s, {:.0} writes/s",
+            where_it_stands(status),
             status["epoch"],
             if status["leased"] == true { "leased" } else { "no lease" },
             gauge("keys"),
@@ -198,6 +189,34 @@ fn describe(role: &Value) -> String {
             gauge("write_p50_us") / 1_000.0,
             gauge("write_p99_us") / 1_000.0,
         ),
+    }
+}
+
+fn describe_controller(status: &Value) -> String {
+    let nodes = |name: &str| -> Vec<String> {
+        status[name].as_array().into_iter().flatten().map(ToString::to_string).collect()
+    };
+    let mut line = format!(
+        "epoch {}, switch id {}, replicas {}",
+        status["epoch"],
+        status["switch_id"],
+        nodes("members").join(" ")
+    );
+    if !nodes("joining").is_empty() {
+        line += &format!(", joining {}", nodes("joining").join(" "));
+    }
+    if let Some(problem) = status["problem"].as_str() {
+        line += &format!("; PROBLEM: {problem}");
+    }
+    line
+}
+
+/// "open, tail", or "joining, 43% copied".
+fn where_it_stands(status: &Value) -> String {
+    let phase = status["phase"].as_str().unwrap_or("?");
+    match status["copied_percent"].as_u64() {
+        Some(percent) => format!("{phase}, {percent}% copied"),
+        None => format!("{phase}, {}", status["place"].as_str().unwrap_or("?")),
     }
 }
 
@@ -254,5 +273,11 @@ mod tests {
         assert_eq!(report["roles"][1]["reachable"], json!(false));
         let line = describe(&report["roles"][0]);
         assert!(line.starts_with("open, tail, epoch 1, leased, 3 keys, 10 fast"), "{line}");
+        let joining = json!({"role": "replica", "status": {"phase": "joining", "place": "joining",
+                             "copied_percent": 43, "epoch": 3, "gauges": {}}});
+        assert!(describe(&joining).starts_with("joining, 43% copied, epoch 3, no lease"));
+        let controller = json!({"role": "controller", "status": {"epoch": 3, "switch_id": 1,
+                                "members": [1, 3], "joining": [2], "problem": null}});
+        assert_eq!(describe(&controller), "epoch 3, switch id 1, replicas 1 3, joining 2");
     }
 }

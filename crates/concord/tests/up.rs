@@ -89,6 +89,21 @@ fn ctrl_c_stops_all_of_it_cleanly() {
 }
 
 #[test]
+fn what_the_gateway_has_read_is_answered_before_it_ends() {
+    use std::io::{Read, Write};
+    let mut rack = Rack::start("drain", &[]);
+    let mut client = std::net::TcpStream::connect(rack.listen).unwrap();
+    client.write_all("SET key value\r\n".repeat(500).as_bytes()).unwrap();
+    let mut first = [0; 5];
+    client.read_exact(&mut first).unwrap();
+    Rack::signal(rack.up.id(), "-TERM");
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "+OK\r\n".repeat(499));
+    assert!(rack.up.wait().unwrap().success());
+}
+
+#[test]
 fn when_up_is_killed_no_redis_server_outlives_it() {
     let mut rack = Rack::start("killed-redis", &["--replicas", "2", "--engine", "redis"]);
     let replicas = [rack.pid("replica-1"), rack.pid("replica-2")];

@@ -78,6 +78,16 @@ impl Copy {
         }
     }
 
+    /// About how much of the state is here, in percent.
+    pub(crate) fn percent(&self) -> u8 {
+        match self.stage {
+            Stage::Stale | Stage::Table => 0,
+            Stage::Objects(from) => (from * 99 / PLACE_END) as u8,
+            Stage::Results => 99,
+            Stage::Whole => 100,
+        }
+    }
+
     /// Whether the feeder of this epoch streams records behind our log.
     pub(crate) fn is_streamed(&self) -> bool {
         self.streamed

@@ -25,6 +25,8 @@ pub struct ReplicaStatus {
     pub committed: Position,
     /// Whether all that was agreed when the epoch opened is executed here.
     pub whole: bool,
+    /// How much of the state it has, in percent, if it joins.
+    pub copied_percent: Option<u8>,
     /// Whether it may answer alone.
     pub leased: bool,
     /// Number of keys.
@@ -66,6 +68,7 @@ impl<E: Engine> Replica<E> {
             executed: self.executed,
             committed: self.committed,
             whole: self.phase == Phase::Open && self.whole,
+            copied_percent: (self.phase == Phase::Joining).then(|| self.copy.percent()),
             leased: self.phase == Phase::Open && self.leases.is_held(now.instant),
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),

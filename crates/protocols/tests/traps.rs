@@ -1,5 +1,6 @@
 //! Traces of traps.md over replicas that are driven by hand: every packet is delivered, dropped or
 //! held on purpose.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 
@@ -42,7 +43,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         controller: CONTROLLER,
         lease_ns: LEASE_MS * MS,
         replies_via_switch: true,
-        copy_bytes: 1_000,
+        copy_bytes: 4_096,
         replicate_replies: false,
         guards: Guards::ALL,
     };

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use concord_core::Now;
 use concord_core::machine::Deadline;
+use concord_core::{Instant, Now, SEC};
 use rustix::event::epoll;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -25,8 +25,11 @@ const UDP: Token = Token(0);
 const SIGNAL: Token = Token(1);
 const PARENT: Token = Token(2);
 const HTTP: Token = Token(3);
-/// Receive calls of one batch, while each is full.
-const RECEIVES_MAX: usize = 4;
+/// A batch ends after so many messages: however short the trains are, the caches are filled and the
+/// answers are sent once for as many.
+const BATCH_MESSAGES: usize = 2_048;
+/// How long a role may take to finish what is under way once it was told to end, in ns.
+const STOP_NS_MAX: u64 = SEC;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
@@ -50,6 +53,11 @@ pub trait Role {
     /// # Errors
     /// What the role cannot go on after.
     fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error>;
+
+    /// The process was told to end. True once nothing is left to do; asked after every turn.
+    fn stop(&mut self) -> bool {
+        true
+    }
 
     /// When to be woken, and why.
     fn deadline(&self) -> Deadline;
@@ -130,13 +138,15 @@ impl Driver {
         &self.socket
     }
 
-    /// Runs `role` until a signal or, if supervised, the end of standard input.
+    /// Runs `role` until a signal or, if supervised, the end of standard input; what is under way
+    /// then has a second to finish, or until a second signal.
     ///
     /// # Errors
     /// The role's, or the system's.
     pub fn run(&mut self, role: &mut impl Role) -> Result<(), Error> {
         let mut raw: Vec<epoll::Event> = Vec::new();
         let mut events = Vec::new();
+        let mut stop_by: Option<Instant> = None;
         loop {
             // Everything received so far was received before this moment (trap T1).
             let now = clock::now();
@@ -148,14 +158,23 @@ impl Driver {
             if let Some(share) = &mut self.share {
                 share.pay();
             }
-            let deadline = role.deadline().at;
+            if stop_by.is_some_and(|by| by <= now.instant || role.stop()) {
+                return Ok(());
+            }
+            let deadline = stop_by.map_or(role.deadline().at, |by| by.min(role.deadline().at));
             self.poller.wait(clock::now().instant, deadline, &mut raw, &mut events)?;
             for event in &events {
                 match event.token {
                     UDP => self.receive(role),
                     SIGNAL | PARENT => {
                         if self.should_end(event.token) {
-                            return Ok(());
+                            if stop_by.is_some() || role.stop() {
+                                return Ok(());
+                            }
+                            stop_by = Some(clock::now().instant.after(STOP_NS_MAX));
+                            if let Some(stdin) = self.parent.take() {
+                                self.poller.remove(&stdin);
+                            }
                         }
                     }
                     HTTP => self.publish(role, clock::now()),
@@ -168,12 +187,14 @@ impl Driver {
     /// A batch of trains. What is left over is there at the next turn, after this batch's packets
     /// went out: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) {
-        for _ in 0..RECEIVES_MAX {
+        let mut messages = 0;
+        while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
             for mut train in self.inbox.trains() {
                 let now = clock::now();
                 let from = train.from;
                 for message in train.messages() {
+                    messages += 1;
                     role.packet(now, from, message, &mut self.outbox);
                 }
             }

@@ -1,7 +1,8 @@
 //! `concord bench scale`: throughput by the number of replicas, each capped to the same small share
 //! of a core, chain replication without and with the switch's help (Harmonia §9.2, Figure 7 and 8).
 //!
-//! Both racks run at once and are measured in turn, so that what else the machine does hits both.
+//! All racks that are compared run at once and are measured in turn, so that what else the machine
+//! does hits each of them: without help, with help, and for reads one replica alone.
 
 use clap::{Args, ValueEnum};
 use concord_core::{SEC, US};
@@ -15,7 +16,8 @@ use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::rack::Accel;
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
+    "figure",
     "replicas",
     "accel",
     "workload",
@@ -33,12 +35,15 @@ const COLUMNS: [&str; 14] = [
 ];
 /// Writes outstanding while keys are loaded.
 const FILL_CLIENTS: u32 = 2_048;
-/// Replies are taken after such a pause: latency is tens of ms under a quota anyway, and trains
+/// Replies are taken after such a pause: latency is hundreds of ms under a quota anyway, and trains
 /// leave more of the cores to the replicas.
-const PAUSE_NS: u64 = 300 * US;
+const PAUSE_NS: u64 = 2_000 * US;
 /// Sessions of a generator: each has 8,192 writes outstanding at most.
 const SESSIONS: u32 = 4;
-/// Reads outstanding at most, of all sessions.
+/// Writes outstanding at most for each replica where nothing else is asked: they wait for a whole
+/// chain of replicas that stand still in turn, and more of them would only be sent again.
+const WRITES_OUTSTANDING_MAX: u32 = 3_000;
+/// Operations outstanding at most, of all sessions.
 const OUTSTANDING_MAX: u32 = 120_000;
 /// Keys where the replicas' own bucket caps them: it does so from the start, loading included.
 const BUCKET_KEYS_MAX: u64 = 50_000;
@@ -104,17 +109,18 @@ pub struct ScaleArgs {
     /// Size of values
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub value_bytes: usize,
-    /// Operations outstanding for each replica
-    #[arg(long, value_name = "N", default_value_t = 3_000)]
+    /// Operations outstanding for each replica: more than it serves in one period of its quota, so
+    /// that it has work while those of the others wait
+    #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub outstanding: u32,
     /// Measured time of each run
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value_t = 1.5)]
     pub seconds: f64,
     /// Cut off before it
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.7)]
     pub warmup: f64,
     /// Runs of each configuration
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
     /// Runs of each configuration at --pairs-at replicas
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
@@ -130,6 +136,9 @@ pub struct ScaleArgs {
 /// One run.
 #[derive(Clone, Debug)]
 struct Point {
+    /// The number of replicas that this run belongs to: not its own, where it is the one replica
+    /// that was measured in turn with them.
+    figure: u16,
     replicas: u16,
     accel: Accel,
     mix: usize,
@@ -139,13 +148,19 @@ struct Point {
 
 /// A rack and who loads it.
 struct Side {
+    replicas: u16,
     accel: Accel,
     rig: Rig,
     native: Native,
 }
 
+/// Place of reads only in [`Mix::SCALE`].
+const READS: usize = ScaleWorkload::ReadOnly as usize;
+
 struct Bench<'a> {
     args: &'a ScaleArgs,
+    /// One replica, with help: what reads at more replicas are compared with.
+    one: Option<Side>,
     table: Table,
     points: Vec<Point>,
 }
@@ -166,14 +181,15 @@ pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
     if bucket {
         println!("replicas are capped by their own token bucket");
     }
-    let mut bench = Bench { args, table: Table::new(&COLUMNS), points: Vec::new() };
+    let mut bench = Bench { args, one: None, table: Table::new(&COLUMNS), points: Vec::new() };
     let mixes: Vec<usize> = args.workloads.iter().map(|w| *w as usize).collect();
     for &replicas in &args.replicas {
         bench.at(replicas, bucket, &mixes)?;
     }
     if !bucket && !args.no_cross_check {
+        bench.one = None;
         for &replicas in args.replicas.iter().filter(|&&n| n <= BUCKET_REPLICAS_MAX) {
-            bench.at(replicas, true, &[0])?;
+            bench.at(replicas, true, &[READS])?;
         }
     }
     let summary = bench.summary();
@@ -190,6 +206,9 @@ impl Bench<'_> {
         for accel in [Accel::None, Accel::Harmonia] {
             sides.push(self.side(replicas, accel, bucket)?);
         }
+        if replicas > 1 && mixes.contains(&READS) && self.one.is_none() {
+            self.one = Some(self.side(1, Accel::Harmonia, bucket)?);
+        }
         let runs = if replicas == self.args.pairs_at && !bucket {
             self.args.pairs.max(self.args.repeats)
         } else {
@@ -200,7 +219,14 @@ impl Bench<'_> {
                 // Whoever goes first may find the machine in another state: they take turns.
                 sides.reverse();
                 for side in &mut sides {
-                    self.one(side, replicas, bucket, mix, repeat)?;
+                    self.measure(side, replicas, bucket, mix, repeat)?;
+                }
+                if mix == READS
+                    && replicas > 1
+                    && let Some(mut one) = self.one.take()
+                {
+                    self.measure(&mut one, replicas, bucket, mix, repeat)?;
+                    self.one = Some(one);
                 }
             }
         }
@@ -219,19 +245,22 @@ impl Bench<'_> {
         if !bucket {
             rig.cap(self.args.share)?;
         }
-        Ok(Side { accel, rig, native })
+        Ok(Side { replicas, accel, rig, native })
     }
 
-    fn one(
+    fn measure(
         &mut self,
         side: &mut Side,
-        replicas: u16,
+        figure: u16,
         bucket: bool,
         mix: usize,
         repeat: u32,
     ) -> Result<(), Error> {
-        let args = self.args;
-        let clients = (args.outstanding * u32::from(replicas)).min(OUTSTANDING_MAX);
+        let (args, replicas) = (self.args, side.replicas);
+        let is_write_only = mix == ScaleWorkload::WriteOnly as usize;
+        let most = if is_write_only { WRITES_OUTSTANDING_MAX } else { OUTSTANDING_MAX };
+        let each = args.outstanding.min(most);
+        let clients = (each * u32::from(replicas)).min(OUTSTANDING_MAX);
         let plan = Plan {
             clients,
             value_bytes: args.value_bytes,
@@ -251,6 +280,7 @@ impl Bench<'_> {
         let (least, most) = used.iter().fold((f64::MAX, 0.0), |(l, m), &u| (u.min(l), u.max(m)));
         let histogram = if measured.reads.is_empty() { &measured.writes } else { &measured.reads };
         self.table.row(vec![
+            figure.to_string(),
             replicas.to_string(),
             accel_name(accel).to_string(),
             mix_of.name.to_string(),
@@ -267,14 +297,26 @@ impl Bench<'_> {
             load_average(),
         ]);
         self.table.print_last();
-        self.points.push(Point { replicas, accel, mix, bucket, rate: measured.rate() });
+        self.points.push(Point { figure, replicas, accel, mix, bucket, rate: measured.rate() });
         Ok(())
     }
 
     /// The rates of a configuration, in the order of their repeats.
     fn rates(&self, replicas: u16, accel: Accel, mix: usize, bucket: bool) -> Vec<f64> {
-        let same =
-            |p: &&Point| (p.replicas, p.accel, p.mix, p.bucket) == (replicas, accel, mix, bucket);
+        self.rates_beside(replicas, replicas, accel, mix, bucket)
+    }
+
+    /// The same of `replicas` replicas that took turns with `figure`.
+    fn rates_beside(
+        &self,
+        figure: u16,
+        replicas: u16,
+        accel: Accel,
+        mix: usize,
+        bucket: bool,
+    ) -> Vec<f64> {
+        let wanted = (figure, replicas, accel, mix, bucket);
+        let same = |p: &&Point| (p.figure, p.replicas, p.accel, p.mix, p.bucket) == wanted;
         self.points.iter().filter(same).map(|p| p.rate).collect()
     }
 
@@ -287,7 +329,7 @@ impl Bench<'_> {
             "with ops/s",
             "with / without",
             "pairs",
-            "with / (n x with at 1)",
+            "with / (n x one in turn)",
         ]);
         for bucket in [false, true] {
             for mix in 0..Mix::SCALE.len() {
@@ -298,7 +340,9 @@ impl Bench<'_> {
                         continue;
                     }
                     let pairs: Vec<f64> = with.iter().zip(&without).map(|(w, o)| w / o).collect();
-                    let one = median(&self.rates(1, Accel::Harmonia, mix, bucket));
+                    let one = self.rates_beside(n, 1, Accel::Harmonia, mix, bucket);
+                    let scaled = with.iter().zip(&one).map(|(w, o)| w / (f64::from(n) * o));
+                    let scaled: Vec<f64> = scaled.collect();
                     table.row(vec![
                         n.to_string(),
                         Mix::SCALE[mix].name.to_string(),
@@ -307,7 +351,7 @@ impl Bench<'_> {
                         spread(&with, 0),
                         spread(&pairs, 3),
                         pairs.len().to_string(),
-                        format!("{:.3}", median(&with) / (f64::from(n) * one)),
+                        if scaled.is_empty() { String::new() } else { spread(&scaled, 3) },
                     ]);
                 }
             }

@@ -66,6 +66,10 @@ impl Children {
         children.add("controller", None, &["--fresh"], file, controller.addr, controller.http)?;
         let switch = rack.switch()?;
         children.add("switch", None, &[], file, switch.addr, switch.http)?;
+        for standby in &rack.standby {
+            let (node, more) = (Some(standby.node), ["--standby"]);
+            children.add("standby", node, &more, file, standby.addr, standby.http)?;
+        }
         for replica in &rack.replica {
             children.add("replica", Some(replica.node), &[], file, replica.addr, replica.http)?;
         }
@@ -86,7 +90,8 @@ impl Children {
     ) -> Result<(), Error> {
         let (mut name, mut stem) = (role.to_string(), role.to_string());
         let file = file.display().to_string();
-        let mut args = vec![role.to_string(), "--supervised".to_string()];
+        let command = if role == "standby" { "switch" } else { role };
+        let mut args = vec![command.to_string(), "--supervised".to_string()];
         args.extend(["--config".to_string(), file]);
         args.extend(more.iter().map(|&arg| arg.to_string()));
         if let Some(node) = node {
@@ -158,19 +163,26 @@ impl Children {
             .cannot(format!("write {}", path.display()))
     }
 
-    /// Ends all of them, clients' side first, and waits until they have.
+    /// Ends all of them and waits until they have: the gateways first, which answer what is under
+    /// way.
     pub fn stop(&mut self) {
-        for role in self.all.iter_mut().rev() {
+        self.end(Role::is_gateway);
+        self.end(|_| true);
+        let _ = std::fs::remove_file(self.run_dir.join("pids"));
+    }
+
+    fn end(&mut self, which: impl Fn(&Role) -> bool) {
+        for role in self.all.iter_mut().filter(|role| which(role)) {
             drop(role.child.stdin.take());
         }
         let started = Instant::now();
         loop {
             let _ = self.reap();
-            if self.running() == 0 {
-                break;
+            if !self.all.iter().any(|role| which(role) && !role.ended) {
+                return;
             }
             if started.elapsed() > STOP_MAX {
-                for role in self.all.iter_mut().filter(|role| !role.ended) {
+                for role in self.all.iter_mut().filter(|role| which(role) && !role.ended) {
                     // It may have ended this moment; then there is nothing to kill.
                     let _ = role.child.kill();
                     let _ = role.child.wait();
@@ -179,7 +191,6 @@ impl Children {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
-        let _ = std::fs::remove_file(self.run_dir.join("pids"));
     }
 }
 

@@ -6,10 +6,13 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use concord_runtime::{Context, Error};
 
 use crate::cli::UpArgs;
-use crate::rack::{ControllerPlace, GatewayPlace, LOCALHOST, Rack, ReplicaPlace, SwitchPlace};
+use crate::rack::{
+    ControllerPlace, GatewayPlace, LOCALHOST, Rack, ReplicaPlace, StandbyPlace, SwitchPlace,
+};
 
 const REPLICAS: u16 = 3;
 const GATEWAYS: u16 = 1;
+const STANDBYS: u16 = 0;
 const LISTEN_PORT: u16 = 7379;
 
 /// Ports that are held until all are chosen, so that none is chosen twice.
@@ -89,6 +92,9 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
     }
     if rack.switch.is_none() {
         rack.switch = Some(SwitchPlace { addr: ports.udp()?, http: ports.http()? });
+    }
+    for node in 1..=wanted("standby", rack.standby.len(), args.standbys, STANDBYS)? {
+        rack.standby.push(StandbyPlace { node, addr: ports.udp()?, http: ports.http()? });
     }
     for node in 1..=wanted("replica", rack.replica.len(), args.replicas, REPLICAS)? {
         let (addr, http) = (ports.udp()?, ports.http()?);

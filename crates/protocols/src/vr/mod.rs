@@ -794,6 +794,7 @@ impl<E: Engine> Vr<E> {
             executed: self.executed,
             committed: self.committed,
             whole: self.is_whole(),
+            copied_percent: None,
             leased: self.holds_lease(now),
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),

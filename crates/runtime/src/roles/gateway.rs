@@ -47,6 +47,8 @@ pub struct GatewaySetup {
     pub requirepass: String,
     /// The engine is a Redis server, with commands of its own.
     pub redis: bool,
+    /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
+    pub rack_info: String,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ struct GatewayRole {
     connections: HashMap<u64, Connection, FxBuildHasher>,
     next_id: u64,
     buffer: Vec<u8>,
+    is_stopping: bool,
 }
 
 /// Runs a gateway until it is told to end.
@@ -99,7 +102,9 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         connections: HashMap::default(),
         next_id: ROLE_TOKEN_MIN + 1,
         buffer: vec![0; READ_BYTES],
+        is_stopping: false,
     };
+    role.gateway.set_rack_info(setup.rack_info.clone());
     driver.run(&mut role)
 }
 
@@ -229,6 +234,16 @@ impl Role for GatewayRole {
             self.serve(now, id, out)?;
         }
         Ok(())
+    }
+
+    /// Accepts nobody any more, and closes each connection when what it sent is answered.
+    fn stop(&mut self) -> bool {
+        if !self.is_stopping {
+            self.is_stopping = true;
+            self.poller.remove(&self.listener);
+            self.gateway.shutdown();
+        }
+        self.connections.is_empty()
     }
 
     fn deadline(&self) -> Deadline {

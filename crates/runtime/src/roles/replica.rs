@@ -216,6 +216,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         s.tell("switch_id", status.switch_id);
         s.tell("executed", status.executed.0);
         s.tell("committed", status.committed.0);
+        s.tell("copied_percent", status.copied_percent);
         s.tell("leased", status.leased);
         s.tell("keys", status.keys);
         s.tell("memory_bytes", status.memory_bytes);

@@ -4,8 +4,8 @@
 //!   it joins and copies anew, and committed <= executed <= end of the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
 //! - A replica's log never reaches beyond what the one before it has executed (T15).
-//! - What a replica calls committed was executed by every living member, and whoever calls itself
-//!   whole has executed all that was committed in earlier epochs.
+//! - What a replica calls committed was executed by every living member, unless it was committed in an
+//!   earlier epoch; and whoever calls itself whole has executed all that was.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
 //! - Nobody leaves whose engine was not lost.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
@@ -187,18 +187,16 @@ impl Rack<'_> {
         })
     }
 
-    /// What is committed was executed by every member that is alive.
+    /// What is committed was executed by every member that is alive. A member that was let in since
+    /// gets what was committed before from the agreed log, and answers nothing until then.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        if !now.is_open || now.committed <= before {
+        let (epoch, position) = self.watch.committed;
+        let is_old = epoch < now.epoch && now.committed <= position;
+        if !now.is_open || now.committed <= before || is_old {
             return None;
         }
         let config = replica.config()?;
-        // One that joined lately gets what was committed before as the epoch opens.
-        let is_whole =
-            |m: &Member| self.stored.as_ref().is_some_and(|state| state.whole.contains(&m.node));
-        let lacks = |m: &&Member| {
-            is_whole(m) && self.living(m).is_some_and(|r| r.executed().0 < now.committed)
-        };
+        let lacks = |m: &&Member| self.living(m).is_some_and(|r| r.executed().0 < now.committed);
         config.members.iter().find(lacks).map(|m| {
             format!("it calls {} committed, replica-{} has not executed it", now.committed, m.node)
         })

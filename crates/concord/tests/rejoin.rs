@@ -1,0 +1,287 @@
+//! Replicas that come (back) and a switch that is replaced, by hand, while clients write and read:
+//! nothing acknowledged is lost, nothing is executed twice, and the pauses are printed.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use serde_json::Value;
+
+/// Keys that nobody writes while replicas come and go.
+const KEPT: usize = 2_000;
+/// Connections that write all the time, each a key of its own.
+const WRITERS: usize = 6;
+
+/// A role that a person started by hand.
+struct ByHand(Child);
+
+impl ByHand {
+    fn start(rack: &Rack, args: &[&str]) -> ByHand {
+        let log = std::fs::File::create(rack.run.join(format!("{}.log", args.join("")))).unwrap();
+        let mut command = Command::new(CONCORD);
+        command.arg(args[0]).args(["--config", &rack.file()]).args(&args[1..]);
+        ByHand(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Adds a role to the rack file, with free ports.
+fn append(rack: &Rack, section: &str, node: u16) {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (http, directory) = (free_port(), rack.run.join(format!("replica-{node}")));
+    let mut text = format!("\n[[{section}]]\nnode = {node}\naddr = \"{udp}\"\n");
+    text += &format!("http = \"127.0.0.1:{http}\"\n");
+    if section == "replica" {
+        text += &format!("directory = {directory:?}\n");
+    }
+    let mut file = std::fs::OpenOptions::new().append(true).open(rack.file()).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+/// What a role says of itself; null if it does not answer.
+fn role(rack: &Rack, name: &str, node: u64) -> Value {
+    let arguments = ["status", "--json", "--interval-ms", "10", "--config", &rack.file()];
+    let status: Value = serde_json::from_slice(&concord(&arguments).stdout).unwrap();
+    let roles = status["roles"].as_array().unwrap();
+    let found = roles.iter().find(|r| r["role"] == name && r["node"] == node);
+    found.map_or(Value::Null, |r| r["status"].clone())
+}
+
+fn members(rack: &Rack) -> Vec<u64> {
+    let members = role(rack, "controller", 1)["members"].clone();
+    members.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+fn fast_reads(rack: &Rack, node: u64) -> u64 {
+    role(rack, "replica", node)["counters"]["reads_fast"].as_u64().unwrap_or(0)
+}
+
+/// Reads the keys that nobody writes until the replica has answered some of them alone.
+fn reads_fast(rack: &Rack, node: u64) {
+    let before = fast_reads(rack, node);
+    let mut client = rack.client();
+    until(20, &format!("fast read at replica {node}"), || {
+        for n in 0..200 {
+            assert_eq!(client.say(&format!("GET kept:{n}")), format!("value {n}"));
+        }
+        fast_reads(rack, node) > before
+    });
+}
+
+struct Seen {
+    acknowledged: u64,
+    unknown: u64,
+    longest_pause: Duration,
+}
+
+/// Counts a key up, one INCR at a time, and reads it, until told to stop.
+fn count_up(rack: &Rack, key: &str, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen { acknowledged: 0, unknown: 0, longest_pause: Duration::ZERO };
+    let mut client = rack.client();
+    let mut last = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let line = client.say(&format!("INCR {key}"));
+        match line.strip_prefix(':') {
+            Some(value) => {
+                seen.acknowledged += 1;
+                check(key, value, &seen);
+                seen.longest_pause = seen.longest_pause.max(last.elapsed());
+                last = Instant::now();
+            }
+            None if line.starts_with("-UNKNOWN") => seen.unknown += 1,
+            None => assert!(line.starts_with("-TRYAGAIN"), "{key}: {line}"),
+        }
+        let read = client.say(&format!("GET {key}"));
+        if !read.starts_with('-') {
+            check(key, &read, &seen);
+        }
+    }
+    seen
+}
+
+fn check(key: &str, value: &str, seen: &Seen) {
+    let value: u64 = value.parse().unwrap();
+    let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
+    assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
+}
+
+fn fill(rack: &Rack) {
+    let mut client = rack.client();
+    for n in 0..KEPT {
+        let (key, value) = (format!("kept:{n}"), format!("value {n}"));
+        let (line, _) = client.call(&[b"SET", key.as_bytes(), value.as_bytes()]).unwrap();
+        assert_eq!(line, "+OK");
+    }
+}
+
+/// Runs `change` while clients write; then everything that was acknowledged must be there.
+fn while_writing(name: &str, rack: &Rack, change: impl FnOnce()) {
+    fill(rack);
+    let stop = AtomicBool::new(false);
+    let keys: Vec<String> = (0..WRITERS).map(|n| format!("counter:{n}")).collect();
+    let seen: Vec<Seen> = std::thread::scope(|scope| {
+        let writer = |key: &String| {
+            let (key, stop) = (key.clone(), &stop);
+            scope.spawn(move || count_up(rack, &key, stop))
+        };
+        let writers: Vec<_> = keys.iter().map(writer).collect();
+        // Writers end when the change fails, too.
+        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
+        stop.store(true, Ordering::Relaxed);
+        let seen = writers.into_iter().map(|w| w.join().unwrap()).collect();
+        if let Err(why) = changed {
+            std::panic::resume_unwind(why);
+        }
+        seen
+    });
+    let mut client = rack.client();
+    for (key, seen) in keys.iter().zip(&seen) {
+        check(key, &client.say(&format!("GET {key}")), seen);
+        assert!(seen.acknowledged > 50, "{key}: writes went on");
+    }
+    for n in 0..KEPT {
+        assert_eq!(client.say(&format!("GET kept:{n}")), format!("value {n}"));
+    }
+    let pause = seen.iter().map(|s| s.longest_pause).max().unwrap();
+    let unknown: u64 = seen.iter().map(|s| s.unknown).sum();
+    let acknowledged: u64 = seen.iter().map(|s| s.acknowledged).sum();
+    println!("{name}: paused for {pause:?}, {acknowledged} writes, {unknown} of unknown outcome");
+}
+
+/// Kills a replica, starts it again by hand, and then kills all others: it has everything.
+fn comes_back(name: &str, victim: u64, more: &[&str]) {
+    let rack = Rack::start(name, more);
+    let mut again = None;
+    while_writing(name, &rack, || {
+        Rack::signal(rack.pid(&format!("replica-{victim}")), "-9");
+        until(10, "epoch without it", || !members(&rack).contains(&victim));
+        let began = Instant::now();
+        again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
+        until(30, "epoch with it", || members(&rack).last() == Some(&victim));
+        println!("{name}: a member again after {:?}", began.elapsed());
+        reads_fast(&rack, victim);
+        for other in (1..=3).filter(|node| *node != victim) {
+            Rack::signal(rack.pid(&format!("replica-{other}")), "-9");
+        }
+        until(10, "epoch of it alone", || members(&rack) == [victim]);
+        reads_fast(&rack, victim);
+    });
+}
+
+#[test]
+fn a_dead_head_joins_again_as_the_tail() {
+    comes_back("rejoin-head", 1, &[]);
+}
+
+#[test]
+fn a_dead_tail_joins_again_with_its_redis_server() {
+    comes_back("rejoin-tail-redis", 3, &["--engine", "redis"]);
+}
+
+#[test]
+fn a_dead_primary_joins_again_as_a_backup() {
+    comes_back("rejoin-primary", 1, &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn a_dead_backup_joins_again_with_its_redis_server() {
+    let more = ["--protocol", "primary-backup", "--engine", "redis"];
+    comes_back("rejoin-backup-redis", 2, &more);
+}
+
+#[test]
+fn a_replica_that_restarts_before_it_is_missed_is_a_stranger() {
+    let rack = Rack::start("rejoin-fast", &[]);
+    let mut again = None;
+    while_writing("restarted at once", &rack, || {
+        std::thread::sleep(Duration::from_millis(300));
+        Rack::signal(rack.pid("replica-2"), "-9");
+        again = Some(ByHand::start(&rack, &["replica", "--node", "2"]));
+        until(30, "epoch with it", || members(&rack) == [1, 3, 2]);
+        reads_fast(&rack, 2);
+    });
+}
+
+#[test]
+fn a_new_replica_joins() {
+    let rack = Rack::start("join-new", &[]);
+    let mut new = None;
+    while_writing("a new replica", &rack, || {
+        append(&rack, "replica", 4);
+        new = Some(ByHand::start(&rack, &["replica", "--node", "4"]));
+        until(30, "epoch with it", || members(&rack) == [1, 2, 3, 4]);
+        reads_fast(&rack, 4);
+    });
+}
+
+/// What a person at the switch's console says: which switch helps, and with which id.
+fn switch_id(rack: &Rack, name: &str) -> u64 {
+    let status = role(rack, name, 1);
+    if status["ready"] == true { status["switch_id"].as_u64().unwrap_or(0) } else { 0 }
+}
+
+#[test]
+fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
+    let rack = Rack::start("standby", &[]);
+    append(&rack, "standby", 1);
+    let standby = ByHand::start(&rack, &["switch", "--standby"]);
+    while_writing("switch killed", &rack, || {
+        until(10, "sign of life of the standby", || {
+            let switches = role(&rack, "controller", 1)["switches"].clone();
+            switches.as_array().is_some_and(|all| all.iter().any(|s| s["standby"] == true))
+        });
+        assert_eq!((switch_id(&rack, "switch"), switch_id(&rack, "standby")), (1, 0));
+        Rack::signal(rack.pid("switch"), "-9");
+        until(10, "switch that helps", || switch_id(&rack, "standby") == 2);
+        reads_fast(&rack, 1);
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    drop(standby);
+}
+
+#[test]
+fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
+    let rack = Rack::start("standby-wakes", &["--standbys", "1"]);
+    let switch = rack.pid("switch");
+    while_writing("switch stopped", &rack, || {
+        Rack::signal(switch, "-STOP");
+        until(10, "switch that helps", || switch_id(&rack, "standby") == 2);
+        Rack::signal(switch, "-CONT");
+        until(10, "old switch that stands by", || {
+            let switches = role(&rack, "controller", 1)["switches"].clone();
+            let all = switches.as_array().cloned().unwrap_or_default();
+            all.len() == 2
+                && all.iter().filter(|s| s["standby"] == true).count() == 1
+                && role(&rack, "switch", 1)["ready"] == false
+        });
+        assert_eq!(switch_id(&rack, "standby"), 2);
+        reads_fast(&rack, 2);
+        Rack::signal(rack.pid("standby-1"), "-9");
+        until(10, "old switch that helps again", || switch_id(&rack, "switch") == 3);
+        std::thread::sleep(Duration::from_millis(500));
+    });
+}
+
+#[test]
+fn a_switch_that_is_started_again_gets_a_new_id() {
+    let rack = Rack::start("switch-again", &[]);
+    let mut again = None;
+    while_writing("switch started again", &rack, || {
+        Rack::signal(rack.pid("switch"), "-9");
+        again = Some(ByHand::start(&rack, &["switch"]));
+        until(10, "switch that helps", || switch_id(&rack, "switch") == 2);
+        reads_fast(&rack, 3);
+    });
+}
