@@ -454,6 +454,6 @@ impl Receiver {
             }
         }
         let (stream, next) = (self.stream, self.next);
-        Ack { epoch, from: me, stream, next, held, applied, committed }
+        Ack { epoch, from: me, stream, next, held, applied, committed, life: 0 }
     }
 }

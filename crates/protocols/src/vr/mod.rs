@@ -443,7 +443,9 @@ impl<E: Engine> Vr<E> {
             VrBody::StartView { end, switch, floor } => {
                 self.on_start_view(now, (from, view), end, (switch, floor), sink);
             }
-            VrBody::Lacks { position } => self.on_lacks((from, view), Position(position), sink),
+            VrBody::Lacks { position, count } => {
+                self.on_lacks((from, view), (position, count), sink);
+            }
             VrBody::Follow { stream, end, committed } => {
                 self.on_follow(now, (from, view), stream, [end, committed], sink);
             }
@@ -463,6 +465,11 @@ impl<E: Engine> Vr<E> {
             self.answers[index] = None;
             self.suspicions[index] = None;
             self.change.forget(index);
+            // Under NOPaxos an earlier life may have logged what this leader has not: it does not
+            // get that back by recovering.
+            if let Some(follower) = self.followers.get_mut(index) {
+                *follower = normal::Follower::default();
+            }
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Follower {
     pub(super) executed: Position,
     /// The commit point that was last sent to it.
     told_committed: Position,
-    heard_at: Option<Instant>,
+    pub(super) heard_at: Option<Instant>,
     /// NOPaxos: it has not acknowledged up to there, since then.
     pub(super) lag: Option<(Position, Instant)>,
     /// NOPaxos: it is sent records up to there.
@@ -112,7 +112,6 @@ impl<E: Engine> Vr<E> {
         let hash = record.emit(self.log.end().hash, &mut buffer);
         self.log.push(buffer, hash);
         self.last_seq = self.last_seq.max(repr.seq);
-        self.note_logged();
         if repr.flags.has(Flags::BODY_STAGED) {
             self.staged_end = Position(self.log.end().position);
         }
@@ -311,6 +310,10 @@ impl<E: Engine> Vr<E> {
     }
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
+        if ack.life != self.lives.of(from).tag() && self.setup.guards.on(Guard::CrashVector) {
+            self.vr_count.stale_lives += 1;
+            return;
+        }
         let Some(follower) = self.followers.get_mut(from) else { return };
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
@@ -321,6 +324,7 @@ impl<E: Engine> Vr<E> {
             sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
+        self.note_missed(now.instant);
         self.commit_acknowledged(now, sink);
     }
 
@@ -441,6 +445,7 @@ impl<E: Engine> Vr<E> {
                 held: 0,
                 applied: Position(self.log.end().position),
                 committed: self.committed,
+                life: self.lives.mine().tag(),
             };
             commit.emit(&mut self.scratch);
             sink.send(self.members()[index].addr, &self.scratch);
@@ -531,7 +536,8 @@ impl<E: Engine> Vr<E> {
         let (epoch, node, executed) = (self.epoch(), self.node(), self.executed);
         let Some(receiver) = self.receiver.as_mut() else { return };
         let peer = receiver.peer;
-        receiver.ack(epoch, node, acked, executed).emit(&mut self.scratch);
+        let ack = receiver.ack(epoch, node, acked, executed);
+        Ack { life: self.lives.mine().tag(), ..ack }.emit(&mut self.scratch);
         self.told_executed = executed;
         self.told_end = acked;
         self.next_beat = now.after(self.beat_ns());

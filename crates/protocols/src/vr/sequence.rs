@@ -24,6 +24,8 @@ use crate::writes::Turn;
 
 /// Most writes that wait for a missing one before them.
 const EARLY_MAX: usize = 4_096;
+/// Most missing writes that the leader asks for at once.
+const LACKS_MAX: u64 = 64;
 /// How long a number may be late before the leader asks for it.
 const REORDER_NS: Duration = 500 * US;
 /// How often it asks.
@@ -34,23 +36,23 @@ const LOST_NS: Duration = 8 * MS;
 const LAG_NS: Duration = 2 * MS;
 
 /// Numbered writes as they come from the switch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sequence {
     /// Writes whose turn has not come, by number.
     early: BTreeMap<Seq, Vec<u8>>,
     /// Numbers up to there are not waited for.
     pub(super) floor: Seq,
-    /// Since when a number is missed; `NEVER` if none is.
-    missed_at: Instant,
-    /// Leader: when it asks for it, or gives it up.
-    ask_at: Instant,
+    /// Leader: the number that others are known to come behind, and which is not here.
+    missed: Option<Missed>,
 }
 
-impl Default for Sequence {
-    fn default() -> Sequence {
-        let (floor, never) = (Seq::NONE, Instant::NEVER);
-        Sequence { early: BTreeMap::new(), floor, missed_at: never, ask_at: never }
-    }
+/// A number that the leader lacks.
+#[derive(Clone, Copy, Debug)]
+struct Missed {
+    number: Seq,
+    since: Instant,
+    /// When to ask for it, or to give it up.
+    ask_at: Instant,
 }
 
 impl<E: Engine> Vr<E> {
@@ -112,17 +114,21 @@ impl<E: Engine> Vr<E> {
                 self.order(repr.last_committed.to_u64(), &repr, packet.body());
             }
         }
-        let sequence = &mut self.sequence;
-        if sequence.early.is_empty() {
-            (sequence.missed_at, sequence.ask_at) = (Instant::NEVER, Instant::NEVER);
-        } else if sequence.missed_at == Instant::NEVER {
-            (sequence.missed_at, sequence.ask_at) = (now, now.after(REORDER_NS));
-        }
+        self.note_missed(now);
     }
 
-    /// The write that was missed has come: another one may be missed from now on.
-    pub(super) fn note_logged(&mut self) {
-        (self.sequence.missed_at, self.sequence.ask_at) = (Instant::NEVER, Instant::NEVER);
+    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower says
+    /// that its log is longer.
+    pub(super) fn note_missed(&mut self, now: Instant) {
+        let (next, end) = (self.next_number(), Position(self.log.end().position));
+        let later = self.sequence.early.keys().next().is_some_and(|first| *first > next);
+        let longer = || self.followers.iter().any(|f| f.acked > end);
+        if !self.is_sequenced() || !self.is_leader() || !(later || longer()) {
+            self.sequence.missed = None;
+        } else if self.sequence.missed.is_none_or(|missed| missed.number != next) {
+            let ask_at = now.after(REORDER_NS);
+            self.sequence.missed = Some(Missed { number: next, since: now, ask_at });
+        }
     }
 
     /// A new view's leader: what nobody who voted has logged is given up, up to the first write that
@@ -134,60 +140,71 @@ impl<E: Engine> Vr<E> {
         let of_switch = first.filter(|seq| seq.switch_id == numbered.switch_id);
         let below = |seq: &Seq| Seq::new(seq.switch_id, seq.counter - 1);
         self.sequence.floor = of_switch.map_or(numbered, below);
-        self.note_logged();
     }
 
     /// The floor of a view whose leader said so.
     pub(super) fn set_floor(&mut self, floor: u32) {
         self.sequence.floor = Seq::new(SwitchId(self.switch.id), floor);
-        self.note_logged();
     }
 
     /// When the leader has to do something about a missing number.
     pub(super) fn gap_deadline(&self) -> Instant {
-        if self.is_leader() { self.sequence.ask_at } else { Instant::NEVER }
+        let missed = self.sequence.missed.filter(|_| self.is_leader());
+        missed.map_or(Instant::NEVER, |missed| missed.ask_at)
     }
 
+    /// Asks for what is missed, and gives it up in the end.
     pub(super) fn tick_gap(&mut self, now: Now, sink: &mut impl Sink) {
-        if now.instant < self.gap_deadline() {
+        let Some(missed) = self.sequence.missed.as_mut().filter(|m| now.instant >= m.ask_at) else {
             return;
-        }
-        if now.instant.since(self.sequence.missed_at) >= LOST_NS {
+        };
+        if now.instant.since(missed.since) >= LOST_NS {
             self.vr_count.gaps_agreed += 1;
             let view = ViewNumber(self.view.0 + self.members().len() as u32);
             return self.enter_view(now, view, sink);
         }
-        self.sequence.ask_at = now.instant.after(ASK_NS);
+        missed.ask_at = now.instant.after(ASK_NS);
         self.vr_count.gaps_asked += 1;
+        // Within a view positions rise as numbers do.
+        let first_here = self.sequence.early.keys().next();
+        let lacked = first_here.map_or(1, |seq| {
+            u64::from(seq.counter).saturating_sub(self.next_number().counter.into())
+        });
         let position = self.log.end().position + 1;
-        self.say_all(VrBody::Lacks { position }, sink);
+        let count = lacked.clamp(1, LACKS_MAX) as u16;
+        self.say_all(VrBody::Lacks { position, count }, sink);
     }
 
-    /// The leader lacks a write: who has logged it sends it as the switch did.
+    /// The leader lacks writes: who has logged them sends them as the switch did.
     pub(super) fn on_lacks(
         &mut self,
         (from, view): (usize, ViewNumber),
-        position: Position,
+        (position, count): (u64, u16),
         sink: &mut impl Sink,
     ) {
         if view != self.view || self.stage != Stage::Normal || from != self.leader_of(view) {
             return;
         }
-        let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
-        // What was staged went to the leader alone: such a question is an old one.
-        let staged = |r: &Record<'_>| r.flags.has(Flags::BODY_STAGED);
-        let record = record.filter(|r| r.epoch == self.epoch() && !staged(r));
-        let Some(record) = record else { return };
-        let repr = Repr {
-            flags: record.flags,
-            low_delta: record.low_delta,
-            after_delta: record.after_delta,
-            last_committed: Seq::from_u64(record.now_ms),
-            ..Turn::of(&record).header(Repr::new(Op::Write))
-        };
-        repr.emit(record.command, &mut self.scratch);
-        sink.send(self.members()[from].addr, &self.scratch);
-        self.vr_count.gaps_filled += 1;
+        let to = self.members()[from].addr;
+        let end = position.saturating_add(u64::from(count).min(LACKS_MAX));
+        for position in (position..end).map(Position) {
+            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let Some(record) = record.filter(|r| r.epoch == self.epoch()) else { return };
+            // A body that was staged is at the leader alone: it has that record.
+            if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
+                continue;
+            }
+            let repr = Repr {
+                flags: record.flags,
+                low_delta: record.low_delta,
+                after_delta: record.after_delta,
+                last_committed: Seq::from_u64(record.now_ms),
+                ..Turn::of(&record).header(Repr::new(Op::Write))
+            };
+            repr.emit(record.command, &mut self.scratch);
+            sink.send(to, &self.scratch);
+            self.vr_count.gaps_filled += 1;
+        }
     }
 
     /// Up to where a follower is sent records: where the log ends, or under NOPaxos only what it

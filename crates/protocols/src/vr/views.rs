@@ -361,6 +361,7 @@ impl<E: Engine> Vr<E> {
     /// The newest number and the newest time in the log, after its end was replaced.
     fn note_log_end(&mut self) {
         self.last_seq = self.executed_seq;
+        self.last_now_ms = 0;
         let last = self.log.record(Position(self.log.end().position));
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
             self.last_seq = self.last_seq.max(record.seq);
