@@ -32,6 +32,10 @@ pub enum Protocol {
     /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
     /// the leader by themselves.
     Vr,
+    /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
+    #[serde(rename = "nopaxos")]
+    #[value(name = "nopaxos")]
+    NoPaxos,
 }
 
 impl Protocol {
@@ -42,6 +46,7 @@ impl Protocol {
             Protocol::Chain => concord_wire::control::Protocol::Chain,
             Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
             Protocol::Vr => concord_wire::control::Protocol::Vr,
+            Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
         }
     }
 }

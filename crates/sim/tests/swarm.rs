@@ -100,7 +100,13 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
     ];
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain => seen.extend(seen_with_epochs(totals)),
-        Protocol::Vr | Protocol::NoPaxos => seen.extend(seen_with_views(totals)),
+        Protocol::Vr => seen.extend(seen_with_views(totals)),
+        Protocol::NoPaxos => {
+            seen.extend(seen_with_views(totals));
+            seen.extend(seen_with_gaps(totals));
+            // Forwarded as no-ops (T23).
+            seen.retain(|(name, _)| *name != "full tables");
+        }
     }
     let faults = Fault::KINDS.into_iter().zip(totals.faults);
     seen.extend(faults.filter(|(name, _)| is_drawn(protocol, name)));
@@ -138,6 +144,16 @@ fn seen_with_views(totals: &Totals) -> [(&'static str, u64); 8] {
         ("records transferred", v.records_transferred),
         ("recoveries", v.recovered),
         ("stale lives", v.stale_lives),
+    ]
+}
+
+fn seen_with_gaps(totals: &Totals) -> [(&'static str, u64); 4] {
+    let v = &totals.vr;
+    [
+        ("gaps asked for", v.gaps_asked),
+        ("gaps filled", v.gaps_filled),
+        ("gaps agreed on", v.gaps_agreed),
+        ("writes as no-ops", totals.switch.writes_as_noop),
     ]
 }
 

@@ -126,6 +126,7 @@ impl<E: Engine> Vr<E> {
         if !self.is_sequenced() || !self.is_leader() || !(later || longer()) {
             self.sequence.missed = None;
         } else if self.sequence.missed.is_none_or(|missed| missed.number != next) {
+            self.count.seq_gaps += 1;
             let ask_at = now.after(REORDER_NS);
             self.sequence.missed = Some(Missed { number: next, since: now, ask_at });
         }
