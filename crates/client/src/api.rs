@@ -215,6 +215,8 @@ counters! {
         body_missing,
         /// Writes refused as too far above the lowest unanswered one.
         window_refused,
+        /// Writes for which the switch had no room (NOPaxos, trap T23).
+        busy,
         /// Unanswered writes refused as old duplicates; must stay 0.
         stale_refused,
         /// Questions to the controller which switch is active.

@@ -202,7 +202,8 @@ impl Client {
             }
             // The timer of the attempt tries again later.
             Status::Window if !is_read && is_current => self.count.window_refused += 1,
-            Status::Order | Status::BodyMissing | Status::Window if !is_read => {
+            Status::Busy if !is_read && is_current => self.count.busy += 1,
+            Status::Order | Status::BodyMissing | Status::Window | Status::Busy if !is_read => {
                 self.count.late += 1;
             }
             Status::SessionExpired
@@ -210,6 +211,7 @@ impl Client {
             | Status::Order
             | Status::BodyMissing
             | Status::Window
+            | Status::Busy
             | Status::Gone => self.count.unexpected += 1,
         }
         Ok(())

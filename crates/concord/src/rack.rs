@@ -35,6 +35,10 @@ pub enum Protocol {
     /// A chain in which every replica answers reads, asking the tail about objects that are being
     /// written; without the switch's help.
     Craq,
+    /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
+    #[serde(rename = "nopaxos")]
+    #[value(name = "nopaxos")]
+    NoPaxos,
 }
 
 impl Protocol {
@@ -46,6 +50,7 @@ impl Protocol {
             Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
             Protocol::Vr => concord_wire::control::Protocol::Vr,
             Protocol::Craq => concord_wire::control::Protocol::Craq,
+            Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
         }
     }
 }

@@ -75,6 +75,7 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
         Protocol::PrimaryBackup => "primary-backup replication",
         Protocol::Vr => "Viewstamped Replication",
         Protocol::Craq => "CRAQ",
+        Protocol::NoPaxos => "NOPaxos",
     };
     let accel = match rack.accel {
         Accel::Harmonia => "reads at every replica (Harmonia)",

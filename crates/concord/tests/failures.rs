@@ -115,10 +115,29 @@ fn a_follower_of_a_vr_group_dies() {
     survive("vr-follower", "replica-3", &["--protocol", "vr"]);
 }
 
-/// Without a disk: what a replica gets back, it gets from the others.
+#[test]
+fn the_leader_of_a_nopaxos_group_dies() {
+    survive("nopaxos-leader", "replica-1", &["--protocol", "nopaxos"]);
+}
+
+#[test]
+fn a_follower_of_a_nopaxos_group_dies() {
+    survive("nopaxos-follower", "replica-3", &["--protocol", "nopaxos"]);
+}
+
 #[test]
 fn each_replica_of_a_vr_group_dies_in_turn_and_recovers() {
-    let rack = Rack::start("vr-recovery", &["--protocol", "vr"]);
+    all_recover("vr-recovery", "vr");
+}
+
+#[test]
+fn each_replica_of_a_nopaxos_group_dies_in_turn_and_recovers() {
+    all_recover("nopaxos-recovery", "nopaxos");
+}
+
+/// Without a disk: what a replica gets back, it gets from the others.
+fn all_recover(name: &str, protocol: &str) {
+    let rack = Rack::start(name, &["--protocol", protocol]);
     let mut client = rack.client();
     for n in 0..1_000 {
         client.say(&format!("SET key:{n} {n}"));

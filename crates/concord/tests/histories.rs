@@ -69,7 +69,8 @@ fn history(name: &str, keys: u64, more: &[&str], victim: Option<&str>) {
         (alone, fast),
         (asked, slow),
         ("refused_newer", count("replica", "refused_newer")),
-        ("table_full", count("switch", "dropped_table_full")),
+        // NOPaxos forwards a write without a slot as a no-op (T23).
+        ("table_full", count("switch", "dropped_table_full") + count("switch", "writes_as_noop")),
         ("duplicates", count("replica", "duplicates")),
         ("seq_gaps", count("replica", "seq_gaps")),
         ("link_resent", count("replica", "link_resent")),
@@ -219,4 +220,38 @@ fn vr_whose_leader_dies() {
 #[test]
 fn vr_whose_follower_dies() {
     history("vr-follower-dies", 100, &VR, Some("replica-3"));
+}
+
+const NOPAXOS: [&str; 2] = ["--protocol", "nopaxos"];
+
+#[test]
+fn nopaxos_on_8_keys() {
+    history("nopaxos-8-keys", 8, &NOPAXOS, None);
+}
+
+#[test]
+fn nopaxos_on_1000_keys() {
+    history("nopaxos-1000-keys", 1_000, &NOPAXOS, None);
+}
+
+#[test]
+fn nopaxos_over_redis_servers_on_1000_keys() {
+    let more = ["--protocol", "nopaxos", "--engine", "redis"];
+    history("nopaxos-redis-1000-keys", 1_000, &more, None);
+}
+
+#[test]
+fn nopaxos_with_a_dirty_set_of_16_slots() {
+    let more = ["--protocol", "nopaxos", "--table-stages", "1", "--table-slots", "16"];
+    history("nopaxos-16-slots", 1_000, &more, None);
+}
+
+#[test]
+fn nopaxos_whose_leader_dies() {
+    history("nopaxos-leader-dies", 100, &NOPAXOS, Some("replica-1"));
+}
+
+#[test]
+fn nopaxos_whose_follower_dies() {
+    history("nopaxos-follower-dies", 100, &NOPAXOS, Some("replica-3"));
 }

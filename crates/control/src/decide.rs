@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now};
 use concord_wire::Addr;
-use concord_wire::control::{Config, Member, Protocol, Standing};
+use concord_wire::control::{Config, Member, Standing};
 
 use crate::{Controller, Problem, REPLICAS_MAX, RETIRED_MAX, Replica, State, Switch};
 
@@ -161,7 +161,7 @@ impl Controller {
         started_at: Instant,
         old: &Config,
     ) -> (Vec<Member>, Vec<Member>) {
-        if self.setup.protocol == Protocol::Vr {
+        if self.setup.protocol.is_quorum() {
             return (old.members.clone(), Vec::new());
         }
         let stays = |m: &&Member| self.gone(now, started_at, old.epoch, m).is_none();

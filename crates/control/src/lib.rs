@@ -260,7 +260,7 @@ impl Controller {
     ///
     /// Not in VR: its leader tells the switch itself, so that a view change waits for no controller.
     fn configure_switch(&mut self, sink: &mut impl Sink) {
-        if self.setup.protocol == Protocol::Vr {
+        if self.setup.protocol.is_quorum() {
             return;
         }
         let active = self.state.switch_incarnation;

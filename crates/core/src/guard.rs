@@ -36,6 +36,8 @@ pub enum Guard {
     CrashVector,
     /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
     RecoveryQuorum,
+    /// A replica logs what the switch numbered without gaps; what is missing is agreed on (NOPaxos).
+    Gaps,
     /// A configuration exists only after a compare-and-swap (trap T3).
     EpochSwap,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
@@ -53,7 +55,7 @@ pub enum Guard {
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 22] = [
+pub const ALL_GUARDS: [Guard; 23] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -69,6 +71,7 @@ pub const ALL_GUARDS: [Guard; 22] = [
     Guard::View,
     Guard::CrashVector,
     Guard::RecoveryQuorum,
+    Guard::Gaps,
     Guard::EpochSwap,
     Guard::LeaseClock,
     Guard::Whole,

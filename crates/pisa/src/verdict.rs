@@ -15,6 +15,11 @@ pub enum Verdict<R> {
         /// Length without the padding that it came with, in bytes.
         size_bytes: usize,
     },
+    /// The packet leaves, rewritten in place, to every member of the program's group.
+    Multicast {
+        /// Length without the padding that it came with, in bytes.
+        size_bytes: usize,
+    },
     /// Another pass: the packet costs the bandwidth of one more.
     Recirculate,
 }

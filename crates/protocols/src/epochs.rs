@@ -300,7 +300,7 @@ impl<E: Engine> Replica<E> {
         let index = self.index()?.checked_sub(1)?;
         let from = match config.protocol {
             Protocol::Chain | Protocol::Craq => index,
-            Protocol::PrimaryBackup | Protocol::Vr => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
         Some(NodeId(config.members[from].node))
     }
@@ -311,7 +311,7 @@ impl<E: Engine> Replica<E> {
         let wanted = match config.protocol {
             Protocol::Chain | Protocol::Craq => usize::from(index + 1 < config.members.len()),
             Protocol::PrimaryBackup if index == 0 => config.members.len() - 1,
-            Protocol::PrimaryBackup | Protocol::Vr => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
         self.senders.len() < wanted
     }
@@ -326,7 +326,7 @@ impl<E: Engine> Replica<E> {
                 config.members.get(index + 1).is_some_and(|m| m.node == node.0)
             }
             Protocol::PrimaryBackup => index == 0,
-            Protocol::Vr => false,
+            Protocol::Vr | Protocol::NoPaxos => false,
         };
         let known = self.senders.iter().any(|s| s.peer == node);
         if let Some(addr) = self.member_addr(node)

@@ -101,6 +101,13 @@ impl Sender {
         self.in_flight.front().map_or(self.next.0, |sent| sent.position)
     }
 
+    /// The peer has all up to `has` already, from elsewhere: it need not be sent.
+    pub fn skip_to(&mut self, has: Position) {
+        if self.in_flight.is_empty() && self.next.0 <= has {
+            self.next = (Position(has.0 + 1), 0);
+        }
+    }
+
     /// Sends what the window allows of the records up to `upto`, and says how many packets that
     /// took.
     pub fn pump(
@@ -447,6 +454,6 @@ impl Receiver {
             }
         }
         let (stream, next) = (self.stream, self.next);
-        Ack { epoch, from: me, stream, next, held, applied, committed }
+        Ack { epoch, from: me, stream, next, held, applied, committed, life: 0 }
     }
 }

@@ -18,7 +18,7 @@ use crate::vr::Vr;
 pub enum Node<E> {
     /// Primary-backup, chain replication and CRAQ.
     Replica(Box<Replica<E>>),
-    /// Viewstamped Replication.
+    /// Viewstamped Replication and NOPaxos.
     Vr(Box<Vr<E>>),
 }
 
@@ -38,7 +38,7 @@ impl<E: Engine> Node<E> {
             Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
                 Node::Replica(Box::new(Replica::new(setup, engine)))
             }
-            Protocol::Vr => Node::Vr(Box::new(Vr::new(setup, engine))),
+            Protocol::Vr | Protocol::NoPaxos => Node::Vr(Box::new(Vr::new(setup, engine))),
         }
     }
 

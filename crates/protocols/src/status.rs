@@ -88,7 +88,7 @@ impl<E: Engine> Replica<E> {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
-            (false, Protocol::Vr, ..) => "none",
+            (false, Protocol::Vr | Protocol::NoPaxos, ..) => "none",
             (false, Protocol::Chain | Protocol::Craq, true, _) => "head",
             (false, Protocol::Chain | Protocol::Craq, false, true) => "tail",
             (false, Protocol::Chain | Protocol::Craq, false, false) => "middle",

@@ -479,7 +479,7 @@ impl Turn {
     }
 
     /// The header of an answer to it, by `from`.
-    fn header(&self, from: Repr) -> Repr {
+    pub(crate) fn header(&self, from: Repr) -> Repr {
         Repr {
             obj_id: self.obj_id,
             seq: self.seq,

@@ -42,7 +42,7 @@ impl Plan {
         let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let protocol = aim.protocol.unwrap_or(drawn);
         let accelerated = !rng.chance(1, 10);
-        let sizes = if protocol == Protocol::Vr { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
+        let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
         let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
         let connections = rng.between(2, 4) as usize;
@@ -185,7 +185,7 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
 fn kinds_of(protocol: Protocol) -> Vec<usize> {
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => (0..KINDS_OF_VR).collect(),
-        Protocol::Vr => {
+        Protocol::Vr | Protocol::NoPaxos => {
             (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
         }
     }

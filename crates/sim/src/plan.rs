@@ -168,12 +168,13 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Chain => "chain",
         Protocol::Vr => "vr",
         Protocol::Craq => "craq",
+        Protocol::NoPaxos => "nopaxos",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 4] =
-    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq];
+pub const PROTOCOLS: [Protocol; 5] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos, Protocol::Craq];
 
 impl Plan {
     /// Adds a fault, for plans written by hand.

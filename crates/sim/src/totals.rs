@@ -172,6 +172,15 @@ impl fmt::Display for Totals {
                 ("fast reads refused as behind", v.refused_behind),
             ],
         )?;
+        line(
+            "numbers",
+            &[
+                ("asked for", v.gaps_asked),
+                ("sent to a leader", v.gaps_filled),
+                ("agreed to be lost", v.gaps_agreed),
+                ("without a slot", self.switch.writes_as_noop),
+            ],
+        )?;
         let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();
         line("faults", &[("", self.faults_injected()), ("left out", self.faults_skipped)])?;
         line("  by kind", &faults)

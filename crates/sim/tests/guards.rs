@@ -56,6 +56,10 @@ fn vr(seed: u64) -> Plan {
     drawn(Protocol::Vr, seed)
 }
 
+fn nopaxos(seed: u64) -> Plan {
+    drawn(Protocol::NoPaxos, seed)
+}
+
 /// Starts of which the median is taken; `CONCORD_GUARD_STARTS` sets another number.
 fn starts() -> u64 {
     std::env::var("CONCORD_GUARD_STARTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
@@ -141,9 +145,21 @@ const VR_ALONE: [Guard; 7] = [
     Guard::DropOnFull,
 ];
 
+/// What NOPaxos' own swarm must miss, one at a time. Its order is the switch's: what keeps the order
+/// of VR's writes is the rule of gaps here, and a write without a slot goes on as a no-op (T23).
+const NOPAXOS_ALONE: [Guard; 7] = [
+    Guard::Gaps,
+    Guard::ClientTable,
+    Guard::Incarnation,
+    Guard::Visibility,
+    Guard::View,
+    Guard::DirtySet,
+    Guard::DropOnFull,
+];
+
 /// A group of three whose first leader is replica 0, without faults.
-fn vr_of_three(seed: u64) -> Plan {
-    let plan = vr(seed);
+fn of_three(protocol: Protocol, seed: u64) -> Plan {
+    let plan = drawn(protocol, seed);
     Plan {
         accelerated: true,
         replicas: 3,
@@ -163,17 +179,17 @@ fn with<const N: usize>(plan: Plan, faults: [(u64, Fault); N]) -> Plan {
 /// The rack falls in two, the leader alone with the old switch on one side. With one switch, all
 /// that asks a deposed leader has passed the switch before it heard of the next: it is concurrent
 /// with all that the next one acknowledges, and no lease is needed.
-fn vr_split(seed: u64) -> Plan {
+fn split(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let fault = Fault::Split { replica: 0, for_ns: rng.between(500, 1_500) * MS };
-    with(vr_of_three(seed), [(rng.between(100, 300) * MS, fault)])
+    with(of_three(protocol, seed), [(rng.between(100, 300) * MS, fault)])
 }
 
 /// Replica 2 alone leaves the view, since it does not hear the leader; its vote for replica 1 is on
 /// its way for long. It crashes, recovers, and is the only one whom the leader reaches.
-fn vr_late_vote(seed: u64) -> Plan {
+fn late_vote(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
-    let plan = vr_of_three(seed);
+    let plan = of_three(protocol, seed);
     let lease = plan.lease_ns;
     let silent_at = rng.between(100, 200) * MS;
     let replica = Node::Replica;
@@ -199,7 +215,7 @@ fn vr_late_vote(seed: u64) -> Plan {
 /// The first leader is cut off, the others go on without it. When it is heard again, one of them is
 /// cut off and the other recovers; then the one who has what they did together dies, if the rack may
 /// lose one more.
-fn vr_stale_leader(seed: u64) -> Plan {
+fn stale_leader(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let isolate = |replica, for_ns| Fault::Isolate { replica, for_ns, stale_switch: false };
     let stale_at = rng.between(100, 200) * MS;
@@ -211,32 +227,49 @@ fn vr_stale_leader(seed: u64) -> Plan {
         (apart_at + MS, Fault::Restart { replica: 2 }),
         (heard_at + rng.between(200, 600) * MS, Fault::Kill { replica: 1 }),
     ];
-    with(vr_of_three(seed), faults)
+    with(of_three(protocol, seed), faults)
 }
 
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
-fn vr_ordered_pair(seed: u64) -> Plan {
+fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     let plan = ordered(seed);
-    Plan { protocol: Protocol::Vr, replicas: 2, slots: 64, ..plan }
+    Plan { protocol, replicas: 2, slots: 64, ..plan }
+}
+
+/// Each guard is missed by its draw, which passes with all of them where it was made for the guard.
+fn are_missed(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
+    for (guard, draw) in alone.iter().chain(aimed) {
+        let median = median_seeds(&format!("{name} {guard:?}"), Guards::without(*guard), *draw);
+        assert!(
+            median <= SEEDS_MAX,
+            "no violation in {SEEDS_MAX} seeds of {name} without {guard:?}"
+        );
+    }
+    for (guard, draw) in aimed {
+        for seed in 0..100 {
+            assert_eq!(run(&draw(seed)).violation, None, "{name} with {guard:?}, seed {seed}");
+        }
+    }
 }
 
 #[test]
 fn every_guard_of_vr_is_missed_when_removed() {
-    let alone = VR_ALONE.map(|guard| (guard, vr as Draw));
     let aimed: [(Guard, Draw); 3] = [
-        (Guard::Lease, vr_split),
-        (Guard::CrashVector, vr_late_vote),
-        (Guard::RecoveryQuorum, vr_stale_leader),
+        (Guard::Lease, |seed| split(Protocol::Vr, seed)),
+        (Guard::CrashVector, |seed| late_vote(Protocol::Vr, seed)),
+        (Guard::RecoveryQuorum, |seed| stale_leader(Protocol::Vr, seed)),
     ];
-    for (guard, draw) in alone.into_iter().chain(aimed) {
-        let median = median_seeds(&format!("VR {guard:?}"), Guards::without(guard), draw);
-        assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds of VR without {guard:?}");
-    }
-    for (guard, draw) in aimed {
-        for seed in 0..100 {
-            assert_eq!(run(&draw(seed)).violation, None, "with {guard:?}, seed {seed}");
-        }
-    }
+    are_missed("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
+}
+
+#[test]
+fn every_guard_of_nopaxos_is_missed_when_removed() {
+    let aimed: [(Guard, Draw); 3] = [
+        (Guard::Lease, |seed| split(Protocol::NoPaxos, seed)),
+        (Guard::CrashVector, |seed| late_vote(Protocol::NoPaxos, seed)),
+        (Guard::RecoveryQuorum, |seed| stale_leader(Protocol::NoPaxos, seed)),
+    ];
+    are_missed("NOPaxos", &NOPAXOS_ALONE.map(|guard| (guard, nopaxos as Draw)), &aimed);
 }
 
 /// Harmonia §8.3 delays completions so that few fast reads are refused; P1 is what makes them safe.
@@ -244,13 +277,19 @@ fn every_guard_of_vr_is_missed_when_removed() {
 #[test]
 fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_missed() {
     let base = Guards::without(Guard::Visibility);
-    for seed in 0..300 {
-        let outcome = run(&Plan { guards: base, ..vr_ordered_pair(seed) });
-        assert_eq!(outcome.violation, None, "seed {seed}");
+    let draws: [(&str, Draw); 2] = [
+        ("VR", |seed| ordered_pair(Protocol::Vr, seed)),
+        ("NOPaxos", |seed| ordered_pair(Protocol::NoPaxos, seed)),
+    ];
+    for (name, draw) in draws {
+        for seed in 0..300 {
+            let outcome = run(&Plan { guards: base, ..draw(seed) });
+            assert_eq!(outcome.violation, None, "{name}, seed {seed}");
+        }
+        let without = base.and_without(Guard::CommitAck);
+        let median = median_seeds(&format!("{name} CommitAck"), without, draw);
+        assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds of {name}: CommitAck");
     }
-    let without = base.and_without(Guard::CommitAck);
-    let median = median_seeds("VR CommitAck", without, vr_ordered_pair);
-    assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without CommitAck");
 }
 
 /// CRAQ with a head, at least one in the middle, and a tail.

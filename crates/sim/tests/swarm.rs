@@ -103,6 +103,13 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
             seen.extend(seen_with_help(totals));
             seen.extend(seen_with_views(totals));
         }
+        Protocol::NoPaxos => {
+            seen.extend(seen_with_help(totals));
+            seen.extend(seen_with_views(totals));
+            seen.extend(seen_with_gaps(totals));
+            // Forwarded as no-ops (T23).
+            seen.retain(|(name, _)| *name != "full tables");
+        }
         Protocol::Craq => {
             seen.extend(seen_with_epochs(totals));
             seen.extend(seen_with_versions(totals));
@@ -118,7 +125,7 @@ fn is_drawn(protocol: Protocol, fault: &str) -> bool {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
             !["hold", "split"].contains(&fault)
         }
-        Protocol::Vr => fault != "join",
+        Protocol::Vr | Protocol::NoPaxos => fault != "join",
     }
 }
 
@@ -166,6 +173,16 @@ fn seen_with_views(totals: &Totals) -> [(&'static str, u64); 8] {
         ("records transferred", v.records_transferred),
         ("recoveries", v.recovered),
         ("stale lives", v.stale_lives),
+    ]
+}
+
+fn seen_with_gaps(totals: &Totals) -> [(&'static str, u64); 4] {
+    let v = &totals.vr;
+    [
+        ("gaps asked for", v.gaps_asked),
+        ("gaps filled", v.gaps_filled),
+        ("gaps agreed on", v.gaps_agreed),
+        ("writes as no-ops", totals.switch.writes_as_noop),
     ]
 }
 

@@ -8,7 +8,7 @@ use concord_core::{
 };
 use concord_pisa::Verdict;
 use concord_wire::control::{Config, Control};
-use concord_wire::{Addr, Flags, Kind, Op, Repr, Sink, kind};
+use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, Sink, kind};
 
 use alloc::vec::Vec;
 
@@ -191,7 +191,7 @@ impl Agent {
         match kind(packet) {
             Ok(Kind::Harmonia) => {
                 if !self.faults.loses_input() {
-                    self.forward(now.instant, packet, sink);
+                    self.forward(now, packet, sink);
                     self.look(now.instant);
                 }
             }
@@ -205,13 +205,14 @@ impl Agent {
 
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        let clock = now;
         let now = now.instant;
         if now >= self.alive_at {
             self.alive_at = now.after(self.config.alive_interval_ns);
             self.send_alive(sink);
         }
         if self.waiting && now >= self.noop_at {
-            self.send_noop(now, sink);
+            self.send_noop(clock, sink);
         }
         if self.sweeping() && now >= self.sweep.at {
             self.sweep_chunk(now);
@@ -258,10 +259,24 @@ impl Agent {
 
     /// One Harmonia packet through the pipeline and out.
     #[inline]
-    fn forward(&mut self, now: Instant, packet: &mut [u8], sink: &mut impl Sink) {
+    fn forward(&mut self, now: Now, packet: &mut [u8], sink: &mut impl Sink) {
+        // The packet's time of arrival, as an ASIC has it too.
+        if self.program.is_sequencer()
+            && let Ok(mut write) = PacketMut::parse(packet)
+            && write.view().op() == Op::Write
+        {
+            write.set_time_ms(now.unix_ms);
+        }
         match self.program.process(packet) {
             Verdict::Forward { to, size_bytes } => {
-                self.faults.sink(now, sink).send(to, packet.get(..size_bytes).unwrap_or(&[]));
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.faults.sink(now.instant, sink).send(to, packet);
+            }
+            Verdict::Multicast { size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                for (_, to) in self.program.tables().iter().flat_map(|t| &t.replicas) {
+                    self.faults.sink(now.instant, sink).send(*to, packet);
+                }
             }
             // The program has counted the drop; it never recirculates.
             Verdict::Drop(_) | Verdict::Recirculate => {}
@@ -384,7 +399,7 @@ impl Agent {
         // What `look` compares with is the empty registers of a new switch id.
         self.look(now.instant);
         if activated {
-            self.send_noop(now.instant, sink);
+            self.send_noop(now, sink);
         }
     }
 
@@ -421,7 +436,7 @@ impl Agent {
 
     /// Trap T18: a write that changes nothing, whose completion brings the fast path (back) and
     /// turns entries of lost writes into strays.
-    fn send_noop(&mut self, now: Instant, sink: &mut impl Sink) {
+    fn send_noop(&mut self, now: Now, sink: &mut impl Sink) {
         let noop = Repr {
             flags: Flags::NOOP,
             obj_id: ObjectId(0),
@@ -430,8 +445,8 @@ impl Agent {
         };
         self.counters.noops_sent += 1;
         self.forward(now, &mut noop.header(0), sink);
-        self.look(now);
-        self.noop_at = now.after(self.config.noop_interval_ns);
+        self.look(now.instant);
+        self.noop_at = now.instant.after(self.config.noop_interval_ns);
     }
 
     /// Whether a lap is under way or due: there are entries, and some may be stray.

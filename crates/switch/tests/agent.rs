@@ -306,6 +306,7 @@ fn what_a_switch_cannot_use_is_counted() {
         held: 0,
         applied: concord_core::Position(0),
         committed: concord_core::Position(0),
+        life: 0,
     };
     ack.emit(&mut link);
     let mut sent = Sent::new();

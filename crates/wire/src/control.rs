@@ -36,6 +36,25 @@ pub enum Protocol {
     /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
     /// the tail first.
     Craq,
+    /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
+    NoPaxos,
+}
+
+impl Protocol {
+    /// Whether a majority decides, and the replicas choose who leads by themselves.
+    #[must_use]
+    pub const fn is_quorum(self) -> bool {
+        match self {
+            Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => false,
+            Protocol::Vr | Protocol::NoPaxos => true,
+        }
+    }
+
+    /// Whether the switch orders the writes and sends them to every replica.
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        matches!(self, Protocol::NoPaxos)
+    }
 }
 
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
@@ -74,7 +93,7 @@ impl Config {
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
             Protocol::Chain | Protocol::Craq => self.members.last(),
-            Protocol::PrimaryBackup | Protocol::Vr => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
         }
     }
 }
@@ -332,7 +351,13 @@ mod tests {
         assert_eq!(config.head(), config.reader());
         let mut out = vec![];
         // The protocol is one byte.
-        let protocols = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq];
+        let protocols = [
+            Protocol::PrimaryBackup,
+            Protocol::Chain,
+            Protocol::Vr,
+            Protocol::Craq,
+            Protocol::NoPaxos,
+        ];
         for (byte, protocol) in (0..).zip(protocols) {
             assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
         }

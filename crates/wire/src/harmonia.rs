@@ -9,7 +9,7 @@
 //! | 6 | 2 | body length in bytes |
 //! | 8 | 4 | object id |
 //! | 12 | 4 + 4 | sequence number: switch id, counter |
-//! | 20 | 4 + 4 | last committed: switch id, counter |
+//! | 20 | 4 + 4 | last committed: switch id, counter; in a write that the switch orders: its clock in ms |
 //! | 28 | 8 | session id |
 //! | 36 | 8 | request number |
 //! | 44 | 4 + 2 | client address |
@@ -100,6 +100,8 @@ byte_enum!(
         Gone = 6,
         /// Refused, not executed: the command is malformed.
         Malformed = 7,
+        /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23).
+        Busy = 8,
     }
 );
 
@@ -424,6 +426,12 @@ impl<'a> PacketMut<'a> {
     #[inline]
     pub fn set_last_committed(&mut self, seq: Seq) {
         self.bytes[20..28].copy_from_slice(&seq.to_u64().to_be_bytes());
+    }
+
+    /// Stamps a write with the switch's wall clock in ms, in the place of the last-committed point.
+    #[inline]
+    pub fn set_time_ms(&mut self, unix_ms: u64) {
+        self.bytes[20..28].copy_from_slice(&unix_ms.to_be_bytes());
     }
 
     /// Replaces the flags.

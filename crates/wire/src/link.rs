@@ -6,7 +6,8 @@
 //! bit 1: last piece. A packet with both may hold several records, one behind the other, where the
 //! receiver expects that.
 //!
-//! ACK: the same first 16 bytes; `next: u64; held: u64; applied: u64; committed: u64`.
+//! ACK: the same first 16 bytes, with the sender's `life: u32` in the place of `flags` and `length`;
+//! `next: u64; held: u64; applied: u64; committed: u64`.
 
 use alloc::vec::Vec;
 
@@ -66,6 +67,8 @@ pub struct Ack {
     pub applied: Position,
     /// Up to where the receiver knows the log to be committed.
     pub committed: Position,
+    /// VR, NOPaxos: which life of the sender ([`crate::vr::Life::tag`]); 0 elsewhere.
+    pub life: u32,
 }
 
 fn head(
@@ -156,12 +159,14 @@ impl Ack {
             held: u64_at(bytes, 24),
             applied: Position(u64_at(bytes, 32)),
             committed: Position(u64_at(bytes, 40)),
+            life: u32_at(bytes, 10),
         })
     }
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        head(OP_ACK, self.epoch, self.from, (0, 0, self.stream), out);
+        let life = ((self.life >> 16) as u16, self.life as u16);
+        head(OP_ACK, self.epoch, self.from, (life.0, life.1, self.stream), out);
         for word in [self.next, self.held, self.applied.0, self.committed.0] {
             out.extend_from_slice(&word.to_be_bytes());
         }
@@ -203,6 +208,7 @@ mod tests {
             held: 5,
             applied: Position(71),
             committed: Position(70),
+            life: 0x0102_0304,
         };
         a.emit(&mut out);
         assert_eq!(Ack::parse(&out).unwrap(), a);

@@ -1,5 +1,6 @@
-//! Between the replicas of Viewstamped Replication, beside the stream of records ([`crate::link`]):
-//! view changes, recovery, and who streams from where. Rare, so encoded as [`crate::control`] is.
+//! Between the replicas of Viewstamped Replication and NOPaxos, beside the stream of records
+//! ([`crate::link`]): view changes, recovery, and who streams from where. Rare, so encoded as
+//! [`crate::control`] is.
 
 use alloc::vec::Vec;
 
@@ -18,6 +19,14 @@ pub struct Life {
     pub count: u32,
     /// Drawn at the process' start.
     pub incarnation: u64,
+}
+
+impl Life {
+    /// What stands for a life in an acknowledgement ([`crate::link::Ack`]).
+    #[must_use]
+    pub const fn tag(&self) -> u32 {
+        (self.incarnation ^ (self.incarnation >> 32)) as u32 ^ self.count
+    }
 }
 
 /// A switch as the controller granted it its id. Ordered by id.
@@ -74,6 +83,16 @@ pub enum VrBody {
         end: LogEnd,
         /// The switch whose numbers the view takes.
         switch: SwitchLife,
+        /// NOPaxos: numbers up to there are not waited for.
+        floor: u32,
+    },
+    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement); whoever
+    /// has them sends them.
+    Lacks {
+        /// The first one's position.
+        position: u64,
+        /// How many.
+        count: u16,
     },
     /// Stream me the log from behind the first of these ends that your log has too.
     Follow {
@@ -88,7 +107,7 @@ pub enum VrBody {
     Recovery,
     /// The answer, from those whose status is normal; the life that asked is in the crash vector.
     RecoveryResponse {
-        /// From the view's leader alone: the end of its log, and the switch.
-        leader: Option<(LogEnd, SwitchLife)>,
+        /// From the view's leader alone: the end of its log, the switch, and the view's floor.
+        leader: Option<(LogEnd, SwitchLife, u32)>,
     },
 }

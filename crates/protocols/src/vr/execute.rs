@@ -131,11 +131,23 @@ impl<E: Engine> Vr<E> {
 
     /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
-        if turn.flags.has(Flags::NOOP) || turn.flags.has(Flags::INTERNAL) {
+        let is_noop = turn.flags.has(Flags::NOOP);
+        if turn.flags.has(Flags::INTERNAL) || (is_noop && turn.session.0 == 0) {
             return;
+        }
+        if is_noop {
+            // The switch had no slot for it (trap T23).
+            return self.say_busy(turn, sink);
         }
         let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
         emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
+        sink.send(self.client_addr(turn.client), &self.scratch);
+    }
+
+    fn say_busy(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        let from = Repr { status: Status::Busy, ..Repr::new(Op::WriteReply) };
+        let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.header(from) };
+        repr.emit(&[], &mut self.scratch);
         sink.send(self.client_addr(turn.client), &self.scratch);
     }
 

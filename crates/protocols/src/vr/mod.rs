@@ -1,5 +1,6 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
-//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O.
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
+//! is the same with another source of the log (`sequence`).
 //!
 //! Read [`Vr`] first, then `normal` (writes), `reads`, `views` (who leads), `recovery` (a replica
 //! that lost everything) and `lives` (why that is safe without a disk).
@@ -14,6 +15,7 @@ mod lives;
 mod normal;
 mod reads;
 mod recovery;
+mod sequence;
 mod transfer;
 mod views;
 
@@ -85,6 +87,12 @@ counters! {
         stale_lives,
         /// Messages dropped because they are of another view or another group.
         other_view,
+        /// NOPaxos: questions for a write that was missed at the leader.
+        gaps_asked,
+        /// NOPaxos: writes sent to a leader that missed them.
+        gaps_filled,
+        /// NOPaxos: views begun because a write was missed by all.
+        gaps_agreed,
     }
 }
 
@@ -124,6 +132,10 @@ pub struct Vr<E> {
     /// The switch of the view.
     switch: SwitchLife,
     log: Log,
+    /// NOPaxos: what comes from the switch.
+    sequence: sequence::Sequence,
+    /// NOPaxos, leader: up to there the followers lack bodies, and are sent records.
+    staged_end: Position,
     /// The newest sequence number in the log.
     last_seq: Seq,
     /// The wall clock of the last record; never falls along the log.
@@ -160,6 +172,8 @@ pub struct Vr<E> {
     streaming: bool,
     /// What the follower last said that it executed.
     told_executed: Position,
+    /// Where it last said that its log ends.
+    told_end: Position,
     /// A log that is being fetched to replace the own one's end.
     incoming: Option<Incoming>,
     /// The stream to a new leader that lacks records of this log.
@@ -200,6 +214,8 @@ impl<E: Engine> Vr<E> {
             last_normal: ViewNumber(0),
             switch: SwitchLife::default(),
             log: Log::default(),
+            sequence: sequence::Sequence::default(),
+            staged_end: Position(0),
             last_seq: Seq::NONE,
             last_now_ms: 0,
             committed: Position(0),
@@ -221,6 +237,7 @@ impl<E: Engine> Vr<E> {
             stream: setup.me.incarnation as u16,
             streaming: false,
             told_executed: Position(0),
+            told_end: Position(0),
             incoming: None,
             helper: None,
             heard_leader_at: Instant(0),
@@ -267,6 +284,7 @@ impl<E: Engine> Vr<E> {
         let packet = Packet::parse(bytes)?;
         match packet.op() {
             Op::Read => self.on_read(now, &packet, sink),
+            Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
             Op::Write => self.on_write(now, &packet),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
             Op::Pull => self.on_pull(&packet, sink)?,
@@ -327,7 +345,7 @@ impl<E: Engine> Vr<E> {
     /// The controller's word: the group at first, later only another switch.
     fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
         let known = self.config.as_ref().map_or(0, |c| c.epoch);
-        if self.stage == Stage::Left || config.protocol != Protocol::Vr || config.epoch <= known {
+        if self.stage == Stage::Left || !config.protocol.is_quorum() || config.epoch <= known {
             return;
         }
         if self.config.is_none() {
@@ -422,8 +440,11 @@ impl<E: Engine> Vr<E> {
                 let vote = views::Vote { last_normal, end, committed: Position(committed), switch };
                 self.on_do_view_change(now, from, view, vote, sink);
             }
-            VrBody::StartView { end, switch } => {
-                self.on_start_view(now, (from, view), end, switch, sink);
+            VrBody::StartView { end, switch, floor } => {
+                self.on_start_view(now, (from, view), end, (switch, floor), sink);
+            }
+            VrBody::Lacks { position, count } => {
+                self.on_lacks((from, view), (position, count), sink);
             }
             VrBody::Follow { stream, end, committed } => {
                 self.on_follow(now, (from, view), stream, [end, committed], sink);
@@ -444,6 +465,11 @@ impl<E: Engine> Vr<E> {
             self.answers[index] = None;
             self.suspicions[index] = None;
             self.change.forget(index);
+            // Under NOPaxos an earlier life may have logged what this leader has not: it does not
+            // get that back by recovering.
+            if let Some(follower) = self.followers.get_mut(index) {
+                *follower = normal::Follower::default();
+            }
         }
     }
 
@@ -518,6 +544,10 @@ impl<E: Engine> Vr<E> {
         self.config.as_ref().is_some_and(|c| c.accelerated)
     }
 
+    fn protocol(&self) -> Protocol {
+        self.config.as_ref().map_or(Protocol::Vr, |c| c.protocol)
+    }
+
     /// The newest switch that the controller told of.
     fn known_switch(&self) -> SwitchLife {
         self.config.as_ref().map_or(SwitchLife::default(), |c| SwitchLife {
@@ -587,6 +617,9 @@ impl<E: Engine> Vr<E> {
         }
         self.tick_senders(t, sink);
         if self.is_leader() {
+            self.tick_gap(now, sink);
+        }
+        if self.is_leader() {
             self.tick_leader(now, sink);
         } else if t >= self.next_beat && self.receiver.is_some() {
             self.send_ack(t, sink);
@@ -627,6 +660,8 @@ impl<E: Engine> Vr<E> {
         d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
         if self.is_leader() {
             d = d.min(Deadline { at: self.commit_due, reason: "COMMIT" });
+            d = d.min(Deadline { at: self.gap_deadline(), reason: "a missing number" });
+            d = d.min(Deadline { at: self.lag_deadline(), reason: "a follower lags" });
             d = d.min(Deadline { at: self.next_switch, reason: "tell the switch" });
             if self.engine.next_expiry_ms().is_some() {
                 d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });

@@ -25,6 +25,8 @@ use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 
 /// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
 const COMMIT_DELAY_NS: Duration = 100 * US;
+/// NOPaxos: how often the replicas synchronise while there are writes.
+const SYNC_NS: Duration = 1_000 * US;
 /// Most records kept for members that lag; who lacks older ones cannot follow the log any more.
 pub(super) const KEPT_RECORDS_MAX: usize = 32_768;
 /// Most bytes of records kept for members that lag.
@@ -41,7 +43,11 @@ pub(super) struct Follower {
     pub(super) executed: Position,
     /// The commit point that was last sent to it.
     told_committed: Position,
-    heard_at: Option<Instant>,
+    pub(super) heard_at: Option<Instant>,
+    /// NOPaxos: it has not acknowledged up to there, since then.
+    pub(super) lag: Option<(Position, Instant)>,
+    /// NOPaxos: it is sent records up to there.
+    pub(super) stream_upto: Position,
 }
 
 /// What the switch is told once a quorum has executed up to `position`.
@@ -69,16 +75,21 @@ impl<E: Engine> Vr<E> {
         if self.is_accelerated() && !self.take_number(repr.seq) {
             return;
         }
+        self.order(now.unix_ms, &repr, packet.body());
+    }
+
+    /// Logs a write at the next position; `unix_ms` is the clock of who ordered it.
+    pub(super) fn order(&mut self, unix_ms: u64, repr: &Repr, body: &[u8]) {
         let staged;
-        let (command, refused) = match self.staged(&repr, packet.body()) {
-            Ok(None) => (packet.body(), Status::Ok),
+        let (command, refused) = match self.staged(repr, body) {
+            Ok(None) => (body, Status::Ok),
             Ok(Some(body)) => {
                 staged = body;
                 (&staged[..], Status::Ok)
             }
             Err(status) => (&[][..], status),
         };
-        self.last_now_ms = now.unix_ms.max(self.last_now_ms);
+        self.last_now_ms = unix_ms.max(self.last_now_ms);
         let record = Record {
             position: Position(self.log.end().position + 1),
             hash: 0,
@@ -100,6 +111,10 @@ impl<E: Engine> Vr<E> {
         let mut buffer = self.log.buffer();
         let hash = record.emit(self.log.end().hash, &mut buffer);
         self.log.push(buffer, hash);
+        self.last_seq = self.last_seq.max(repr.seq);
+        if repr.flags.has(Flags::BODY_STAGED) {
+            self.staged_end = Position(self.log.end().position);
+        }
         self.count.writes_ordered += 1;
     }
 
@@ -197,6 +212,9 @@ impl<E: Engine> Vr<E> {
         if arrival.is_err() {
             self.follow(sink);
         }
+        if self.is_sequenced() {
+            self.take_early(now.instant);
+        }
         self.learn_committed(now, data.committed, sink);
     }
 
@@ -292,6 +310,10 @@ impl<E: Engine> Vr<E> {
     }
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
+        if ack.life != self.lives.of(from).tag() && self.setup.guards.on(Guard::CrashVector) {
+            self.vr_count.stale_lives += 1;
+            return;
+        }
         let Some(follower) = self.followers.get_mut(from) else { return };
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
@@ -302,6 +324,7 @@ impl<E: Engine> Vr<E> {
             sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
+        self.note_missed(now.instant);
         self.commit_acknowledged(now, sink);
     }
 
@@ -360,10 +383,16 @@ impl<E: Engine> Vr<E> {
             self.flush_leader(now, sink);
         } else if self.stage != Stage::Left
             && (self.receiver.as_ref().is_some_and(|r| r.ack_due)
-                || (self.executed > self.told_executed && self.receiver.is_some()))
+                || (self.receiver.is_some() && self.has_news()))
         {
             self.send_ack(now.instant, sink);
         }
+    }
+
+    /// Whether a follower has executed more than it said, or logged what nobody streamed.
+    fn has_news(&self) -> bool {
+        let logged = self.is_sequenced() && self.stage == Stage::Normal;
+        self.executed > self.told_executed || (logged && self.log.end().position > self.told_end.0)
     }
 
     fn flush_leader(&mut self, now: Now, sink: &mut impl Sink) {
@@ -374,10 +403,13 @@ impl<E: Engine> Vr<E> {
         }
         self.send_completions(sink);
         let end = Position(self.log.end().position);
-        for follower in &mut self.followers {
+        for index in 0..self.followers.len() {
+            let upto = self.stream_upto(now.instant, index, end);
+            let follower = &mut self.followers[index];
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.log, &mut self.scratch);
-            if sender.pump(now.instant, log, end, self.committed, scratch, sink) > 0 {
+            sender.skip_to(follower.acked);
+            if sender.pump(now.instant, log, upto, self.committed, scratch, sink) > 0 {
                 follower.told_committed = self.committed;
             }
         }
@@ -385,7 +417,8 @@ impl<E: Engine> Vr<E> {
         if !untold {
             self.commit_due = Instant::NEVER;
         } else if self.commit_due == Instant::NEVER {
-            self.commit_due = now.instant.after(COMMIT_DELAY_NS);
+            let delay_ns = if self.is_sequenced() { SYNC_NS } else { COMMIT_DELAY_NS };
+            self.commit_due = now.instant.after(delay_ns);
         } else if now.instant >= self.commit_due {
             self.commit_due = Instant::NEVER;
             self.send_commits(false, sink);
@@ -412,6 +445,7 @@ impl<E: Engine> Vr<E> {
                 held: 0,
                 applied: Position(self.log.end().position),
                 committed: self.committed,
+                life: self.lives.mine().tag(),
             };
             commit.emit(&mut self.scratch);
             sink.send(self.members()[index].addr, &self.scratch);
@@ -487,7 +521,7 @@ impl<E: Engine> Vr<E> {
             switch_id: self.switch.id,
             switch: self.switch.addr,
             switch_incarnation: self.switch.incarnation,
-            protocol: concord_wire::control::Protocol::Vr,
+            protocol: self.protocol(),
             accelerated: self.is_accelerated(),
             members: members.collect(),
             joining: Vec::new(),
@@ -502,8 +536,10 @@ impl<E: Engine> Vr<E> {
         let (epoch, node, executed) = (self.epoch(), self.node(), self.executed);
         let Some(receiver) = self.receiver.as_mut() else { return };
         let peer = receiver.peer;
-        receiver.ack(epoch, node, acked, executed).emit(&mut self.scratch);
+        let ack = receiver.ack(epoch, node, acked, executed);
+        Ack { life: self.lives.mine().tag(), ..ack }.emit(&mut self.scratch);
         self.told_executed = executed;
+        self.told_end = acked;
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.member_index(peer) {
             sink.send(self.members()[index].addr, &self.scratch);

@@ -24,7 +24,7 @@ use super::{Stage, Vr};
 pub(super) struct Answer {
     pub(super) view: ViewNumber,
     /// From the leader of that view alone.
-    pub(super) leader: Option<(LogEnd, SwitchLife)>,
+    pub(super) leader: Option<(LogEnd, SwitchLife, u32)>,
 }
 
 impl<E: Engine> Vr<E> {
@@ -46,7 +46,8 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal {
             return;
         }
-        let leader = self.is_leader().then(|| (self.log.end(), self.switch));
+        let leader =
+            self.is_leader().then(|| (self.log.end(), self.switch, self.sequence.floor.counter));
         self.say(from, VrBody::RecoveryResponse { leader }, sink);
         if from == self.leader_of(self.view) {
             // The view has lost its leader: there is nothing to wait for.
@@ -79,13 +80,13 @@ impl<E: Engine> Vr<E> {
             return;
         };
         let of_leader = answers().find(|a| a.view == view && a.leader.is_some());
-        let Some((end, switch)) = of_leader.and_then(|a| a.leader) else { return };
+        let Some((end, switch, floor)) = of_leader.and_then(|a| a.leader) else { return };
         let waited = self.started_at.is_some_and(|at| now.instant.since(at) >= self.setup.lease_ns);
         if !waited && self.setup.guards.on(Guard::Lease) {
             return;
         }
         self.view = view;
         self.heard_leader_at = now.instant;
-        self.catch_up(now, end, switch, sink);
+        self.catch_up(now, end, (switch, floor), sink);
     }
 }

@@ -19,7 +19,10 @@ const SESSION: SessionId = SessionId(77);
 
 type Node = Vr<Shimmed<Memory>>;
 
+mod nopaxos;
+
 struct Group {
+    protocol: Protocol,
     nodes: Vec<Node>,
     now: Now,
     /// On their way: from, to, bytes.
@@ -55,13 +58,13 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
     Vr::new(setup, Shimmed::new(Memory::new(0)))
 }
 
-fn config(nodes: usize, switch_id: u32) -> Config {
+fn config(protocol: Protocol, nodes: usize, switch_id: u32) -> Config {
     Config {
         epoch: switch_id,
         switch_id,
         switch: SWITCH,
         switch_incarnation: u64::from(switch_id),
-        protocol: Protocol::Vr,
+        protocol,
         accelerated: true,
         members: (0..nodes).map(|index| member(index, 100 + index as u64)).collect(),
         joining: Vec::new(),
@@ -71,7 +74,12 @@ fn config(nodes: usize, switch_id: u32) -> Config {
 impl Group {
     /// `count` founders that have taken over their first switch; node 0 leads.
     fn founded(count: usize, guards: Guards) -> Group {
+        Group::founded_as(Protocol::Vr, count, guards)
+    }
+
+    fn founded_as(protocol: Protocol, count: usize, guards: Guards) -> Group {
         let mut g = Group {
+            protocol,
             nodes: (0..count).map(|i| node(i, 100 + i as u64, guards)).collect(),
             now: Now { instant: Instant(SEC), unix_ms: 5_000 },
             packets: VecDeque::new(),
@@ -88,7 +96,8 @@ impl Group {
         g.pass(5);
         assert_eq!(g.leader(), Some(0));
         let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
-        g.send(0, hello, &[]);
+        let to: Vec<usize> = (0..if protocol.is_sequenced() { count } else { 1 }).collect();
+        g.cast(&to, hello, &[]);
         g.run();
         g.to_client.clear();
         g
@@ -96,7 +105,7 @@ impl Group {
 
     fn configure(&mut self, switch_id: u32) {
         let mut bytes = vec![];
-        Control::Configure(config(self.nodes.len(), switch_id)).emit(&mut bytes);
+        Control::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
         (0..self.nodes.len()).for_each(|to| self.deliver(to, &bytes));
         self.run();
     }
@@ -162,7 +171,7 @@ impl Group {
         self.packets.clear();
         let mut bytes = vec![];
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
-        Control::Configure(config(self.nodes.len(), switch_id)).emit(&mut bytes);
+        Control::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
         self.deliver(index, &bytes);
     }
 
@@ -185,21 +194,31 @@ impl Group {
 
     /// A write as the switch would number it, to node `to`.
     fn send(&mut self, to: usize, write: Repr, body: &[u8]) -> Seq {
+        self.cast(&[to], write, body)
+    }
+
+    /// The same to several nodes, with the switch's clock.
+    fn cast(&mut self, to: &[usize], write: Repr, body: &[u8]) -> Seq {
         self.counter += 1;
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
         let seq = Seq::new(SwitchId(switch_id), self.counter);
         let mut bytes = vec![];
-        Repr { seq, ..write }.emit(body, &mut bytes);
-        self.deliver(to, &bytes);
+        let last_committed = Seq::from_u64(self.now.unix_ms);
+        Repr { seq, last_committed, ..write }.emit(body, &mut bytes);
+        to.iter().for_each(|to| self.deliver(*to, &bytes));
         seq
     }
 
     fn set(&mut self, to: usize, key: &str, value: &str) -> Seq {
+        self.cast_set(&[to], key, value)
+    }
+
+    fn cast_set(&mut self, to: &[usize], key: &str, value: &str) -> Seq {
         let write = self.request(key.as_bytes());
         let mut command = CommandBuf::new();
         let args = [b"SET", key.as_bytes(), value.as_bytes()];
         let body = command.encode(1, args).to_vec();
-        self.send(to, write, &body)
+        self.cast(to, write, &body)
     }
 
     /// A read at node `to`, fast with a last-committed point, else slow; the answer and who gave it.

@@ -119,6 +119,7 @@ impl<E: Engine> Vr<E> {
         sender.pump(now.instant, log, upto, self.committed, scratch, sink);
         if leads {
             self.followers[from].sender = Some(sender);
+            self.followers[from].heard_at = Some(now.instant);
             self.next_switch = now.instant;
         } else {
             self.helper = Some(sender);

@@ -268,6 +268,8 @@ impl<E: Engine> Vr<E> {
         self.switch = switch.max(self.known_switch());
         self.receiver = None;
         self.vr_count.views_led += 1;
+        self.note_log_end();
+        self.draw_floor();
         self.begin_normal(now.instant);
         self.followers = alloc::vec![Follower::default(); self.members().len()];
         self.view_start = Position(self.log.end().position);
@@ -288,9 +290,10 @@ impl<E: Engine> Vr<E> {
         let Some(end) = self.log.end_at(self.view_start.0.max(self.log.base().position)) else {
             return;
         };
+        let floor = self.sequence.floor.counter;
         for index in 0..self.followers.len() {
             if index != self.me && self.followers[index].sender.is_none() {
-                self.say(index, VrBody::StartView { end, switch: self.switch }, sink);
+                self.say(index, VrBody::StartView { end, switch: self.switch, floor }, sink);
             }
         }
     }
@@ -300,7 +303,7 @@ impl<E: Engine> Vr<E> {
         now: Now,
         (from, view): (usize, ViewNumber),
         end: LogEnd,
-        switch: SwitchLife,
+        (switch, floor): (SwitchLife, u32),
         sink: &mut impl Sink,
     ) {
         let begun = matches!(self.stage, Stage::Normal | Stage::Starting);
@@ -311,7 +314,7 @@ impl<E: Engine> Vr<E> {
         self.leave_view(view);
         self.vr_count.views_joined += 1;
         self.heard_leader_at = now.instant;
-        self.catch_up(now, end, switch, sink);
+        self.catch_up(now, end, (switch, floor), sink);
     }
 
     /// Takes over the log of the view, which has begun: at once if the own log has it all.
@@ -319,11 +322,12 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         end: LogEnd,
-        switch: SwitchLife,
+        (switch, floor): (SwitchLife, u32),
         sink: &mut impl Sink,
     ) {
         self.stage = Stage::Starting;
         self.switch = switch;
+        self.set_floor(floor);
         self.next_retry = now.instant.after(RETRY_NS);
         self.next_beat = now.instant.after(self.beat_ns());
         if self.log.end_at(end.position) == Some(end) {
@@ -347,15 +351,22 @@ impl<E: Engine> Vr<E> {
         let members = self.config.iter().flat_map(|c| c.members.iter());
         let others = members.filter(|m| m.node != me).map(|m| NodeId(m.node));
         self.leases.open(now, others);
+        self.told_end = Position(0);
+        self.staged_end = Position(0);
+        if self.is_sequenced() {
+            self.take_early(now);
+        }
     }
 
     /// The newest number and the newest time in the log, after its end was replaced.
     fn note_log_end(&mut self) {
         self.last_seq = self.executed_seq;
+        self.last_now_ms = 0;
         let last = self.log.record(Position(self.log.end().position));
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
             self.last_seq = self.last_seq.max(record.seq);
-            self.last_now_ms = self.last_now_ms.max(record.now_ms);
+            // Of the log alone: under NOPaxos every replica computes the next one from it.
+            self.last_now_ms = record.now_ms;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use concord_core::{Duration, MS};
 use concord_protocols::Phase;
-use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::control::{Config, Member};
 
 use super::{Machine, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
@@ -187,7 +187,7 @@ impl Rack<'_> {
     /// member of the newest epoch, and whole. In VR: whether so many others do that they are a
     /// quorum.
     fn others_are_well(&self, node: Option<usize>) -> bool {
-        if self.plan.protocol == Protocol::Vr {
+        if self.plan.protocol.is_quorum() {
             return self.quorum_is_intact(node);
         }
         let replicas = REPLICAS..REPLICAS + self.replicas;
@@ -230,7 +230,7 @@ impl Rack<'_> {
 
     /// Whether no member of the newest epoch is alive: nobody has the data any more.
     pub(super) fn is_lost(&self) -> bool {
-        if self.plan.protocol == Protocol::Vr {
+        if self.plan.protocol.is_quorum() {
             return false;
         }
         let Some(config) = self.config() else { return false };

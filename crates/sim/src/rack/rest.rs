@@ -2,7 +2,7 @@
 
 use concord_core::{MS, SEC};
 use concord_protocols::Phase;
-use concord_wire::control::{LogEnd, Protocol};
+use concord_wire::control::LogEnd;
 
 use super::clients::GOOD_MIN;
 use super::{Rack, Role, Stage};
@@ -64,7 +64,7 @@ impl Rack<'_> {
         if self.slots.iter().any(is_busy) {
             return Err("an operation never ends".into());
         }
-        if self.plan.protocol == Protocol::Vr {
+        if self.plan.protocol.is_quorum() {
             return self.is_vr_at_rest();
         }
         let Some(config) = self.config() else { return Err("there is no epoch".into()) };

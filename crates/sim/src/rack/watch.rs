@@ -88,7 +88,7 @@ impl Rack<'_> {
         if self.broken.is_some() {
             return;
         }
-        let found = if self.is_replica(node) && self.plan.protocol == Protocol::Vr {
+        let found = if self.is_replica(node) && self.plan.protocol.is_quorum() {
             self.look_at_vr(node)
         } else if self.is_replica(node) {
             self.look_at_replica(node)
@@ -176,8 +176,10 @@ impl Rack<'_> {
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol {
             Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
-            Protocol::PrimaryBackup | Protocol::Vr if place == 0 => return None,
-            Protocol::PrimaryBackup | Protocol::Vr => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos if place == 0 => {
+                return None;
+            }
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;

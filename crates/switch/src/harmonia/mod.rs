@@ -9,6 +9,11 @@
 //!    object's own; search is "any"; deletion compares every stage.
 //! 5. `occupied`: how many cells of the dirty set are in use.
 //!
+//! Under NOPaxos the program is the sequencer too (Harmonia §8.3; Li et al., OSDI 2016): step 1 numbers
+//! every write, with or without help, and the write goes to all replicas. Switch id and session number
+//! are one number, and so are their counters (trap T23). A write that finds no slot is not dropped: its
+//! number would be missed by all. It goes on as a no-op.
+//!
 //! Then the match-action tables (who is head, who answers reads, which replicas) give the
 //! destination. A cell of the dirty set is `object id << 32 | counter`; counter 0 means empty, so
 //! that an object id of 0 is as good as any (trap T20). A cell whose counter is not above
@@ -129,6 +134,8 @@ concord_core::counters! {
         writes_noop,
         /// Writes forwarded without a number, because the switch does not help.
         writes_unaided,
+        /// Writes that found no slot and went on as no-ops (NOPaxos, trap T23).
+        writes_as_noop,
         /// Writes forwarded though they found no slot: only without the drop-on-full guard.
         writes_untracked,
         /// Fragments of write bodies forwarded to the head.
@@ -197,7 +204,9 @@ pub struct Tables {
     pub switch: Addr,
     /// Whether the switch helps at all.
     pub accelerated: bool,
-    /// Who orders writes.
+    /// Whether the switch orders writes and sends them to all replicas (NOPaxos).
+    pub sequenced: bool,
+    /// Who orders writes; the leader, under NOPaxos.
     pub head: Addr,
     /// Who answers the reads of the normal protocol.
     pub reader: Addr,
@@ -215,6 +224,7 @@ impl Tables {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
             accelerated: config.accelerated,
+            sequenced: config.protocol.is_sequenced(),
             head: config.head()?.addr,
             reader: config.reader()?.addr,
             spread_reads: config.protocol == Protocol::Craq,
@@ -283,12 +293,20 @@ impl Harmonia {
             Op::Sweep => self.on_sweep(&hdr),
         };
         match to {
+            Ok(_) if hdr.op == Op::Write && self.is_sequencer() => {
+                Verdict::Multicast { size_bytes }
+            }
             Ok(to) => Verdict::Forward { to, size_bytes },
             Err(reason) => {
                 self.count_drop(reason);
                 Verdict::Drop(reason)
             }
         }
+    }
+
+    /// Whether it orders writes for NOPaxos.
+    pub(crate) fn is_sequencer(&self) -> bool {
+        self.tables.as_ref().is_some_and(|t| t.sequenced)
     }
 
     /// Counts a datagram that no parser accepts.
@@ -300,13 +318,15 @@ impl Harmonia {
     /// WRITE: Algorithm 1, lines 1-4. A write without a slot is dropped (§7.2).
     fn on_write(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        if !tables.accelerated {
+        if !tables.accelerated && !tables.sequenced {
             packet.set_seq(Seq::NONE);
             self.counters.writes_unaided += 1;
             return Ok(tables.head);
         }
         let ports = self.registers.ports();
-        let write = ports.write(hdr.obj_id, hdr.flags, self.layout.counter_max());
+        // Without help a write takes a number, and no slot: as a no-op does.
+        let flags = if tables.accelerated { hdr.flags } else { Flags::NOOP };
+        let write = ports.write(hdr.obj_id, flags, self.layout.counter_max());
         let (counter, slot) = write.ok_or(DropReason::SeqExhausted)?;
         match slot {
             Slot::Taken => self.counters.writes_tracked += 1,
@@ -314,8 +334,13 @@ impl Harmonia {
                 self.counters.writes_tracked += 1;
                 self.counters.strays_replaced += 1;
             }
+            Slot::NotNeeded if !tables.accelerated => self.counters.writes_unaided += 1,
             Slot::NotNeeded if hdr.flags.has(Flags::NOOP) => self.counters.writes_noop += 1,
             Slot::NotNeeded => self.counters.writes_wildcard += 1,
+            Slot::None if tables.sequenced && self.guards.on(Guard::DropOnFull) => {
+                packet.set_flags(hdr.flags.with(Flags::NOOP));
+                self.counters.writes_as_noop += 1;
+            }
             Slot::None if self.guards.on(Guard::DropOnFull) => return Err(DropReason::TableFull),
             Slot::None => self.counters.writes_untracked += 1,
         }

@@ -1,0 +1,233 @@
+//! NOPaxos: the switch numbers the writes and sends them to all; here by hand.
+
+use super::*;
+
+const ALL: [usize; 3] = [0, 1, 2];
+
+fn founded(guards: Guards) -> Group {
+    let mut g = Group::founded_as(Protocol::NoPaxos, 3, guards);
+    g.pass(5);
+    g.completed();
+    g.to_client.clear();
+    g
+}
+
+fn gaps(g: &Group) -> (u64, u64, u64) {
+    let sum = |of: fn(&VrCounters) -> u64| g.nodes.iter().map(|n| of(&n.vr_count)).sum();
+    (sum(|c| c.gaps_asked), sum(|c| c.gaps_filled), sum(|c| c.gaps_agreed))
+}
+
+/// All replicas are in one view and hold the same.
+fn assert_alike(g: &Group) {
+    assert!(g.nodes.iter().all(|n| n.stage == Stage::Normal && n.view == g.nodes[0].view));
+    assert!(g.nodes.iter().all(|n| n.log.end() == g.nodes[0].log.end()));
+    assert!(g.nodes.iter().all(|n| n.executed == g.nodes[0].executed));
+    assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
+}
+
+#[test]
+fn nopaxos_nobody_streams_what_the_switch_sent_to_all() {
+    let mut g = founded(Guards::ALL);
+    g.sent.fill(0);
+    let seq = g.cast_set(&ALL, "k", "v");
+    assert_eq!(g.executed()[0] + 1, g.nodes[0].log.end().position, "nobody has acknowledged it");
+    g.run();
+    assert_eq!(g.to_client.len(), 1);
+    assert_eq!(g.sent, [0, 1, 1], "one PREPARE-OK of each follower, and nothing else");
+    g.pass(3);
+    assert_alike(&g);
+    assert_eq!(g.completed(), Some(seq.counter));
+    assert_eq!(g.sent, [2, 2, 2], "the synchronisation, and the COMMIT-ACKs to it");
+    assert_eq!(g.get(2, "k", Some(seq)).unwrap(), (Reason::Fast, 3, "v".into()));
+}
+
+#[test]
+fn nopaxos_what_a_follower_missed_the_leader_streams() {
+    let mut g = founded(Guards::ALL);
+    g.cast_set(&[0, 1], "k", "first");
+    g.cast_set(&ALL, "k", "second");
+    g.run();
+    assert_eq!(g.to_client.len(), 2, "a majority has both");
+    let behind = g.nodes[2].log.end().position;
+    assert_eq!(behind + 2, g.nodes[0].log.end().position, "no gap in its log");
+    g.pass(50);
+    assert_alike(&g);
+    assert_eq!(gaps(&g), (0, 0, 0));
+}
+
+#[test]
+fn nopaxos_gap_agreement_what_the_leader_missed_it_gets_from_who_has_it() {
+    let mut g = founded(Guards::ALL);
+    for key in ["a", "b", "c"] {
+        g.cast_set(&[1, 2], key, "missed");
+    }
+    g.cast_set(&ALL, "k", "v");
+    g.run();
+    assert!(g.to_client.is_empty(), "it is not ordered behind a gap");
+    g.pass(3);
+    assert_eq!(g.to_client.len(), 4);
+    let (asked, filled, agreed) = gaps(&g);
+    assert_eq!((asked, filled, agreed), (1, 6, 0), "three writes of two followers, asked for once");
+    g.pass(50);
+    assert_alike(&g);
+    assert_eq!(g.get(0, "a", None).unwrap().2, "missed");
+}
+
+#[test]
+fn nopaxos_the_leader_hears_of_a_write_that_it_missed_by_the_acknowledgements() {
+    let mut g = founded(Guards::ALL);
+    g.cast_set(&[1, 2], "k", "v");
+    g.run();
+    g.pass(5);
+    assert_eq!(g.to_client.len(), 1, "though no later number told it");
+    assert_alike(&g);
+}
+
+#[test]
+fn nopaxos_gap_agreement_what_all_missed_is_given_up_for_good() {
+    let mut g = founded(Guards::ALL);
+    let view = g.nodes[0].view;
+    g.counter += 1;
+    let lost = Seq::new(SwitchId(1), g.counter);
+    g.cast_set(&ALL, "k", "v");
+    g.pass(5);
+    assert!(g.to_client.is_empty());
+    g.pass(30);
+    assert_eq!(g.to_client.len(), 1);
+    assert_eq!(gaps(&g).2, 1);
+    assert_eq!((g.leader(), g.nodes[0].view.0), (Some(0), view.0 + 3), "a view of the same leader");
+    // It was on its way for long: nobody takes it any more.
+    let mut bytes = vec![];
+    let write = g.request(b"k");
+    Repr { seq: lost, ..write }.emit(b"", &mut bytes);
+    ALL.into_iter().for_each(|to| g.deliver(to, &bytes));
+    g.pass(50);
+    assert_alike(&g);
+    assert_eq!(g.to_client.len(), 1);
+    assert_eq!(g.get(0, "k", None).unwrap().2, "v");
+}
+
+#[test]
+fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
+    let mut g = founded(Guards::ALL);
+    // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it up.
+    g.isolate(0);
+    g.cast_set(&[1, 2], "k", "v");
+    g.cast_set(&ALL, "l", "w");
+    g.pass(60);
+    assert_eq!(g.leader(), None, "it has left its view, and no other has begun");
+    g.cuts.clear();
+    g.pass(600);
+    assert_alike(&g);
+    let leader = g.leader().unwrap();
+    assert_eq!(g.get(leader, "k", None).unwrap().2, "v");
+    assert_eq!(g.get(leader, "l", None).unwrap().2, "w");
+}
+
+/// T23, liveness: a write that found no slot burns its number. As a no-op it is logged like any other.
+#[test]
+fn t23_a_write_without_a_slot_is_a_no_op_in_the_log_and_its_client_is_told() {
+    let mut g = founded(Guards::ALL);
+    let write = g.request(b"k");
+    let mut command = CommandBuf::new();
+    let body = command.encode(1, [&b"SET"[..], b"k", b"v"]).to_vec();
+    g.cast(&ALL, Repr { flags: Flags::NOOP, ..write }, &body);
+    g.run();
+    let (busy, _) = &g.to_client[0];
+    assert_eq!((busy.status, busy.request), (concord_wire::Status::Busy, write.request));
+    // Its retry is executed.
+    g.cast(&ALL, Repr { attempt: 1, ..write }, &body);
+    g.run();
+    assert_eq!((g.to_client.len(), g.to_client[1].0.status), (2, concord_wire::Status::Ok));
+    g.pass(50);
+    assert_eq!(gaps(&g), (0, 0, 0));
+    assert_alike(&g);
+    assert_eq!(g.get(0, "k", None).unwrap().2, "v");
+}
+
+/// T23, safety: what the leader alone has logged may be given up; nobody has seen it.
+#[test]
+fn t23_a_slow_read_shows_nothing_that_a_view_change_could_take_back() {
+    let mut g = founded(Guards::ALL);
+    g.isolate(0);
+    g.cast_set(&[0], "k", "speculative");
+    g.run();
+    assert_eq!(
+        g.get(0, "k", None).unwrap().2,
+        "nil",
+        "the leader has logged it, and holds a lease"
+    );
+    assert!(g.to_client.is_empty());
+    g.pass(400);
+    let leader = g.leader().unwrap();
+    assert_ne!(leader, 0);
+    assert_eq!(g.get(leader, "k", None).unwrap().2, "nil");
+    g.cuts.clear();
+    g.pass(400);
+    assert_alike(&g);
+}
+
+/// T23: the session number is the switch's id.
+#[test]
+fn t23_a_new_switch_is_a_new_session_and_its_numbers_begin_anew() {
+    let mut g = founded(Guards::ALL);
+    g.cast_set(&ALL, "k", "old");
+    g.run();
+    let late = Seq::new(SwitchId(1), g.counter + 1);
+    g.configure(2);
+    g.pass(50);
+    g.counter = 0;
+    let seq = g.cast_set(&ALL, "k", "new");
+    assert_eq!(seq, Seq::new(SwitchId(2), 1));
+    let mut bytes = vec![];
+    let write = g.request(b"k");
+    Repr { seq: late, ..write }.emit(b"", &mut bytes);
+    ALL.into_iter().for_each(|to| g.deliver(to, &bytes));
+    g.pass(50);
+    assert_alike(&g);
+    assert!(g.nodes.iter().all(|n| n.count.writes_other_switch == 1));
+    assert_eq!(g.get(0, "k", None).unwrap().2, "new");
+}
+
+/// In NOPaxos a follower may have logged what its leader has not. It does not get that back by
+/// recovering, so what an earlier life acknowledged must not count (DISC 2017).
+fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
+    let mut g = founded(guards);
+    // The leader misses the write; what node 1 says of it is on its way for long.
+    g.held_way = Some((1, 0));
+    g.cut(0, 2);
+    let write = g.request(b"k");
+    let mut command = CommandBuf::new();
+    let body = command.encode(1, [&b"SET"[..], b"k", b"v"]).to_vec();
+    g.cast(&[1], write, &body);
+    g.pass(1);
+    let late: Vec<_> = g.held.drain(..).collect();
+    (g.held_way, g.cuts) = (None, vec![]);
+    g.restart(1, 900);
+    g.pass(200);
+    assert!(g.nodes[1].is_intact());
+    // Now the write reaches the leader, and the acknowledgement: nobody else has it.
+    let (seq, last_committed) = (Seq::new(SwitchId(1), g.counter), Seq::from_u64(g.now.unix_ms));
+    let mut bytes = vec![];
+    Repr { seq, last_committed, ..write }.emit(&body, &mut bytes);
+    g.isolate(0);
+    g.deliver(0, &bytes);
+    for (_, to, bytes) in late {
+        g.deliver(to, &bytes);
+    }
+    g
+}
+
+#[test]
+fn disc_2017_an_acknowledgement_of_an_earlier_life_counts_no_more() {
+    let g = acknowledgement_of_an_earlier_life(Guards::ALL);
+    assert!(g.nodes[0].vr_count.stale_lives > 0);
+    assert!(g.to_client.is_empty(), "it is at the leader alone");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn disc_2017_without_crash_vectors_a_write_that_is_at_the_leader_alone_is_acknowledged() {
+    let g = acknowledgement_of_an_earlier_life(Guards::without(Guard::CrashVector));
+    assert_eq!(g.to_client.len(), 1);
+}
