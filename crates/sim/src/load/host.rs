@@ -209,14 +209,24 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
+    /// Whether every replica is open, and whoever answers reads has a lease: the leader alone, in a
+    /// quorum protocol without help.
     fn is_open(&self) -> bool {
-        let replicas = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
-        replicas.iter().all(|host| match &host.role {
-            Role::Replica(r) => {
-                r.phase() == Phase::Open && r.holds_lease(self.world.clock(REPLICAS))
-            }
-            Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => false,
-        })
+        let replicas = || {
+            let hosts = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
+            hosts.iter().filter_map(|host| match &host.role {
+                Role::Replica(replica) => Some(replica),
+                Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
+            })
+        };
+        let now = self.world.clock(REPLICAS);
+        let leased = replicas().filter(|r| r.holds_lease(now)).count();
+        let answering = if self.load.protocol.is_quorum() && !self.load.accelerated {
+            1
+        } else {
+            self.load.replicas
+        };
+        leased >= answering && replicas().all(|r| r.phase() == Phase::Open)
     }
 
     /// Makes objects dirty by writes that reach nobody.
