@@ -405,14 +405,14 @@ fn t24_the_point_of_a_fast_read_covers_the_last_write_of_its_object() {
     let mut fast = 0;
     for _ in 0..20_000 {
         let obj_id = rng.below(8) as u32;
-        match rng.below(3) {
+        match rng.below(4) {
             0 => {
                 if let Ok(counter) = write(&mut p, obj_id) {
                     newest[obj_id as usize] = counter;
                     in_flight.push((obj_id, counter));
                 }
             }
-            1 if !in_flight.is_empty() => {
+            1 | 2 if !in_flight.is_empty() => {
                 let (obj_id, counter) = in_flight.remove(0);
                 complete(&mut p, obj_id, counter);
             }
