@@ -67,7 +67,7 @@ impl<E: Engine> Vr<E> {
             _ => self.leader_of(self.view),
         };
         let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
-        self.stream = self.stream.wrapping_add(1);
+        self.stream = self.stream.wrapping_add(1).max(1);
         self.streaming = false;
         let mut receiver = Receiver::new(peer, 0);
         receiver.stream = self.stream;
@@ -106,8 +106,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let Some(end) = ends.into_iter().find(|e| self.log.end_at(e.position) == Some(*e)) else {
-            self.vr_count.too_far_behind += 1;
-            return;
+            return self.say_apart(from, stream, sink);
         };
         let to = self.members()[from];
         let has = Position(end.position);
@@ -133,6 +132,9 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
+        if self.copying.is_some() {
+            return self.on_copied_record(now, bytes, sink);
+        }
         let Some(incoming) = &mut self.incoming else {
             return if self.stage == Stage::Normal { self.append(bytes) } else { Ok(()) };
         };

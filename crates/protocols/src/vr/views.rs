@@ -137,6 +137,7 @@ impl<E: Engine> Vr<E> {
     fn leave_view(&mut self, view: ViewNumber) {
         self.view = view;
         self.leases.close();
+        (0..self.followers.len()).for_each(|member| self.end_feed(member));
         self.followers.clear();
         self.uncompleted.clear();
         self.waiting_reads.clear();
@@ -330,6 +331,10 @@ impl<E: Engine> Vr<E> {
         self.set_floor(floor);
         self.next_retry = now.instant.after(RETRY_NS);
         self.next_beat = now.instant.after(self.beat_ns());
+        if self.copying.is_some() {
+            // From another leader now.
+            return self.copy_state(end, sink);
+        }
         if self.log.end_at(end.position) == Some(end) {
             self.log.cut(end.position);
             self.begin_normal(now.instant);
@@ -361,7 +366,7 @@ impl<E: Engine> Vr<E> {
     /// The newest number and the newest time in the log, after its end was replaced.
     fn note_log_end(&mut self) {
         self.last_seq = self.executed_seq;
-        self.last_now_ms = 0;
+        self.last_now_ms = self.base_now_ms;
         let last = self.log.record(Position(self.log.end().position));
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
             self.last_seq = self.last_seq.max(record.seq);
