@@ -87,6 +87,7 @@ fn main() -> Result<(), ConfigError> {
             switch_id: SwitchId(run),
             switch: addr(0),
             accelerated: true,
+            sequenced: false,
             head: addr(1),
             reader: addr(3),
             replicas: (1..=3).map(|node| (node, addr(node))).collect(),

@@ -57,6 +57,7 @@ impl Scenario {
                     writeln!(text, "out: {}", hex(&packet[..size_bytes])).unwrap();
                 }
                 Verdict::Drop(reason) => writeln!(text, "verdict: drop {}", name(reason)).unwrap(),
+                Verdict::Multicast { .. } => panic!("only NOPaxos multicasts"),
                 Verdict::Recirculate => panic!("Harmonia never recirculates"),
             }
             writeln!(text, "registers: {}", registers(&program)).unwrap();

@@ -72,6 +72,7 @@ pub fn run(program: &mut Harmonia, hdr: Repr) -> Outcome {
             Ok((to, packet.repr()))
         }
         Verdict::Drop(reason) => Err(reason),
+        Verdict::Multicast { .. } => panic!("only NOPaxos multicasts"),
         Verdict::Recirculate => panic!("Harmonia never recirculates"),
     }
 }

@@ -1,0 +1,87 @@
+//! The program as the sequencer of NOPaxos: every write gets a number and goes to all replicas.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use concord_core::{Guards, Incarnation, Instant, Now, Seq};
+use concord_pisa::Verdict;
+use concord_switch::{Agent, AgentConfig, DropReason, Harmonia, Layout, Tables};
+use concord_wire::control::{Config, Control, Protocol};
+use concord_wire::{Addr, Flags, Op, Packet, Repr};
+
+fn sequencer(layout: Layout, accelerated: bool) -> Harmonia {
+    let mut program = Harmonia::new(layout, Guards::ALL).unwrap();
+    let config = Config { protocol: Protocol::NoPaxos, accelerated, ..config(1, OWN.0) };
+    program.install(Tables::of(&config).unwrap());
+    program
+}
+
+/// A write through the program: it is sent to all.
+fn cast(program: &mut Harmonia, hdr: Repr) -> Result<Repr, DropReason> {
+    let mut bytes = Vec::new();
+    hdr.emit(b"body", &mut bytes);
+    match program.process(&mut bytes) {
+        Verdict::Multicast { size_bytes } => {
+            Ok(Packet::parse(&bytes[..size_bytes]).unwrap().repr())
+        }
+        Verdict::Drop(reason) => Err(reason),
+        Verdict::Forward { .. } | Verdict::Recirculate => panic!("a write goes to all"),
+    }
+}
+
+#[test]
+fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
+    for accelerated in [true, false] {
+        let mut p = sequencer(Layout::DEFAULT, accelerated);
+        for counter in 1..=5 {
+            let out = cast(&mut p, request(Op::Write, 7)).unwrap();
+            assert_eq!(out.seq, Seq::new(OWN, counter));
+            assert_eq!(out.flags, Flags::default());
+        }
+        assert_eq!(p.occupied(), u32::from(accelerated), "one object");
+    }
+}
+
+/// T23: dropped, its number would be missed by every replica, and cost an agreement.
+#[test]
+fn t23_a_write_without_a_slot_goes_on_as_a_no_op() {
+    let mut p = sequencer(layout(1, 1), true);
+    assert_eq!(cast(&mut p, request(Op::Write, 1)).unwrap().flags, Flags::default());
+    let full = cast(&mut p, request(Op::Write, 2)).unwrap();
+    assert_eq!((full.flags, full.seq), (Flags::NOOP, Seq::new(OWN, 2)));
+    assert_eq!((p.counters().writes_as_noop, p.counters().dropped_table_full), (1, 0));
+    assert_eq!(cast(&mut p, request(Op::Write, 1)).unwrap().seq.counter, 3);
+}
+
+/// T23: the session number and the switch id are one number, and so are their counters.
+#[test]
+fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
+    let mut p = sequencer(Layout::DEFAULT, true);
+    let out = cast(&mut p, request(Op::Write, 5)).unwrap();
+    assert_eq!(cells(&p, 5), [(0, out.seq.counter)]);
+    complete(&mut p, 5, out.seq.counter);
+    assert_eq!((p.occupied(), p.last_committed()), (0, out.seq.counter));
+    let next = Config { protocol: Protocol::NoPaxos, ..config(2, OWN.0 + 1) };
+    p.install(Tables::of(&next).unwrap());
+    assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 1, "a new session");
+}
+
+#[test]
+fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_time_at_which_it_came() {
+    let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
+    let now = Now { instant: Instant(1_000), unix_ms: 77_000 };
+    let config = Config { protocol: Protocol::NoPaxos, ..config(1, OWN.0) };
+    let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
+    let mut bytes = Vec::new();
+    Control::Configure(config).emit(&mut bytes);
+    agent.handle(now, &mut bytes, &mut sent);
+    sent.clear();
+    request(Op::Write, 5).emit(b"body", &mut bytes);
+    agent.handle(now, &mut bytes, &mut sent);
+    let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [replica(1), replica(2), replica(3)]);
+    let out = Packet::parse(&sent[0].1).unwrap().repr();
+    assert_eq!(out.last_committed.to_u64(), 77_000);
+    assert!(sent.iter().all(|(_, bytes)| *bytes == sent[0].1));
+}
