@@ -92,6 +92,14 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// The leader does not know this copy: it begins anew.
+    pub(super) fn on_copy_apart(&mut self, attempt: u64, sink: &mut impl Sink) {
+        let own = self.copying.as_ref().filter(|copying| copying.attempt == attempt);
+        if let Some(target) = own.map(|copying| copying.target) {
+            self.copy_state(target, sink);
+        }
+    }
+
     /// Gives up what is here, for the leader's state and its log up to `target` at least.
     pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
@@ -317,6 +325,12 @@ impl<E: Engine> Vr<E> {
             follower.feed = Some(Feed { attempt, part: None });
         }
         let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
+            if attempt > known {
+                // It was forgotten: nothing of what has been sent fits to what would come.
+                let (epoch, from, addr) =
+                    (self.view.0, self.setup.me.node, self.members()[from].addr);
+                self.send_control(addr, &Control::Apart { epoch, from, attempt }, sink);
+            }
             return;
         };
         match feed.part.as_ref().map(|part| part.number) {
