@@ -13,7 +13,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Now, Position, Seq, ViewNumber};
+use concord_core::{Guard, Now, Position, Seq, ViewNumber};
 use concord_engine::copy::{PLACE_END, next_place, place};
 use concord_engine::{Engine, Progress};
 use concord_wire::control::{Control, LogEnd};
@@ -103,7 +103,7 @@ impl<E: Engine> Vr<E> {
     /// Gives up what is here, for the leader's state and its log up to `target` at least.
     pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
-        self.recovering = true;
+        self.recovering |= self.setup.guards.on(Guard::Whole);
         self.leases.close();
         self.incoming = None;
         self.receiver = None;
