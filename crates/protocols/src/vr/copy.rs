@@ -92,14 +92,6 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The leader does not know this copy: it begins anew.
-    pub(super) fn on_copy_apart(&mut self, attempt: u64, sink: &mut impl Sink) {
-        let own = self.copying.as_ref().filter(|copying| copying.attempt == attempt);
-        if let Some(target) = own.map(|copying| copying.target) {
-            self.copy_state(target, sink);
-        }
-    }
-
     /// Gives up what is here, for the leader's state and its log up to `target` at least.
     pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
@@ -119,6 +111,19 @@ impl<E: Engine> Vr<E> {
             asked: 0,
         });
         self.keep_copying(sink);
+    }
+
+    /// Another view has begun, whose log ended at `target`. What is here is as of what was committed,
+    /// which the new leader has too: the copy goes on.
+    pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
+        let Some(copying) = self.copying.as_mut() else { return };
+        (copying.target, copying.part) = (target, None);
+        if copying.begun && copying.wanted != PART_TABLE {
+            self.log.cut(self.submitted.0);
+            self.follow(sink);
+        }
+        self.keep_copying(sink);
+        self.finish_copy(now, sink);
     }
 
     /// Begins, once nothing waits for the engine, and asks for what has not come.
@@ -315,22 +320,19 @@ impl<E: Engine> Vr<E> {
         (part, index): (u64, u32),
         sink: &mut impl Sink,
     ) {
+        // What was committed before this view is executed: whoever copied from an earlier leader has
+        // nothing that is not in what it gets here.
+        let whole = self.is_leader() && self.executed >= self.view_start;
         let of_life = (attempt >> 32) as u32 == self.lives.of(from).tag();
-        if !self.is_leader() || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
+        if !whole || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
             return;
         }
         let Some(follower) = self.followers.get_mut(from) else { return };
         let known = follower.feed.as_ref().map_or(0, |feed| feed.attempt);
-        if part == PART_TABLE && attempt > known {
+        if attempt > known {
             follower.feed = Some(Feed { attempt, part: None });
         }
         let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
-            if attempt > known {
-                // It was forgotten: nothing of what has been sent fits to what would come.
-                let (epoch, from, addr) =
-                    (self.view.0, self.setup.me.node, self.members()[from].addr);
-                self.send_control(addr, &Control::Apart { epoch, from, attempt }, sink);
-            }
             return;
         };
         match feed.part.as_ref().map(|part| part.number) {

@@ -345,12 +345,8 @@ impl<E: Engine> Vr<E> {
             | Control::WhoIsWho { .. }
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
-            | Control::Resumed { .. } => self.count.unexpected += 1,
-            Control::Apart { epoch, attempt, .. } => {
-                if epoch == self.view.0 {
-                    self.on_copy_apart(attempt, sink);
-                }
-            }
+            | Control::Resumed { .. }
+            | Control::Apart { .. } => self.count.unexpected += 1,
             Control::CopyAsk { epoch, from, attempt, part, index } => {
                 let from = self.member_index(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {

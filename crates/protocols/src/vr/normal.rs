@@ -324,7 +324,7 @@ impl<E: Engine> Vr<E> {
             sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
-        if ack.applied.0 > 0 && follower_streams(&self.followers[from], ack) {
+        if ack.applied.0 > 0 {
             self.end_feed(from);
         }
         self.note_missed(now.instant);
@@ -553,9 +553,4 @@ impl<E: Engine> Vr<E> {
             sink.send(self.members()[index].addr, &self.scratch);
         }
     }
-}
-
-/// Whether it is of the stream that the follower asked for last.
-fn follower_streams(follower: &Follower, ack: &Ack) -> bool {
-    follower.sender.as_ref().is_some_and(|sender| sender.stream == ack.stream)
 }

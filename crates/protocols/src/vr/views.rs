@@ -332,8 +332,7 @@ impl<E: Engine> Vr<E> {
         self.next_retry = now.instant.after(RETRY_NS);
         self.next_beat = now.instant.after(self.beat_ns());
         if self.copying.is_some() {
-            // From another leader now.
-            return self.copy_state(end, sink);
+            return self.go_on_copying(now, end, sink);
         }
         if self.log.end_at(end.position) == Some(end) {
             self.log.cut(end.position);
