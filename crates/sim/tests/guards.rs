@@ -230,11 +230,14 @@ fn copying_next(protocol: Protocol, seed: u64) -> Plan {
     let back_at = apart_at + rng.between(400, 700) * MS;
     let faults = [
         (apart_at, isolate(1, back_at - apart_at)),
-        (back_at + rng.between(20, 200) * MS, isolate(0, 1_000 * MS)),
+        (back_at + rng.between(5, 120) * MS, isolate(0, 1_000 * MS)),
+        // Until then the rack is not healed.
+        (back_at + 1_000 * MS, Fault::Pause { node: Node::Controller, for_ns: MS }),
     ];
     let plan = with(of_three(protocol, seed), faults);
-    let think_ns = plan.think_ns.min(5 * MS);
-    Plan { records_kept: 20, copy_bytes: 1, peer_latency_ns: 3 * MS, think_ns, ..plan }
+    let (think_ns, writes_percent) = (plan.think_ns.min(5 * MS), 15);
+    let peer_latency_ns = 3 * MS;
+    Plan { records_kept: 20, copy_bytes: 1, peer_latency_ns, think_ns, writes_percent, ..plan }
 }
 
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.

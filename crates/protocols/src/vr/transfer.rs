@@ -132,11 +132,14 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
-        if self.copying.is_some() {
-            return self.on_copied_record(now, bytes, sink);
-        }
         let Some(incoming) = &mut self.incoming else {
-            return if self.stage == Stage::Normal { self.append(bytes) } else { Ok(()) };
+            return if self.copying.is_some() {
+                self.on_copied_record(now, bytes, sink)
+            } else if self.stage == Stage::Normal {
+                self.append(bytes)
+            } else {
+                Ok(())
+            };
         };
         self.vr_count.records_transferred += 1;
         if incoming.take(bytes)? {
