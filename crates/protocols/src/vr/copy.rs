@@ -5,11 +5,12 @@
 //! ([`crate::feed`], [`crate::join`]): the client table, the objects chunk by chunk, each as of a
 //! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
 //!
-//! A replica that copies has given up its log. It counts as recovering until it has another one: it
-//! neither votes nor acknowledges nor grants. That takes nothing from the others: its log was not the
-//! leader's where the leader's begins, and what is before was committed by a quorum, which so had all of
-//! it without this replica. And its view does not go back, so that nothing it said before can be taken
-//! for a word of later.
+//! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
+//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised more: its
+//! log was not the leader's where the leader's begins, so all that is before was logged by a quorum
+//! without it, and what comes after it never acknowledged. So whatever is committed is in the log of
+//! another voter of any quorum. And it must be able to: else a group of three would stand still for ever
+//! when another one of them recovers, which waits for two in normal status.
 
 use alloc::vec::Vec;
 
@@ -95,7 +96,6 @@ impl<E: Engine> Vr<E> {
     /// Gives up what is here, for the leader's state and its log up to `target` at least.
     pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
-        self.recovering |= self.setup.guards.on(Guard::Whole);
         self.leases.close();
         self.incoming = None;
         self.receiver = None;
@@ -124,6 +124,11 @@ impl<E: Engine> Vr<E> {
         }
         self.keep_copying(sink);
         self.finish_copy(now, sink);
+    }
+
+    /// Whether the log that is here is no word to vote with, nor the state one to lead with.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.copying.is_some() && self.setup.guards.on(Guard::Whole)
     }
 
     /// Begins, once nothing waits for the engine, and asks for what has not come.

@@ -186,7 +186,7 @@ pub struct Vr<E> {
     /// When each member last said that it does not hear the leader.
     suspicions: Vec<Option<Instant>>,
     change: Change,
-    /// It lost everything, or gave it up, and has not got it back yet: it must not vote.
+    /// It lost everything and has not got it back yet: it must not vote.
     recovering: bool,
     /// The state that is being copied, since the log alone is not enough.
     copying: Option<copy::Copying>,
@@ -802,7 +802,9 @@ impl<E: Engine> Vr<E> {
     /// Whether it still has, or has again, what its node promised: no recovery is under way.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.recovering && !matches!(self.stage, Stage::Out | Stage::Left)
+        !self.recovering
+            && self.copying.is_none()
+            && !matches!(self.stage, Stage::Out | Stage::Left)
     }
 
     /// What to show of the replica; its epoch is the view.

@@ -162,9 +162,14 @@ impl<E: Engine> Vr<E> {
             self.next_retry = self.next_retry.min(until);
             return self.say_all(VrBody::StartViewChange, sink);
         }
+        let (last_normal, end) = if self.has_given_up() {
+            (ViewNumber(0), LogEnd::default())
+        } else {
+            (self.last_normal, self.log.end())
+        };
         let vote = Vote {
-            last_normal: self.last_normal,
-            end: self.log.end(),
+            last_normal,
+            end,
             committed: self.committed,
             switch: self.known_switch().max(self.switch),
         };
@@ -237,7 +242,9 @@ impl<E: Engine> Vr<E> {
 
     /// The view's leader: begins it once a quorum has voted, itself included.
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
-        let leads = self.stage == Stage::ViewChange && self.leader_of(self.view) == self.me;
+        let leads = self.stage == Stage::ViewChange
+            && self.leader_of(self.view) == self.me
+            && !self.has_given_up();
         let votes = self.change.votes.iter().flatten().count();
         let own = self.change.votes.get(self.me).copied().flatten();
         let Some(own) = own.filter(|_| leads && votes >= self.quorum()) else { return };
