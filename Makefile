@@ -7,7 +7,7 @@ ARGS ?=
 # How long `make swarm` goes on.
 MINUTES ?= 10
 
-.PHONY: help up build test lint unit guards swarm torture bench test-packages clean
+.PHONY: help up build test lint unit guards swarm torture bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -28,8 +28,8 @@ lint: ## formatting, clippy and rustdoc, warnings being errors
 unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
-guards: ## each guard removed: the simulator must find a violation; and a release build replays the same
-	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards -- --nocapture
+guards: ## every state of small racks; each guard removed is missed; a release build replays the same
+	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards --test exhaustive -- --nocapture
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
 	$(CARGO) test --release --locked -p concord-switch --features mutants
 
@@ -44,6 +44,9 @@ torture: ## the long histories over real processes; reports go to results/tortur
 
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results
+
+reproduce: build ## the paper's figures, from the simulator: results/harmonia/
+	$(CONCORD) reproduce harmonia
 
 test-packages:
 	@scripts/install-test-packages

@@ -21,7 +21,7 @@ const BUFFER_BYTES_MAX: usize = 16 * 1024;
 const BUFFERS_MAX: usize = 4_096;
 
 /// A client of one rack: see the crate's documentation for the law of its API.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) config: ClientConfig,
     pub(crate) rng: Rng,

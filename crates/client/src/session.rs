@@ -28,7 +28,7 @@ pub enum SessionState {
 }
 
 /// The session of a client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Session {
     pub id: SessionId,
     pub state: SessionState,

@@ -35,7 +35,7 @@ pub enum State {
 }
 
 /// An unanswered request.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Slot {
     pub number: u64,
     pub state: State,
@@ -93,7 +93,7 @@ impl Slot {
 }
 
 /// All unanswered requests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slots {
     writes: Vec<Slot>,
     window: u64,

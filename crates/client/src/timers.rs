@@ -64,7 +64,7 @@ impl Rtt {
 }
 
 /// All retry timers of a client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Timers {
     queues: [VecDeque<Timer>; QUEUES],
     rtt: [Rtt; 2],

@@ -29,14 +29,14 @@ const PARTS_MIN: u32 = BLOCK;
 const FRUITLESS_MAX: u8 = 4;
 
 /// A transfer in one of its directions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Transfer {
     Upload(Upload),
     Download(Download),
 }
 
 /// A body on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Upload {
     hdr: FragmentHdr,
     /// One bit a fragment.
@@ -49,7 +49,7 @@ pub struct Upload {
 }
 
 /// A long reply on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Download {
     reply: Repr,
     hdr: FragmentHdr,

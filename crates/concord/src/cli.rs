@@ -49,6 +49,8 @@ pub enum Command {
     Torture(crate::torture::TortureArgs),
     /// Measure: YCSB, scale-out, redis-server and etcd beside it
     Bench(crate::bench::BenchArgs),
+    /// Reproduce a paper's figures in the simulator
+    Reproduce(crate::reproduce::ReproduceArgs),
 }
 
 /// `concord up`.
@@ -58,6 +60,7 @@ Examples:
   concord up                                      three replicas, redis-cli -p 7379
   concord up --replicas 5 --protocol primary-backup
   concord up --accel none                         chain replication without the switch's help
+  concord up --protocol craq --accel none         CRAQ: reads at every replica without it
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
   concord up --config my-rack.toml

@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod net;
 mod rack;
+mod reproduce;
 mod roles;
 mod sim;
 mod status;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),
+        Command::Reproduce(args) => reproduce::run(args),
         Command::Sim(args) => return exit(sim::run_command(args)),
         Command::Torture(args) => return exit(torture::run(args)),
     };

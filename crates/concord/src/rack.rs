@@ -32,6 +32,9 @@ pub enum Protocol {
     /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
     /// the leader by themselves.
     Vr,
+    /// A chain in which every replica answers reads, asking the tail about objects that are being
+    /// written; without the switch's help.
+    Craq,
     /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
     #[serde(rename = "nopaxos")]
     #[value(name = "nopaxos")]
@@ -46,6 +49,7 @@ impl Protocol {
             Protocol::Chain => concord_wire::control::Protocol::Chain,
             Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
             Protocol::Vr => concord_wire::control::Protocol::Vr,
+            Protocol::Craq => concord_wire::control::Protocol::Craq,
             Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
         }
     }
@@ -58,7 +62,7 @@ pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
     #[default]
     Harmonia,
-    /// The switch only forwards; one replica serves all reads.
+    /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
     None,
 }
 
@@ -356,6 +360,11 @@ impl Rack {
                 return Err(format!("faults: {name} is {rate} of a million packets"));
             }
         }
+        if self.protocol == Protocol::Craq && self.accel != Accel::None {
+            return Err("protocol craq runs without the switch's help: say --accel none, or \
+                        accel = \"none\" in the rack file"
+                .to_string());
+        }
         if self.lease_ms == 0 || self.failure_ms < self.lease_ms {
             return Err("lease_ms must be above 0 and failure_ms at least as long".to_string());
         }
@@ -487,6 +496,8 @@ mod tests {
     fn parts_that_do_not_fit_are_refused() {
         assert!(refused("[table]\nslots = 1000\n").contains("table: "));
         assert!(refused("[faults]\ndrop_per_million = 1000001\n").contains("drop"));
+        assert!(refused("protocol = \"craq\"").contains("accel = \"none\""));
+        assert!(Rack::parse("protocol = \"craq\"\naccel = \"none\"").is_ok());
         assert!(refused("lease_ms = 100\nfailure_ms = 50").contains("failure_ms"));
         let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         assert!(refused(&format!("{replica}{replica}")).contains("replica 1"));

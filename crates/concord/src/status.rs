@@ -89,6 +89,7 @@ fn report(
     seconds: f64,
 ) -> Value {
     let (mut shown, mut fast, mut slow) = (Vec::new(), 0.0, 0.0);
+    let (mut clean, mut dirty) = (0.0, 0.0);
     for (i, role) in roles.iter().enumerate() {
         let mut entry = Map::new();
         entry.insert("role".to_string(), role.name.into());
@@ -99,18 +100,23 @@ fn report(
             if role.name == "replica" {
                 fast += counter(now, "reads_fast");
                 slow += counter(now, "reads_slow");
+                clean += counter(now, "reads_clean");
+                dirty += counter(now, "reads_dirty");
             }
             entry.insert("rates".to_string(), rates(before[i].as_ref(), now, seconds));
             entry.insert("status".to_string(), now.clone());
         }
         shown.push(Value::Object(entry));
     }
-    let share = if fast + slow > 0.0 { json!(fast / (fast + slow)) } else { Value::Null };
+    let share = |some: f64, others: f64| {
+        if some + others > 0.0 { json!(some / (some + others)) } else { Value::Null }
+    };
     json!({
         "protocol": rack.protocol,
         "accel": rack.accel,
         "engine": rack.engine,
-        "fast_read_share": share,
+        "fast_read_share": share(fast, slow),
+        "clean_read_share": share(clean, dirty),
         "roles": shown,
     })
 }
@@ -137,9 +143,11 @@ fn print(report: &Value) {
         text(&report["accel"]),
         text(&report["engine"])
     );
-    match report["fast_read_share"].as_f64() {
-        Some(share) => println!("reads on the fast path: {:.1}%", share * 100.0),
-        None => println!("reads on the fast path: none read yet"),
+    let share = |name: &str| report[name].as_f64().map(|share| share * 100.0);
+    match (share("fast_read_share"), share("clean_read_share")) {
+        (_, Some(clean)) => println!("reads of clean objects: {clean:.1}%"),
+        (Some(fast), None) => println!("reads on the fast path: {fast:.1}%"),
+        (None, None) => println!("no reads yet"),
     }
     println!();
     for role in report["roles"].as_array().into_iter().flatten() {
@@ -170,13 +178,12 @@ fn describe(role: &Value) -> String {
             gauge("dirty_set_slots"),
         ),
         Some("replica") => format!(
-            "{}, epoch {}, {}, {} keys, {:.0} fast and {:.0} slow reads/s, {:.0} writes/s",
+            "{}, epoch {}, {}, {} keys, {}, {:.0} writes/s",
             where_it_stands(status),
             status["epoch"],
             if status["leased"] == true { "leased" } else { "no lease" },
             gauge("keys"),
-            rate("reads_fast"),
-            rate("reads_slow"),
+            reads(role),
             rate("records_applied"),
         ),
         _ => format!(
@@ -190,6 +197,17 @@ fn describe(role: &Value) -> String {
             gauge("write_p99_us") / 1_000.0,
         ),
     }
+}
+
+/// How a replica reads: by Harmonia and the normal protocol, or by CRAQ.
+fn reads(role: &Value) -> String {
+    let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
+    let seen = |name: &str| counter(&role["status"], name) > 0.0;
+    if seen("reads_clean") || seen("reads_dirty") {
+        let (clean, dirty) = (rate("reads_clean"), rate("reads_dirty"));
+        return format!("{clean:.0} clean and {dirty:.0} dirty reads/s");
+    }
+    format!("{:.0} fast and {:.0} slow reads/s", rate("reads_fast"), rate("reads_slow"))
 }
 
 fn describe_controller(status: &Value) -> String {
@@ -269,10 +287,15 @@ mod tests {
         let after = [Some(replica(30, 10)), None];
         let report = report(&Rack::default(), &roles, &before, &after, 2.0);
         assert_eq!(report["fast_read_share"], json!(0.75));
+        assert_eq!(report["clean_read_share"], Value::Null);
         assert_eq!(report["roles"][0]["rates"], json!({"reads_fast": 10.0, "reads_slow": 5.0}));
         assert_eq!(report["roles"][1]["reachable"], json!(false));
         let line = describe(&report["roles"][0]);
         assert!(line.starts_with("open, tail, epoch 1, leased, 3 keys, 10 fast"), "{line}");
+        let mut craq = report["roles"][0].clone();
+        craq["status"]["counters"]["reads_clean"] = json!(7);
+        craq["rates"]["reads_clean"] = json!(5.0);
+        assert!(describe(&craq).contains("5 clean and 0 dirty reads/s"));
         let joining = json!({"role": "replica", "status": {"phase": "joining", "place": "joining",
                              "copied_percent": 43, "epoch": 3, "gauges": {}}});
         assert!(describe(&joining).starts_with("joining, 43% copied, epoch 3, no lease"));

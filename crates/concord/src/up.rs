@@ -74,6 +74,7 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
         Protocol::Chain => "chain replication",
         Protocol::PrimaryBackup => "primary-backup replication",
         Protocol::Vr => "Viewstamped Replication",
+        Protocol::Craq => "CRAQ",
         Protocol::NoPaxos => "NOPaxos",
     };
     let accel = match rack.accel {

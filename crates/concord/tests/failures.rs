@@ -99,6 +99,13 @@ fn a_backup_dies() {
 }
 
 #[test]
+fn any_replica_of_craq_dies() {
+    for (name, victim) in [("head", "replica-1"), ("middle", "replica-2"), ("tail", "replica-3")] {
+        survive(&format!("craq-{name}"), victim, &["--protocol", "craq", "--accel", "none"]);
+    }
+}
+
+#[test]
 fn the_leader_of_a_vr_group_dies() {
     survive("vr-leader", "replica-1", &["--protocol", "vr"]);
 }

@@ -226,7 +226,8 @@ fn a_new_replica_joins() {
     });
 }
 
-/// What a person at the switch's console says: which switch helps, and with which id.
+/// The id with which a switch helps, 0 if it does not. On a machine that stalls a switch may look dead
+/// and be replaced, so that ids are compared, not expected.
 fn switch_id(rack: &Rack, name: &str) -> u64 {
     let status = role(rack, name, 1);
     if status["ready"] == true { status["switch_id"].as_u64().unwrap_or(0) } else { 0 }
@@ -242,9 +243,8 @@ fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
             let switches = role(&rack, "controller", 1)["switches"].clone();
             switches.as_array().is_some_and(|all| all.iter().any(|s| s["standby"] == true))
         });
-        assert_eq!((switch_id(&rack, "switch"), switch_id(&rack, "standby")), (1, 0));
         Rack::signal(rack.pid("switch"), "-9");
-        until(10, "switch that helps", || switch_id(&rack, "standby") == 2);
+        until(10, "switch that helps", || switch_id(&rack, "standby") > 1);
         reads_fast(&rack, 1);
         std::thread::sleep(Duration::from_millis(500));
     });
@@ -257,7 +257,7 @@ fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
     let switch = rack.pid("switch");
     while_writing("switch stopped", &rack, || {
         Rack::signal(switch, "-STOP");
-        until(10, "switch that helps", || switch_id(&rack, "standby") == 2);
+        until(10, "switch that helps", || switch_id(&rack, "standby") > 1);
         Rack::signal(switch, "-CONT");
         until(10, "old switch that stands by", || {
             let switches = role(&rack, "controller", 1)["switches"].clone();
@@ -266,10 +266,11 @@ fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
                 && all.iter().filter(|s| s["standby"] == true).count() == 1
                 && role(&rack, "switch", 1)["ready"] == false
         });
-        assert_eq!(switch_id(&rack, "standby"), 2);
+        let id = switch_id(&rack, "standby");
+        assert!(id > 1);
         reads_fast(&rack, 2);
         Rack::signal(rack.pid("standby-1"), "-9");
-        until(10, "old switch that helps again", || switch_id(&rack, "switch") == 3);
+        until(10, "old switch that helps again", || switch_id(&rack, "switch") > id);
         std::thread::sleep(Duration::from_millis(500));
     });
 }
@@ -281,7 +282,7 @@ fn a_switch_that_is_started_again_gets_a_new_id() {
     while_writing("switch started again", &rack, || {
         Rack::signal(rack.pid("switch"), "-9");
         again = Some(ByHand::start(&rack, &["switch"]));
-        until(10, "switch that helps", || switch_id(&rack, "switch") == 2);
+        until(10, "switch that helps", || switch_id(&rack, "switch") > 1);
         reads_fast(&rack, 3);
     });
 }

@@ -18,6 +18,8 @@ fn bad_flags_and_files_are_one_line_and_a_failure() {
     assert!(line.contains("rack.toml:2: unknown field `replcas`"), "{line}");
     assert!(refused(&["up", "--config", "/nowhere.toml"]).contains("cannot read /nowhere.toml"));
     assert!(refused(&["up", "--table-slots", "1000"]).contains("table:"));
+    let line = refused(&["up", "--protocol", "craq"]);
+    assert!(line.contains("craq runs without the switch's help: say --accel none"), "{line}");
     std::fs::write(&file, "").unwrap();
     assert!(refused(&["switch", "--config", path]).contains("[switch]"));
     assert!(refused(&["status", "--config", "/nowhere.toml"]).contains("/nowhere.toml"));

@@ -97,7 +97,7 @@ struct Switch {
 }
 
 /// The controller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Controller {
     setup: ControllerConfig,
     state: State,

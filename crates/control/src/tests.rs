@@ -323,3 +323,31 @@ fn t20_when_every_switch_id_was_granted_that_is_said_and_nothing_is_granted() {
     say(&mut c, 2, &switch(77, 1));
     assert_eq!(c.problem(), None);
 }
+
+#[test]
+fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
+    let mut c = founded();
+    for node in 1..=3 {
+        say(&mut c, 1, &alive(node, 10, 1));
+    }
+    // All come back, empty: what was acknowledged was in memory alone.
+    for node in 1..=3 {
+        say(&mut c, 2, &stands(node, 11, 1, Standing::Out));
+    }
+    say(&mut c, 2, &switch(77, 1));
+    let mut ms = 2;
+    while ms < 5_000 {
+        ms += 50;
+        for node in 1..=3 {
+            let epoch = c.state().config.as_ref().map_or(0, |config| config.epoch);
+            say(&mut c, ms, &stands(node, 11, epoch, Standing::Out));
+        }
+        c.tick(at(ms), &mut vec![]);
+        if let Some(epoch) = persist(&mut c, ms) {
+            let config = c.state().config.as_ref().map(|c| c.members.clone()).unwrap_or_default();
+            assert!(config.iter().any(|m| m.incarnation == 10), "epoch {epoch} has no data");
+        }
+    }
+    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert!(c.problem().unwrap().to_string().contains("--fresh"));
+}

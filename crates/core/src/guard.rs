@@ -47,10 +47,16 @@ pub enum Guard {
     Whole,
     /// A replica that joined refuses fast reads older than its copy (trap T4).
     Floor,
+    /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
+    AskTail,
+    /// CRAQ: the tail's answer counts in its epoch alone (trap T25).
+    VersionEpoch,
+    /// CRAQ: the tail answers under a lease (trap T25).
+    VersionLease,
 }
 
 /// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 20] = [
+pub const ALL_GUARDS: [Guard; 23] = [
     Guard::DropOnFull,
     Guard::InOrderWrites,
     Guard::LastCommitted,
@@ -71,6 +77,9 @@ pub const ALL_GUARDS: [Guard; 20] = [
     Guard::LeaseClock,
     Guard::Whole,
     Guard::Floor,
+    Guard::AskTail,
+    Guard::VersionEpoch,
+    Guard::VersionLease,
 ];
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.

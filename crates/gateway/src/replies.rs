@@ -122,6 +122,8 @@ fn path(reason: Reason) -> (&'static str, &'static str) {
         Reason::RefusedSwitch => ("slow", "the read came from an old switch"),
         Reason::Misrouted => ("slow", "the switch had an old configuration"),
         Reason::RefusedBehind => ("slow", "the replica had not executed the last committed write"),
+        Reason::Clean => ("clean", "no write to the object was under way at the replica"),
+        Reason::AskedTail => ("dirty", "asked the tail: a write to the object was under way"),
         Reason::None => ("ordered", "it took the path of writes"),
     }
 }

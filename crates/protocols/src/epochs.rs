@@ -51,6 +51,7 @@ impl<E: Engine> Replica<E> {
         self.agreed = None;
         self.fetching.clear();
         self.waiting_reads.clear();
+        self.asking.forget();
         self.has_joining = !config.joining.is_empty();
         self.config = Some(config);
         if joining && !member {
@@ -66,6 +67,7 @@ impl<E: Engine> Replica<E> {
             return self.leave();
         }
         self.phase = Phase::Opening;
+        self.execute_held(now, sink);
         self.retry_opening(now, sink);
         self.try_open(now, sink);
     }
@@ -297,7 +299,7 @@ impl<E: Engine> Replica<E> {
         let config = self.config.as_ref()?;
         let index = self.index()?.checked_sub(1)?;
         let from = match config.protocol {
-            Protocol::Chain => index,
+            Protocol::Chain | Protocol::Craq => index,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
         Some(NodeId(config.members[from].node))
@@ -307,7 +309,7 @@ impl<E: Engine> Replica<E> {
     fn lacks_senders(&self) -> bool {
         let Some((config, index)) = self.config.as_ref().zip(self.index()) else { return false };
         let wanted = match config.protocol {
-            Protocol::Chain => usize::from(index + 1 < config.members.len()),
+            Protocol::Chain | Protocol::Craq => usize::from(index + 1 < config.members.len()),
             Protocol::PrimaryBackup if index == 0 => config.members.len() - 1,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
@@ -320,7 +322,9 @@ impl<E: Engine> Replica<E> {
         let Some(config) = &self.config else { return };
         let Some(index) = self.index() else { return };
         let next = match config.protocol {
-            Protocol::Chain => config.members.get(index + 1).is_some_and(|m| m.node == node.0),
+            Protocol::Chain | Protocol::Craq => {
+                config.members.get(index + 1).is_some_and(|m| m.node == node.0)
+            }
             Protocol::PrimaryBackup => index == 0,
             Protocol::Vr | Protocol::NoPaxos => false,
         };
@@ -421,6 +425,9 @@ impl<E: Engine> Replica<E> {
         self.log.push(buffer, record.hash);
         if self.phase == Phase::Joining && !self.joins_record(now, sink) {
             return;
+        }
+        if self.holds_back() {
+            return self.hold(now, &record, sink);
         }
         self.follow(now, &record, sink);
     }

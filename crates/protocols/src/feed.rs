@@ -63,7 +63,7 @@ impl Table {
 }
 
 /// A part of the state that is being sent, or made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Part {
     number: u64,
     position: Position,
@@ -72,7 +72,7 @@ struct Part {
 }
 
 /// What the feeder keeps for a joining replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Feed {
     node: NodeId,
     addr: Addr,

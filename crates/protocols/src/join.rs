@@ -40,7 +40,7 @@ pub(crate) enum Stage {
 }
 
 /// The copy of the state that a replica has, or makes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Copy {
     /// Which one; each new beginning counts it up.
     attempt: u64,
@@ -185,6 +185,10 @@ impl<E: Engine> Replica<E> {
         }
         self.count.copies_resumed += 1;
         self.begin_stream(now, from);
+        if !self.copy.holds() {
+            // What was held back as a member (CRAQ).
+            self.follow_log(now, Position(self.log.end().position), sink);
+        }
         self.keep_joining(now, sink);
     }
 

@@ -15,6 +15,7 @@ extern crate alloc;
 
 pub mod applied;
 pub mod bodies;
+mod craq;
 mod epochs;
 mod feed;
 mod join;

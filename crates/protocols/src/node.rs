@@ -16,7 +16,7 @@ use crate::vr::Vr;
 /// A replica. The protocols have one outside; this passes on to the one inside.
 #[derive(Debug)]
 pub enum Node<E> {
-    /// Primary-backup and chain replication.
+    /// Primary-backup, chain replication and CRAQ.
     Replica(Box<Replica<E>>),
     /// Viewstamped Replication and NOPaxos.
     Vr(Box<Vr<E>>),
@@ -35,7 +35,7 @@ impl<E: Engine> Node<E> {
     /// A replica of `protocol` that knows nobody yet.
     pub fn new(protocol: Protocol, setup: ReplicaConfig, engine: E) -> Node<E> {
         match protocol {
-            Protocol::PrimaryBackup | Protocol::Chain => {
+            Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
                 Node::Replica(Box::new(Replica::new(setup, engine)))
             }
             Protocol::Vr | Protocol::NoPaxos => Node::Vr(Box::new(Vr::new(setup, engine))),

@@ -19,8 +19,8 @@ use concord_wire::{
 use crate::replica::{Phase, Replica};
 use crate::writes::{Pending, emit_first_fragment};
 
-/// Most reads that wait at the primary for writes to commit.
-const WAITING_MAX: usize = 65_536;
+/// Most reads that wait for writes to commit, or for the tail's answer.
+pub(crate) const WAITING_MAX: usize = 65_536;
 
 /// A read that is being answered.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,9 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let repr = packet.repr();
+        if self.is_protocol(Protocol::Craq) {
+            return self.on_read_craq(now, &repr, packet.body(), sink);
+        }
         let forwarded = repr.flags.has(Flags::FORWARDED);
         if repr.flags.has(Flags::FAST) && !forwarded {
             match self.refuse_fast(now, &repr) {
@@ -106,7 +109,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    fn is_leased(&self, now: Now) -> bool {
+    pub(crate) fn is_leased(&self, now: Now) -> bool {
         self.leases.is_held(now.instant) || !self.setup.guards.on(Guard::Lease)
     }
 
@@ -129,7 +132,13 @@ impl<E: Engine> Replica<E> {
     }
 
     /// One hop at most, and only within the epoch (trap T2).
-    fn forward(&mut self, repr: &Repr, reason: Reason, body: &[u8], sink: &mut impl Sink) {
+    pub(crate) fn forward(
+        &mut self,
+        repr: &Repr,
+        reason: Reason,
+        body: &[u8],
+        sink: &mut impl Sink,
+    ) {
         let reader = self.config.as_ref().and_then(Config::reader).map(|m| m.addr);
         let Some(to) = reader else { return };
         let forwarded = Repr {
@@ -186,7 +195,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    fn read(
+    pub(crate) fn read(
         &mut self,
         now: Now,
         repr: &Repr,

@@ -9,12 +9,14 @@ use concord_core::{
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
+use concord_wire::craq::{OP_ANSWER, OP_QUERY, VersionAnswer, VersionQuery};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link};
 
 use crate::applied::Applied;
 use crate::bodies::{Kept, Staging};
+use crate::craq::Asking;
 use crate::feed::Feed;
 use crate::join::Copy;
 use crate::lease::Leases;
@@ -70,6 +72,16 @@ counters! {
         reads_dropped,
         /// Reads that waited until a write was committed (primary).
         reads_waited,
+        /// Reads answered alone, no write of their object being under way (CRAQ).
+        reads_clean,
+        /// Reads of objects with a write under way (CRAQ): the tail was asked.
+        reads_dirty,
+        /// Version queries sent to the tail (CRAQ); one covers all reads of a batch.
+        version_queries,
+        /// Version queries answered, as the tail (CRAQ).
+        version_answers,
+        /// Version queries and answers dropped: another epoch, no lease, not the tail (CRAQ).
+        version_refused,
         /// Writes ordered (head or primary).
         writes_ordered,
         /// Records applied.
@@ -148,8 +160,8 @@ pub enum Phase {
     Left,
 }
 
-/// A replica of a primary-backup or chain group.
-#[derive(Debug)]
+/// A replica of a primary-backup, chain or CRAQ group.
+#[derive(Clone, Debug)]
 pub struct Replica<E> {
     pub(crate) setup: ReplicaConfig,
     pub(crate) engine: E,
@@ -176,6 +188,8 @@ pub struct Replica<E> {
     pub(crate) uncommitted: VecDeque<Turn>,
     /// Primary: reads that wait for writes to commit, by the position they wait for.
     pub(crate) waiting_reads: BTreeMap<(Position, u64), Vec<u8>>,
+    /// CRAQ: reads that wait for the tail's answer.
+    pub(crate) asking: Asking,
     pub(crate) staging: Staging,
     pub(crate) kept: Kept,
     pub(crate) senders: Vec<Sender>,
@@ -226,6 +240,7 @@ impl<E: Engine> Replica<E> {
             pending: VecDeque::new(),
             uncommitted: VecDeque::new(),
             waiting_reads: BTreeMap::new(),
+            asking: Asking::default(),
             staging: Staging::default(),
             kept: Kept::default(),
             senders: Vec::new(),
@@ -289,6 +304,8 @@ impl<E: Engine> Replica<E> {
     fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
         match bytes[3] {
             link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
+            OP_QUERY => self.on_version_query(now, &VersionQuery::parse(bytes)?, sink),
+            OP_ANSWER => self.on_version_answer(now, &VersionAnswer::parse(bytes)?, sink),
             _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
         }
         Ok(())
@@ -436,7 +453,9 @@ impl<E: Engine> Replica<E> {
         let before = sender.resent;
         sender.on_ack(now.instant, ack, &self.log, committed, &mut self.scratch, sink);
         self.count.link_resent += sender.resent - before;
-        if self.is_protocol(Protocol::Chain) {
+        if self.is_protocol(Protocol::Craq) {
+            self.commit_up_to(now, ack.committed, sink);
+        } else if self.is_protocol(Protocol::Chain) {
             self.raise_committed(ack.committed.min(self.executed));
         } else {
             self.commit_acknowledged(now, sink);
@@ -480,11 +499,12 @@ impl<E: Engine> Replica<E> {
         self.config.as_ref().map_or(Addr::default(), |c| c.switch)
     }
 
-    /// Sends records to those who come next, as far as they were executed here.
+    /// Sends records to those who come next, as far as they may be passed on.
     pub(crate) fn pump(&mut self, now: Now, sink: &mut impl Sink) {
+        let upto = self.passed();
         for sender in &mut self.senders {
             let (log, scratch) = (&self.log, &mut self.scratch);
-            sender.pump(now.instant, log, self.executed, self.committed, scratch, sink);
+            sender.pump(now.instant, log, upto, self.committed, scratch, sink);
         }
         if !self.feeds.is_empty() {
             self.pump_feeds(now, sink);
@@ -495,7 +515,8 @@ impl<E: Engine> Replica<E> {
         if position > self.committed {
             self.committed = position;
             let position = if self.has_joining { self.forgettable(position) } else { position };
-            self.log.truncate(position);
+            // In CRAQ the engine may yet have to execute what is committed.
+            self.log.truncate(position.min(self.executed));
         }
     }
 
@@ -526,14 +547,17 @@ impl<E: Engine> Replica<E> {
         if self.receiver.as_ref().is_some_and(|r| r.ack_due) {
             self.send_ack(now, sink);
         }
+        if self.asking.is_due() {
+            self.ask_version(now, sink);
+        }
     }
 
     fn send_ack(&mut self, now: Now, sink: &mut impl Sink) {
         let (epoch, node) = (self.epoch(), self.node());
-        let (executed, committed) = (self.executed, self.committed);
+        let (passed, committed) = (self.passed(), self.committed);
         let Some(receiver) = self.receiver.as_mut() else { return };
         let peer = receiver.peer;
-        receiver.ack(epoch, node, executed, committed).emit(&mut self.scratch);
+        receiver.ack(epoch, node, passed, committed).emit(&mut self.scratch);
         self.next_keepalive = now.instant.after(KEEPALIVE_NS);
         if let Some(addr) = self.member_addr(peer) {
             sink.send(addr, &self.scratch);
@@ -579,6 +603,9 @@ impl<E: Engine> Replica<E> {
         if t >= self.next_expiry {
             self.send_expiries(now, sink);
         }
+        if t >= self.asking.retry_at() {
+            self.ask_version(now, sink);
+        }
     }
 
     /// When to call [`Replica::tick`] next.
@@ -596,6 +623,7 @@ impl<E: Engine> Replica<E> {
         for sender in &self.senders {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
         }
+        d = d.min(Deadline { at: self.asking.retry_at(), reason: "ask the tail again" });
         d = d.min(Deadline { at: self.feeds_deadline(), reason: "link time-out" });
         if self.is_head() && self.engine.next_expiry_ms().is_some() {
             d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });

@@ -89,9 +89,9 @@ impl<E: Engine> Replica<E> {
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
             (false, Protocol::Vr | Protocol::NoPaxos, ..) => "none",
-            (false, Protocol::Chain, true, _) => "head",
-            (false, Protocol::Chain, false, true) => "tail",
-            (false, Protocol::Chain, false, false) => "middle",
+            (false, Protocol::Chain | Protocol::Craq, true, _) => "head",
+            (false, Protocol::Chain | Protocol::Craq, false, true) => "tail",
+            (false, Protocol::Chain | Protocol::Craq, false, false) => "middle",
         }
     }
 }

@@ -85,13 +85,18 @@ impl<E: Engine> Replica<E> {
                 None
             }
         };
+        if self.holds_back() {
+            let body = staged.and_then(|v| self.staging.take((repr.session, repr.request), v));
+            let command = body.as_deref().unwrap_or(packet.body());
+            return self.order_held(now, &turn, command, sink);
+        }
         turn.verdict = self.admit(&turn);
         let prefix = self.setup.guards.on(Guard::Prefix);
         if !prefix && !matches!(turn.verdict, Verdict::Execute | Verdict::Nothing) {
             self.reply_to_write(&turn, sink);
             return;
         }
-        self.submitted.position += 1;
+        self.submitted.position = turn.position.0;
         self.last_now_ms = turn.now_ms;
         self.count.writes_ordered += 1;
         if turn.verdict != Verdict::Execute {
@@ -130,7 +135,8 @@ impl<E: Engine> Replica<E> {
 
     fn turn_of(&self, now: Now, repr: &Repr) -> Turn {
         Turn {
-            position: Position(self.submitted.position + 1),
+            // What is held back stands behind what was submitted (CRAQ).
+            position: Position(self.submitted.position.max(self.log.end().position) + 1),
             flags: repr.flags,
             seq: repr.seq,
             session: repr.session,
@@ -179,7 +185,8 @@ impl<E: Engine> Replica<E> {
     /// Everybody else: a record in its turn. It is in the log already.
     pub(crate) fn follow(&mut self, now: Now, record: &Record<'_>, sink: &mut impl Sink) {
         self.last_seq = self.last_seq.max(record.seq);
-        self.last_now_ms = record.now_ms;
+        // A held record (CRAQ) is not the newest.
+        self.last_now_ms = self.last_now_ms.max(record.now_ms);
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
         let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);
@@ -204,10 +211,8 @@ impl<E: Engine> Replica<E> {
 
     fn execute(&mut self, now: Now, turn: Turn, command: &[u8], sink: &mut impl Sink) {
         let Ok(parsed) = Command::parse(command) else { return self.leave() };
-        if turn.flags.has(Flags::WILDCARD) {
-            self.applied.note_all(turn.seq, turn.position);
-        } else {
-            self.applied.note(turn.obj_id, turn.seq, turn.position, self.committed);
+        if self.notes_executed(turn.deciding) {
+            self.note_write(turn.flags, turn.obj_id, turn.seq, turn.position);
         }
         let context = Context {
             now_ms: turn.now_ms,
@@ -226,6 +231,15 @@ impl<E: Engine> Replica<E> {
             }
         }
         self.reply = reply;
+    }
+
+    /// The newest write of an object, or of all (traps T9, T13).
+    pub(crate) fn note_write(&mut self, flags: Flags, obj_id: ObjectId, seq: Seq, at: Position) {
+        if flags.has(Flags::WILDCARD) {
+            self.applied.note_all(seq, at);
+        } else {
+            self.applied.note(obj_id, seq, at, self.committed);
+        }
     }
 
     /// Takes what the engine has completed.
@@ -292,10 +306,7 @@ impl<E: Engine> Replica<E> {
     fn finish(&mut self, now: Now, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
         if turn.deciding {
             let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
-            let record = turn.record(self.epoch(), command, kept);
-            let mut buffer = self.log.buffer();
-            let hash = record.emit(self.log.end().hash, &mut buffer);
-            self.log.push(buffer, hash);
+            self.append(&turn, command, kept);
         }
         if turn.verdict == Verdict::Execute && !turn.flags.has(Flags::INTERNAL) {
             self.sessions.complete(turn.session, turn.request, reply);
@@ -310,7 +321,7 @@ impl<E: Engine> Replica<E> {
         }
         if self.is_acker() {
             let alone = self.config.as_ref().is_some_and(|c| c.members.len() == 1);
-            if alone || self.is_protocol(Protocol::Chain) {
+            if alone || !self.is_protocol(Protocol::PrimaryBackup) {
                 self.raise_committed(self.executed);
                 self.reply_to_write(&turn, sink);
             } else {
@@ -318,6 +329,14 @@ impl<E: Engine> Replica<E> {
             }
         }
         self.pump(now, sink);
+    }
+
+    /// The node that orders: the write's record takes its place in the log.
+    pub(crate) fn append(&mut self, turn: &Turn, command: &[u8], reply: &[u8]) {
+        let record = turn.record(self.epoch(), command, reply);
+        let mut buffer = self.log.buffer();
+        let hash = record.emit(self.log.end().hash, &mut buffer);
+        self.log.push(buffer, hash);
     }
 
     /// Primary: a write is committed once every backup has executed it.
@@ -472,7 +491,12 @@ impl Turn {
         }
     }
 
-    fn record<'a>(&self, epoch: Epoch, command: &'a [u8], reply: &'a [u8]) -> Record<'a> {
+    pub(crate) fn record<'a>(
+        &self,
+        epoch: Epoch,
+        command: &'a [u8],
+        reply: &'a [u8],
+    ) -> Record<'a> {
         Record {
             position: self.position,
             hash: 0,

@@ -11,6 +11,7 @@ use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
 use concord_protocols::{Phase, Replica, ReplicaConfig};
 use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_wire::craq::{OP_ANSWER, OP_QUERY};
 use concord_wire::link::{Data, OP_DATA};
 use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, kind};
 
@@ -104,7 +105,7 @@ impl Bench {
             switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
-            accelerated: true,
+            accelerated: self.protocol != Protocol::Craq,
             members: members.iter().map(member).collect(),
             joining: Vec::new(),
         };
@@ -374,4 +375,65 @@ fn t15_what_the_switch_skips_is_skipped_and_what_a_neighbour_lost_is_not() {
         assert_eq!(b.at(1).committed(), Position(4));
         assert_eq!(b.completions(), [5, 6, 7]);
     }
+}
+
+/// Whether a packet is one of CRAQ's version queries or answers.
+fn is_about_versions(flight: &Flight) -> bool {
+    kind(&flight.2) == Ok(Kind::Link) && matches!(flight.2[3], OP_QUERY | OP_ANSWER)
+}
+
+#[test]
+fn t25_a_dirty_read_is_answered_by_what_the_tail_of_the_epoch_says_under_its_lease() {
+    let mut b = Bench::new(Protocol::Craq, 3);
+    b.write(1, 0, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    b.answers.clear();
+    b.read(2, "k", None);
+    assert_eq!(b.read_replies(), [(Reason::Clean, b"$3\r\nold\r\n".to_vec())]);
+    // The next write does not reach the tail: to replica 2 the object is dirty.
+    b.write(1, 0, 2, &["SET", "k", "new"]);
+    b.pass(2, |flight| !is_record_to(flight, 3));
+    b.read(2, "k", None);
+    let query = b.wire.pop_back().unwrap();
+    assert!(is_about_versions(&query) && query.1 == addr(3));
+    assert_eq!(b.read_replies(), [], "it does not answer alone");
+    // The tail slept longer than its lease: it says nothing.
+    b.now_ms += LEASE_MS;
+    b.hand(3, &query.2);
+    assert!(b.wire.iter().all(|flight| !is_about_versions(flight)));
+    assert_eq!(b.at(3).counters().version_refused, 1);
+    // With a lease again it does: the old value is the committed one.
+    b.pass(40, |flight| !is_record_to(flight, 3) && !is_about_versions(flight));
+    b.hand(3, &query.2);
+    let answer = b.wire.pop_back().unwrap();
+    assert!(is_about_versions(&answer));
+    b.answers.clear();
+    b.hand(2, &answer.2);
+    assert_eq!(b.read_replies(), [(Reason::AskedTail, b"$3\r\nold\r\n".to_vec())]);
+}
+
+#[test]
+fn t25_neither_query_nor_answer_counts_in_another_epoch() {
+    let mut b = Bench::new(Protocol::Craq, 3);
+    b.write(1, 0, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    b.write(1, 0, 2, &["SET", "k", "new"]);
+    b.pass(2, |flight| !is_record_to(flight, 3));
+    b.read(2, "k", None);
+    let query = b.wire.pop_back().unwrap();
+    b.hand(3, &query.2);
+    let answer = b.wire.pop_back().unwrap();
+    assert!(is_about_versions(&query) && is_about_versions(&answer));
+    // Epoch 2 goes on without the tail, which does not know it.
+    let not_3 = |flight: &Flight| flight.0 != 3 && flight.1 != addr(3);
+    b.configure(2, &[1, 2], &[1, 2]);
+    b.pass(2 * LEASE_MS, not_3);
+    b.hand(2, &answer.2);
+    assert_eq!(b.at(2).counters().version_refused, 1);
+    b.hand(2, &query.2);
+    assert_eq!(b.at(2).counters().version_refused, 2);
+    // Replica 2 is the tail now: what it has is committed.
+    b.answers.clear();
+    b.read(2, "k", None);
+    assert_eq!(b.read_replies(), [(Reason::Clean, b"$3\r\nnew\r\n".to_vec())]);
 }

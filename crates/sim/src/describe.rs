@@ -1,6 +1,7 @@
 //! A packet in a line, for whoever looks at a diagram.
 
 use concord_wire::control::Control;
+use concord_wire::craq::{self, VersionAnswer, VersionQuery};
 use concord_wire::harmonia::READ_BIT;
 use concord_wire::link::{Ack, Data, OP_DATA};
 use concord_wire::{Flags, Kind, Op, Packet, Repr, Status, kind};
@@ -70,6 +71,20 @@ pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
                     d.link_seq,
                     d.committed,
                     d.piece.len()
+                ),
+            ),
+            Err(error) => (Topic::Other, format!("malformed: {error}")),
+        },
+        Ok(Kind::Link) if bytes[3] == craq::OP_QUERY => match VersionQuery::parse(bytes) {
+            Ok(q) => (Topic::Read, format!("version query {}, epoch {}", q.number, q.epoch)),
+            Err(error) => (Topic::Other, format!("malformed: {error}")),
+        },
+        Ok(Kind::Link) if bytes[3] == craq::OP_ANSWER => match VersionAnswer::parse(bytes) {
+            Ok(a) => (
+                Topic::Reply,
+                format!(
+                    "version answer {}, epoch {}, committed {}",
+                    a.number, a.epoch, a.committed
                 ),
             ),
             Err(error) => (Topic::Other, format!("malformed: {error}")),

@@ -14,7 +14,7 @@ const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
 /// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
 /// in two could break, and would only be drawn more thinly.
-const KINDS_OF_VR: usize = 16;
+const KINDS_OF_VR: usize = 17;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -39,9 +39,9 @@ impl Plan {
     pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
-        let protocol = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
+        let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
+        let protocol = aim.protocol.unwrap_or(drawn);
         let accelerated = !rng.chance(1, 10);
-        let protocol = aim.protocol.unwrap_or(protocol);
         let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
         let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
@@ -52,7 +52,8 @@ impl Plan {
         let mut plan = Plan {
             seed,
             protocol,
-            accelerated: aim.accelerated.unwrap_or(accelerated),
+            // No switch helps CRAQ.
+            accelerated: protocol != Protocol::Craq && aim.accelerated.unwrap_or(accelerated),
             replicas,
             clients,
             connections,
@@ -85,8 +86,10 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
     plan.delay_ns = rng.between(1, 20) * MS;
     if rng.chance(1, 2) {
         let busy = |rng: &mut Rng| rng.below(20) * US;
+        let read_ns = busy(rng);
         plan.service = Service {
-            read_ns: busy(rng),
+            read_ns,
+            query_ns: read_ns / 2,
             write_ns: busy(rng),
             record_ns: busy(rng),
             ack_ns: busy(rng) / 4,
@@ -130,21 +133,61 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
         }
         let at_ns = rng.between(30 * MS, span_ns);
         plan.faults.push(Timed { at_ns, fault });
-        if let Fault::Pause { node: Node::Replica(_), for_ns } = fault
-            && rng.chance(1, 2)
-        {
-            // The switch goes on to send reads to it when others have gone on without it (T2).
-            let (from, to) = (Node::Controller, Node::Switch);
-            plan.faults.push(Timed { at_ns, fault: Fault::Cut { from, to, for_ns } });
+        if rng.chance(1, 2) {
+            plan.faults.extend(draw_worse(plan, rng, Timed { at_ns, fault }));
         }
     }
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
+/// Faults that make another one worse.
+fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
+    let Timed { at_ns, fault } = first;
+    let mut worse = Vec::new();
+    let mut add = |at_ns, fault| worse.push(Timed { at_ns, fault });
+    match fault {
+        // The switch goes on to send reads to it when others have gone on without it (T2).
+        Fault::Pause { node: Node::Replica(_), for_ns } => {
+            let (from, to) = (Node::Controller, Node::Switch);
+            add(at_ns, Fault::Cut { from, to, for_ns });
+        }
+        // It sleeps, others go on without it, and it wakes up before it hears of it (T1, T2).
+        Fault::Isolate { replica, for_ns, .. } => {
+            let node = Node::Replica(replica);
+            let asleep_ns = rng.between(for_ns / 2, for_ns);
+            add(at_ns, Fault::Pause { node, for_ns: asleep_ns });
+        }
+        // The new epoch opens while records of the old one are under way (Harmonia §6.3, T4).
+        Fault::RestartSwitch
+        | Fault::ReplaceSwitch { .. }
+        | Fault::Join
+        | Fault::Restart { .. } => {
+            let own = match fault {
+                Fault::Join => Some(plan.replicas_ever() - 1),
+                Fault::Restart { replica } => Some(replica),
+                _ => None,
+            };
+            let any = rng.below(plan.replicas_ever() as u64) as usize;
+            let replica = own.filter(|_| rng.chance(1, 2)).unwrap_or(any);
+            let for_ns = rng.between(20, 300) * MS;
+            let began_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
+            add(began_ns, Fault::LoseRecords { replica, for_ns });
+            if rng.chance(1, 2) {
+                // Nobody asks again for what is under way, so that no new switch hears of it.
+                let client = rng.below(plan.clients as u64) as usize;
+                let dies_ns = began_ns + rng.below(for_ns / 2);
+                add(dies_ns, Fault::RestartClient { client });
+            }
+        }
+        _ => {}
+    }
+    worse
+}
+
 /// The kinds of faults that a protocol draws. In VR nobody joins: the group stays the founders'.
 fn kinds_of(protocol: Protocol) -> Vec<usize> {
     match protocol {
-        Protocol::PrimaryBackup | Protocol::Chain => (0..KINDS_OF_VR).collect(),
+        Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => (0..KINDS_OF_VR).collect(),
         Protocol::Vr | Protocol::NoPaxos => {
             (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
         }
@@ -202,7 +245,8 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         13 => Fault::Join,
         14 => Fault::ReplaceSwitch { standby: rng.chance(1, 2), for_ns: long_ns },
         15 => Fault::SecondController { for_ns: long_ns },
-        16 => {
+        16 => Fault::LoseRecords { replica, for_ns: short_ns },
+        17 => {
             let others = (plan.replicas as u64 - 1).max(1);
             let to = (replica + 1 + rng.below(others) as usize) % plan.replicas;
             let (from, to) = (Node::Replica(replica), Node::Replica(to));

@@ -176,6 +176,14 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// Records on their way to a replica are lost, and all else arrives: as large packets vanish
+    /// where somebody set the wrong MTU. An epoch opens meanwhile, and its members lag.
+    LoseRecords {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The active switch is started again, and knows nothing.
     RestartSwitch,
     /// The active switch stops for so long and wakes up beside another one, which was started
@@ -201,7 +209,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 18] = [
+    pub const KINDS: [&'static str; 19] = [
         "pause",
         "kill",
         "restart",
@@ -218,6 +226,7 @@ impl Fault {
         "join",
         "replace-switch",
         "second-controller",
+        "lose-records",
         "hold",
         "split",
     ];
@@ -242,8 +251,35 @@ impl Fault {
             Fault::Join => 13,
             Fault::ReplaceSwitch { .. } => 14,
             Fault::SecondController { .. } => 15,
-            Fault::Hold { .. } => 16,
-            Fault::Split { .. } => 17,
+            Fault::LoseRecords { .. } => 16,
+            Fault::Hold { .. } => 17,
+            Fault::Split { .. } => 18,
+        }
+    }
+
+    /// How long it lasts, in ns; 0 for what happens at once.
+    #[must_use]
+    pub fn for_ns(&self) -> Duration {
+        match *self {
+            Fault::Pause { for_ns, .. }
+            | Fault::Isolate { for_ns, .. }
+            | Fault::Cut { for_ns, .. }
+            | Fault::LossBurst { for_ns, .. }
+            | Fault::DuplicateBurst { for_ns, .. }
+            | Fault::Slow { for_ns, .. }
+            | Fault::FillTable { for_ns }
+            | Fault::LoseRecords { for_ns, .. }
+            | Fault::Hold { for_ns, .. }
+            | Fault::Split { for_ns, .. }
+            | Fault::ReplaceSwitch { for_ns, .. }
+            | Fault::SecondController { for_ns } => for_ns,
+            Fault::Kill { .. }
+            | Fault::Restart { .. }
+            | Fault::Join
+            | Fault::LoseEngine { .. }
+            | Fault::ClockJump { .. }
+            | Fault::RestartSwitch
+            | Fault::RestartClient { .. } => 0,
         }
     }
 
@@ -281,6 +317,7 @@ impl Fault {
             | Fault::Restart { replica }
             | Fault::LoseEngine { replica }
             | Fault::Isolate { replica, .. }
+            | Fault::LoseRecords { replica, .. }
             | Fault::Split { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],

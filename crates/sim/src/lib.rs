@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod explore;
 pub mod net;
 
 mod clock;
@@ -20,6 +21,7 @@ mod diagram;
 mod draw;
 mod experiment;
 mod fault;
+pub mod load;
 mod pcap;
 mod plan;
 mod rack;
@@ -40,5 +42,5 @@ pub use plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
 pub use rack::{Outcome, run, run_recorded};
 pub use record::{Fate, Flight, Mark, Recording};
 pub use shrink::shrink;
-pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm};
+pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use totals::Totals;

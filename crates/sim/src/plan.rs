@@ -27,6 +27,8 @@ pub struct Service {
     pub record_ns: Duration,
     /// A replica with an acknowledgement of a record.
     pub ack_ns: Duration,
+    /// A replica with a version query or its answer (CRAQ).
+    pub query_ns: Duration,
     /// A replica with anything else.
     pub other_ns: Duration,
     /// The switch with any packet.
@@ -80,7 +82,7 @@ pub struct Plan {
     pub flushes_permille: u64,
     /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
-    /// That long around every fault nobody thinks for more than 1 ms, in ns: races are there.
+    /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns: races are there.
     pub rush_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
@@ -168,13 +170,14 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::PrimaryBackup => "primary-backup",
         Protocol::Chain => "chain",
         Protocol::Vr => "vr",
+        Protocol::Craq => "craq",
         Protocol::NoPaxos => "nopaxos",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 4] =
-    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos];
+pub const PROTOCOLS: [Protocol; 5] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos, Protocol::Craq];
 
 impl Plan {
     /// Adds a fault, for plans written by hand.
@@ -196,6 +199,9 @@ impl Plan {
             }
             Err(format!("{name} is {value}: give it {least} to {most}"))
         };
+        if self.protocol == Protocol::Craq && self.accelerated {
+            return Err("craq runs without the switch's help: accelerated = false".into());
+        }
         let nodes = NODES_MAX as u64;
         let million = 1_000_000;
         let hour_ns = 3_600 * concord_core::SEC;
@@ -238,9 +244,12 @@ impl Plan {
     }
 
     fn validate_fault(&self, timed: &Timed) -> Result<(), String> {
+        // Who joins late may be hit by this one only: the others do something to a running host.
+        let is_early = !matches!(timed.fault, Fault::LoseRecords { .. });
+        let replicas = if is_early { self.replicas } else { self.replicas_ever() };
         for node in timed.fault.nodes() {
             let (count, what) = match node {
-                Node::Replica(n) if n >= self.replicas => (self.replicas, "replicas"),
+                Node::Replica(n) if n >= replicas => (replicas, "replicas"),
                 Node::Client(n) if n >= self.clients => (self.clients, "clients"),
                 Node::Replica(_)
                 | Node::Client(_)

@@ -85,8 +85,9 @@ thread_local! {
 }
 
 /// What the threads of a swarm share.
-struct Shared<'a> {
+struct Shared<'a, D> {
     options: &'a SwarmOptions,
+    draw: D,
     began: Instant,
     next: AtomicU64,
     /// Offset of the lowest seed that failed so far: seeds below it are still run, so that what a
@@ -100,11 +101,21 @@ struct Shared<'a> {
 
 /// Runs seeds until they are done, the time is up, or one fails. `report` hears of the progress a
 /// few times a second.
-pub fn swarm(options: &SwarmOptions, mut report: impl FnMut(&Progress)) -> SwarmReport {
+pub fn swarm(options: &SwarmOptions, report: impl FnMut(&Progress)) -> SwarmReport {
+    swarm_of(options, |seed| options.plan(seed), report)
+}
+
+/// A [`swarm`] whose seeds draw by `draw`.
+pub fn swarm_of(
+    options: &SwarmOptions,
+    draw: impl Fn(u64) -> Plan + Sync,
+    mut report: impl FnMut(&Progress),
+) -> SwarmReport {
     name_the_seed_in_panics();
     let threads = options.threads.max(1);
     let shared = Shared {
         options,
+        draw,
         began: Instant::now(),
         next: AtomicU64::new(0),
         lowest: AtomicU64::new(u64::MAX),
@@ -140,7 +151,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-impl Shared<'_> {
+impl<D: Fn(u64) -> Plan> Shared<'_, D> {
     fn progress(&self) -> Progress {
         Progress { seeds: self.done.load(Ordering::Relaxed), elapsed: self.began.elapsed() }
     }
@@ -157,7 +168,7 @@ impl Shared<'_> {
             }
             let seed = self.options.first_seed.wrapping_add(offset);
             RUNNING.set(Some(seed));
-            let plan = self.options.plan(seed);
+            let plan = (self.draw)(seed);
             let outcome = run(&plan);
             RUNNING.set(None);
             totals.add(&outcome.totals);

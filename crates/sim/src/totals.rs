@@ -108,6 +108,16 @@ impl fmt::Display for Totals {
             ],
         )?;
         line(
+            "craq",
+            &[
+                ("clean reads", r.reads_clean),
+                ("dirty", r.reads_dirty),
+                ("version queries", r.version_queries),
+                ("answers", r.version_answers),
+                ("refused", r.version_refused),
+            ],
+        )?;
+        line(
             "refused",
             &[
                 ("newer write", r.refused_newer),

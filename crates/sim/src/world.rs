@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use concord_core::hash::hash64;
 use concord_core::{Duration, Now, Rng};
 use concord_wire::harmonia::HEADER_BYTES;
-use concord_wire::{Addr, Op, Sink};
+use concord_wire::{Addr, Kind, Op, Sink, link};
 
 use crate::clock::Clock;
 use crate::record::{Fate, Recorder};
@@ -126,6 +126,8 @@ pub(crate) struct World {
     pub bursts: Vec<Burst>,
     /// Until when completions are lost on their way to the switch.
     pub completions_lost_until_ns: u64,
+    /// Until when records are lost on their way to a replica.
+    pub records_lost: Vec<(usize, u64)>,
     pub clocks: Vec<Clock>,
     /// The hash of everything that happened so far.
     pub digest: u64,
@@ -157,6 +159,7 @@ impl World {
             holds: Vec::new(),
             bursts: Vec::new(),
             completions_lost_until_ns: 0,
+            records_lost: Vec::new(),
             clocks: Vec::new(),
             digest: 0,
             events: 0,
@@ -199,6 +202,7 @@ impl World {
         self.holds.clear();
         self.bursts.clear();
         self.completions_lost_until_ns = 0;
+        self.records_lost.clear();
     }
 
     /// Puts what a node sent on the wire at `at_ns`.
@@ -250,6 +254,11 @@ impl World {
         {
             return None;
         }
+        let lost =
+            self.records_lost.iter().any(|(node, until_ns)| *node == to && now_ns < *until_ns);
+        if lost && is_record(bytes) {
+            return None;
+        }
         let mut ppm = (self.weather.loss_ppm, self.weather.duplicate_ppm);
         for burst in self.bursts.iter().filter(|b| now_ns < b.until_ns) {
             ppm = (ppm.0.max(burst.loss_ppm), ppm.1.max(burst.duplicate_ppm));
@@ -267,6 +276,10 @@ impl World {
             recorder.packet((from, to), at_ns, fate, bytes);
         }
     }
+}
+
+fn is_record(bytes: &[u8]) -> bool {
+    concord_wire::kind(bytes) == Ok(Kind::Link) && bytes[3] == link::OP_DATA
 }
 
 fn is_completion(bytes: &[u8]) -> bool {

@@ -77,19 +77,14 @@ fn fresh_seeds_are_linearizable_and_make_progress() {
 fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
     let r = &totals.replicas;
     let mut seen = vec![
-        ("fast reads", totals.fast_reads),
         ("unknown outcomes", totals.unknown),
-        ("full tables", totals.switch.dropped_table_full),
-        ("writes of all keys", totals.switch.writes_wildcard),
-        ("stray entries swept", totals.switch.strays_swept),
-        ("refused: lease", r.refused_lease),
         ("retries from the table", r.duplicates),
         ("refused by the table", r.refused_requests),
-        ("out of order", r.writes_out_of_order),
         ("gaps fetched", r.link_resent),
         ("held", r.link_held),
         ("staged bodies", r.fragments_staged),
         ("pulled replies", r.fragments_pulled),
+        ("refused: lease", r.refused_lease),
         ("expiries", r.expiries_sent),
         ("lost packets", totals.lost),
         ("duplicated packets", totals.duplicated),
@@ -99,13 +94,25 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("clients that heard of another switch", totals.switches_heard_of),
     ];
     match protocol {
-        Protocol::PrimaryBackup | Protocol::Chain => seen.extend(seen_with_epochs(totals)),
-        Protocol::Vr => seen.extend(seen_with_views(totals)),
+        Protocol::PrimaryBackup | Protocol::Chain => {
+            seen.extend(seen_with_help(totals));
+            seen.extend(seen_with_epochs(totals));
+            seen.push(("refused: newer", r.refused_newer));
+        }
+        Protocol::Vr => {
+            seen.extend(seen_with_help(totals));
+            seen.extend(seen_with_views(totals));
+        }
         Protocol::NoPaxos => {
+            seen.extend(seen_with_help(totals));
             seen.extend(seen_with_views(totals));
             seen.extend(seen_with_gaps(totals));
             // Forwarded as no-ops (T23).
             seen.retain(|(name, _)| *name != "full tables");
+        }
+        Protocol::Craq => {
+            seen.extend(seen_with_epochs(totals));
+            seen.extend(seen_with_versions(totals));
         }
     }
     let faults = Fault::KINDS.into_iter().zip(totals.faults);
@@ -115,15 +122,37 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
 
 fn is_drawn(protocol: Protocol, fault: &str) -> bool {
     match protocol {
-        Protocol::PrimaryBackup | Protocol::Chain => !["hold", "split"].contains(&fault),
+        Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
+            !["hold", "split"].contains(&fault)
+        }
         Protocol::Vr | Protocol::NoPaxos => fault != "join",
     }
 }
 
-fn seen_with_epochs(totals: &Totals) -> [(&'static str, u64); 7] {
+fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
+    [
+        ("fast reads", totals.fast_reads),
+        ("full tables", totals.switch.dropped_table_full),
+        ("writes of all keys", totals.switch.writes_wildcard),
+        ("stray entries swept", totals.switch.strays_swept),
+        ("out of order", totals.replicas.writes_out_of_order),
+    ]
+}
+
+fn seen_with_versions(totals: &Totals) -> [(&'static str, u64); 5] {
     let r = &totals.replicas;
     [
-        ("refused: newer", r.refused_newer),
+        ("spread reads", totals.switch.reads_spread),
+        ("clean reads", r.reads_clean),
+        ("dirty reads", r.reads_dirty),
+        ("version answers", r.version_answers),
+        ("version refused", r.version_refused),
+    ]
+}
+
+fn seen_with_epochs(totals: &Totals) -> [(&'static str, u64); 6] {
+    let r = &totals.replicas;
+    [
         ("replicas let in", totals.control.admitted),
         ("joined replicas made members", totals.control.promoted),
         ("joining given up", totals.control.joining_removed),

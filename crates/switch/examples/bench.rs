@@ -90,6 +90,7 @@ fn main() -> Result<(), ConfigError> {
             sequenced: false,
             head: addr(1),
             reader: addr(3),
+            spread_reads: false,
             replicas: (1..=3).map(|node| (node, addr(node))).collect(),
         });
         let mut packets = trace(&mut rng, SwitchId(run));

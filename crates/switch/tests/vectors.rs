@@ -12,7 +12,7 @@ use common::*;
 use concord_core::{Guards, NodeId, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::Config;
+use concord_wire::control::{Config, Protocol};
 use concord_wire::{Addr, Flags, Op, Repr, WireError};
 
 /// A scenario: a switch, and what comes to it one after another.
@@ -70,10 +70,11 @@ fn render_config(layout: Layout, tables: &Tables) -> String {
     let Layout { table_stages, slots, counter_bits } = layout;
     let replicas: Vec<_> = tables.replicas.iter().map(|(n, a)| format!("{n}@{a}")).collect();
     let Tables { switch_id, switch, accelerated, head, reader, .. } = tables;
+    let spread = if tables.spread_reads { "spread_reads=1 " } else { "" };
     format!(
         "layout: table_stages={table_stages} slots={slots} counter_bits={counter_bits}\n\
          tables: switch_id={switch_id} switch={switch} accelerated={} head={head} reader={reader} \
-         replicas={}\n",
+         {spread}replicas={}\n",
         u8::from(*accelerated),
         replicas.join(",")
     )
@@ -270,6 +271,19 @@ fn unaided() -> Scenario {
         .step("a completion is only forwarded", reply)
 }
 
+fn craq() -> Scenario {
+    let config = Config { accelerated: false, protocol: Protocol::Craq, ..config(1, OWN.0) };
+    let again = |attempt| Repr { attempt, ..r(5) };
+    let description = "CRAQ, without the switch's help: any replica takes reads.";
+    let plain = Scenario { config, ..Scenario::new("craq", description, layout(1, 16)) };
+    plain
+        .step("a write goes to the head", w(5))
+        .step("a read goes to the replica that its hash names", flagged(Flags::FAST, r(5)))
+        .step("its retry to the next one (T21)", again(1))
+        .step("and the next", again(2))
+        .step("a read of all keys too", flagged(Flags::WILDCARD, again(3)))
+}
+
 /// 300 packets drawn at random, on a table so small that everything happens.
 fn random() -> Scenario {
     let mut rng = Rng::new(20);
@@ -314,6 +328,7 @@ fn golden_vectors() {
         ids_and_widths(),
         other_packets(),
         unaided(),
+        craq(),
         random(),
     ];
     for scenario in scenarios {

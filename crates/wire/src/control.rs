@@ -33,6 +33,9 @@ pub enum Protocol {
     Chain,
     /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
     Vr,
+    /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
+    /// the tail first.
+    Craq,
     /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
     NoPaxos,
 }
@@ -42,7 +45,7 @@ impl Protocol {
     #[must_use]
     pub const fn is_quorum(self) -> bool {
         match self {
-            Protocol::PrimaryBackup | Protocol::Chain => false,
+            Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => false,
             Protocol::Vr | Protocol::NoPaxos => true,
         }
     }
@@ -84,11 +87,12 @@ impl Config {
         self.members.first()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, else who orders.
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it is
+    /// who the others ask.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol {
-            Protocol::Chain => self.members.last(),
+            Protocol::Chain | Protocol::Craq => self.members.last(),
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
         }
     }
@@ -346,6 +350,17 @@ mod tests {
         };
         assert_eq!(config.head(), config.reader());
         let mut out = vec![];
+        // The protocol is one byte.
+        let protocols = [
+            Protocol::PrimaryBackup,
+            Protocol::Chain,
+            Protocol::Vr,
+            Protocol::Craq,
+            Protocol::NoPaxos,
+        ];
+        for (byte, protocol) in (0..).zip(protocols) {
+            assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
+        }
         Control::Configure(config.clone()).emit(&mut out);
         let hex: alloc::string::String = out.iter().map(|b| alloc::format!("{b:02x}")).collect();
         assert_eq!(hex, include_str!("../../../vectors/wire/control.hex").trim());

@@ -132,6 +132,10 @@ byte_enum!(
         Misrouted = 10,
         /// Refused at a replica: it has not executed up to the last-committed point (§8.3, P1).
         RefusedBehind = 11,
+        /// CRAQ: no write of the object was under way here; one replica answered alone.
+        Clean = 12,
+        /// CRAQ: a write of the object was under way here; the tail said what is committed.
+        AskedTail = 13,
     }
 );
 

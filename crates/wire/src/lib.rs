@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod addr;
 pub mod control;
+pub mod craq;
 pub mod fragment;
 pub mod harmonia;
 pub mod link;
@@ -68,7 +69,7 @@ impl fmt::Display for WireError {
 pub enum Kind {
     /// [`harmonia`]: between clients, the switch and the replicas.
     Harmonia,
-    /// [`link`]: between replicas.
+    /// [`link`] and [`craq`]: between replicas.
     Link,
     /// [`control`]: with the controller, and about epochs and leases among replicas.
     Control,
@@ -89,7 +90,7 @@ pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
     }
     match head[3] {
         1..=15 => Ok(Kind::Harmonia),
-        link::OP_DATA | link::OP_ACK => Ok(Kind::Link),
+        link::OP_DATA | link::OP_ACK | craq::OP_QUERY | craq::OP_ANSWER => Ok(Kind::Link),
         control::OP_CONTROL => Ok(Kind::Control),
         _ => Err(WireError::Op),
     }

@@ -22,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 use concord_runtime::{Context, Error};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use report::Results;
+pub use report::{Plot, Results, Scale, Table, provenance};
 
 /// `concord bench`.
 #[derive(Args, Clone, Debug)]

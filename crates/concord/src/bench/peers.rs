@@ -10,7 +10,7 @@ use concord_runtime::{Context, Error};
 
 use super::etcd::{Etcd, Grpc};
 use super::load::{Plan, check_stop, fill, run};
-use super::report::{Plot, Results, Table, load_average, median, spread};
+use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
@@ -205,6 +205,7 @@ fn plot(rates: &Rates, etcd: &[Vec<f64>; 2]) -> Plot {
         x: "pipeline",
         y: "thousand GETs/s",
         x_names: PIPELINES.iter().map(|(pipeline, _)| pipeline.to_string()).collect(),
+        scale: Scale::Places,
         series,
     }
 }

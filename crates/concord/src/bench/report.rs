@@ -61,6 +61,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Results {
     dir: PathBuf,
+    is_quiet: bool,
 }
 
 impl Results {
@@ -69,9 +70,29 @@ impl Results {
     /// # Errors
     /// If the directory cannot be made.
     pub fn new(out: &Path) -> Result<Results, Error> {
-        let dir = out.join("bench");
+        Results::below(out, "bench")
+    }
+
+    /// Below `out`, in `name`/.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn below(out: &Path, name: &str) -> Result<Results, Error> {
+        let dir = out.join(name);
         std::fs::create_dir_all(&dir).cannot(format!("make the directory {}", dir.display()))?;
-        Ok(Results { dir })
+        Ok(Results { dir, is_quiet: false })
+    }
+
+    /// Without a line for every file.
+    #[must_use]
+    pub fn quiet(self) -> Results {
+        Results { is_quiet: true, ..self }
+    }
+
+    fn say(&self, path: &Path) {
+        if !self.is_quiet {
+            println!("wrote {}", path.display());
+        }
     }
 
     /// Writes `name`.csv.
@@ -86,7 +107,7 @@ impl Results {
         }
         let path = self.dir.join(format!("{name}.csv"));
         std::fs::write(&path, text).cannot(format!("write {}", path.display()))?;
-        println!("wrote {}", path.display());
+        self.say(&path);
         Ok(())
     }
 
@@ -97,7 +118,7 @@ impl Results {
     pub fn plot(&self, name: &str, plot: &Plot) -> Result<(), Error> {
         let path = self.dir.join(format!("{name}.svg"));
         plot.draw(&path).map_err(|e| Error::new(format!("cannot draw {}: {e}", path.display())))?;
-        println!("wrote {}", path.display());
+        self.say(&path);
         Ok(())
     }
 }
@@ -115,7 +136,8 @@ pub fn load_average() -> String {
     text.split(' ').next().unwrap_or("unknown").to_string()
 }
 
-fn provenance() -> String {
+/// Where results come from: commit, date, command, machine, load.
+pub fn provenance() -> String {
     let commit = first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"]);
     let line: Vec<String> = std::env::args().collect();
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -131,17 +153,28 @@ fn provenance() -> String {
     )
 }
 
+/// What stands on the x axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Places 1, 2, ...
+    Places,
+    /// Values from 0 on.
+    Values,
+}
+
 /// Lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Plot {
     /// Above it.
     pub title: String,
-    /// What x is; its values are 1, 2, ...
+    /// What x is.
     pub x: &'static str,
     /// What y is, from 0.
     pub y: &'static str,
     /// Names of x values, from 1; the number if empty.
     pub x_names: Vec<String>,
+    /// How the x axis is laid out.
+    pub scale: Scale,
     /// Name and points.
     pub series: Vec<(String, Vec<(f64, f64)>)>,
 }
@@ -149,8 +182,10 @@ pub struct Plot {
 impl Plot {
     fn draw(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         let points = || self.series.iter().flat_map(|(_, points)| points);
-        let x_max = points().map(|p| p.0).fold(1.0, f64::max);
-        let y_max = points().map(|p| p.1).fold(0.0, f64::max) * 1.05;
+        let x_max = points().map(|p| p.0).fold(0.0, f64::max);
+        let places = self.scale == Scale::Places;
+        let x_range = if places { 0.5..x_max + 0.5 } else { 0.0..x_max * 1.03 };
+        let y_max = points().map(|p| p.1).fold(1e-3, f64::max) * 1.05;
         let root = SVGBackend::new(path, PLOT_SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
@@ -158,9 +193,12 @@ impl Plot {
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(80)
-            .build_cartesian_2d(0.5..x_max + 0.5, 0.0..y_max.max(1.0))?;
+            .build_cartesian_2d(x_range, 0.0..y_max)?;
         let name = |x: &f64| {
             let index = x.round() as usize;
+            if !places {
+                return short(*x);
+            }
             match self.x_names.get(index.wrapping_sub(1)) {
                 _ if (x - x.round()).abs() > 0.01 => String::new(),
                 Some(name) => name.clone(),
@@ -171,9 +209,9 @@ impl Plot {
             .configure_mesh()
             .x_desc(self.x)
             .y_desc(self.y)
-            .x_labels(2 * x_max as usize + 1)
+            .x_labels(if places { 2 * x_max as usize + 1 } else { 11 })
             .x_label_formatter(&name)
-            .y_label_formatter(&|y| format!("{y:.0}"))
+            .y_label_formatter(&|y| short(*y))
             .light_line_style(TRANSPARENT)
             .draw()?;
         for (i, (name, points)) in self.series.iter().enumerate() {
@@ -193,6 +231,15 @@ impl Plot {
             .draw()?;
         root.present()?;
         Ok(())
+    }
+}
+
+/// A number on an axis.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{:.1} M", v / 1e6),
+        v if v >= 10.0 || v == 0.0 => format!("{v:.0}"),
+        v => format!("{v:.1}"),
     }
 }
 
@@ -237,6 +284,7 @@ mod tests {
             x: "n",
             y: "rate",
             x_names: Vec::new(),
+            scale: Scale::Places,
             series: vec![("s".into(), vec![(1.0, 2.5), (2.0, 5.0)])],
         };
         results.plot("t", &plot).unwrap();

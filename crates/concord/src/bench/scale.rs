@@ -11,7 +11,7 @@ use concord_runtime::{Error, clock};
 use super::cgroup::Cap;
 use super::load::{Plan, fill, run};
 use super::native::Native;
-use super::report::{Plot, Results, Table, load_average, median, spread};
+use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::rack::Accel;
@@ -377,6 +377,7 @@ impl Bench<'_> {
             x: "replicas",
             y: "thousand operations/s",
             x_names: Vec::new(),
+            scale: Scale::Places,
             series,
         }
     }

@@ -11,7 +11,7 @@ use concord_runtime::Error;
 use super::etcd::{Etcd, Grpc};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
-use super::report::{Plot, Results, Table, load_average};
+use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
@@ -95,6 +95,7 @@ pub fn bench(args: &YcsbArgs, results: &Results) -> Result<(), Error> {
         x: "workload",
         y: "operations/s",
         x_names: mixes.iter().map(|m| m.name.to_string()).collect(),
+        scale: Scale::Places,
         series: Vec::new(),
     };
     let mut each = |name: &str, target: &mut dyn Target, keys: u64| {

@@ -105,6 +105,9 @@ fn parse_window(text: &str) -> Result<Window, String> {
 pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     let remove = |guards, name: &String| without_guard(guards, name).map_err(Error::new);
     let guards = args.without.iter().try_fold(Guards::ALL, remove)?;
+    if args.protocol == Some(Protocol::Craq) && args.system == Some(System::Harmonia) {
+        return Err(Error::new("craq runs without the switch's help: say --system none"));
+    }
     match plan_of(args, guards)? {
         Some(plan) => replay(args, &plan),
         None => swarm_over(args, guards),

@@ -82,7 +82,9 @@ impl Role for Switch {
         s.tell("switch_id", status.switch_id.0);
         s.tell("epoch", status.epoch.0);
         s.tell("accelerated", status.accelerated);
-        s.tell("ready", status.last_committed > 0 || !status.accelerated && status.epoch.0 > 0);
+        // Who stands by, or was never told otherwise, has no switch id.
+        let helps_or_need_not = status.last_committed > 0 || !status.accelerated;
+        s.tell("ready", status.switch_id.0 > 0 && helps_or_need_not);
         s
     }
 }

@@ -38,12 +38,12 @@ impl Pace {
         let think_ns = if self.is_spare { think_ns.max(SPARE_THINK_NS) } else { think_ns };
         let next_ns = self.now_ns + think_ns;
         let hurried_ns = rng.below(RUSH_THINK_NS);
-        // The first rush that is under way or begins before.
-        let rush = plan.faults.iter().find_map(|fault| {
-            let begins_ns = fault.at_ns.saturating_sub(plan.rush_ns / 2);
-            let is_over = self.now_ns >= begins_ns + plan.rush_ns;
-            (!is_over && begins_ns <= next_ns).then_some(begins_ns)
-        });
+        // The first rush that is under way or begins before: each fault begins and ends.
+        let ends = plan.faults.iter().flat_map(|f| [f.at_ns, f.at_ns + f.fault.for_ns()]);
+        let begins = ends.map(|at_ns| at_ns.saturating_sub(plan.rush_ns / 2));
+        let is_soon =
+            |at_ns: &u64| *at_ns <= next_ns && self.now_ns < at_ns.saturating_add(plan.rush_ns);
+        let rush = begins.filter(is_soon).min();
         rush.map_or(next_ns, |begins_ns| next_ns.min(begins_ns.max(self.now_ns) + hurried_ns))
     }
 }

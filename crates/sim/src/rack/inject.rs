@@ -86,6 +86,9 @@ impl Rack<'_> {
             Fault::FillTable { for_ns } => {
                 self.world.completions_lost_until_ns = now_ns + for_ns;
             }
+            Fault::LoseRecords { replica, for_ns } => {
+                self.world.records_lost.push((REPLICAS + replica, now_ns + for_ns));
+            }
             Fault::RestartSwitch => self.begin_switch(self.active_switch(), false),
             Fault::ReplaceSwitch { standby, for_ns } => {
                 let active = self.active_switch();

@@ -4,7 +4,7 @@
 use concord_core::US;
 use concord_core::machine::Deadline;
 use concord_wire::harmonia::HEADER_BYTES;
-use concord_wire::{Kind, Op, link};
+use concord_wire::{Kind, Op, craq, link};
 
 use super::{Rack, Role};
 use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH};
@@ -127,8 +127,11 @@ impl Rack<'_> {
                     _ => service.other_ns,
                 }
             }
-            (Role::Replica(_), Ok(Kind::Link)) if bytes[3] == link::OP_DATA => service.record_ns,
-            (Role::Replica(_), Ok(Kind::Link)) => service.ack_ns,
+            (Role::Replica(_), Ok(Kind::Link)) => match bytes[3] {
+                link::OP_DATA => service.record_ns,
+                craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
+                _ => service.ack_ns,
+            },
             (Role::Replica(_), _) => service.other_ns,
         };
         own_ns + extra_ns

@@ -1,13 +1,16 @@
 //! Invariants, looked at after every event of the node that it concerned.
 //!
 //! - Epochs, logs, what is executed and what is committed never go back in one life of a node, unless
-//!   it joins and copies anew, and committed <= executed <= end of the log.
+//!   it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which executes
+//!   what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
-//! - A replica's log never reaches beyond what the one before it has executed (T15).
+//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds.
 //! - What a replica calls committed was executed by every living member, unless it was committed in an
-//!   earlier epoch; and whoever calls itself whole has executed all that was.
+//!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
+//!   the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves whose engine was not lost.
+//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
+//!   whole log may be told to copy anew.)
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
@@ -116,7 +119,8 @@ impl Rack<'_> {
         };
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
-        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
+        let was_whole = same_life && before.is_whole;
+        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
@@ -126,10 +130,11 @@ impl Rack<'_> {
             return None;
         }
         let wrong = went_back(&before, &now, same_life)
+            .or_else(|| is_disordered(replica, &now))
             .or_else(|| self.disagrees(replica, end.hash, &now))
             .or_else(|| self.overtakes(replica, &now))
             .or_else(|| self.commits_alone(replica, &now, before.committed))
-            .or_else(|| self.lacks_committed(&now, &before));
+            .or_else(|| self.lacks_committed(passed(replica), &now, &before));
         if wrong.is_some() {
             return wrong;
         }
@@ -170,7 +175,7 @@ impl Rack<'_> {
         let config = replica.config().filter(|_| now.is_open)?;
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol {
-            Protocol::Chain => place.checked_sub(1)?,
+            Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos if place == 0 => {
                 return None;
             }
@@ -178,13 +183,9 @@ impl Rack<'_> {
         };
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
-        (same_epoch && before.executed().0 < now.end).then(|| {
-            format!(
-                "it has record {}, its predecessor has executed {}",
-                now.end,
-                before.executed().0
-            )
-        })
+        let passed = passed(before);
+        (same_epoch && passed < now.end)
+            .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
     /// What is committed was executed by every member that is alive. A member that was let in since
@@ -196,22 +197,24 @@ impl Rack<'_> {
             return None;
         }
         let config = replica.config()?;
-        let lacks = |m: &&Member| self.living(m).is_some_and(|r| r.executed().0 < now.committed);
+        let tail = config.reader().map(|m| m.node);
+        let lacks = |m: &&Member| {
+            self.living(m).is_some_and(|r| {
+                let has = if tail == Some(m.node) { r.executed().0 } else { passed(r) };
+                has < now.committed
+            })
+        };
         config.members.iter().find(lacks).map(|m| {
-            format!("it calls {} committed, replica-{} has not executed it", now.committed, m.node)
+            format!("it calls {} committed, replica-{} does not have it", now.committed, m.node)
         })
     }
 
     /// A whole member of a later epoch has everything that was committed before.
-    fn lacks_committed(&self, now: &Seen, before: &Seen) -> Option<String> {
+    fn lacks_committed(&self, has: u64, now: &Seen, before: &Seen) -> Option<String> {
         let (epoch, position) = self.watch.committed;
         let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
-        (opens && now.epoch > epoch && now.executed < position).then(|| {
-            format!(
-                "it is whole in epoch {} with {} of {position} committed",
-                now.epoch, now.executed
-            )
-        })
+        (opens && now.epoch > epoch && has < position)
+            .then(|| format!("it is whole in epoch {} with {has} of {position}", now.epoch))
     }
 
     fn is_leased_outside(&self, node: usize, replica: &Machine) -> bool {
@@ -310,8 +313,23 @@ fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
     if same_life && fell && (now.epoch < before.epoch || !now.is_joining) {
         return Some(format!("it went back from {before:?} to {now:?}"));
     }
-    let ordered = now.committed <= now.executed && now.executed <= now.end;
-    (!ordered).then(|| format!("committed <= executed <= end does not hold: {now:?}"))
+    None
+}
+
+/// Whether replicas of CRAQ execute what is committed, and not before.
+fn is_craq(replica: &Machine) -> bool {
+    replica.config().is_some_and(|c| c.protocol == Protocol::Craq)
+}
+
+/// Up to where a replica may pass records on.
+fn passed(replica: &Machine) -> u64 {
+    if is_craq(replica) { replica.log().end().position } else { replica.executed().0 }
+}
+
+fn is_disordered(replica: &Machine, now: &Seen) -> Option<String> {
+    let committed = if is_craq(replica) { now.end } else { now.executed };
+    let is_ordered = now.committed <= committed && now.executed <= now.end;
+    (!is_ordered).then(|| format!("committed <= executed <= end does not hold: {now:?}"))
 }
 
 /// The numbers of the records that a replica got since it was last looked at, where it still has

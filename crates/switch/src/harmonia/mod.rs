@@ -28,7 +28,7 @@ use alloc::vec::Vec;
 use concord_core::hash::mix32;
 use concord_core::{Guard, Guards, Seq, SwitchId};
 use concord_pisa::{ASIC, Report, Verdict};
-use concord_wire::control::Config;
+use concord_wire::control::{Config, Protocol};
 use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
 
 use registers::{Completion, ReadPass, Registers, Slot};
@@ -156,6 +156,8 @@ concord_core::counters! {
         reads_slow_wildcard,
         /// Reads on the normal path: the switch does not help.
         reads_slow_unaided,
+        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ).
+        reads_spread,
         /// Reads on the normal path: the command reads more than one object.
         reads_slow_all_keys,
         /// Stray entries that a read of their object removed.
@@ -208,7 +210,9 @@ pub struct Tables {
     pub head: Addr,
     /// Who answers the reads of the normal protocol.
     pub reader: Addr,
-    /// Who may answer fast reads: node number and address. Never empty.
+    /// Whether any replica takes reads without the switch's help: CRAQ.
+    pub spread_reads: bool,
+    /// Who may answer fast or spread reads: node number and address. Never empty.
     pub replicas: Vec<(u16, Addr)>,
 }
 
@@ -223,11 +227,12 @@ impl Tables {
             sequenced: config.protocol.is_sequenced(),
             head: config.head()?.addr,
             reader: config.reader()?.addr,
+            spread_reads: config.protocol == Protocol::Craq,
             replicas: config.members.iter().map(|m| (m.node, m.addr)).collect(),
         })
     }
 
-    /// The replica that a fast read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
+    /// The replica that a fast or spread read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
     /// hash of the request is what every rendering of the program can compute alike. The attempt
     /// is added, not hashed in, so that a retry goes to another replica for certain (trap T21).
     fn replica(&self, hdr: &Repr) -> Addr {
@@ -346,6 +351,12 @@ impl Harmonia {
     /// READ: Algorithm 1, lines 9-12, and the reasons to take the normal path.
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
+        if tables.spread_reads {
+            packet.set_flags(hdr.flags.without(Flags::FAST));
+            packet.set_reason(Reason::None);
+            self.counters.reads_spread += 1;
+            return Ok(tables.replica(hdr));
+        }
         let mut last_committed = 0;
         let reason = if !tables.accelerated {
             Reason::SlowUnaided
@@ -466,7 +477,9 @@ impl Harmonia {
             | Reason::RefusedLease
             | Reason::RefusedSwitch
             | Reason::Misrouted
-            | Reason::RefusedBehind => {}
+            | Reason::RefusedBehind
+            | Reason::Clean
+            | Reason::AskedTail => {}
         }
     }
 

@@ -1,0 +1,132 @@
+//! Packets that an operation costs each node, counted in runs of reads alone and of writes alone.
+
+use std::fmt::Write;
+
+use concord_runtime::Error;
+use concord_sim::load::{Apart, Load, Measured};
+use concord_sim::protocol_name;
+use concord_wire::control::Protocol;
+
+use super::runner::Runner;
+use crate::bench::Table;
+
+/// Operations under way where acknowledgements are batched.
+const MANY: usize = 288;
+
+/// What is counted.
+struct Case {
+    protocol: Protocol,
+    accelerated: bool,
+    writes_permille: u64,
+    outstanding: usize,
+    apart: bool,
+}
+
+impl Case {
+    fn load(&self) -> Load {
+        Load {
+            protocol: self.protocol,
+            accelerated: self.accelerated,
+            writes_permille: self.writes_permille,
+            outstanding: self.outstanding,
+            completions_apart: self.apart.then_some(Apart::default()),
+            ..Load::default()
+        }
+    }
+
+    fn names(&self) -> [String; 3] {
+        let help = if self.accelerated { " with Harmonia" } else { "" };
+        let apart = if self.apart { ", completion apart" } else { "" };
+        let operation = if self.writes_permille == 0 { "read" } else { "write" };
+        [
+            format!("{}{help}", protocol_name(self.protocol)),
+            format!("{operation}{apart}"),
+            self.outstanding.to_string(),
+        ]
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let protocols = [
+        (Protocol::PrimaryBackup, false),
+        (Protocol::PrimaryBackup, true),
+        (Protocol::Chain, false),
+        (Protocol::Chain, true),
+        (Protocol::Craq, false),
+        (Protocol::Vr, false),
+        (Protocol::Vr, true),
+    ];
+    let mut cases = Vec::new();
+    for (protocol, accelerated) in protocols {
+        let ways = [(0, 1, false), (1_000, 1, false), (1_000, MANY, false), (1_000, 1, true)];
+        for (writes_permille, outstanding, apart) in ways {
+            // VR's completions are apart as it is.
+            if !apart || (accelerated && protocol != Protocol::Vr) {
+                cases.push(Case { protocol, accelerated, writes_permille, outstanding, apart });
+            }
+        }
+    }
+    cases
+}
+
+/// How many runs it takes.
+pub fn runs() -> u64 {
+    cases().len() as u64
+}
+
+/// Runs them; as a table for CSV, and in Markdown.
+///
+/// # Errors
+/// A rack that did not run: a bug.
+pub fn run(runner: &Runner) -> Result<(Table, String), Error> {
+    let cases = cases();
+    let loads: Vec<Load> = cases.iter().map(Case::load).collect();
+    let all = runner.all("messages", &loads)?;
+    let mut table = Table::new(&[
+        "protocol",
+        "operation",
+        "under_way",
+        "switch",
+        "head_or_leader",
+        "second",
+        "third_or_tail",
+    ]);
+    let mut text = "| protocol | operation | under way | switch | head, leader | second | \
+                    third, tail |\n|---|---|---|---|---|---|---|\n"
+        .to_string();
+    for (case, measured) in cases.iter().zip(&all) {
+        let cells = [case.names().to_vec(), each(measured)].concat();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        table.row(cells.into_iter().map(|cell| cell.replace(',', ";")).collect());
+    }
+    Ok((table, text))
+}
+
+/// Packets that each node got and sent, over the operations that were answered.
+fn each(measured: &Measured) -> Vec<String> {
+    let per_operation = |count: u64| format!("{:.2}", count as f64 / measured.answered as f64);
+    measured.packets.iter().map(|p| per_operation(p.got + p.sent)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three replicas, one operation at a time: what the protocols' papers count. Each packet is
+    /// got and sent once at the switch; a replica gets the write or the record, sends it on, and
+    /// hears of its acknowledgement.
+    #[test]
+    fn messages_of_a_write_in_a_chain_are_as_the_protocol_says() {
+        let (_, text) = run(&Runner::new(2, runs())).unwrap();
+        assert_eq!(text.lines().count() as u64, runs() + 2);
+        let line = text.lines().find(|l| l.starts_with("| chain | write | 1 |")).unwrap();
+        let counts: Vec<f64> =
+            line.split('|').skip(4).filter_map(|c| c.trim().parse().ok()).collect();
+        // Switch: write in and out, reply in and out. Head: write, record, acknowledgement.
+        // Middle: record in and out, acknowledgement in and out. Tail: record, reply,
+        // acknowledgement.
+        for (count, expected) in counts.iter().zip([4.0, 3.0, 4.0, 3.0]) {
+            assert!((count - expected).abs() < 0.1, "{line}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The machines of all states together: each different machine and packet is kept once, and each step
+//! of a machine is taken once. A step is a function of the machine, its input and the time.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use concord_check::Reply;
+use concord_client::{Class, Client, ClientConfig, Request};
+use concord_control::{Controller, ControllerConfig};
+use concord_core::hash;
+use concord_core::machine::Deadline;
+use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
+use concord_engine::CommandBuf;
+use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_switch::agent::{Agent, AgentConfig};
+use concord_switch::harmonia::Layout;
+use concord_wire::Flags;
+use concord_wire::control::Member;
+use rustc_hash::FxBuildHasher;
+
+use super::canonical::fingerprint;
+use super::registers::Registers;
+use super::{Call, Setup};
+use crate::describe::describe;
+use crate::workload::parse_reply;
+use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
+
+/// Time passes in such steps, in ns.
+const STEP_NS: u64 = 40 * MS;
+/// Steps of one wait: enough that who is silent is removed and all time-outs have come.
+pub(super) const WAIT_STEPS: u16 = 5;
+/// Less than a wait, and more than a lease: who is removed holds none any more, unless it waited.
+const FAILURE_NS: u64 = 150 * MS;
+const LEASE_NS: u64 = 100 * MS;
+/// Requests and no-ops are sent again once in a wait.
+const RETRY_NS: u64 = 150 * MS;
+/// A machine that wants to be woken at once, again and again, is broken.
+const TICKS_MAX: usize = 16;
+
+/// A machine, by its place in [`Rig::machines`]. 0 is nobody.
+pub(super) type MachineId = u32;
+/// A packet, by its place in [`Rig::packets`].
+pub(super) type PacketId = u32;
+
+pub(super) const NOBODY: MachineId = 0;
+
+#[derive(Clone, Debug)]
+pub(super) enum Machine {
+    Nobody,
+    Controller(Box<Controller>),
+    Switch(Box<Agent>),
+    Replica(Box<Replica<Registers>>),
+    Client(Box<Client>),
+}
+
+/// A packet on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Flight {
+    pub from: usize,
+    pub to: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// What a machine is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Input {
+    Packet(PacketId),
+    Tick,
+    /// The call of that number of the client's script.
+    Call(u8),
+}
+
+/// What a machine became, and what it said.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub next: MachineId,
+    pub sent: Vec<PacketId>,
+    /// A client: replies, by their place in [`Rig::replies`].
+    pub replies: Vec<u32>,
+}
+
+/// See the module.
+pub(super) struct Rig {
+    pub setup: Setup,
+    pub machines: Vec<Machine>,
+    ids: HashMap<u128, MachineId, FxBuildHasher>,
+    pub packets: Vec<Flight>,
+    packet_ids: HashMap<Flight, PacketId, FxBuildHasher>,
+    steps: HashMap<(usize, MachineId, Input, u16), Rc<Step>, FxBuildHasher>,
+    pub replies: Vec<Reply>,
+    /// Histories that were searched, and whether they have an order.
+    pub orders: HashMap<u128, bool, FxBuildHasher>,
+    out: Outgoing,
+}
+
+/// What the clocks of all nodes show after so many steps of time.
+pub(super) fn now(steps: u16) -> Now {
+    let ns = u64::from(steps + 1) * STEP_NS;
+    Now { instant: Instant(ns), unix_ms: 1_700_000_000_000 + ns / MS }
+}
+
+impl Rig {
+    pub(super) fn new(setup: Setup) -> Rig {
+        Rig {
+            setup,
+            machines: vec![Machine::Nobody],
+            ids: HashMap::default(),
+            packets: Vec::new(),
+            packet_ids: HashMap::default(),
+            steps: HashMap::default(),
+            replies: Vec::new(),
+            orders: HashMap::default(),
+            out: Outgoing::default(),
+        }
+    }
+
+    /// Nodes: the controller, the switch, the replicas, the clients, the other switch.
+    pub(super) fn nodes(&self) -> usize {
+        REPLICAS + self.setup.replicas + self.setup.scripts.len() + 1
+    }
+
+    pub(super) fn client(&self, client: usize) -> usize {
+        REPLICAS + self.setup.replicas + client
+    }
+
+    pub(super) fn other_switch(&self) -> usize {
+        self.nodes() - 1
+    }
+
+    pub(super) fn is_switch(&self, node: usize) -> bool {
+        node == SWITCH || node == self.other_switch()
+    }
+
+    pub(super) fn is_replica(&self, node: usize) -> bool {
+        (REPLICAS..REPLICAS + self.setup.replicas).contains(&node)
+    }
+
+    pub(super) fn replica(&self, id: MachineId) -> Option<&Replica<Registers>> {
+        match &self.machines[id as usize] {
+            Machine::Replica(replica) => Some(replica),
+            _ => None,
+        }
+    }
+
+    /// The machine that a node is at the start.
+    pub(super) fn first(&mut self, node: usize) -> MachineId {
+        let guards = self.setup.guards;
+        let machine = match node {
+            CONTROLLER => {
+                let config = ControllerConfig {
+                    replicas: (0..self.setup.replicas as u16).collect(),
+                    protocol: self.setup.protocol,
+                    accelerated: true,
+                    failure_ns: FAILURE_NS,
+                    fresh: false,
+                    guards,
+                };
+                Machine::Controller(Box::new(Controller::new(config, None)))
+            }
+            SWITCH => return self.switch(SWITCH, 1),
+            _ if self.is_replica(node) => return self.new_replica(node, 10),
+            _ if node == self.other_switch() => Machine::Nobody,
+            _ => {
+                let config = ClientConfig {
+                    window: 4,
+                    reads_max: 4,
+                    write_deadline_ns: 60 * SEC,
+                    read_deadline_ns: 60 * SEC,
+                    retry_min_ns: RETRY_NS,
+                    retry_max_ns: RETRY_NS,
+                    controller: Some(addr(CONTROLLER)),
+                    keepalive_ns: 600 * SEC,
+                    ..ClientConfig::new(addr(node), addr(SWITCH))
+                };
+                let rng = Rng::new(node as u64);
+                Machine::Client(Box::new(Client::new(config, rng)))
+            }
+        };
+        self.keep(machine)
+    }
+
+    /// A replica that was just started at `node`.
+    pub(super) fn new_replica(&mut self, node: usize, incarnation: u64) -> MachineId {
+        let config = ReplicaConfig {
+            me: Member { node: (node - REPLICAS) as u16, incarnation, addr: addr(node) },
+            controller: addr(CONTROLLER),
+            lease_ns: LEASE_NS,
+            replies_via_switch: true,
+            copy_bytes: 1_000,
+            records_kept: 32_768,
+            replicate_replies: false,
+            guards: self.setup.guards,
+        };
+        self.keep(Machine::Replica(Box::new(Replica::new(config, Registers::default()))))
+    }
+
+    /// A switch that was just started at `node`.
+    pub(super) fn switch(&mut self, node: usize, incarnation: u64) -> MachineId {
+        let config = AgentConfig {
+            layout: self.setup.layout,
+            guards: self.setup.guards,
+            alive_interval_ns: STEP_NS,
+            noop_interval_ns: RETRY_NS,
+            sweep_interval_ns: MS,
+            sweep_chunk: self.setup.layout.slots,
+            ..AgentConfig::new(Incarnation(incarnation), addr(node), addr(CONTROLLER))
+        };
+        let agent = Agent::new(config).map_or(Machine::Nobody, |a| Machine::Switch(Box::new(a)));
+        self.keep(agent)
+    }
+
+    fn keep(&mut self, machine: Machine) -> MachineId {
+        let machines = &mut self.machines;
+        *self.ids.entry(fingerprint(&machine)).or_insert_with(|| {
+            machines.push(machine);
+            machines.len() as MachineId - 1
+        })
+    }
+
+    fn keep_packet(&mut self, flight: Flight) -> PacketId {
+        if let Some(id) = self.packet_ids.get(&flight) {
+            return *id;
+        }
+        let id = self.packets.len() as PacketId;
+        self.packets.push(flight.clone());
+        self.packet_ids.insert(flight, id);
+        id
+    }
+
+    /// When the machine wants to be woken.
+    pub(super) fn deadline(&self, id: MachineId) -> Instant {
+        deadline(&self.machines[id as usize]).at
+    }
+
+    /// One step of a machine.
+    pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: u16) -> Rc<Step> {
+        if let Some(step) = self.steps.get(&(node, id, input, at)) {
+            return Rc::clone(step);
+        }
+        let mut machine = self.machines[id as usize].clone();
+        let mut replies = Vec::new();
+        self.take(&mut machine, node, input, now(at));
+        for _ in 0..TICKS_MAX {
+            if deadline(&machine).at > now(at).instant {
+                break;
+            }
+            tick(&mut machine, now(at), &mut self.out);
+        }
+        if let Machine::Controller(controller) = &mut machine
+            && controller.poll_persist().is_some()
+        {
+            controller.persisted(now(at), &mut self.out);
+        }
+        if let Machine::Client(client) = &mut machine {
+            while let Some(done) = client.poll() {
+                let reply = parse_reply(&done.reply);
+                let reply = reply.unwrap_or_else(|| Reply::Error(format!("{:?}", done.outcome)));
+                let known = self.replies.iter().position(|r| *r == reply);
+                replies.push(known.unwrap_or(self.replies.len()) as u32);
+                if known.is_none() {
+                    self.replies.push(reply);
+                }
+            }
+        }
+        let next = self.keep(machine);
+        let packets = std::mem::take(&mut self.out.packets);
+        let nodes = self.nodes();
+        let flights =
+            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let sent = flights.filter(|f| f.to < nodes).map(|f| self.keep_packet(f)).collect();
+        let step = Rc::new(Step { next, sent, replies });
+        self.steps.insert((node, id, input, at), Rc::clone(&step));
+        step
+    }
+
+    fn take(&mut self, machine: &mut Machine, node: usize, input: Input, now: Now) {
+        let out = &mut self.out;
+        match input {
+            Input::Tick => tick(machine, now, out),
+            Input::Packet(packet) => {
+                let bytes = &self.packets[packet as usize].bytes;
+                match machine {
+                    Machine::Controller(c) => c.handle(now, bytes, out),
+                    Machine::Switch(s) => s.handle(now, &mut bytes.clone(), out),
+                    Machine::Replica(r) => {
+                        r.handle(now, bytes, out);
+                        r.flush(now, out);
+                    }
+                    Machine::Client(c) => c.handle(now, bytes, out),
+                    Machine::Nobody => {}
+                }
+            }
+            Input::Call(number) => {
+                let client = node - REPLICAS - self.setup.replicas;
+                let call = self.setup.scripts[client][usize::from(number)];
+                if let Machine::Client(machine) = machine {
+                    submit(machine, now, &call, out);
+                }
+            }
+        }
+    }
+
+    /// Submits a write of an object of its own, by which the client is registered.
+    pub(super) fn warm_up(
+        &mut self,
+        node: usize,
+        id: MachineId,
+        at: u16,
+    ) -> (MachineId, Vec<PacketId>) {
+        let mut machine = self.machines[id as usize].clone();
+        if let Machine::Client(client) = &mut machine {
+            submit(client, now(at), &Call::Set("warm", "0"), &mut self.out);
+        }
+        let packets = std::mem::take(&mut self.out.packets);
+        let flights =
+            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let sent = flights.map(|f| self.keep_packet(f)).collect();
+        (self.keep(machine), sent)
+    }
+
+    /// Whether the epoch is open there, with a lease.
+    pub(super) fn is_ready(&self, id: MachineId, at: u16) -> bool {
+        self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(now(at)))
+    }
+
+    /// A packet in a line.
+    pub(super) fn describe(&self, packet: PacketId) -> String {
+        let Flight { from, to, bytes } = &self.packets[packet as usize];
+        format!("{} to {}: {}", self.name(*from), self.name(*to), describe(bytes).1)
+    }
+
+    pub(super) fn name(&self, node: usize) -> String {
+        match node {
+            CONTROLLER => "controller".into(),
+            SWITCH => "switch".into(),
+            _ if self.is_replica(node) => format!("replica-{}", node - REPLICAS),
+            _ if node == self.other_switch() => "other-switch".into(),
+            _ => format!("client-{}", node - self.client(0)),
+        }
+    }
+}
+
+fn deadline(machine: &Machine) -> Deadline {
+    match machine {
+        Machine::Nobody => Deadline::NONE,
+        Machine::Controller(c) => c.deadline(),
+        Machine::Switch(s) => s.deadline(),
+        Machine::Replica(r) => r.deadline(),
+        Machine::Client(c) => c.deadline(),
+    }
+}
+
+fn tick(machine: &mut Machine, now: Now, out: &mut Outgoing) {
+    match machine {
+        Machine::Nobody => {}
+        Machine::Controller(c) => c.tick(now, out),
+        Machine::Switch(s) => s.tick(now, out),
+        Machine::Replica(r) => {
+            r.tick(now, out);
+            r.flush(now, out);
+        }
+        Machine::Client(c) => c.tick(now, out),
+    }
+}
+
+fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
+    let args = call.args();
+    let mut command = CommandBuf::new();
+    let request = Request {
+        class: if call.is_write() { Class::Write } else { Class::Read },
+        obj_id: hash::object_id(args[1].as_bytes()),
+        flags: Flags(0),
+        after: None,
+        command: command.encode(1, args.iter().map(|a| a.as_bytes())),
+    };
+    // The window has room: a client has one call at a time.
+    let _ = client.submit(now, request, out);
+}
+
+/// The registers that are small enough to be explored.
+pub(super) const LAYOUT: Layout = Layout { table_stages: 1, slots: 4, counter_bits: 32 };

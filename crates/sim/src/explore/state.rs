@@ -1,0 +1,496 @@
+//! A state of the rack, what can happen next, and what must never be.
+
+use std::collections::VecDeque;
+
+use concord_check::{Operation, Options, Reply, check};
+use concord_protocols::Phase;
+use concord_wire::control::{Control, Protocol};
+use concord_wire::link::OP_ACK;
+use concord_wire::{Flags, Kind, Op, Packet, kind};
+
+use super::Budget;
+use super::canonical::fingerprint_of;
+use super::rig::{Input, MachineId, NOBODY, PacketId, Rig, WAIT_STEPS, now};
+use crate::world::{CONTROLLER, REPLICAS, SWITCH};
+
+/// Most calls of a client.
+const CALLS_MAX: usize = 4;
+/// Steps of time until the rack must be ready.
+const STEPS_MAX: u16 = 50;
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Call(u8),
+    Deliver(PacketId),
+    /// A fast read, to that replica: Algorithm 1, line 12, draws one.
+    Read(PacketId, u8),
+    Duplicate(PacketId),
+    Lose(PacketId),
+    Crash(u8),
+    Restart(u8),
+    Isolate(u8),
+    Replace,
+    Rival,
+    Wait,
+}
+
+impl Action {
+    pub(super) fn describe(self, rig: &Rig) -> String {
+        match self {
+            Action::Call(client) => format!("client-{client} calls"),
+            Action::Deliver(packet) => rig.describe(packet),
+            Action::Read(packet, replica) => {
+                format!("{} (at replica-{replica})", rig.describe(packet))
+            }
+            Action::Duplicate(packet) => format!("first of two, {}", rig.describe(packet)),
+            Action::Lose(packet) => format!("lost, {}", rig.describe(packet)),
+            Action::Crash(replica) => format!("replica-{replica} dies"),
+            Action::Restart(replica) => format!("replica-{replica} dies and comes back, empty"),
+            Action::Isolate(replica) => {
+                format!("replica-{replica} is cut off, not from the switch")
+            }
+            Action::Replace => "the switch is replaced".into(),
+            Action::Rival => "another switch takes over".into(),
+            Action::Wait => "time passes".into(),
+        }
+    }
+}
+
+/// A call: which calls had returned before it, and its reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Called {
+    begun: bool,
+    after: u32,
+    reply: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// Of each node.
+    machines: Vec<MachineId>,
+    /// Packets under way, in the order in which they were sent.
+    net: Vec<PacketId>,
+    /// Steps of time.
+    steps: u16,
+    /// The replica that is cut off, and whether it has been since before the last wait.
+    cut: Option<(u8, bool)>,
+    left: Budget,
+    calls: Vec<[Called; CALLS_MAX]>,
+}
+
+/// How packets travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Travel {
+    /// As the network likes; only what is periodic arrives at once.
+    Free,
+    /// A call reaches the switch at once.
+    Calling,
+    /// Acknowledgements arrive at once, too: time passes.
+    Waiting,
+    /// Everything arrives at once, in order: the rack starts.
+    Starting,
+}
+
+impl State {
+    /// A rack that is ready: the first epoch open, leases held, clients registered, a first
+    /// completion seen.
+    pub(super) fn first(rig: &mut Rig) -> Result<State, String> {
+        let nodes = rig.nodes();
+        let mut state = State {
+            machines: (0..nodes).map(|node| rig.first(node)).collect(),
+            net: Vec::new(),
+            steps: 0,
+            cut: None,
+            left: rig.setup.budget,
+            calls: vec![[Called::default(); CALLS_MAX]; rig.setup.scripts.len()],
+        };
+        for step in 0..STEPS_MAX {
+            state.steps = step;
+            state.tick(rig, Travel::Starting);
+            let ready = state.machines.iter().all(|id| rig.is_ready(*id, step));
+            if ready && step > 4 {
+                for client in 0..state.calls.len() {
+                    let node = rig.client(client);
+                    let (id, sent) = rig.warm_up(node, state.machines[node], step);
+                    state.machines[node] = id;
+                    state.send(rig, &sent, Travel::Starting);
+                }
+                state.steps += 1;
+                state.tick(rig, Travel::Starting);
+                return Ok(state);
+            }
+        }
+        Err("the rack never was ready".into())
+    }
+
+    pub(super) fn fingerprint(&self) -> u128 {
+        let mut bytes = Vec::with_capacity(128);
+        self.machines.iter().for_each(|id| bytes.extend_from_slice(&id.to_be_bytes()));
+        let mut net = self.net.clone();
+        net.sort_unstable();
+        net.iter().for_each(|packet| bytes.extend_from_slice(&packet.to_be_bytes()));
+        bytes.extend_from_slice(&u32::MAX.to_be_bytes());
+        bytes.extend_from_slice(&self.steps.to_be_bytes());
+        let (cut, is_old) = self.cut.unwrap_or((u8::MAX, false));
+        let b = self.left;
+        bytes.extend_from_slice(&[
+            cut,
+            is_old.into(),
+            b.losses,
+            b.duplicates,
+            b.crashes,
+            b.restarts,
+            b.isolations,
+            b.replacements,
+            b.rivals,
+            b.waits,
+        ]);
+        for call in self.calls.iter().flatten().filter(|call| call.begun) {
+            bytes.extend_from_slice(&call.after.to_be_bytes());
+            bytes.extend_from_slice(&call.reply.unwrap_or(u32::MAX).to_be_bytes());
+        }
+        fingerprint_of(&bytes)
+    }
+
+    /// Everything that can happen next.
+    pub(super) fn actions(&self, rig: &Rig) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (client, script) in rig.setup.scripts.iter().enumerate() {
+            let begun = self.calls[client].iter().filter(|c| c.begun).count();
+            let is_idle = begun == 0 || self.calls[client][begun - 1].reply.is_some();
+            if begun < script.len() && is_idle {
+                actions.push(Action::Call(client as u8));
+            }
+        }
+        let arriving = if rig.setup.ordered { self.net.len().min(1) } else { self.net.len() };
+        for packet in &self.net[..arriving] {
+            self.push_delivery(rig, *packet, &mut actions);
+            if self.left.losses > 0 {
+                actions.push(Action::Lose(*packet));
+            }
+            if self.left.duplicates > 0 {
+                actions.push(Action::Duplicate(*packet));
+            }
+        }
+        for replica in 0..rig.setup.replicas {
+            let is_alive = self.machines[REPLICAS + replica] != NOBODY;
+            if self.left.crashes > 0 && is_alive {
+                actions.push(Action::Crash(replica as u8));
+            }
+            if self.left.restarts > 0 && is_alive {
+                actions.push(Action::Restart(replica as u8));
+            }
+            if self.left.isolations > 0 && is_alive && self.cut.is_none() {
+                actions.push(Action::Isolate(replica as u8));
+            }
+        }
+        if self.left.replacements > 0 {
+            actions.push(Action::Replace);
+        }
+        if self.left.rivals > 0 {
+            actions.push(Action::Rival);
+        }
+        if self.left.waits > 0 {
+            actions.push(Action::Wait);
+        }
+        actions
+    }
+
+    fn push_delivery(&self, rig: &Rig, packet: PacketId, actions: &mut Vec<Action>) {
+        let flight = &rig.packets[packet as usize];
+        let is_fast_read = rig.is_switch(flight.from)
+            && Packet::parse(&flight.bytes)
+                .is_ok_and(|p| p.op() == Op::Read && p.repr().flags.has(Flags::FAST));
+        if !is_fast_read {
+            return actions.push(Action::Deliver(packet));
+        }
+        for replica in 0..rig.setup.replicas {
+            if self.machines[REPLICAS + replica] != NOBODY {
+                actions.push(Action::Read(packet, replica as u8));
+            }
+        }
+    }
+
+    /// The state after `action`.
+    pub(super) fn after(&self, rig: &mut Rig, action: Action) -> State {
+        let mut next = self.clone();
+        match action {
+            Action::Call(client) => next.call(rig, usize::from(client)),
+            Action::Deliver(packet) => {
+                next.forget(packet);
+                next.arrive(rig, packet);
+            }
+            Action::Read(packet, replica) => {
+                next.forget(packet);
+                let node = REPLICAS + usize::from(replica);
+                next.take(rig, node, Input::Packet(packet), Travel::Free);
+            }
+            Action::Duplicate(packet) => {
+                next.left.duplicates -= 1;
+                next.arrive(rig, packet);
+            }
+            Action::Lose(packet) => {
+                next.left.losses -= 1;
+                next.forget(packet);
+            }
+            Action::Crash(replica) => {
+                next.left.crashes -= 1;
+                let node = REPLICAS + usize::from(replica);
+                next.machines[node] = NOBODY;
+                next.net.retain(|packet| rig.packets[*packet as usize].to != node);
+            }
+            Action::Restart(replica) => {
+                next.left.restarts -= 1;
+                let node = REPLICAS + usize::from(replica);
+                next.machines[node] = rig.new_replica(node, 11);
+                next.take(rig, node, Input::Tick, Travel::Free);
+            }
+            Action::Isolate(replica) => {
+                next.left.isolations -= 1;
+                next.cut = Some((replica, false));
+            }
+            Action::Replace => {
+                next.left.replacements -= 1;
+                next.start_switch(rig, SWITCH);
+            }
+            Action::Rival => {
+                next.left.rivals -= 1;
+                next.start_switch(rig, rig.other_switch());
+            }
+            Action::Wait => {
+                next.left.waits -= 1;
+                for _ in 0..WAIT_STEPS {
+                    next.steps += 1;
+                    next.tick(rig, Travel::Waiting);
+                    next.cut = next.cut.map(|(replica, _)| (replica, true));
+                }
+            }
+        }
+        next
+    }
+
+    fn call(&mut self, rig: &mut Rig, client: usize) {
+        let returned = |c: &Called| u32::from(c.reply.is_some());
+        let all = self.calls.iter().flatten().enumerate();
+        let after = all.map(|(bit, call)| returned(call) << bit).sum();
+        let number = self.calls[client].iter().filter(|c| c.begun).count();
+        self.calls[client][number] = Called { begun: true, after, reply: None };
+        self.take(rig, rig.client(client), Input::Call(number as u8), Travel::Calling);
+    }
+
+    fn start_switch(&mut self, rig: &mut Rig, node: usize) {
+        self.machines[node] = rig.switch(node, 2);
+        self.take(rig, node, Input::Tick, Travel::Free);
+    }
+
+    fn forget(&mut self, packet: PacketId) {
+        if let Some(at) = self.net.iter().position(|p| *p == packet) {
+            self.net.remove(at);
+        }
+    }
+
+    fn arrive(&mut self, rig: &mut Rig, packet: PacketId) {
+        let to = rig.packets[packet as usize].to;
+        self.take(rig, to, Input::Packet(packet), Travel::Free);
+    }
+
+    /// Everybody who wants to be woken is.
+    fn tick(&mut self, rig: &mut Rig, travel: Travel) {
+        for node in 0..self.machines.len() {
+            if rig.deadline(self.machines[node]) <= now(self.steps).instant {
+                self.take(rig, node, Input::Tick, travel);
+            }
+        }
+    }
+
+    /// A node takes an input; what it sends is under way, or arrives.
+    fn take(&mut self, rig: &mut Rig, node: usize, input: Input, travel: Travel) {
+        let sent = self.step(rig, node, input);
+        self.send(rig, &sent, travel);
+    }
+
+    fn send(&mut self, rig: &mut Rig, sent: &[PacketId], travel: Travel) {
+        let mut arriving: VecDeque<PacketId> = VecDeque::new();
+        self.route(rig, sent, travel, &mut arriving);
+        while let Some(packet) = arriving.pop_front() {
+            let to = rig.packets[packet as usize].to;
+            let sent = self.step(rig, to, Input::Packet(packet));
+            self.route(rig, &sent, travel, &mut arriving);
+        }
+    }
+
+    fn step(&mut self, rig: &mut Rig, node: usize, input: Input) -> Vec<PacketId> {
+        let step = rig.step(node, self.machines[node], input, self.steps);
+        self.machines[node] = step.next;
+        for reply in &step.replies {
+            let client = node - rig.client(0);
+            // The reply to the warm-up is nobody's.
+            if let Some(call) = self.calls[client].iter_mut().rfind(|call| call.begun) {
+                call.reply = call.reply.or(Some(*reply));
+            }
+        }
+        step.sent.clone()
+    }
+
+    fn route(
+        &mut self,
+        rig: &Rig,
+        sent: &[PacketId],
+        travel: Travel,
+        arriving: &mut VecDeque<PacketId>,
+    ) {
+        for packet in sent {
+            let flight = &rig.packets[*packet as usize];
+            if self.machines[flight.to] == NOBODY {
+                continue;
+            }
+            match self.passage(rig, flight.from, flight.to, &flight.bytes, travel) {
+                Passage::AtOnce => arriving.push_back(*packet),
+                Passage::UnderWay if !self.net.contains(packet) => self.net.push(*packet),
+                Passage::UnderWay | Passage::Cut => {}
+            }
+        }
+    }
+
+    fn passage(&self, rig: &Rig, from: usize, to: usize, bytes: &[u8], travel: Travel) -> Passage {
+        let message =
+            if kind(bytes) == Ok(Kind::Control) { Control::parse(bytes).ok() } else { None };
+        let is_peer = |node: usize| rig.is_replica(node) || node == CONTROLLER;
+        if let Some((replica, is_old)) = self.cut {
+            let own = REPLICAS + usize::from(replica);
+            if (from == own && is_peer(to)) || (to == own && is_peer(from)) {
+                // What it asked for at last is granted, and on its way to it.
+                return match message {
+                    Some(Control::LeaseRequest { .. }) if from == own && !is_old => Passage::AtOnce,
+                    Some(Control::LeaseGrant { .. }) if to == own && !is_old => Passage::UnderWay,
+                    _ => Passage::Cut,
+                };
+            }
+        }
+        let is_ack = kind(bytes) == Ok(Kind::Link) && bytes[3] == OP_ACK;
+        // In a chain nothing that a client could see hangs on acknowledgements.
+        let is_idle_ack = is_ack && rig.setup.protocol == Protocol::Chain;
+        let op = if kind(bytes) == Ok(Kind::Harmonia) { Op::from_byte(bytes[3]) } else { None };
+        // A reply that is later, or a call that reaches the switch later than it was made, leaves
+        // more orders open: nothing is missed by having them at once. A reply may be lost, though.
+        let is_hurried = match op {
+            Some(Op::ReadReply) => true,
+            Some(Op::WriteReply) => rig.is_switch(from) && self.left.losses == 0,
+            Some(_) => travel == Travel::Calling && rig.is_switch(to),
+            None => false,
+        };
+        let is_periodic = match message {
+            Some(
+                Control::ReplicaAlive { .. }
+                | Control::SwitchAlive { .. }
+                | Control::SwitchRetired { .. }
+                | Control::LeaseRequest { .. }
+                | Control::LeaseGrant { .. }
+                | Control::EpochState { .. }
+                | Control::Fetch { .. }
+                | Control::Fetched { .. }
+                | Control::Opened { .. }
+                | Control::WhoIsWho { .. },
+            ) => true,
+            // To a client that asked.
+            Some(Control::Configure(_)) => to >= rig.client(0) && to != rig.other_switch(),
+            _ => false,
+        };
+        let at_once = match travel {
+            Travel::Free | Travel::Calling => is_periodic || is_idle_ack || is_hurried,
+            Travel::Waiting => is_periodic || is_ack || is_hurried,
+            Travel::Starting => true,
+        };
+        if at_once { Passage::AtOnce } else { Passage::UnderWay }
+    }
+
+    /// The replies that were got, and by which client.
+    pub(super) fn replies(&self) -> Vec<(usize, u32)> {
+        let all = self.calls.iter().enumerate();
+        all.flat_map(|(client, calls)| calls.iter().filter_map(move |c| Some((client, c.reply?))))
+            .collect()
+    }
+
+    /// Whether every call was answered and nothing is under way.
+    pub(super) fn is_end(&self, rig: &Rig) -> bool {
+        let scripts = rig.setup.scripts.iter().map(Vec::len).sum::<usize>();
+        self.net.is_empty() && self.replies().len() == scripts
+    }
+
+    /// Whether the history so far is linearizable.
+    fn has_order(&self, rig: &mut Rig) -> bool {
+        let mut key = Vec::new();
+        for call in self.calls.iter().flatten() {
+            let reply = call.reply.unwrap_or(u32::MAX);
+            key.extend(
+                [u32::from(call.begun), call.after, reply].iter().flat_map(|n| n.to_be_bytes()),
+            );
+        }
+        let key = fingerprint_of(&key);
+        if let Some(known) = rig.orders.get(&key) {
+            return *known;
+        }
+        let history = self.history(rig);
+        let has_order = check(&history, &Options::default()).is_ok_and(|report| report.is_ok());
+        rig.orders.insert(key, has_order);
+        has_order
+    }
+
+    /// The calls, at times that say no more than which returned before which was called.
+    fn history(&self, rig: &Rig) -> Vec<Operation> {
+        let mut levels: Vec<u32> =
+            self.calls.iter().flatten().filter(|c| c.begun).map(|c| c.after).collect();
+        // Of two calls the later one has all returns of the earlier before it.
+        levels.sort_unstable_by_key(|after| after.count_ones());
+        levels.dedup();
+        let level = |fits: &dyn Fn(u32) -> bool| levels.iter().position(|after| fits(*after));
+        let mut history = Vec::new();
+        for (client, calls) in self.calls.iter().enumerate() {
+            for (number, call) in calls.iter().enumerate().filter(|(_, call)| call.begun) {
+                let bit = 1 << (client * CALLS_MAX + number);
+                let called = level(&|after| after == call.after).unwrap_or(0);
+                let returned = level(&|after| after & bit != 0).unwrap_or(levels.len());
+                let args = rig.setup.scripts[client][number].args();
+                let reply = call.reply.map(|reply| rig.replies[reply as usize].clone());
+                // Of a write that may have been executed or not nothing is known.
+                let reply = reply.filter(|r| *r != Reply::Error("WriteUnknown".into()));
+                history.push(Operation {
+                    client: client as u64,
+                    call_ns: 10 * called as u64 + 10,
+                    return_ns: reply.as_ref().map(|_| 10 * returned as u64 + 5),
+                    cmd: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+                    reply,
+                    path: None,
+                });
+            }
+        }
+        history
+    }
+
+    /// What must not be: a history without an order, members of one epoch that differ at their ends.
+    pub(super) fn is_wrong(&self, rig: &mut Rig) -> Option<String> {
+        if !self.has_order(rig) {
+            return Some("the history has no order".into());
+        }
+        let replicas = self.machines.iter().filter_map(|id| rig.replica(*id));
+        let open: Vec<_> = replicas.filter(|r| r.phase() == Phase::Open).collect();
+        for (at, one) in open.iter().enumerate() {
+            for other in &open[..at] {
+                let same = one.log().end().position == other.log().end().position
+                    && one.config().map(|c| c.epoch) == other.config().map(|c| c.epoch);
+                if same && one.log().end().hash != other.log().end().hash {
+                    return Some("two members of an epoch differ in a record".into());
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What becomes of a packet.
+enum Passage {
+    AtOnce,
+    UnderWay,
+    Cut,
+}

@@ -1,0 +1,116 @@
+//! What the clients ask for: so many operations at any time, and writes at a rate besides.
+
+use concord_client::{Class, Client, Outcome, Request, SubmitError};
+use concord_core::{Now, RequestNumber, Rng, hash};
+use concord_engine::CommandBuf;
+use concord_wire::Flags;
+
+use super::{Keys, Load};
+use crate::world::Outgoing;
+
+/// A client process: its machine and what it asks for.
+pub(super) struct Process {
+    pub client: Client,
+    rng: Rng,
+    keys: Keys,
+    value: Vec<u8>,
+    /// Operations that it keeps under way, once it has started.
+    outstanding: usize,
+    pub is_started: bool,
+    writes_permille: u64,
+    /// Mean time between the writes of its open loop, in ns; 0 for none.
+    pub gap_ns: u64,
+    /// Writes of the open loop under way; all others are of the closed loop.
+    open: Vec<RequestNumber>,
+    /// Operations of the closed loop under way.
+    closed: usize,
+    /// Writes of the open loop that found no room.
+    pub crowded: u64,
+    command: CommandBuf,
+}
+
+/// An operation that was answered.
+pub(super) struct Answer {
+    pub is_write: bool,
+    pub latency_ns: u64,
+}
+
+impl Process {
+    pub fn new(client: Client, load: &Load, mut rng: Rng, outstanding: usize) -> Process {
+        Process {
+            client,
+            rng: rng.fork(),
+            keys: load.keys.clone(),
+            value: vec![b'x'; load.value_bytes],
+            outstanding,
+            is_started: false,
+            writes_permille: load.writes_permille,
+            gap_ns: 0,
+            open: Vec::new(),
+            closed: 0,
+            crowded: 0,
+            command: CommandBuf::new(),
+        }
+    }
+
+    /// Begins operations until as many are under way as there shall be.
+    pub fn fill(&mut self, now: Now, out: &mut Outgoing) {
+        while self.is_started && self.closed < self.outstanding {
+            let is_write = self.rng.chance(self.writes_permille, 1_000);
+            if self.submit(now, is_write, out).is_err() {
+                return;
+            }
+            self.closed += 1;
+        }
+    }
+
+    /// A write of the open loop; how long until the next.
+    pub fn write(&mut self, now: Now, out: &mut Outgoing) -> u64 {
+        match self.submit(now, true, out) {
+            Ok(number) => self.open.push(number),
+            Err(_) => self.crowded += 1,
+        }
+        // Anything up to twice the mean.
+        self.rng.below(2 * self.gap_ns).max(1)
+    }
+
+    fn submit(
+        &mut self,
+        now: Now,
+        is_write: bool,
+        out: &mut Outgoing,
+    ) -> Result<RequestNumber, SubmitError> {
+        let key = format!("k{}", self.keys.draw(&mut self.rng));
+        let key = key.as_bytes();
+        let (class, args): (Class, &[&[u8]]) = if is_write {
+            (Class::Write, &[b"SET", key, &self.value])
+        } else {
+            (Class::Read, &[b"GET", key])
+        };
+        let request = Request {
+            class,
+            obj_id: hash::object_id(key),
+            flags: Flags(0),
+            after: None,
+            command: self.command.encode(1, args.iter().copied()),
+        };
+        self.client.submit(now, request, out)
+    }
+
+    /// What was answered since.
+    pub fn take(&mut self, answers: &mut Vec<Answer>) {
+        while let Some(done) = self.client.poll() {
+            match self.open.iter().position(|number| *number == done.request) {
+                Some(at) => {
+                    self.open.swap_remove(at);
+                }
+                None => self.closed -= 1,
+            }
+            if done.outcome == Outcome::Reply {
+                let is_write = done.class == Class::Write;
+                answers.push(Answer { is_write, latency_ns: done.trace.latency_ns });
+            }
+            self.client.give_back(done.reply);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The hosts of a load, and its events.
+
+use std::collections::VecDeque;
+
+use concord_client::{Client, ClientConfig};
+use concord_control::{Controller, ControllerConfig};
+use concord_core::machine::Deadline;
+use concord_core::{Guards, Incarnation, MS, RequestNumber, Rng, SEC, SessionId, US, hash};
+use concord_engine::Shimmed;
+use concord_protocols::{Node, Phase, ReplicaConfig, ReplicaCounters};
+use concord_switch::agent::{Agent, AgentConfig};
+use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
+use concord_wire::control::{Member, Protocol};
+use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::record::Record;
+use concord_wire::{Kind, Op, Repr, craq, link};
+
+use super::clients::{Answer, Process};
+use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
+use crate::clock::Clock;
+use crate::rack::Machine;
+use crate::store::Store;
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+
+/// Processes of the closed loop, and as many of the open one.
+const CLIENTS: usize = 4;
+/// Unanswered writes of a process at most: more only wait in queues.
+const WRITES_MAX: u64 = 1_024;
+const HOUR_NS: u64 = 3_600 * SEC;
+
+enum Role {
+    Controller(Box<Controller>),
+    Switch(Box<Agent>),
+    Replica(Box<Machine>),
+    Client(Box<Process>),
+    Dead,
+}
+
+struct Host {
+    role: Role,
+    inbox: VecDeque<Vec<u8>>,
+    busy_until_ns: u64,
+    serve_scheduled: bool,
+    wake_at_ns: u64,
+    /// Packets taken since the last flush.
+    batch: usize,
+    packets: Packets,
+}
+
+impl Host {
+    fn new(role: Role) -> Host {
+        Host {
+            role,
+            inbox: VecDeque::new(),
+            busy_until_ns: 0,
+            serve_scheduled: false,
+            wake_at_ns: u64::MAX,
+            batch: 0,
+            packets: Packets::default(),
+        }
+    }
+}
+
+/// A rack under load.
+pub(super) struct Rack<'a> {
+    load: &'a Load,
+    world: World,
+    hosts: Vec<Host>,
+    rng: Rng,
+    out: Outgoing,
+    answers: Vec<Answer>,
+    is_measured: bool,
+    began_ns: u64,
+    reads_ns: Vec<u32>,
+    writes_ns: Vec<u32>,
+    buckets: Vec<u64>,
+}
+
+impl<'a> Rack<'a> {
+    pub fn new(load: &'a Load) -> Result<Rack<'a>, String> {
+        let weather = Weather {
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            latency_ns: load.latency_ns,
+            peer_latency_ns: load.peer_latency_ns,
+            peers: (REPLICAS, REPLICAS + load.replicas),
+            delay_ns: 0,
+        };
+        let mut rng = Rng::new(load.seed);
+        let nodes = REPLICAS + load.replicas + 2 * CLIENTS;
+        let mut rack = Rack {
+            load,
+            world: World::new(rng.fork(), weather),
+            hosts: (0..nodes).map(|_| Host::new(Role::Dead)).collect(),
+            rng,
+            out: Outgoing::default(),
+            answers: Vec::new(),
+            is_measured: false,
+            began_ns: 0,
+            reads_ns: Vec::new(),
+            writes_ns: Vec::new(),
+            buckets: Vec::new(),
+        };
+        rack.world.clocks = vec![Clock::new(SEC, 0); nodes];
+        rack.hosts[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
+        rack.start_switch()?;
+        for replica in 0..load.replicas {
+            rack.hosts[REPLICAS + replica].role = Role::Replica(Box::new(rack.replica(replica)));
+        }
+        for client in 0..2 * CLIENTS {
+            let process = rack.client(client);
+            rack.hosts[REPLICAS + load.replicas + client].role = Role::Client(Box::new(process));
+        }
+        (0..nodes).for_each(|node| rack.wake_at(node, 0));
+        Ok(rack)
+    }
+
+    fn controller(&self) -> Controller {
+        let config = ControllerConfig {
+            replicas: (0..self.load.replicas as u16).collect(),
+            protocol: self.load.protocol,
+            accelerated: self.load.accelerated,
+            failure_ns: 500 * MS,
+            fresh: false,
+            guards: Guards::ALL,
+        };
+        Controller::new(config, None)
+    }
+
+    fn replica(&self, replica: usize) -> Machine {
+        let config = ReplicaConfig {
+            me: Member {
+                node: replica as u16,
+                incarnation: 1 + replica as u64,
+                addr: addr(REPLICAS + replica),
+            },
+            controller: addr(CONTROLLER),
+            lease_ns: 100 * MS,
+            replies_via_switch: true,
+            copy_bytes: 4_096,
+            records_kept: 32_768,
+            replicate_replies: false,
+            guards: Guards::ALL,
+        };
+        Node::new(self.load.protocol, config, Shimmed::new(Store::new(false)))
+    }
+
+    fn client(&mut self, client: usize) -> Process {
+        let node = REPLICAS + self.load.replicas + client;
+        let config = ClientConfig {
+            controller: Some(addr(CONTROLLER)),
+            window: WRITES_MAX,
+            retry_min_ns: self.load.retry_min_ns,
+            retry_max_ns: 100 * MS,
+            ..ClientConfig::new(addr(node), addr(SWITCH))
+        };
+        let outstanding = if client < CLIENTS {
+            self.load.outstanding / CLIENTS + usize::from(client < self.load.outstanding % CLIENTS)
+        } else {
+            0
+        };
+        let rng = self.rng.fork();
+        let mut process =
+            Process::new(Client::new(config, self.rng.fork()), self.load, rng, outstanding);
+        if client >= CLIENTS && self.load.writes_per_second > 0 {
+            process.gap_ns = CLIENTS as u64 * SEC / self.load.writes_per_second;
+        }
+        process
+    }
+
+    /// A new life of the switch.
+    pub fn start_switch(&mut self) -> Result<(), String> {
+        let load = self.load;
+        let incarnation = Incarnation(self.rng.next_u64());
+        let config = AgentConfig {
+            layout: Layout { table_stages: load.table_stages, slots: load.slots, counter_bits: 32 },
+            // What is stuck shall stay so: a no-op's completion would sweep it.
+            sweep_interval_ns: load.sweep_interval_ns,
+            noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
+            ..AgentConfig::new(incarnation, addr(SWITCH), addr(CONTROLLER))
+        };
+        let agent = Agent::new(config).map_err(|error| error.to_string())?;
+        self.hosts[SWITCH].role = Role::Switch(Box::new(agent));
+        self.wake_at(SWITCH, self.world.now_ns);
+        Ok(())
+    }
+
+    /// The switch dies, and every packet to it is lost.
+    pub fn stop_switch(&mut self) {
+        self.hosts[SWITCH].role = Role::Dead;
+    }
+
+    /// Runs until all replicas are open, and sends the first operations.
+    pub fn start(&mut self, within_ns: u64) -> Result<(), String> {
+        while !self.is_open() {
+            if self.world.now_ns > within_ns {
+                return Err("the rack does not get ready".into());
+            }
+            self.next_event()?;
+        }
+        // The switch's first no-op has to be through, or the fast path is closed.
+        self.run(5 * MS)?;
+        self.stick()?;
+        for client in 0..2 * CLIENTS {
+            let node = REPLICAS + self.load.replicas + client;
+            let now_ns = self.world.now_ns;
+            self.world.push(now_ns + client as u64, Event::Next { node, connection: 0 });
+        }
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        let replicas = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
+        replicas.iter().all(|host| match &host.role {
+            Role::Replica(r) => {
+                r.phase() == Phase::Open && r.holds_lease(self.world.clock(REPLICAS))
+            }
+            Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => false,
+        })
+    }
+
+    /// Makes objects dirty by writes that reach nobody.
+    fn stick(&mut self) -> Result<(), String> {
+        let now = self.world.clock(SWITCH);
+        let mut packet = Vec::new();
+        for n in 0..self.load.stuck_writes {
+            let write = Repr {
+                obj_id: hash::object_id(format!("k{n}").as_bytes()),
+                session: SessionId(1),
+                request: RequestNumber(n + 1),
+                client: addr(CONTROLLER),
+                ..Repr::new(Op::Write)
+            };
+            write.emit(&[], &mut packet);
+            let Role::Switch(switch) = &mut self.hosts[SWITCH].role else {
+                return Err("there is no switch".into());
+            };
+            switch.handle(now, &mut packet, &mut self.out);
+            self.out.packets.clear();
+        }
+        Ok(())
+    }
+
+    /// The measurement begins.
+    pub fn begin(&mut self) {
+        self.is_measured = true;
+        self.began_ns = self.world.now_ns;
+        self.hosts.iter_mut().for_each(|host| host.packets = Packets::default());
+    }
+
+    pub fn run(&mut self, for_ns: u64) -> Result<(), String> {
+        let end_ns = self.world.now_ns + for_ns;
+        self.world.push(end_ns, Event::Wake { node: CONTROLLER });
+        while self.world.now_ns < end_ns {
+            self.next_event()?;
+        }
+        Ok(())
+    }
+
+    fn next_event(&mut self) -> Result<(), String> {
+        let event = self.world.pop().ok_or("nothing to do")?;
+        match event {
+            Event::Deliver { to, bytes, .. } => self.deliver(to, bytes),
+            Event::Serve { node } => self.serve(node),
+            Event::Wake { node } => {
+                if self.hosts[node].wake_at_ns <= self.world.now_ns {
+                    self.hosts[node].wake_at_ns = u64::MAX;
+                    self.tick(node);
+                }
+            }
+            Event::Next { node, .. } => self.begin_operations(node),
+            Event::Engine { .. } | Event::Fault { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, node: usize, mut bytes: Vec<u8>) {
+        let now = self.world.clock(node);
+        let host = &mut self.hosts[node];
+        host.packets.got += 1;
+        match &mut host.role {
+            Role::Replica(_) => {
+                host.inbox.push_back(bytes);
+                return self.schedule_serve(node);
+            }
+            Role::Controller(c) => c.handle(now, &bytes, &mut self.out),
+            Role::Switch(s) => s.handle(now, &mut bytes, &mut self.out),
+            Role::Client(p) => p.client.handle(now, &bytes, &mut self.out),
+            Role::Dead => {}
+        }
+        self.out.reuse(bytes);
+        let delay_ns = if node == SWITCH { self.load.service.switch_ns } else { 0 };
+        self.after(node, delay_ns);
+    }
+
+    fn schedule_serve(&mut self, node: usize) {
+        let host = &mut self.hosts[node];
+        if !host.serve_scheduled && !host.inbox.is_empty() {
+            host.serve_scheduled = true;
+            let at_ns = host.busy_until_ns.max(self.world.now_ns);
+            self.world.push(at_ns, Event::Serve { node });
+        }
+    }
+
+    /// A replica takes its next packet.
+    fn serve(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let host = &mut self.hosts[node];
+        host.serve_scheduled = false;
+        let Some(bytes) = host.inbox.pop_front() else { return };
+        let Role::Replica(replica) = &mut host.role else { return };
+        let executed = replica.executed().0;
+        replica.handle(now, &bytes, &mut self.out);
+        host.batch += 1;
+        if host.inbox.is_empty() || host.batch >= BATCH_PACKETS {
+            host.batch = 0;
+            replica.flush(now, &mut self.out);
+        }
+        let forwards = self.out.packets.iter().any(|(_, packet)| is_read(packet));
+        let mut service_ns = service_ns(self.load, &bytes, forwards);
+        if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
+            service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
+        }
+        self.out.reuse(bytes);
+        self.after(node, service_ns);
+        self.schedule_serve(node);
+    }
+
+    fn tick(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let out = &mut self.out;
+        match &mut self.hosts[node].role {
+            Role::Controller(c) => c.tick(now, out),
+            Role::Switch(s) => s.tick(now, out),
+            Role::Replica(r) => {
+                r.tick(now, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => p.client.tick(now, out),
+            Role::Dead => {}
+        }
+        self.after(node, 0);
+    }
+
+    fn begin_operations(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        let now_ns = self.world.now_ns;
+        let Role::Client(process) = &mut self.hosts[node].role else { return };
+        process.is_started = true;
+        process.fill(now, &mut self.out);
+        if process.gap_ns > 0 {
+            let gap_ns = process.write(now, &mut self.out);
+            self.world.push(now_ns + gap_ns, Event::Next { node, connection: 0 });
+        }
+        self.after(node, 0);
+    }
+
+    /// Drains a node's outputs, which leave after `delay_ns`, and sees to its next deadline.
+    fn after(&mut self, node: usize, delay_ns: u64) {
+        let now = self.world.clock(node);
+        if let Role::Controller(c) = &mut self.hosts[node].role
+            && c.poll_persist().is_some()
+        {
+            c.persisted(now, &mut self.out);
+        }
+        if let Role::Client(process) = &mut self.hosts[node].role {
+            process.take(&mut self.answers);
+            process.fill(now, &mut self.out);
+        }
+        self.note_answers();
+        let delay_ns = delay_ns + self.part_completions(node, delay_ns);
+        let host = &mut self.hosts[node];
+        host.packets.sent += self.out.packets.len() as u64;
+        let leaves_ns = self.world.now_ns + delay_ns;
+        host.busy_until_ns = host.busy_until_ns.max(leaves_ns);
+        let deadline = match &host.role {
+            Role::Controller(c) => c.deadline(),
+            Role::Switch(s) => s.deadline(),
+            Role::Replica(r) => r.deadline(),
+            Role::Client(p) => p.client.deadline(),
+            Role::Dead => Deadline::NONE,
+        };
+        self.world.transmit(node, leaves_ns, &mut self.out);
+        if deadline != Deadline::NONE {
+            let at_ns = self.world.clocks[node].when(deadline.at);
+            self.wake_at(node, at_ns.max(self.world.now_ns + US));
+        }
+    }
+
+    /// Sends the completions of a replica's replies apart, if they shall be, behind the replies. How
+    /// long that keeps the replica busy.
+    fn part_completions(&mut self, node: usize, delay_ns: u64) -> u64 {
+        let Some(apart) = self.load.completions_apart else { return 0 };
+        if !(REPLICAS..REPLICAS + self.load.replicas).contains(&node) {
+            return 0;
+        }
+        let at_ns = self.world.now_ns + delay_ns + self.load.latency_ns + apart.delay_ns;
+        let mut parted = 0;
+        for (_, packet) in &mut self.out.packets {
+            if let Some(bytes) = completions::part(apart, &mut self.rng, packet) {
+                parted += 1;
+                self.world.push(at_ns, Event::Deliver { from: node, to: SWITCH, bytes });
+            }
+        }
+        self.hosts[node].packets.sent += parted;
+        parted * self.load.service.ack_ns
+    }
+
+    fn wake_at(&mut self, node: usize, at_ns: u64) {
+        if at_ns < self.hosts[node].wake_at_ns {
+            self.hosts[node].wake_at_ns = at_ns;
+            self.world.push(at_ns, Event::Wake { node });
+        }
+    }
+
+    fn note_answers(&mut self) {
+        let since_ns = self.world.now_ns - self.began_ns;
+        for answer in self.answers.drain(..).filter(|_| self.is_measured) {
+            let latency_ns = u32::try_from(answer.latency_ns).unwrap_or(u32::MAX);
+            let latencies = if answer.is_write { &mut self.writes_ns } else { &mut self.reads_ns };
+            latencies.push(latency_ns);
+            let bucket = (since_ns / self.load.bucket_ns) as usize;
+            if bucket >= self.buckets.len() {
+                self.buckets.resize(bucket + 1, 0);
+            }
+            self.buckets[bucket] += 1;
+        }
+    }
+
+    /// What was seen since [`Rack::begin`].
+    pub fn measured(mut self) -> Measured {
+        let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
+        let mut replicas = ReplicaCounters::default();
+        let mut switch = SwitchCounters::default();
+        let mut occupied = 0;
+        for host in &self.hosts {
+            match &host.role {
+                Role::Replica(r) => replicas.add(r.counters()),
+                Role::Switch(s) => {
+                    switch.add(s.program().counters());
+                    occupied = s.program().occupied();
+                }
+                Role::Controller(_) | Role::Client(_) | Role::Dead => {}
+            }
+        }
+        let shown = &self.hosts[SWITCH..REPLICAS + self.load.replicas];
+        Measured {
+            reads_per_second: self.reads_ns.len() as f64 / seconds,
+            writes_per_second: self.writes_ns.len() as f64 / seconds,
+            answered: (self.reads_ns.len() + self.writes_ns.len()) as u64,
+            read: latency(&mut self.reads_ns),
+            write: latency(&mut self.writes_ns),
+            buckets: self.buckets,
+            replicas,
+            switch,
+            occupied,
+            packets: shown.iter().map(|host| host.packets).collect(),
+            events: self.world.events,
+        }
+    }
+}
+
+fn latency(all_ns: &mut [u32]) -> Latency {
+    all_ns.sort_unstable();
+    let Some(last) = all_ns.len().checked_sub(1) else { return Latency::default() };
+    let sum: u64 = all_ns.iter().map(|ns| u64::from(*ns)).sum();
+    Latency {
+        mean_ns: sum as f64 / all_ns.len() as f64,
+        median_ns: all_ns[last / 2],
+        p99_ns: all_ns[last * 99 / 100],
+    }
+}
+
+/// How long a replica is busy with a packet. A read that it only passes on never reaches the store.
+fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
+    let service = &load.service;
+    match concord_wire::kind(bytes) {
+        Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(bytes[3]) {
+            Some(Op::Read) if !forwards => service.read_ns,
+            Some(Op::Write) => service.write_ns,
+            _ => service.other_ns,
+        },
+        Ok(Kind::Link) => match bytes[3] {
+            link::OP_DATA => service.record_ns * records_in(bytes),
+            craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
+            _ => service.ack_ns,
+        },
+        _ => service.other_ns,
+    }
+}
+
+/// Records that begin in a DATA packet.
+fn records_in(bytes: &[u8]) -> u64 {
+    let Ok(data) = link::Data::parse(bytes) else { return 0 };
+    if !(data.first && data.last) {
+        return u64::from(data.first);
+    }
+    let mut rest = data.piece;
+    let mut records = 0;
+    while let Some((_, behind)) = Record::split_first(rest) {
+        rest = behind;
+        records += 1;
+    }
+    records
+}
+
+fn is_read(packet: &[u8]) -> bool {
+    concord_wire::kind(packet) == Ok(Kind::Harmonia) && packet.get(3) == Some(&(Op::Read as u8))
+}
+
+/// Whether a packet tells a replica of CRAQ what is committed.
+fn is_commit(bytes: &[u8]) -> bool {
+    matches!(concord_wire::kind(bytes), Ok(Kind::Link))
+        && matches!(bytes[3], link::OP_ACK | craq::OP_ANSWER)
+}

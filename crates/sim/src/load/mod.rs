@@ -1,0 +1,339 @@
+//! How fast a rack is: the shipped machines at hosts that take their time, a good network, clients
+//! that never rest. Throughput and latency are measured; histories are not recorded (that is what
+//! [`crate::run`] is for).
+//!
+//! A replica is one queue: each packet keeps it busy for the time that its kind takes. It tells its
+//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does at
+//! the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients take no
+//! time at all.
+
+mod clients;
+mod completions;
+mod host;
+
+use std::sync::Arc;
+
+use concord_core::{Duration, MS, Rng, SEC};
+use concord_protocols::ReplicaCounters;
+use concord_switch::harmonia::Counters as SwitchCounters;
+use concord_wire::control::Protocol;
+
+use crate::plan::Service;
+use host::Rack;
+
+/// A replica flushes its acknowledgements after that many packets at the latest.
+pub const BATCH_PACKETS: usize = 32;
+/// The rack has opened its first epoch, and sessions are registered, within that time.
+const START_NS_MAX: Duration = 5 * SEC;
+
+/// Which keys are asked for.
+#[derive(Clone, Debug)]
+pub enum Keys {
+    /// That many, all alike.
+    Uniform(u64),
+    /// By the cumulative distribution of their ranks.
+    Ranked(Arc<Vec<f64>>),
+}
+
+impl Keys {
+    /// `keys` of which the one of rank r is asked for in proportion to r^-`exponent` (Zipf).
+    #[must_use]
+    pub fn zipf(keys: u64, exponent: f64) -> Keys {
+        let mut sum = 0.0;
+        let mut ranks: Vec<f64> = (1..=keys)
+            .map(|rank| {
+                sum += (rank as f64).powf(-exponent);
+                sum
+            })
+            .collect();
+        ranks.iter_mut().for_each(|share| *share /= sum);
+        Keys::Ranked(Arc::new(ranks))
+    }
+
+    fn draw(&self, rng: &mut Rng) -> u64 {
+        match self {
+            Keys::Uniform(keys) => rng.below(*keys),
+            Keys::Ranked(ranks) => {
+                let at = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+                ranks.partition_point(|share| *share < at) as u64
+            }
+        }
+    }
+}
+
+/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1: "piggybacked").
+/// Each costs who sends it as much time as an acknowledgement costs its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Apart {
+    /// How long they are held back.
+    pub delay_ns: Duration,
+    /// How many of a million get lost.
+    pub lost_ppm: u64,
+}
+
+/// A rack and what is asked of it.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Of all that is drawn.
+    pub seed: u64,
+    /// How the replicas replicate.
+    pub protocol: Protocol,
+    /// Whether the switch helps.
+    pub accelerated: bool,
+    /// How many there are.
+    pub replicas: usize,
+    /// Stages of the dirty set.
+    pub table_stages: u8,
+    /// Slots of each stage.
+    pub slots: u32,
+    /// How long replicas are busy; `switch_ns` is the switch's latency, `client_ns` is not used.
+    pub service: Service,
+    /// CRAQ: how long a replica is busy with each record that it learns is committed.
+    pub commit_ns: Duration,
+    /// One way between a host and the switch, in ns.
+    pub latency_ns: Duration,
+    /// One way between replicas, in ns.
+    pub peer_latency_ns: Duration,
+    /// Which keys are asked for.
+    pub keys: Keys,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Operations under way at any time (closed loop).
+    pub outstanding: usize,
+    /// How many of 1,000 of them are writes.
+    pub writes_permille: u64,
+    /// Writes a second that come besides, whatever happens to those before (open loop).
+    pub writes_per_second: u64,
+    /// Shortest time before a client asks again, in ns.
+    pub retry_min_ns: Duration,
+    /// If completions do not come in the replies of writes.
+    pub completions_apart: Option<Apart>,
+    /// Time from one chunk of the switch's sweep to the next, in ns.
+    pub sweep_interval_ns: Duration,
+    /// Objects that are made dirty before the measurement by writes that never end.
+    pub stuck_writes: u64,
+    /// Time before the measurement, after all is open.
+    pub warm_up_ns: Duration,
+    /// Time of the measurement.
+    pub measure_ns: Duration,
+    /// What is counted apart: this long each.
+    pub bucket_ns: Duration,
+    /// The switch stops at the first time of the measurement, and a new life of it starts at the
+    /// second.
+    pub switch_stops: Option<(Duration, Duration)>,
+}
+
+impl Default for Load {
+    /// The prototype of Harmonia §9 and the workload of §10: three replicas, 0.92 M reads and 0.8 M
+    /// writes a second and server, 5% writes, a million objects of 16 bytes.
+    fn default() -> Load {
+        Load {
+            seed: 1,
+            protocol: Protocol::Chain,
+            accelerated: true,
+            replicas: 3,
+            table_stages: 3,
+            slots: 65_536,
+            service: Service {
+                read_ns: 1_087,
+                write_ns: 1_250,
+                record_ns: 1_250,
+                // The store is what saturates; what never reaches it costs nothing.
+                ack_ns: 0,
+                query_ns: 0,
+                other_ns: 0,
+                switch_ns: 600,
+                client_ns: 0,
+            },
+            commit_ns: 0,
+            latency_ns: 5_000,
+            peer_latency_ns: 10_600,
+            keys: Keys::Uniform(1_000_000),
+            value_bytes: 16,
+            outstanding: 0,
+            writes_permille: 50,
+            writes_per_second: 0,
+            retry_min_ns: 20 * MS,
+            completions_apart: None,
+            sweep_interval_ns: 5 * MS,
+            stuck_writes: 0,
+            warm_up_ns: 10 * MS,
+            measure_ns: 30 * MS,
+            bucket_ns: SEC,
+            switch_stops: None,
+        }
+    }
+}
+
+/// Latencies in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// The mean.
+    pub mean_ns: f64,
+    /// Half are below.
+    pub median_ns: u32,
+    /// 99% are below.
+    pub p99_ns: u32,
+}
+
+/// Packets that a node got and sent while it was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// Got.
+    pub got: u64,
+    /// Sent.
+    pub sent: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Reads answered a second.
+    pub reads_per_second: f64,
+    /// Writes answered a second.
+    pub writes_per_second: f64,
+    /// Operations answered.
+    pub answered: u64,
+    /// Of reads.
+    pub read: Latency,
+    /// Of writes.
+    pub write: Latency,
+    /// Operations answered in each bucket.
+    pub buckets: Vec<u64>,
+    /// What the replicas counted, from the start on.
+    pub replicas: ReplicaCounters,
+    /// What the switch counted, from its start on.
+    pub switch: SwitchCounters,
+    /// Slots of the dirty set in use at the end.
+    pub occupied: u32,
+    /// Of the switch, then of each replica in the chain's order.
+    pub packets: Vec<Packets>,
+    /// Events of the simulation.
+    pub events: u64,
+}
+
+impl Measured {
+    /// Operations answered a second.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.reads_per_second + self.writes_per_second
+    }
+}
+
+/// Runs a load.
+///
+/// # Errors
+/// A line if the rack never got ready, or stopped: a bug.
+pub fn measure(load: &Load) -> Result<Measured, String> {
+    let mut rack = Rack::new(load)?;
+    rack.start(START_NS_MAX)?;
+    rack.run(load.warm_up_ns)?;
+    rack.begin();
+    if let Some((stops_ns, starts_ns)) = load.switch_stops {
+        rack.run(stops_ns)?;
+        rack.stop_switch();
+        rack.run(starts_ns.saturating_sub(stops_ns))?;
+        rack.start_switch()?;
+        rack.run(load.measure_ns.saturating_sub(starts_ns))?;
+    } else {
+        rack.run(load.measure_ns)?;
+    }
+    Ok(rack.measured())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick(load: Load) -> Measured {
+        let load = Load { warm_up_ns: 3 * MS, measure_ns: 10 * MS, ..load };
+        measure(&load).unwrap()
+    }
+
+    #[test]
+    fn a_chain_reads_as_fast_as_its_tail_and_harmonia_as_all_of_them() {
+        let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
+        let alone = quick(Load { accelerated: false, ..reads.clone() });
+        assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
+        let helped = quick(reads);
+        assert!(helped.total() > 2.85 * alone.total(), "{}", helped.total());
+        assert_eq!(helped.replicas.reads_slow, 0);
+    }
+
+    #[test]
+    fn writes_are_as_fast_as_one_server_with_and_without_help() {
+        let writes = Load { writes_permille: 1_000, outstanding: 256, ..Load::default() };
+        for accelerated in [true, false] {
+            let total = quick(Load { accelerated, ..writes.clone() }).total();
+            assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
+        }
+    }
+
+    #[test]
+    fn open_loop_writes_come_at_their_rate() {
+        let load = Load {
+            writes_permille: 0,
+            outstanding: 96,
+            writes_per_second: 200_000,
+            ..Load::default()
+        };
+        let seen = quick(load);
+        assert!((seen.writes_per_second / 200_000.0 - 1.0).abs() < 0.05, "{seen:?}");
+        let left = 3.0 * (1.0 - 0.25) / 1_087e-9;
+        assert!((seen.reads_per_second / left - 1.0).abs() < 0.06, "{}", seen.reads_per_second);
+    }
+
+    #[test]
+    fn stuck_writes_make_reads_of_their_objects_slow() {
+        let load = Load {
+            writes_permille: 0,
+            outstanding: 192,
+            stuck_writes: 2_000,
+            keys: Keys::Uniform(10_000),
+            ..Load::default()
+        };
+        let seen = quick(load);
+        let slow = seen.replicas.reads_slow as f64;
+        let share = slow / (slow + seen.replicas.reads_fast as f64);
+        assert!((share - 0.18).abs() < 0.03, "{share}");
+    }
+
+    #[test]
+    fn late_completions_keep_objects_dirty_and_lost_ones_leave_strays() {
+        let load = |apart, sweep_interval_ns| {
+            quick(Load {
+                outstanding: 192,
+                keys: Keys::Uniform(20_000),
+                slots: 1_024,
+                completions_apart: Some(apart),
+                sweep_interval_ns,
+                ..Load::default()
+            })
+        };
+        let in_time = load(Apart::default(), 5 * MS);
+        let late = load(Apart { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
+        // 120,000 writes a second for 2 ms are 240 more objects of 20,000.
+        assert!(late.occupied > in_time.occupied + 100, "{} {}", late.occupied, in_time.occupied);
+        assert!(late.replicas.reads_slow > 2 * in_time.replicas.reads_slow);
+        let lost = load(Apart { delay_ns: 0, lost_ppm: 200_000 }, SEC);
+        assert_eq!(lost.switch.strays_swept, 0);
+        assert!(lost.switch.strays_read > 50, "{:?}", lost.switch);
+        assert!(lost.occupied > 2 * in_time.occupied, "{}", lost.occupied);
+        assert!((lost.total() / in_time.total() - 1.0).abs() < 0.02, "{}", lost.total());
+    }
+
+    #[test]
+    fn a_run_is_a_function_of_its_load() {
+        let load = Load { outstanding: 64, ..Load::default() };
+        let (a, b) = (quick(load.clone()), quick(load));
+        assert_eq!((a.events, a.read, a.packets), (b.events, b.read, b.packets));
+    }
+
+    #[test]
+    fn zipf_prefers_the_first_ranks() {
+        let keys = Keys::zipf(1_000, 0.9);
+        let mut rng = Rng::new(1);
+        let first = (0..10_000).filter(|_| keys.draw(&mut rng) == 0).count();
+        assert!((900..1_400).contains(&first), "{first}");
+    }
+}
