@@ -98,7 +98,9 @@ impl<E: Engine> Vr<E> {
         self.stage = Stage::Starting;
         self.leases.close();
         self.incoming = None;
+        // What is under way of the last stream is none of the next one's.
         self.receiver = None;
+        self.stream = self.stream.wrapping_add(1).max(1);
         self.streaming = false;
         self.copies += 1;
         let attempt = u64::from(self.lives.mine().tag()) << 32 | u64::from(self.copies);

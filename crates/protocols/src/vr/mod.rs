@@ -491,6 +491,7 @@ impl<E: Engine> Vr<E> {
             self.change.forget(index);
             // Under NOPaxos an earlier life may have logged what this leader has not: it does not
             // get that back by recovering.
+            self.end_feed(index);
             if let Some(follower) = self.followers.get_mut(index) {
                 *follower = normal::Follower::default();
             }

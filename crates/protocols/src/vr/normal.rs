@@ -205,8 +205,8 @@ impl<E: Engine> Vr<E> {
             Arrival::Held => self.count.link_held += 1,
             Arrival::Dropped => self.count.link_dropped += 1,
         }
-        // A new leader's fetch is over when its view begins.
-        if !self.is_leader() {
+        // A new leader's fetch is over when its view begins; a log that is given up asks for another.
+        if !self.is_leader() && receiver.stream == self.stream {
             self.receiver = Some(receiver);
         }
         if arrival.is_err() {
