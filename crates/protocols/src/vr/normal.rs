@@ -209,7 +209,7 @@ impl<E: Engine> Vr<E> {
         if !self.is_leader() && receiver.stream == self.stream {
             self.receiver = Some(receiver);
         }
-        if arrival.is_err() {
+        if arrival.is_err() && self.receiver.is_some() {
             self.follow(sink);
         }
         if self.is_sequenced() {
