@@ -213,12 +213,16 @@ impl<E: Engine> Vr<E> {
     /// asked for, or the copy is done.
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
         let end = self.log.end().position;
+        let submitted = self.submitted.0;
         let Some(copying) = self.copying.as_mut() else { return };
-        let waits = |part: &Assembly, wanted| wanted < PART_RESULTS && part.version() > end;
         let wanted = copying.wanted;
-        let ready = |part: &mut Assembly| {
-            part.is_complete() && (wanted == PART_TABLE || !waits(part, wanted))
+        let waits = |part: &Assembly| {
+            wanted != PART_TABLE && wanted != PART_RESULTS && part.version() > end
         };
+        // Of a leader that has executed less than an earlier one: it is asked again.
+        let stale = |part: &mut Assembly| wanted != PART_TABLE && part.version() < submitted;
+        copying.part.take_if(stale);
+        let ready = |part: &mut Assembly| part.is_complete() && !waits(part);
         if let Some(part) = copying.part.take_if(ready) {
             let (target, position) = (copying.target, Position(part.version()));
             let installed = match wanted {
@@ -262,7 +266,7 @@ impl<E: Engine> Vr<E> {
     ) -> Option<u64> {
         let next = next_place(chunk).ok()?;
         let wanted = self.copying.as_ref().map_or(PART_NONE, |copying| copying.wanted);
-        if PART_OBJECTS + next <= wanted || position < self.submitted {
+        if PART_OBJECTS + next <= wanted {
             return None;
         }
         // The leader had executed so far: it is committed.
@@ -327,11 +331,8 @@ impl<E: Engine> Vr<E> {
         (part, index): (u64, u32),
         sink: &mut impl Sink,
     ) {
-        // What was committed before this view is executed: whoever copied from an earlier leader has
-        // nothing that is not in what it gets here.
-        let whole = self.is_leader() && self.executed >= self.view_start;
         let of_life = (attempt >> 32) as u32 == self.lives.of(from).tag();
-        if !whole || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
+        if !self.is_leader() || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
             return;
         }
         let Some(follower) = self.followers.get_mut(from) else { return };
@@ -342,17 +343,23 @@ impl<E: Engine> Vr<E> {
         let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
             return;
         };
-        match feed.part.as_ref().map(|part| part.number) {
-            Some(number) if number > part => return,
-            Some(number) if number == part => {}
-            Some(_) | None => self.take_part(from, attempt, part),
+        // Who copied from an earlier leader may need a part as of later than this one could make it
+        // before all that its view began with was executed.
+        let is_early = |own: &Part| {
+            index == 0 && own.position < self.view_start && own.position < self.executed
+        };
+        match feed.part.as_ref() {
+            Some(own) if own.number > part => return,
+            Some(own) if own.number == part && !is_early(own) => {}
+            Some(_) | None => self.take_part(from, part),
         }
         self.send_part(from, index, sink);
     }
 
-    /// Takes a part of the state as it is behind everything submitted so far.
-    fn take_part(&mut self, to: usize, attempt: u64, number: u64) {
-        let position = self.submitted;
+    /// Takes a part of the state, of objects as they are behind everything submitted so far.
+    fn take_part(&mut self, to: usize, number: u64) {
+        // A result is there once its request was executed.
+        let position = if number == PART_RESULTS { self.executed } else { self.submitted };
         let mut bytes = Vec::new();
         if number == PART_TABLE {
             let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
@@ -372,7 +379,7 @@ impl<E: Engine> Vr<E> {
             self.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
         if !made {
-            self.pending.push_back(Pending::Copy { to, attempt, number });
+            self.pending.push_back(Pending::Copy { to, number, position });
         }
         self.count.parts_copied += 1;
         if let Some(feed) = self.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
@@ -381,10 +388,15 @@ impl<E: Engine> Vr<E> {
     }
 
     /// The engine has made a chunk.
-    pub(super) fn chunk_made(&mut self, to: usize, attempt: u64, number: u64, bytes: Vec<u8>) {
+    pub(super) fn chunk_made(
+        &mut self,
+        to: usize,
+        (number, position): (u64, Position),
+        bytes: Vec<u8>,
+    ) {
         let feed = self.followers.get_mut(to).and_then(|f| f.feed.as_mut());
-        let part = feed.filter(|feed| feed.attempt == attempt).and_then(|f| f.part.as_mut());
-        if let Some(part) = part.filter(|part| part.number == number) {
+        let part = feed.and_then(|feed| feed.part.as_mut());
+        if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
             part.bytes = Some(bytes);
         }
     }

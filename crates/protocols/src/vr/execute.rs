@@ -33,10 +33,10 @@ pub(super) enum Pending {
     Copy {
         /// Which member.
         to: usize,
-        /// Which copy of its.
-        attempt: u64,
         /// Which part.
         number: u64,
+        /// As of which position.
+        position: Position,
     },
     /// The engine installs a chunk, or forgets everything.
     Install,
@@ -117,8 +117,8 @@ impl<E: Engine> Vr<E> {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
-                Some(Pending::Copy { to, attempt, number }) => {
-                    self.chunk_made(to, attempt, number, done.reply);
+                Some(Pending::Copy { to, number, position }) => {
+                    self.chunk_made(to, (number, position), done.reply);
                 }
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_)) | None => return self.leave(),
