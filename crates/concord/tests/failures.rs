@@ -135,6 +135,22 @@ fn each_replica_of_a_nopaxos_group_dies_in_turn_and_recovers() {
     all_recover("nopaxos-recovery", "nopaxos");
 }
 
+/// Counts a key up, a thousand times in each of so many pipelines.
+fn count_in_pipelines(rack: &Rack, key: &[u8], pipelines: usize) {
+    let mut stream = std::net::TcpStream::connect(rack.listen).unwrap();
+    let mut replies = std::io::BufReader::new(stream.try_clone().unwrap());
+    let head = format!("*2\r\n$4\r\nINCR\r\n${}\r\n", key.len());
+    let one = [head.as_bytes(), key, b"\r\n"].concat();
+    for _ in 0..pipelines {
+        std::io::Write::write_all(&mut stream, &one.repeat(1_000)).unwrap();
+        for _ in 0..1_000 {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut replies, &mut line).unwrap();
+            assert!(line.starts_with(':'), "{line}");
+        }
+    }
+}
+
 /// Without a disk: what a replica gets back, it gets from the others.
 fn all_recover(name: &str, protocol: &str) {
     let rack = Rack::start(name, &["--protocol", protocol]);
@@ -142,6 +158,9 @@ fn all_recover(name: &str, protocol: &str) {
     for n in 0..1_000 {
         client.say(&format!("SET key:{n} {n}"));
     }
+    // More records than are kept: who comes back copies the state.
+    count_in_pipelines(&rack, b"key:0", 40);
+    client.say("SET key:0 0");
     let mut replacements = Vec::new();
     for node in 1..=3 {
         Rack::signal(rack.pid(&format!("replica-{node}")), "-9");

@@ -42,7 +42,8 @@ pub enum Guard {
     EpochSwap,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
-    /// A replica that joined answers no reads before all that was agreed is executed there (T4).
+    /// A replica that joined answers no reads before all that was agreed is executed there (T4); one
+    /// that copies a state votes with nothing, and does not lead, before it has it (VR).
     Whole,
     /// A replica that joined refuses fast reads older than its copy (trap T4).
     Floor,

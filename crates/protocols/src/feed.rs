@@ -50,8 +50,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn emit(&self) -> Vec<u8> {
-        postcard::to_extend(self, alloc::vec![0; HASH_BYTES]).unwrap_or_default()
+    /// The table with the running hash before it.
+    pub(crate) fn emit(&self, hash: u64) -> Vec<u8> {
+        postcard::to_extend(self, hash.to_be_bytes().to_vec()).unwrap_or_default()
     }
 
     /// The running hash and the table.
@@ -194,7 +195,7 @@ impl<E: Engine> Replica<E> {
                 last_now_ms: self.last_now_ms,
                 sessions: self.sessions.save(),
             };
-            bytes = table.emit();
+            bytes = table.emit(0);
             if !self.pending.is_empty() {
                 self.pending.push_back(Pending::Table(feed.node, bytes));
                 (bytes, is_made) = (Vec::new(), false);

@@ -363,9 +363,9 @@ impl<E: Engine> Replica<E> {
 }
 
 /// Longest part that is taken, in bytes: an object is never cut.
-const PART_BYTES_MAX: usize = 1 << 30;
+pub(crate) const PART_BYTES_MAX: usize = 1 << 30;
 
-fn first_missing(part: &Assembly) -> u32 {
+pub(crate) fn first_missing(part: &Assembly) -> u32 {
     let fragments = part.total_bytes().div_ceil(concord_wire::fragment::FRAGMENT_BYTES as u32);
     (0..fragments).find(|index| !part.has(*index)).unwrap_or(0)
 }

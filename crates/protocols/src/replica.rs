@@ -44,6 +44,9 @@ pub struct ReplicaConfig {
     pub replies_via_switch: bool,
     /// About how many bytes a chunk of objects has that is copied to a joining replica.
     pub copy_bytes: usize,
+    /// VR, NOPaxos: about how many executed records are kept for members that lag; who lacks older
+    /// ones copies the state.
+    pub records_kept: usize,
     /// Replicate the ordering node's replies: for engines that are servers of their own.
     pub replicate_replies: bool,
     /// Which guards are on; all of them outside tests.

@@ -45,6 +45,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         lease_ns: LEASE_MS * MS,
         replies_via_switch: true,
         copy_bytes: 4_096,
+        records_kept: 32_768,
         replicate_replies: false,
         guards: Guards::ALL,
     };

@@ -103,6 +103,9 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
         plan.replicate_replies = rng.chance(1, 2);
     }
     plan.copy_bytes = rng.between(1, 2_000) as usize;
+    if plan.protocol.is_quorum() && rng.chance(1, 2) {
+        plan.records_kept = rng.between(50, 500) as usize;
+    }
     plan.drift_ppm = some(rng, crate::plan::DRIFT_PPM_MAX);
     plan.lease_ns = rng.between(60, 150) * MS;
     plan.failure_ns = rng.between(450, 600) * MS;

@@ -104,6 +104,8 @@ pub struct Plan {
     pub replicate_replies: bool,
     /// About how many bytes a chunk of a copied state has.
     pub copy_bytes: usize,
+    /// VR, NOPaxos: about how many executed records are kept for members that lag.
+    pub records_kept: usize,
     /// How fast or slow monotonic clocks run, at most, per million.
     pub drift_ppm: u64,
     /// How long leases last, in ns.
@@ -150,6 +152,7 @@ impl Default for Plan {
             engine_ns: 0,
             replicate_replies: false,
             copy_bytes: 4_096,
+            records_kept: 32_768,
             drift_ppm: 0,
             lease_ns: 100 * MS,
             failure_ns: 500 * MS,
@@ -212,6 +215,7 @@ impl Plan {
         }
         within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
         within("copy_bytes", self.copy_bytes as u64, 1, million)?;
+        within("records_kept", self.records_kept as u64, 1, million)?;
         within("keys", self.keys, 1, million)?;
         within("writes_percent", self.writes_percent, 0, 100)?;
         within("long_values_percent", self.long_values_percent, 0, 100)?;

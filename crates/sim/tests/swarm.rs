@@ -162,9 +162,11 @@ fn seen_with_epochs(totals: &Totals) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn seen_with_views(totals: &Totals) -> [(&'static str, u64); 8] {
+fn seen_with_views(totals: &Totals) -> [(&'static str, u64); 10] {
     let v = &totals.vr;
     [
+        ("chunks copied", totals.replicas.chunks_installed),
+        ("states copied", totals.replicas.copies_whole),
         ("refused: behind", v.refused_behind),
         ("waited for the leader's lease", v.reads_waited_leader),
         ("another switch's numbers", totals.replicas.writes_other_switch),

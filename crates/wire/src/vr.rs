@@ -103,6 +103,13 @@ pub enum VrBody {
         /// The last record that it knows to be committed, and its hash: surely in both logs.
         committed: LogEnd,
     },
+    /// My log begins behind the ends that you asked for a stream with.
+    Apart {
+        /// The stream that was asked for.
+        stream: u16,
+        /// Where it begins; what is before is committed.
+        base: LogEnd,
+    },
     /// I have lost everything; in which view are you? The life that asks is in the crash vector.
     Recovery,
     /// The answer, from those whose status is normal; the life that asked is in the crash vector.

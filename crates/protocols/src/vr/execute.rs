@@ -29,6 +29,17 @@ pub(super) enum Pending {
     Idle(Turn),
     /// The engine reads.
     Read(ReadTurn),
+    /// The engine copies a chunk for a member.
+    Copy {
+        /// Which member.
+        to: usize,
+        /// Which part.
+        number: u64,
+        /// As of which position.
+        position: Position,
+    },
+    /// The engine installs a chunk, or forgets everything.
+    Install,
 }
 
 impl<E: Engine> Vr<E> {
@@ -43,6 +54,9 @@ impl<E: Engine> Vr<E> {
             self.submitted = position;
             let mut turn = Turn::of(&record);
             turn.verdict = self.sessions.admit(&record);
+            if turn.verdict == Verdict::Execute && self.lacks_object(&record) {
+                turn.verdict = Verdict::Nothing;
+            }
             reply.clear();
             match turn.verdict {
                 Verdict::Execute => {
@@ -103,6 +117,10 @@ impl<E: Engine> Vr<E> {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
+                Some(Pending::Copy { to, number, position }) => {
+                    self.chunk_made(to, (number, position), done.reply);
+                }
+                Some(Pending::Install) => {}
                 Some(Pending::Idle(_)) | None => return self.leave(),
             }
             while let Some(Pending::Idle(turn)) = self.pending.front() {

@@ -10,6 +10,7 @@
 //! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
 //! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
+mod copy;
 mod execute;
 mod lives;
 mod normal;
@@ -28,6 +29,7 @@ use concord_core::{
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{self, Ack, Data};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError};
@@ -81,7 +83,7 @@ counters! {
         records_transferred,
         /// Streams asked for again.
         streams_restarted,
-        /// Replicas that lack records which are not kept any more.
+        /// Times that a replica lacked records which are not kept any more: it copies the state.
         too_far_behind,
         /// Messages dropped because their sender has died since.
         stale_lives,
@@ -186,6 +188,12 @@ pub struct Vr<E> {
     change: Change,
     /// It lost everything and has not got it back yet: it must not vote.
     recovering: bool,
+    /// The state that is being copied, since the log alone is not enough.
+    copying: Option<copy::Copying>,
+    /// Copies begun in this life.
+    copies: u32,
+    /// The wall clock of the record at the log's base, if the state was copied.
+    base_now_ms: u64,
     answers: Vec<Option<Answer>>,
     started_at: Option<Instant>,
     next_alive: Instant,
@@ -245,6 +253,9 @@ impl<E: Engine> Vr<E> {
             suspicions: Vec::new(),
             change: Change::default(),
             recovering: false,
+            copying: None,
+            copies: 0,
+            base_now_ms: 0,
             answers: Vec::new(),
             started_at: None,
             next_alive: Instant(0),
@@ -335,9 +346,19 @@ impl<E: Engine> Vr<E> {
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
             | Control::Resumed { .. }
-            | Control::Apart { .. }
-            | Control::CopyAsk { .. }
-            | Control::CopyPiece { .. } => self.count.unexpected += 1,
+            | Control::Apart { .. } => self.count.unexpected += 1,
+            Control::CopyAsk { epoch, from, attempt, part, index } => {
+                let from = self.member_index(NodeId(from));
+                if let Some(from) = from.filter(|_| epoch == self.view.0) {
+                    self.on_copy_ask(from, attempt, (part, index), sink);
+                }
+            }
+            Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
+                if epoch == self.view.0 {
+                    let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
+                    self.on_copy_piece(now, (attempt, part), hdr, &piece, sink);
+                }
+            }
         }
         Ok(())
     }
@@ -449,6 +470,9 @@ impl<E: Engine> Vr<E> {
             VrBody::Follow { stream, end, committed } => {
                 self.on_follow(now, (from, view), stream, [end, committed], sink);
             }
+            VrBody::Apart { stream, base } => {
+                self.on_apart(now, (from, view), (stream, base), sink);
+            }
             VrBody::Recovery => self.on_recovery(now, from, sink),
             VrBody::RecoveryResponse { leader } => {
                 self.on_recovery_response(from, &message.lives, Answer { view, leader });
@@ -467,6 +491,7 @@ impl<E: Engine> Vr<E> {
             self.change.forget(index);
             // Under NOPaxos an earlier life may have logged what this leader has not: it does not
             // get that back by recovering.
+            self.end_feed(index);
             if let Some(follower) = self.followers.get_mut(index) {
                 *follower = normal::Follower::default();
             }
@@ -634,6 +659,7 @@ impl<E: Engine> Vr<E> {
                 if !self.streaming {
                     self.say_follow(sink);
                 }
+                self.keep_copying(sink);
             }
             Stage::ViewChange => self.retry_view_change(now, sink),
             Stage::Recovering => self.retry_recovery(now, sink),
@@ -777,7 +803,9 @@ impl<E: Engine> Vr<E> {
     /// Whether it still has, or has again, what its node promised: no recovery is under way.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.recovering && !matches!(self.stage, Stage::Out | Stage::Left)
+        !self.recovering
+            && self.copying.is_none()
+            && !matches!(self.stage, Stage::Out | Stage::Left)
     }
 
     /// What to show of the replica; its epoch is the view.

@@ -27,9 +27,7 @@ use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 const COMMIT_DELAY_NS: Duration = 100 * US;
 /// NOPaxos: how often the replicas synchronise while there are writes.
 const SYNC_NS: Duration = 1_000 * US;
-/// Most records kept for members that lag; who lacks older ones cannot follow the log any more.
-pub(super) const KEPT_RECORDS_MAX: usize = 32_768;
-/// Most bytes of records kept for members that lag.
+/// Most bytes of records kept for members that lag; who lacks older ones copies the state.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
 /// What the leader knows of a member, in its view.
@@ -48,6 +46,8 @@ pub(super) struct Follower {
     pub(super) lag: Option<(Position, Instant)>,
     /// NOPaxos: it is sent records up to there.
     pub(super) stream_upto: Position,
+    /// It copies the state.
+    pub(super) feed: Option<super::copy::Feed>,
 }
 
 /// What the switch is told once a quorum has executed up to `position`.
@@ -205,11 +205,11 @@ impl<E: Engine> Vr<E> {
             Arrival::Held => self.count.link_held += 1,
             Arrival::Dropped => self.count.link_dropped += 1,
         }
-        // A new leader's fetch is over when its view begins.
-        if !self.is_leader() {
+        // A new leader's fetch is over when its view begins; a log that is given up asks for another.
+        if !self.is_leader() && receiver.stream == self.stream {
             self.receiver = Some(receiver);
         }
-        if arrival.is_err() {
+        if arrival.is_err() && self.receiver.is_some() {
             self.follow(sink);
         }
         if self.is_sequenced() {
@@ -324,6 +324,9 @@ impl<E: Engine> Vr<E> {
             sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
+        if ack.applied.0 > 0 {
+            self.end_feed(from);
+        }
         self.note_missed(now.instant);
         self.commit_acknowledged(now, sink);
     }
@@ -368,7 +371,7 @@ impl<E: Engine> Vr<E> {
     /// before it are kept for members that may ask for them.
     fn trim(&mut self) {
         while self.log.base().position < self.executed.0
-            && (self.log.len() > KEPT_RECORDS_MAX || self.log.bytes() > KEPT_BYTES_MAX)
+            && (self.log.len() > self.setup.records_kept || self.log.bytes() > KEPT_BYTES_MAX)
         {
             self.log.truncate(Position(self.log.base().position + 1));
         }
@@ -409,6 +412,11 @@ impl<E: Engine> Vr<E> {
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.log, &mut self.scratch);
             sender.skip_to(follower.acked);
+            if sender.first_needed().0 <= log.base().position {
+                // It hears by the next COMMIT that nobody streams to it, and asks again.
+                follower.sender = None;
+                continue;
+            }
             if sender.pump(now.instant, log, upto, self.committed, scratch, sink) > 0 {
                 follower.told_committed = self.committed;
             }

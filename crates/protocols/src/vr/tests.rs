@@ -19,6 +19,7 @@ const SESSION: SessionId = SessionId(77);
 
 type Node = Vr<Shimmed<Memory>>;
 
+mod copy;
 mod nopaxos;
 
 struct Group {
@@ -52,6 +53,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         lease_ns: LEASE_NS,
         replies_via_switch: false,
         copy_bytes: 1_000,
+        records_kept: 50,
         replicate_replies: false,
         guards,
     };

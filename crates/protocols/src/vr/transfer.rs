@@ -67,7 +67,7 @@ impl<E: Engine> Vr<E> {
             _ => self.leader_of(self.view),
         };
         let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
-        self.stream = self.stream.wrapping_add(1);
+        self.stream = self.stream.wrapping_add(1).max(1);
         self.streaming = false;
         let mut receiver = Receiver::new(peer, 0);
         receiver.stream = self.stream;
@@ -106,8 +106,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let Some(end) = ends.into_iter().find(|e| self.log.end_at(e.position) == Some(*e)) else {
-            self.vr_count.too_far_behind += 1;
-            return;
+            return self.say_apart(from, stream, sink);
         };
         let to = self.members()[from];
         let has = Position(end.position);
@@ -134,7 +133,13 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
         let Some(incoming) = &mut self.incoming else {
-            return if self.stage == Stage::Normal { self.append(bytes) } else { Ok(()) };
+            return if self.copying.is_some() {
+                self.on_copied_record(now, bytes, sink)
+            } else if self.stage == Stage::Normal {
+                self.append(bytes)
+            } else {
+                Ok(())
+            };
         };
         self.vr_count.records_transferred += 1;
         if incoming.take(bytes)? {

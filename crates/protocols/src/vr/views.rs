@@ -137,6 +137,7 @@ impl<E: Engine> Vr<E> {
     fn leave_view(&mut self, view: ViewNumber) {
         self.view = view;
         self.leases.close();
+        (0..self.followers.len()).for_each(|member| self.end_feed(member));
         self.followers.clear();
         self.uncompleted.clear();
         self.waiting_reads.clear();
@@ -161,9 +162,14 @@ impl<E: Engine> Vr<E> {
             self.next_retry = self.next_retry.min(until);
             return self.say_all(VrBody::StartViewChange, sink);
         }
+        let (last_normal, end) = if self.has_given_up() {
+            (ViewNumber(0), LogEnd::default())
+        } else {
+            (self.last_normal, self.log.end())
+        };
         let vote = Vote {
-            last_normal: self.last_normal,
-            end: self.log.end(),
+            last_normal,
+            end,
             committed: self.committed,
             switch: self.known_switch().max(self.switch),
         };
@@ -236,7 +242,9 @@ impl<E: Engine> Vr<E> {
 
     /// The view's leader: begins it once a quorum has voted, itself included.
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
-        let leads = self.stage == Stage::ViewChange && self.leader_of(self.view) == self.me;
+        let leads = self.stage == Stage::ViewChange
+            && self.leader_of(self.view) == self.me
+            && !self.has_given_up();
         let votes = self.change.votes.iter().flatten().count();
         let own = self.change.votes.get(self.me).copied().flatten();
         let Some(own) = own.filter(|_| leads && votes >= self.quorum()) else { return };
@@ -330,6 +338,9 @@ impl<E: Engine> Vr<E> {
         self.set_floor(floor);
         self.next_retry = now.instant.after(RETRY_NS);
         self.next_beat = now.instant.after(self.beat_ns());
+        if self.copying.is_some() {
+            return self.go_on_copying(now, end, sink);
+        }
         if self.log.end_at(end.position) == Some(end) {
             self.log.cut(end.position);
             self.begin_normal(now.instant);
@@ -361,7 +372,7 @@ impl<E: Engine> Vr<E> {
     /// The newest number and the newest time in the log, after its end was replaced.
     fn note_log_end(&mut self) {
         self.last_seq = self.executed_seq;
-        self.last_now_ms = 0;
+        self.last_now_ms = self.base_now_ms;
         let last = self.log.record(Position(self.log.end().position));
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
             self.last_seq = self.last_seq.max(record.seq);

@@ -22,6 +22,8 @@ use crate::udp::Outbox;
 
 /// About how much a joining replica gets at a time: the source takes it in some 100 us.
 const COPY_BYTES: usize = 128 << 10;
+/// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
+const RECORDS_KEPT: usize = 32_768;
 
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
@@ -148,6 +150,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         lease_ns: setup.lease_ns,
         replies_via_switch: setup.replies_via_switch,
         copy_bytes: COPY_BYTES,
+        records_kept: RECORDS_KEPT,
         replicate_replies: false,
         guards: Guards::ALL,
     };

@@ -187,6 +187,7 @@ impl Rig {
             lease_ns: LEASE_NS,
             replies_via_switch: true,
             copy_bytes: 1_000,
+            records_kept: 32_768,
             replicate_replies: false,
             guards: self.setup.guards,
         };

@@ -139,6 +139,7 @@ impl<'a> Rack<'a> {
             lease_ns: 100 * MS,
             replies_via_switch: true,
             copy_bytes: 4_096,
+            records_kept: 32_768,
             replicate_replies: false,
             guards: Guards::ALL,
         };

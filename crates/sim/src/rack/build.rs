@@ -101,6 +101,7 @@ impl<'a> Rack<'a> {
             lease_ns: self.plan.lease_ns,
             replies_via_switch: true,
             copy_bytes: self.plan.copy_bytes,
+            records_kept: self.plan.records_kept,
             replicate_replies: self.plan.replicate_replies,
             guards: self.plan.guards,
         };

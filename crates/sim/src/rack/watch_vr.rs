@@ -64,6 +64,9 @@ impl Rack<'_> {
         }
         let before = self.watch.vr.replicas.get(&node).copied().unwrap_or_default();
         let before = if before.incarnation == now.incarnation { before } else { Seen::default() };
+        // It gave up what it has, to copy the state: it is as one that recovers.
+        let gives_up = !vr.is_intact() && now.executed < before.executed;
+        let before = if gives_up { Seen { executed: 0, committed: 0, ..before } } else { before };
         if before == now {
             return None;
         }

@@ -1,0 +1,445 @@
+//! State transfer where the log alone is not enough (VRR §5.2): a replica that needs records which
+//! its leader has truncated copies the state, while writes go on.
+//!
+//! The parts, their order and what may be executed between them are those of joining replicas
+//! ([`crate::feed`], [`crate::join`]): the client table, the objects chunk by chunk, each as of a
+//! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
+//!
+//! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
+//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised more: its
+//! log was not the leader's where the leader's begins, so all that is before was logged by a quorum
+//! without it, and what comes after it never acknowledged. So whatever is committed is in the log of
+//! another voter of any quorum. And it must be able to: else a group of three would stand still for ever
+//! when another one of them recovers, which waits for two in normal status.
+
+use alloc::vec::Vec;
+
+use concord_core::{Guard, Now, Position, Seq, ViewNumber};
+use concord_engine::copy::{PLACE_END, next_place, place};
+use concord_engine::{Engine, Progress};
+use concord_wire::control::{Control, LogEnd};
+use concord_wire::fragment::{Assembly, FragmentHdr};
+use concord_wire::record::Record;
+use concord_wire::vr::VrBody;
+use concord_wire::{Flags, Sink};
+
+use super::execute::Pending;
+use super::{Stage, Vr};
+use crate::feed::{FRAGMENTS_MAX, PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
+use crate::join::{PART_BYTES_MAX, first_missing};
+use crate::link::BrokenStream;
+use crate::sessions::{SavedSessions, Sessions};
+
+/// Asked for when all parts are here.
+const PART_NONE: u64 = PART_RESULTS + 1;
+
+/// A part of the state as the leader sends it, or makes it.
+#[derive(Clone, Debug)]
+struct Part {
+    number: u64,
+    position: Position,
+    /// `None` until the engine is through.
+    bytes: Option<Vec<u8>>,
+}
+
+/// What the leader keeps for a member that copies.
+#[derive(Clone, Debug)]
+pub(super) struct Feed {
+    attempt: u64,
+    part: Option<Part>,
+}
+
+/// A copy that is being made here.
+#[derive(Debug)]
+pub(super) struct Copying {
+    /// Which one of this life; an older one's parts are dropped.
+    attempt: u64,
+    /// Whether what was here is given up.
+    begun: bool,
+    /// Where the log has to be before the status is normal.
+    target: LogEnd,
+    /// The part that is needed next.
+    wanted: u64,
+    part: Option<Assembly>,
+    /// The first fragment of the last question.
+    asked: u32,
+}
+
+impl<E: Engine> Vr<E> {
+    /// The other's log begins at `base`, behind all that was offered as common to both. What is before
+    /// is committed: if this log has it too, that is common.
+    pub(super) fn on_apart(
+        &mut self,
+        now: Now,
+        (from, view): (usize, ViewNumber),
+        (stream, base): (u16, LogEnd),
+        sink: &mut impl Sink,
+    ) {
+        let ours = view == self.view && stream == self.stream && !self.streaming;
+        let asked = self.receiver.as_ref().is_some_and(|r| self.member_index(r.peer) == Some(from));
+        if !ours || !asked {
+            return;
+        }
+        if self.copying.is_none() && self.log.end_at(base.position) == Some(base) {
+            self.committed = self.committed.max(Position(base.position));
+            self.execute_committed(now, sink);
+            return self.follow(sink);
+        }
+        if matches!(self.stage, Stage::Normal | Stage::Starting) {
+            let fetched = self.incoming.as_ref().map(|incoming| incoming.target);
+            let copied = self.copying.as_ref().map(|copying| copying.target);
+            // A follower in normal status has less than is committed.
+            self.copy_state(fetched.or(copied).unwrap_or_default(), sink);
+        }
+    }
+
+    /// Gives up what is here, for the leader's state and its log up to `target` at least.
+    pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
+        self.stage = Stage::Starting;
+        self.leases.close();
+        self.incoming = None;
+        // What is under way of the last stream is none of the next one's.
+        self.receiver = None;
+        self.stream = self.stream.wrapping_add(1).max(1);
+        self.streaming = false;
+        self.copies += 1;
+        let attempt = u64::from(self.lives.mine().tag()) << 32 | u64::from(self.copies);
+        self.copying = Some(Copying {
+            attempt,
+            begun: false,
+            target,
+            wanted: PART_TABLE,
+            part: None,
+            asked: 0,
+        });
+        self.keep_copying(sink);
+    }
+
+    /// Another view has begun, whose log ended at `target`. What is here is as of what was committed,
+    /// which the new leader has too: the copy goes on.
+    pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
+        let Some(copying) = self.copying.as_mut() else { return };
+        (copying.target, copying.part) = (target, None);
+        if copying.begun && copying.wanted != PART_TABLE {
+            self.log.cut(self.submitted.0);
+            self.follow(sink);
+        }
+        self.keep_copying(sink);
+        self.finish_copy(now, sink);
+    }
+
+    /// Whether the log that is here is no word to vote with, nor the state one to lead with.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.copying.is_some() && self.setup.guards.on(Guard::Whole)
+    }
+
+    /// Begins, once nothing waits for the engine, and asks for what has not come.
+    pub(super) fn keep_copying(&mut self, sink: &mut impl Sink) {
+        let Some(copying) = self.copying.as_mut() else { return };
+        if !copying.begun {
+            if !self.pending.is_empty() {
+                return;
+            }
+            copying.begun = true;
+            if self.engine.clear() == Progress::Pending {
+                self.pending.push_back(Pending::Install);
+            }
+            self.sessions = Sessions::new(self.setup.guards);
+            self.stand_at(LogEnd::default(), Seq::NONE, 0);
+            self.count.copies_begun += 1;
+        }
+        self.ask_part(sink);
+    }
+
+    fn ask_part(&mut self, sink: &mut impl Sink) {
+        let Some(copying) = self.copying.as_mut().filter(|c| c.wanted < PART_NONE) else { return };
+        copying.asked = copying.part.as_ref().map_or(0, first_missing);
+        let ask = Control::CopyAsk {
+            epoch: self.view.0,
+            from: self.setup.me.node,
+            attempt: copying.attempt,
+            part: copying.wanted,
+            index: copying.asked,
+        };
+        if let Some(leader) = self.leader_addr() {
+            self.send_control(leader, &ask, sink);
+        }
+    }
+
+    fn stand_at(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
+        let position = Position(end.position);
+        self.log.reset(end);
+        (self.committed, self.submitted, self.executed) = (position, position, position);
+        (self.executed_seq, self.last_seq) = (seq, seq);
+        (self.last_now_ms, self.base_now_ms) = (now_ms, now_ms);
+        self.told_executed = Position(0);
+        self.uncompleted.clear();
+    }
+
+    /// A fragment of a part.
+    pub(super) fn on_copy_piece(
+        &mut self,
+        now: Now,
+        (attempt, part): (u64, u64),
+        hdr: FragmentHdr,
+        piece: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let Some(copying) = self.copying.as_mut().filter(|_| self.stage == Stage::Starting) else {
+            return;
+        };
+        let wanted = copying.begun && (copying.attempt, copying.wanted) == (attempt, part);
+        if !wanted || hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
+            return;
+        }
+        let same = |own: &mut Assembly| {
+            own.version() == hdr.version && own.total_bytes() == hdr.total_bytes
+        };
+        if !copying.part.as_mut().is_some_and(same) {
+            copying.part = Some(Assembly::new(hdr));
+        }
+        let Some(own) = copying.part.as_mut() else { return };
+        own.add(&hdr, piece);
+        if own.is_complete() {
+            self.try_install(now, sink);
+        } else if hdr.index + 1 == copying.asked.saturating_add(FRAGMENTS_MAX).min(hdr.fragments())
+        {
+            // The last one of what was asked for.
+            self.ask_part(sink);
+        }
+    }
+
+    /// Takes a part that has come, once the records before it have come too; then the next one is
+    /// asked for, or the copy is done.
+    fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
+        let end = self.log.end().position;
+        let submitted = self.submitted.0;
+        let Some(copying) = self.copying.as_mut() else { return };
+        let wanted = copying.wanted;
+        let waits = |part: &Assembly| {
+            wanted != PART_TABLE && wanted != PART_RESULTS && part.version() > end
+        };
+        // Of a leader that has executed less than an earlier one: it is asked again.
+        let stale = |part: &mut Assembly| wanted != PART_TABLE && part.version() < submitted;
+        copying.part.take_if(stale);
+        let ready = |part: &mut Assembly| part.is_complete() && !waits(part);
+        if let Some(part) = copying.part.take_if(ready) {
+            let (target, position) = (copying.target, Position(part.version()));
+            let installed = match wanted {
+                PART_TABLE => self.install_table(position, &part.into_bytes(), sink),
+                PART_RESULTS => self.install_results(&part.into_bytes()),
+                _ => self.install_objects(now, position, &part.into_bytes(), sink),
+            };
+            match installed {
+                Some(next) => {
+                    if let Some(copying) = self.copying.as_mut() {
+                        copying.wanted = next;
+                    }
+                    self.ask_part(sink);
+                }
+                None => self.copy_state(target, sink),
+            }
+        }
+        self.finish_copy(now, sink);
+    }
+
+    fn install_table(
+        &mut self,
+        position: Position,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<u64> {
+        let (hash, table) = Table::parse(bytes)?;
+        let end = LogEnd { position: position.0, hash };
+        self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
+        self.sessions.restore(table.sessions);
+        self.follow(sink);
+        Some(PART_OBJECTS)
+    }
+
+    fn install_objects(
+        &mut self,
+        now: Now,
+        position: Position,
+        chunk: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<u64> {
+        let next = next_place(chunk).ok()?;
+        let wanted = self.copying.as_ref().map_or(PART_NONE, |copying| copying.wanted);
+        if PART_OBJECTS + next <= wanted {
+            return None;
+        }
+        // The leader had executed so far: it is committed.
+        self.committed = self.committed.max(position);
+        self.execute_committed(now, sink);
+        if self.submitted != position {
+            return None;
+        }
+        if self.engine.install(chunk).ok()? == Progress::Pending {
+            self.pending.push_back(Pending::Install);
+        }
+        self.count.chunks_installed += 1;
+        Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
+    }
+
+    fn install_results(&mut self, bytes: &[u8]) -> Option<u64> {
+        let saved: SavedSessions = postcard::from_bytes(bytes).ok()?;
+        self.sessions.learn(&saved);
+        Some(PART_NONE)
+    }
+
+    /// The status is normal once the log is where that of the view was.
+    fn finish_copy(&mut self, now: Now, sink: &mut impl Sink) {
+        let end = self.log.end().position;
+        let whole = |c: &mut Copying| c.wanted == PART_NONE && end >= c.target.position;
+        if self.copying.take_if(whole).is_some() {
+            self.count.copies_whole += 1;
+            self.begin_normal(now.instant);
+            self.learn_committed(now, self.heard_committed, sink);
+        }
+    }
+
+    /// A record has come that is behind the copy's beginning.
+    pub(super) fn on_copied_record(
+        &mut self,
+        now: Now,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), BrokenStream> {
+        if self.log.is_full() {
+            let target = self.copying.as_ref().map(|copying| copying.target);
+            self.copy_state(target.unwrap_or_default(), sink);
+            return Ok(());
+        }
+        self.append(bytes)?;
+        self.try_install(now, sink);
+        Ok(())
+    }
+
+    /// Whether a record's object is yet to be copied: its chunk will show what the record did.
+    pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
+        let Some(copying) = self.copying.as_ref() else { return false };
+        let yet_to_come = PART_OBJECTS + place(record.obj_id) >= copying.wanted;
+        !record.flags.has(Flags::WILDCARD) && copying.wanted < PART_RESULTS && yet_to_come
+    }
+
+    /// Leader: a member asks for a part of the state.
+    pub(super) fn on_copy_ask(
+        &mut self,
+        from: usize,
+        attempt: u64,
+        (part, index): (u64, u32),
+        sink: &mut impl Sink,
+    ) {
+        let of_life = (attempt >> 32) as u32 == self.lives.of(from).tag();
+        if !self.is_leader() || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
+            return;
+        }
+        let Some(follower) = self.followers.get_mut(from) else { return };
+        let known = follower.feed.as_ref().map_or(0, |feed| feed.attempt);
+        if attempt > known {
+            follower.feed = Some(Feed { attempt, part: None });
+        }
+        let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
+            return;
+        };
+        // Who copied from an earlier leader may need a part as of later than this one could make it
+        // before all that its view began with was executed.
+        let is_early = |own: &Part| {
+            index == 0 && own.position < self.view_start && own.position < self.executed
+        };
+        match feed.part.as_ref() {
+            Some(own) if own.number > part => return,
+            Some(own) if own.number == part && !is_early(own) => {}
+            Some(_) | None => self.take_part(from, part),
+        }
+        self.send_part(from, index, sink);
+    }
+
+    /// Takes a part of the state, of objects as they are behind everything submitted so far.
+    fn take_part(&mut self, to: usize, number: u64) {
+        // A result is there once its request was executed.
+        let position = if number == PART_RESULTS { self.executed } else { self.submitted };
+        let mut bytes = Vec::new();
+        if number == PART_TABLE {
+            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let last = record.map_or((self.executed_seq, self.base_now_ms), |r| (r.seq, r.now_ms));
+            let table = Table {
+                last_seq: last.0.max(self.executed_seq).to_u64(),
+                last_now_ms: last.1,
+                sessions: self.sessions.save(),
+            };
+            bytes = table.emit(self.log.hash_at(position).unwrap_or_default());
+        } else if number == PART_RESULTS {
+            bytes = postcard::to_allocvec(&self.sessions.save()).unwrap_or_default();
+        }
+        let is_chunk = number != PART_TABLE && number != PART_RESULTS;
+        let made = !is_chunk || {
+            let (from, bytes_max) = (number - PART_OBJECTS, self.setup.copy_bytes);
+            self.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
+        };
+        if !made {
+            self.pending.push_back(Pending::Copy { to, number, position });
+        }
+        self.count.parts_copied += 1;
+        if let Some(feed) = self.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
+            feed.part = Some(Part { number, position, bytes: made.then_some(bytes) });
+        }
+    }
+
+    /// The engine has made a chunk.
+    pub(super) fn chunk_made(
+        &mut self,
+        to: usize,
+        (number, position): (u64, Position),
+        bytes: Vec<u8>,
+    ) {
+        let feed = self.followers.get_mut(to).and_then(|f| f.feed.as_mut());
+        let part = feed.and_then(|feed| feed.part.as_mut());
+        if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
+            part.bytes = Some(bytes);
+        }
+    }
+
+    fn send_part(&mut self, to: usize, index: u32, sink: &mut impl Sink) {
+        let Some(feed) = self.followers.get(to).and_then(|f| f.feed.as_ref()) else { return };
+        let Some(Part { number, position, bytes: Some(bytes) }) = &feed.part else { return };
+        let hdr = FragmentHdr {
+            version: position.0,
+            total_bytes: bytes.len() as u32,
+            index,
+            count: FRAGMENTS_MAX,
+        };
+        let end = hdr.fragments().min(index.saturating_add(FRAGMENTS_MAX));
+        let addr = self.members()[to].addr;
+        for index in index..end {
+            let piece = &bytes[FragmentHdr { index, ..hdr }.range()];
+            let piece = Control::CopyPiece {
+                epoch: self.view.0,
+                attempt: feed.attempt,
+                part: *number,
+                position: position.0,
+                total_bytes: hdr.total_bytes,
+                index,
+                piece: piece.to_vec(),
+            };
+            piece.emit(&mut self.scratch);
+            sink.send(addr, &self.scratch);
+        }
+    }
+
+    /// Leader: what was kept for members that copy is of no use any more.
+    pub(super) fn end_feed(&mut self, to: usize) {
+        let fed = self.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
+        if fed && self.followers.iter().all(|f| f.feed.is_none()) {
+            self.engine.end_copy();
+        }
+    }
+
+    /// Says that the log begins behind what the other has.
+    pub(super) fn say_apart(&mut self, to: usize, stream: u16, sink: &mut impl Sink) {
+        self.vr_count.too_far_behind += 1;
+        let base = self.log.base();
+        self.say(to, VrBody::Apart { stream, base }, sink);
+    }
+}

@@ -1,0 +1,139 @@
+//! Replicas that lack records which are not kept any more. Here 50 are kept.
+
+use super::*;
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
+
+impl Group {
+    /// `count` writes of as many keys, a millisecond apart, to whom the protocol's switch sends them.
+    fn fill(&mut self, from: usize, count: usize) {
+        for n in from..from + count {
+            let leader = self.leader().unwrap();
+            let all: Vec<usize> = (0..self.nodes.len()).collect();
+            let reached = |to: &usize| !self.cuts.contains(&(leader, *to));
+            let to: Vec<usize> = if self.protocol.is_sequenced() {
+                all.into_iter().filter(reached).collect()
+            } else {
+                vec![leader]
+            };
+            self.cast_set(&to, &alloc::format!("key:{n}"), &alloc::format!("{n}"));
+            self.pass(1);
+        }
+    }
+
+    fn assert_whole(&mut self, keys: usize) {
+        self.pass(100);
+        let node = &self.nodes[0];
+        let (end, digest, sessions) =
+            (node.log.end(), node.engine.digest(), node.sessions.digest());
+        for node in &self.nodes {
+            assert_eq!(node.stage, Stage::Normal);
+            assert_eq!((node.log.end(), node.executed.0), (end, end.position));
+            assert_eq!((node.engine.digest(), node.sessions.digest()), (digest, sessions));
+            assert_eq!(node.engine.keys(), keys as u64);
+        }
+    }
+}
+
+#[test]
+fn vrr_5_2_who_lacks_records_that_are_gone_copies_the_state_while_writes_go_on() {
+    for protocol in PROTOCOLS {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        g.fill(0, 10);
+        g.isolate(2);
+        g.fill(10, 300);
+        assert!(g.nodes[0].log.base().position > 200, "{protocol:?}: the log is truncated");
+        g.cuts.clear();
+        g.fill(310, 100);
+        g.assert_whole(410);
+        let count = &g.nodes[2].count;
+        assert!(count.copies_whole == 1 && count.chunks_installed > 1, "{protocol:?}: {count:?}");
+        assert!(g.nodes[2].is_intact());
+        // What it copied is enough to go on without the others' memory of it.
+        g.isolate(0);
+        g.pass(500);
+        let leader = g.leader().unwrap();
+        assert_eq!(g.get(leader, "key:5", None).unwrap().2, "5");
+    }
+}
+
+#[test]
+fn vrr_5_2_a_replica_that_lost_everything_copies_the_state() {
+    for protocol in PROTOCOLS {
+        for lost in 0..3 {
+            let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+            g.fill(0, 300);
+            g.restart(lost, 900);
+            g.pass(500);
+            g.fill(300, 50);
+            g.assert_whole(350);
+            assert!(g.nodes[lost].is_intact());
+            assert_eq!(g.nodes[lost].count.copies_whole, 1, "{protocol:?}, replica {lost}");
+        }
+    }
+}
+
+#[test]
+fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
+    for protocol in PROTOCOLS {
+        let mut g = Group::founded_as(protocol, 5, Guards::ALL);
+        g.fill(0, 10);
+        g.isolate(4);
+        g.fill(10, 300);
+        g.cuts.clear();
+        // Until some chunks are there.
+        for _ in 0..1_000 {
+            let (_, to, bytes) = g.packets.pop_front().unwrap_or_else(|| {
+                g.now.instant = g.now.instant.after(MS);
+                let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+                for index in [0, 4] {
+                    g.nodes[index].tick(g.now, &mut sent);
+                    g.nodes[index].flush(g.now, &mut sent);
+                    let out = core::mem::take(&mut sent);
+                    g.route(index, out);
+                }
+                g.packets.pop_front().unwrap_or((0, 4, vec![]))
+            });
+            if !bytes.is_empty() {
+                g.deliver(to, &bytes);
+            }
+            if g.nodes[4].count.chunks_installed > 1 {
+                break;
+            }
+        }
+        assert!(g.nodes[4].copying.is_some(), "{protocol:?}: half of it is here");
+        assert!(!g.nodes[4].is_intact(), "it must not vote");
+        g.packets.clear();
+        g.isolate(0);
+        g.pass(500);
+        let leader = g.leader().unwrap();
+        assert_ne!(leader, 0);
+        g.pass(500);
+        assert!(g.nodes[4].is_intact(), "{protocol:?}");
+        g.cuts.clear();
+        g.pass(500);
+        g.assert_whole(310);
+        assert_eq!(g.nodes[4].count.copies_begun, 1, "{protocol:?}");
+    }
+}
+
+/// A follower of NOPaxos that heard every write and no COMMIT has all records, and knows none to be
+/// committed that its leader still has. It copies nothing.
+#[test]
+fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
+    let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
+    g.fill(0, 10);
+    let (end, committed) = (g.nodes[2].log.end(), g.nodes[2].committed);
+    g.cuts = vec![(0, 2), (2, 0)];
+    for n in 10..200 {
+        g.cast_set(&[0, 1, 2], &alloc::format!("key:{n}"), "v");
+        g.pass(1);
+        // It hears nobody, and nobody else begins a view.
+        g.nodes[2].heard_leader_at = g.now.instant;
+    }
+    assert_eq!(g.nodes[2].committed, committed);
+    assert!(g.nodes[0].log.base().position > end.position);
+    g.cuts.clear();
+    g.assert_whole(200);
+    assert_eq!(g.nodes[2].count.copies_begun, 0);
+}
