@@ -115,7 +115,7 @@ pub(crate) enum Stage {
 }
 
 /// A replica of a VR group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Vr<E> {
     setup: ReplicaConfig,
     engine: E,
