@@ -25,6 +25,7 @@ pub mod log;
 pub mod node;
 mod reads;
 pub mod replica;
+mod serve;
 pub mod sessions;
 pub mod status;
 pub mod vr;

@@ -14,7 +14,7 @@ use crate::status::ReplicaStatus;
 use crate::vr::Vr;
 
 /// A replica. The protocols have one outside; this passes on to the one inside.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Node<E> {
     /// Primary-backup, chain replication and CRAQ.
     Replica(Box<Replica<E>>),

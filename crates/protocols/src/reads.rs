@@ -6,18 +6,13 @@
 
 use alloc::vec::Vec;
 
-use concord_core::rng::splitmix64;
 use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, RequestNumber, Seq, SessionId};
-use concord_engine::{Class, Command, Context, Engine, Progress};
+use concord_engine::Engine;
 use concord_wire::control::{Config, Protocol};
-use concord_wire::fragment::{FragmentHdr, PULL_MAX};
-use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
-use concord_wire::{
-    Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
-};
+use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Sink};
 
 use crate::replica::{Phase, Replica};
-use crate::writes::{Pending, emit_first_fragment};
+use crate::writes::Pending;
 
 /// Most reads that wait for writes to commit, or for the tail's answer.
 pub(crate) const WAITING_MAX: usize = 65_536;
@@ -203,82 +198,8 @@ impl<E: Engine> Replica<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        let turn = ReadTurn::of(repr, reason);
-        let Ok(command) = Command::parse(command) else {
-            self.count.malformed += 1;
-            return self.send_read_status(&turn, Status::Malformed, sink);
-        };
-        let context = Context {
-            now_ms: now.unix_ms,
-            entropy: splitmix64(now.instant.0 ^ repr.request.0),
-            position: 0,
-            resp3: repr.flags.has(Flags::RESP3),
-            decide: false,
-        };
-        let mut reply = core::mem::take(&mut self.reply);
-        reply.clear();
-        match self.engine.submit(&context, Class::Read, &command, &mut reply) {
-            Progress::Done => self.answer_read(&turn, &reply, sink),
-            Progress::Pending => self.pending.push_back(Pending::Read(turn)),
+        if let Some(turn) = self.serving().read(now, repr, command, reason, sink) {
+            self.pending.push_back(Pending::Read(turn));
         }
-        self.reply = reply;
-    }
-
-    fn send_read_status(&mut self, turn: &ReadTurn, status: Status, sink: &mut impl Sink) {
-        let repr = Repr { status, ..turn.reply(self.epoch(), self.node()) };
-        repr.emit(&[], &mut self.scratch);
-        sink.send(self.client_addr(turn.client), &self.scratch);
-    }
-
-    pub(crate) fn answer_read(&mut self, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
-        const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
-        let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
-        let mut repr = turn.reply(self.epoch(), self.node());
-        if reply.len() <= BODY_BYTES_MAX {
-            repr.emit(reply, &mut self.scratch);
-        } else {
-            repr.flags = repr.flags.with(Flags::MORE);
-            let version = self.kept.keep((turn.session, turn.request), reply);
-            emit_first_fragment(&repr, version, reply, &mut self.scratch);
-        }
-        sink.send(self.client_addr(turn.client), &self.scratch);
-    }
-
-    /// Sends the fragments of a long reply that its client asks for (trap T17).
-    pub(crate) fn on_pull(
-        &mut self,
-        packet: &Packet<'_>,
-        sink: &mut impl Sink,
-    ) -> Result<(), WireError> {
-        let (wanted, _) = FragmentHdr::parse(packet.body())?;
-        let asked = packet.repr();
-        let key = (asked.session, asked.request);
-        let to = self.client_addr(asked.client);
-        let mut repr = Repr { op: Op::Fragment, node: self.node(), epoch: self.epoch(), ..asked };
-        let whole = if asked.request.0 & READ_BIT != 0 {
-            self.kept.reply(key, wanted.version)
-        } else {
-            let result = self.sessions.result(key.0, key.1);
-            result.filter(|r| concord_core::hash::hash64(0, r) == wanted.version)
-        };
-        let Some(whole) = whole.filter(|w| w.len() == wanted.total_bytes as usize) else {
-            self.count.fragments_gone += 1;
-            repr.status = Status::Gone;
-            repr.emit(packet.body(), &mut self.scratch);
-            sink.send(to, &self.scratch);
-            return Ok(());
-        };
-        let end = wanted.index.saturating_add(wanted.count.min(PULL_MAX)).min(wanted.fragments());
-        let mut body = Vec::with_capacity(BODY_BYTES_MAX);
-        for index in wanted.index..end {
-            let hdr = FragmentHdr { index, count: 1, ..wanted };
-            body.clear();
-            hdr.emit(&mut body);
-            body.extend_from_slice(&whole[hdr.range()]);
-            repr.emit(&body, &mut self.scratch);
-            sink.send(to, &self.scratch);
-            self.count.fragments_pulled += 1;
-        }
-        Ok(())
     }
 }

@@ -22,6 +22,7 @@ use crate::join::Copy;
 use crate::lease::Leases;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
+use crate::serve::{Expiring, Serving};
 use crate::sessions::Sessions;
 use crate::writes::{Pending, Turn};
 
@@ -213,9 +214,8 @@ pub struct Replica<E> {
     pub(crate) fetching: Vec<u8>,
     pub(crate) next_alive: Instant,
     pub(crate) next_retry: Instant,
-    pub(crate) next_expiry: Instant,
     pub(crate) next_keepalive: Instant,
-    pub(crate) expiring: Vec<(Vec<u8>, u64, Instant)>,
+    pub(crate) expiring: Expiring,
     pub(crate) reply: Vec<u8>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) count: ReplicaCounters,
@@ -256,9 +256,8 @@ impl<E: Engine> Replica<E> {
             fetching: Vec::new(),
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
-            next_expiry: Instant(0),
             next_keepalive: Instant::NEVER,
-            expiring: Vec::new(),
+            expiring: Expiring::default(),
             reply: Vec::new(),
             scratch: Vec::new(),
             count: ReplicaCounters::default(),
@@ -290,7 +289,7 @@ impl<E: Engine> Replica<E> {
             Op::Read => self.on_read(now, &packet, sink),
             Op::Write => self.on_write(now, &packet, sink),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.on_pull(&packet, sink)?,
+            Op::Pull => self.serving().pull(&packet, sink)?,
             Op::WRestAck
             | Op::WriteCompletion
             | Op::WriteReply
@@ -495,6 +494,25 @@ impl<E: Engine> Replica<E> {
         Epoch(self.config.as_ref().map_or(0, |c| c.epoch))
     }
 
+    /// What serves clients.
+    pub(crate) fn serving(&mut self) -> Serving<'_, E> {
+        Serving {
+            node: self.node(),
+            epoch: self.epoch(),
+            addr: self.setup.me.addr,
+            switch: self.switch_addr(),
+            replies_via_switch: self.setup.replies_via_switch,
+            engine: &mut self.engine,
+            sessions: &self.sessions,
+            staging: &mut self.staging,
+            kept: &mut self.kept,
+            expiring: &mut self.expiring,
+            reply: &mut self.reply,
+            scratch: &mut self.scratch,
+            count: &mut self.count,
+        }
+    }
+
     pub(crate) fn switch_addr(&self) -> Addr {
         self.config.as_ref().map_or(Addr::default(), |c| c.switch)
     }
@@ -600,8 +618,8 @@ impl<E: Engine> Replica<E> {
         }
         self.tick_feeds(now, sink);
         self.pump(now, sink);
-        if t >= self.next_expiry {
-            self.send_expiries(now, sink);
+        if self.expiring.is_due(t) && self.is_head() {
+            self.serving().expire(now, sink);
         }
         if t >= self.asking.retry_at() {
             self.ask_version(now, sink);
@@ -626,7 +644,7 @@ impl<E: Engine> Replica<E> {
         d = d.min(Deadline { at: self.asking.retry_at(), reason: "ask the tail again" });
         d = d.min(Deadline { at: self.feeds_deadline(), reason: "link time-out" });
         if self.is_head() && self.engine.next_expiry_ms().is_some() {
-            d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });
+            d = d.min(Deadline { at: self.expiring.next_at, reason: "expire keys" });
         }
         d
     }

@@ -6,23 +6,18 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{
-    Epoch, Guard, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId,
-};
-use concord_engine::{Class, Command, CommandBuf, Completion, Context, Engine, Progress};
+use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
-use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::record::Record;
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
 
 use crate::reads::ReadTurn;
 use crate::replica::{Phase, Replica};
+use crate::serve::emit_first_fragment;
 use crate::sessions::{Sessions, Verdict};
-
-const EXPIRY_SCAN_NS: u64 = 5 * MS;
-const EXPIRY_RETRY_NS: u64 = 100 * MS;
-const EXPIRIES_MAX: usize = 64;
 
 /// A write in its turn: what is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +244,7 @@ impl<E: Engine> Replica<E> {
                 Some(Pending::Write(turn, command)) => {
                     self.engine_wrote(now, turn, &command, &done, sink);
                 }
-                Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.serving().answer(&turn, &done.reply, sink),
                 Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
@@ -394,66 +389,11 @@ impl<E: Engine> Replica<E> {
         packet: &Packet<'_>,
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
-        let (hdr, payload) = FragmentHdr::parse(packet.body())?;
         if self.phase != Phase::Open || !self.is_head() {
             self.count.writes_not_head += 1;
             return Ok(());
         }
-        let repr = packet.repr();
-        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
-            self.count.fragments_refused += 1;
-            return Ok(());
-        }
-        self.count.fragments_staged += 1;
-        let ack = Repr { op: Op::WRestAck, node: self.node(), epoch: self.epoch(), ..repr };
-        ack.emit(
-            &packet.body()[..concord_wire::fragment::FRAGMENT_HEADER_BYTES],
-            &mut self.scratch,
-        );
-        sink.send(self.client_addr(repr.client), &self.scratch);
-        Ok(())
-    }
-
-    /// Where a packet to a client goes first.
-    pub(crate) fn client_addr(&self, client: Addr) -> Addr {
-        if self.setup.replies_via_switch { self.switch_addr() } else { client }
-    }
-
-    /// Head: a key whose time has come is deleted by a write of our own, numbered by the switch like
-    /// any other (trap T12).
-    pub(crate) fn send_expiries(&mut self, now: Now, sink: &mut impl Sink) {
-        self.next_expiry = now.instant.after(EXPIRY_SCAN_NS);
-        if !self.is_head() || self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
-            return;
-        }
-        let mut due = Vec::new();
-        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
-        self.expiring.retain(|(key, deadline, sent_at)| {
-            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
-                && due.iter().any(|(k, d)| k == key && d == deadline)
-        });
-        let mut command = CommandBuf::new();
-        for (key, deadline) in due {
-            if self.expiring.iter().any(|(k, d, _)| *k == key && *d == deadline) {
-                continue;
-            }
-            let digits = alloc::format!("{deadline}");
-            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
-            let body = command.encode(1, args);
-            if body.len() <= BODY_BYTES_MAX {
-                let repr = Repr {
-                    flags: Flags::INTERNAL,
-                    obj_id: concord_core::hash::object_id(&key),
-                    client: self.setup.me.addr,
-                    node: self.node(),
-                    ..Repr::new(Op::Write)
-                };
-                repr.emit(body, &mut self.scratch);
-                sink.send(self.switch_addr(), &self.scratch);
-                self.count.expiries_sent += 1;
-            }
-            self.expiring.push((key, deadline, now.instant));
-        }
+        self.serving().stage(now, packet, sink)
     }
 }
 
@@ -547,13 +487,4 @@ pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out
         let version = concord_core::hash::hash64(0, reply);
         emit_first_fragment(&repr, version, reply, out);
     }
-}
-
-/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
-pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
-    let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
-    let mut body = Vec::with_capacity(BODY_BYTES_MAX);
-    hdr.emit(&mut body);
-    body.extend_from_slice(&reply[..FRAGMENT_BYTES.min(reply.len())]);
-    repr.emit(&body, out);
 }

@@ -26,6 +26,7 @@ mod pcap;
 mod plan;
 mod rack;
 mod record;
+mod role;
 mod shrink;
 mod store;
 mod swarm;

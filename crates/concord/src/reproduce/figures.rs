@@ -428,6 +428,8 @@ fn quorum_protocols() -> Figure {
     compare("14b", "quorum protocols")
         .line("VR", &WRITE_RATES, x, compared(Protocol::Vr, false))
         .line("Harmonia (VR)", &WRITE_RATES, x, compared(Protocol::Vr, true))
+        .line("NOPaxos", &WRITE_RATES, x, compared(Protocol::NoPaxos, false))
+        .line("Harmonia (NOPaxos)", &WRITE_RATES, x, compared(Protocol::NoPaxos, true))
 }
 
 fn switch_failure() -> Figure {

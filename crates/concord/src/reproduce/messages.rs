@@ -55,13 +55,15 @@ fn cases() -> Vec<Case> {
         (Protocol::Craq, false),
         (Protocol::Vr, false),
         (Protocol::Vr, true),
+        (Protocol::NoPaxos, false),
+        (Protocol::NoPaxos, true),
     ];
     let mut cases = Vec::new();
     for (protocol, accelerated) in protocols {
         let ways = [(0, 1, false), (1_000, 1, false), (1_000, MANY, false), (1_000, 1, true)];
         for (writes_permille, outstanding, apart) in ways {
-            // VR's completions are apart as it is.
-            if !apart || (accelerated && protocol != Protocol::Vr) {
+            // A quorum's completions are apart as they are.
+            if !apart || (accelerated && !protocol.is_quorum()) {
                 cases.push(Case { protocol, accelerated, writes_permille, outstanding, apart });
             }
         }

@@ -50,7 +50,7 @@ pub(super) struct Feed {
 }
 
 /// A copy that is being made here.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Copying {
     /// Which one of this life; an older one's parts are dropped.
     attempt: u64,

@@ -1,24 +1,17 @@
 //! Execution, which in VR follows the commit: every replica executes the log in order, up to what it
 //! knows to be committed, and the leader answers.
 
-use alloc::vec::Vec;
-
 use concord_core::rng::splitmix64;
-use concord_core::{MS, Now, Position};
-use concord_engine::{Class, Command, CommandBuf, Context, Engine, Progress};
-use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_core::{Now, Position};
+use concord_engine::{Class, Command, Context, Engine, Progress};
 use concord_wire::record::Record;
-use concord_wire::{Addr, Flags, Op, Repr, Sink, Status};
+use concord_wire::{Flags, Op, Repr, Sink, Status};
 
 use super::Vr;
 use super::normal::Completion;
 use crate::reads::ReadTurn;
 use crate::sessions::Verdict;
 use crate::writes::{Turn, emit_write_reply};
-
-const EXPIRY_SCAN_NS: u64 = 5 * MS;
-const EXPIRY_RETRY_NS: u64 = 100 * MS;
-const EXPIRIES_MAX: usize = 64;
 
 /// An operation that waits for the engine, or behind one that does.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +109,7 @@ impl<E: Engine> Vr<E> {
         while let Some(done) = self.engine.poll() {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
-                Some(Pending::Read(turn)) => self.answer_read(&turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.serving().answer(&turn, &done.reply, sink),
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
                 }
@@ -159,56 +152,16 @@ impl<E: Engine> Vr<E> {
         }
         let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
         emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
-        sink.send(self.client_addr(turn.client), &self.scratch);
+        let to = self.serving().to(turn.client);
+        sink.send(to, &self.scratch);
     }
 
     fn say_busy(&mut self, turn: &Turn, sink: &mut impl Sink) {
         let from = Repr { status: Status::Busy, ..Repr::new(Op::WriteReply) };
         let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.header(from) };
         repr.emit(&[], &mut self.scratch);
-        sink.send(self.client_addr(turn.client), &self.scratch);
-    }
-
-    /// Where a packet to a client goes first.
-    pub(super) fn client_addr(&self, client: Addr) -> Addr {
-        if self.setup.replies_via_switch { self.switch.addr } else { client }
-    }
-
-    /// Leader: a key whose time has come is deleted by a write of our own, numbered by the switch
-    /// like any other (trap T12).
-    pub(super) fn send_expiries(&mut self, now: Now, sink: &mut impl Sink) {
-        self.next_expiry = now.instant.after(EXPIRY_SCAN_NS);
-        if self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
-            return;
-        }
-        let mut due = Vec::new();
-        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
-        self.expiring.retain(|(key, deadline, sent_at)| {
-            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
-                && due.iter().any(|(k, d)| k == key && d == deadline)
-        });
-        let mut command = CommandBuf::new();
-        for (key, deadline) in due {
-            if self.expiring.iter().any(|(k, d, _)| *k == key && *d == deadline) {
-                continue;
-            }
-            let digits = alloc::format!("{deadline}");
-            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
-            let body = command.encode(1, args);
-            if body.len() <= BODY_BYTES_MAX {
-                let repr = Repr {
-                    flags: Flags::INTERNAL,
-                    obj_id: concord_core::hash::object_id(&key),
-                    client: self.setup.me.addr,
-                    node: self.node(),
-                    ..Repr::new(Op::Write)
-                };
-                repr.emit(body, &mut self.scratch);
-                sink.send(self.switch.addr, &self.scratch);
-                self.count.expiries_sent += 1;
-            }
-            self.expiring.push((key, deadline, now.instant));
-        }
+        let to = self.serving().to(turn.client);
+        sink.send(to, &self.scratch);
     }
 }
 

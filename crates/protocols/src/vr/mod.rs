@@ -17,6 +17,7 @@ mod normal;
 mod reads;
 mod recovery;
 mod sequence;
+mod status;
 mod transfer;
 mod views;
 
@@ -28,7 +29,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters, hash,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
+use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{self, Ack, Data};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
@@ -38,9 +39,9 @@ use crate::bodies::{Kept, Staging};
 use crate::lease::Leases;
 use crate::link::{Receiver, Sender};
 use crate::log::Log;
-use crate::replica::{Phase, ReplicaConfig, ReplicaCounters};
+use crate::replica::{ReplicaConfig, ReplicaCounters};
+use crate::serve::{Expiring, Serving};
 use crate::sessions::Sessions;
-use crate::status::ReplicaStatus;
 
 use execute::Pending;
 pub use lives::{Heard, Lives};
@@ -116,7 +117,7 @@ pub(crate) enum Stage {
 }
 
 /// A replica of a VR group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Vr<E> {
     setup: ReplicaConfig,
     engine: E,
@@ -199,9 +200,8 @@ pub struct Vr<E> {
     next_alive: Instant,
     next_retry: Instant,
     next_beat: Instant,
-    next_expiry: Instant,
     next_switch: Instant,
-    expiring: Vec<(Vec<u8>, u64, Instant)>,
+    expiring: Expiring,
     reply: Vec<u8>,
     scratch: Vec<u8>,
     count: ReplicaCounters,
@@ -261,9 +261,8 @@ impl<E: Engine> Vr<E> {
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
             next_beat: Instant::NEVER,
-            next_expiry: Instant(0),
             next_switch: Instant(0),
-            expiring: Vec::new(),
+            expiring: Expiring::default(),
             reply: Vec::new(),
             scratch: Vec::new(),
             count: ReplicaCounters::default(),
@@ -298,7 +297,7 @@ impl<E: Engine> Vr<E> {
             Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
             Op::Write => self.on_write(now, &packet),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.on_pull(&packet, sink)?,
+            Op::Pull => self.serving().pull(&packet, sink)?,
             Op::WRestAck
             | Op::WriteCompletion
             | Op::WriteReply
@@ -586,6 +585,25 @@ impl<E: Engine> Vr<E> {
         NodeId(self.setup.me.node)
     }
 
+    /// What serves clients.
+    fn serving(&mut self) -> Serving<'_, E> {
+        Serving {
+            node: self.node(),
+            epoch: self.epoch(),
+            addr: self.setup.me.addr,
+            switch: self.switch.addr,
+            replies_via_switch: self.setup.replies_via_switch,
+            engine: &mut self.engine,
+            sessions: &self.sessions,
+            staging: &mut self.staging,
+            kept: &mut self.kept,
+            expiring: &mut self.expiring,
+            reply: &mut self.reply,
+            scratch: &mut self.scratch,
+            count: &mut self.count,
+        }
+    }
+
     /// What packets to clients carry as the epoch.
     fn epoch(&self) -> Epoch {
         Epoch(self.view.0)
@@ -690,151 +708,10 @@ impl<E: Engine> Vr<E> {
             d = d.min(Deadline { at: self.lag_deadline(), reason: "a follower lags" });
             d = d.min(Deadline { at: self.next_switch, reason: "tell the switch" });
             if self.engine.next_expiry_ms().is_some() {
-                d = d.min(Deadline { at: self.next_expiry, reason: "expire keys" });
+                d = d.min(Deadline { at: self.expiring.next_at, reason: "expire keys" });
             }
         }
         d
-    }
-
-    /// The engine, for drivers that feed it.
-    pub fn engine_mut(&mut self) -> &mut E {
-        &mut self.engine
-    }
-
-    /// The engine.
-    pub fn engine(&self) -> &E {
-        &self.engine
-    }
-
-    /// Who this replica is, and in which life.
-    #[must_use]
-    pub fn member(&self) -> &Member {
-        &self.setup.me
-    }
-
-    /// The newest configuration of the controller.
-    #[must_use]
-    pub fn config(&self) -> Option<&Config> {
-        self.config.as_ref()
-    }
-
-    /// The view; 0 if the group is not known.
-    #[must_use]
-    pub fn view(&self) -> ViewNumber {
-        self.view
-    }
-
-    /// Whether it leads its view, which has begun.
-    #[must_use]
-    pub fn leads(&self) -> bool {
-        self.is_leader()
-    }
-
-    /// The log.
-    #[must_use]
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// The last record executed here.
-    #[must_use]
-    pub fn executed(&self) -> Position {
-        self.executed
-    }
-
-    /// Up to where the log is committed, as far as is known here.
-    #[must_use]
-    pub fn committed(&self) -> Position {
-        self.committed
-    }
-
-    /// Whether it holds a lease of so many that no later view can have begun (trap T2).
-    #[must_use]
-    pub fn holds_lease(&self, now: Now) -> bool {
-        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
-    }
-
-    /// A digest of the client table, equal on replicas that executed the same: for tests.
-    #[must_use]
-    pub fn sessions_digest(&self) -> u64 {
-        self.sessions.digest()
-    }
-
-    /// What was counted, as every protocol counts it.
-    #[must_use]
-    pub fn counters(&self) -> &ReplicaCounters {
-        &self.count
-    }
-
-    /// What only VR counts.
-    #[must_use]
-    pub fn vr_counters(&self) -> &VrCounters {
-        &self.vr_count
-    }
-
-    /// What the controller is told. It decides on nobody's place by that: VR's group stays.
-    fn standing(&self) -> Standing {
-        match self.stage {
-            Stage::Out => Standing::Out,
-            Stage::Normal => Standing::Open { whole: self.is_whole() },
-            Stage::ViewChange | Stage::Starting | Stage::Recovering => {
-                Standing::Opening { whole: false }
-            }
-            Stage::Left => Standing::Leaving,
-        }
-    }
-
-    /// Whether all that its view began with is executed here.
-    fn is_whole(&self) -> bool {
-        self.stage == Stage::Normal && self.executed >= self.view_start
-    }
-
-    /// Where the replica stands.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        match self.stage {
-            Stage::Out => Phase::Out,
-            Stage::Normal => Phase::Open,
-            Stage::ViewChange | Stage::Starting | Stage::Recovering => Phase::Opening,
-            Stage::Left => Phase::Left,
-        }
-    }
-
-    /// Whether it still has, or has again, what its node promised: no recovery is under way.
-    #[must_use]
-    pub fn is_intact(&self) -> bool {
-        !self.recovering
-            && self.copying.is_none()
-            && !matches!(self.stage, Stage::Out | Stage::Left)
-    }
-
-    /// What to show of the replica; its epoch is the view.
-    #[must_use]
-    pub fn status(&self, now: Now) -> ReplicaStatus {
-        let role = match self.stage {
-            Stage::Out | Stage::Left => "none",
-            Stage::Normal if self.members().len() == 1 => "alone",
-            Stage::Normal if self.is_leader() => "leader",
-            Stage::Normal => "follower",
-            Stage::ViewChange => "view change",
-            Stage::Starting | Stage::Recovering if self.recovering => "recovering",
-            Stage::Starting | Stage::Recovering => "catching up",
-        };
-        ReplicaStatus {
-            node: self.node(),
-            phase: self.phase(),
-            epoch: self.epoch(),
-            role,
-            switch_id: self.switch.id,
-            executed: self.executed,
-            committed: self.committed,
-            whole: self.is_whole(),
-            copied_percent: None,
-            leased: self.holds_lease(now),
-            keys: self.engine.keys(),
-            memory_bytes: self.engine.memory_bytes(),
-            sessions: self.sessions.len(),
-        }
     }
 }
 

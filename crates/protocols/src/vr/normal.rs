@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Guard, Instant, Now, ObjectId, Position, Seq, US, ViewNumber};
 use concord_engine::{Command, Engine};
 use concord_wire::control::{Config, Control};
-use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
@@ -160,21 +160,11 @@ impl<E: Engine> Vr<E> {
         packet: &Packet<'_>,
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
-        let (hdr, payload) = FragmentHdr::parse(packet.body())?;
         if !self.is_leader() {
             self.count.writes_not_head += 1;
             return Ok(());
         }
-        let repr = packet.repr();
-        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
-            self.count.fragments_refused += 1;
-            return Ok(());
-        }
-        self.count.fragments_staged += 1;
-        let ack = Repr { op: Op::WRestAck, node: self.node(), epoch: self.epoch(), ..repr };
-        ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], &mut self.scratch);
-        sink.send(self.client_addr(repr.client), &self.scratch);
-        Ok(())
+        self.serving().stage(now, packet, sink)
     }
 
     /// PREPARE, or a piece of a log that is being fetched.
@@ -497,8 +487,8 @@ impl<E: Engine> Vr<E> {
             self.next_switch = t.after(ALIVE_NS);
             self.tell_switch(t, sink);
         }
-        if t >= self.next_expiry {
-            self.send_expiries(now, sink);
+        if self.expiring.is_due(t) {
+            self.serving().expire(now, sink);
         }
     }
 

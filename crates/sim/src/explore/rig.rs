@@ -8,10 +8,9 @@ use concord_check::Reply;
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_control::{Controller, ControllerConfig};
 use concord_core::hash;
-use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::CommandBuf;
-use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_protocols::{Node, Phase, Replica, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::Flags;
@@ -22,6 +21,7 @@ use super::canonical::fingerprint;
 use super::registers::Registers;
 use super::{Call, Setup};
 use crate::describe::describe;
+use crate::role::Role;
 use crate::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
@@ -44,14 +44,8 @@ pub(super) type PacketId = u32;
 
 pub(super) const NOBODY: MachineId = 0;
 
-#[derive(Clone, Debug)]
-pub(super) enum Machine {
-    Nobody,
-    Controller(Box<Controller>),
-    Switch(Box<Agent>),
-    Replica(Box<Replica<Registers>>),
-    Client(Box<Client>),
-}
+/// Of a node; nobody is dead.
+pub(super) type Machine = Role<Registers, Client>;
 
 /// A packet on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -103,7 +97,7 @@ impl Rig {
     pub(super) fn new(setup: Setup) -> Rig {
         Rig {
             setup,
-            machines: vec![Machine::Nobody],
+            machines: vec![Machine::Dead],
             ids: HashMap::default(),
             packets: Vec::new(),
             packet_ids: HashMap::default(),
@@ -137,7 +131,7 @@ impl Rig {
 
     pub(super) fn replica(&self, id: MachineId) -> Option<&Replica<Registers>> {
         match &self.machines[id as usize] {
-            Machine::Replica(replica) => Some(replica),
+            Machine::Replica(Node::Replica(replica)) => Some(replica),
             _ => None,
         }
     }
@@ -159,7 +153,7 @@ impl Rig {
             }
             SWITCH => return self.switch(SWITCH, 1),
             _ if self.is_replica(node) => return self.new_replica(node, 10),
-            _ if node == self.other_switch() => Machine::Nobody,
+            _ if node == self.other_switch() => Machine::Dead,
             _ => {
                 let config = ClientConfig {
                     window: 4,
@@ -191,7 +185,7 @@ impl Rig {
             replicate_replies: false,
             guards: self.setup.guards,
         };
-        self.keep(Machine::Replica(Box::new(Replica::new(config, Registers::default()))))
+        self.keep(Machine::Replica(Node::new(self.setup.protocol, config, Registers::default())))
     }
 
     /// A switch that was just started at `node`.
@@ -205,7 +199,7 @@ impl Rig {
             sweep_chunk: self.setup.layout.slots,
             ..AgentConfig::new(Incarnation(incarnation), addr(node), addr(CONTROLLER))
         };
-        let agent = Agent::new(config).map_or(Machine::Nobody, |a| Machine::Switch(Box::new(a)));
+        let agent = Agent::new(config).map_or(Machine::Dead, |a| Machine::Switch(Box::new(a)));
         self.keep(agent)
     }
 
@@ -229,7 +223,7 @@ impl Rig {
 
     /// When the machine wants to be woken.
     pub(super) fn deadline(&self, id: MachineId) -> Instant {
-        deadline(&self.machines[id as usize]).at
+        self.machines[id as usize].deadline().at
     }
 
     /// One step of a machine.
@@ -241,10 +235,10 @@ impl Rig {
         let mut replies = Vec::new();
         self.take(&mut machine, node, input, now(at));
         for _ in 0..TICKS_MAX {
-            if deadline(&machine).at > now(at).instant {
+            if machine.deadline().at > now(at).instant {
                 break;
             }
-            tick(&mut machine, now(at), &mut self.out);
+            machine.tick(now(at), &mut self.out);
         }
         if let Machine::Controller(controller) = &mut machine
             && controller.poll_persist().is_some()
@@ -276,19 +270,10 @@ impl Rig {
     fn take(&mut self, machine: &mut Machine, node: usize, input: Input, now: Now) {
         let out = &mut self.out;
         match input {
-            Input::Tick => tick(machine, now, out),
+            Input::Tick => machine.tick(now, out),
             Input::Packet(packet) => {
-                let bytes = &self.packets[packet as usize].bytes;
-                match machine {
-                    Machine::Controller(c) => c.handle(now, bytes, out),
-                    Machine::Switch(s) => s.handle(now, &mut bytes.clone(), out),
-                    Machine::Replica(r) => {
-                        r.handle(now, bytes, out);
-                        r.flush(now, out);
-                    }
-                    Machine::Client(c) => c.handle(now, bytes, out),
-                    Machine::Nobody => {}
-                }
+                let mut bytes = self.packets[packet as usize].bytes.clone();
+                machine.handle(now, &mut bytes, out);
             }
             Input::Call(number) => {
                 let client = node - REPLICAS - self.setup.replicas;
@@ -337,29 +322,6 @@ impl Rig {
             _ if node == self.other_switch() => "other-switch".into(),
             _ => format!("client-{}", node - self.client(0)),
         }
-    }
-}
-
-fn deadline(machine: &Machine) -> Deadline {
-    match machine {
-        Machine::Nobody => Deadline::NONE,
-        Machine::Controller(c) => c.deadline(),
-        Machine::Switch(s) => s.deadline(),
-        Machine::Replica(r) => r.deadline(),
-        Machine::Client(c) => c.deadline(),
-    }
-}
-
-fn tick(machine: &mut Machine, now: Now, out: &mut Outgoing) {
-    match machine {
-        Machine::Nobody => {}
-        Machine::Controller(c) => c.tick(now, out),
-        Machine::Switch(s) => s.tick(now, out),
-        Machine::Replica(r) => {
-            r.tick(now, out);
-            r.flush(now, out);
-        }
-        Machine::Client(c) => c.tick(now, out),
     }
 }
 

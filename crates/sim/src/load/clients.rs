@@ -1,5 +1,7 @@
 //! What the clients ask for: so many operations at any time, and writes at a rate besides.
 
+use std::borrow::{Borrow, BorrowMut};
+
 use concord_client::{Class, Client, Outcome, Request, SubmitError};
 use concord_core::{Now, RequestNumber, Rng, hash};
 use concord_engine::CommandBuf;
@@ -27,6 +29,18 @@ pub(super) struct Process {
     /// Writes of the open loop that found no room.
     pub crowded: u64,
     command: CommandBuf,
+}
+
+impl Borrow<Client> for Process {
+    fn borrow(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl BorrowMut<Client> for Process {
+    fn borrow_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
 }
 
 /// An operation that was answered.

@@ -28,13 +28,7 @@ const CLIENTS: usize = 4;
 const WRITES_MAX: u64 = 1_024;
 const HOUR_NS: u64 = 3_600 * SEC;
 
-enum Role {
-    Controller(Box<Controller>),
-    Switch(Box<Agent>),
-    Replica(Box<Machine>),
-    Client(Box<Process>),
-    Dead,
-}
+type Role = crate::role::Role<Shimmed<Store>, Process>;
 
 struct Host {
     role: Role,
@@ -106,7 +100,7 @@ impl<'a> Rack<'a> {
         rack.hosts[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
         rack.start_switch()?;
         for replica in 0..load.replicas {
-            rack.hosts[REPLICAS + replica].role = Role::Replica(Box::new(rack.replica(replica)));
+            rack.hosts[REPLICAS + replica].role = Role::Replica(rack.replica(replica));
         }
         for client in 0..2 * CLIENTS {
             let process = rack.client(client);
@@ -227,7 +221,15 @@ impl<'a> Rack<'a> {
         } else {
             self.load.replicas
         };
-        leased >= answering && replicas().all(|r| r.phase() == Phase::Open)
+        leased >= answering && replicas().all(|r| r.phase() == Phase::Open) && self.is_spread()
+    }
+
+    /// Whether the switch sends fast reads to every replica: VR's leader names a follower to it only
+    /// when it hears from it.
+    fn is_spread(&self) -> bool {
+        let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
+        let tables = switch.program().tables();
+        !self.load.accelerated || tables.is_some_and(|t| t.replicas.len() == self.load.replicas)
     }
 
     /// Makes objects dirty by writes that reach nobody.
@@ -289,16 +291,11 @@ impl<'a> Rack<'a> {
         let now = self.world.clock(node);
         let host = &mut self.hosts[node];
         host.packets.got += 1;
-        match &mut host.role {
-            Role::Replica(_) => {
-                host.inbox.push_back(bytes);
-                return self.schedule_serve(node);
-            }
-            Role::Controller(c) => c.handle(now, &bytes, &mut self.out),
-            Role::Switch(s) => s.handle(now, &mut bytes, &mut self.out),
-            Role::Client(p) => p.client.handle(now, &bytes, &mut self.out),
-            Role::Dead => {}
+        if matches!(host.role, Role::Replica(_)) {
+            host.inbox.push_back(bytes);
+            return self.schedule_serve(node);
         }
+        host.role.handle(now, &mut bytes, &mut self.out);
         self.out.reuse(bytes);
         let delay_ns = if node == SWITCH { self.load.service.switch_ns } else { 0 };
         self.after(node, delay_ns);
@@ -339,17 +336,7 @@ impl<'a> Rack<'a> {
 
     fn tick(&mut self, node: usize) {
         let now = self.world.clock(node);
-        let out = &mut self.out;
-        match &mut self.hosts[node].role {
-            Role::Controller(c) => c.tick(now, out),
-            Role::Switch(s) => s.tick(now, out),
-            Role::Replica(r) => {
-                r.tick(now, out);
-                r.flush(now, out);
-            }
-            Role::Client(p) => p.client.tick(now, out),
-            Role::Dead => {}
-        }
+        self.hosts[node].role.tick(now, &mut self.out);
         self.after(node, 0);
     }
 
@@ -384,13 +371,7 @@ impl<'a> Rack<'a> {
         host.packets.sent += self.out.packets.len() as u64;
         let leaves_ns = self.world.now_ns + delay_ns;
         host.busy_until_ns = host.busy_until_ns.max(leaves_ns);
-        let deadline = match &host.role {
-            Role::Controller(c) => c.deadline(),
-            Role::Switch(s) => s.deadline(),
-            Role::Replica(r) => r.deadline(),
-            Role::Client(p) => p.client.deadline(),
-            Role::Dead => Deadline::NONE,
-        };
+        let deadline = host.role.deadline();
         self.world.transmit(node, leaves_ns, &mut self.out);
         if deadline != Deadline::NONE {
             let at_ns = self.world.clocks[node].when(deadline.at);

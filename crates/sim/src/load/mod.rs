@@ -323,6 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn the_leader_of_a_quorum_reads_alone_and_with_help_all_do() {
+        for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+            let reads = Load { protocol, writes_permille: 0, outstanding: 192, ..Load::default() };
+            let alone = quick(Load { accelerated: false, ..reads.clone() });
+            assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
+            let helped = quick(reads);
+            assert!(helped.total() > 2.85 * alone.total(), "{protocol:?}: {}", helped.total());
+        }
+    }
+
+    #[test]
     fn a_run_is_a_function_of_its_load() {
         let load = Load { outstanding: 64, ..Load::default() };
         let (a, b) = (quick(load.clone()), quick(load));

@@ -12,16 +12,16 @@ mod step;
 mod watch;
 mod watch_vr;
 
+use std::borrow::{Borrow, BorrowMut};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use concord_check::{Operation, Options, Verdict, check};
 use concord_client::Client;
-use concord_control::{Controller, State};
+use concord_control::State;
 use concord_core::{Guards, MS, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
-use concord_switch::agent::Agent;
 use concord_wire::control::{Config, Member};
 
 use crate::fault::{Fault, Node};
@@ -58,13 +58,7 @@ pub struct Outcome {
 
 pub(crate) type Machine = Replicas<Shimmed<Store>>;
 
-pub(crate) enum Role {
-    Controller(Box<Controller>),
-    Switch(Box<Agent>),
-    Replica(Machine),
-    Client(Box<Process>),
-    Dead,
-}
+pub(crate) type Role = crate::role::Role<Shimmed<Store>, Process>;
 
 /// A node: its machine, and the host that it runs on.
 pub(crate) struct Slot {
@@ -125,6 +119,18 @@ struct Connection {
 pub(crate) struct Process {
     client: Client,
     connections: Vec<Connection>,
+}
+
+impl Borrow<Client> for Process {
+    fn borrow(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl BorrowMut<Client> for Process {
+    fn borrow_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -97,16 +97,7 @@ impl Rack<'_> {
         self.world.note(1, node, &bytes);
         let service_ns = self.service_ns(node, &bytes);
         let out = &mut self.outgoing;
-        match &mut self.slots[node].role {
-            Role::Controller(c) => c.handle(now, &bytes, out),
-            Role::Switch(s) => s.handle(now, &mut bytes, out),
-            Role::Replica(r) => {
-                r.handle(now, &bytes, out);
-                r.flush(now, out);
-            }
-            Role::Client(p) => p.client.handle(now, &bytes, out),
-            Role::Dead => {}
-        }
+        self.slots[node].role.handle(now, &mut bytes, out);
         self.outgoing.reuse(bytes);
         self.after(node, service_ns);
     }
@@ -141,16 +132,7 @@ impl Rack<'_> {
         let now = self.world.clock(node);
         self.world.note(2, node, &[]);
         let out = &mut self.outgoing;
-        match &mut self.slots[node].role {
-            Role::Controller(c) => c.tick(now, out),
-            Role::Switch(s) => s.tick(now, out),
-            Role::Replica(r) => {
-                r.tick(now, out);
-                r.flush(now, out);
-            }
-            Role::Client(p) => p.client.tick(now, out),
-            Role::Dead => {}
-        }
+        self.slots[node].role.tick(now, out);
         self.after(node, 0);
     }
 
@@ -195,13 +177,7 @@ impl Rack<'_> {
         self.world.transmit(node, leaves_ns, &mut self.outgoing);
         self.take_done(node);
         self.schedule_completions(node);
-        let deadline = match &self.slots[node].role {
-            Role::Controller(c) => c.deadline(),
-            Role::Switch(s) => s.deadline(),
-            Role::Replica(r) => r.deadline(),
-            Role::Client(p) => p.client.deadline(),
-            Role::Dead => Deadline::NONE,
-        };
+        let deadline = self.slots[node].role.deadline();
         if deadline != Deadline::NONE {
             let at_ns = self.world.clocks[node].when(deadline.at);
             // At least a µs on, so that a deadline that is not met cannot stop time.

@@ -1,0 +1,231 @@
+//! What a replica of any protocol does alike for its clients, once its protocol has decided that it
+//! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17), and
+//! has keys deleted whose time has come (trap T12).
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+use concord_core::{Epoch, Instant, MS, NodeId, Now, RequestNumber, SessionId};
+use concord_engine::{Class, Command, CommandBuf, Context, Engine, Progress};
+use concord_wire::fragment::{FRAGMENT_BYTES, FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
+use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::{
+    Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
+};
+
+use crate::bodies::{Kept, Staging};
+use crate::reads::ReadTurn;
+use crate::replica::ReplicaCounters;
+use crate::sessions::Sessions;
+
+const EXPIRY_SCAN_NS: u64 = 5 * MS;
+const EXPIRY_RETRY_NS: u64 = 100 * MS;
+const EXPIRIES_MAX: usize = 64;
+
+/// Keys whose deletion is under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expiring {
+    /// Key, deadline in ms, when its deletion was sent.
+    sent: Vec<(Vec<u8>, u64, Instant)>,
+    /// When to look again.
+    pub(crate) next_at: Instant,
+}
+
+/// The parts of a replica that serve its clients.
+pub(crate) struct Serving<'a, E> {
+    pub(crate) node: NodeId,
+    /// What packets to clients carry as the epoch.
+    pub(crate) epoch: Epoch,
+    /// The own address.
+    pub(crate) addr: Addr,
+    pub(crate) switch: Addr,
+    pub(crate) replies_via_switch: bool,
+    pub(crate) engine: &'a mut E,
+    pub(crate) sessions: &'a Sessions,
+    pub(crate) staging: &'a mut Staging,
+    pub(crate) kept: &'a mut Kept,
+    pub(crate) expiring: &'a mut Expiring,
+    pub(crate) reply: &'a mut Vec<u8>,
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) count: &'a mut ReplicaCounters,
+}
+
+impl<E: Engine> Serving<'_, E> {
+    /// Where a packet to a client goes first.
+    pub(crate) fn to(&self, client: Addr) -> Addr {
+        if self.replies_via_switch { self.switch } else { client }
+    }
+
+    /// Has the engine read, and answers; the read that waits for the engine, if it does.
+    #[must_use]
+    pub(crate) fn read(
+        &mut self,
+        now: Now,
+        repr: &Repr,
+        command: &[u8],
+        reason: Reason,
+        sink: &mut impl Sink,
+    ) -> Option<ReadTurn> {
+        let turn = ReadTurn::of(repr, reason);
+        let Ok(command) = Command::parse(command) else {
+            self.count.malformed += 1;
+            let refused = turn.reply(self.epoch, self.node);
+            Repr { status: Status::Malformed, ..refused }.emit(&[], self.scratch);
+            sink.send(self.to(turn.client), self.scratch);
+            return None;
+        };
+        let context = Context {
+            now_ms: now.unix_ms,
+            entropy: splitmix64(now.instant.0 ^ repr.request.0),
+            position: 0,
+            resp3: repr.flags.has(Flags::RESP3),
+            decide: false,
+        };
+        let mut reply = core::mem::take(self.reply);
+        reply.clear();
+        let progress = self.engine.submit(&context, Class::Read, &command, &mut reply);
+        if progress == Progress::Done {
+            self.answer(&turn, &reply, sink);
+        }
+        *self.reply = reply;
+        (progress == Progress::Pending).then_some(turn)
+    }
+
+    /// The engine has read.
+    pub(crate) fn answer(&mut self, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
+        const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
+        let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
+        let mut repr = turn.reply(self.epoch, self.node);
+        if reply.len() <= BODY_BYTES_MAX {
+            repr.emit(reply, self.scratch);
+        } else {
+            repr.flags = repr.flags.with(Flags::MORE);
+            let version = self.kept.keep((turn.session, turn.request), reply);
+            emit_first_fragment(&repr, version, reply, self.scratch);
+        }
+        sink.send(self.to(turn.client), self.scratch);
+    }
+
+    /// Sends the fragments of a long reply that its client asks for (trap T17).
+    pub(crate) fn pull(
+        &mut self,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let (wanted, _) = FragmentHdr::parse(packet.body())?;
+        let asked = packet.repr();
+        let to = self.to(asked.client);
+        let mut repr = Repr { op: Op::Fragment, node: self.node, epoch: self.epoch, ..asked };
+        let key = (asked.session, asked.request);
+        let whole = long_reply(self.kept, self.sessions, key, wanted.version);
+        let Some(whole) = whole.filter(|w| w.len() == wanted.total_bytes as usize) else {
+            self.count.fragments_gone += 1;
+            repr.status = Status::Gone;
+            repr.emit(packet.body(), self.scratch);
+            sink.send(to, self.scratch);
+            return Ok(());
+        };
+        let end = wanted.index.saturating_add(wanted.count.min(PULL_MAX)).min(wanted.fragments());
+        let mut body = Vec::with_capacity(BODY_BYTES_MAX);
+        for index in wanted.index..end {
+            let hdr = FragmentHdr { index, count: 1, ..wanted };
+            body.clear();
+            hdr.emit(&mut body);
+            body.extend_from_slice(&whole[hdr.range()]);
+            repr.emit(&body, self.scratch);
+            sink.send(to, self.scratch);
+            self.count.fragments_pulled += 1;
+        }
+        Ok(())
+    }
+
+    /// A fragment of a body, before its write (trap T17).
+    pub(crate) fn stage(
+        &mut self,
+        now: Now,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        let (hdr, payload) = FragmentHdr::parse(packet.body())?;
+        let repr = packet.repr();
+        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
+            self.count.fragments_refused += 1;
+            return Ok(());
+        }
+        self.count.fragments_staged += 1;
+        let ack = Repr { op: Op::WRestAck, node: self.node, epoch: self.epoch, ..repr };
+        ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], self.scratch);
+        sink.send(self.to(repr.client), self.scratch);
+        Ok(())
+    }
+
+    /// Who orders writes: a key whose time has come is deleted by a write of our own, numbered by
+    /// the switch like any other (trap T12).
+    pub(crate) fn expire(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
+            return;
+        }
+        let mut due = Vec::new();
+        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
+        self.expiring.sent.retain(|(key, deadline, sent_at)| {
+            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
+                && due.iter().any(|(k, d)| k == key && d == deadline)
+        });
+        let mut command = CommandBuf::new();
+        for (key, deadline) in due {
+            if self.expiring.sent.iter().any(|(k, d, _)| *k == key && *d == deadline) {
+                continue;
+            }
+            let digits = alloc::format!("{deadline}");
+            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
+            let body = command.encode(1, args);
+            if body.len() <= BODY_BYTES_MAX {
+                let repr = Repr {
+                    flags: Flags::INTERNAL,
+                    obj_id: concord_core::hash::object_id(&key),
+                    client: self.addr,
+                    node: self.node,
+                    ..Repr::new(Op::Write)
+                };
+                repr.emit(body, self.scratch);
+                sink.send(self.switch, self.scratch);
+                self.count.expiries_sent += 1;
+            }
+            self.expiring.sent.push((key, deadline, now.instant));
+        }
+    }
+}
+
+impl Expiring {
+    /// Whether it is time to look for keys to delete; the next time is set.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next_at;
+        if is_due {
+            self.next_at = now.after(EXPIRY_SCAN_NS);
+        }
+        is_due
+    }
+}
+
+/// A read's reply was kept for its client, a write's is in the client table.
+fn long_reply<'a>(
+    kept: &'a Kept,
+    sessions: &'a Sessions,
+    (session, request): (SessionId, RequestNumber),
+    version: u64,
+) -> Option<&'a [u8]> {
+    if request.0 & READ_BIT != 0 {
+        return kept.reply((session, request), version);
+    }
+    let result = sessions.result(session, request);
+    result.filter(|r| concord_core::hash::hash64(0, r) == version)
+}
+
+/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
+pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
+    let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
+    let mut body = Vec::with_capacity(BODY_BYTES_MAX);
+    hdr.emit(&mut body);
+    body.extend_from_slice(&reply[..FRAGMENT_BYTES.min(reply.len())]);
+    repr.emit(&body, out);
+}

@@ -1,0 +1,153 @@
+//! What is shown of a replica: to drivers, to the controller, in `concord status`.
+
+use concord_core::{Now, Position, ViewNumber};
+use concord_engine::Engine;
+use concord_wire::control::{Config, Member, Standing};
+
+use super::{Stage, Vr, VrCounters};
+use crate::log::Log;
+use crate::replica::{Phase, ReplicaCounters};
+use crate::status::ReplicaStatus;
+
+impl<E: Engine> Vr<E> {
+    /// The engine, for drivers that feed it.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// Who this replica is, and in which life.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.setup.me
+    }
+
+    /// The newest configuration of the controller.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// The view; 0 if the group is not known.
+    #[must_use]
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// Whether it leads its view, which has begun.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.is_leader()
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The last record executed here.
+    #[must_use]
+    pub fn executed(&self) -> Position {
+        self.executed
+    }
+
+    /// Up to where the log is committed, as far as is known here.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// Whether it holds a lease of so many that no later view can have begun (trap T2).
+    #[must_use]
+    pub fn holds_lease(&self, now: Now) -> bool {
+        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
+    }
+
+    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    #[must_use]
+    pub fn sessions_digest(&self) -> u64 {
+        self.sessions.digest()
+    }
+
+    /// What was counted, as every protocol counts it.
+    #[must_use]
+    pub fn counters(&self) -> &ReplicaCounters {
+        &self.count
+    }
+
+    /// What only VR counts.
+    #[must_use]
+    pub fn vr_counters(&self) -> &VrCounters {
+        &self.vr_count
+    }
+
+    /// What the controller is told. It decides on nobody's place by that: VR's group stays.
+    pub(super) fn standing(&self) -> Standing {
+        match self.stage {
+            Stage::Out => Standing::Out,
+            Stage::Normal => Standing::Open { whole: self.is_whole() },
+            Stage::ViewChange | Stage::Starting | Stage::Recovering => {
+                Standing::Opening { whole: false }
+            }
+            Stage::Left => Standing::Leaving,
+        }
+    }
+
+    /// Whether all that its view began with is executed here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.stage == Stage::Normal && self.executed >= self.view_start
+    }
+
+    /// Where the replica stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.stage {
+            Stage::Out => Phase::Out,
+            Stage::Normal => Phase::Open,
+            Stage::ViewChange | Stage::Starting | Stage::Recovering => Phase::Opening,
+            Stage::Left => Phase::Left,
+        }
+    }
+
+    /// Whether it still has, or has again, what its node promised: no recovery is under way.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        !self.recovering
+            && self.copying.is_none()
+            && !matches!(self.stage, Stage::Out | Stage::Left)
+    }
+
+    /// What to show of the replica; its epoch is the view.
+    #[must_use]
+    pub fn status(&self, now: Now) -> ReplicaStatus {
+        let role = match self.stage {
+            Stage::Out | Stage::Left => "none",
+            Stage::Normal if self.members().len() == 1 => "alone",
+            Stage::Normal if self.is_leader() => "leader",
+            Stage::Normal => "follower",
+            Stage::ViewChange => "view change",
+            Stage::Starting | Stage::Recovering if self.recovering => "recovering",
+            Stage::Starting | Stage::Recovering => "catching up",
+        };
+        ReplicaStatus {
+            node: self.node(),
+            phase: self.phase(),
+            epoch: self.epoch(),
+            role,
+            switch_id: self.switch.id,
+            executed: self.executed,
+            committed: self.committed,
+            whole: self.is_whole(),
+            copied_percent: None,
+            leased: self.holds_lease(now),
+            keys: self.engine.keys(),
+            memory_bytes: self.engine.memory_bytes(),
+            sessions: self.sessions.len(),
+        }
+    }
+}

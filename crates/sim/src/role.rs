@@ -1,0 +1,72 @@
+//! A node of a rack: the machine that it runs, whichever that is. Time, packets and order come from
+//! whoever drives it: the swarm's rack, a load, the explorer.
+
+use std::borrow::BorrowMut;
+
+use concord_client::Client;
+use concord_control::Controller;
+use concord_core::Now;
+use concord_core::machine::Deadline;
+use concord_engine::Engine;
+use concord_protocols::Node;
+use concord_switch::agent::Agent;
+
+use crate::world::Outgoing;
+
+/// A node with engines `E`, and clients in processes `C`.
+#[derive(Clone, Debug)]
+pub(crate) enum Role<E, C> {
+    Controller(Box<Controller>),
+    Switch(Box<Agent>),
+    Replica(Node<E>),
+    Client(Box<C>),
+    Dead,
+}
+
+impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
+    /// Takes a packet, and ends the batch.
+    pub(crate) fn handle(&mut self, now: Now, bytes: &mut [u8], out: &mut Outgoing) {
+        match self {
+            Role::Controller(c) => c.handle(now, bytes, out),
+            Role::Switch(s) => s.handle(now, bytes, out),
+            Role::Replica(r) => {
+                r.handle(now, bytes, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => client(&mut **p).handle(now, bytes, out),
+            Role::Dead => {}
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&mut self, now: Now, out: &mut Outgoing) {
+        match self {
+            Role::Controller(c) => c.tick(now, out),
+            Role::Switch(s) => s.tick(now, out),
+            Role::Replica(r) => {
+                r.tick(now, out);
+                r.flush(now, out);
+            }
+            Role::Client(p) => client(&mut **p).tick(now, out),
+            Role::Dead => {}
+        }
+    }
+
+    /// When it wants to be woken.
+    pub(crate) fn deadline(&self) -> Deadline {
+        match self {
+            Role::Controller(c) => c.deadline(),
+            Role::Switch(s) => s.deadline(),
+            Role::Replica(r) => r.deadline(),
+            Role::Client(p) => {
+                let process: &C = p;
+                process.borrow().deadline()
+            }
+            Role::Dead => Deadline::NONE,
+        }
+    }
+}
+
+fn client<C: BorrowMut<Client>>(process: &mut C) -> &mut Client {
+    process.borrow_mut()
+}
