@@ -25,8 +25,8 @@ struct Sent {
     offset: u32,
     /// Whole records behind the first one in the same packet.
     more: u16,
-    first_sent_at: Instant,
     sent_at: Instant,
+    resent: bool,
     arrived: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Sender {
     /// Smoothed round trip and its mean deviation (Jacobson 1988).
     rtt_ns: Duration,
     deviation_ns: Duration,
-    /// Time-outs since something was acknowledged: the back-off.
+    /// Time-outs since the last sample of the round trip: the back-off.
     timeouts: u32,
     /// After a time-out, what was in flight then is sent again from here...
     recover_next: u64,
@@ -139,8 +139,8 @@ impl Sender {
                 position,
                 offset,
                 more,
-                first_sent_at: now,
                 sent_at: now,
+                resent: false,
                 arrived: false,
             });
             self.next = if end as usize == record.len() {
@@ -192,18 +192,25 @@ impl Sender {
             return;
         }
         let before = self.oldest;
-        let mut oldest_sent_at = None;
+        let (mut oldest_sent_at, mut sent_once) = (None, true);
         while self.oldest < ack.next {
             if let Some(sent) = self.in_flight.pop_front() {
                 self.oldest += 1;
-                oldest_sent_at = oldest_sent_at.or(Some(sent.first_sent_at));
+                oldest_sent_at = oldest_sent_at.or(Some(sent.sent_at));
+                sent_once &= !sent.resent;
                 self.window = (self.window + 1).min(WINDOW_MAX);
             }
         }
-        // One sample a batch: many alike would make the next batch look late. Counted from the
-        // first sending: a peer that is slow, not a lossy path, is why most packets are sent again.
-        if let Some(at) = oldest_sent_at {
+        // One sample a batch: many alike would make the next batch look late. None where a packet was
+        // sent again (Karn, Partridge 1987): nobody knows which one arrived, and what came behind it
+        // waited for it. Else a path that was cut would be taken for a slow one, and each later loss
+        // be repaired as late (docs/bugs.md, 2). The back-off stays until there is a sample, so that a
+        // peer that is slow is found to be slow.
+        if let Some(at) = oldest_sent_at.filter(|_| sent_once) {
             self.sample(now.since(at).min(RTO_MAX_NS));
+        } else if before == ack.next {
+            // The back-off is for a peer that is not there. This one is, and lacks the oldest.
+            self.timeouts = self.timeouts.min(1);
         }
         self.after_timeout(now, before, log, committed, scratch, sink);
         if ack.held == 0 {
@@ -237,7 +244,7 @@ impl Sender {
         sink: &mut impl Sink,
     ) {
         let Some(sent) = self.in_flight.get_mut(at) else { return };
-        sent.sent_at = now;
+        (sent.sent_at, sent.resent) = (now, true);
         let (position, offset, more) = (sent.position, sent.offset, sent.more);
         let Some(record) = log.record(position) else { return };
         self.emit_piece(self.oldest + at as u64, offset, record, committed, scratch);
@@ -457,3 +464,6 @@ impl Receiver {
         Ack { epoch, from: me, stream, next, held, applied, committed, life: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! One stream over a path that is cut, loses packets, or is slow.
+
+use alloc::vec;
+
+use concord_core::US;
+use concord_wire::control::LogEnd;
+
+use super::*;
+
+const RECEIVER: Addr = Addr { ip: 2, port: 1 };
+/// How often a receiver acknowledges what came if nothing comes.
+const BEAT_NS: Duration = 30 * MS;
+const STEP_NS: Duration = 100 * US;
+
+/// A sender and a receiver, and what is under way between them.
+struct Path {
+    now: Instant,
+    latency_ns: Duration,
+    is_cut: bool,
+    /// So many of the packets that are sent next are lost.
+    lose: usize,
+    log: Log,
+    sender: Sender,
+    receiver: Receiver,
+    next_beat: Instant,
+    data: VecDeque<(Instant, Vec<u8>)>,
+    acks: VecDeque<(Instant, Ack)>,
+    sent: usize,
+}
+
+impl Path {
+    fn new(latency_ns: Duration) -> Path {
+        let end = LogEnd { position: 0, hash: 0 };
+        let log = Log::starting_at(end);
+        let (me, peer) = (NodeId(1), (NodeId(2), RECEIVER));
+        Path {
+            now: Instant(0),
+            latency_ns,
+            is_cut: false,
+            lose: 0,
+            log,
+            sender: Sender::new(me, Epoch(1), peer, Position(0), 0),
+            receiver: Receiver::new(me, 0),
+            next_beat: Instant(0),
+            data: VecDeque::new(),
+            acks: VecDeque::new(),
+            sent: 0,
+        }
+    }
+
+    /// So long, while a record is written every `every_ns`.
+    fn run(&mut self, for_ns: Duration, every_ns: Duration) {
+        let end = self.now.after(for_ns);
+        let mut next_record = self.now;
+        while self.now < end {
+            if self.now >= next_record {
+                next_record = self.now.after(every_ns);
+                self.log.push(vec![0; 100], 0);
+            }
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+        let (log, mut scratch) = (&self.log, Vec::new());
+        while self.acks.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, ack)) = self.acks.pop_front() else { break };
+            self.sender.on_ack(now, &ack, log, Position(0), &mut scratch, &mut out);
+        }
+        let upto = Position(log.end().position);
+        self.sender.pump(now, log, upto, Position(0), &mut scratch, &mut out);
+        self.sender.tick(now, log, Position(0), &mut scratch, &mut out);
+        for (_, packet) in out {
+            self.sent += 1;
+            if self.lose > 0 {
+                self.lose -= 1;
+            } else if !self.is_cut {
+                self.data.push_back((now.after(self.latency_ns), packet));
+            }
+        }
+        while self.data.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, packet)) = self.data.pop_front() else { break };
+            self.receiver.offer(&Data::parse(&packet).unwrap());
+            while self.receiver.next_held().is_some() {}
+        }
+        if self.receiver.ack_due || now >= self.next_beat {
+            self.next_beat = now.after(BEAT_NS);
+            let ack = self.receiver.ack(Epoch(1), NodeId(2), Position(0), Position(0));
+            if !self.is_cut {
+                self.acks.push_back((now.after(self.latency_ns), ack));
+            }
+        }
+        self.now = now.after(STEP_NS);
+    }
+
+    /// Records written and not arrived, in order.
+    fn lacking(&self) -> u64 {
+        self.log.end().position + 1 - self.receiver.next
+    }
+}
+
+/// docs/bugs.md, 2.
+#[test]
+fn bug_2_a_path_that_was_cut_is_not_taken_for_a_slow_one() {
+    let mut path = Path::new(250 * US);
+    path.run(200 * MS, 5 * MS);
+    assert!(path.lacking() <= 1);
+    path.is_cut = true;
+    path.run(1_500 * MS, 5 * MS);
+    assert!(path.lacking() > 250);
+    // What is lost while it catches up costs round trips, not another second.
+    path.is_cut = false;
+    path.run(BEAT_NS + 10 * MS, 5 * MS);
+    path.lose = 3;
+    path.run(150 * MS, 5 * MS);
+    assert!(path.lacking() <= 1, "{} records are missing", path.lacking());
+    // Nor does what is lost later.
+    for _ in 0..10 {
+        path.lose = 1;
+        path.run(40 * MS, 5 * MS);
+        assert!(path.lacking() <= 1, "{} records are missing", path.lacking());
+    }
+}
+
+#[test]
+fn a_slow_peer_is_not_sent_everything_twice() {
+    let mut path = Path::new(250 * US);
+    path.run(500 * MS, MS);
+    path.latency_ns = 100 * MS;
+    path.run(2_000 * MS, MS);
+    let (sent, resent) = (path.sent, path.sender.resent);
+    path.run(2_000 * MS, MS);
+    let (sent, resent) = (path.sent - sent, path.sender.resent - resent);
+    assert!(sent >= 1_900 && resent <= 20, "{resent} of {sent} were sent again");
+}
