@@ -4,73 +4,18 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::counters::while_counting;
 use common::*;
-
-struct Seen {
-    acknowledged: u64,
-    unknown: u64,
-    longest_pause: Duration,
-}
-
-/// Counts a key up, one INCR at a time, until told to stop.
-fn count_up(rack: &Rack, key: &str, stop: &AtomicBool) -> Seen {
-    let mut seen = Seen { acknowledged: 0, unknown: 0, longest_pause: Duration::ZERO };
-    let mut client = rack.client();
-    let mut last = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
-        match client.call(&[b"INCR", key.as_bytes()]) {
-            Ok((line, _)) if line.starts_with(':') => {
-                let value: u64 = line[1..].parse().unwrap();
-                seen.acknowledged += 1;
-                let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
-                assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
-                seen.longest_pause = seen.longest_pause.max(last.elapsed());
-                last = Instant::now();
-            }
-            Ok((line, _)) if line.starts_with("-UNKNOWN") => seen.unknown += 1,
-            Ok((line, _)) if line.starts_with("-TRYAGAIN") => {}
-            Ok((line, _)) => panic!("{key}: {line}"),
-            Err(_) => {
-                seen.unknown += 1;
-                std::thread::sleep(Duration::from_millis(50));
-                client = rack.client();
-            }
-        }
-    }
-    seen
-}
 
 fn survive(name: &str, victim: &str, more: &[&str]) {
     let rack = Rack::start(name, more);
-    let stop = AtomicBool::new(false);
-    let keys: Vec<String> = (0..8).map(|n| format!("counter:{n}")).collect();
-    let seen: Vec<Seen> = std::thread::scope(|scope| {
-        let writers: Vec<_> = keys
-            .iter()
-            .map(|key| {
-                let (rack, stop) = (&rack, &stop);
-                scope.spawn(move || count_up(rack, key, stop))
-            })
-            .collect();
+    while_counting(name, &rack, 8, || {
         std::thread::sleep(Duration::from_millis(700));
         Rack::signal(rack.pid(victim), "-9");
         std::thread::sleep(Duration::from_millis(4_500));
-        stop.store(true, Ordering::Relaxed);
-        writers.into_iter().map(|w| w.join().unwrap()).collect()
     });
-    let mut client = rack.client();
-    for (key, seen) in keys.iter().zip(&seen) {
-        let value: u64 = client.say(&format!("GET {key}")).parse().unwrap();
-        let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
-        assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
-        assert!(seen.acknowledged > 100, "{key}: writes went on");
-    }
-    let pause = seen.iter().map(|s| s.longest_pause).max().unwrap();
-    let unknown: u64 = seen.iter().map(|s| s.unknown).sum();
-    println!("{name}: paused for {pause:?}, {unknown} writes of unknown outcome");
 }
 
 #[test]

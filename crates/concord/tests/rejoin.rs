@@ -7,9 +7,9 @@ mod common;
 use std::io::Write;
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::counters::while_counting;
 use common::*;
 use serde_json::Value;
 
@@ -64,6 +64,14 @@ fn members(rack: &Rack) -> Vec<u64> {
     members.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
 }
 
+/// Whether these are the members, and the process of that one knows it. Their order is not told: on a
+/// machine that stalls others may have been missed meanwhile, and have come back by themselves.
+fn is_member(rack: &Rack, all: &[u64], node: u64) -> bool {
+    let mut members = members(rack);
+    members.sort_unstable();
+    members == all && role(rack, "replica", node)["phase"] == "open"
+}
+
 fn fast_reads(rack: &Rack, node: u64) -> u64 {
     role(rack, "replica", node)["counters"]["reads_fast"].as_u64().unwrap_or(0)
 }
@@ -80,43 +88,6 @@ fn reads_fast(rack: &Rack, node: u64) {
     });
 }
 
-struct Seen {
-    acknowledged: u64,
-    unknown: u64,
-    longest_pause: Duration,
-}
-
-/// Counts a key up, one INCR at a time, and reads it, until told to stop.
-fn count_up(rack: &Rack, key: &str, stop: &AtomicBool) -> Seen {
-    let mut seen = Seen { acknowledged: 0, unknown: 0, longest_pause: Duration::ZERO };
-    let mut client = rack.client();
-    let mut last = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
-        let line = client.say(&format!("INCR {key}"));
-        match line.strip_prefix(':') {
-            Some(value) => {
-                seen.acknowledged += 1;
-                check(key, value, &seen);
-                seen.longest_pause = seen.longest_pause.max(last.elapsed());
-                last = Instant::now();
-            }
-            None if line.starts_with("-UNKNOWN") => seen.unknown += 1,
-            None => assert!(line.starts_with("-TRYAGAIN"), "{key}: {line}"),
-        }
-        let read = client.say(&format!("GET {key}"));
-        if !read.starts_with('-') {
-            check(key, &read, &seen);
-        }
-    }
-    seen
-}
-
-fn check(key: &str, value: &str, seen: &Seen) {
-    let value: u64 = value.parse().unwrap();
-    let (low, high) = (seen.acknowledged, seen.acknowledged + seen.unknown);
-    assert!((low..=high).contains(&value), "{key}: {value} not in {low}..={high}");
-}
-
 fn fill(rack: &Rack) {
     let mut client = rack.client();
     for n in 0..KEPT {
@@ -129,35 +100,11 @@ fn fill(rack: &Rack) {
 /// Runs `change` while clients write; then everything that was acknowledged must be there.
 fn while_writing(name: &str, rack: &Rack, change: impl FnOnce()) {
     fill(rack);
-    let stop = AtomicBool::new(false);
-    let keys: Vec<String> = (0..WRITERS).map(|n| format!("counter:{n}")).collect();
-    let seen: Vec<Seen> = std::thread::scope(|scope| {
-        let writer = |key: &String| {
-            let (key, stop) = (key.clone(), &stop);
-            scope.spawn(move || count_up(rack, &key, stop))
-        };
-        let writers: Vec<_> = keys.iter().map(writer).collect();
-        // Writers end when the change fails, too.
-        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
-        stop.store(true, Ordering::Relaxed);
-        let seen = writers.into_iter().map(|w| w.join().unwrap()).collect();
-        if let Err(why) = changed {
-            std::panic::resume_unwind(why);
-        }
-        seen
-    });
+    while_counting(name, rack, WRITERS, change);
     let mut client = rack.client();
-    for (key, seen) in keys.iter().zip(&seen) {
-        check(key, &client.say(&format!("GET {key}")), seen);
-        assert!(seen.acknowledged > 50, "{key}: writes went on");
-    }
     for n in 0..KEPT {
         assert_eq!(client.say(&format!("GET kept:{n}")), format!("value {n}"));
     }
-    let pause = seen.iter().map(|s| s.longest_pause).max().unwrap();
-    let unknown: u64 = seen.iter().map(|s| s.unknown).sum();
-    let acknowledged: u64 = seen.iter().map(|s| s.acknowledged).sum();
-    println!("{name}: paused for {pause:?}, {acknowledged} writes, {unknown} of unknown outcome");
 }
 
 /// Kills a replica, starts it again by hand, and then kills all others: it has everything.
@@ -169,7 +116,7 @@ fn comes_back(name: &str, victim: u64, more: &[&str]) {
         until(10, "epoch without it", || !members(&rack).contains(&victim));
         let began = Instant::now();
         again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
-        until(30, "epoch with it", || members(&rack).last() == Some(&victim));
+        until(30, "epoch with it", || is_member(&rack, &[1, 2, 3], victim));
         println!("{name}: a member again after {:?}", began.elapsed());
         reads_fast(&rack, victim);
         for other in (1..=3).filter(|node| *node != victim) {
@@ -209,7 +156,7 @@ fn a_replica_that_restarts_before_it_is_missed_is_a_stranger() {
         std::thread::sleep(Duration::from_millis(300));
         Rack::signal(rack.pid("replica-2"), "-9");
         again = Some(ByHand::start(&rack, &["replica", "--node", "2"]));
-        until(30, "epoch with it", || members(&rack) == [1, 3, 2]);
+        until(30, "epoch with the new process", || is_member(&rack, &[1, 2, 3], 2));
         reads_fast(&rack, 2);
     });
 }
@@ -221,7 +168,7 @@ fn a_new_replica_joins() {
     while_writing("a new replica", &rack, || {
         append(&rack, "replica", 4);
         new = Some(ByHand::start(&rack, &["replica", "--node", "4"]));
-        until(30, "epoch with it", || members(&rack) == [1, 2, 3, 4]);
+        until(30, "epoch with it", || is_member(&rack, &[1, 2, 3, 4], 4));
         reads_fast(&rack, 4);
     });
 }

@@ -1,6 +1,8 @@
 //! What the tests over real processes share: a rack with its processes, and a plain RESP client.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod counters;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
