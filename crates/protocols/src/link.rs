@@ -16,6 +16,8 @@ const WINDOW_MAX: usize = 4_096;
 const HELD_MAX: usize = 4_096;
 const RTO_MIN_NS: Duration = 10 * MS;
 const RTO_MAX_NS: Duration = 1_000 * MS;
+/// A peer that is silent for longer did not only wait for its turn of the CPU.
+const PAUSE_MAX_NS: Duration = 200 * MS;
 /// Packets that arrived after a missing one before it is taken for lost.
 const REORDER: u64 = 3;
 
@@ -25,8 +27,8 @@ struct Sent {
     offset: u32,
     /// Whole records behind the first one in the same packet.
     more: u16,
+    first_sent_at: Instant,
     sent_at: Instant,
-    resent: bool,
     arrived: bool,
 }
 
@@ -139,8 +141,8 @@ impl Sender {
                 position,
                 offset,
                 more,
+                first_sent_at: now,
                 sent_at: now,
-                resent: false,
                 arrived: false,
             });
             self.next = if end as usize == record.len() {
@@ -196,19 +198,14 @@ impl Sender {
         while self.oldest < ack.next {
             if let Some(sent) = self.in_flight.pop_front() {
                 self.oldest += 1;
-                oldest_sent_at = oldest_sent_at.or(Some(sent.sent_at));
-                sent_once &= !sent.resent;
+                oldest_sent_at = oldest_sent_at.or(Some(sent.first_sent_at));
+                sent_once &= sent.sent_at == sent.first_sent_at;
                 self.window = (self.window + 1).min(WINDOW_MAX);
             }
         }
-        // One sample a batch: many alike would make the next batch look late. None where a packet was
-        // sent again (Karn, Partridge 1987): nobody knows which one arrived, and what came behind it
-        // waited for it. Else a path that was cut would be taken for a slow one, and each later loss
-        // be repaired as late (docs/bugs.md, 2). The back-off stays until there is a sample, so that a
-        // peer that is slow is found to be slow.
-        if let Some(at) = oldest_sent_at.filter(|_| sent_once) {
-            self.sample(now.since(at).min(RTO_MAX_NS));
-        } else if before == ack.next {
+        if let Some(at) = oldest_sent_at {
+            self.sample(now.since(at), sent_once);
+        } else {
             // The back-off is for a peer that is not there. This one is, and lacks the oldest.
             self.timeouts = self.timeouts.min(1);
         }
@@ -244,7 +241,7 @@ impl Sender {
         sink: &mut impl Sink,
     ) {
         let Some(sent) = self.in_flight.get_mut(at) else { return };
-        (sent.sent_at, sent.resent) = (now, true);
+        sent.sent_at = now;
         let (position, offset, more) = (sent.position, sent.offset, sent.more);
         let Some(record) = log.record(position) else { return };
         self.emit_piece(self.oldest + at as u64, offset, record, committed, scratch);
@@ -256,7 +253,16 @@ impl Sender {
         self.resent += 1;
     }
 
-    fn sample(&mut self, rtt_ns: Duration) {
+    /// One round trip a batch: many alike would make the next batch look late. Counted from the first
+    /// sending: most packets are sent again because the peer pauses (a quota of CPU time), not because
+    /// the path loses them. Longer than a pause, nobody knows which sending arrived: then the peer was
+    /// cut off, which says nothing of the path as it is now (Karn, Partridge 1987). The back-off stays,
+    /// so that a peer that is always as slow is known by a packet that is sent once.
+    fn sample(&mut self, rtt_ns: Duration, sent_once: bool) {
+        if !sent_once && rtt_ns > PAUSE_MAX_NS {
+            return;
+        }
+        let rtt_ns = rtt_ns.min(RTO_MAX_NS);
         self.timeouts = 0;
         self.deviation_ns =
             self.deviation_ns - self.deviation_ns / 4 + rtt_ns.abs_diff(self.rtt_ns) / 4;

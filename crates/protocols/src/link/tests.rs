@@ -17,6 +17,8 @@ struct Path {
     now: Instant,
     latency_ns: Duration,
     is_cut: bool,
+    /// The receiver takes one packet a step in the first `.0` of each `.1`.
+    quota: Option<(Duration, Duration)>,
     /// So many of the packets that are sent next are lost.
     lose: usize,
     log: Log,
@@ -37,6 +39,7 @@ impl Path {
             now: Instant(0),
             latency_ns,
             is_cut: false,
+            quota: None,
             lose: 0,
             log,
             sender: Sender::new(me, Epoch(1), peer, Position(0), 0),
@@ -80,10 +83,20 @@ impl Path {
                 self.data.push_back((now.after(self.latency_ns), packet));
             }
         }
-        while self.data.front().is_some_and(|(at, _)| *at <= now) {
+        if self.quota.is_none_or(|(run_ns, period_ns)| now.0 % period_ns < run_ns) {
+            self.receive();
+        }
+        self.now = now.after(STEP_NS);
+    }
+
+    fn receive(&mut self) {
+        let now = self.now;
+        let mut most = if self.quota.is_some() { 1 } else { usize::MAX };
+        while most > 0 && self.data.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, packet)) = self.data.pop_front() else { break };
             self.receiver.offer(&Data::parse(&packet).unwrap());
             while self.receiver.next_held().is_some() {}
+            most -= 1;
         }
         if self.receiver.ack_due || now >= self.next_beat {
             self.next_beat = now.after(BEAT_NS);
@@ -92,7 +105,6 @@ impl Path {
                 self.acks.push_back((now.after(self.latency_ns), ack));
             }
         }
-        self.now = now.after(STEP_NS);
     }
 
     /// Records written and not arrived, in order.
@@ -124,14 +136,27 @@ fn bug_2_a_path_that_was_cut_is_not_taken_for_a_slow_one() {
     }
 }
 
-#[test]
-fn a_slow_peer_is_not_sent_everything_twice() {
-    let mut path = Path::new(250 * US);
-    path.run(500 * MS, MS);
-    path.latency_ns = 100 * MS;
-    path.run(2_000 * MS, MS);
+/// Of 100, what share was sent again while the path was as it is for a while.
+fn resent_percent(path: &mut Path, for_ns: Duration) -> u64 {
+    path.run(for_ns, MS);
     let (sent, resent) = (path.sent, path.sender.resent);
-    path.run(2_000 * MS, MS);
-    let (sent, resent) = (path.sent - sent, path.sender.resent - resent);
-    assert!(sent >= 1_900 && resent <= 20, "{resent} of {sent} were sent again");
+    path.run(for_ns, MS);
+    assert!(path.sent - sent >= 500);
+    100 * (path.sender.resent - resent) / (path.sent - sent) as u64
+}
+
+#[test]
+fn neither_a_slow_peer_nor_one_that_pauses_is_sent_everything_twice() {
+    for latency_ns in [50 * MS, 100 * MS, 400 * MS] {
+        let mut path = Path::new(250 * US);
+        assert_eq!(resent_percent(&mut path, 500 * MS), 0);
+        path.latency_ns = latency_ns;
+        assert!(resent_percent(&mut path, 4_000 * MS) <= 1);
+    }
+    for (run_ns, period_ns) in [(20 * MS, 100 * MS), (5 * MS, 20 * MS), (40 * MS, 180 * MS)] {
+        let mut path = Path::new(250 * US);
+        path.quota = Some((run_ns, period_ns));
+        let percent = resent_percent(&mut path, 4_000 * MS);
+        assert!(percent <= 50, "{percent}% with {run_ns} of {period_ns} ns");
+    }
 }
