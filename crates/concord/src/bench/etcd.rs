@@ -13,10 +13,13 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use rustix::event::epoll;
 
+use super::cgroup::Cap;
 use super::load::{Answer, Ask, Target};
-use super::rig::{Process, Scratch, free_port};
+use super::rig::{Process, Scratch, capped, free_port};
 
-const NODES: usize = 3;
+/// As etcd's documentation advises where members are slow: an election takes ten heartbeats.
+const HEARTBEAT_MS: &str = "500";
+const ELECTION_MS: &str = "5000";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
 /// What each side may send at first (RFC 9113 §6.9.2).
@@ -36,25 +39,39 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The processes.
+/// How etcd is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// As it ships.
+    Shipped,
+    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do not
+    /// cause.
+    Capped,
+}
+
+/// The processes. They end before their caps and their directory are removed.
 #[derive(Debug)]
 pub struct Etcd {
-    _nodes: Vec<Process>,
+    nodes: Vec<Process>,
+    caps: Vec<Cap>,
     _scratch: Scratch,
     /// Where clients connect.
     pub clients: Vec<SocketAddr>,
 }
 
 impl Etcd {
-    /// Starts three nodes on free ports, and waits until they serve.
+    /// Starts `count` nodes on free ports, and waits until they serve.
     ///
     /// # Errors
     /// If they do not.
-    pub fn start() -> Result<Etcd, Error> {
-        let scratch = Scratch::new()?;
-        let ports: Result<Vec<_>, _> = (0..2 * NODES).map(|_| free_port()).collect();
+    pub fn start(count: usize, setup: Setup) -> Result<Etcd, Error> {
+        let scratch = match setup {
+            Setup::Shipped => Scratch::new()?,
+            Setup::Capped => Scratch::in_memory()?,
+        };
+        let ports: Result<Vec<_>, _> = (0..2 * count).map(|_| free_port()).collect();
         let ports = ports?;
-        let (clients, peers) = ports.split_at(NODES);
+        let (clients, peers) = ports.split_at(count);
         let cluster: Vec<String> =
             peers.iter().enumerate().map(|(i, peer)| format!("n{i}=http://{peer}")).collect();
         let mut nodes = Vec::new();
@@ -67,11 +84,25 @@ impl Etcd {
             command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             command.args(["--initial-cluster", &cluster.join(",")]);
             command.args(["--initial-cluster-state", "new"]);
+            if setup == Setup::Capped {
+                command.args(["--heartbeat-interval", HEARTBEAT_MS]);
+                command.args(["--election-timeout", ELECTION_MS]);
+            }
             nodes.push(Process::start(&mut command, scratch.path.join(format!("n{i}.log")))?);
         }
-        let etcd = Etcd { _nodes: nodes, _scratch: scratch, clients: clients.to_vec() };
+        let etcd = Etcd { nodes, caps: Vec::new(), _scratch: scratch, clients: clients.to_vec() };
         etcd.wait()?;
         Ok(etcd)
+    }
+
+    /// Caps each node to `share` of a core from now on.
+    ///
+    /// # Errors
+    /// If the machine does not allow it.
+    pub fn cap(&mut self, share: f64) -> Result<(), Error> {
+        let pids: Vec<u32> = self.nodes.iter().map(Process::pid).collect();
+        self.caps = capped(&pids, share)?;
+        Ok(())
     }
 
     /// Waits until every node answers a linearizable get.

@@ -8,6 +8,7 @@ mod etcd;
 mod load;
 mod native;
 mod peers;
+mod quorum;
 mod report;
 mod resp;
 mod rig;
@@ -54,6 +55,8 @@ enum What {
     Scale(scale::ScaleArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
+    /// VR and NOPaxos with and without help, beside etcd, all capped to the same share of a core
+    Quorum(quorum::QuorumArgs),
 }
 
 /// Arguments alone: their defaults are what no command line gives.
@@ -83,12 +86,14 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Some(What::Ycsb(args)) => ycsb::bench(args, &results),
         Some(What::Scale(args)) => scale::bench(args, &results),
         Some(What::Peers(args)) => peers::bench(args, &results),
+        Some(What::Quorum(args)) => quorum::bench(args, &results),
         None if args.all => {
             ycsb::bench(&defaults()?, &results)?;
             peers::bench(&defaults()?, &results)?;
+            quorum::bench(&defaults()?, &results)?;
             scale::bench(&defaults()?, &results)
         }
-        None => Err(Error::new("say what to measure: ycsb, scale, peers, or --all")),
+        None => Err(Error::new("say what to measure: ycsb, scale, peers, quorum, or --all")),
     }
 }
 
@@ -101,5 +106,6 @@ mod tests {
         assert_eq!(defaults::<scale::ScaleArgs>().unwrap().replicas.len(), 10);
         assert_eq!(defaults::<ycsb::YcsbArgs>().unwrap().workloads.len(), 5);
         assert_eq!(defaults::<peers::PeersArgs>().unwrap().repeats, 5);
+        assert_eq!(defaults::<quorum::QuorumArgs>().unwrap().replicas, [1, 3, 5]);
     }
 }

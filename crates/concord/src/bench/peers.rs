@@ -8,13 +8,13 @@ use clap::Args;
 use concord_core::SEC;
 use concord_runtime::{Context, Error};
 
-use super::etcd::{Etcd, Grpc};
+use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Plan, check_stop, fill, run};
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::rack::Accel;
+use crate::rack::{Accel, Protocol};
 
 const CONNECTIONS: u32 = 50;
 /// Pipelines of redis-benchmark, and how many GETs are asked for with each.
@@ -51,6 +51,7 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
     }
     let mut table = Table::new(&["target", "pipeline", "repeat", "GET/s", "load avg"]);
     let rig = Rig::start(Shape {
+        protocol: Protocol::Chain,
         replicas: args.replicas,
         accel: Accel::Harmonia,
         capped: false,
@@ -130,7 +131,7 @@ fn rate_of(csv: &str, test: &str) -> Option<f64> {
 
 /// Linearizable gets of three nodes, with as many outstanding as redis-benchmark has.
 fn measure_etcd(args: &PeersArgs, table: &mut Table) -> Result<[Vec<f64>; 2], Error> {
-    let etcd = Etcd::start()?;
+    let etcd = Etcd::start(3, Setup::Shipped)?;
     let mut grpc = Grpc::new(&etcd.clients)?;
     fill(&mut grpc, ETCD_KEYS, ETCD_VALUE_BYTES, CONNECTIONS)?;
     let mut rates = [Vec::new(), Vec::new()];

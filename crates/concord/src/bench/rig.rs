@@ -6,13 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use concord_runtime::{Context, Error};
 use concord_wire::Addr;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cgroup::Cap;
 use super::load::check_stop;
-use crate::rack::{Accel, LOCALHOST, Rack, wire};
+use crate::rack::{Accel, LOCALHOST, Protocol, Rack, wire};
 
 /// Longest time until a rack serves, or a process ends after SIGTERM.
 const READY_MAX: Duration = Duration::from_secs(40);
@@ -37,9 +38,22 @@ impl Scratch {
     /// # Errors
     /// The system's.
     pub fn new() -> Result<Scratch, Error> {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    /// A fresh one whose files are in memory, where the machine has such a place.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn in_memory() -> Result<Scratch, Error> {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Scratch::below(memory) } else { Scratch::new() }
+    }
+
+    fn below(parent: &Path) -> Result<Scratch, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("concord-bench-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir(&path).cannot(format!("make the directory {}", path.display()))?;
         Ok(Scratch { path })
     }
@@ -82,6 +96,11 @@ impl Process {
             .spawn()
             .cannot(format!("start {}", command.get_program().display()))?;
         Ok(Process { child, log })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until `ready` is.
@@ -130,6 +149,8 @@ impl Drop for Process {
 /// Which rack to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Who orders writes.
+    pub protocol: Protocol,
     /// Number of replicas.
     pub replicas: u16,
     /// Whether the switch helps.
@@ -166,7 +187,8 @@ impl Rig {
         let mut command = Command::new(exe);
         command.arg("up").args(["--listen", &listen.to_string()]);
         command.args(["--replicas", &shape.replicas.to_string()]);
-        command.args(["--accel", if shape.accel == Accel::None { "none" } else { "harmonia" }]);
+        command.args(["--protocol", &name_of(shape.protocol)]);
+        command.args(["--accel", &name_of(shape.accel)]);
         command.arg("--run-dir").arg(scratch.path.join("run"));
         if let Some(share) = shape.bucket {
             command.args(["--cpu-share", &share.to_string()]);
@@ -190,11 +212,7 @@ impl Rig {
     /// # Errors
     /// If the machine does not allow it.
     pub fn cap(&mut self, share: f64) -> Result<(), Error> {
-        for &pid in &self.replicas {
-            let cap = Cap::new(&format!("concord-bench-{}-{pid}", std::process::id()), share)?;
-            cap.put(pid)?;
-            self.caps.push(cap);
-        }
+        self.caps = capped(&self.replicas, share)?;
         Ok(())
     }
 
@@ -206,6 +224,25 @@ impl Rig {
         };
         self.replicas.iter().map(|pid| used(pid).unwrap_or(0)).collect()
     }
+}
+
+/// Caps each process to `share` of a core until the caps are dropped, which must be after the process
+/// ended.
+///
+/// # Errors
+/// If the machine does not allow it.
+pub fn capped(pids: &[u32], share: f64) -> Result<Vec<Cap>, Error> {
+    let cap_one = |pid: &u32| {
+        let cap = Cap::new(&format!("concord-bench-{}-{pid}", std::process::id()), share)?;
+        cap.put(*pid)?;
+        Ok(cap)
+    };
+    pids.iter().map(cap_one).collect()
+}
+
+/// As the command line calls it.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |name| name.get_name().to_string())
 }
 
 fn replica_pids(path: &Path) -> Result<Vec<u32>, Error> {

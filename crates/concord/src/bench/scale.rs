@@ -12,9 +12,9 @@ use super::cgroup::Cap;
 use super::load::{Plan, fill, run};
 use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
-use super::rig::{Rig, Shape};
+use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
-use crate::rack::Accel;
+use crate::rack::{Accel, Protocol};
 
 const COLUMNS: [&str; 15] = [
     "figure",
@@ -239,7 +239,13 @@ impl Bench<'_> {
 
     fn side(&self, replicas: u16, accel: Accel, bucket: bool) -> Result<Side, Error> {
         let share = bucket.then_some(self.args.share);
-        let mut rig = Rig::start(Shape { replicas, accel, capped: true, bucket: share })?;
+        let mut rig = Rig::start(Shape {
+            protocol: Protocol::Chain,
+            replicas,
+            accel,
+            capped: true,
+            bucket: share,
+        })?;
         let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
         fill(&mut native, self.keys(bucket), self.args.value_bytes, FILL_CLIENTS)?;
         if !bucket {
@@ -282,7 +288,7 @@ impl Bench<'_> {
         self.table.row(vec![
             figure.to_string(),
             replicas.to_string(),
-            accel_name(accel).to_string(),
+            name_of(accel),
             mix_of.name.to_string(),
             repeat.to_string(),
             if bucket { "bucket" } else { "quota" }.to_string(),
@@ -368,7 +374,7 @@ impl Bench<'_> {
                     .replicas
                     .iter()
                     .map(|&n| (f64::from(n), median(&self.rates(n, accel, mix, bucket)) / 1e3));
-                series.push((format!("{name}, {}", accel_name(accel)), medians.collect()));
+                series.push((format!("{name}, {}", name_of(accel)), medians.collect()));
             }
         }
         let share = self.args.share * 100.0;
@@ -380,12 +386,5 @@ impl Bench<'_> {
             scale: Scale::Places,
             series,
         }
-    }
-}
-
-fn accel_name(accel: Accel) -> &'static str {
-    match accel {
-        Accel::Harmonia => "harmonia",
-        Accel::None => "none",
     }
 }

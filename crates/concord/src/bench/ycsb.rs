@@ -8,14 +8,14 @@ use clap::Args;
 use concord_core::{MS, SEC};
 use concord_runtime::Error;
 
-use super::etcd::{Etcd, Grpc};
+use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::rack::Accel;
+use crate::rack::{Accel, Protocol};
 
 const COLUMNS: [&str; 14] = [
     "target",
@@ -117,6 +117,7 @@ type Each<'a> = dyn FnMut(&str, &mut dyn Target, u64) -> Result<(), Error> + 'a;
 /// Starts what is measured, one after the other: they share the cores.
 fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
     let rig = Rig::start(Shape {
+        protocol: Protocol::Chain,
         replicas: args.replicas,
         accel: Accel::Harmonia,
         capped: false,
@@ -130,7 +131,7 @@ fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
         each("redis-server", &mut Resp::new(listen, args.clients, 1)?, args.keys)?;
     }
     if installed("etcd") {
-        let etcd = Etcd::start()?;
+        let etcd = Etcd::start(3, Setup::Shipped)?;
         each("etcd", &mut Grpc::new(&etcd.clients)?, args.keys.min(ETCD_KEYS_MAX))?;
     }
     Ok(())

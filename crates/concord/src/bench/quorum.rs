@@ -1,0 +1,263 @@
+//! `concord bench quorum`: VR and NOPaxos without and with the switch's help, beside etcd, each
+//! replica capped to the same share of a core, nothing on disk (Harmonia §9.5, Figure 9(c) to (f)).
+//!
+//! As in [`super::scale`], all that is compared runs at once and is measured in turn.
+
+use clap::Args;
+use concord_core::{SEC, US};
+use concord_runtime::Error;
+
+use super::etcd::{Etcd, Grpc, Setup};
+use super::load::{Measured, Plan, Target, fill, run};
+use super::native::Native;
+use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
+use super::rig::{Rig, Shape, name_of};
+use super::workload::{Choice, Mix, Workload};
+use super::ycsb::installed;
+use crate::rack::{Accel, Protocol};
+
+const COLUMNS: [&str; 9] = [
+    "replicas",
+    "store",
+    "workload",
+    "repeat",
+    "ops/s",
+    "p50 ms",
+    "fast reads",
+    "failed",
+    "load avg",
+];
+/// What is asked: places in [`Mix::SCALE`].
+const MIXES: [usize; 2] = [0, 1];
+/// Writes outstanding while keys are loaded.
+const FILL_CLIENTS: u32 = 256;
+/// Client machines of a rack, and the pause in which their replies become trains: as in `scale`.
+const SESSIONS: u32 = 4;
+const PAUSE_NS: u64 = 2_000 * US;
+
+/// `concord bench quorum`.
+#[derive(Args, Clone, Debug)]
+pub struct QuorumArgs {
+    /// Numbers of replicas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,3,5")]
+    pub replicas: Vec<u16>,
+    /// Share of a core of each replica, and of each node of etcd
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub share: f64,
+    /// Keys, all there; uniformly chosen
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
+    pub keys: u64,
+    /// Size of values
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub value_bytes: usize,
+    /// Operations outstanding for each replica
+    #[arg(long, value_name = "N", default_value_t = 9_000)]
+    pub outstanding: u32,
+    /// Operations outstanding for each node of etcd, which refuses more than some thousand
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub etcd_outstanding: u32,
+    /// Measured time of each run
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    pub seconds: f64,
+    /// Cut off before it
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Runs of each
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Leave etcd out
+    #[arg(long)]
+    pub no_etcd: bool,
+}
+
+/// What is measured.
+struct Side {
+    store: String,
+    outstanding: u32,
+    target: Box<dyn Target>,
+    /// Who answers: ends with this.
+    _processes: Processes,
+}
+
+#[expect(dead_code, reason = "held until they are to end")]
+enum Processes {
+    Rig(Box<Rig>),
+    Etcd(Etcd),
+}
+
+/// One run.
+struct Point {
+    replicas: u16,
+    store: String,
+    mix: usize,
+    rate: f64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// One line for a person; nothing is left running.
+pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
+    if !(args.share > 0.0 && args.share <= 1.0) {
+        return Err(Error::new("--share must be above 0 and at most 1"));
+    }
+    let mut table = Table::new(&COLUMNS);
+    let mut points = Vec::new();
+    for &replicas in &args.replicas {
+        let mut sides = sides(args, replicas)?;
+        for repeat in 0..args.repeats {
+            // Whoever goes first may find the machine in another state: they take turns.
+            sides.rotate_left(1);
+            for mix in MIXES {
+                for side in &mut sides {
+                    let measured = measure(args, side, mix, repeat)?;
+                    row(&mut table, replicas, side, mix, repeat, &measured);
+                    let (store, rate) = (side.store.clone(), measured.rate());
+                    points.push(Point { replicas, store, mix, rate });
+                }
+            }
+        }
+    }
+    let summary = summarise(args, &points);
+    summary.print();
+    results.csv("quorum", &table)?;
+    results.csv("quorum-summary", &summary)?;
+    results.plot("quorum", &plot(args, &points))
+}
+
+/// Everything that is compared at so many replicas, loaded and then capped.
+fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
+    let mut sides = Vec::new();
+    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+        for accel in [Accel::None, Accel::Harmonia] {
+            let shape = Shape { protocol, replicas, accel, capped: true, bucket: None };
+            let mut rig = Rig::start(shape)?;
+            let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
+            fill(&mut native, args.keys, args.value_bytes, FILL_CLIENTS)?;
+            rig.cap(args.share)?;
+            sides.push(Side {
+                store: store(protocol, accel),
+                outstanding: args.outstanding * u32::from(replicas),
+                target: Box::new(native),
+                _processes: Processes::Rig(Box::new(rig)),
+            });
+        }
+    }
+    if !args.no_etcd && installed("etcd") {
+        let mut etcd = Etcd::start(usize::from(replicas), Setup::Capped)?;
+        let mut grpc = Grpc::new(&etcd.clients)?;
+        fill(&mut grpc, args.keys, args.value_bytes, FILL_CLIENTS)?;
+        etcd.cap(args.share)?;
+        sides.push(Side {
+            store: "etcd".to_string(),
+            outstanding: args.etcd_outstanding * u32::from(replicas),
+            target: Box::new(grpc),
+            _processes: Processes::Etcd(etcd),
+        });
+    }
+    Ok(sides)
+}
+
+/// "vr", or "vr + harmonia".
+fn store(protocol: Protocol, accel: Accel) -> String {
+    let name = name_of(protocol);
+    if accel == Accel::None { name } else { format!("{name} + {}", name_of(accel)) }
+}
+
+fn measure(args: &QuorumArgs, side: &mut Side, mix: usize, repeat: u32) -> Result<Measured, Error> {
+    let plan = Plan {
+        clients: side.outstanding,
+        value_bytes: args.value_bytes,
+        rate: None,
+        warmup_ns: (args.warmup * SEC as f64) as u64,
+        measure_ns: (args.seconds * SEC as f64) as u64,
+    };
+    let seed = u64::from(repeat) + 1;
+    let mut workload = Workload::new(Mix::SCALE[mix], Choice::Uniform, args.keys, seed)?;
+    run(&mut side.target.as_mut(), &mut workload, plan)
+}
+
+fn row(table: &mut Table, replicas: u16, side: &Side, mix: usize, repeat: u32, seen: &Measured) {
+    table.row(vec![
+        replicas.to_string(),
+        side.store.clone(),
+        Mix::SCALE[mix].name.to_string(),
+        repeat.to_string(),
+        format!("{:.0}", seen.rate()),
+        format!("{:.1}", seen.reads.value_at_quantile(0.5) as f64 / 1e6),
+        format!("{:.3}", seen.fast_share()),
+        seen.failed.to_string(),
+        load_average(),
+    ]);
+    table.print_last();
+}
+
+/// The rates of a store, in the order of their repeats.
+fn rates(points: &[Point], replicas: u16, store: &str, mix: usize) -> Vec<f64> {
+    let same = |p: &&Point| p.replicas == replicas && p.store == store && p.mix == mix;
+    points.iter().filter(same).map(|p| p.rate).collect()
+}
+
+fn ratios(these: &[f64], those: &[f64]) -> String {
+    if those.is_empty() {
+        return "-".to_string();
+    }
+    spread(&these.iter().zip(those).map(|(a, b)| a / b).collect::<Vec<_>>(), 2)
+}
+
+fn summarise(args: &QuorumArgs, points: &[Point]) -> Table {
+    let mut table = Table::new(&[
+        "replicas",
+        "workload",
+        "protocol",
+        "without ops/s",
+        "with ops/s",
+        "etcd ops/s",
+        "with / without",
+        "without / etcd",
+        "with / etcd",
+    ]);
+    for &replicas in &args.replicas {
+        for mix in MIXES {
+            let etcd = rates(points, replicas, "etcd", mix);
+            for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+                let without = rates(points, replicas, &store(protocol, Accel::None), mix);
+                let with = rates(points, replicas, &store(protocol, Accel::Harmonia), mix);
+                table.row(vec![
+                    replicas.to_string(),
+                    Mix::SCALE[mix].name.to_string(),
+                    name_of(protocol),
+                    spread(&without, 0),
+                    spread(&with, 0),
+                    if etcd.is_empty() { "-".to_string() } else { spread(&etcd, 0) },
+                    ratios(&with, &without),
+                    ratios(&without, &etcd),
+                    ratios(&with, &etcd),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn plot(args: &QuorumArgs, points: &[Point]) -> Plot {
+    let mut stores: Vec<&str> = points.iter().map(|p| p.store.as_str()).collect();
+    stores.sort_unstable();
+    stores.dedup();
+    let mut series = Vec::new();
+    for store in stores {
+        for mix in MIXES {
+            let at = |&n: &u16| (f64::from(n), median(&rates(points, n, store, mix)) / 1e3);
+            let medians = args.replicas.iter().map(at).collect();
+            series.push((format!("{store}, {}", Mix::SCALE[mix].name), medians));
+        }
+    }
+    Plot {
+        title: format!("Each replica {:.0}% of a core", args.share * 100.0),
+        x: "replicas",
+        y: "thousand operations/s",
+        x_names: Vec::new(),
+        scale: Scale::Places,
+        series,
+    }
+}
