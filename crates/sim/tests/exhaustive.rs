@@ -95,7 +95,7 @@ fn a_packet_is_lost() {
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::default() };
     holds("one crash", Chain, one(), budget, 74_543);
-    holds("one crash", PrimaryBackup, one(), budget, 2_399_825);
+    holds("one crash", PrimaryBackup, one(), budget, 2_399_823);
     holds_so_far("one crash, two clients", Chain, short(), budget);
     holds_so_far("one crash, two clients", PrimaryBackup, short(), budget);
 }
