@@ -50,7 +50,6 @@ fn its_history_is_what_concord_check_reads() {
     let checked = concord(&["check", &file]);
     assert!(checked.status.success());
     assert!(String::from_utf8_lossy(&checked.stdout).contains("20000 operations on 50 keys"));
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

@@ -127,11 +127,20 @@ fn decode(bytes: &[u8]) -> Option<State> {
 mod tests {
     use super::*;
 
-    fn directory(name: &str) -> PathBuf {
+    /// A directory that is gone with its test.
+    struct Directory(PathBuf);
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn directory(name: &str) -> Directory {
         let unique = format!("concord-state-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(unique);
         let _ = std::fs::remove_dir_all(&path);
-        path
+        Directory(path)
     }
 
     fn state(version: u64) -> State {
@@ -140,7 +149,8 @@ mod tests {
 
     #[test]
     fn t3_a_second_controller_on_the_same_file_is_refused_until_the_first_ends() {
-        let path = directory("lock").join("controller.state");
+        let directory = directory("lock");
+        let path = directory.0.join("controller.state");
         let (first, none) = StateFile::open(&path).unwrap();
         assert_eq!(none, None);
         let line = StateFile::open(&path).unwrap_err().to_string();
@@ -151,7 +161,8 @@ mod tests {
 
     #[test]
     fn t3_what_was_written_is_read_and_a_write_that_does_not_follow_is_refused() {
-        let path = directory("cas").join("controller.state");
+        let directory = directory("cas");
+        let path = directory.0.join("controller.state");
         {
             let (mut file, _) = StateFile::open(&path).unwrap();
             file.write(&state(1)).unwrap();
@@ -167,7 +178,8 @@ mod tests {
 
     #[test]
     fn t3_two_controllers_that_both_hold_a_lock_cannot_both_write() {
-        let path = directory("fence").join("controller.state");
+        let directory = directory("fence");
+        let path = directory.0.join("controller.state");
         let (mut first, _) = StateFile::open(&path).unwrap();
         first.write(&state(1)).unwrap();
         std::fs::remove_file(with_suffix(&path, "lock")).unwrap();
@@ -181,7 +193,8 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_an_error_and_never_an_empty_state() {
-        let path = directory("damage").join("controller.state");
+        let directory = directory("damage");
+        let path = directory.0.join("controller.state");
         drop(StateFile::open(&path).unwrap().0.write(&state(1)));
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-use concord_core::{Instant, MS, Now};
+use concord_core::{Instant, MS, Now, SEC};
 use concord_runtime::poller::{Event, Interest, Poller, Token};
 use concord_runtime::{Context, Error, clock};
 use hashbrown::HashMap;
@@ -20,6 +20,8 @@ use super::rig::{Process, Scratch, capped, free_port};
 /// As etcd's documentation advises where members are slow: an election takes ten heartbeats.
 const HEARTBEAT_MS: &str = "500";
 const ELECTION_MS: &str = "5000";
+/// What etcd does not answer in that time has failed: it gives up itself after 7 s.
+const DEADLINE_NS: u64 = 15 * SEC;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
 /// What each side may send at first (RFC 9113 §6.9.2).
@@ -135,6 +137,14 @@ fn answers(client: SocketAddr) -> bool {
     got.first().is_some_and(|a| a.ok)
 }
 
+/// The request of an open stream.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    slot: u32,
+    asked_at: Instant,
+    has_reply: bool,
+}
+
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
@@ -146,8 +156,7 @@ struct Connection {
     window: i64,
     /// Bytes of DATA that came since we allowed more.
     consumed: u32,
-    /// The request of each open stream, and whether a reply came.
-    open: HashMap<u32, (u32, bool), FxBuildHasher>,
+    open: HashMap<u32, Call, FxBuildHasher>,
 }
 
 /// One connection to each node, any number of requests on it.
@@ -157,6 +166,8 @@ pub struct Grpc {
     raw: Vec<epoll::Event>,
     events: Vec<Event>,
     buffer: Vec<u8>,
+    /// When calls without an answer are looked for next.
+    next_look: Instant,
 }
 
 impl Grpc {
@@ -187,14 +198,15 @@ impl Grpc {
             });
         }
         let (raw, events, buffer) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
-        Ok(Grpc { connections, poller, raw, events, buffer })
+        let next_look = clock::now().instant;
+        Ok(Grpc { connections, poller, raw, events, buffer, next_look })
     }
 }
 
 impl Target for Grpc {
-    fn submit(&mut self, _now: Now, ask: Ask<'_>) -> Result<bool, Error> {
+    fn submit(&mut self, now: Now, ask: Ask<'_>) -> Result<bool, Error> {
         let count = self.connections.len();
-        Ok(self.connections[ask.slot as usize % count].submit(ask))
+        Ok(self.connections[ask.slot as usize % count].submit(now.instant, ask))
     }
 
     fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
@@ -208,6 +220,10 @@ impl Target for Grpc {
         for event in &self.events {
             let connection = &mut self.connections[event.token.0 as usize];
             connection.read(&mut self.buffer, answers).cannot("read from etcd")?;
+        }
+        if now >= self.next_look {
+            self.next_look = now.after(SEC);
+            self.connections.iter_mut().for_each(|c| c.give_up(now, answers));
         }
         Ok(())
     }
@@ -267,7 +283,7 @@ fn message(ask: &Ask<'_>) -> Vec<u8> {
 }
 
 impl Connection {
-    fn submit(&mut self, ask: Ask<'_>) -> bool {
+    fn submit(&mut self, now: Instant, ask: Ask<'_>) -> bool {
         let message = message(&ask);
         if self.window < message.len() as i64 {
             return false;
@@ -282,8 +298,16 @@ impl Connection {
         let block = headers(path, &self.authority);
         frame(&mut self.output, HEADERS, END_HEADERS, stream, &block);
         frame(&mut self.output, DATA, END_STREAM, stream, &message);
-        self.open.insert(stream, (ask.slot, false));
+        self.open.insert(stream, Call { slot: ask.slot, asked_at: now, has_reply: false });
         true
+    }
+
+    /// Calls that got no answer in time fail; a late one finds its stream forgotten.
+    fn give_up(&mut self, now: Instant, answers: &mut Vec<Answer>) {
+        let late = |call: &Call| now.since(call.asked_at) > DEADLINE_NS;
+        for (_, call) in self.open.extract_if(|_, call| late(call)) {
+            answers.push(Answer { slot: call.slot, ok: false, fast: false });
+        }
     }
 
     fn write(&mut self) -> io::Result<bool> {
@@ -343,8 +367,8 @@ impl Connection {
                     frame(&mut self.output, WINDOW_UPDATE, 0, 0, &more);
                     self.consumed = 0;
                 }
-                if let Some((_, replied)) = self.open.get_mut(&stream) {
-                    *replied = true;
+                if let Some(call) = self.open.get_mut(&stream) {
+                    call.has_reply = true;
                 }
             }
             SETTINGS if flags & ACK == 0 => frame(&mut self.output, SETTINGS, ACK, 0, &[]),
@@ -359,8 +383,8 @@ impl Connection {
         // A failed call ends without a message, by HEADERS alone or by RST_STREAM.
         let is_last =
             kind == RST_STREAM || (matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0);
-        if is_last && let Some((slot, ok)) = self.open.remove(&stream) {
-            answers.push(Answer { slot, ok, fast: false });
+        if is_last && let Some(call) = self.open.remove(&stream) {
+            answers.push(Answer { slot: call.slot, ok: call.has_reply, fast: false });
         }
         Ok(())
     }

@@ -5,18 +5,43 @@ pub mod counters;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 pub const CONCORD: &str = env!("CARGO_BIN_EXE_concord");
 
-pub fn directory(name: &str) -> PathBuf {
+/// A directory of a test's own, gone with it, but where what is in it may tell why the test failed.
+pub struct Directory(PathBuf);
+
+impl std::ops::Deref for Directory {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<std::ffi::OsStr> for Directory {
+    fn as_ref(&self) -> &std::ffi::OsStr {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+pub fn directory(name: &str) -> Directory {
     let path = std::env::temp_dir().join(format!("concord-up-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
-    path
+    Directory(path)
 }
 
 pub fn concord(args: &[&str]) -> Output {
@@ -69,7 +94,7 @@ pub fn until(seconds: u64, what: &str, mut done: impl FnMut() -> bool) {
 /// A rack, and the processes of its roles by name.
 pub struct Rack {
     pub up: Child,
-    pub run: PathBuf,
+    pub run: Directory,
     /// Where the first gateway listens.
     pub listen: SocketAddr,
 }
@@ -165,10 +190,6 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let _ = self.up.kill();
         let _ = self.up.wait();
-        // The logs stay where they may tell why.
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.run);
-        }
     }
 }
 
