@@ -20,6 +20,7 @@ mod canonical;
 mod registers;
 mod rig;
 mod state;
+mod travel;
 
 use std::collections::{HashSet, VecDeque};
 
@@ -57,7 +58,7 @@ impl Call {
 }
 
 /// How often each thing may go wrong on one way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// A packet is lost.
     pub losses: u8,
@@ -74,8 +75,26 @@ pub struct Budget {
     pub replacements: u8,
     /// Another switch takes over beside the first one, which goes on.
     pub rivals: u8,
+    /// A moment passes: what was delayed so that it could share a packet is sent, a missing number
+    /// is asked for. Nothing else is due.
+    pub moments: u8,
     /// Time passes: all that is due is sent again, who is silent is removed.
     pub waits: u8,
+}
+
+impl Budget {
+    /// Nothing goes wrong but the order of packets.
+    pub const NOTHING: Budget = Budget {
+        losses: 0,
+        duplicates: 0,
+        crashes: 0,
+        restarts: 0,
+        isolations: 0,
+        replacements: 0,
+        rivals: 0,
+        moments: 0,
+        waits: 0,
+    };
 }
 
 /// What is explored.
@@ -107,7 +126,7 @@ impl Setup {
             protocol,
             replicas: 3,
             scripts,
-            budget: Budget::default(),
+            budget: Budget::NOTHING,
             layout: rig::LAYOUT,
             guards: Guards::ALL,
             ordered: false,

@@ -10,7 +10,7 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::hash;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::CommandBuf;
-use concord_protocols::{Node, Phase, Replica, ReplicaConfig};
+use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::Flags;
@@ -19,16 +19,20 @@ use rustc_hash::FxBuildHasher;
 
 use super::canonical::fingerprint;
 use super::registers::Registers;
+use super::travel::Sort;
 use super::{Call, Setup};
 use crate::describe::describe;
 use crate::role::Role;
 use crate::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
-/// Time passes in such steps, in ns.
-const STEP_NS: u64 = 40 * MS;
+/// Time passes in such steps, in ms.
+pub(super) const STEP_MS: u32 = 40;
+const STEP_NS: u64 = STEP_MS as u64 * MS;
 /// Steps of one wait: enough that who is silent is removed and all time-outs have come.
 pub(super) const WAIT_STEPS: u16 = 5;
+/// A moment, in ms: enough for what is delayed so that packets share it, and nothing times out.
+pub(super) const MOMENT_MS: u32 = 1;
 /// Less than a wait, and more than a lease: who is removed holds none any more, unless it waited.
 const FAILURE_NS: u64 = 150 * MS;
 const LEASE_NS: u64 = 100 * MS;
@@ -79,17 +83,19 @@ pub(super) struct Rig {
     pub machines: Vec<Machine>,
     ids: HashMap<u128, MachineId, FxBuildHasher>,
     pub packets: Vec<Flight>,
+    /// What each of them is.
+    pub sorts: Vec<Sort>,
     packet_ids: HashMap<Flight, PacketId, FxBuildHasher>,
-    steps: HashMap<(usize, MachineId, Input, u16), Rc<Step>, FxBuildHasher>,
+    steps: HashMap<(usize, MachineId, Input, u32), Rc<Step>, FxBuildHasher>,
     pub replies: Vec<Reply>,
     /// Histories that were searched, and whether they have an order.
     pub orders: HashMap<u128, bool, FxBuildHasher>,
     out: Outgoing,
 }
 
-/// What the clocks of all nodes show after so many steps of time.
-pub(super) fn now(steps: u16) -> Now {
-    let ns = u64::from(steps + 1) * STEP_NS;
+/// What the clocks of all nodes show after so many ms.
+pub(super) fn now(ms: u32) -> Now {
+    let ns = u64::from(ms) * MS;
     Now { instant: Instant(ns), unix_ms: 1_700_000_000_000 + ns / MS }
 }
 
@@ -100,6 +106,7 @@ impl Rig {
             machines: vec![Machine::Dead],
             ids: HashMap::default(),
             packets: Vec::new(),
+            sorts: Vec::new(),
             packet_ids: HashMap::default(),
             steps: HashMap::default(),
             replies: Vec::new(),
@@ -129,9 +136,9 @@ impl Rig {
         (REPLICAS..REPLICAS + self.setup.replicas).contains(&node)
     }
 
-    pub(super) fn replica(&self, id: MachineId) -> Option<&Replica<Registers>> {
+    pub(super) fn replica(&self, id: MachineId) -> Option<&Node<Registers>> {
         match &self.machines[id as usize] {
-            Machine::Replica(Node::Replica(replica)) => Some(replica),
+            Machine::Replica(replica) => Some(replica),
             _ => None,
         }
     }
@@ -215,6 +222,7 @@ impl Rig {
             return *id;
         }
         let id = self.packets.len() as PacketId;
+        self.sorts.push(Sort::of(&flight.bytes));
         self.packets.push(flight.clone());
         self.packet_ids.insert(flight, id);
         id
@@ -226,7 +234,7 @@ impl Rig {
     }
 
     /// One step of a machine.
-    pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: u16) -> Rc<Step> {
+    pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: u32) -> Rc<Step> {
         if let Some(step) = self.steps.get(&(node, id, input, at)) {
             return Rc::clone(step);
         }
@@ -289,7 +297,7 @@ impl Rig {
         &mut self,
         node: usize,
         id: MachineId,
-        at: u16,
+        at: u32,
     ) -> (MachineId, Vec<PacketId>) {
         let mut machine = self.machines[id as usize].clone();
         if let Machine::Client(client) = &mut machine {
@@ -303,7 +311,7 @@ impl Rig {
     }
 
     /// Whether the epoch is open there, with a lease.
-    pub(super) fn is_ready(&self, id: MachineId, at: u16) -> bool {
+    pub(super) fn is_ready(&self, id: MachineId, at: u32) -> bool {
         self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(now(at)))
     }
 
