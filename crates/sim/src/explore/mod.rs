@@ -21,6 +21,7 @@ mod registers;
 mod rig;
 mod state;
 mod travel;
+mod void;
 
 use std::collections::{HashSet, VecDeque};
 
@@ -114,6 +115,8 @@ pub struct Setup {
     pub guards: Guards,
     /// All packets arrive in the order in which they were sent (§6.2: "an ideal network").
     pub ordered: bool,
+    /// States that differ in what can matter no more count as one. If not, they are the more.
+    pub reduced: bool,
     /// Most states.
     pub states_max: usize,
 }
@@ -130,6 +133,7 @@ impl Setup {
             layout: rig::LAYOUT,
             guards: Guards::ALL,
             ordered: false,
+            reduced: true,
             states_max: 5_000_000,
         }
     }
@@ -144,6 +148,8 @@ pub struct Explored {
     pub transitions: u64,
     /// States in which every call was answered and nothing is under way.
     pub ends: usize,
+    /// Different histories: what the clients called and got, and what before what.
+    pub histories: usize,
     /// The longest shortest way to a state.
     pub depth: usize,
     /// Whether there are no other states.
@@ -161,6 +167,7 @@ pub fn explore(setup: Setup) -> Explored {
         states: 1,
         transitions: 0,
         ends: 0,
+        histories: 0,
         depth: 0,
         is_complete: true,
         violation: None,
@@ -180,7 +187,7 @@ pub fn explore(setup: Setup) -> Explored {
     while let Some((index, depth, state)) = queue.pop_front() {
         found.depth = depth;
         found.ends += usize::from(state.is_end(&rig));
-        for action in state.actions(&rig) {
+        for action in state.actions(&mut rig) {
             found.transitions += 1;
             let next = state.after(&mut rig, action);
             if !seen.insert(next.fingerprint()) {
@@ -201,6 +208,7 @@ pub fn explore(setup: Setup) -> Explored {
         }
     }
     found.states = ways.len();
+    found.histories = rig.orders.len();
     found
 }
 

@@ -10,7 +10,7 @@ use concord_wire::control::Protocol;
 use super::Budget;
 use super::canonical::fingerprint_of;
 use super::registers::Registers;
-use super::rig::{Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS, now};
+use super::rig::{At, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS};
 use super::travel::{Passage, Sort, Travel};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
@@ -71,14 +71,14 @@ struct Called {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     /// Of each node.
-    machines: Vec<MachineId>,
+    pub(super) machines: Vec<MachineId>,
     /// Packets under way, in the order in which they were sent.
     net: Vec<PacketId>,
     /// The time.
-    ms: u32,
+    pub(super) at: At,
     /// The replica that is cut off, and whether it has been since before the last wait.
     cut: Option<(u8, bool)>,
-    left: Budget,
+    pub(super) left: Budget,
     calls: Vec<[Called; CALLS_MAX]>,
 }
 
@@ -90,24 +90,25 @@ impl State {
         let mut state = State {
             machines: (0..nodes).map(|node| rig.first(node)).collect(),
             net: Vec::new(),
-            ms: 0,
+            at: At { ms: 0, is_over: false },
             cut: None,
             left: rig.setup.budget,
             calls: vec![[Called::default(); CALLS_MAX]; rig.setup.scripts.len()],
         };
         for step in 0..STEPS_MAX {
-            state.ms += STEP_MS;
+            state.at.ms += STEP_MS;
             state.tick(rig, Travel::Starting);
-            let ready = state.machines.iter().all(|id| rig.is_ready(*id, state.ms));
+            let ready = state.machines.iter().all(|id| rig.is_ready(*id, state.at));
             if ready && step > 4 {
                 for client in 0..state.calls.len() {
                     let node = rig.client(client);
-                    let (id, sent) = rig.warm_up(node, state.machines[node], state.ms);
+                    let (id, sent) = rig.warm_up(node, state.machines[node], state.at);
                     state.machines[node] = id;
                     state.send(rig, &sent, Travel::Starting);
                 }
-                state.ms += STEP_MS;
+                state.at.ms += STEP_MS;
                 state.tick(rig, Travel::Starting);
+                state.end_time(rig);
                 return Ok(state);
             }
         }
@@ -121,7 +122,7 @@ impl State {
         net.sort_unstable();
         net.iter().for_each(|packet| bytes.extend_from_slice(&packet.to_be_bytes()));
         bytes.extend_from_slice(&u32::MAX.to_be_bytes());
-        bytes.extend_from_slice(&self.ms.to_be_bytes());
+        bytes.extend_from_slice(&self.at.ms.to_be_bytes());
         let (cut, is_old) = self.cut.unwrap_or((u8::MAX, false));
         let b = self.left;
         bytes.extend_from_slice(&[
@@ -145,7 +146,7 @@ impl State {
     }
 
     /// Everything that can happen next.
-    pub(super) fn actions(&self, rig: &Rig) -> Vec<Action> {
+    pub(super) fn actions(&self, rig: &mut Rig) -> Vec<Action> {
         let mut actions = Vec::new();
         for (client, script) in rig.setup.scripts.iter().enumerate() {
             let begun = self.calls[client].iter().filter(|c| c.begun).count();
@@ -156,10 +157,13 @@ impl State {
         }
         let arriving = if rig.setup.ordered { self.net.len().min(1) } else { self.net.len() };
         for packet in &self.net[..arriving] {
-            self.push_delivery(rig, *packet, &mut actions);
             if self.left.losses > 0 {
                 actions.push(Action::Lose(*packet));
             }
+            if self.is_early(rig, *packet) {
+                continue;
+            }
+            self.push_delivery(rig, *packet, &mut actions);
             if self.left.duplicates > 0 {
                 actions.push(Action::Duplicate(*packet));
             }
@@ -251,19 +255,38 @@ impl State {
             }
             Action::Moment => {
                 next.left.moments -= 1;
-                next.ms += MOMENT_MS;
+                next.at.ms += MOMENT_MS;
                 next.tick(rig, Travel::Free);
+                next.end_time(rig);
             }
             Action::Wait => {
                 next.left.waits -= 1;
                 for _ in 0..WAIT_STEPS {
-                    next.ms += STEP_MS;
+                    next.at.ms += STEP_MS;
                     next.tick(rig, Travel::Waiting);
                     next.cut = next.cut.map(|(replica, _)| (replica, true));
                 }
+                next.end_time(rig);
             }
         }
+        if rig.setup.reduced {
+            next.forget_void(rig);
+        }
         next
+    }
+
+    /// If no time will pass any more, it does not matter when what is due.
+    fn end_time(&mut self, rig: &mut Rig) {
+        if rig.setup.reduced && self.left.waits == 0 && self.left.moments == 0 {
+            self.at.is_over = true;
+            self.machines.iter_mut().for_each(|id| *id = rig.without_time(*id));
+        }
+    }
+
+    fn forget_void(&mut self, rig: &mut Rig) {
+        let mut net = std::mem::take(&mut self.net);
+        net.retain(|packet| !self.is_void(rig, *packet));
+        self.net = net;
     }
 
     fn call(&mut self, rig: &mut Rig, client: usize) {
@@ -294,7 +317,7 @@ impl State {
     /// Everybody who wants to be woken is.
     fn tick(&mut self, rig: &mut Rig, travel: Travel) {
         for node in 0..self.machines.len() {
-            if rig.deadline(self.machines[node]) <= now(self.ms).instant {
+            if rig.deadline(self.machines[node]) <= self.at.instant() {
                 self.take(rig, node, Input::Tick, travel);
             }
         }
@@ -317,7 +340,7 @@ impl State {
     }
 
     fn step(&mut self, rig: &mut Rig, node: usize, input: Input) -> Vec<PacketId> {
-        let step = rig.step(node, self.machines[node], input, self.ms);
+        let step = rig.step(node, self.machines[node], input, self.at);
         self.machines[node] = step.next;
         for reply in &step.replies {
             let client = node - rig.client(0);
