@@ -682,6 +682,12 @@ impl<E: Engine> Replica<E> {
         &self.log
     }
 
+    /// The newest sequence number that it took, or saw in a record.
+    #[must_use]
+    pub fn last_seq(&self) -> Seq {
+        self.last_seq
+    }
+
     /// The last record executed here.
     #[must_use]
     pub fn executed(&self) -> Position {

@@ -20,6 +20,8 @@ mod canonical;
 mod registers;
 mod rig;
 mod state;
+mod travel;
+mod void;
 
 use std::collections::{HashSet, VecDeque};
 
@@ -57,7 +59,7 @@ impl Call {
 }
 
 /// How often each thing may go wrong on one way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// A packet is lost.
     pub losses: u8,
@@ -74,8 +76,26 @@ pub struct Budget {
     pub replacements: u8,
     /// Another switch takes over beside the first one, which goes on.
     pub rivals: u8,
+    /// A moment passes: what was delayed so that it could share a packet is sent, a missing number
+    /// is asked for. Nothing else is due.
+    pub moments: u8,
     /// Time passes: all that is due is sent again, who is silent is removed.
     pub waits: u8,
+}
+
+impl Budget {
+    /// Nothing goes wrong but the order of packets.
+    pub const NOTHING: Budget = Budget {
+        losses: 0,
+        duplicates: 0,
+        crashes: 0,
+        restarts: 0,
+        isolations: 0,
+        replacements: 0,
+        rivals: 0,
+        moments: 0,
+        waits: 0,
+    };
 }
 
 /// What is explored.
@@ -95,6 +115,8 @@ pub struct Setup {
     pub guards: Guards,
     /// All packets arrive in the order in which they were sent (§6.2: "an ideal network").
     pub ordered: bool,
+    /// States that differ in what can matter no more count as one. If not, they are the more.
+    pub reduced: bool,
     /// Most states.
     pub states_max: usize,
 }
@@ -107,10 +129,11 @@ impl Setup {
             protocol,
             replicas: 3,
             scripts,
-            budget: Budget::default(),
+            budget: Budget::NOTHING,
             layout: rig::LAYOUT,
             guards: Guards::ALL,
             ordered: false,
+            reduced: true,
             states_max: 5_000_000,
         }
     }
@@ -125,6 +148,8 @@ pub struct Explored {
     pub transitions: u64,
     /// States in which every call was answered and nothing is under way.
     pub ends: usize,
+    /// Different histories: what the clients called and got, and what before what.
+    pub histories: usize,
     /// The longest shortest way to a state.
     pub depth: usize,
     /// Whether there are no other states.
@@ -142,6 +167,7 @@ pub fn explore(setup: Setup) -> Explored {
         states: 1,
         transitions: 0,
         ends: 0,
+        histories: 0,
         depth: 0,
         is_complete: true,
         violation: None,
@@ -161,7 +187,7 @@ pub fn explore(setup: Setup) -> Explored {
     while let Some((index, depth, state)) = queue.pop_front() {
         found.depth = depth;
         found.ends += usize::from(state.is_end(&rig));
-        for action in state.actions(&rig) {
+        for action in state.actions(&mut rig) {
             found.transitions += 1;
             let next = state.after(&mut rig, action);
             if !seen.insert(next.fingerprint()) {
@@ -182,6 +208,7 @@ pub fn explore(setup: Setup) -> Explored {
         }
     }
     found.states = ways.len();
+    found.histories = rig.orders.len();
     found
 }
 

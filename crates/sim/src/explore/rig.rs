@@ -10,25 +10,30 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::hash;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::CommandBuf;
-use concord_protocols::{Node, Phase, Replica, ReplicaConfig};
+use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::Flags;
 use concord_wire::control::Member;
 use rustc_hash::FxBuildHasher;
 
-use super::canonical::fingerprint;
+use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
 use super::registers::Registers;
+use super::travel::Sort;
+use super::void::Use;
 use super::{Call, Setup};
 use crate::describe::describe;
 use crate::role::Role;
 use crate::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
-/// Time passes in such steps, in ns.
-const STEP_NS: u64 = 40 * MS;
+/// Time passes in such steps, in ms.
+pub(super) const STEP_MS: u32 = 40;
+const STEP_NS: u64 = STEP_MS as u64 * MS;
 /// Steps of one wait: enough that who is silent is removed and all time-outs have come.
 pub(super) const WAIT_STEPS: u16 = 5;
+/// A moment, in ms: enough for what is delayed so that packets share it, and nothing times out.
+pub(super) const MOMENT_MS: u32 = 1;
 /// Less than a wait, and more than a lease: who is removed holds none any more, unless it waited.
 const FAILURE_NS: u64 = 150 * MS;
 const LEASE_NS: u64 = 100 * MS;
@@ -79,18 +84,32 @@ pub(super) struct Rig {
     pub machines: Vec<Machine>,
     ids: HashMap<u128, MachineId, FxBuildHasher>,
     pub packets: Vec<Flight>,
+    /// What each of them is.
+    pub sorts: Vec<Sort>,
+    /// What each of them is good for.
+    pub uses: Vec<Use>,
     packet_ids: HashMap<Flight, PacketId, FxBuildHasher>,
-    steps: HashMap<(usize, MachineId, Input, u16), Rc<Step>, FxBuildHasher>,
+    steps: HashMap<(usize, MachineId, Input, At), Rc<Step>, FxBuildHasher>,
     pub replies: Vec<Reply>,
     /// Histories that were searched, and whether they have an order.
     pub orders: HashMap<u128, bool, FxBuildHasher>,
     out: Outgoing,
 }
 
-/// What the clocks of all nodes show after so many steps of time.
-pub(super) fn now(steps: u16) -> Now {
-    let ns = u64::from(steps + 1) * STEP_NS;
-    Now { instant: Instant(ns), unix_ms: 1_700_000_000_000 + ns / MS }
+/// The time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct At {
+    /// Since the start, in ms.
+    pub ms: u32,
+    /// None will pass any more: what waits for its time waits for ever.
+    pub is_over: bool,
+}
+
+impl At {
+    /// What the clocks of all nodes show.
+    pub(super) fn instant(self) -> Instant {
+        Instant(u64::from(self.ms) * MS)
+    }
 }
 
 impl Rig {
@@ -100,6 +119,8 @@ impl Rig {
             machines: vec![Machine::Dead],
             ids: HashMap::default(),
             packets: Vec::new(),
+            sorts: Vec::new(),
+            uses: Vec::new(),
             packet_ids: HashMap::default(),
             steps: HashMap::default(),
             replies: Vec::new(),
@@ -125,13 +146,17 @@ impl Rig {
         node == SWITCH || node == self.other_switch()
     }
 
+    pub(super) fn is_client(&self, node: usize) -> bool {
+        (self.client(0)..self.other_switch()).contains(&node)
+    }
+
     pub(super) fn is_replica(&self, node: usize) -> bool {
         (REPLICAS..REPLICAS + self.setup.replicas).contains(&node)
     }
 
-    pub(super) fn replica(&self, id: MachineId) -> Option<&Replica<Registers>> {
+    pub(super) fn replica(&self, id: MachineId) -> Option<&Node<Registers>> {
         match &self.machines[id as usize] {
-            Machine::Replica(Node::Replica(replica)) => Some(replica),
+            Machine::Replica(replica) => Some(replica),
             _ => None,
         }
     }
@@ -170,7 +195,7 @@ impl Rig {
                 Machine::Client(Box::new(Client::new(config, rng)))
             }
         };
-        self.keep(machine)
+        self.keep(machine, false)
     }
 
     /// A replica that was just started at `node`.
@@ -185,7 +210,8 @@ impl Rig {
             replicate_replies: false,
             guards: self.setup.guards,
         };
-        self.keep(Machine::Replica(Node::new(self.setup.protocol, config, Registers::default())))
+        let replica = Node::new(self.setup.protocol, config, Registers::default());
+        self.keep(Machine::Replica(replica), false)
     }
 
     /// A switch that was just started at `node`.
@@ -200,25 +226,60 @@ impl Rig {
             ..AgentConfig::new(Incarnation(incarnation), addr(node), addr(CONTROLLER))
         };
         let agent = Agent::new(config).map_or(Machine::Dead, |a| Machine::Switch(Box::new(a)));
-        self.keep(agent)
+        self.keep(agent, false)
     }
 
-    fn keep(&mut self, machine: Machine) -> MachineId {
+    /// What the clocks of all nodes show. No protocol asks what time of the day it is but for keys
+    /// that expire: it stands still, so that a record is the same whenever it was ordered.
+    fn now(&self, at: At) -> Now {
+        let ms = if self.setup.reduced { 0 } else { u64::from(at.ms) };
+        Now { instant: at.instant(), unix_ms: 1_700_000_000_000 + ms }
+    }
+
+    /// What a machine is once no time will pass any more.
+    pub(super) fn without_time(&mut self, id: MachineId) -> MachineId {
+        if id == NOBODY {
+            return NOBODY;
+        }
+        self.keep(self.machines[id as usize].clone(), true)
+    }
+
+    fn keep(&mut self, machine: Machine, is_over: bool) -> MachineId {
+        let loses = self.setup.budget.losses > 0;
+        let leave_out: &[&[&str]] = match (self.setup.reduced, is_over) {
+            (false, _) => &[&UNSEEN],
+            (true, false) => &[&UNSEEN, &IDLE],
+            (true, true) if loses => &[&UNSEEN, &IDLE, &TIMERS],
+            (true, true) => &[&UNSEEN, &IDLE, &TIMERS, &LINK_TIMES],
+        };
         let machines = &mut self.machines;
-        *self.ids.entry(fingerprint(&machine)).or_insert_with(|| {
+        *self.ids.entry(fingerprint(&machine, leave_out)).or_insert_with(|| {
             machines.push(machine);
             machines.len() as MachineId - 1
         })
     }
 
-    fn keep_packet(&mut self, flight: Flight) -> PacketId {
+    pub(super) fn keep_packet(&mut self, flight: Flight) -> PacketId {
         if let Some(id) = self.packet_ids.get(&flight) {
             return *id;
         }
         let id = self.packets.len() as PacketId;
+        self.sorts.push(Sort::of(&flight.bytes));
+        self.uses.push(Use::Any);
         self.packets.push(flight.clone());
-        self.packet_ids.insert(flight, id);
+        self.packet_ids.insert(flight.clone(), id);
+        self.uses[id as usize] = self.use_of(&flight);
         id
+    }
+
+    /// What a node sent, to the nodes that there are.
+    fn keep_sent(&mut self, node: usize) -> Vec<PacketId> {
+        let packets = std::mem::take(&mut self.out.packets);
+        let nodes = self.nodes();
+        let flights =
+            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let flights = flights.filter(|f| f.to < nodes);
+        flights.map(|flight| self.keep_packet(self.plain(flight))).collect()
     }
 
     /// When the machine wants to be woken.
@@ -227,23 +288,24 @@ impl Rig {
     }
 
     /// One step of a machine.
-    pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: u16) -> Rc<Step> {
+    pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: At) -> Rc<Step> {
         if let Some(step) = self.steps.get(&(node, id, input, at)) {
             return Rc::clone(step);
         }
         let mut machine = self.machines[id as usize].clone();
         let mut replies = Vec::new();
-        self.take(&mut machine, node, input, now(at));
+        let now = self.now(at);
+        self.take(&mut machine, node, input, now);
         for _ in 0..TICKS_MAX {
-            if machine.deadline().at > now(at).instant {
+            if machine.deadline().at > now.instant {
                 break;
             }
-            machine.tick(now(at), &mut self.out);
+            machine.tick(now, &mut self.out);
         }
         if let Machine::Controller(controller) = &mut machine
             && controller.poll_persist().is_some()
         {
-            controller.persisted(now(at), &mut self.out);
+            controller.persisted(now, &mut self.out);
         }
         if let Machine::Client(client) = &mut machine {
             while let Some(done) = client.poll() {
@@ -256,12 +318,8 @@ impl Rig {
                 }
             }
         }
-        let next = self.keep(machine);
-        let packets = std::mem::take(&mut self.out.packets);
-        let nodes = self.nodes();
-        let flights =
-            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
-        let sent = flights.filter(|f| f.to < nodes).map(|f| self.keep_packet(f)).collect();
+        let next = self.keep(machine, at.is_over);
+        let sent = self.keep_sent(node);
         let step = Rc::new(Step { next, sent, replies });
         self.steps.insert((node, id, input, at), Rc::clone(&step));
         step
@@ -290,22 +348,19 @@ impl Rig {
         &mut self,
         node: usize,
         id: MachineId,
-        at: u16,
+        at: At,
     ) -> (MachineId, Vec<PacketId>) {
-        let mut machine = self.machines[id as usize].clone();
+        let (mut machine, now) = (self.machines[id as usize].clone(), self.now(at));
         if let Machine::Client(client) = &mut machine {
-            submit(client, now(at), &Call::Set("warm", "0"), &mut self.out);
+            submit(client, now, &Call::Set("warm", "0"), &mut self.out);
         }
-        let packets = std::mem::take(&mut self.out.packets);
-        let flights =
-            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
-        let sent = flights.map(|f| self.keep_packet(f)).collect();
-        (self.keep(machine), sent)
+        let sent = self.keep_sent(node);
+        (self.keep(machine, false), sent)
     }
 
     /// Whether the epoch is open there, with a lease.
-    pub(super) fn is_ready(&self, id: MachineId, at: u16) -> bool {
-        self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(now(at)))
+    pub(super) fn is_ready(&self, id: MachineId, at: At) -> bool {
+        self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(self.now(at)))
     }
 
     /// A packet in a line.

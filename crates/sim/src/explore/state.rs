@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 
 use concord_check::{Operation, Options, Reply, check};
-use concord_protocols::Phase;
-use concord_wire::control::{Control, Protocol};
-use concord_wire::link::OP_ACK;
-use concord_wire::{Flags, Kind, Op, Packet, kind};
+use concord_core::Position;
+use concord_protocols::{Node, Phase};
+use concord_wire::control::Protocol;
 
 use super::Budget;
 use super::canonical::fingerprint_of;
-use super::rig::{Input, MachineId, NOBODY, PacketId, Rig, WAIT_STEPS, now};
+use super::registers::Registers;
+use super::rig::{At, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS};
+use super::travel::{Passage, Sort, Travel};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Most calls of a client.
@@ -32,6 +33,7 @@ pub(super) enum Action {
     Isolate(u8),
     Replace,
     Rival,
+    Moment,
     Wait,
 }
 
@@ -52,6 +54,7 @@ impl Action {
             }
             Action::Replace => "the switch is replaced".into(),
             Action::Rival => "another switch takes over".into(),
+            Action::Moment => "a moment passes".into(),
             Action::Wait => "time passes".into(),
         }
     }
@@ -68,28 +71,15 @@ struct Called {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     /// Of each node.
-    machines: Vec<MachineId>,
+    pub(super) machines: Vec<MachineId>,
     /// Packets under way, in the order in which they were sent.
     net: Vec<PacketId>,
-    /// Steps of time.
-    steps: u16,
+    /// The time.
+    pub(super) at: At,
     /// The replica that is cut off, and whether it has been since before the last wait.
     cut: Option<(u8, bool)>,
-    left: Budget,
+    pub(super) left: Budget,
     calls: Vec<[Called; CALLS_MAX]>,
-}
-
-/// How packets travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Travel {
-    /// As the network likes; only what is periodic arrives at once.
-    Free,
-    /// A call reaches the switch at once.
-    Calling,
-    /// Acknowledgements arrive at once, too: time passes.
-    Waiting,
-    /// Everything arrives at once, in order: the rack starts.
-    Starting,
 }
 
 impl State {
@@ -100,24 +90,25 @@ impl State {
         let mut state = State {
             machines: (0..nodes).map(|node| rig.first(node)).collect(),
             net: Vec::new(),
-            steps: 0,
+            at: At { ms: 0, is_over: false },
             cut: None,
             left: rig.setup.budget,
             calls: vec![[Called::default(); CALLS_MAX]; rig.setup.scripts.len()],
         };
         for step in 0..STEPS_MAX {
-            state.steps = step;
+            state.at.ms += STEP_MS;
             state.tick(rig, Travel::Starting);
-            let ready = state.machines.iter().all(|id| rig.is_ready(*id, step));
+            let ready = state.machines.iter().all(|id| rig.is_ready(*id, state.at));
             if ready && step > 4 {
                 for client in 0..state.calls.len() {
                     let node = rig.client(client);
-                    let (id, sent) = rig.warm_up(node, state.machines[node], step);
+                    let (id, sent) = rig.warm_up(node, state.machines[node], state.at);
                     state.machines[node] = id;
                     state.send(rig, &sent, Travel::Starting);
                 }
-                state.steps += 1;
+                state.at.ms += STEP_MS;
                 state.tick(rig, Travel::Starting);
+                state.end_time(rig);
                 return Ok(state);
             }
         }
@@ -131,7 +122,7 @@ impl State {
         net.sort_unstable();
         net.iter().for_each(|packet| bytes.extend_from_slice(&packet.to_be_bytes()));
         bytes.extend_from_slice(&u32::MAX.to_be_bytes());
-        bytes.extend_from_slice(&self.steps.to_be_bytes());
+        bytes.extend_from_slice(&self.at.ms.to_be_bytes());
         let (cut, is_old) = self.cut.unwrap_or((u8::MAX, false));
         let b = self.left;
         bytes.extend_from_slice(&[
@@ -144,6 +135,7 @@ impl State {
             b.isolations,
             b.replacements,
             b.rivals,
+            b.moments,
             b.waits,
         ]);
         for call in self.calls.iter().flatten().filter(|call| call.begun) {
@@ -154,7 +146,7 @@ impl State {
     }
 
     /// Everything that can happen next.
-    pub(super) fn actions(&self, rig: &Rig) -> Vec<Action> {
+    pub(super) fn actions(&self, rig: &mut Rig) -> Vec<Action> {
         let mut actions = Vec::new();
         for (client, script) in rig.setup.scripts.iter().enumerate() {
             let begun = self.calls[client].iter().filter(|c| c.begun).count();
@@ -165,10 +157,13 @@ impl State {
         }
         let arriving = if rig.setup.ordered { self.net.len().min(1) } else { self.net.len() };
         for packet in &self.net[..arriving] {
-            self.push_delivery(rig, *packet, &mut actions);
             if self.left.losses > 0 {
                 actions.push(Action::Lose(*packet));
             }
+            if self.is_early(rig, *packet) {
+                continue;
+            }
+            self.push_delivery(rig, *packet, &mut actions);
             if self.left.duplicates > 0 {
                 actions.push(Action::Duplicate(*packet));
             }
@@ -191,6 +186,9 @@ impl State {
         if self.left.rivals > 0 {
             actions.push(Action::Rival);
         }
+        if self.left.moments > 0 {
+            actions.push(Action::Moment);
+        }
         if self.left.waits > 0 {
             actions.push(Action::Wait);
         }
@@ -198,11 +196,8 @@ impl State {
     }
 
     fn push_delivery(&self, rig: &Rig, packet: PacketId, actions: &mut Vec<Action>) {
-        let flight = &rig.packets[packet as usize];
-        let is_fast_read = rig.is_switch(flight.from)
-            && Packet::parse(&flight.bytes)
-                .is_ok_and(|p| p.op() == Op::Read && p.repr().flags.has(Flags::FAST));
-        if !is_fast_read {
+        let from_switch = rig.is_switch(rig.packets[packet as usize].from);
+        if !(from_switch && rig.sorts[packet as usize] == Sort::FastRead) {
             return actions.push(Action::Deliver(packet));
         }
         for replica in 0..rig.setup.replicas {
@@ -258,16 +253,40 @@ impl State {
                 next.left.rivals -= 1;
                 next.start_switch(rig, rig.other_switch());
             }
+            Action::Moment => {
+                next.left.moments -= 1;
+                next.at.ms += MOMENT_MS;
+                next.tick(rig, Travel::Free);
+                next.end_time(rig);
+            }
             Action::Wait => {
                 next.left.waits -= 1;
                 for _ in 0..WAIT_STEPS {
-                    next.steps += 1;
+                    next.at.ms += STEP_MS;
                     next.tick(rig, Travel::Waiting);
                     next.cut = next.cut.map(|(replica, _)| (replica, true));
                 }
+                next.end_time(rig);
             }
         }
+        if rig.setup.reduced {
+            next.forget_void(rig);
+        }
         next
+    }
+
+    /// If no time will pass any more, it does not matter when what is due.
+    fn end_time(&mut self, rig: &mut Rig) {
+        if rig.setup.reduced && self.left.waits == 0 && self.left.moments == 0 {
+            self.at.is_over = true;
+            self.machines.iter_mut().for_each(|id| *id = rig.without_time(*id));
+        }
+    }
+
+    fn forget_void(&mut self, rig: &mut Rig) {
+        let mut net = std::mem::take(&mut self.net);
+        net.retain(|packet| !self.is_void(rig, *packet));
+        self.net = net;
     }
 
     fn call(&mut self, rig: &mut Rig, client: usize) {
@@ -298,7 +317,7 @@ impl State {
     /// Everybody who wants to be woken is.
     fn tick(&mut self, rig: &mut Rig, travel: Travel) {
         for node in 0..self.machines.len() {
-            if rig.deadline(self.machines[node]) <= now(self.steps).instant {
+            if rig.deadline(self.machines[node]) <= self.at.instant() {
                 self.take(rig, node, Input::Tick, travel);
             }
         }
@@ -321,7 +340,7 @@ impl State {
     }
 
     fn step(&mut self, rig: &mut Rig, node: usize, input: Input) -> Vec<PacketId> {
-        let step = rig.step(node, self.machines[node], input, self.steps);
+        let step = rig.step(node, self.machines[node], input, self.at);
         self.machines[node] = step.next;
         for reply in &step.replies {
             let client = node - rig.client(0);
@@ -345,7 +364,7 @@ impl State {
             if self.machines[flight.to] == NOBODY {
                 continue;
             }
-            match self.passage(rig, flight.from, flight.to, &flight.bytes, travel) {
+            match self.passage(rig, *packet, travel) {
                 Passage::AtOnce => arriving.push_back(*packet),
                 Passage::UnderWay if !self.net.contains(packet) => self.net.push(*packet),
                 Passage::UnderWay | Passage::Cut => {}
@@ -353,48 +372,36 @@ impl State {
         }
     }
 
-    fn passage(&self, rig: &Rig, from: usize, to: usize, bytes: &[u8], travel: Travel) -> Passage {
-        let message =
-            if kind(bytes) == Ok(Kind::Control) { Control::parse(bytes).ok() } else { None };
+    fn passage(&self, rig: &Rig, packet: PacketId, travel: Travel) -> Passage {
+        let flight = &rig.packets[packet as usize];
+        let (from, to, sort) = (flight.from, flight.to, rig.sorts[packet as usize]);
         let is_peer = |node: usize| rig.is_replica(node) || node == CONTROLLER;
         if let Some((replica, is_old)) = self.cut {
             let own = REPLICAS + usize::from(replica);
             if (from == own && is_peer(to)) || (to == own && is_peer(from)) {
                 // What it asked for at last is granted, and on its way to it.
-                return match message {
-                    Some(Control::LeaseRequest { .. }) if from == own && !is_old => Passage::AtOnce,
-                    Some(Control::LeaseGrant { .. }) if to == own && !is_old => Passage::UnderWay,
+                return match sort {
+                    Sort::LeaseRequest if from == own && !is_old => Passage::AtOnce,
+                    Sort::LeaseGrant if to == own && !is_old => Passage::UnderWay,
                     _ => Passage::Cut,
                 };
             }
         }
-        let is_ack = kind(bytes) == Ok(Kind::Link) && bytes[3] == OP_ACK;
+        let is_ack = sort == Sort::Ack;
         // In a chain nothing that a client could see hangs on acknowledgements.
         let is_idle_ack = is_ack && rig.setup.protocol == Protocol::Chain;
-        let op = if kind(bytes) == Ok(Kind::Harmonia) { Op::from_byte(bytes[3]) } else { None };
         // A reply that is later, or a call that reaches the switch later than it was made, leaves
         // more orders open: nothing is missed by having them at once. A reply may be lost, though.
-        let is_hurried = match op {
-            Some(Op::ReadReply) => true,
-            Some(Op::WriteReply) => rig.is_switch(from) && self.left.losses == 0,
-            Some(_) => travel == Travel::Calling && rig.is_switch(to),
-            None => false,
+        let is_hurried = match sort {
+            Sort::ReadReply => true,
+            Sort::WriteReply => rig.is_switch(from) && self.left.losses == 0,
+            Sort::Request | Sort::FastRead => travel == Travel::Calling && rig.is_switch(to),
+            _ => false,
         };
-        let is_periodic = match message {
-            Some(
-                Control::ReplicaAlive { .. }
-                | Control::SwitchAlive { .. }
-                | Control::SwitchRetired { .. }
-                | Control::LeaseRequest { .. }
-                | Control::LeaseGrant { .. }
-                | Control::EpochState { .. }
-                | Control::Fetch { .. }
-                | Control::Fetched { .. }
-                | Control::Opened { .. }
-                | Control::WhoIsWho { .. },
-            ) => true,
+        let is_periodic = match sort {
+            Sort::Periodic | Sort::LeaseRequest | Sort::LeaseGrant => true,
             // To a client that asked.
-            Some(Control::Configure(_)) => to >= rig.client(0) && to != rig.other_switch(),
+            Sort::Configure => to >= rig.client(0) && to != rig.other_switch(),
             _ => false,
         };
         let at_once = match travel {
@@ -468,19 +475,20 @@ impl State {
         history
     }
 
-    /// What must not be: a history without an order, members of one epoch that differ at their ends.
+    /// What must not be: a history without an order, members of one epoch (view) that differ at
+    /// their ends, replicas of a quorum that call different records committed.
     pub(super) fn is_wrong(&self, rig: &mut Rig) -> Option<String> {
         if !self.has_order(rig) {
             return Some("the history has no order".into());
         }
-        let replicas = self.machines.iter().filter_map(|id| rig.replica(*id));
-        let open: Vec<_> = replicas.filter(|r| r.phase() == Phase::Open).collect();
-        for (at, one) in open.iter().enumerate() {
-            for other in &open[..at] {
-                let same = one.log().end().position == other.log().end().position
-                    && one.config().map(|c| c.epoch) == other.config().map(|c| c.epoch);
-                if same && one.log().end().hash != other.log().end().hash {
+        let replicas: Vec<_> = self.machines.iter().filter_map(|id| rig.replica(*id)).collect();
+        for (at, one) in replicas.iter().enumerate() {
+            for other in &replicas[..at] {
+                if differ_at_end(one, other) {
                     return Some("two members of an epoch differ in a record".into());
+                }
+                if rig.setup.protocol.is_quorum() && differ_in_committed(one, other) {
+                    return Some("two replicas call different records committed".into());
                 }
             }
         }
@@ -488,9 +496,25 @@ impl State {
     }
 }
 
-/// What becomes of a packet.
-enum Passage {
-    AtOnce,
-    UnderWay,
-    Cut,
+fn differ_at_end(one: &Node<Registers>, other: &Node<Registers>) -> bool {
+    let (mine, theirs) = (one.log().end(), other.log().end());
+    let both_open = one.phase() == Phase::Open && other.phase() == Phase::Open;
+    both_open
+        && epoch_of(one) == epoch_of(other)
+        && mine.position == theirs.position
+        && mine != theirs
+}
+
+/// The epoch, or the view of a quorum protocol.
+fn epoch_of(replica: &Node<Registers>) -> u32 {
+    match replica {
+        Node::Replica(replica) => replica.config().map_or(0, |c| c.epoch),
+        Node::Vr(vr) => vr.view().0,
+    }
+}
+
+fn differ_in_committed(one: &Node<Registers>, other: &Node<Registers>) -> bool {
+    let both = one.committed().0.min(other.committed().0);
+    let hash = |replica: &Node<Registers>| replica.log().hash_at(Position(both));
+    hash(one).zip(hash(other)).is_some_and(|(mine, theirs)| mine != theirs)
 }

@@ -1,0 +1,163 @@
+//! Every interleaving of small racks (`concord_sim::explore`, docs/exhaustive.md): how many states
+//! there are, and that none is wrong; each guard removed, how it comes to a wrong one. Here: chain
+//! and primary-backup.
+//!
+//! `CONCORD_EXPLORE=large` goes through larger ones, too.
+//! Release builds only (`make guards`).
+
+mod guards;
+mod quorum;
+
+use std::time::Instant;
+
+use concord_sim::explore::{Budget, Call, Explored, Setup, explore};
+use concord_wire::control::Protocol;
+
+use Call::{Get, Set};
+use Protocol::{Chain, PrimaryBackup};
+
+/// One client writes, and reads back; the other reads twice.
+fn full() -> Vec<Vec<Call>> {
+    vec![vec![Set("k", "1"), Get("k")], vec![Get("k"), Get("k")]]
+}
+
+/// One client writes, the other reads twice.
+fn short() -> Vec<Vec<Call>> {
+    vec![vec![Set("k", "1")], vec![Get("k"), Get("k")]]
+}
+
+/// One client writes, the other reads.
+fn tiny() -> Vec<Vec<Call>> {
+    vec![vec![Set("k", "1")], vec![Get("k")]]
+}
+
+/// One client writes, and reads back.
+fn one() -> Vec<Vec<Call>> {
+    vec![vec![Set("k", "1"), Get("k")]]
+}
+
+fn run(name: &str, setup: Setup) -> Explored {
+    let began = Instant::now();
+    let protocol = setup.protocol;
+    let found = explore(setup);
+    println!(
+        "{protocol:?}, {name}: {} states, {} steps, {} ends, {} histories, {} deep, complete {}, {:.1} s",
+        found.states,
+        found.transitions,
+        found.ends,
+        found.histories,
+        found.depth,
+        found.is_complete,
+        began.elapsed().as_secs_f64()
+    );
+    if let Some((why, lines)) = &found.violation {
+        println!("  {why}:");
+        lines.iter().for_each(|line| println!("    {line}"));
+    }
+    found
+}
+
+/// No state is wrong, and there are exactly so many.
+fn holds(name: &str, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {
+    let found = run(name, Setup { budget, ..Setup::new(protocol, scripts) });
+    assert_eq!(found.violation, None);
+    assert!(found.is_complete);
+    assert_eq!(found.states, states, "{name} has another number of states");
+}
+
+/// The same for what takes a minute or more: only with `CONCORD_EXPLORE=large`.
+fn holds_large(name: &str, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, n: usize) {
+    if !is_large() {
+        return;
+    }
+    let setup = Setup { budget, states_max: 80_000_000, ..Setup::new(protocol, scripts) };
+    let found = run(name, setup);
+    assert_eq!(found.violation, None);
+    assert!(found.is_complete);
+    assert_eq!(found.states, n, "{name} has another number of states");
+}
+
+fn is_large() -> bool {
+    std::env::var_os("CONCORD_EXPLORE").is_some_and(|how| how == "large")
+}
+
+/// What can matter no more is left out of a state: there are fewer, and as many histories.
+#[track_caller]
+fn loses_nothing(protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {
+    let reduced = Setup { budget, ..Setup::new(protocol, scripts) };
+    let whole = run("with all", Setup { reduced: false, ..reduced.clone() });
+    assert_eq!(whole.states, states);
+    let reduced = run("reduced", reduced);
+    assert!(whole.is_complete && reduced.is_complete);
+    assert!(reduced.states < whole.states);
+    assert_eq!(reduced.histories, whole.histories);
+}
+
+#[test]
+fn no_history_is_lost() {
+    let wait = Budget { waits: 1, ..Budget::NOTHING };
+    loses_nothing(Chain, tiny(), Budget { losses: 1, ..wait }, 667_993);
+    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 74_543);
+    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 431_793);
+    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_327);
+    loses_nothing(PrimaryBackup, short(), Budget { rivals: 1, ..Budget::NOTHING }, 1_201_057);
+    let duplicate = Budget { duplicates: 1, moments: 1, ..Budget::NOTHING };
+    loses_nothing(Protocol::Vr, tiny(), duplicate, 52_795);
+    loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 78_576);
+    if is_large() {
+        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 2_399_825);
+        let replaced = Budget { replacements: 1, ..Budget::NOTHING };
+        loses_nothing(PrimaryBackup, short(), replaced, 1_599_333);
+    }
+}
+
+#[test]
+fn any_order_of_packets() {
+    holds("any order", Chain, full(), Budget::NOTHING, 196);
+    holds("any order", PrimaryBackup, full(), Budget::NOTHING, 336);
+}
+
+#[test]
+fn a_packet_arrives_twice() {
+    let budget = Budget { duplicates: 1, ..Budget::NOTHING };
+    holds("one duplicate", Chain, full(), budget, 879);
+    holds("one duplicate", PrimaryBackup, full(), budget, 1_396);
+}
+
+#[test]
+fn a_packet_is_lost() {
+    let budget = Budget { losses: 1, waits: 1, ..Budget::NOTHING };
+    holds("one loss", Chain, short(), budget, 380_928);
+    holds("one loss", PrimaryBackup, tiny(), budget, 3_116_236);
+}
+
+#[test]
+fn a_replica_dies() {
+    let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
+    holds("one crash", Chain, short(), budget, 297_606);
+    holds("one crash", PrimaryBackup, tiny(), budget, 522_956);
+}
+
+#[test]
+fn a_replica_is_cut_off() {
+    let budget = Budget { isolations: 1, waits: 1, ..Budget::NOTHING };
+    holds("one cut off", Chain, tiny(), budget, 897_777);
+    holds("one cut off", PrimaryBackup, one(), budget, 242_740);
+    holds_large("one cut off", PrimaryBackup, tiny(), budget, 3_215_918);
+}
+
+#[test]
+fn the_switch_is_replaced() {
+    let budget = Budget { replacements: 1, ..Budget::NOTHING };
+    holds("switch replaced", Chain, short(), budget, 25_796);
+    holds("switch replaced", PrimaryBackup, short(), budget, 132_916);
+    let later = Budget { waits: 1, ..budget };
+    holds("switch replaced, time passes", Chain, tiny(), later, 3_443_021);
+}
+
+#[test]
+fn another_switch_takes_over_beside_the_first() {
+    let budget = Budget { rivals: 1, ..Budget::NOTHING };
+    holds("two switches", Chain, short(), budget, 18_774);
+    holds("two switches", PrimaryBackup, short(), budget, 100_815);
+}

@@ -1,0 +1,39 @@
+//! Viewstamped Replication and NOPaxos. Two moments: in the first the leader says what is committed
+//! (Harmonia §8.3: the COMMIT-ACK phase), in the second what was missed is asked for.
+
+use concord_sim::explore::Budget;
+use concord_wire::control::Protocol;
+
+use super::{full, holds, short, tiny};
+use Protocol::{NoPaxos, Vr};
+
+#[test]
+fn any_order_of_packets() {
+    holds("any order", Vr, full(), Budget::NOTHING, 790);
+    holds("any order", NoPaxos, full(), Budget::NOTHING, 878);
+}
+
+#[test]
+fn any_order_of_packets_and_completions() {
+    let one = Budget { moments: 1, ..Budget::NOTHING };
+    holds("any order, one moment", Vr, short(), one, 9_241);
+    holds("any order, one moment", NoPaxos, short(), one, 14_340);
+    let two = Budget { moments: 2, ..Budget::NOTHING };
+    holds("any order, two moments", Vr, short(), two, 91_014);
+}
+
+#[test]
+fn a_packet_arrives_twice() {
+    let budget = Budget { duplicates: 1, moments: 1, ..Budget::NOTHING };
+    holds("one duplicate", Vr, tiny(), budget, 22_313);
+    holds("one duplicate", NoPaxos, tiny(), budget, 33_224);
+}
+
+#[test]
+fn a_packet_is_lost() {
+    let budget = Budget { losses: 1, moments: 1, ..Budget::NOTHING };
+    holds("one loss", Vr, tiny(), budget, 14_242);
+    holds("one loss", NoPaxos, tiny(), budget, 18_851);
+    let two = Budget { moments: 2, ..budget };
+    holds("one loss, which is asked for", NoPaxos, tiny(), two, 450_171);
+}
