@@ -95,7 +95,10 @@ fn use_of_word(message: &Control) -> Use {
             | VrBody::StartView { .. }
             | VrBody::Lacks { .. }
             | VrBody::Follow { .. } => Use::Epoch(message.view),
-            VrBody::Suspect | VrBody::Recovery | VrBody::RecoveryResponse { .. } => Use::Any,
+            VrBody::Suspect
+            | VrBody::Apart { .. }
+            | VrBody::Recovery
+            | VrBody::RecoveryResponse { .. } => Use::Any,
         },
         _ => Use::Any,
     }

@@ -152,7 +152,7 @@ fn the_switch_is_replaced() {
     holds("switch replaced", Chain, short(), budget, 25_796);
     holds("switch replaced", PrimaryBackup, short(), budget, 132_916);
     let later = Budget { waits: 1, ..budget };
-    holds("switch replaced, time passes", Chain, tiny(), later, 3_443_021);
+    holds("switch replaced, time passes", Chain, tiny(), later, 3_438_395);
 }
 
 #[test]
