@@ -105,7 +105,7 @@ fn no_history_is_lost() {
     loses_nothing(Protocol::Vr, tiny(), duplicate, 52_795);
     loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 78_576);
     if is_large() {
-        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 2_399_823);
+        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 2_399_825);
         let replaced = Budget { replacements: 1, ..Budget::NOTHING };
         loses_nothing(PrimaryBackup, short(), replaced, 1_599_333);
     }
