@@ -172,8 +172,7 @@ impl Client {
             ..Repr::new(Op::WRest)
         };
         self.part.clear();
-        hdr.emit(&mut self.part);
-        self.part.extend_from_slice(&slot.command()[hdr.range()]);
+        hdr.emit_of(slot.command(), &mut self.part);
         repr.emit(&self.part, &mut self.scratch);
         sink.send(self.config.switch, &self.scratch);
         let set_at = now.instant;

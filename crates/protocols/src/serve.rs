@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::rng::splitmix64;
 use concord_core::{Epoch, Instant, MS, NodeId, Now, RequestNumber, SessionId};
 use concord_engine::{Class, Command, CommandBuf, Context, Engine, Progress};
-use concord_wire::fragment::{FRAGMENT_BYTES, FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
+use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
     Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
@@ -130,8 +130,7 @@ impl<E: Engine> Serving<'_, E> {
         for index in wanted.index..end {
             let hdr = FragmentHdr { index, count: 1, ..wanted };
             body.clear();
-            hdr.emit(&mut body);
-            body.extend_from_slice(&whole[hdr.range()]);
+            hdr.emit_of(whole, &mut body);
             repr.emit(&body, self.scratch);
             sink.send(to, self.scratch);
             self.count.fragments_pulled += 1;
@@ -225,7 +224,6 @@ fn long_reply<'a>(
 pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
     let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
     let mut body = Vec::with_capacity(BODY_BYTES_MAX);
-    hdr.emit(&mut body);
-    body.extend_from_slice(&reply[..FRAGMENT_BYTES.min(reply.len())]);
+    hdr.emit_of(reply, &mut body);
     repr.emit(&body, out);
 }

@@ -61,6 +61,12 @@ impl FragmentHdr {
         out.extend_from_slice(&self.count.to_be_bytes());
     }
 
+    /// Appends the sub-header and what this fragment holds of `whole`, `total_bytes` long.
+    pub fn emit_of(&self, whole: &[u8], out: &mut Vec<u8>) {
+        self.emit(out);
+        out.extend_from_slice(&whole[self.range()]);
+    }
+
     /// How many fragments the whole has.
     #[must_use]
     pub fn fragments(&self) -> u32 {
