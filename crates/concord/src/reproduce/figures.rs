@@ -156,7 +156,7 @@ pub fn all() -> Vec<Figure> {
     all.extend([racks(), rack_latency()]);
     all.extend([table_size(), in_flight(), storage_latency(), switch_overhead()]);
     all.extend([primary_backup_protocols(), quorum_protocols(), switch_failure()]);
-    all.extend([late_completions(), lost_completions(), completions_apart()]);
+    all.extend([late_completions(), lost_completions(), completions_apart(), commit_acks_apart()]);
     all
 }
 
@@ -513,5 +513,19 @@ fn completions_apart() -> Figure {
     let x = |percent: u64| percent as f64;
     Figure::new("apart", "completions in replies, and apart", "percent of writes")
         .line("in the reply", &percents, x, |percent| load(percent, false))
+        .line("apart", &percents, x, |percent| load(percent, true))
+}
+
+/// §8.3 piggybacks COMMIT-ACKs on PREPARE-OKs; of their own, the leader hears two more packets.
+fn commit_acks_apart() -> Figure {
+    let percents = [0, 5, 10, 20, 50, 100];
+    let load = |percent: u64, commit_acks_apart: bool| {
+        let load = saturated(3, percent * 10);
+        let service = Service { ack_ns: ACK_NS, ..load.service };
+        Load { protocol: Protocol::Vr, service, commit_acks_apart, ..load }
+    };
+    let x = |percent: u64| percent as f64;
+    Figure::new("acks", "Harmonia (VR), COMMIT-ACKs in PREPARE-OKs, and apart", "percent of writes")
+        .line("in PREPARE-OKs", &percents, x, |percent| load(percent, false))
         .line("apart", &percents, x, |percent| load(percent, true))
 }

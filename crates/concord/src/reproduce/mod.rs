@@ -44,10 +44,11 @@ enum Paper {
 Examples:
   concord reproduce harmonia                       all figures, about ten minutes on two cores
   concord reproduce harmonia --figures 5a,9a,13a
-  concord reproduce harmonia --figures late,lost,apart,messages
+  concord reproduce harmonia --figures late,lost,apart,acks,messages
   concord reproduce harmonia --repeats 10          narrower confidence intervals")]
 pub struct HarmoniaArgs {
-    /// Only these, by their numbers in the paper; ours are late, lost, apart (ablations), messages
+    /// Only these, by their numbers in the paper; ours are messages and the ablations late, lost,
+    /// apart, acks
     #[arg(long, value_delimiter = ',', value_name = "FIGURE")]
     figures: Vec<String>,
     /// Runs of each point, each of another seed

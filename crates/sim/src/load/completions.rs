@@ -1,7 +1,9 @@
-//! Completions that do not come in the replies of writes, as an ablation.
+//! Completions that do not come in the replies of writes, and COMMIT-ACKs that do not come in
+//! PREPARE-OKs, as ablations.
 
-use concord_core::Rng;
+use concord_core::{Position, Rng};
 use concord_wire::harmonia::{Op, Packet, PacketMut, Repr};
+use concord_wire::link::Ack;
 use concord_wire::{Flags, Kind};
 
 use super::Apart;
@@ -21,4 +23,18 @@ pub(super) fn part(apart: Apart, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec
         return None;
     }
     Some(Repr { op: Op::WriteCompletion, ..hdr }.header(0).to_vec())
+}
+
+/// The COMMIT-ACK in an acknowledgement, as a packet of its own, if it says more than `told`. The
+/// acknowledgement keeps what it says: what a second packet costs is what is asked here.
+pub(super) fn commit_ack(told: &mut Position, packet: &[u8]) -> Option<Vec<u8>> {
+    if concord_wire::kind(packet) != Ok(Kind::Link) {
+        return None;
+    }
+    let ack = Ack::parse(packet).ok()?;
+    if ack.applied <= *told {
+        return None;
+    }
+    *told = ack.applied;
+    Some(packet.to_vec())
 }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig};
 use concord_core::machine::Deadline;
-use concord_core::{Guards, Incarnation, MS, RequestNumber, Rng, SEC, SessionId, US, hash};
+use concord_core::{
+    Guards, Incarnation, MS, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
+};
 use concord_engine::Shimmed;
 use concord_protocols::{Node, Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::{Agent, AgentConfig};
@@ -13,7 +15,7 @@ use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::record::Record;
-use concord_wire::{Kind, Op, Repr, craq, link};
+use concord_wire::{Addr, Kind, Op, Repr, Sink, craq, link};
 
 use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
@@ -39,6 +41,8 @@ struct Host {
     /// Packets taken since the last flush.
     batch: usize,
     packets: Packets,
+    /// What it has said it executed, where COMMIT-ACKs are apart.
+    told: Position,
 }
 
 impl Host {
@@ -51,6 +55,7 @@ impl Host {
             wake_at_ns: u64::MAX,
             batch: 0,
             packets: Packets::default(),
+            told: Position(0),
         }
     }
 }
@@ -367,6 +372,7 @@ impl<'a> Rack<'a> {
         }
         self.note_answers();
         let delay_ns = delay_ns + self.part_completions(node, delay_ns);
+        self.part_commit_acks(node);
         let host = &mut self.hosts[node];
         host.packets.sent += self.out.packets.len() as u64;
         let leaves_ns = self.world.now_ns + delay_ns;
@@ -396,6 +402,20 @@ impl<'a> Rack<'a> {
         }
         self.hosts[node].packets.sent += parted;
         parted * self.load.service.ack_ns
+    }
+
+    /// Sends a replica's COMMIT-ACKs apart, if they shall be, behind its acknowledgements.
+    fn part_commit_acks(&mut self, node: usize) {
+        if !self.load.commit_acks_apart {
+            return;
+        }
+        let told = &mut self.hosts[node].told;
+        let part =
+            |(to, packet): &(Addr, Vec<u8>)| Some((*to, completions::commit_ack(told, packet)?));
+        let parted: Vec<_> = self.out.packets.iter().filter_map(part).collect();
+        for (to, packet) in parted {
+            self.out.send(to, &packet);
+        }
     }
 
     fn wake_at(&mut self, node: usize, at_ns: u64) {

@@ -108,6 +108,8 @@ pub struct Load {
     pub retry_min_ns: Duration,
     /// If completions do not come in the replies of writes.
     pub completions_apart: Option<Apart>,
+    /// VR, NOPaxos: COMMIT-ACKs in packets of their own, not in PREPARE-OKs (§8.3: "piggybacked").
+    pub commit_acks_apart: bool,
     /// Time from one chunk of the switch's sweep to the next, in ns.
     pub sweep_interval_ns: Duration,
     /// Objects that are made dirty before the measurement by writes that never end.
@@ -155,6 +157,7 @@ impl Default for Load {
             writes_per_second: 0,
             retry_min_ns: 20 * MS,
             completions_apart: None,
+            commit_acks_apart: false,
             sweep_interval_ns: 5 * MS,
             stuck_writes: 0,
             warm_up_ns: 10 * MS,
@@ -320,6 +323,20 @@ mod tests {
         assert!(lost.switch.strays_read > 50, "{:?}", lost.switch);
         assert!(lost.occupied > 2 * in_time.occupied, "{}", lost.occupied);
         assert!((lost.total() / in_time.total() - 1.0).abs() < 0.02, "{}", lost.total());
+    }
+
+    #[test]
+    fn commit_acks_apart_are_packets_of_the_leader() {
+        let load = |commit_acks_apart| {
+            let service = Service { ack_ns: 100, ..Load::default().service };
+            let load =
+                Load { protocol: Protocol::Vr, service, commit_acks_apart, ..Load::default() };
+            quick(Load { writes_permille: 1_000, outstanding: 1, ..load })
+        };
+        let (within, apart) = (load(false), load(true));
+        let a_write = |m: &Measured| m.packets[1].got as f64 / m.answered as f64;
+        let more = a_write(&apart) - a_write(&within);
+        assert!((more - 2.0).abs() < 0.1, "two followers: {more}");
     }
 
     #[test]
