@@ -15,7 +15,7 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
 
 use crate::reads::ReadTurn;
-use crate::replica::{Phase, Replica};
+use crate::replica::{Phase, Replica, ReplicaCounters};
 use crate::serve::emit_first_fragment;
 use crate::sessions::{Sessions, Verdict};
 
@@ -166,14 +166,7 @@ impl<E: Engine> Replica<E> {
 
     fn admit(&mut self, turn: &Turn) -> Verdict {
         let verdict = self.sessions.admit(&turn.record(self.epoch(), &[], &[]));
-        match verdict {
-            Verdict::Execute | Verdict::Nothing => {}
-            Verdict::Duplicate => self.count.duplicates += 1,
-            Verdict::Refused(status) => {
-                self.count.refused_requests += 1;
-                self.count.bodies_missing += u64::from(status == Status::BodyMissing);
-            }
-        }
+        self.count.note(verdict);
         verdict
     }
 
@@ -209,16 +202,9 @@ impl<E: Engine> Replica<E> {
         if self.notes_executed(turn.deciding) {
             self.note_write(turn.flags, turn.obj_id, turn.seq, turn.position);
         }
-        let context = Context {
-            now_ms: turn.now_ms,
-            entropy: splitmix64(turn.position.0 ^ turn.now_ms.rotate_left(32)),
-            position: turn.position.0,
-            resp3: turn.flags.has(Flags::RESP3),
-            decide: turn.deciding,
-        };
         let mut reply = core::mem::take(&mut self.reply);
         reply.clear();
-        match self.engine.submit(&context, Class::Write, &parsed, &mut reply) {
+        match self.engine.submit(&turn.context(), Class::Write, &parsed, &mut reply) {
             Progress::Done => self.finish(now, turn, command, &reply, sink),
             Progress::Pending => {
                 let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
@@ -397,6 +383,20 @@ impl<E: Engine> Replica<E> {
     }
 }
 
+impl ReplicaCounters {
+    /// What the client table said of a record.
+    pub(crate) fn note(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Execute | Verdict::Nothing => {}
+            Verdict::Duplicate => self.duplicates += 1,
+            Verdict::Refused(status) => {
+                self.refused_requests += 1;
+                self.bodies_missing += u64::from(status == Status::BodyMissing);
+            }
+        }
+    }
+}
+
 impl Turn {
     /// The turn of a record that this node did not order, before the client table's verdict.
     pub(crate) fn of(record: &Record<'_>) -> Turn {
@@ -415,6 +415,17 @@ impl Turn {
             refused: record.refused,
             verdict: Verdict::Nothing,
             deciding: false,
+        }
+    }
+
+    /// With what the engine executes it: the same at every replica.
+    pub(crate) fn context(&self) -> Context {
+        Context {
+            now_ms: self.now_ms,
+            entropy: splitmix64(self.position.0 ^ self.now_ms.rotate_left(32)),
+            position: self.position.0,
+            resp3: self.flags.has(Flags::RESP3),
+            decide: self.deciding,
         }
     }
 

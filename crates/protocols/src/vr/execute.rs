@@ -1,9 +1,8 @@
 //! Execution, which in VR follows the commit: every replica executes the log in order, up to what it
 //! knows to be committed, and the leader answers.
 
-use concord_core::rng::splitmix64;
 use concord_core::{Now, Position};
-use concord_engine::{Class, Command, Context, Engine, Progress};
+use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Repr, Sink, Status};
 
@@ -47,6 +46,7 @@ impl<E: Engine> Vr<E> {
             self.submitted = position;
             let mut turn = Turn::of(&record);
             turn.verdict = self.sessions.admit(&record);
+            self.count.note(turn.verdict);
             if turn.verdict == Verdict::Execute && self.lacks_object(&record) {
                 turn.verdict = Verdict::Nothing;
             }
@@ -58,14 +58,12 @@ impl<E: Engine> Vr<E> {
                         self.refuse_draw(turn, sink);
                         continue;
                     }
-                    let context = context_of(&turn);
-                    match self.engine.submit(&context, Class::Write, &command, &mut reply) {
+                    match self.engine.submit(&turn.context(), Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
                         Progress::Pending => self.pending.push_back(Pending::Write(turn)),
                     }
                 }
                 Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
-                    self.count_idle(turn.verdict);
                     if self.pending.is_empty() {
                         self.finish(&turn, &[], sink);
                     } else {
@@ -90,17 +88,6 @@ impl<E: Engine> Vr<E> {
             self.finish(&turn, &[], sink);
         } else {
             self.pending.push_back(Pending::Idle(turn));
-        }
-    }
-
-    fn count_idle(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Duplicate => self.count.duplicates += 1,
-            Verdict::Refused(status) => {
-                self.count.refused_requests += 1;
-                self.count.bodies_missing += u64::from(status == Status::BodyMissing);
-            }
-            Verdict::Execute | Verdict::Nothing => {}
         }
     }
 
@@ -162,15 +149,5 @@ impl<E: Engine> Vr<E> {
         repr.emit(&[], &mut self.scratch);
         let to = self.serving().to(turn.client);
         sink.send(to, &self.scratch);
-    }
-}
-
-fn context_of(turn: &Turn) -> Context {
-    Context {
-        now_ms: turn.now_ms,
-        entropy: splitmix64(turn.position.0 ^ turn.now_ms.rotate_left(32)),
-        position: turn.position.0,
-        resp3: turn.flags.has(Flags::RESP3),
-        decide: false,
     }
 }

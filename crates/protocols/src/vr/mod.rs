@@ -2,8 +2,9 @@
 //! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
 //! is the same with another source of the log (`sequence`).
 //!
-//! Read [`Vr`] first, then `normal` (writes), `reads`, `views` (who leads), `recovery` (a replica
-//! that lost everything) and `lives` (why that is safe without a disk).
+//! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
+//! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk) and `copy` (the
+//! state, where the log does not go back far enough).
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
 //! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
@@ -12,6 +13,7 @@
 
 mod copy;
 mod execute;
+mod input;
 mod lives;
 mod normal;
 mod reads;
@@ -26,14 +28,12 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters, hash,
+    Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
-use concord_wire::fragment::FragmentHdr;
-use concord_wire::link::{self, Ack, Data};
-use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
-use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError};
+use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
+use concord_wire::{Addr, Sink};
 
 use crate::bodies::{Kept, Staging};
 use crate::lease::Leases;
@@ -271,232 +271,6 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Takes one datagram.
-    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        self.started_at.get_or_insert(now.instant);
-        let handled = match concord_wire::kind(bytes) {
-            Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
-            Ok(Kind::Link) => self.on_link(now, bytes, sink),
-            Ok(Kind::Control) => self.on_control(now, bytes, sink),
-            Err(error) => Err(error),
-        };
-        if handled.is_err() {
-            self.count.malformed += 1;
-        }
-    }
-
-    fn on_harmonia(
-        &mut self,
-        now: Now,
-        bytes: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), WireError> {
-        let packet = Packet::parse(bytes)?;
-        match packet.op() {
-            Op::Read => self.on_read(now, &packet, sink),
-            Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
-            Op::Write => self.on_write(now, &packet),
-            Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.serving().pull(&packet, sink)?,
-            Op::WRestAck
-            | Op::WriteCompletion
-            | Op::WriteReply
-            | Op::ReadReply
-            | Op::Fragment
-            | Op::Sweep => self.count.unexpected += 1,
-        }
-        Ok(())
-    }
-
-    fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
-        match bytes[3] {
-            link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
-            _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
-        }
-        Ok(())
-    }
-
-    fn on_control(
-        &mut self,
-        now: Now,
-        bytes: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), WireError> {
-        match Control::parse(bytes)? {
-            Control::Configure(config) => self.on_configure(now, config, sink),
-            Control::LeaseRequest { epoch, from, asked_at } => {
-                self.on_lease_request(now, ViewNumber(epoch), NodeId(from), asked_at, sink);
-            }
-            Control::LeaseGrant { epoch, from, asked_at } => {
-                if self.stage == Stage::Normal && self.is_view(ViewNumber(epoch)) {
-                    self.leases.on_grant(NodeId(from), Instant(asked_at));
-                    self.wake_reads(now, sink);
-                }
-            }
-            Control::Vr(message) => self.on_vr(now, &message, sink),
-            Control::ReplicaAlive { .. }
-            | Control::SwitchAlive { .. }
-            | Control::EpochState { .. }
-            | Control::Fetch { .. }
-            | Control::Fetched { .. }
-            | Control::Open { .. }
-            | Control::Opened { .. }
-            | Control::WhoIsWho { .. }
-            | Control::SwitchRetired { .. }
-            | Control::Resume { .. }
-            | Control::Resumed { .. }
-            | Control::Apart { .. } => self.count.unexpected += 1,
-            Control::CopyAsk { epoch, from, attempt, part, index } => {
-                let from = self.member_index(NodeId(from));
-                if let Some(from) = from.filter(|_| epoch == self.view.0) {
-                    self.on_copy_ask(from, attempt, (part, index), sink);
-                }
-            }
-            Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
-                if epoch == self.view.0 {
-                    let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
-                    self.on_copy_piece(now, (attempt, part), hdr, &piece, sink);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The controller's word: the group at first, later only another switch.
-    fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
-        let known = self.config.as_ref().map_or(0, |c| c.epoch);
-        if self.stage == Stage::Left || !config.protocol.is_quorum() || config.epoch <= known {
-            return;
-        }
-        if self.config.is_none() {
-            self.join(now, config);
-        } else if group_of(&config.members) == self.group {
-            self.config = Some(config);
-        } else {
-            // The data of this group was given up.
-            return self.leave();
-        }
-        self.take_switch(now, sink);
-    }
-
-    /// The first configuration: a founder begins in view 1 with an empty log, whoever is in its
-    /// node's place later has lost what that one had and promised (trap T4).
-    fn join(&mut self, now: Now, config: Config) {
-        let me = self.setup.me;
-        let found = config.members.iter().position(|m| m.node == me.node);
-        let Some(index) = found.filter(|_| config.members.len() <= MEMBERS_MAX) else { return };
-        let founder = config.members[index].incarnation == me.incarnation
-            || !self.setup.guards.on(Guard::Incarnation);
-        let life = |m: &Member| Life { count: 0, incarnation: m.incarnation };
-        let mut known: Vec<Life> = config.members.iter().map(life).collect();
-        if !founder {
-            known[index] = Life { count: 1, incarnation: me.incarnation };
-        }
-        self.me = index;
-        self.group = group_of(&config.members);
-        self.lives = Lives::new(known, index, self.setup.guards);
-        self.suspicions = alloc::vec![None; config.members.len()];
-        self.answers = alloc::vec![None; config.members.len()];
-        self.config = Some(config);
-        self.view = ViewNumber(1);
-        self.heard_leader_at = now.instant;
-        self.next_retry = now.instant;
-        if founder {
-            self.begin_normal(now.instant);
-        } else {
-            self.begin_recovery();
-        }
-    }
-
-    /// A switch that the view does not have yet needs a view of its own, with the same leader. A
-    /// follower that heard of it passes it on.
-    fn take_switch(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.stage != Stage::Normal || self.known_switch().id <= self.switch.id {
-            return;
-        }
-        if self.is_leader() {
-            let view = ViewNumber(self.view.0 + self.members().len() as u32);
-            self.enter_view(now, view, sink);
-        } else if let Some((config, leader)) = self.config.clone().zip(self.leader_addr()) {
-            self.send_control(leader, &Control::Configure(config), sink);
-        }
-    }
-
-    fn on_vr(&mut self, now: Now, message: &VrMessage, sink: &mut impl Sink) {
-        let from = self.members().iter().position(|m| m.node == message.from);
-        let Some(from) = from.filter(|from| *from != self.me) else {
-            self.count.unexpected += 1;
-            return;
-        };
-        if message.group != self.group || matches!(self.stage, Stage::Out | Stage::Left) {
-            self.vr_count.other_view += 1;
-            return;
-        }
-        match self.lives.hear(from, &message.lives) {
-            Heard::Fresh(renewed) => self.forget_lives(renewed),
-            Heard::Superseded if self.recovering => {
-                // An earlier life of this node, or a message of it, is numbered higher.
-                let above = message.lives[self.me];
-                self.lives.raise_mine(above);
-                self.answers.fill(None);
-                return;
-            }
-            Heard::Superseded => return self.leave(),
-            Heard::Stale => {
-                self.vr_count.stale_lives += 1;
-                if message.body == VrBody::Recovery && self.stage == Stage::Normal {
-                    // It learns from the vector that it has to number its life higher.
-                    self.say(from, VrBody::RecoveryResponse { leader: None }, sink);
-                }
-                return;
-            }
-        }
-        let view = ViewNumber(message.view);
-        match message.body {
-            VrBody::Suspect => self.on_suspect(now, from, view, sink),
-            VrBody::StartViewChange => self.on_start_view_change(now, from, view, sink),
-            VrBody::DoViewChange { last_normal, end, committed, switch } => {
-                let last_normal = ViewNumber(last_normal);
-                let vote = views::Vote { last_normal, end, committed: Position(committed), switch };
-                self.on_do_view_change(now, from, view, vote, sink);
-            }
-            VrBody::StartView { end, switch, floor } => {
-                self.on_start_view(now, (from, view), end, (switch, floor), sink);
-            }
-            VrBody::Lacks { position, count } => {
-                self.on_lacks((from, view), (position, count), sink);
-            }
-            VrBody::Follow { stream, end, committed } => {
-                self.on_follow(now, (from, view), stream, [end, committed], sink);
-            }
-            VrBody::Apart { stream, base } => {
-                self.on_apart(now, (from, view), (stream, base), sink);
-            }
-            VrBody::Recovery => self.on_recovery(now, from, sink),
-            VrBody::RecoveryResponse { leader } => {
-                self.on_recovery_response(from, &message.lives, Answer { view, leader });
-            }
-        }
-    }
-
-    /// What members said in lives that are over is forgotten.
-    fn forget_lives(&mut self, renewed: u64) {
-        if renewed == 0 || !self.setup.guards.on(Guard::CrashVector) {
-            return;
-        }
-        for index in (0..self.members().len()).filter(|i| renewed & (1 << i) != 0) {
-            self.answers[index] = None;
-            self.suspicions[index] = None;
-            self.change.forget(index);
-            // Under NOPaxos an earlier life may have logged what this leader has not: it does not
-            // get that back by recovering.
-            self.end_feed(index);
-            if let Some(follower) = self.followers.get_mut(index) {
-                *follower = normal::Follower::default();
-            }
-        }
-    }
-
     fn message(&self, view: ViewNumber, body: VrBody) -> Control {
         Control::Vr(VrMessage {
             group: self.group,
@@ -713,16 +487,6 @@ impl<E: Engine> Vr<E> {
         }
         d
     }
-}
-
-/// The group's name: its founders and their lives.
-fn group_of(members: &[Member]) -> u64 {
-    let mut bytes = Vec::with_capacity(members.len() * 10);
-    for member in members {
-        bytes.extend_from_slice(&member.node.to_be_bytes());
-        bytes.extend_from_slice(&member.incarnation.to_be_bytes());
-    }
-    hash::hash64(0, &bytes)
 }
 
 #[cfg(test)]

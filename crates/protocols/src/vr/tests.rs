@@ -9,7 +9,7 @@ use super::*;
 use concord_core::hash::object_id;
 use concord_core::{Guards, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
-use concord_wire::{Flags, Reason, Repr};
+use concord_wire::{Flags, Kind, Op, Packet, Reason, Repr};
 
 const LEASE_NS: u64 = 100 * MS;
 const SWITCH: Addr = Addr { ip: 9, port: 1 };
