@@ -109,41 +109,32 @@ impl<E: Engine> Replica<E> {
 
     /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
     /// decides alike when it executes the record.
-    pub(crate) fn order_held(
-        &mut self,
-        now: Now,
-        turn: &Turn,
-        command: &[u8],
-        sink: &mut impl Sink,
-    ) {
+    pub(crate) fn order_held(&mut self, turn: &Turn, command: &[u8]) {
         let record = turn.record(self.epoch(), command, &[]);
         let command = if record.refused == Status::Ok { command } else { &[] };
         self.append(turn, command, &[]);
         self.count.writes_ordered += 1;
-        self.hold(now, &Record { command, ..record }, sink);
+        self.hold(&Record { command, ..record });
     }
 
     /// A record is in the log; its object is dirty until it is committed.
-    pub(crate) fn hold(&mut self, now: Now, record: &Record<'_>, sink: &mut impl Sink) {
+    pub(crate) fn hold(&mut self, record: &Record<'_>) {
         self.last_seq = self.last_seq.max(record.seq);
         self.last_now_ms = self.last_now_ms.max(record.now_ms);
         if !record.command.is_empty() {
             self.note_write(record.flags, record.obj_id, record.seq, record.position);
         }
-        if self.phase == Phase::Open {
-            self.pump(now, sink);
-        }
     }
 
     /// The successor or the tail said up to where the log is committed. The predecessor hears of it
     /// with the next acknowledgement, which is due now.
-    pub(crate) fn commit_up_to(&mut self, now: Now, position: Position, sink: &mut impl Sink) {
+    pub(crate) fn commit_up_to(&mut self, position: Position, sink: &mut impl Sink) {
         let position = position.min(Position(self.log.end().position));
         if position <= self.committed {
             return;
         }
         if self.holds_back() {
-            self.execute_up_to(now, position, sink);
+            self.execute_up_to(position, sink);
         }
         self.raise_committed(position);
         if let Some(receiver) = self.receiver.as_mut() {
@@ -152,20 +143,20 @@ impl<E: Engine> Replica<E> {
     }
 
     /// A new epoch gave this replica another role: who does not hold back executes all it has.
-    pub(crate) fn execute_held(&mut self, now: Now, sink: &mut impl Sink) {
+    pub(crate) fn execute_held(&mut self, sink: &mut impl Sink) {
         if !self.holds_back() {
-            self.execute_up_to(now, Position(self.log.end().position), sink);
+            self.execute_up_to(Position(self.log.end().position), sink);
         }
     }
 
-    fn execute_up_to(&mut self, now: Now, position: Position, sink: &mut impl Sink) {
+    fn execute_up_to(&mut self, position: Position, sink: &mut impl Sink) {
         let mut bytes = core::mem::take(&mut self.asking.record);
         while self.submitted.position < position.0 {
             let Some(held) = self.log.record(Position(self.submitted.position + 1)) else { break };
             bytes.clear();
             bytes.extend_from_slice(held);
             match Record::parse(&bytes) {
-                Ok(record) => self.follow(now, &record, sink),
+                Ok(record) => self.follow(&record, sink),
                 Err(_) => self.leave(),
             }
             if self.phase == Phase::Left {
@@ -275,7 +266,7 @@ impl<E: Engine> Replica<E> {
             self.count.version_refused += 1;
             return;
         }
-        self.commit_up_to(now, answer.committed, sink);
+        self.commit_up_to(answer.committed, sink);
         while let Some(bytes) = self.asking.pop(answer.number) {
             if let Ok(packet) = Packet::parse(&bytes) {
                 let repr = packet.repr();

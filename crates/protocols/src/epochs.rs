@@ -67,7 +67,7 @@ impl<E: Engine> Replica<E> {
             return self.leave();
         }
         self.phase = Phase::Opening;
-        self.execute_held(now, sink);
+        self.execute_held(sink);
         self.retry_opening(now, sink);
         self.try_open(now, sink);
     }
@@ -152,7 +152,6 @@ impl<E: Engine> Replica<E> {
                     self.send_control(addr, &open, sink);
                 }
                 self.add_sender(from, end, sink);
-                self.pump(now, sink);
             }
             Phase::Out | Phase::Joining | Phase::Left => {}
         }
@@ -287,7 +286,6 @@ impl<E: Engine> Replica<E> {
         }
         self.next_alive = now.instant;
         self.settle_old_writes(now, sink);
-        self.pump(now, sink);
         self.request_leases(now, sink);
     }
 
@@ -427,8 +425,8 @@ impl<E: Engine> Replica<E> {
             return;
         }
         if self.holds_back() {
-            return self.hold(now, &record, sink);
+            return self.hold(&record);
         }
-        self.follow(now, &record, sink);
+        self.follow(&record, sink);
     }
 }

@@ -115,7 +115,6 @@ impl<E: Engine> Replica<E> {
     /// its log is the beginning of ours, records are enough (trap T5).
     pub(crate) fn on_resume(
         &mut self,
-        now: Now,
         epoch: Epoch,
         (from, attempt): (NodeId, u64),
         end: LogEnd,
@@ -138,7 +137,6 @@ impl<E: Engine> Replica<E> {
         if known.is_some_and(|feed| feed.attempt == attempt && feed.sender.is_some()) {
             let resumed = Control::Resumed { epoch: epoch.0, from: node, attempt };
             self.send_control(addr, &resumed, sink);
-            self.pump(now, sink);
         }
     }
 
@@ -267,7 +265,6 @@ impl<E: Engine> Replica<E> {
         let feed = self.feeds.iter_mut().find(|feed| feed.node == ack.from);
         let Some(sender) = feed.and_then(|feed| feed.sender.as_mut()) else { return };
         sender.on_ack(now.instant, ack, &self.log, committed, &mut self.scratch, sink);
-        self.pump_feeds(now, sink);
     }
 
     /// Sends records to joining replicas, as far as they were executed here. One for whom they are

@@ -187,7 +187,7 @@ impl<E: Engine> Replica<E> {
         self.begin_stream(now, from);
         if !self.copy.holds() {
             // What was held back as a member (CRAQ).
-            self.follow_log(now, Position(self.log.end().position), sink);
+            self.follow_log(Position(self.log.end().position), sink);
         }
         self.keep_joining(now, sink);
     }
@@ -255,7 +255,7 @@ impl<E: Engine> Replica<E> {
                 self.copy.part = Some(part);
                 return;
             }
-            Stage::Objects(_) => self.install_objects(now, position, &part.into_bytes(), sink),
+            Stage::Objects(_) => self.install_objects(position, &part.into_bytes(), sink),
             Stage::Results => self.install_results(&part.into_bytes()),
             Stage::Stale | Stage::Whole => return,
         };
@@ -278,7 +278,6 @@ impl<E: Engine> Replica<E> {
 
     fn install_objects(
         &mut self,
-        now: Now,
         position: Position,
         chunk: &[u8],
         sink: &mut impl Sink,
@@ -289,7 +288,7 @@ impl<E: Engine> Replica<E> {
         {
             return None;
         }
-        self.follow_log(now, position, sink);
+        self.follow_log(position, sink);
         if self.submitted.position != position.0 {
             return None;
         }
@@ -305,7 +304,7 @@ impl<E: Engine> Replica<E> {
                 self.applied.note_all(self.last_seq, position);
             }
         }
-        self.follow_log(now, Position(self.log.end().position), sink);
+        self.follow_log(Position(self.log.end().position), sink);
         Some(())
     }
 
@@ -318,12 +317,12 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Executes the records in the log up to `position`.
-    fn follow_log(&mut self, now: Now, position: Position, sink: &mut impl Sink) {
+    fn follow_log(&mut self, position: Position, sink: &mut impl Sink) {
         while self.submitted.position < position.0 {
             let next = Position(self.submitted.position + 1);
             let Some(bytes) = self.log.record(next).map(Vec::from) else { return };
             let Ok(record) = Record::parse(&bytes) else { return };
-            self.follow(now, &record, sink);
+            self.follow(&record, sink);
         }
     }
 

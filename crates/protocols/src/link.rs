@@ -42,8 +42,6 @@ pub struct Sender {
     epoch: Epoch,
     /// Which stream of the epoch, as the peer numbered it.
     pub stream: u16,
-    /// Several whole records may share a packet: the peer expects it.
-    pub batched: bool,
     in_flight: VecDeque<Sent>,
     /// Number of the oldest packet in flight, or of the next one.
     oldest: u64,
@@ -82,7 +80,6 @@ impl Sender {
             me,
             epoch,
             stream: 0,
-            batched: false,
             in_flight: VecDeque::new(),
             oldest: first_number(stream),
             next: (Position(has.0 + 1), 0),
@@ -110,8 +107,8 @@ impl Sender {
         }
     }
 
-    /// Sends what the window allows of the records up to `upto`, and says how many packets that
-    /// took.
+    /// Sends what the window allows of the records up to `upto`, several to a packet where they are
+    /// whole, and says how many packets that took.
     pub fn pump(
         &mut self,
         now: Instant,
@@ -129,7 +126,7 @@ impl Sender {
             let end = offset + self.emit_piece(link_seq, offset, record, committed, scratch);
             let whole = offset == 0 && end as usize == record.len();
             let mut more = 0;
-            while whole && self.batched && position.0 + u64::from(more) < upto.0 {
+            while whole && position.0 + u64::from(more) < upto.0 {
                 let next = log.record(Position(position.0 + u64::from(more) + 1));
                 if !next.is_some_and(|record| append_record(scratch, record)) {
                     break;

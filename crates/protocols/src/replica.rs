@@ -12,6 +12,7 @@ use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing}
 use concord_wire::craq::{OP_ANSWER, OP_QUERY, VersionAnswer, VersionQuery};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
+use concord_wire::record::Record;
 use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link};
 
 use crate::applied::Applied;
@@ -367,7 +368,7 @@ impl<E: Engine> Replica<E> {
     fn on_copy_control(&mut self, now: Now, message: Control, sink: &mut impl Sink) {
         match message {
             Control::Resume { epoch, from, attempt, end } => {
-                self.on_resume(now, Epoch(epoch), (NodeId(from), attempt), end, sink);
+                self.on_resume(Epoch(epoch), (NodeId(from), attempt), end, sink);
             }
             Control::Resumed { epoch, from, attempt } => {
                 self.on_resumed(now, Epoch(epoch), (NodeId(from), attempt), sink);
@@ -388,8 +389,7 @@ impl<E: Engine> Replica<E> {
 
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
         let expected = self.receiver.as_ref().is_some_and(|r| r.peer == data.from);
-        let takes_part = matches!(self.phase, Phase::Open | Phase::Joining);
-        if !takes_part || !self.is_epoch(data.epoch) || !expected {
+        if !self.takes_part() || !self.is_epoch(data.epoch) || !expected {
             self.count.link_dropped += 1;
             return;
         }
@@ -397,7 +397,9 @@ impl<E: Engine> Replica<E> {
         match receiver.offer(data) {
             Arrival::InOrder => {
                 self.on_piece(now, &mut receiver, data.first, data.last, data.piece, sink);
-                while let Some((first, last, piece)) = receiver.next_held() {
+                while self.takes_part()
+                    && let Some((first, last, piece)) = receiver.next_held()
+                {
                     self.on_piece(now, &mut receiver, first, last, &piece, sink);
                 }
             }
@@ -427,7 +429,14 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         if first && last && !receiver.is_partial() {
-            self.on_record(now, piece, sink);
+            let mut rest = piece;
+            while self.takes_part() && !rest.is_empty() {
+                let Some((record, behind)) = Record::split_first(rest) else {
+                    return self.part_ways();
+                };
+                self.on_record(now, record, sink);
+                rest = behind;
+            }
             return;
         }
         match receiver.join(first, last, piece) {
@@ -453,13 +462,17 @@ impl<E: Engine> Replica<E> {
         sender.on_ack(now.instant, ack, &self.log, committed, &mut self.scratch, sink);
         self.count.link_resent += sender.resent - before;
         if self.is_protocol(Protocol::Craq) {
-            self.commit_up_to(now, ack.committed, sink);
+            self.commit_up_to(ack.committed, sink);
         } else if self.is_protocol(Protocol::Chain) {
             self.raise_committed(ack.committed.min(self.executed));
         } else {
             self.commit_acknowledged(now, sink);
         }
-        self.pump(now, sink);
+    }
+
+    /// Whether it takes records, as a member or to become one.
+    fn takes_part(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Joining)
     }
 
     /// Whether this replica is in `epoch`.
@@ -518,7 +531,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Sends records to those who come next, as far as they may be passed on.
-    pub(crate) fn pump(&mut self, now: Now, sink: &mut impl Sink) {
+    fn pump(&mut self, now: Now, sink: &mut impl Sink) {
         let upto = self.passed();
         for sender in &mut self.senders {
             let (log, scratch) = (&self.log, &mut self.scratch);
@@ -557,10 +570,13 @@ impl<E: Engine> Replica<E> {
         self.leases.close();
     }
 
-    /// The end of a batch of packets: acknowledgements go out once.
+    /// The end of a batch of inputs: records and acknowledgements that piled up go out.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.engine.lost() && self.phase != Phase::Left {
             self.leave();
+        }
+        if self.phase == Phase::Open {
+            self.pump(now, sink);
         }
         if self.receiver.as_ref().is_some_and(|r| r.ack_due) {
             self.send_ack(now, sink);
@@ -617,7 +633,6 @@ impl<E: Engine> Replica<E> {
             self.count.link_resent += sender.resent - before;
         }
         self.tick_feeds(now, sink);
-        self.pump(now, sink);
         if self.expiring.is_due(t) && self.is_head() {
             self.serving().expire(now, sink);
         }

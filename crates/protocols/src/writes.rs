@@ -83,7 +83,7 @@ impl<E: Engine> Replica<E> {
         if self.holds_back() {
             let body = staged.and_then(|v| self.staging.take((repr.session, repr.request), v));
             let command = body.as_deref().unwrap_or(packet.body());
-            return self.order_held(now, &turn, command, sink);
+            return self.order_held(&turn, command);
         }
         turn.verdict = self.admit(&turn);
         let prefix = self.setup.guards.on(Guard::Prefix);
@@ -95,14 +95,14 @@ impl<E: Engine> Replica<E> {
         self.last_now_ms = turn.now_ms;
         self.count.writes_ordered += 1;
         if turn.verdict != Verdict::Execute {
-            return self.idle(now, turn, sink);
+            return self.idle(turn, sink);
         }
         match staged {
             Some(version) => {
                 let body = self.staging.take((repr.session, repr.request), version);
-                self.execute(now, turn, &body.unwrap_or_default(), sink);
+                self.execute(turn, &body.unwrap_or_default(), sink);
             }
-            None => self.execute(now, turn, packet.body(), sink),
+            None => self.execute(turn, packet.body(), sink),
         }
     }
 
@@ -171,7 +171,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Everybody else: a record in its turn. It is in the log already.
-    pub(crate) fn follow(&mut self, now: Now, record: &Record<'_>, sink: &mut impl Sink) {
+    pub(crate) fn follow(&mut self, record: &Record<'_>, sink: &mut impl Sink) {
         self.last_seq = self.last_seq.max(record.seq);
         // A held record (CRAQ) is not the newest.
         self.last_now_ms = self.last_now_ms.max(record.now_ms);
@@ -182,22 +182,22 @@ impl<E: Engine> Replica<E> {
             turn.verdict = Verdict::Nothing;
         }
         match turn.verdict {
-            Verdict::Execute => self.execute(now, turn, record.command, sink),
+            Verdict::Execute => self.execute(turn, record.command, sink),
             Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
-                self.idle(now, turn, sink);
+                self.idle(turn, sink);
             }
         }
     }
 
-    fn idle(&mut self, now: Now, turn: Turn, sink: &mut impl Sink) {
+    fn idle(&mut self, turn: Turn, sink: &mut impl Sink) {
         if self.pending.is_empty() {
-            self.finish(now, turn, &[], &[], sink);
+            self.finish(turn, &[], &[], sink);
         } else {
             self.pending.push_back(Pending::Idle(turn));
         }
     }
 
-    fn execute(&mut self, now: Now, turn: Turn, command: &[u8], sink: &mut impl Sink) {
+    fn execute(&mut self, turn: Turn, command: &[u8], sink: &mut impl Sink) {
         let Ok(parsed) = Command::parse(command) else { return self.leave() };
         if self.notes_executed(turn.deciding) {
             self.note_write(turn.flags, turn.obj_id, turn.seq, turn.position);
@@ -205,7 +205,7 @@ impl<E: Engine> Replica<E> {
         let mut reply = core::mem::take(&mut self.reply);
         reply.clear();
         match self.engine.submit(&turn.context(), Class::Write, &parsed, &mut reply) {
-            Progress::Done => self.finish(now, turn, command, &reply, sink),
+            Progress::Done => self.finish(turn, command, &reply, sink),
             Progress::Pending => {
                 let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
                 self.pending.push_back(Pending::Write(turn, kept));
@@ -228,23 +228,23 @@ impl<E: Engine> Replica<E> {
         while let Some(done) = self.engine.poll() {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn, command)) => {
-                    self.engine_wrote(now, turn, &command, &done, sink);
+                    self.engine_wrote(turn, &command, &done, sink);
                 }
                 Some(Pending::Read(turn)) => self.serving().answer(&turn, &done.reply, sink),
                 Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }
-            self.finish_idle(now, sink);
+            self.finish_idle(sink);
         }
         self.try_open(now, sink);
     }
 
     /// What needs no engine and stands first by now.
-    fn finish_idle(&mut self, now: Now, sink: &mut impl Sink) {
+    fn finish_idle(&mut self, sink: &mut impl Sink) {
         while let Some(Pending::Idle(_) | Pending::Table(..)) = self.pending.front() {
             match self.pending.pop_front() {
-                Some(Pending::Idle(turn)) => self.finish(now, turn, &[], &[], sink),
+                Some(Pending::Idle(turn)) => self.finish(turn, &[], &[], sink),
                 Some(Pending::Table(node, table)) => {
                     self.part_taken(node, crate::feed::PART_TABLE, table);
                 }
@@ -255,7 +255,6 @@ impl<E: Engine> Replica<E> {
 
     fn engine_wrote(
         &mut self,
-        now: Now,
         turn: Turn,
         command: &[u8],
         done: &Completion,
@@ -263,7 +262,7 @@ impl<E: Engine> Replica<E> {
     ) {
         if turn.deciding {
             let command = done.effect.as_deref().unwrap_or(command);
-            return self.finish(now, turn, command, &done.reply, sink);
+            return self.finish(turn, command, &done.reply, sink);
         }
         // Trap T11: what failed here and not at the ordering node, or the other way round (out of
         // memory, say), has diverged. The client gets the ordering node's reply.
@@ -273,18 +272,18 @@ impl<E: Engine> Replica<E> {
         };
         let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
         if record.reply.is_empty() {
-            return self.finish(now, turn, &[], &done.reply, sink);
+            return self.finish(turn, &[], &done.reply, sink);
         }
         if failed(record.reply) != failed(&done.reply) {
             return self.leave();
         }
         let reply = record.reply.to_vec();
-        self.finish(now, turn, &[], &reply, sink);
+        self.finish(turn, &[], &reply, sink);
     }
 
     /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
     /// answered by whoever commits.
-    fn finish(&mut self, now: Now, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
+    fn finish(&mut self, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
         if turn.deciding {
             let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
             self.append(&turn, command, kept);
@@ -309,7 +308,6 @@ impl<E: Engine> Replica<E> {
                 self.uncommitted.push_back(turn);
             }
         }
-        self.pump(now, sink);
     }
 
     /// The node that orders: the write's record takes its place in the log.

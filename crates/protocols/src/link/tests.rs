@@ -10,6 +10,8 @@ use super::*;
 const RECEIVER: Addr = Addr { ip: 2, port: 1 };
 /// How often a receiver acknowledges what came if nothing comes.
 const BEAT_NS: Duration = 30 * MS;
+/// No two fit into a packet.
+const RECORD_BYTES: usize = 1_000;
 const STEP_NS: Duration = 100 * US;
 
 /// A sender and a receiver, and what is under way between them.
@@ -58,7 +60,7 @@ impl Path {
         while self.now < end {
             if self.now >= next_record {
                 next_record = self.now.after(every_ns);
-                self.log.push(vec![0; 100], 0);
+                self.log.push(vec![0; RECORD_BYTES], 0);
             }
             self.step();
         }

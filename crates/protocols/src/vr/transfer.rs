@@ -112,7 +112,7 @@ impl<E: Engine> Vr<E> {
         let has = Position(end.position);
         let node = NodeId(to.node);
         let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
-        (sender.stream, sender.batched) = (stream, true);
+        sender.stream = stream;
         let (log, scratch) = (&self.log, &mut self.scratch);
         let upto = Position(log.end().position);
         sender.pump(now.instant, log, upto, self.committed, scratch, sink);
