@@ -400,8 +400,10 @@ impl State {
         };
         let is_periodic = match sort {
             Sort::Periodic | Sort::LeaseRequest | Sort::LeaseGrant => true,
-            // To a client that asked.
-            Sort::Configure => to >= rig.client(0) && to != rig.other_switch(),
+            // To a client that asked, or what a leader says to the switch again and again.
+            Sort::Configure => {
+                rig.is_client(to) || (rig.is_replica(from) && travel == Travel::Waiting)
+            }
             _ => false,
         };
         let at_once = match travel {

@@ -156,6 +156,11 @@ impl State {
                 let over =
                     |view: u32| view < vr.view().0 && one_life && rig.setup.guards.on(Guard::View);
                 match of {
+                    // When it comes counts: it is a sign of life.
+                    Use::Ack(view) if view == vr.view().0 => {
+                        let counts_once = one_life && self.at.is_over && vr.leads();
+                        counts_once && self.changes_nothing(rig, packet)
+                    }
                     Use::Epoch(view) | Use::Ack(view) => over(view),
                     Use::Config(of) => lives == 0 && vr.config().is_some_and(|c| of <= c.epoch),
                     Use::Read(answer) => self.is_void(rig, answer),

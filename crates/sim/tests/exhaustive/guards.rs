@@ -4,7 +4,7 @@ use concord_core::{Guard, Guards};
 use concord_sim::explore::{Budget, Call, Setup};
 use concord_wire::control::Protocol;
 
-use super::{full, run, short};
+use super::{full, one, run, short};
 use Call::{Get, Set};
 use Protocol::{Chain, NoPaxos, PrimaryBackup, Vr};
 
@@ -94,6 +94,18 @@ fn visibility() {
 fn order_of_quorums() {
     without(Guard::InOrderWrites, Vr, two_writers(), Budget::NOTHING);
     without(Guard::Gaps, NoPaxos, two_writers(), Budget::NOTHING);
+}
+
+#[test]
+fn view() {
+    let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
+    without(Guard::View, Vr, one(), budget);
+}
+
+#[test]
+fn client_table_of_quorums() {
+    let budget = Budget { losses: 1, waits: 1, ..Budget::NOTHING };
+    without(Guard::ClientTable, Vr, vec![vec![Call::Incr("k"), Get("k")]], budget);
 }
 
 #[test]

@@ -36,6 +36,11 @@ fn one() -> Vec<Vec<Call>> {
     vec![vec![Set("k", "1"), Get("k")]]
 }
 
+/// One client writes.
+fn writes() -> Vec<Vec<Call>> {
+    vec![vec![Set("k", "1")]]
+}
+
 fn run(name: &str, setup: Setup) -> Explored {
     let began = Instant::now();
     let protocol = setup.protocol;

@@ -4,7 +4,7 @@
 use concord_sim::explore::Budget;
 use concord_wire::control::Protocol;
 
-use super::{full, holds, short, tiny};
+use super::{full, holds, one, short, tiny, writes};
 use Protocol::{NoPaxos, Vr};
 
 #[test]
@@ -36,4 +36,19 @@ fn a_packet_is_lost() {
     holds("one loss", NoPaxos, tiny(), budget, 18_851);
     let two = Budget { moments: 2, ..budget };
     holds("one loss, which is asked for", NoPaxos, tiny(), two, 450_171);
+}
+
+/// In a wait who does not hear the leader leaves the view. A client writes, and asks until it is
+/// answered.
+#[test]
+fn a_packet_is_lost_and_time_passes() {
+    let budget = Budget { losses: 1, waits: 1, ..Budget::NOTHING };
+    holds("one loss, time passes", Vr, writes(), budget, 752_673);
+}
+
+/// The leader or another dies; if it was the leader, there is a view change.
+#[test]
+fn a_replica_dies() {
+    let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
+    holds("one crash", Vr, one(), budget, 327_422);
 }
