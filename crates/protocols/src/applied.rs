@@ -6,6 +6,7 @@ use alloc::collections::VecDeque;
 
 use concord_core::{ObjectId, Position, Seq};
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use rustc_hash::FxBuildHasher;
 
 /// How many writes are known one by one at most: more than are on their way through the group.
@@ -55,11 +56,11 @@ impl Applied {
 
     fn forget_oldest(&mut self) {
         let Some((obj_id, position)) = self.order.pop_front() else { return };
-        if let Some(newest) = self.recent.get(&obj_id).copied()
-            && newest.1 == position
+        if let Entry::Occupied(newest) = self.recent.entry(obj_id)
+            && newest.get().1 == position
         {
-            self.recent.remove(&obj_id);
-            self.note_all(newest.0, newest.1);
+            let (seq, position) = newest.remove();
+            self.note_all(seq, position);
         }
     }
 
