@@ -232,3 +232,16 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
         assert_eq!(outcome.totals.control.epochs, 2, "seed {seed}");
     }
 }
+
+/// Seeds that the simulator's own checks once called wrong, and that are not.
+#[test]
+fn what_is_known_to_be_committed_may_be_heard_late() {
+    // A replica that slept through two epochs hears that its last records were committed, when
+    // another member of its epoch has forgotten its log to be let in anew.
+    for (protocol, seed) in
+        [(Protocol::PrimaryBackup, 0x1_a14a_ccdb), (Protocol::Craq, 0x1_a15a_116f)]
+    {
+        let aim = Aim { protocol: Some(protocol), ..Aim::default() };
+        assert_eq!(run(&Plan::draw_aimed(seed, aim)).violation, None);
+    }
+}

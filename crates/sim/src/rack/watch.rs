@@ -188,12 +188,12 @@ impl Rack<'_> {
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive. A member that was let in since
-    /// gets what was committed before from the agreed log, and answers nothing until then.
+    /// What is committed was executed by every member that is alive, when the first replica calls it
+    /// so. Others may call it so later, when a member of their epoch forgot its log to be let in anew,
+    /// or a new one has yet to get it and answers nothing until then.
     fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
-        let (epoch, position) = self.watch.committed;
-        let is_old = epoch < now.epoch && now.committed <= position;
-        if !now.is_open || now.committed <= before || is_old {
+        let is_known = now.committed <= self.watch.committed.1;
+        if !now.is_open || now.committed <= before || is_known {
             return None;
         }
         let config = replica.config()?;
