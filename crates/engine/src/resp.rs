@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 32;
 pub const OK: &[u8] = b"+OK\r\n";
 
 /// Appends an integer in decimal.
-pub fn decimal(out: &mut Vec<u8>, value: i64) {
+pub fn decimal(out: &mut impl Extend<u8>, value: i64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     let mut rest = value.unsigned_abs();
@@ -24,9 +24,10 @@ pub fn decimal(out: &mut Vec<u8>, value: i64) {
         }
     }
     if value < 0 {
-        out.push(b'-');
+        at -= 1;
+        digits[at] = b'-';
     }
-    out.extend_from_slice(&digits[at..]);
+    out.extend(digits[at..].iter().copied());
 }
 
 fn header(out: &mut Vec<u8>, kind: u8, value: i64) {

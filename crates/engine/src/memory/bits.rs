@@ -1,7 +1,6 @@
 //! Bits of strings (Redis 7.0 `bitops.c`), the first bit being the highest of the first byte.
 
-use alloc::vec::Vec;
-
+use super::store::Bytes;
 use super::strings::check_length;
 use super::{Call, Failure, Handler, SYNTAX, fixed, integer, range_of};
 use crate::resp;
@@ -24,7 +23,7 @@ fn setbit(call: &mut Call<'_>) -> Result<(), Failure> {
         b"1" => true,
         _ => return Err(fixed(b"ERR bit is not an integer or out of range")),
     };
-    let old = call.store.write(call.args[1], |value: &mut Vec<u8>| {
+    let old = call.store.write(call.args[1], |value: &mut Bytes| {
         if value.len() <= at {
             value.resize(at + 1, 0);
         }
@@ -38,7 +37,7 @@ fn setbit(call: &mut Call<'_>) -> Result<(), Failure> {
 
 fn getbit(call: &mut Call<'_>) -> Result<(), Failure> {
     let (at, mask) = offset(call.args[2])?;
-    let value = call.store.read::<Vec<u8>>(call.args[1])?;
+    let value = call.store.read::<Bytes>(call.args[1])?;
     let byte = value.and_then(|value| value.get(at)).copied().unwrap_or(0);
     call.integer(i64::from(byte & mask != 0));
     Ok(())
@@ -76,8 +75,8 @@ fn ones(value: &[u8], range: core::ops::Range<usize>) -> usize {
 }
 
 fn bitcount(call: &mut Call<'_>) -> Result<(), Failure> {
-    let found = call.store.read::<Vec<u8>>(call.args[1])?;
-    let value = found.map_or(&[][..], Vec::as_slice);
+    let found = call.store.read::<Bytes>(call.args[1])?;
+    let value = found.map_or(&[][..], Bytes::as_slice);
     let total = match call.args {
         _ if found.is_none() => 0,
         [_, _] => ones(value, 0..value.len() * 8),
@@ -115,7 +114,7 @@ fn bitpos(call: &mut Call<'_>) -> Result<(), Failure> {
         1 => true,
         _ => return Err(fixed(b"ERR The bit argument must be 1 or 0.")),
     };
-    let Some(value) = call.store.read::<Vec<u8>>(call.args[1])? else {
+    let Some(value) = call.store.read::<Bytes>(call.args[1])? else {
         call.integer(if wanted { -1 } else { 0 });
         return Ok(());
     };

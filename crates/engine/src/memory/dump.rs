@@ -60,7 +60,7 @@ fn dump(value: &Value) -> Vec<u8> {
 fn load(bytes: &[u8]) -> Option<Value> {
     let (tag, rest) = bytes.split_first()?;
     if *tag == STRING {
-        return Some(Value::String(rest.to_vec()));
+        return Some(Value::String(rest.into()));
     }
     let mut elements = Elements { rest };
     let value = match *tag {

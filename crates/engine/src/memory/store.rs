@@ -14,6 +14,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 use super::Failure;
 use super::sorted::Sorted;
@@ -28,10 +29,14 @@ pub(super) const ELEMENT_BYTES: u64 = 48;
 /// encodings do; larger ones move the last element into the gap, in constant time.
 const ORDERED_MAX: usize = 512;
 
+/// A key or a string. Short ones lie in their slot of the table: reading them waits for memory once
+/// less.
+pub(super) type Bytes = SmallVec<[u8; 24]>;
+
 /// A value.
 #[derive(Debug)]
 pub(super) enum Value {
-    String(Vec<u8>),
+    String(Bytes),
     Hash(Box<Hash>),
     List(Box<List>),
     Set(Box<Set>),
@@ -66,7 +71,7 @@ macro_rules! kind {
     };
 }
 
-kind!(Vec<u8>, String, |_: &Vec<u8>| false, |s| s);
+kind!(Bytes, String, |_: &Bytes| false, |s| s);
 kind!(Hash, Hash, |h: &Hash| h.map.is_empty(), Box::new);
 kind!(List, List, |l: &List| l.items.is_empty(), Box::new);
 kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new);
@@ -237,7 +242,7 @@ impl Value {
 
 #[derive(Debug)]
 struct Slot {
-    key: Box<[u8]>,
+    key: Bytes,
     value: Value,
 }
 
@@ -344,13 +349,13 @@ impl Store {
                         old.clear();
                         old.extend_from_slice(bytes);
                     }
-                    other => *other = Value::String(bytes.to_vec()),
+                    other => *other = Value::String(bytes.into()),
                 }
             }
             Entry::Vacant(entry) => {
                 self.count += 1;
                 self.used_bytes += KEY_BYTES + key.len() as u64;
-                entry.insert(Slot { key: key.into(), value: Value::String(bytes.to_vec()) });
+                entry.insert(Slot { key: key.into(), value: Value::String(bytes.into()) });
             }
         }
     }

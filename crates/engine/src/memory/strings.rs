@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::float::Number;
+use super::store::Bytes;
 use super::{
     Call, Failure, Handler, NOT_A_FLOAT, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, SYNTAX, failure,
     fixed, integer, range_of,
@@ -37,7 +38,7 @@ pub(super) const HANDLERS: [(&[u8], Handler); 18] = [
 ];
 
 fn get(call: &mut Call<'_>) -> Result<(), Failure> {
-    match call.store.read::<Vec<u8>>(call.args[1])? {
+    match call.store.read::<Bytes>(call.args[1])? {
         Some(value) => resp::bulk(call.reply, value),
         None => resp::null(call.reply, call.resp3),
     }
@@ -70,7 +71,7 @@ fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     let exists = call.store.get(key).is_some();
     let equal = match if_equal {
-        Some(wanted) => call.store.read::<Vec<u8>>(key)?.is_some_and(|old| old == wanted),
+        Some(wanted) => call.store.read::<Bytes>(key)?.is_some_and(|old| old.as_slice() == *wanted),
         None => true,
     };
     let performed = equal && if exists { !nx } else { !xx };
@@ -107,12 +108,12 @@ fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn append(call: &mut Call<'_>) -> Result<(), Failure> {
-    let old = call.store.read::<Vec<u8>>(call.args[1])?.map_or(0, Vec::len);
+    let old = call.store.read::<Bytes>(call.args[1])?.map_or(0, Bytes::len);
     if old + call.args[2].len() > STRING_BYTES_MAX {
         return Err(TOO_LONG);
     }
     let tail = call.args[2];
-    let length = call.store.write(call.args[1], |value: &mut Vec<u8>| {
+    let length = call.store.write(call.args[1], |value: &mut Bytes| {
         value.extend_from_slice(tail);
         value.len()
     })?;
@@ -121,14 +122,14 @@ fn append(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn strlen(call: &mut Call<'_>) -> Result<(), Failure> {
-    let length = call.store.read::<Vec<u8>>(call.args[1])?.map_or(0, Vec::len);
+    let length = call.store.read::<Bytes>(call.args[1])?.map_or(0, Bytes::len);
     call.integer(length as i64);
     Ok(())
 }
 
 fn getrange(call: &mut Call<'_>) -> Result<(), Failure> {
     let (start, stop) = (integer(call.args[2])?, integer(call.args[3])?);
-    let value = call.store.read::<Vec<u8>>(call.args[1])?.map_or(&[][..], Vec::as_slice);
+    let value = call.store.read::<Bytes>(call.args[1])?.map_or(&[][..], Bytes::as_slice);
     // Redis: an end that lies before the beginning still counts as the first byte, unless both
     // ends are negative and in the wrong order.
     let length = value.len() as i64;
@@ -151,13 +152,13 @@ fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
         return Err(fixed(b"ERR offset is out of range"));
     }
     let part = call.args[3];
-    let old = call.store.read::<Vec<u8>>(call.args[1])?.map_or(0, Vec::len);
+    let old = call.store.read::<Bytes>(call.args[1])?.map_or(0, Bytes::len);
     if part.is_empty() {
         call.integer(old as i64);
         return Ok(());
     }
     let end = check_length(offset, part.len())?;
-    let length = call.store.write(call.args[1], |value: &mut Vec<u8>| {
+    let length = call.store.write(call.args[1], |value: &mut Bytes| {
         if value.len() < end {
             value.resize(end, 0);
         }
@@ -169,12 +170,12 @@ fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn add(call: &mut Call<'_>, by: i64) -> Result<(), Failure> {
-    let old = match call.store.read::<Vec<u8>>(call.args[1])? {
+    let old = match call.store.read::<Bytes>(call.args[1])? {
         Some(value) => resp::number(value).ok_or(NOT_AN_INTEGER)?,
         None => 0,
     };
     let new = old.checked_add(by).ok_or(OVERFLOW)?;
-    call.store.write(call.args[1], |value: &mut Vec<u8>| {
+    call.store.write(call.args[1], |value: &mut Bytes| {
         value.clear();
         resp::decimal(value, new);
     })?;
@@ -210,8 +211,8 @@ pub(super) fn float_sum(
 }
 
 fn incrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
-    let old = call.store.read::<Vec<u8>>(call.args[1])?;
-    let new = float_sum(old.map(Vec::as_slice), call.args[2], NOT_A_FLOAT)?;
+    let old = call.store.read::<Bytes>(call.args[1])?;
+    let new = float_sum(old.map(Bytes::as_slice), call.args[2], NOT_A_FLOAT)?;
     call.store.set_string(call.args[1], &new);
     resp::bulk(call.reply, &new);
     Ok(())
@@ -220,9 +221,9 @@ fn incrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
 /// CAS key old new: 1 if it was set, 0 if the value is another, -1 if there is no key (as in
 /// Tair). The time to live stays.
 fn cas(call: &mut Call<'_>) -> Result<(), Failure> {
-    let result = match call.store.read::<Vec<u8>>(call.args[1])? {
+    let result = match call.store.read::<Bytes>(call.args[1])? {
         None => -1,
-        Some(value) => i64::from(value == call.args[2]),
+        Some(value) => i64::from(value.as_slice() == call.args[2]),
     };
     if result == 1 {
         call.store.set_string(call.args[1], call.args[3]);
@@ -233,9 +234,9 @@ fn cas(call: &mut Call<'_>) -> Result<(), Failure> {
 
 /// CAD key old: 1 if it was deleted, 0 if the value is another, -1 if there is no key.
 fn cad(call: &mut Call<'_>) -> Result<(), Failure> {
-    let result = match call.store.read::<Vec<u8>>(call.args[1])? {
+    let result = match call.store.read::<Bytes>(call.args[1])? {
         None => -1,
-        Some(value) => i64::from(value == call.args[2]),
+        Some(value) => i64::from(value.as_slice() == call.args[2]),
     };
     if result == 1 {
         call.store.delete(call.args[1]);
@@ -249,7 +250,8 @@ fn delex(call: &mut Call<'_>) -> Result<(), Failure> {
     let deleted = match call.args {
         [_, key] => call.store.delete(key),
         [_, key, option, wanted] if option.eq_ignore_ascii_case(b"IFEQ") => {
-            let equal = call.store.read::<Vec<u8>>(key)?.is_some_and(|value| value == wanted);
+            let equal =
+                call.store.read::<Bytes>(key)?.is_some_and(|value| value.as_slice() == *wanted);
             equal && call.store.delete(key)
         }
         [_, _, option, _] => {
