@@ -17,7 +17,7 @@ use concord_engine::{Engine, Progress};
 use concord_wire::control::{Config, Control, LogEnd, Member};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::link::Ack;
-use concord_wire::{Addr, Sink};
+use concord_wire::{Addr, DATAGRAM_BYTES_MAX, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::link::Sender;
@@ -64,11 +64,46 @@ impl Table {
 
 /// A part of the state that is being sent, or made.
 #[derive(Clone, Debug)]
-struct Part {
-    number: u64,
-    position: Position,
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    pub(crate) position: Position,
     /// `None` until the engine, or the records before, are through.
-    bytes: Option<Vec<u8>>,
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
+impl Part {
+    /// Sends some fragments to `addr`, from `first` on, if the part is made.
+    pub(crate) fn send(
+        &self,
+        (epoch, attempt): (u32, u64),
+        first: u32,
+        addr: Addr,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(bytes) = &self.bytes else { return };
+        let hdr = FragmentHdr {
+            version: self.position.0,
+            total_bytes: bytes.len() as u32,
+            index: first,
+            count: FRAGMENTS_MAX,
+        };
+        let end = hdr.fragments().min(first.saturating_add(FRAGMENTS_MAX));
+        for index in first..end {
+            let piece = Control::CopyPiece {
+                epoch,
+                attempt,
+                part: self.number,
+                position: self.position.0,
+                total_bytes: hdr.total_bytes,
+                index,
+                piece: bytes[FragmentHdr { index, ..hdr }.range()].to_vec(),
+            };
+            piece.emit(scratch);
+            debug_assert!(scratch.len() <= DATAGRAM_BYTES_MAX, "{FRAGMENT_BYTES} and its header");
+            sink.send(addr, scratch);
+        }
+    }
 }
 
 /// What the feeder keeps for a joining replica.
@@ -174,7 +209,10 @@ impl<E: Engine> Replica<E> {
         if feed.part.as_ref().is_none_or(|own| own.number < part) {
             self.take_part(epoch, at, part);
         }
-        self.send_part(at, index, sink);
+        let feed = &self.feeds[at];
+        if let Some(part) = &feed.part {
+            part.send((epoch.0, feed.attempt), index, feed.addr, &mut self.scratch, sink);
+        }
     }
 
     /// Takes a part of the state as it is behind everything submitted so far.
@@ -231,34 +269,6 @@ impl<E: Engine> Replica<E> {
         part.bytes = Some(bytes);
     }
 
-    fn send_part(&mut self, at: usize, index: u32, sink: &mut impl Sink) {
-        let epoch = self.epoch().0;
-        let feed = &self.feeds[at];
-        let Some(Part { number, position, bytes: Some(bytes) }) = &feed.part else { return };
-        let hdr = FragmentHdr {
-            version: position.0,
-            total_bytes: bytes.len() as u32,
-            index,
-            count: FRAGMENTS_MAX,
-        };
-        let end = hdr.fragments().min(index.saturating_add(FRAGMENTS_MAX));
-        for index in index..end {
-            let piece = &bytes[FragmentHdr { index, ..hdr }.range()];
-            let piece = Control::CopyPiece {
-                epoch,
-                attempt: feed.attempt,
-                part: *number,
-                position: position.0,
-                total_bytes: hdr.total_bytes,
-                index,
-                piece: piece.to_vec(),
-            };
-            piece.emit(&mut self.scratch);
-            debug_assert!(piece_fits(&self.scratch), "{FRAGMENT_BYTES} and its header");
-            sink.send(feed.addr, &self.scratch);
-        }
-    }
-
     /// An acknowledgement by a joining replica.
     pub(crate) fn on_feed_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
         let committed = self.committed;
@@ -308,8 +318,4 @@ impl<E: Engine> Replica<E> {
         let needed = senders.map(|sender| sender.first_needed().0 - 1).min();
         position.min(Position(tail)).min(Position(needed.unwrap_or(u64::MAX)))
     }
-}
-
-fn piece_fits(bytes: &[u8]) -> bool {
-    bytes.len() <= concord_wire::DATAGRAM_BYTES_MAX
 }

@@ -225,23 +225,13 @@ impl<E: Engine> Replica<E> {
             && attempt == self.copy.attempt
             && self.copy.wanted() == Some(part)
             && (self.copy.streamed || part == PART_TABLE);
-        if !is_wanted || hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
+        if !is_wanted {
             return;
         }
-        let same =
-            |own: &Assembly| own.version() == hdr.version && own.total_bytes() == hdr.total_bytes;
-        if !self.copy.part.as_ref().is_some_and(same) {
-            self.copy.part = Some(Assembly::new(hdr));
-        }
-        let Some(own) = self.copy.part.as_mut() else { return };
-        own.add(&hdr, piece);
-        if own.is_complete() {
-            return self.try_install(now, sink);
-        }
-        // The last fragment of what was asked for.
-        let last = self.copy.asked.saturating_add(FRAGMENTS_MAX).min(hdr.fragments());
-        if hdr.index + 1 == last {
-            self.keep_joining(now, sink);
+        match take_piece(&mut self.copy.part, self.copy.asked, hdr, piece) {
+            Piece::Last => self.try_install(now, sink),
+            Piece::LastAsked => self.keep_joining(now, sink),
+            Piece::OfMany => {}
         }
     }
 
@@ -362,7 +352,43 @@ impl<E: Engine> Replica<E> {
 }
 
 /// Longest part that is taken, in bytes: an object is never cut.
-pub(crate) const PART_BYTES_MAX: usize = 1 << 30;
+const PART_BYTES_MAX: usize = 1 << 30;
+
+/// What a fragment of a part is to who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The part is whole.
+    Last,
+    /// The last one of what was asked for: it is time to ask on.
+    LastAsked,
+    /// One of many, or of no use.
+    OfMany,
+}
+
+/// Puts a fragment to the others of its `part`, or begins another; `asked` is the first one of the
+/// last question.
+pub(crate) fn take_piece(
+    part: &mut Option<Assembly>,
+    asked: u32,
+    hdr: FragmentHdr,
+    piece: &[u8],
+) -> Piece {
+    if hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
+        return Piece::OfMany;
+    }
+    let other =
+        |own: &mut Assembly| own.version() != hdr.version || own.total_bytes() != hdr.total_bytes;
+    part.take_if(other);
+    let own = part.get_or_insert_with(|| Assembly::new(hdr));
+    own.add(&hdr, piece);
+    if own.is_complete() {
+        Piece::Last
+    } else if hdr.index + 1 == asked.saturating_add(FRAGMENTS_MAX).min(hdr.fragments()) {
+        Piece::LastAsked
+    } else {
+        Piece::OfMany
+    }
+}
 
 pub(crate) fn first_missing(part: &Assembly) -> u32 {
     let fragments = part.total_bytes().div_ceil(concord_wire::fragment::FRAGMENT_BYTES as u32);

@@ -25,22 +25,13 @@ use concord_wire::{Flags, Sink};
 
 use super::execute::Pending;
 use super::{Stage, Vr};
-use crate::feed::{FRAGMENTS_MAX, PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
-use crate::join::{PART_BYTES_MAX, first_missing};
+use crate::feed::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Table};
+use crate::join::{Piece, first_missing, take_piece};
 use crate::link::BrokenStream;
 use crate::sessions::{SavedSessions, Sessions};
 
 /// Asked for when all parts are here.
 const PART_NONE: u64 = PART_RESULTS + 1;
-
-/// A part of the state as the leader sends it, or makes it.
-#[derive(Clone, Debug)]
-struct Part {
-    number: u64,
-    position: Position,
-    /// `None` until the engine is through.
-    bytes: Option<Vec<u8>>,
-}
 
 /// What the leader keeps for a member that copies.
 #[derive(Clone, Debug)]
@@ -189,23 +180,13 @@ impl<E: Engine> Vr<E> {
             return;
         };
         let wanted = copying.begun && (copying.attempt, copying.wanted) == (attempt, part);
-        if !wanted || hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
+        if !wanted {
             return;
         }
-        let same = |own: &mut Assembly| {
-            own.version() == hdr.version && own.total_bytes() == hdr.total_bytes
-        };
-        if !copying.part.as_mut().is_some_and(same) {
-            copying.part = Some(Assembly::new(hdr));
-        }
-        let Some(own) = copying.part.as_mut() else { return };
-        own.add(&hdr, piece);
-        if own.is_complete() {
-            self.try_install(now, sink);
-        } else if hdr.index + 1 == copying.asked.saturating_add(FRAGMENTS_MAX).min(hdr.fragments())
-        {
-            // The last one of what was asked for.
-            self.ask_part(sink);
+        match take_piece(&mut copying.part, copying.asked, hdr, piece) {
+            Piece::Last => self.try_install(now, sink),
+            Piece::LastAsked => self.ask_part(sink),
+            Piece::OfMany => {}
         }
     }
 
@@ -353,7 +334,11 @@ impl<E: Engine> Vr<E> {
             Some(own) if own.number == part && !is_early(own) => {}
             Some(_) | None => self.take_part(from, part),
         }
-        self.send_part(from, index, sink);
+        let addr = self.members()[from].addr;
+        let feed = self.followers.get(from).and_then(|f| f.feed.as_ref());
+        if let Some(part) = feed.and_then(|feed| feed.part.as_ref()) {
+            part.send((self.view.0, attempt), index, addr, &mut self.scratch, sink);
+        }
     }
 
     /// Takes a part of the state, of objects as they are behind everything submitted so far.
@@ -398,33 +383,6 @@ impl<E: Engine> Vr<E> {
         let part = feed.and_then(|feed| feed.part.as_mut());
         if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
             part.bytes = Some(bytes);
-        }
-    }
-
-    fn send_part(&mut self, to: usize, index: u32, sink: &mut impl Sink) {
-        let Some(feed) = self.followers.get(to).and_then(|f| f.feed.as_ref()) else { return };
-        let Some(Part { number, position, bytes: Some(bytes) }) = &feed.part else { return };
-        let hdr = FragmentHdr {
-            version: position.0,
-            total_bytes: bytes.len() as u32,
-            index,
-            count: FRAGMENTS_MAX,
-        };
-        let end = hdr.fragments().min(index.saturating_add(FRAGMENTS_MAX));
-        let addr = self.members()[to].addr;
-        for index in index..end {
-            let piece = &bytes[FragmentHdr { index, ..hdr }.range()];
-            let piece = Control::CopyPiece {
-                epoch: self.view.0,
-                attempt: feed.attempt,
-                part: *number,
-                position: position.0,
-                total_bytes: hdr.total_bytes,
-                index,
-                piece: piece.to_vec(),
-            };
-            piece.emit(&mut self.scratch);
-            sink.send(addr, &self.scratch);
         }
     }
 
