@@ -190,8 +190,10 @@ impl Driver {
         let mut messages = 0;
         while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
+            // After the receive: whoever slept before it knows (trap T1), and what is answered by
+            // this clock had come before it.
+            let now = clock::now();
             for mut train in self.inbox.trains() {
-                let now = clock::now();
                 let from = train.from;
                 for message in train.messages() {
                     messages += 1;

@@ -27,7 +27,7 @@ pub const TRAIN_BYTES_MAX: usize = 64_000;
 /// that a second train would cost.
 pub const PADDING_BYTES_MAX: usize = 8 * 1024;
 /// Trains received in one system call.
-pub const TRAINS_PER_RECEIVE: usize = 8;
+pub const TRAINS_PER_RECEIVE: usize = 32;
 const RECEIVE_BYTES: usize = 1 << 16;
 /// Peers remembered at most; beyond, the lanes are forgotten (they hold nothing after a flush).
 const LANES_MAX: usize = 4_096;
