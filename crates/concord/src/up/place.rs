@@ -57,11 +57,9 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
     };
     overlay(&mut rack, args);
     let mut ports = Ports::default();
+    place_gateways(&mut rack, args, &mut ports)?;
     place_roles(&mut rack, args, &mut ports)?;
     rack.check().map_err(Error::new)?;
-    for gateway in &rack.gateway {
-        ports.claim(gateway.listen)?;
-    }
     Ok((rack, ports))
 }
 
@@ -106,16 +104,33 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
             replica.cpu_share = args.cpu_share;
         }
     }
+    Ok(())
+}
+
+/// The gateways come first: where they listen is given, and no other role must get it as a port that
+/// is free.
+fn place_gateways(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
     let first = args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(LOCALHOST), LISTEN_PORT));
-    for node in 1..=wanted("gateway", rack.gateway.len(), args.gateways, GATEWAYS)? {
-        let (addr, http) = (ports.udp()?, ports.http()?);
-        let port = first.port().checked_add(node - 1);
-        let port = port.ok_or_else(|| Error::new("--listen: no ports left for the gateways"))?;
-        let listen = SocketAddr::new(first.ip(), port);
-        rack.gateway.push(GatewayPlace { node, addr, http, listen });
-    }
+    let nodes = 1..=wanted("gateway", rack.gateway.len(), args.gateways, GATEWAYS)?;
     if let (Some(listen), Some(gateway)) = (args.listen, rack.gateway.first_mut()) {
         gateway.listen = listen;
+    }
+    for gateway in &rack.gateway {
+        ports.claim(gateway.listen)?;
+    }
+    let listens: Result<Vec<_>, Error> = nodes
+        .map(|node| {
+            let port = first.port().checked_add(node - 1);
+            let port =
+                port.ok_or_else(|| Error::new("--listen: no ports left for the gateways"))?;
+            let listen = SocketAddr::new(first.ip(), port);
+            ports.claim(listen)?;
+            Ok((node, listen))
+        })
+        .collect();
+    for (node, listen) in listens? {
+        let (addr, http) = (ports.udp()?, ports.http()?);
+        rack.gateway.push(GatewayPlace { node, addr, http, listen });
     }
     Ok(())
 }
