@@ -153,7 +153,12 @@ impl Table {
     /// As the switch names it.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout { table_stages: self.stages, slots: self.slots, counter_bits: self.counter_bits }
+        Layout {
+            table_stages: self.stages,
+            slots: self.slots,
+            counter_bits: self.counter_bits,
+            ..Layout::DEFAULT
+        }
     }
 }
 

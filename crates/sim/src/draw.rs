@@ -71,6 +71,7 @@ impl Plan {
         };
         draw_surroundings(&mut plan, rng);
         draw_faults(&mut plan, rng, span_ns);
+        plan.run_bits = [0, 4][rng.below(2) as usize];
         plan
     }
 }

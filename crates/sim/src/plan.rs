@@ -1,7 +1,7 @@
 //! A whole run as data: the rack, the workload, the network, the faults.
 
 use concord_core::{Duration, Guards, MS, US};
-use concord_switch::harmonia::{SLOTS_MAX, TABLE_STAGES_MAX};
+use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::Protocol;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,8 @@ pub struct Plan {
     pub table_stages: u8,
     /// Slots of each stage.
     pub slots: u32,
+    /// Reads of a client that the switch sends to one replica in a row, as a power of two.
+    pub run_bits: u8,
     /// Operations of the safety phase, at least: it lasts until the last fault, too.
     pub operations: usize,
     /// Number of keys.
@@ -134,6 +136,7 @@ impl Default for Plan {
             connections: 4,
             table_stages: 3,
             slots: 64,
+            run_bits: 0,
             operations: 500,
             keys: 8,
             writes_percent: 30,
@@ -213,6 +216,7 @@ impl Plan {
         if !self.slots.is_power_of_two() {
             return Err(format!("slots is {}: give it a power of two", self.slots));
         }
+        within("run_bits", self.run_bits.into(), 0, RUN_BITS_MAX.into())?;
         within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
         within("copy_bytes", self.copy_bytes as u64, 1, million)?;
         within("records_kept", self.records_kept as u64, 1, million)?;

@@ -72,6 +72,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
     with(|p| p.peer_latency_ns = p.latency_ns);
     with(|p| p.table_stages = 1);
+    with(|p| p.run_bits = 0);
     all
 }
 

@@ -15,7 +15,7 @@ use concord_wire::{Flags, Op, Reason, Repr};
 /// Algorithm 1 as the paper writes it, with the rules of §6.2, §6.3, T13, T18 and T20 around it.
 struct Model {
     switch_id: SwitchId,
-    counter_max: u32,
+    layout: Layout,
     seq: u32,
     last_committed: u32,
     wildcard_seq: u32,
@@ -23,9 +23,9 @@ struct Model {
 }
 
 impl Model {
-    fn new(switch_id: SwitchId, counter_max: u32) -> Model {
+    fn new(switch_id: SwitchId, layout: Layout) -> Model {
         let dirty_set = HashMap::new();
-        Model { switch_id, counter_max, seq: 0, last_committed: 0, wildcard_seq: 0, dirty_set }
+        Model { switch_id, layout, seq: 0, last_committed: 0, wildcard_seq: 0, dirty_set }
     }
 
     /// What must come out. `full` is whether the program dropped a write for want of a slot: the
@@ -49,7 +49,7 @@ impl Model {
     }
 
     fn write(&mut self, hdr: &Repr, full: bool) -> Outcome {
-        if self.seq == self.counter_max {
+        if self.seq == self.layout.counter_max() {
             return Err(DropReason::SeqExhausted);
         }
         self.seq += 1;
@@ -94,7 +94,7 @@ impl Model {
         if reason != Reason::Fast {
             return (replica(3), Repr { reason, flags: hdr.flags.without(Flags::FAST), ..*hdr });
         }
-        let (s, r) = (hdr.session.0, hdr.request.0);
+        let (s, r) = (hdr.session.0, hdr.request.0 >> self.layout.run_bits);
         let mut hash = 0;
         for word in [(s >> 32) as u32, s as u32, (r >> 32) as u32, r as u32] {
             hash = mix32(1, hash ^ word);
@@ -221,7 +221,7 @@ fn check_registers(p: &Harmonia, model: &Model) -> Result<(), String> {
 
 fn run_trace(trace: &Trace, packets: u64) -> Result<Seen, String> {
     let mut p = guarded(trace.layout, trace.guards);
-    let mut model = Model::new(OWN, trace.layout.counter_max());
+    let mut model = Model::new(OWN, trace.layout);
     let mut load = Load { rng: Rng::new(trace.seed), trace, in_flight: vec![] };
     let mut seen = Seen::default();
     for i in 0..packets {
@@ -244,7 +244,7 @@ fn run_trace(trace: &Trace, packets: u64) -> Result<Seen, String> {
             _ => {}
         }
         if got == Err(DropReason::SeqExhausted) && load.rng.chance(1, 10) {
-            model = Model::new(SwitchId(model.switch_id.0 + 1), model.counter_max);
+            model = Model::new(SwitchId(model.switch_id.0 + 1), model.layout);
             p.install(Tables::of(&config(1, model.switch_id.0)).unwrap());
             load.in_flight.clear();
         }

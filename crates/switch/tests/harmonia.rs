@@ -243,7 +243,7 @@ fn t20_a_32_bit_counter_is_full_width() {
 
 #[test]
 fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
-    let mut p = ready(Layout::DEFAULT);
+    let mut p = ready(Layout { run_bits: 0, ..Layout::DEFAULT });
     let mut hits = [0; 3];
     for number in 0..3_000 {
         let tried: Vec<Addr> = (0..3)
@@ -255,6 +255,22 @@ fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
             .collect();
         assert!(tried[0] != tried[1] && tried[1] != tried[2] && tried[0] != tried[2]);
         hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
+    }
+    assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
+}
+
+#[test]
+fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
+    let mut p = ready(Layout::DEFAULT);
+    let mut to = |number| {
+        let hdr = Repr { request: concord_core::RequestNumber(number), ..request(Op::Read, 1) };
+        run(&mut p, hdr).unwrap().0
+    };
+    let mut hits = [0; 3];
+    for run in 0..3_000 {
+        let first = to(16 * run);
+        assert!((1..16).all(|number| to(16 * run + number) == first));
+        hits[(1..=3).position(|node| replica(node) == first).unwrap()] += 1;
     }
     assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
 }
@@ -346,6 +362,8 @@ fn layouts_that_cannot_be_are_refused() {
     assert_eq!(new(layout(1, 0)), Some(ConfigError::Slots(0)));
     let narrow = Layout { counter_bits: 1, ..layout(1, 16) };
     assert_eq!(new(narrow), Some(ConfigError::CounterBits(1)));
+    let long = Layout { run_bits: 17, ..layout(1, 16) };
+    assert_eq!(new(long), Some(ConfigError::RunBits(17)));
     assert_eq!(new(layout(8, 1)), None);
 }
 

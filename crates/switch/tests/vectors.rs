@@ -67,12 +67,13 @@ impl Scenario {
 }
 
 fn render_config(layout: Layout, tables: &Tables) -> String {
-    let Layout { table_stages, slots, counter_bits } = layout;
+    let Layout { table_stages, slots, counter_bits, run_bits } = layout;
     let replicas: Vec<_> = tables.replicas.iter().map(|(n, a)| format!("{n}@{a}")).collect();
     let Tables { switch_id, switch, accelerated, head, reader, .. } = tables;
     let spread = if tables.spread_reads { "spread_reads=1 " } else { "" };
     format!(
-        "layout: table_stages={table_stages} slots={slots} counter_bits={counter_bits}\n\
+        "layout: table_stages={table_stages} slots={slots} counter_bits={counter_bits} \
+         run_bits={run_bits}\n\
          tables: switch_id={switch_id} switch={switch} accelerated={} head={head} reader={reader} \
          {spread}replicas={}\n",
         u8::from(*accelerated),
@@ -287,7 +288,8 @@ fn craq() -> Scenario {
 /// 300 packets drawn at random, on a table so small that everything happens.
 fn random() -> Scenario {
     let mut rng = Rng::new(20);
-    let mut s = Scenario::new("random", "Packets drawn at random.", layout(2, 4));
+    let layout = Layout { run_bits: 4, ..layout(2, 4) };
+    let mut s = Scenario::new("random", "Packets drawn at random.", layout);
     let mut given = 0u64;
     for i in 0..300 {
         let obj_id = rng.below(10) as u32;

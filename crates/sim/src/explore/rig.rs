@@ -395,4 +395,5 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
 }
 
 /// The registers that are small enough to be explored.
-pub(super) const LAYOUT: Layout = Layout { table_stages: 1, slots: 4, counter_bits: 32 };
+pub(super) const LAYOUT: Layout =
+    Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };

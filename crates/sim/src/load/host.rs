@@ -173,7 +173,11 @@ impl<'a> Rack<'a> {
         let load = self.load;
         let incarnation = Incarnation(self.rng.next_u64());
         let config = AgentConfig {
-            layout: Layout { table_stages: load.table_stages, slots: load.slots, counter_bits: 32 },
+            layout: Layout {
+                table_stages: load.table_stages,
+                slots: load.slots,
+                ..Layout::DEFAULT
+            },
             // What is stuck shall stay so: a no-op's completion would sweep it.
             sweep_interval_ns: load.sweep_interval_ns,
             noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },

@@ -117,6 +117,7 @@ impl<'a> Rack<'a> {
                 table_stages: self.plan.table_stages,
                 slots: self.plan.slots,
                 counter_bits: 32,
+                run_bits: self.plan.run_bits,
             },
             guards: self.plan.guards,
             sweep_chunk: 16,

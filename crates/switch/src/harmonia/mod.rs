@@ -39,6 +39,8 @@ const OTHER_STAGES: usize = 4;
 pub const TABLE_STAGES_MAX: u8 = (ASIC.stages - OTHER_STAGES) as u8;
 /// Most cells in one stage of the dirty set.
 pub const SLOTS_MAX: u32 = 1 << 24;
+/// Longest run of reads to one replica, as a power of two.
+pub const RUN_BITS_MAX: u8 = 16;
 
 /// The size of the program's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +51,15 @@ pub struct Layout {
     pub slots: u32,
     /// Width of the sequence counter in bits; fewer than 32 to test its end (trap T20).
     pub counter_bits: u8,
+    /// Reads of a client that go to one replica in a row, as a power of two: a train of them is then
+    /// one train to few replicas and not a short one to each.
+    pub run_bits: u8,
 }
 
 impl Layout {
     /// Harmonia §7.2: three stages of 64K slots.
-    pub const DEFAULT: Layout = Layout { table_stages: 3, slots: 65_536, counter_bits: 32 };
+    pub const DEFAULT: Layout =
+        Layout { table_stages: 3, slots: 65_536, counter_bits: 32, run_bits: 4 };
 
     /// The last number that a switch id has.
     #[must_use]
@@ -71,6 +77,9 @@ impl Layout {
         if !(2..=32).contains(&self.counter_bits) {
             return Err(ConfigError::CounterBits(self.counter_bits));
         }
+        if self.run_bits > RUN_BITS_MAX {
+            return Err(ConfigError::RunBits(self.run_bits));
+        }
         Ok(())
     }
 }
@@ -84,6 +93,8 @@ pub enum ConfigError {
     Slots(u32),
     /// Not within 2 to 32.
     CounterBits(u8),
+    /// Too long a run.
+    RunBits(u8),
 }
 
 impl fmt::Display for ConfigError {
@@ -97,6 +108,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::CounterBits(n) => {
                 write!(f, "the counter has {n} bits: give it 2 to 32")
+            }
+            ConfigError::RunBits(n) => {
+                write!(f, "2^{n} reads in a row are too many: give it up to 2^{RUN_BITS_MAX}")
             }
         }
     }
@@ -233,10 +247,11 @@ impl Tables {
     }
 
     /// The replica that a fast or spread read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
-    /// hash of the request is what every rendering of the program can compute alike. The attempt
-    /// is added, not hashed in, so that a retry goes to another replica for certain (trap T21).
-    fn replica(&self, hdr: &Repr) -> Addr {
-        let (session, request) = (hdr.session.0, hdr.request.0);
+    /// hash of the request is what every rendering of the program can compute alike, and of all but
+    /// its lowest `run_bits`: a client's requests are numbered in their order. The attempt is
+    /// added, not hashed in, so that a retry goes to another replica for certain (trap T21).
+    fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
+        let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
         let mut hash = mix32(1, (session >> 32) as u32);
         for word in [session as u32, (request >> 32) as u32, request as u32] {
             hash = mix32(1, hash ^ word);
@@ -355,7 +370,7 @@ impl Harmonia {
             packet.set_flags(hdr.flags.without(Flags::FAST));
             packet.set_reason(Reason::None);
             self.counters.reads_spread += 1;
-            return Ok(tables.replica(hdr));
+            return Ok(tables.replica(hdr, self.layout.run_bits));
         }
         let mut last_committed = 0;
         let reason = if !tables.accelerated {
@@ -373,7 +388,7 @@ impl Harmonia {
             packet.set_flags(hdr.flags.with(Flags::FAST));
             packet.set_last_committed(Seq::new(tables.switch_id, last_committed));
             self.counters.reads_fast += 1;
-            return Ok(tables.replica(hdr));
+            return Ok(tables.replica(hdr, self.layout.run_bits));
         }
         packet.set_flags(hdr.flags.without(Flags::FAST));
         let reader = tables.reader;

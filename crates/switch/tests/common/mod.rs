@@ -33,7 +33,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
 }
 
 pub fn layout(table_stages: u8, slots: u32) -> Layout {
-    Layout { table_stages, slots, counter_bits: 32 }
+    Layout { table_stages, slots, counter_bits: 32, run_bits: 0 }
 }
 
 pub fn program(layout: Layout) -> Harmonia {
