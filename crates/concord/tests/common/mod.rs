@@ -156,9 +156,13 @@ impl Rack {
         self.pids().into_iter().find(|(n, _)| n == name).unwrap().1
     }
 
+    /// Sends a signal; after a kill -9 the process is gone, and its ports are free.
     pub fn signal(pid: u32, signal: &str) {
         let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
         assert!(status.success());
+        if signal == "-9" {
+            until(10, "end of what was killed", || !is_alive(pid));
+        }
     }
 
     pub fn file(&self) -> String {

@@ -157,6 +157,9 @@ fn the_switch_is_replaced() {
     holds("switch replaced", PrimaryBackup, short(), budget, 132_916);
     let later = Budget { waits: 1, ..budget };
     holds("switch replaced, time passes", Chain, tiny(), later, 3_057_197);
+    if is_large() {
+        holds("switch replaced, time passes", PrimaryBackup, one(), later, 4_501_255);
+    }
 }
 
 #[test]
