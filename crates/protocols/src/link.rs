@@ -47,6 +47,9 @@ pub struct Sender {
     oldest: u64,
     /// The next record to send, and from where.
     next: (Position, u32),
+    /// How far [`Sender::pump_full`] has looked, and how many bytes it saw since it sent something.
+    measured: Position,
+    unsent_bytes: usize,
     /// The last record that the peer applied.
     pub applied: Position,
     window: usize,
@@ -83,6 +86,8 @@ impl Sender {
             in_flight: VecDeque::new(),
             oldest: first_number(stream),
             next: (Position(has.0 + 1), 0),
+            measured: has,
+            unsent_bytes: 0,
             applied: Position(0),
             window: WINDOW_START,
             rtt_ns: 5 * MS,
@@ -149,6 +154,51 @@ impl Sender {
             };
         }
         self.in_flight.len() - before
+    }
+
+    /// As [`Sender::pump`], but keeps back the last packet while it has room for more records: for the
+    /// middle of a batch. Whoever comes next works on the full ones meanwhile; a batch that is sent
+    /// at its end only makes a chain's replicas work one after the other.
+    pub fn pump_full(
+        &mut self,
+        now: Instant,
+        log: &Log,
+        upto: Position,
+        committed: Position,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        self.measured = self.measured.max(Position(self.next.0.0 - 1));
+        while self.measured < upto {
+            self.measured.0 += 1;
+            self.unsent_bytes += log.record(self.measured).map_or(0, <[u8]>::len);
+        }
+        if self.unsent_bytes < PIECE_BYTES_MAX || self.in_flight.len() >= self.window {
+            return;
+        }
+        self.unsent_bytes = 0;
+        let full = self.full(log, upto);
+        self.pump(now, log, full, committed, scratch, sink);
+    }
+
+    /// The last record up to `upto` that ends a packet: the one behind it goes into another.
+    fn full(&self, log: &Log, upto: Position) -> Position {
+        let (first, offset) = self.next;
+        let (mut end, mut bytes) = (first.0 - 1, 0);
+        for position in first.0..=upto.0 {
+            let Some(record) = log.record(Position(position)) else { break };
+            let is_begun = position == first.0 && offset > 0;
+            if is_begun || record.len() > PIECE_BYTES_MAX {
+                // In pieces, the last of which travels alone.
+                (end, bytes) = (position, 0);
+                continue;
+            }
+            if bytes + record.len() > PIECE_BYTES_MAX {
+                (end, bytes) = (position - 1, 0);
+            }
+            bytes += record.len();
+        }
+        Position(end)
     }
 
     fn emit_piece(

@@ -277,6 +277,7 @@ impl<E: Engine> Replica<E> {
         if handled.is_err() {
             self.count.malformed += 1;
         }
+        self.pump_full(now, sink);
     }
 
     fn on_harmonia(
@@ -539,6 +540,18 @@ impl<E: Engine> Replica<E> {
         }
         if !self.feeds.is_empty() {
             self.pump_feeds(now, sink);
+        }
+    }
+
+    /// Sends full packets of records in the middle of a batch.
+    pub(crate) fn pump_full(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        let upto = self.passed();
+        for sender in &mut self.senders {
+            let (log, scratch) = (&self.log, &mut self.scratch);
+            sender.pump_full(now.instant, log, upto, self.committed, scratch, sink);
         }
     }
 

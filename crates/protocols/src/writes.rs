@@ -236,6 +236,7 @@ impl<E: Engine> Replica<E> {
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }
             self.finish_idle(sink);
+            self.pump_full(now, sink);
         }
         self.try_open(now, sink);
     }

@@ -72,6 +72,7 @@ impl Plan {
         draw_surroundings(&mut plan, rng);
         draw_faults(&mut plan, rng, span_ns);
         plan.run_bits = [0, 4][rng.below(2) as usize];
+        plan.batch_packets = [1, 64][rng.below(2) as usize];
         plan
     }
 }

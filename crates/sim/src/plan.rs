@@ -70,6 +70,8 @@ pub struct Plan {
     pub table_stages: u8,
     /// Slots of each stage.
     pub slots: u32,
+    /// Packets that a host receives at once, at most, when several wait for it.
+    pub batch_packets: usize,
     /// Reads of a client that the switch sends to one replica in a row, as a power of two.
     pub run_bits: u8,
     /// Operations of the safety phase, at least: it lasts until the last fault, too.
@@ -136,6 +138,7 @@ impl Default for Plan {
             connections: 4,
             table_stages: 3,
             slots: 64,
+            batch_packets: 1,
             run_bits: 0,
             operations: 500,
             keys: 8,
@@ -216,6 +219,7 @@ impl Plan {
         if !self.slots.is_power_of_two() {
             return Err(format!("slots is {}: give it a power of two", self.slots));
         }
+        within("batch_packets", self.batch_packets as u64, 1, million)?;
         within("run_bits", self.run_bits.into(), 0, RUN_BITS_MAX.into())?;
         within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
         within("copy_bytes", self.copy_bytes as u64, 1, million)?;

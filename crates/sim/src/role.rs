@@ -26,15 +26,25 @@ pub(crate) enum Role<E, C> {
 impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
     /// Takes a packet, and ends the batch.
     pub(crate) fn handle(&mut self, now: Now, bytes: &mut [u8], out: &mut Outgoing) {
+        self.take(now, bytes, out);
+        self.flush(now, out);
+    }
+
+    /// Takes a packet of a batch.
+    pub(crate) fn take(&mut self, now: Now, bytes: &mut [u8], out: &mut Outgoing) {
         match self {
             Role::Controller(c) => c.handle(now, bytes, out),
             Role::Switch(s) => s.handle(now, bytes, out),
-            Role::Replica(r) => {
-                r.handle(now, bytes, out);
-                r.flush(now, out);
-            }
+            Role::Replica(r) => r.handle(now, bytes, out),
             Role::Client(p) => client(&mut **p).handle(now, bytes, out),
             Role::Dead => {}
+        }
+    }
+
+    /// The end of a batch.
+    pub(crate) fn flush(&mut self, now: Now, out: &mut Outgoing) {
+        if let Role::Replica(r) = self {
+            r.flush(now, out);
         }
     }
 

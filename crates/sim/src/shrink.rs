@@ -73,6 +73,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.peer_latency_ns = p.latency_ns);
     with(|p| p.table_stages = 1);
     with(|p| p.run_bits = 0);
+    with(|p| p.batch_packets = 1);
     all
 }
 

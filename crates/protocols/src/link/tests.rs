@@ -162,3 +162,29 @@ fn neither_a_slow_peer_nor_one_that_pauses_is_sent_everything_twice() {
         assert!(percent <= 50, "{percent}% with {run_ns} of {period_ns} ns");
     }
 }
+
+/// docs/bugs.md, 3: who passes a batch on at its end only makes those behind it wait for all of it.
+#[test]
+fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
+    let mut path = Path::new(250 * US);
+    let (now, none) = (path.now, Position(0));
+    let mut scratch = Vec::new();
+    let mut packets: Vec<(Addr, Vec<u8>)> = Vec::new();
+    let sizes = [100, 400, 500, 300, 101, 3_000, 100, 1_000, 400];
+    for len in sizes {
+        path.log.push(vec![0; len], 0);
+        let upto = Position(path.log.end().position);
+        path.sender.pump_full(now, &path.log, upto, none, &mut scratch, &mut packets);
+    }
+    let pieces = |packets: &[(Addr, Vec<u8>)]| -> Vec<usize> {
+        packets.iter().map(|(_, bytes)| Data::parse(bytes).unwrap().piece.len()).collect()
+    };
+    let long = 3_000 - 2 * PIECE_BYTES_MAX;
+    let full = vec![1_300, 101, PIECE_BYTES_MAX, PIECE_BYTES_MAX, long, 1_100];
+    assert_eq!(pieces(&packets), full);
+    // The rest at the end, as if nothing had gone before.
+    let upto = Position(path.log.end().position);
+    path.sender.pump(now, &path.log, upto, none, &mut scratch, &mut packets);
+    assert_eq!(pieces(&packets)[full.len()..], [400]);
+    assert_eq!(pieces(&packets).iter().sum::<usize>(), sizes.iter().sum::<usize>());
+}

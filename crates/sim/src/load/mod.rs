@@ -272,6 +272,20 @@ mod tests {
         }
     }
 
+    /// docs/bugs.md, 3.
+    #[test]
+    fn bug_3_the_replicas_of_a_long_chain_write_at_the_same_time() {
+        let load = Load {
+            replicas: 8,
+            writes_permille: 1_000,
+            outstanding: 8 * 96,
+            accelerated: false,
+            ..Load::default()
+        };
+        let total = quick(load).total();
+        assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
+    }
+
     #[test]
     fn open_loop_writes_come_at_their_rate() {
         let load = Load {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use concord_check::{Operation, Options, Verdict, check};
 use concord_client::Client;
 use concord_control::State;
-use concord_core::{Guards, MS, RequestNumber, Rng, SEC};
+use concord_core::{Guards, MS, Now, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
 use concord_wire::control::{Config, Member};
@@ -71,6 +71,9 @@ pub(crate) struct Slot {
     wake_at_ns: u64,
     /// Whether an event will make the node take its next packet.
     serve_scheduled: bool,
+    /// Packets of the batch that are left, and the clock when it was received: as the runtime's
+    /// driver, a node looks at the clock once for all that it receives at once.
+    batch: Option<(usize, Now)>,
     /// It wanted to be woken while it was paused or busy.
     tick_due: bool,
     /// Every packet takes that much longer, until then.
@@ -92,6 +95,7 @@ impl Slot {
             busy_until_ns: 0,
             wake_at_ns: u64::MAX,
             serve_scheduled: false,
+            batch: None,
             tick_due: false,
             slow: (0, 0),
             completions_scheduled: 0,

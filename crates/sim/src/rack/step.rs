@@ -1,8 +1,8 @@
 //! One event: a host gives its machine a packet, a tick or a completion, and what the machine sends
 //! goes to the network.
 
-use concord_core::US;
 use concord_core::machine::Deadline;
+use concord_core::{Now, US};
 use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::{Kind, Op, craq, link};
 
@@ -55,7 +55,7 @@ impl Rack<'_> {
         }
         let idle = self.slots[to].inbox.is_empty() && !self.slots[to].tick_due;
         if idle && self.is_free(to) {
-            return self.deliver(from, to, bytes);
+            return self.deliver(to, bytes, 1, self.world.clock(to));
         }
         if self.slots[to].inbox.len() >= self.plan.queue_packets_max {
             self.totals.queue_full += 1;
@@ -80,24 +80,41 @@ impl Rack<'_> {
             return self.schedule_serve(node);
         }
         // A driver that slept may find packets first, or its timer.
-        let packets_first = !self.slots[node].inbox.is_empty() && self.lives.chance(1, 2);
+        let packets_first = !self.slots[node].inbox.is_empty()
+            && (self.slots[node].batch.is_some() || self.lives.chance(1, 2));
         if self.slots[node].tick_due && !packets_first {
             self.slots[node].tick_due = false;
             self.tick(node);
-        } else if let Some((from, bytes)) = self.slots[node].inbox.pop_front() {
-            self.deliver(from, node, bytes);
+        } else {
+            self.serve_packet(node);
         }
         if self.slots[node].tick_due || !self.slots[node].inbox.is_empty() {
             self.schedule_serve(node);
         }
     }
 
-    fn deliver(&mut self, _from: usize, node: usize, mut bytes: Vec<u8>) {
+    /// The next packet of the batch, or the first one of another: of what has come by now.
+    fn serve_packet(&mut self, node: usize) {
         let now = self.world.clock(node);
+        let slot = &mut self.slots[node];
+        let received = slot.inbox.len().min(self.plan.batch_packets);
+        let (left, received_at) = slot.batch.take().unwrap_or((received, now));
+        let Some((_, bytes)) = slot.inbox.pop_front() else { return };
+        if left > 1 {
+            slot.batch = Some((left - 1, received_at));
+        }
+        self.deliver(node, bytes, left, received_at);
+    }
+
+    /// A packet of a batch, of which so many are left with it.
+    fn deliver(&mut self, node: usize, mut bytes: Vec<u8>, left: usize, now: Now) {
         self.world.note(1, node, &bytes);
         let service_ns = self.service_ns(node, &bytes);
-        let out = &mut self.outgoing;
-        self.slots[node].role.handle(now, &mut bytes, out);
+        let (role, out) = (&mut self.slots[node].role, &mut self.outgoing);
+        role.take(now, &mut bytes, out);
+        if left == 1 {
+            role.flush(now, out);
+        }
         self.outgoing.reuse(bytes);
         self.after(node, service_ns);
     }
