@@ -47,7 +47,7 @@ pub struct Sender {
     oldest: u64,
     /// The next record to send, and from where.
     next: (Position, u32),
-    /// How far [`Sender::pump_full`] has looked, and how many bytes it saw since it sent something.
+    /// How far [`Sender::pump_full`] has looked, and how many bytes it saw that were not sent yet.
     measured: Position,
     unsent_bytes: usize,
     /// The last record that the peer applied.
@@ -157,8 +157,8 @@ impl Sender {
     }
 
     /// As [`Sender::pump`], but keeps back the last packet while it has room for more records: for the
-    /// middle of a batch. Whoever comes next works on the full ones meanwhile; a batch that is sent
-    /// at its end only makes a chain's replicas work one after the other.
+    /// middle of a batch. Whoever receives works on the full ones meanwhile; a batch that is sent at
+    /// its end only makes the replicas work one after the other.
     pub fn pump_full(
         &mut self,
         now: Instant,
@@ -167,18 +167,21 @@ impl Sender {
         committed: Position,
         scratch: &mut Vec<u8>,
         sink: &mut impl Sink,
-    ) {
-        self.measured = self.measured.max(Position(self.next.0.0 - 1));
+    ) -> usize {
+        if self.next.0 > self.measured {
+            self.measured = Position(self.next.0.0 - 1);
+            self.unsent_bytes = 0;
+        }
         while self.measured < upto {
             self.measured.0 += 1;
             self.unsent_bytes += log.record(self.measured).map_or(0, <[u8]>::len);
         }
         if self.unsent_bytes < PIECE_BYTES_MAX || self.in_flight.len() >= self.window {
-            return;
+            return 0;
         }
         self.unsent_bytes = 0;
         let full = self.full(log, upto);
-        self.pump(now, log, full, committed, scratch, sink);
+        self.pump(now, log, full, committed, scratch, sink)
     }
 
     /// The last record up to `upto` that ends a packet: the one behind it goes into another.

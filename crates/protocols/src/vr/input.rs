@@ -30,6 +30,7 @@ impl<E: Engine> Vr<E> {
         if handled.is_err() {
             self.count.malformed += 1;
         }
+        self.pump_full(now, sink);
     }
 
     fn on_harmonia(

@@ -424,6 +424,24 @@ impl<E: Engine> Vr<E> {
         self.trim();
     }
 
+    /// Sends full PREPAREs in the middle of a batch.
+    pub(super) fn pump_full(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.is_leader() || self.is_sequenced() {
+            return;
+        }
+        let end = Position(self.log.end().position);
+        for follower in &mut self.followers {
+            let Some(sender) = &mut follower.sender else { continue };
+            let (log, scratch) = (&self.log, &mut self.scratch);
+            sender.skip_to(follower.acked);
+            if sender.first_needed().0 > log.base().position
+                && sender.pump_full(now.instant, log, end, self.committed, scratch, sink) > 0
+            {
+                follower.told_committed = self.committed;
+            }
+        }
+    }
+
     fn lacks_commit(&self, follower: &Follower) -> bool {
         follower.sender.is_some() && follower.told_committed < self.committed
     }

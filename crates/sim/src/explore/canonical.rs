@@ -4,8 +4,10 @@
 use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hasher};
 
-/// Fields of that name are left out, with all that is inside: buffers, and what is counted.
-pub(super) const UNSEEN: [&str; 6] = ["scratch", "reply", "spare", "buffer", "buffers", "resent"];
+/// Fields of that name are left out, with all that is inside: buffers, what is counted, and what tells
+/// full packets apart in batches of several (a batch is a packet here).
+pub(super) const UNSEEN: [&str; 8] =
+    ["scratch", "reply", "spare", "buffer", "buffers", "resent", "measured", "unsent_bytes"];
 /// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
 /// window (a few packets are on their way).
 pub(super) const IDLE: [&str; 2] = ["rtt", "window"];
