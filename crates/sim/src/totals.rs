@@ -35,6 +35,8 @@ pub struct Totals {
     pub lost: u64,
     /// Packets that arrived twice.
     pub duplicated: u64,
+    /// Packets that were received with a later one: their machine was not flushed before it.
+    pub batched: u64,
     /// Packets dropped at the full queue of a node.
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
@@ -62,6 +64,7 @@ impl Totals {
         self.packets += other.packets;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
+        self.batched += other.batched;
         self.queue_full += other.queue_full;
         for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
             *mine += theirs;
@@ -134,6 +137,7 @@ impl fmt::Display for Totals {
                 ("", self.packets),
                 ("lost", self.lost),
                 ("duplicated", self.duplicated),
+                ("received before others of their batch", self.batched),
                 ("queue full", self.queue_full),
                 ("dirty set full", self.switch.dropped_table_full),
                 ("resent between replicas", r.link_resent),

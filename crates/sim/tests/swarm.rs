@@ -88,6 +88,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("expiries", r.expiries_sent),
         ("lost packets", totals.lost),
         ("duplicated packets", totals.duplicated),
+        ("packets in batches", totals.batched),
         ("epochs", totals.control.epochs - totals.runs),
         ("standby switches that took over", totals.control.standbys_taken),
         ("controllers that were too late", totals.control.superseded),

@@ -243,20 +243,23 @@ fn t20_a_32_bit_counter_is_full_width() {
 
 #[test]
 fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
-    let mut p = ready(Layout { run_bits: 0, ..Layout::DEFAULT });
-    let mut hits = [0; 3];
-    for number in 0..3_000 {
-        let tried: Vec<Addr> = (0..3)
-            .map(|attempt| {
-                let request_number = concord_core::RequestNumber(number);
-                let hdr = Repr { attempt, request: request_number, ..request(Op::Read, 1) };
-                run(&mut p, hdr).unwrap().0
-            })
-            .collect();
-        assert!(tried[0] != tried[1] && tried[1] != tried[2] && tried[0] != tried[2]);
-        hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
+    // With and without runs of a client's reads that go to one replica.
+    for layout in [Layout::DEFAULT, Layout { run_bits: 0, ..Layout::DEFAULT }] {
+        let mut p = ready(layout);
+        let mut hits = [0; 3];
+        for run_of_reads in 0..3_000 {
+            let number = concord_core::RequestNumber(run_of_reads << layout.run_bits);
+            let tried: Vec<Addr> = (0..3)
+                .map(|attempt| {
+                    let hdr = Repr { attempt, request: number, ..request(Op::Read, 1) };
+                    run(&mut p, hdr).unwrap().0
+                })
+                .collect();
+            assert!(tried[0] != tried[1] && tried[1] != tried[2] && tried[0] != tried[2]);
+            hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
+        }
+        assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
     }
-    assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
 }
 
 #[test]

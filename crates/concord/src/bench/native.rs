@@ -6,7 +6,7 @@ use concord_engine::CommandBuf;
 use concord_runtime::poller::{Event, Interest, Poller, Token};
 use concord_runtime::udp::{Inbox, Outbox, Socket};
 use concord_runtime::{Context, Error, clock};
-use concord_wire::{Addr, Flags, WINDOW_MAX};
+use concord_wire::{Addr, Flags, Sink, WINDOW_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use rustix::event::epoll;
@@ -22,11 +22,40 @@ const READS_MAX: usize = 65_536;
 /// Receive calls of one turn, so that what is queued is sent in between.
 const RECEIVES_MAX: usize = 8;
 
+/// The requests of a turn. They go out together once the last one is made: this thread takes so long
+/// for one that trains sent as they fill would reach an idle switch one by one, and it would split
+/// each among the replicas.
+#[derive(Debug, Default)]
+struct Burst {
+    bytes: Vec<u8>,
+    /// Where each packet goes, and where it ends in `bytes`.
+    packets: Vec<(Addr, usize)>,
+}
+
+impl Sink for Burst {
+    fn send(&mut self, to: Addr, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+        self.packets.push((to, self.bytes.len()));
+    }
+}
+
+impl Burst {
+    fn release(&mut self, out: &mut impl Sink) {
+        let mut begin = 0;
+        for (to, end) in self.packets.drain(..) {
+            out.send(to, &self.bytes[begin..end]);
+            begin = end;
+        }
+        self.bytes.clear();
+    }
+}
+
 /// One client machine with its socket.
 #[derive(Debug)]
 struct Session {
     client: Client,
     inbox: Inbox,
+    burst: Burst,
     outbox: Outbox,
     slots: HashMap<RequestNumber, u32, FxBuildHasher>,
 }
@@ -67,6 +96,7 @@ impl Native {
             all.push(Session {
                 client: Client::new(config, Rng::new(seed)),
                 inbox: Inbox::new(socket.clone()),
+                burst: Burst::default(),
                 outbox: Outbox::new(socket),
                 slots: HashMap::default(),
             });
@@ -103,7 +133,7 @@ impl Target for Native {
             after: None,
             command,
         };
-        match session.client.submit(now, request, &mut session.outbox) {
+        match session.client.submit(now, request, &mut session.burst) {
             Ok(number) => {
                 session.slots.insert(number, ask.slot);
                 Ok(true)
@@ -115,6 +145,7 @@ impl Target for Native {
 
     fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
         for session in &mut self.sessions {
+            session.burst.release(&mut session.outbox);
             session.outbox.flush();
         }
         self.wait(until)?;

@@ -16,7 +16,7 @@ use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use crate::rack::{Accel, Protocol};
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 16] = [
     "figure",
     "replicas",
     "accel",
@@ -31,20 +31,23 @@ const COLUMNS: [&str; 15] = [
     "fast reads",
     "failed",
     "cpu of cap min..max",
+    "generator's cpu",
     "load avg",
 ];
 /// Writes outstanding while keys are loaded.
 const FILL_CLIENTS: u32 = 2_048;
 /// Replies are taken after such a pause: latency is hundreds of ms under a quota anyway, and trains
 /// leave more of the cores to the replicas.
-const PAUSE_NS: u64 = 2_000 * US;
+const PAUSE_NS: u64 = 5_000 * US;
 /// Sessions of a generator: each has 8,192 writes outstanding at most.
 const SESSIONS: u32 = 4;
 /// Writes outstanding at most for each replica where nothing else is asked: they wait for a whole
 /// chain of replicas that stand still in turn, and more of them would only be sent again.
 const WRITES_OUTSTANDING_MAX: u32 = 3_000;
-/// Operations outstanding at most, of all sessions.
-const OUTSTANDING_MAX: u32 = 120_000;
+/// Operations outstanding at most, of all sessions: three times what ten replicas serve in a period
+/// of their quota. With three times as many the generator's state falls out of its caches, and the
+/// generator is what ten replicas wait for.
+const OUTSTANDING_MAX: u32 = 30_000;
 /// Keys where the replicas' own bucket caps them: it does so from the start, loading included.
 const BUCKET_KEYS_MAX: u64 = 50_000;
 /// Up to so many replicas the quota is cross-checked with the bucket.
@@ -109,8 +112,8 @@ pub struct ScaleArgs {
     /// Size of values
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub value_bytes: usize,
-    /// Operations outstanding for each replica: more than it serves in one period of its quota, so
-    /// that it has work while those of the others wait
+    /// Operations outstanding for each replica (30,000 at most in all): more than it serves in one
+    /// period of its quota, so that it has work while those of the others wait
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub outstanding: u32,
     /// Measured time of each run
@@ -278,7 +281,9 @@ impl Bench<'_> {
         let mix_of = Mix::SCALE[mix];
         let mut workload = Workload::new(mix_of, Choice::Uniform, keys, u64::from(repeat) + 1)?;
         let (before, began) = (side.rig.replica_cpu_ns(), clock::now().instant);
+        let own_ns = clock::thread_cpu_ns();
         let measured = run(&mut side.native, &mut workload, plan)?;
+        let own_ns = (clock::thread_cpu_ns() - own_ns) as f64;
         let elapsed_ns = clock::now().instant.since(began) as f64;
         let after = side.rig.replica_cpu_ns();
         let used = before.iter().zip(&after).map(|(b, a)| a.saturating_sub(*b) as f64);
@@ -300,6 +305,7 @@ impl Bench<'_> {
             format!("{:.3}", measured.fast_share()),
             measured.failed.to_string(),
             format!("{least:.2}..{most:.2}"),
+            format!("{:.2}", own_ns / elapsed_ns),
             load_average(),
         ]);
         self.table.print_last();

@@ -114,6 +114,8 @@ impl Rack<'_> {
         role.take(now, &mut bytes, out);
         if left == 1 {
             role.flush(now, out);
+        } else {
+            self.totals.batched += 1;
         }
         self.outgoing.reuse(bytes);
         self.after(node, service_ns);
