@@ -66,10 +66,15 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// Whether a thread of the process has not ended: a zombie has, and the last to end frees its ports.
 pub fn is_alive(pid: u32) -> bool {
-    // A zombie is not alive; its state is the third field of stat.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state is the third field, behind the name in brackets.
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        state.is_some_and(|state| !"ZX".contains(state))
+    })
 }
 
 /// The processes that `pid` started.
