@@ -118,7 +118,7 @@ fn all_recover(name: &str, protocol: &str) {
             .spawn()
             .unwrap();
         replacements.push(again);
-        until(10, "recovery", || {
+        until("recovery", || {
             let status = rack.status();
             let roles = status["roles"].as_array().unwrap();
             let of = |r: &&serde_json::Value| r["role"] == "replica" && r["node"] == node;

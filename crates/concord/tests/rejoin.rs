@@ -80,7 +80,7 @@ fn fast_reads(rack: &Rack, node: u64) -> u64 {
 fn reads_fast(rack: &Rack, node: u64) {
     let before = fast_reads(rack, node);
     let mut client = rack.client();
-    until(20, &format!("fast read at replica {node}"), || {
+    until(&format!("fast read at replica {node}"), || {
         for n in 0..200 {
             assert_eq!(client.say(&format!("GET kept:{n}")), format!("value {n}"));
         }
@@ -113,16 +113,16 @@ fn comes_back(name: &str, victim: u64, more: &[&str]) {
     let mut again = None;
     while_writing(name, &rack, || {
         Rack::signal(rack.pid(&format!("replica-{victim}")), "-9");
-        until(10, "epoch without it", || !members(&rack).contains(&victim));
+        until("epoch without it", || !members(&rack).contains(&victim));
         let began = Instant::now();
         again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
-        until(30, "epoch with it", || is_member(&rack, &[1, 2, 3], victim));
+        until("epoch with it", || is_member(&rack, &[1, 2, 3], victim));
         println!("{name}: a member again after {:?}", began.elapsed());
         reads_fast(&rack, victim);
         for other in (1..=3).filter(|node| *node != victim) {
             Rack::signal(rack.pid(&format!("replica-{other}")), "-9");
         }
-        until(10, "epoch of it alone", || members(&rack) == [victim]);
+        until("epoch of it alone", || members(&rack) == [victim]);
         reads_fast(&rack, victim);
     });
 }
@@ -156,7 +156,7 @@ fn a_replica_that_restarts_before_it_is_missed_is_a_stranger() {
         std::thread::sleep(Duration::from_millis(300));
         Rack::signal(rack.pid("replica-2"), "-9");
         again = Some(ByHand::start(&rack, &["replica", "--node", "2"]));
-        until(30, "epoch with the new process", || is_member(&rack, &[1, 2, 3], 2));
+        until("epoch with the new process", || is_member(&rack, &[1, 2, 3], 2));
         reads_fast(&rack, 2);
     });
 }
@@ -168,7 +168,7 @@ fn a_new_replica_joins() {
     while_writing("a new replica", &rack, || {
         append(&rack, "replica", 4);
         new = Some(ByHand::start(&rack, &["replica", "--node", "4"]));
-        until(30, "epoch with it", || is_member(&rack, &[1, 2, 3, 4], 4));
+        until("epoch with it", || is_member(&rack, &[1, 2, 3, 4], 4));
         reads_fast(&rack, 4);
     });
 }
@@ -186,12 +186,12 @@ fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
     append(&rack, "standby", 1);
     let standby = ByHand::start(&rack, &["switch", "--standby"]);
     while_writing("switch killed", &rack, || {
-        until(10, "sign of life of the standby", || {
+        until("sign of life of the standby", || {
             let switches = role(&rack, "controller", 1)["switches"].clone();
             switches.as_array().is_some_and(|all| all.iter().any(|s| s["standby"] == true))
         });
         Rack::signal(rack.pid("switch"), "-9");
-        until(10, "switch that helps", || switch_id(&rack, "standby") > 1);
+        until("switch that helps", || switch_id(&rack, "standby") > 1);
         reads_fast(&rack, 1);
         std::thread::sleep(Duration::from_millis(500));
     });
@@ -204,9 +204,9 @@ fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
     let switch = rack.pid("switch");
     while_writing("switch stopped", &rack, || {
         Rack::signal(switch, "-STOP");
-        until(10, "switch that helps", || switch_id(&rack, "standby") > 1);
+        until("switch that helps", || switch_id(&rack, "standby") > 1);
         Rack::signal(switch, "-CONT");
-        until(10, "old switch that stands by", || {
+        until("old switch that stands by", || {
             let switches = role(&rack, "controller", 1)["switches"].clone();
             let all = switches.as_array().cloned().unwrap_or_default();
             all.len() == 2
@@ -217,7 +217,7 @@ fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
         assert!(id > 1);
         reads_fast(&rack, 2);
         Rack::signal(rack.pid("standby-1"), "-9");
-        until(10, "old switch that helps again", || switch_id(&rack, "switch") > id);
+        until("old switch that helps again", || switch_id(&rack, "switch") > id);
         std::thread::sleep(Duration::from_millis(500));
     });
 }
@@ -229,7 +229,7 @@ fn a_switch_that_is_started_again_gets_a_new_id() {
     while_writing("switch started again", &rack, || {
         Rack::signal(rack.pid("switch"), "-9");
         again = Some(ByHand::start(&rack, &["switch"]));
-        until(10, "switch that helps", || switch_id(&rack, "switch") > 1);
+        until("switch that helps", || switch_id(&rack, "switch") > 1);
         reads_fast(&rack, 3);
     });
 }

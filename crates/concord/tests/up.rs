@@ -52,7 +52,7 @@ fn when_up_is_killed_no_role_outlives_it() {
     assert!(pids.iter().all(|(_, pid)| is_alive(*pid)));
     rack.up.kill().unwrap();
     rack.up.wait().unwrap();
-    until(5, "end of the roles", || pids.iter().all(|(_, pid)| !is_alive(*pid)));
+    until("end of the roles", || pids.iter().all(|(_, pid)| !is_alive(*pid)));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn ctrl_c_stops_all_of_it_cleanly() {
         .spawn()
         .unwrap();
     let mut rack = Rack { up, run, listen };
-    until(10, "roles", || rack.run.join("pids").exists());
-    until(10, "service", || std::net::TcpStream::connect(listen).is_ok());
+    until("roles", || rack.run.join("pids").exists());
+    until("service", || std::net::TcpStream::connect(listen).is_ok());
     let roles = rack.pids();
     assert_eq!(roles.len(), 5);
     let group = format!("-{}", rack.up.id());
@@ -113,7 +113,7 @@ fn when_up_is_killed_no_redis_server_outlives_it() {
     assert_eq!(servers.len(), 2);
     rack.up.kill().unwrap();
     rack.up.wait().unwrap();
-    until(5, "end of the redis-servers", || servers.iter().all(|pid| !is_alive(*pid)));
+    until("end of the redis-servers", || servers.iter().all(|pid| !is_alive(*pid)));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn when_a_replica_is_killed_its_redis_server_ends() {
     let servers = children(rack.pid("replica-2"));
     assert_eq!(servers.len(), 1);
     Rack::signal(rack.pid("replica-2"), "-9");
-    until(5, "end of the redis-server", || servers.iter().all(|pid| !is_alive(*pid)));
+    until("end of the redis-server", || servers.iter().all(|pid| !is_alive(*pid)));
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn status_shows_every_role_and_who_died_and_a_killed_gateway_comes_back() {
     let gateway = rack.pid("gateway-1");
     Rack::signal(gateway, "-KILL");
     Rack::signal(rack.pid("replica-2"), "-KILL");
-    until(10, "new gateway", || rack.pid("gateway-1") != gateway);
-    until(10, "epoch without replica 2", || {
+    until("new gateway", || rack.pid("gateway-1") != gateway);
+    until("epoch without replica 2", || {
         let now = status();
         let role = |name: &str, node: u64| {
             let roles = now["roles"].as_array().unwrap();

@@ -293,7 +293,7 @@ fn differential(engine: &str, seed: u64, count: u64) -> Run {
     let enough = if engine == "redis" { 200 } else { 100 };
     let count_of = |reply: Vec<u8>| resp::number(&reply[1..reply.len() - 2]);
     let learnt = || count_of(link.say("COMMAND COUNT")) > Some(enough);
-    common::until(10, "the engine's commands", learnt);
+    common::until("the engine's commands", learnt);
     let mut generator = Generator::new(seed, forms, dumps(&mut plain));
     let began = Instant::now();
     let mut run = Run {
