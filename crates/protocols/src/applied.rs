@@ -1,6 +1,6 @@
-//! The newest write applied to each object (trap T9): it outlives the object, and is bounded. The
-//! last writes are known one by one; any other object counts as written when the oldest of them
-//! was, which costs a slow read where the switch's word is older than that.
+//! The newest write applied to each object (trap T9): it outlives the object, and is bounded. Writes
+//! are known one by one until they are known to be committed; if they are too many, any other object
+//! counts as written when the newest of the forgotten was.
 
 use alloc::collections::VecDeque;
 
@@ -11,9 +11,6 @@ use rustc_hash::FxBuildHasher;
 
 /// How many writes are known one by one at most: more than are on their way through the group.
 const RECENT_MAX: usize = 1 << 16;
-/// How many of them stay known after they were committed: a read may have passed the switch before.
-/// Few enough to stay in the cache of a core.
-const COMMITTED_MAX: usize = 4_096;
 
 /// Sequence numbers and log positions of the newest writes.
 #[derive(Clone, Debug)]
@@ -21,8 +18,7 @@ pub struct Applied {
     recent: HashMap<u32, (Seq, Position), FxBuildHasher>,
     /// The same writes in the order in which they came.
     order: VecDeque<(u32, Position)>,
-    /// The newest of the writes that are no longer known one by one, and of writes of all keys
-    /// (trap T13).
+    /// The newest of the writes that were too many, and of writes of all keys (trap T13).
     rest: (Seq, Position),
 }
 
@@ -37,30 +33,35 @@ impl Default for Applied {
 }
 
 impl Applied {
-    /// Notes a write to `obj_id`; all up to `committed` are committed.
-    pub fn note(&mut self, obj_id: ObjectId, seq: Seq, position: Position, committed: Position) {
-        while self.order.len() >= COMMITTED_MAX
-            && (self.order.len() >= RECENT_MAX || self.is_oldest_within(committed))
+    /// Notes a write to `obj_id`.
+    pub fn note(&mut self, obj_id: ObjectId, seq: Seq, position: Position) {
+        if self.order.len() >= RECENT_MAX
+            && let Some((seq, position)) = self.forget_oldest()
         {
-            self.forget_oldest();
+            self.note_all(seq, position);
         }
         self.order.push_back((obj_id.0, position));
         let newest = self.recent.entry(obj_id.0).or_insert((seq, position));
         *newest = (newest.0.max(seq), newest.1.max(position));
     }
 
-    /// Whether, without the oldest, enough committed writes stay known.
-    fn is_oldest_within(&self, committed: Position) -> bool {
-        self.order.front().is_some_and(|(_, p)| p.0 + COMMITTED_MAX as u64 <= committed.0)
+    /// All writes up to `committed` are committed: who reads their objects sees nothing that others
+    /// could miss.
+    pub fn commit(&mut self, committed: Position) {
+        while self.order.front().is_some_and(|(_, position)| *position <= committed) {
+            self.forget_oldest();
+        }
+        if self.rest.1 <= committed {
+            self.rest = (Seq::NONE, Position(0));
+        }
     }
 
-    fn forget_oldest(&mut self) {
-        let Some((obj_id, position)) = self.order.pop_front() else { return };
-        if let Entry::Occupied(newest) = self.recent.entry(obj_id)
-            && newest.get().1 == position
-        {
-            let (seq, position) = newest.remove();
-            self.note_all(seq, position);
+    /// The write that was the newest of its object.
+    fn forget_oldest(&mut self) -> Option<(Seq, Position)> {
+        let (obj_id, position) = self.order.pop_front()?;
+        match self.recent.entry(obj_id) {
+            Entry::Occupied(newest) if newest.get().1 == position => Some(newest.remove()),
+            _ => None,
         }
     }
 
@@ -69,7 +70,7 @@ impl Applied {
         self.rest = (self.rest.0.max(seq), self.rest.1.max(position));
     }
 
-    /// The newest write that may have touched `obj_id`.
+    /// The newest write that may have touched `obj_id` and is not known to be committed.
     #[must_use]
     pub fn newest(&self, obj_id: ObjectId) -> (Seq, Position) {
         match self.recent.get(&obj_id.0) {
@@ -88,8 +89,8 @@ mod tests {
     fn t9_the_number_outlives_the_object_and_t13_a_wildcard_covers_all() {
         let mut a = Applied::default();
         let seq = |n| Seq::new(SwitchId(1), n);
-        a.note(ObjectId(5), seq(9), Position(3), Position(0));
-        a.note(ObjectId(5), seq(4), Position(4), Position(3));
+        a.note(ObjectId(5), seq(9), Position(3));
+        a.note(ObjectId(5), seq(4), Position(4));
         assert_eq!(a.newest(ObjectId(5)), (seq(9), Position(4)));
         assert_eq!(a.newest(ObjectId(6)), (Seq::NONE, Position(0)));
         a.note_all(seq(10), Position(5));
@@ -103,7 +104,7 @@ mod tests {
         for n in 1..=RECENT_MAX as u32 + 10 {
             // Object 0 is written again and again: its newest write is never forgotten.
             let object = if n % 3 == 0 { 0 } else { n };
-            a.note(ObjectId(object), seq(n), Position(u64::from(n)), Position(0));
+            a.note(ObjectId(object), seq(n), Position(u64::from(n)));
         }
         let (last, bound) = a.newest(ObjectId(u32::MAX));
         assert_eq!((last, bound), (seq(10), Position(10)));
@@ -115,14 +116,20 @@ mod tests {
     }
 
     #[test]
-    fn few_committed_writes_stay_known() {
+    fn what_is_committed_is_forgotten() {
         let mut a = Applied::default();
-        for n in 1..=20_000u64 {
-            let seq = Seq::new(SwitchId(1), n as u32);
-            a.note(ObjectId(n as u32), seq, Position(n), Position(n - 1));
+        let seq = |n| Seq::new(SwitchId(1), n);
+        for (n, object) in [(1, 7), (2, 8), (3, 7), (4, 9)] {
+            a.note(ObjectId(object), seq(n), Position(u64::from(n)));
         }
-        assert_eq!(a.order.len(), COMMITTED_MAX + 1);
-        assert_eq!(a.newest(ObjectId(1)).1, Position(20_000 - COMMITTED_MAX as u64 - 1));
-        assert_eq!(a.newest(ObjectId(20_000)).1, Position(20_000));
+        a.commit(Position(2));
+        assert_eq!(a.newest(ObjectId(8)), (Seq::NONE, Position(0)));
+        assert_eq!(a.newest(ObjectId(7)), (seq(3), Position(3)));
+        a.note_all(seq(5), Position(5));
+        a.commit(Position(4));
+        assert_eq!(a.newest(ObjectId(9)), (seq(5), Position(5)));
+        a.commit(Position(5));
+        assert_eq!(a.newest(ObjectId(9)), (Seq::NONE, Position(0)));
+        assert!(a.recent.is_empty() && a.order.is_empty());
     }
 }

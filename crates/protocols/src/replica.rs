@@ -558,6 +558,7 @@ impl<E: Engine> Replica<E> {
     pub(crate) fn raise_committed(&mut self, position: Position) {
         if position > self.committed {
             self.committed = position;
+            self.applied.commit(position);
             let position = if self.has_joining { self.forgettable(position) } else { position };
             // In CRAQ the engine may yet have to execute what is committed.
             self.log.truncate(position.min(self.executed));

@@ -219,7 +219,7 @@ impl<E: Engine> Replica<E> {
         if flags.has(Flags::WILDCARD) {
             self.applied.note_all(seq, at);
         } else {
-            self.applied.note(obj_id, seq, at, self.committed);
+            self.applied.note(obj_id, seq, at);
         }
     }
 

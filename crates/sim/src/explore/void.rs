@@ -179,12 +179,20 @@ impl State {
 
     /// Whether a record came before another one on its link: it would be held, and taken when the
     /// other has come. So it waits for the other on its way, at no difference; unless that one was
-    /// lost, and is sent again because others overtook it.
+    /// lost, and is sent again because others overtook it, or this one tells that more is committed,
+    /// which lets a backup answer reads.
     pub(super) fn is_early(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let Flight { to, ref bytes, .. } = rig.packets[packet as usize];
         let Some(number) = link_number(bytes).filter(|_| rig.setup.keeps_order()) else {
             return false;
         };
+        let committed = match &rig.machines[self.machines[to] as usize] {
+            Machine::Replica(Node::Replica(replica)) => replica.committed(),
+            _ => return false,
+        };
+        if Data::parse(bytes).is_ok_and(|data| data.committed > committed) {
+            return false;
+        }
         let step = rig.step(to, self.machines[to], Input::Packet(packet), self.at);
         step.sent.iter().any(|ack| {
             let ack = Ack::parse(&rig.packets[*ack as usize].bytes);

@@ -137,28 +137,28 @@ fn a_packet_is_lost() {
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
     holds("one crash", Chain, short(), budget, 273_034);
-    holds("one crash", PrimaryBackup, tiny(), budget, 498_197);
+    holds("one crash", PrimaryBackup, tiny(), budget, 819_986);
 }
 
 #[test]
 fn a_replica_is_cut_off() {
     let budget = Budget { isolations: 1, waits: 1, ..Budget::NOTHING };
-    holds("one cut off", Chain, tiny(), budget, 795_841);
-    holds("one cut off", PrimaryBackup, one(), budget, 224_828);
+    holds("one cut off", Chain, tiny(), budget, 792_583);
+    holds("one cut off", PrimaryBackup, one(), budget, 305_286);
     if is_large() {
-        holds("one cut off", PrimaryBackup, tiny(), budget, 2_974_334);
+        holds("one cut off", PrimaryBackup, tiny(), budget, 4_297_031);
     }
 }
 
 #[test]
 fn the_switch_is_replaced() {
     let budget = Budget { replacements: 1, ..Budget::NOTHING };
-    holds("switch replaced", Chain, short(), budget, 25_796);
-    holds("switch replaced", PrimaryBackup, short(), budget, 132_916);
+    holds("switch replaced", Chain, short(), budget, 25_832);
+    holds("switch replaced", PrimaryBackup, short(), budget, 191_722);
     let later = Budget { waits: 1, ..budget };
-    holds("switch replaced, time passes", Chain, tiny(), later, 3_057_197);
+    holds("switch replaced, time passes", Chain, tiny(), later, 3_057_242);
     if is_large() {
-        holds("switch replaced, time passes", PrimaryBackup, one(), later, 4_501_255);
+        holds("switch replaced, time passes", PrimaryBackup, one(), later, 9_067_087);
     }
 }
 
@@ -166,5 +166,5 @@ fn the_switch_is_replaced() {
 fn another_switch_takes_over_beside_the_first() {
     let budget = Budget { rivals: 1, ..Budget::NOTHING };
     holds("two switches", Chain, short(), budget, 18_774);
-    holds("two switches", PrimaryBackup, short(), budget, 100_815);
+    holds("two switches", PrimaryBackup, short(), budget, 141_747);
 }
