@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_forgotten() {
+    fn t9_what_is_committed_is_forgotten_and_nothing_else() {
         let mut a = Applied::default();
         let seq = |n| Seq::new(SwitchId(1), n);
         for (n, object) in [(1, 7), (2, 8), (3, 7), (4, 9)] {

@@ -1,8 +1,8 @@
 //! Reads: alone and at once on the switch's word (fast), or by the normal protocol (slow).
 //!
 //! Harmonia §8.2: a fast read is answered only if its last-committed point is at least the newest
-//! write applied to its object; else it goes to the tail or the primary. Whoever answers alone holds
-//! a lease (trap T2).
+//! write applied to its object, or that write is known to be committed; else it goes to the tail or
+//! the primary. Whoever answers alone holds a lease (trap T2).
 
 use alloc::vec::Vec;
 

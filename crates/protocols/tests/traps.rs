@@ -334,6 +334,27 @@ fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
 }
 
 #[test]
+fn t09_t13_a_delayed_fast_read_is_answered_where_the_later_delete_is_known_to_be_committed() {
+    for delete in [&["DEL", "k"][..], &["FLUSHALL"]] {
+        let mut b = Bench::new(Protocol::Chain, 3);
+        b.write(1, 2, 1, &["SET", "k", "v"]);
+        b.pass(60, to_all);
+        let flags = if delete.len() == 1 { Flags::WILDCARD } else { Flags(0) };
+        b.submit(1, 3, flags, 2, delete);
+        // The tail has executed it too, and the head has not heard of that.
+        b.pass(60, |(_, to, _)| *to != addr(1));
+        assert_eq!((b.executed(3), b.at(1).committed()), (3, Position(2)));
+        b.read(1, "k", Some(2));
+        assert_eq!(b.at(1).counters().refused_newer, 1);
+        b.pass(60, to_all);
+        assert_eq!(b.at(1).committed(), Position(3));
+        b.read(1, "k", Some(2));
+        assert_eq!(b.at(1).counters().refused_newer, 1);
+        assert_eq!(b.read_replies().last(), Some(&(Reason::Fast, b"$-1\r\n".to_vec())));
+    }
+}
+
+#[test]
 fn t14_a_retry_that_is_answered_from_the_table_completes_in_its_turn() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
         let mut b = Bench::new(protocol, 2);

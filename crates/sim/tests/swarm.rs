@@ -234,6 +234,14 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     }
 }
 
+/// A seed that the simulator's own check once called wrong, and that is not: the primary dies while
+/// the controller sleeps for 1.4 s, so that nobody decides on expiries for three seconds.
+#[test]
+fn without_a_controller_a_key_may_outlive_its_time_for_longer() {
+    let aim = Aim { protocol: Some(Protocol::PrimaryBackup), ..Aim::default() };
+    assert_eq!(run(&Plan::draw_aimed(0x1_c5d4_ae88, aim)).violation, None);
+}
+
 /// Seeds that the simulator's own checks once called wrong, and that are not.
 #[test]
 fn what_is_known_to_be_committed_may_be_heard_late() {

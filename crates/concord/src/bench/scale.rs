@@ -16,7 +16,7 @@ use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use crate::rack::{Accel, Protocol};
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 17] = [
     "figure",
     "replicas",
     "accel",
@@ -33,6 +33,7 @@ const COLUMNS: [&str; 16] = [
     "cpu of cap min..max",
     "generator's cpu",
     "load avg",
+    "set",
 ];
 /// Writes outstanding while keys are loaded.
 const FILL_CLIENTS: u32 = 2_048;
@@ -81,7 +82,9 @@ pub enum ScaleWorkload {
 #[command(after_help = "\
 Examples:
   concord bench scale                                  the whole figure
-  concord bench scale --replicas 1,3 --seconds 2 --pairs 3")]
+  concord bench scale --replicas 1,3 --seconds 2 --pairs 3
+  concord bench scale --replicas 3 --workloads 5%-writes --sets 5 --pairs 9 --no-cross-check
+                                                       medians over five racks of each kind")]
 pub struct ScaleArgs {
     /// Numbers of replicas
     #[arg(
@@ -131,6 +134,10 @@ pub struct ScaleArgs {
     /// Where writes with and without help are compared more often
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub pairs_at: u16,
+    /// Start the racks anew so often, for as many runs each time: a replica keeps the memory that it
+    /// got, so that racks differ more than runs on one of them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub sets: u32,
     /// Leave out the cross-check with the token bucket
     #[arg(long)]
     pub no_cross_check: bool,
@@ -164,6 +171,8 @@ struct Bench<'a> {
     args: &'a ScaleArgs,
     /// One replica, with help: what reads at more replicas are compared with.
     one: Option<Side>,
+    /// How often the racks were started anew.
+    set: u32,
     table: Table,
     points: Vec<Point>,
 }
@@ -184,16 +193,11 @@ pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
     if bucket {
         println!("replicas are capped by their own token bucket");
     }
-    let mut bench = Bench { args, one: None, table: Table::new(&COLUMNS), points: Vec::new() };
-    let mixes: Vec<usize> = args.workloads.iter().map(|w| *w as usize).collect();
-    for &replicas in &args.replicas {
-        bench.at(replicas, bucket, &mixes)?;
-    }
-    if !bucket && !args.no_cross_check {
-        bench.one = None;
-        for &replicas in args.replicas.iter().filter(|&&n| n <= BUCKET_REPLICAS_MAX) {
-            bench.at(replicas, true, &[READS])?;
-        }
+    let (table, points) = (Table::new(&COLUMNS), Vec::new());
+    let mut bench = Bench { args, one: None, set: 0, table, points };
+    for set in 0..args.sets {
+        bench.set = set;
+        bench.run_set(bucket)?;
     }
     let summary = bench.summary();
     summary.print();
@@ -203,6 +207,23 @@ pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
 }
 
 impl Bench<'_> {
+    /// All runs, on racks of their own.
+    fn run_set(&mut self, bucket: bool) -> Result<(), Error> {
+        let args = self.args;
+        let mixes: Vec<usize> = args.workloads.iter().map(|w| *w as usize).collect();
+        self.one = None;
+        for &replicas in &args.replicas {
+            self.at(replicas, bucket, &mixes)?;
+        }
+        if !bucket && !args.no_cross_check {
+            self.one = None;
+            for &replicas in args.replicas.iter().filter(|&&n| n <= BUCKET_REPLICAS_MAX) {
+                self.at(replicas, true, &[READS])?;
+            }
+        }
+        Ok(())
+    }
+
     /// All runs at `replicas` replicas of the workloads `mixes`.
     fn at(&mut self, replicas: u16, bucket: bool, mixes: &[usize]) -> Result<(), Error> {
         let mut sides = Vec::new();
@@ -307,6 +328,7 @@ impl Bench<'_> {
             format!("{least:.2}..{most:.2}"),
             format!("{:.2}", own_ns / elapsed_ns),
             load_average(),
+            self.set.to_string(),
         ]);
         self.table.print_last();
         self.points.push(Point { figure, replicas, accel, mix, bucket, rate: measured.rate() });

@@ -192,7 +192,7 @@ pub fn run_recorded(plan: &Plan) -> (Outcome, Recording) {
 fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let wrong = rack.run_to_end();
     rack.collect();
-    let grace_ns = 3 * SEC + rack.clock_error_ns();
+    let grace_ns = 3 * SEC + rack.clock_error_ns() + rack.without_controller_ns();
     // Where a guard is removed the search may take for ever; a history that it leaves open says
     // nothing.
     let is_whole = rack.plan.guards == Guards::ALL;
@@ -263,6 +263,18 @@ impl Rack<'_> {
         });
         let drift_ns = self.world.now_ns / 1_000_000 * self.plan.drift_ppm;
         jumps.sum::<u64>() + drift_ns
+    }
+
+    /// How long the controller may have stood still or alone, in ns: meanwhile nobody takes the place
+    /// of who orders writes, expiries too.
+    fn without_controller_ns(&self) -> u64 {
+        let spans = self.plan.faults.iter().map(|f| match f.fault {
+            Fault::Pause { node: Node::Controller, for_ns }
+            | Fault::Cut { from: Node::Controller, for_ns, .. }
+            | Fault::Cut { to: Node::Controller, for_ns, .. } => for_ns,
+            _ => 0,
+        });
+        spans.sum()
     }
 
     /// Where everybody stands, for the engineer who has to find out why.
