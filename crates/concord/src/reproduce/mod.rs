@@ -42,7 +42,7 @@ enum Paper {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  concord reproduce harmonia                       all figures, about ten minutes on two cores
+  concord reproduce harmonia                       all figures, one to ten minutes on two cores
   concord reproduce harmonia --figures 5a,9a,13a
   concord reproduce harmonia --figures late,lost,apart,acks,messages
   concord reproduce harmonia --repeats 10          narrower confidence intervals")]
