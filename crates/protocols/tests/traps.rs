@@ -314,15 +314,22 @@ fn t08_leases_go_on_without_the_controller() {
     }
 }
 
+const DELETES: [&[&str]; 2] = [&["DEL", "k"], &["FLUSHALL"]];
+
+/// A chain of three whose head alone has applied a delete of the object that was written before.
+fn deleted_at_the_head(delete: &[&str]) -> Bench {
+    let mut b = Bench::new(Protocol::Chain, 3);
+    b.write(1, 2, 1, &["SET", "k", "v"]);
+    b.pass(60, to_all);
+    let flags = if delete.len() == 1 { Flags::WILDCARD } else { Flags(0) };
+    b.submit(1, 3, flags, 2, delete);
+    b
+}
+
 #[test]
 fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
-    for delete in [&["DEL", "k"][..], &["FLUSHALL"]] {
-        let mut b = Bench::new(Protocol::Chain, 3);
-        b.write(1, 2, 1, &["SET", "k", "v"]);
-        b.pass(60, to_all);
-        let flags = if delete.len() == 1 { Flags::WILDCARD } else { Flags(0) };
-        b.submit(1, 3, flags, 2, delete);
-        // Applied at the head alone, where the record of the object is gone.
+    for delete in DELETES {
+        let mut b = deleted_at_the_head(delete);
         b.read(1, "k", Some(2));
         assert_eq!(b.at(1).counters().refused_newer, 1);
         let (_, to, bytes) = b.wire.pop_back().unwrap();
@@ -335,12 +342,8 @@ fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
 
 #[test]
 fn t09_t13_a_delayed_fast_read_is_answered_where_the_later_delete_is_known_to_be_committed() {
-    for delete in [&["DEL", "k"][..], &["FLUSHALL"]] {
-        let mut b = Bench::new(Protocol::Chain, 3);
-        b.write(1, 2, 1, &["SET", "k", "v"]);
-        b.pass(60, to_all);
-        let flags = if delete.len() == 1 { Flags::WILDCARD } else { Flags(0) };
-        b.submit(1, 3, flags, 2, delete);
+    for delete in DELETES {
+        let mut b = deleted_at_the_head(delete);
         // The tail has executed it too, and the head has not heard of that.
         b.pass(60, |(_, to, _)| *to != addr(1));
         assert_eq!((b.executed(3), b.at(1).committed()), (3, Position(2)));
