@@ -56,7 +56,7 @@ impl Applied {
         }
     }
 
-    /// The write that was the newest of its object.
+    /// Forgets the oldest write, and says which it was if it was the newest of its object.
     fn forget_oldest(&mut self) -> Option<(Seq, Position)> {
         let (obj_id, position) = self.order.pop_front()?;
         match self.recent.entry(obj_id) {

@@ -265,16 +265,14 @@ impl Rack<'_> {
         jumps.sum::<u64>() + drift_ns
     }
 
-    /// How long the controller may have stood still or alone, in ns: meanwhile nobody takes the place
-    /// of who orders writes, expiries too.
+    /// How long the controller stood still, in ns, where it alone replaces who orders writes (expiries
+    /// too) and died meanwhile. A quorum finds another leader without it.
     fn without_controller_ns(&self) -> u64 {
         let spans = self.plan.faults.iter().map(|f| match f.fault {
-            Fault::Pause { node: Node::Controller, for_ns }
-            | Fault::Cut { from: Node::Controller, for_ns, .. }
-            | Fault::Cut { to: Node::Controller, for_ns, .. } => for_ns,
+            Fault::Pause { node: Node::Controller, for_ns } => for_ns,
             _ => 0,
         });
-        spans.sum()
+        if self.plan.protocol.is_quorum() { 0 } else { spans.sum() }
     }
 
     /// Where everybody stands, for the engineer who has to find out why.
