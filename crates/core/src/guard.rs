@@ -2,10 +2,22 @@
 //!
 //! Without the feature `mutants` every guard is on and the question costs nothing.
 
-/// A check without which linearizability or exactly-once would be lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Guard {
+/// Declares [`Guard`] and the list of all of them, so that neither lacks what the other has.
+macro_rules! guards {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// A check without which linearizability, exactly-once or progress would be lost.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Guard {
+            $($(#[$doc])+ $name,)+
+        }
+
+        /// Every guard, for tests that remove one after another.
+        pub const ALL_GUARDS: [Guard; [$(Guard::$name),+].len()] = [$(Guard::$name),+];
+    };
+}
+
+guards! {
     /// A write that finds no slot in the dirty set is dropped (Harmonia §7.2).
     DropOnFull,
     /// Writes are processed only in sequence order (Harmonia §6.2, §8 responsibility 1).
@@ -55,38 +67,14 @@ pub enum Guard {
     VersionLease,
 }
 
-/// Every guard, for tests that remove one after another.
-pub const ALL_GUARDS: [Guard; 23] = [
-    Guard::DropOnFull,
-    Guard::InOrderWrites,
-    Guard::LastCommitted,
-    Guard::DirtySet,
-    Guard::Prefix,
-    Guard::Lease,
-    Guard::ClientTable,
-    Guard::FirstCompletion,
-    Guard::Incarnation,
-    Guard::EpochAgreement,
-    Guard::Visibility,
-    Guard::CommitAck,
-    Guard::View,
-    Guard::CrashVector,
-    Guard::RecoveryQuorum,
-    Guard::Gaps,
-    Guard::EpochSwap,
-    Guard::LeaseClock,
-    Guard::Whole,
-    Guard::Floor,
-    Guard::AskTail,
-    Guard::VersionEpoch,
-    Guard::VersionLease,
-];
+// `Guards` has a bit for each.
+const _: () = assert!(ALL_GUARDS.len() <= u64::BITS as usize);
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
     #[cfg(feature = "mutants")]
-    removed: u32,
+    removed: u64,
 }
 
 impl Guards {
@@ -101,7 +89,7 @@ impl Guards {
     #[must_use]
     pub const fn on(self, guard: Guard) -> bool {
         #[cfg(feature = "mutants")]
-        return self.removed & (1 << guard as u8) == 0;
+        return self.removed & (1u64 << guard as u8) == 0;
         #[cfg(not(feature = "mutants"))]
         {
             let _ = guard;
@@ -120,6 +108,6 @@ impl Guards {
     #[cfg(feature = "mutants")]
     #[must_use]
     pub const fn and_without(self, guard: Guard) -> Guards {
-        Guards { removed: self.removed | 1 << guard as u8 }
+        Guards { removed: self.removed | 1u64 << guard as u8 }
     }
 }
