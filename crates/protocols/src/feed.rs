@@ -310,7 +310,7 @@ impl<E: Engine> Replica<E> {
 
     /// Up to where records may be forgotten while somebody joins, if `position` is committed.
     pub(crate) fn forgettable(&self, position: Position) -> Position {
-        if self.log.is_half_full() {
+        if self.log.is_half_full(&self.setup.limits) {
             return position;
         }
         let tail = self.log.end().position.saturating_sub(TAIL_RECORDS);

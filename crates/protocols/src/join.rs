@@ -143,7 +143,8 @@ impl<E: Engine> Replica<E> {
         self.copy.streamed = false;
         self.copy.part = None;
         self.receiver = None;
-        self.sessions = Sessions::new(self.setup.guards);
+        self.sessions =
+            Sessions::new(self.setup.guards).with_room_for(self.setup.limits.sessions_max);
         self.applied = Applied::default();
         self.stand_at(LogEnd::default(), Seq::NONE, 0);
         self.count.copies_begun += 1;
@@ -321,7 +322,7 @@ impl<E: Engine> Replica<E> {
         if !self.copy.holds() {
             return true;
         }
-        if self.log.is_full() {
+        if self.log.is_full(&self.setup.limits) {
             self.spoil_copy();
         } else {
             self.try_install(now, sink);

@@ -20,6 +20,7 @@ mod epochs;
 mod feed;
 mod join;
 pub mod lease;
+pub mod limits;
 pub mod link;
 pub mod log;
 pub mod node;
@@ -31,6 +32,7 @@ pub mod status;
 pub mod vr;
 mod writes;
 
+pub use limits::Limits;
 pub use node::Node;
 pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
 pub use status::ReplicaStatus;

@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use concord_core::Position;
 use concord_wire::control::LogEnd;
 
+use crate::limits::Limits;
+
 /// Most records kept for members that lag; the head refuses writes above.
 pub const LOG_RECORDS_MAX: usize = 65_536;
 /// Most bytes kept for members that lag; the head refuses writes above.
@@ -123,8 +125,8 @@ impl Log {
 
     /// Whether the head must refuse writes until members have caught up.
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.records.len() >= LOG_RECORDS_MAX || self.bytes >= LOG_BYTES_MAX
+    pub fn is_full(&self, limits: &Limits) -> bool {
+        self.records.len() >= limits.log_records_max || self.bytes >= limits.log_bytes_max
     }
 
     /// Bytes of the records kept.
@@ -135,8 +137,8 @@ impl Log {
 
     /// Whether it is so long that nothing is kept for replicas that are joining.
     #[must_use]
-    pub fn is_half_full(&self) -> bool {
-        self.records.len() >= LOG_RECORDS_MAX / 2 || self.bytes >= LOG_BYTES_MAX / 2
+    pub fn is_half_full(&self, limits: &Limits) -> bool {
+        self.records.len() >= limits.log_records_max / 2 || self.bytes >= limits.log_bytes_max / 2
     }
 
     /// Number of records kept.

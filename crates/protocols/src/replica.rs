@@ -21,6 +21,7 @@ use crate::craq::Asking;
 use crate::feed::Feed;
 use crate::join::Copy;
 use crate::lease::Leases;
+use crate::limits::Limits;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
 use crate::serve::{Expiring, Serving};
@@ -51,6 +52,8 @@ pub struct ReplicaConfig {
     pub records_kept: usize,
     /// Replicate the ordering node's replies: for engines that are servers of their own.
     pub replicate_replies: bool,
+    /// How much is held of what grows with load.
+    pub limits: Limits,
     /// Which guards are on; all of them outside tests.
     pub guards: Guards,
 }
@@ -229,7 +232,7 @@ impl<E: Engine> Replica<E> {
             engine,
             phase: Phase::Out,
             config: None,
-            sessions: Sessions::new(setup.guards),
+            sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             applied: Applied::default(),
             leases: Leases::new(setup.lease_ns),
             log: Log::default(),

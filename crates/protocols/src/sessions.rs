@@ -59,6 +59,7 @@ pub struct Sessions {
     by_id: HashMap<u64, Session, FxBuildHasher>,
     /// The last registration of all sessions that were evicted.
     evicted: Position,
+    sessions_max: usize,
     guards: Guards,
 }
 
@@ -91,7 +92,18 @@ impl Sessions {
     /// An empty table.
     #[must_use]
     pub fn new(guards: Guards) -> Sessions {
-        Sessions { by_id: HashMap::default(), evicted: Position(0), guards }
+        Sessions {
+            by_id: HashMap::default(),
+            evicted: Position(0),
+            sessions_max: SESSIONS_MAX,
+            guards,
+        }
+    }
+
+    /// The same with room for so many sessions.
+    #[must_use]
+    pub fn with_room_for(self, sessions_max: usize) -> Sessions {
+        Sessions { sessions_max, ..self }
     }
 
     /// Number of sessions.
@@ -179,7 +191,7 @@ impl Sessions {
         if heard.0 < self.evicted.0 {
             return Verdict::Refused(Status::Stale);
         }
-        if self.by_id.len() >= SESSIONS_MAX {
+        if self.by_id.len() >= self.sessions_max {
             // Positions are unique, so that every replica picks the same one in any map order.
             let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
             let evicted = oldest.and_then(|oldest| self.by_id.remove(&oldest));

@@ -65,7 +65,7 @@ impl<E: Engine> Replica<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.log.is_full() {
+        if self.log.is_full(&self.setup.limits) {
             self.count.writes_log_full += 1;
             return;
         }

@@ -9,7 +9,7 @@ use concord_core::{
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
-use concord_protocols::{Phase, Replica, ReplicaConfig};
+use concord_protocols::{Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{Config, Control, Member, Protocol};
 use concord_wire::craq::{OP_ANSWER, OP_QUERY};
 use concord_wire::link::{Data, OP_DATA};
@@ -47,6 +47,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         copy_bytes: 4_096,
         records_kept: 32_768,
         replicate_replies: false,
+        limits: Limits::default(),
         guards: Guards::ALL,
     };
     Replica::new(setup, Shimmed::new(Memory::new(0)))

@@ -19,6 +19,7 @@ mod clock;
 mod describe;
 mod diagram;
 mod draw;
+mod edges;
 mod experiment;
 mod fault;
 pub mod load;
@@ -36,6 +37,7 @@ mod world;
 
 pub use diagram::{Window, html, svg};
 pub use draw::Aim;
+pub use edges::{Bounds, Packets, Sizes};
 pub use experiment::{guard_name, parse_protocol, parse_seed, without_guard};
 pub use fault::{Fault, Node};
 pub use pcap::write_pcap;

@@ -5,6 +5,7 @@ use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::Protocol;
 use serde::{Deserialize, Serialize};
 
+use crate::edges::{Bounds, Packets, Sizes};
 use crate::fault::{Fault, Node};
 
 /// Most nodes of a kind in a plan.
@@ -123,6 +124,12 @@ pub struct Plan {
     pub guards: Guards,
     /// How long nodes are busy with packets.
     pub service: Service,
+    /// How large keys, values and replies are.
+    pub sizes: Sizes,
+    /// Bounds that are small, and numbers near their end.
+    pub bounds: Bounds,
+    /// Packets that are cut short, forged, padded or late.
+    pub packets: Packets,
     /// Faults, by time.
     pub faults: Vec<Timed>,
 }
@@ -154,6 +161,9 @@ impl Default for Plan {
             reorder_ppm: 0,
             delay_ns: MS,
             service: Service::default(),
+            sizes: Sizes::default(),
+            bounds: Bounds::default(),
+            packets: Packets::default(),
             queue_packets_max: 4_096,
             engine_ns: 0,
             replicate_replies: false,
@@ -241,6 +251,9 @@ impl Plan {
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("lease_ns", self.lease_ns, MS, hour_ns)?;
         within("failure_ns", self.failure_ns, MS, hour_ns)?;
+        self.sizes.validate(&within)?;
+        self.bounds.validate(&within)?;
+        self.packets.validate(&within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
     }

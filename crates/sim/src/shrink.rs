@@ -3,6 +3,7 @@
 
 use concord_core::rng::splitmix64;
 
+use crate::edges::{Bounds, Packets, Sizes};
 use crate::plan::{Plan, Service, Timed};
 use crate::rack::run;
 use crate::swarm::Found;
@@ -68,6 +69,23 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.drift_ppm = 0);
     with(|p| p.long_values_percent = 0);
     with(|p| p.flushes_permille = 0);
+    with(|p| p.sizes = Sizes::default());
+    with(|p| p.sizes.key_bytes_max = 0);
+    with(|p| p.sizes.value_bytes_max = 0);
+    with(|p| p.sizes.elements_max /= 2);
+    with(|p| p.sizes.ttl_ms_max = 0);
+    with(|p| p.sizes.due_at_once /= 2);
+    with(|p| p.sizes.all_keys_permille = 0);
+    with(|p| p.bounds = Bounds::default());
+    with(|p| p.bounds.memory_bytes_max = 0);
+    with(|p| (p.bounds.log_records_max, p.bounds.log_bytes_max) = (0, 0));
+    with(|p| p.bounds.sessions_max = 0);
+    with(|p| p.bounds.counter_bits = 0);
+    with(|p| p.packets = Packets::default());
+    with(|p| p.packets.truncated_ppm = 0);
+    with(|p| p.packets.forged_ppm = 0);
+    with(|p| p.packets.padded_ppm = 0);
+    with(|p| p.packets.late_ppm = 0);
     with(|p| p.service = Service::default());
     with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
     with(|p| p.peer_latency_ns = p.latency_ns);

@@ -21,9 +21,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(is_remote: bool) -> Store {
+    pub(crate) fn new(is_remote: bool, memory_bytes_max: u64) -> Store {
         Store {
-            memory: Memory::new(0),
+            memory: Memory::new(memory_bytes_max),
             is_remote,
             under_way: VecDeque::new(),
             arrived: 0,

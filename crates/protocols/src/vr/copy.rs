@@ -135,7 +135,8 @@ impl<E: Engine> Vr<E> {
             if self.engine.clear() == Progress::Pending {
                 self.pending.push_back(Pending::Install);
             }
-            self.sessions = Sessions::new(self.setup.guards);
+            self.sessions =
+                Sessions::new(self.setup.guards).with_room_for(self.setup.limits.sessions_max);
             self.stand_at(LogEnd::default(), Seq::NONE, 0);
             self.count.copies_begun += 1;
         }
@@ -287,7 +288,7 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
-        if self.log.is_full() {
+        if self.log.is_full(&self.setup.limits) {
             let target = self.copying.as_ref().map(|copying| copying.target);
             self.copy_state(target.unwrap_or_default(), sink);
             return Ok(());

@@ -230,7 +230,7 @@ impl<E: Engine> Vr<E> {
             submitted: Position(0),
             executed: Position(0),
             executed_seq: Seq::NONE,
-            sessions: Sessions::new(setup.guards),
+            sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             pending: VecDeque::new(),
             staging: Staging::default(),
             kept: Kept::default(),

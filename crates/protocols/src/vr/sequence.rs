@@ -98,7 +98,7 @@ impl<E: Engine> Vr<E> {
             && (repr.seq == self.next_number() || !self.setup.guards.on(Guard::Gaps))
             && repr.seq > self.numbered()
             && (self.is_leader() || !staged)
-            && !self.log.is_full()
+            && !self.log.is_full(&self.setup.limits)
     }
 
     /// Logs the writes whose turn has come.

@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::Limits;
 use concord_core::hash::object_id;
 use concord_core::{Guards, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
@@ -55,6 +56,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         copy_bytes: 1_000,
         records_kept: 50,
         replicate_replies: false,
+        limits: Limits::default(),
         guards,
     };
     Vr::new(setup, Shimmed::new(Memory::new(0)))

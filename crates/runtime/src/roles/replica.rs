@@ -7,7 +7,7 @@ use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
-use concord_protocols::{Node, Phase, ReplicaConfig};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_wire::Addr;
 use concord_wire::control::{Member, Protocol};
 
@@ -152,6 +152,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         copy_bytes: COPY_BYTES,
         records_kept: RECORDS_KEPT,
         replicate_replies: false,
+        limits: Limits::default(),
         guards: Guards::ALL,
     };
     let node = place.node;

@@ -10,7 +10,7 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::hash;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::CommandBuf;
-use concord_protocols::{Node, Phase, ReplicaConfig};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::Flags;
@@ -208,6 +208,7 @@ impl Rig {
             copy_bytes: 1_000,
             records_kept: 32_768,
             replicate_replies: false,
+            limits: Limits::default(),
             guards: self.setup.guards,
         };
         let replica = Node::new(self.setup.protocol, config, Registers::default());

@@ -9,7 +9,7 @@ use concord_core::{
     Guards, Incarnation, MS, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
 };
 use concord_engine::Shimmed;
-use concord_protocols::{Node, Phase, ReplicaConfig, ReplicaCounters};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
@@ -140,9 +140,10 @@ impl<'a> Rack<'a> {
             copy_bytes: 4_096,
             records_kept: 32_768,
             replicate_replies: false,
+            limits: Limits::default(),
             guards: Guards::ALL,
         };
-        Node::new(self.load.protocol, config, Shimmed::new(Store::new(false)))
+        Node::new(self.load.protocol, config, Shimmed::new(Store::new(false, 0)))
     }
 
     fn client(&mut self, client: usize) -> Process {

@@ -1,7 +1,7 @@
 //! The nodes of a rack, at the start and when one takes another's place.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig};
+use concord_control::{Controller, ControllerConfig, State};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Node, ReplicaConfig};
@@ -11,6 +11,7 @@ use concord_wire::control::Member;
 
 use super::{Connection, Process, Rack, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
+use crate::edges::Bounds;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::totals::Totals;
@@ -34,7 +35,7 @@ impl<'a> Rack<'a> {
         let mut clocks = rng.fork();
         let mut rack = Rack {
             plan,
-            stored: None,
+            stored: stored(&plan.bounds),
             replicas,
             started: plan.replicas,
             world: World::new(rng.fork(), weather),
@@ -103,9 +104,10 @@ impl<'a> Rack<'a> {
             copy_bytes: self.plan.copy_bytes,
             records_kept: self.plan.records_kept,
             replicate_replies: self.plan.replicate_replies,
+            limits: self.plan.bounds.limits(),
             guards: self.plan.guards,
         };
-        let store = Store::new(self.plan.engine_ns > 0);
+        let store = Store::new(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
         let replica = Node::new(self.plan.protocol, config, Shimmed::new(store));
         self.place(node, Role::Replica(replica));
     }
@@ -116,7 +118,10 @@ impl<'a> Rack<'a> {
             layout: Layout {
                 table_stages: self.plan.table_stages,
                 slots: self.plan.slots,
-                counter_bits: 32,
+                counter_bits: match self.plan.bounds.counter_bits {
+                    0 => 32,
+                    bits => bits,
+                },
                 run_bits: self.plan.run_bits,
             },
             guards: self.plan.guards,
@@ -163,4 +168,10 @@ impl<'a> Rack<'a> {
             ..Slot::new(role)
         };
     }
+}
+
+/// What the controllers of earlier runs left behind.
+fn stored(bounds: &Bounds) -> Option<State> {
+    let last_switch_id = bounds.last_switch_id;
+    (last_switch_id > 0).then(|| State { last_switch_id, ..State::default() })
 }

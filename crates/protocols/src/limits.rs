@@ -1,0 +1,26 @@
+//! How much a replica holds of what grows with load.
+
+use crate::log::{LOG_BYTES_MAX, LOG_RECORDS_MAX};
+use crate::sessions::SESSIONS_MAX;
+
+/// Bounds of a replica. What ships has the defaults; simulations draw small ones, so that what
+/// happens at a bound happens in a short run. The members of a group have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most records kept for members that lag; the ordering node refuses writes above.
+    pub log_records_max: usize,
+    /// Most bytes kept for members that lag; the ordering node refuses writes above.
+    pub log_bytes_max: usize,
+    /// Most sessions at once; the one longest without a write makes room.
+    pub sessions_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            log_records_max: LOG_RECORDS_MAX,
+            log_bytes_max: LOG_BYTES_MAX,
+            sessions_max: SESSIONS_MAX,
+        }
+    }
+}
