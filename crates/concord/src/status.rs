@@ -187,15 +187,24 @@ fn describe(role: &Value) -> String {
             rate("records_applied"),
         ),
         _ => format!(
-            "{} connections, {:.0} commands/s, reads p50 {:.2} p99 {:.2} ms, \
-             writes p50 {:.2} p99 {:.2} ms",
+            "{} connections, {:.0} commands/s, {}, {}",
             gauge("connections_open"),
             rate("commands"),
-            gauge("read_p50_us") / 1_000.0,
-            gauge("read_p99_us") / 1_000.0,
-            gauge("write_p50_us") / 1_000.0,
-            gauge("write_p99_us") / 1_000.0,
+            latencies(status, "read"),
+            latencies(status, "write"),
         ),
+    }
+}
+
+/// What a gateway's reads or writes took, if there were any.
+fn latencies(status: &Value, class: &str) -> String {
+    let ms = |percent: u8| {
+        let us = status["gauges"][format!("{class}_p{percent}_us")].as_f64();
+        us.unwrap_or(0.0) / 1_000.0
+    };
+    match status[format!("{class}s")].as_u64() {
+        Some(0) => format!("no {class}s yet"),
+        Some(_) | None => format!("{class}s p50 {:.2} p99 {:.2} ms", ms(50), ms(99)),
     }
 }
 
@@ -299,6 +308,10 @@ mod tests {
         let joining = json!({"role": "replica", "status": {"phase": "joining", "place": "joining",
                              "copied_percent": 43, "epoch": 3, "gauges": {}}});
         assert!(describe(&joining).starts_with("joining, 43% copied, epoch 3, no lease"));
+        let gateway = json!({"role": "gateway", "status": {"reads": 2, "writes": 0, "gauges":
+                             {"connections_open": 1, "read_p50_us": 120.0, "read_p99_us": 900.0}}});
+        let line = "1 connections, 0 commands/s, reads p50 0.12 p99 0.90 ms, no writes yet";
+        assert_eq!(describe(&gateway), line);
         let controller = json!({"role": "controller", "status": {"epoch": 3, "switch_id": 1,
                                 "members": [1, 3], "joining": [2], "problem": null}});
         assert_eq!(describe(&controller), "epoch 3, switch id 1, replicas 1 3, joining 2");

@@ -27,6 +27,9 @@ use crate::stats::Latencies;
 
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
+/// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
+/// send commands in the body (redis-server closes on the same two).
+const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
 
 /// Whom a reply of the rack is for.
@@ -105,6 +108,12 @@ impl Core {
             many = ranges.iter().map(|r| &bytes[r.clone()]).collect();
             &many
         };
+        if HTTP_WORDS.iter().any(|word| args[0].eq_ignore_ascii_case(word)) {
+            // As redis-server: nothing of it is executed, and nothing is said.
+            self.count.http_refused += 1;
+            turn.connection.closing = true;
+            return Flow::Went;
+        }
         let found = self.commands.find(&UpperName::of(args[0]));
         let result = self.dispatch(turn, found, args, sink);
         if result == Ok(Flow::Waits) {

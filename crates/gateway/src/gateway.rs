@@ -75,6 +75,8 @@ counters! {
         output_full,
         /// Protocol errors.
         protocol_errors,
+        /// Connections closed because HTTP came in.
+        http_refused,
         /// Reads that timed out.
         read_timeouts,
         /// Writes reported as not executed.
@@ -349,10 +351,11 @@ impl Gateway {
                 continue;
             }
             let Some(target) = self.core.targets.remove(&done.request.0) else { continue };
-            match target.class {
-                Class::Read => self.core.reads.add(done.trace.latency_ns),
-                Class::Write => self.core.writes.add(done.trace.latency_ns),
-            }
+            let latencies = match target.only_reads {
+                true => &mut self.core.reads,
+                false => &mut self.core.writes,
+            };
+            latencies.add(done.trace.latency_ns);
             let Some(connection) = self.connections.get_mut(&target.connection) else {
                 self.core.client.give_back(done.reply);
                 continue;

@@ -16,6 +16,9 @@ const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 * 1024;
 /// Largest request that is kept, in bytes: room for an MSET of many values. What is larger is read
 /// to its end and refused.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// The first two bytes of a TLS client: a handshake record of version 3.x (RFC 8446 §5.1).
+const TLS_HANDSHAKE: u8 = 0x16;
+const TLS_MAJOR: u8 = 3;
 /// Room for so many arguments is kept between requests.
 const ARGS_KEPT: usize = 256;
 
@@ -51,6 +54,8 @@ pub enum ProtocolError {
     UnauthenticatedMultibulk,
     /// Too long an argument before the password.
     UnauthenticatedBulk,
+    /// The beginning of a TLS handshake.
+    Tls,
 }
 
 impl ProtocolError {
@@ -67,6 +72,7 @@ impl ProtocolError {
             ProtocolError::UnbalancedQuotes => "unbalanced quotes in request",
             ProtocolError::UnauthenticatedMultibulk => "unauthenticated multibulk length",
             ProtocolError::UnauthenticatedBulk => "unauthenticated bulk length",
+            ProtocolError::Tls => "this port does not speak TLS; connect without it",
         };
         alloc::format!("ERR Protocol error: {what}")
     }
@@ -130,6 +136,10 @@ impl Parser {
                     }
                     self.at = at;
                     self.missing = Some(count.max(0) as usize);
+                }
+                Some(&TLS_HANDSHAKE) if input.len() == 1 => return Parsed::Incomplete,
+                Some(&TLS_HANDSHAKE) if input[1] == TLS_MAJOR => {
+                    return Parsed::Error(ProtocolError::Tls);
                 }
                 Some(_) => return self.parse_inline(input),
             }
@@ -343,6 +353,10 @@ mod tests {
             (b"*1\r\n$-1\r\n", "ERR Protocol error: invalid bulk length"),
             (b"*1\r\n$536870913\r\n", "ERR Protocol error: invalid bulk length"),
             (b"get \"a\n", "ERR Protocol error: unbalanced quotes in request"),
+            (
+                b"\x16\x03\x01\x02\x00\x01",
+                "ERR Protocol error: this port does not speak TLS; connect without it",
+            ),
         ] {
             assert_eq!(parse_in_pieces(input, &[]).2.as_deref(), Some(text));
         }

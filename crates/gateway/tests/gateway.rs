@@ -430,3 +430,33 @@ fn a_shutdown_answers_what_was_sent() {
     assert_eq!(world.replies(1), "+OK\r\n", "the reads were not sent yet");
     assert!(world.gateway.wants_close(ConnectionId(1)));
 }
+
+#[test]
+fn bug_16_5_http_is_closed_without_a_word_and_nothing_of_it_is_executed() {
+    let post =
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\nContent-Length: 10\r\n\r\nSET evil 1\r\n";
+    let get = "GET / HTTP/1.1\r\nhost: 127.0.0.1:6379\r\n\r\nSET evil 1\r\n";
+    for (id, (page, answer)) in (2..).zip([(post, ""), (get, "-ERR wrong number of arguments")]) {
+        let mut w = World::new(1);
+        w.connect(id);
+        w.input(id, page.as_bytes());
+        assert!(w.gateway.wants_close(ConnectionId(id)));
+        w.input(id, b"SET evil 2\r\n");
+        let said = w.replies(id);
+        assert!(said.starts_with(answer) && said.lines().count() <= 1, "{said}");
+        assert_eq!(w.gateway.counters().http_refused, 1);
+        assert_eq!(w.executed(), [""; 0]);
+        assert_eq!(w.ask(&["EXISTS evil"]), ":0\r\n");
+    }
+}
+
+#[test]
+fn bug_16_5_a_tls_client_is_told_that_the_port_is_plain() {
+    let mut w = World::new(1);
+    w.input(1, &[0x16]);
+    assert_eq!(w.replies(1), "");
+    w.input(1, &[3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]);
+    let said = w.replies(1);
+    assert!(said.starts_with("-ERR Protocol error: this port does not speak TLS"), "{said}");
+    assert!(w.gateway.wants_close(ConnectionId(1)));
+}

@@ -260,10 +260,19 @@ impl Role for GatewayRole {
         s.gauge("unanswered", "Requests sent to the rack and not answered.", unanswered as f64);
         let (reads, writes) = self.gateway.latencies();
         let us = |l: &Latencies, percent| l.percentile_ns(percent) as f64 / US as f64;
-        s.gauge("read_p50_us", "Median latency of reads in us.", us(reads, 50));
-        s.gauge("read_p99_us", "99th percentile of the latency of reads in us.", us(reads, 99));
-        s.gauge("write_p50_us", "Median latency of writes in us.", us(writes, 50));
-        s.gauge("write_p99_us", "99th percentile of the latency of writes in us.", us(writes, 99));
+        // Without a request there is no latency to show.
+        if reads.count() > 0 {
+            s.gauge("read_p50_us", "Median latency of reads in us.", us(reads, 50));
+            s.gauge("read_p99_us", "99th percentile of the latency of reads in us.", us(reads, 99));
+        }
+        if writes.count() > 0 {
+            s.gauge("write_p50_us", "Median latency of writes in us.", us(writes, 50));
+            s.gauge(
+                "write_p99_us",
+                "99th percentile of the latency of writes in us.",
+                us(writes, 99),
+            );
+        }
         s.tell("serving", self.gateway.is_serving());
         s.tell("reads", reads.count());
         s.tell("writes", writes.count());
