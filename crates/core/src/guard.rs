@@ -32,6 +32,9 @@ guards! {
     Lease,
     /// A write is executed at most once (trap T16).
     ClientTable,
+    /// A replica's own write (an expiry) whose body makes no sense is refused at all replicas alike,
+    /// and none of them fails by it.
+    OwnWrites,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
     /// A restarted replica is a stranger until it is admitted (trap T4).

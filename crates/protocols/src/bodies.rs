@@ -1,11 +1,13 @@
 //! Values of many packets at a replica (trap T17): bodies staged before their write is numbered, and
-//! long read replies kept until they were pulled. Both are bounded; what is evicted is asked for or
-//! sent again.
+//! long read replies kept until they were pulled. Both are bounded: while a transfer is under way its
+//! bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what its client
+//! has given up makes room.
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use concord_core::{Instant, RequestNumber, SEC, SessionId};
+use concord_core::rng::splitmix64;
+use concord_core::{Instant, MS, RequestNumber, SEC, SessionId};
 use concord_wire::COMMAND_BYTES_MAX;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 
@@ -13,105 +15,185 @@ use concord_wire::fragment::{Assembly, FragmentHdr};
 pub const STAGED_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of kept read replies.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
-const AGE_MAX_NS: u64 = 10 * SEC;
+/// A client sends a lost fragment again every half second at least: a body of which no fragment came
+/// for longer was given up.
+const PARTIAL_AGE_MAX_NS: u64 = 2 * SEC;
+/// A body that is there waits for its write as long as clients try.
+const WHOLE_AGE_MAX_NS: u64 = 6 * SEC;
+/// A reply of which nothing was pulled for longer was given up, or is asked for again.
+const KEPT_AGE_MAX_NS: u64 = 2 * SEC;
+/// How often what was given up is looked for, while there is no room.
+const SWEEP_NS: u64 = 100 * MS;
 
 type Key = (SessionId, RequestNumber);
 
-/// Bodies that are being put together, oldest first.
+#[derive(Clone, Debug)]
+struct Staged {
+    used_at: Instant,
+    body: Assembly,
+}
+
+impl Staged {
+    fn is_given_up(&self, now: Instant) -> bool {
+        let age_max_ns =
+            if self.body.is_complete() { WHOLE_AGE_MAX_NS } else { PARTIAL_AGE_MAX_NS };
+        now.since(self.used_at) >= age_max_ns
+    }
+}
+
+/// Bodies that are being put together.
 #[derive(Clone, Debug, Default)]
 pub struct Staging {
-    bodies: VecDeque<(Key, Instant, Assembly)>,
+    bodies: BTreeMap<Key, Staged>,
     bytes: usize,
+    sweep_at: Instant,
+}
+
+/// Why a fragment was not staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It makes no sense.
+    Malformed,
+    /// Other bodies have all the room: come again.
+    NoRoom,
 }
 
 impl Staging {
-    /// Takes a fragment; false if it makes no sense.
-    pub fn add(&mut self, now: Instant, key: Key, hdr: &FragmentHdr, payload: &[u8]) -> bool {
-        if hdr.total_bytes as usize > COMMAND_BYTES_MAX || hdr.total_bytes == 0 {
-            return false;
+    /// Takes a fragment.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing was taken, and nothing that was there is lost.
+    pub fn add(
+        &mut self,
+        now: Instant,
+        key: Key,
+        hdr: &FragmentHdr,
+        payload: &[u8],
+    ) -> Result<(), Refused> {
+        let total_bytes = hdr.total_bytes as usize;
+        let is_fragment = payload.len() == hdr.range().len() && !payload.is_empty();
+        if total_bytes > COMMAND_BYTES_MAX || !is_fragment {
+            return Err(Refused::Malformed);
         }
-        if let Some((_, used, body)) = self.bodies.iter_mut().find(|(k, ..)| *k == key)
-            && body.version() == hdr.version
-            && body.total_bytes() == hdr.total_bytes
+        if let Some(staged) = self.bodies.get_mut(&key)
+            && staged.body.version() == hdr.version
+            && staged.body.total_bytes() == hdr.total_bytes
         {
-            *used = now;
-            return body.add(hdr, payload);
+            staged.used_at = now;
+            return staged.body.add(hdr, payload).then_some(()).ok_or(Refused::Malformed);
         }
         self.remove(key);
-        self.make_room(now, hdr.total_bytes as usize);
-        let mut body = Assembly::new(*hdr);
-        let fits = body.add(hdr, payload);
-        if fits {
-            self.bytes += hdr.total_bytes as usize;
-            self.bodies.push_back((key, now, body));
+        if !self.has_room(now, total_bytes) {
+            return Err(Refused::NoRoom);
         }
-        fits
+        let mut body = Assembly::new(*hdr);
+        body.add(hdr, payload);
+        self.bytes += total_bytes;
+        self.bodies.insert(key, Staged { used_at: now, body });
+        Ok(())
     }
 
     /// The body of a write, if it is whole and the one that the write means.
     #[must_use]
     pub fn whole(&self, key: Key, version: u64) -> Option<&[u8]> {
-        let of = |(k, _, b): &&(Key, Instant, Assembly)| *k == key && b.version() == version;
-        let (_, _, body) = self.bodies.iter().find(of)?;
-        body.is_complete().then(|| body.bytes())
+        let body = &self.bodies.get(&key)?.body;
+        (body.version() == version && body.is_complete()).then(|| body.bytes())
     }
 
     /// Takes the body of a write out, if it is whole and the one that the write means.
     pub fn take(&mut self, key: Key, version: u64) -> Option<Vec<u8>> {
-        let at = self
-            .bodies
-            .iter()
-            .position(|(k, _, b)| *k == key && b.version() == version && b.is_complete())?;
-        let (_, _, body) = self.bodies.remove(at)?;
+        self.whole(key, version)?;
+        self.remove(key).map(Assembly::into_bytes)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Assembly> {
+        let Staged { body, .. } = self.bodies.remove(&key)?;
         self.bytes -= body.total_bytes() as usize;
-        Some(body.into_bytes())
+        Some(body)
     }
 
-    fn remove(&mut self, key: Key) {
-        if let Some(at) = self.bodies.iter().position(|(k, ..)| *k == key)
-            && let Some((_, _, body)) = self.bodies.remove(at)
-        {
-            self.bytes -= body.total_bytes() as usize;
+    fn has_room(&mut self, now: Instant, bytes: usize) -> bool {
+        if self.bytes + bytes > STAGED_BYTES_MAX && now >= self.sweep_at {
+            self.sweep_at = now.after(SWEEP_NS);
+            self.bodies.retain(|_, staged| !staged.is_given_up(now));
+            self.bytes = self.bodies.values().map(|s| s.body.total_bytes() as usize).sum();
         }
-    }
-
-    fn make_room(&mut self, now: Instant, bytes: usize) {
-        while let Some((_, used, body)) = self.bodies.front() {
-            if self.bytes + bytes <= STAGED_BYTES_MAX && now.since(*used) < AGE_MAX_NS {
-                return;
-            }
-            self.bytes -= body.total_bytes() as usize;
-            self.bodies.pop_front();
-        }
+        self.bytes + bytes <= STAGED_BYTES_MAX
     }
 }
 
-/// Long read replies that are being pulled, oldest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
+struct KeptReply {
+    version: u64,
+    used_at: Instant,
+    reply: Vec<u8>,
+}
+
+/// Long read replies that are being pulled, one for each request.
+#[derive(Clone, Debug)]
 pub struct Kept {
-    replies: VecDeque<(Key, u64, Vec<u8>)>,
+    replies: BTreeMap<Key, KeptReply>,
     bytes: usize,
-    versions: u64,
+    last_version: u64,
+    sweep_at: Instant,
 }
 
 impl Kept {
-    /// Keeps a reply and gives it a version.
-    pub fn keep(&mut self, key: Key, reply: &[u8]) -> u64 {
-        while self.bytes + reply.len() > KEPT_BYTES_MAX {
-            let Some((_, _, old)) = self.replies.pop_front() else { break };
-            self.bytes -= old.len();
+    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment of
+    /// its reply must not be taken for one of ours.
+    #[must_use]
+    pub fn new(incarnation: u64) -> Kept {
+        Kept {
+            replies: BTreeMap::new(),
+            bytes: 0,
+            last_version: splitmix64(incarnation),
+            sweep_at: Instant(0),
         }
-        self.versions += 1;
-        self.bytes += reply.len();
-        self.replies.push_back((key, self.versions, reply.to_vec()));
-        self.versions
     }
 
-    /// The reply of that version, if it is still there.
-    #[must_use]
-    pub fn reply(&self, key: Key, version: u64) -> Option<&[u8]> {
-        let found = self.replies.iter().rev().find(|(k, v, _)| *k == key && *v == version);
-        found.map(|(_, _, reply)| reply.as_slice())
+    /// Keeps a reply and gives its version; `None` if those that are being pulled leave no room. A
+    /// request that came twice has one reply: the same one if nothing has changed, else the newer.
+    pub fn keep(&mut self, now: Instant, key: Key, reply: &[u8]) -> Option<u64> {
+        if let Some(kept) = self.replies.get_mut(&key)
+            && kept.reply == reply
+        {
+            kept.used_at = now;
+            return Some(kept.version);
+        }
+        self.remove(key);
+        if self.bytes + reply.len() > KEPT_BYTES_MAX && now >= self.sweep_at {
+            self.sweep_at = now.after(SWEEP_NS);
+            self.replies.retain(|_, kept| now.since(kept.used_at) < KEPT_AGE_MAX_NS);
+            self.bytes = self.replies.values().map(|kept| kept.reply.len()).sum();
+        }
+        if self.bytes + reply.len() > KEPT_BYTES_MAX {
+            return None;
+        }
+        self.last_version = self.last_version.wrapping_add(1);
+        self.bytes += reply.len();
+        let version = self.last_version;
+        self.replies.insert(key, KeptReply { version, used_at: now, reply: reply.to_vec() });
+        Some(version)
+    }
+
+    /// The reply of that version, if it is still there: it is being pulled.
+    pub fn reply(&mut self, now: Instant, key: Key, version: u64) -> Option<&[u8]> {
+        let kept = self.replies.get_mut(&key).filter(|kept| kept.version == version)?;
+        kept.used_at = now;
+        Some(&kept.reply)
+    }
+
+    /// Its client has the reply of that version, or gave it up.
+    pub fn release(&mut self, key: Key, version: u64) {
+        if self.replies.get(&key).is_some_and(|kept| kept.version == version) {
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(kept) = self.replies.remove(&key) {
+            self.bytes -= kept.reply.len();
+        }
     }
 }
 
@@ -120,33 +202,85 @@ mod tests {
     use super::*;
     use concord_wire::fragment::FRAGMENT_BYTES;
 
+    fn key(n: u64) -> Key {
+        (SessionId(1), RequestNumber(n))
+    }
+
+    const BODY: FragmentHdr = FragmentHdr { version: 5, total_bytes: 1 << 20, index: 0, count: 1 };
+
     #[test]
     fn t17_staged_bodies_are_bounded_and_belong_to_one_write() {
         let mut s = Staging::default();
-        let key = |n| (SessionId(1), RequestNumber(n));
-        let hdr = FragmentHdr { version: 5, total_bytes: 1 << 20, index: 0, count: 1 };
         for n in 0..100 {
-            assert!(s.add(Instant(n), key(n), &hdr, &[0; FRAGMENT_BYTES]));
+            let _ = s.add(Instant(n), key(n), &BODY, &[0; FRAGMENT_BYTES]);
             assert!(s.bytes <= STAGED_BYTES_MAX);
         }
         let small = FragmentHdr { version: 6, total_bytes: 3, index: 0, count: 1 };
-        assert!(s.add(Instant(200), key(1), &small, b"abc"));
+        assert_eq!(s.add(Instant(200), key(1), &small, b"abc"), Ok(()));
         assert_eq!(s.take(key(1), 5), None);
         assert_eq!(s.take(key(1), 6), Some(b"abc".to_vec()));
         assert_eq!(s.take(key(1), 6), None);
-        let huge = FragmentHdr { total_bytes: u32::MAX >> 8, ..hdr };
-        assert!(!s.add(Instant(201), key(2), &huge, &[0; FRAGMENT_BYTES]));
+        let huge = FragmentHdr { total_bytes: u32::MAX >> 8, ..BODY };
+        let refused = s.add(Instant(201), key(2), &huge, &[0; FRAGMENT_BYTES]);
+        assert_eq!(refused, Err(Refused::Malformed));
+    }
+
+    #[test]
+    fn bug_15_4_a_body_under_way_is_not_given_up_for_another_but_an_abandoned_one_is() {
+        let mut s = Staging::default();
+        let mut add = |ns, n, index| {
+            let hdr = FragmentHdr { index, ..BODY };
+            s.add(Instant(ns), key(n), &hdr, &[0; FRAGMENT_BYTES])
+        };
+        let count = (STAGED_BYTES_MAX / BODY.total_bytes as usize) as u64;
+        for n in 0..count {
+            assert_eq!(add(n, n, 0), Ok(()));
+        }
+        assert_eq!(add(count, count, 0), Err(Refused::NoRoom));
+        // All but the first go on; the first was given up, and makes room for one.
+        for n in 1..count {
+            assert_eq!(add(SEC, n, 1), Ok(()));
+        }
+        let later = PARTIAL_AGE_MAX_NS + SWEEP_NS;
+        assert_eq!(add(later, count, 0), Ok(()));
+        assert_eq!(add(later, count + 1, 0), Err(Refused::NoRoom));
+        assert_eq!(add(later, 1, 2), Ok(()));
     }
 
     #[test]
     fn t17_kept_replies_are_bounded_and_never_mixed() {
-        let mut k = Kept::default();
-        let key = (SessionId(1), RequestNumber(1));
-        let first = k.keep(key, b"one");
-        let second = k.keep(key, b"two");
-        assert_eq!(k.reply(key, first), Some(&b"one"[..]));
-        assert_eq!(k.reply(key, second), Some(&b"two"[..]));
-        k.keep(key, &alloc::vec![0; KEPT_BYTES_MAX]);
-        assert_eq!(k.reply(key, first), None);
+        let mut k = Kept::new(1);
+        let first = k.keep(Instant(0), key(1), b"one").unwrap();
+        let second = k.keep(Instant(0), key(1), b"two").unwrap();
+        assert_eq!(k.reply(Instant(0), key(1), second), Some(&b"two"[..]));
+        assert_eq!(k.reply(Instant(0), key(1), first), None);
+        assert_eq!(k.keep(Instant(0), key(1), b"two"), Some(second), "a retry disturbs nobody");
+        assert_eq!(k.keep(Instant(0), key(2), &alloc::vec![0; KEPT_BYTES_MAX]), None);
+        k.release(key(1), first);
+        assert_eq!(k.reply(Instant(0), key(1), second), Some(&b"two"[..]));
+        k.release(key(1), second);
+        assert!(k.keep(Instant(0), key(2), &alloc::vec![0; KEPT_BYTES_MAX]).is_some());
+    }
+
+    #[test]
+    fn bug_15_4_a_reply_that_is_pulled_is_not_given_up_for_another_but_an_abandoned_one_is() {
+        let mut k = Kept::new(1);
+        let half = alloc::vec![0; KEPT_BYTES_MAX / 2];
+        let first = k.keep(Instant(0), key(1), &half).unwrap();
+        let second = k.keep(Instant(0), key(2), &half).unwrap();
+        assert_eq!(k.keep(Instant(0), key(3), b"new"), None);
+        assert!(k.reply(Instant(SEC), key(1), first).is_some());
+        assert!(k.keep(Instant(KEPT_AGE_MAX_NS), key(3), b"new").is_some());
+        assert!(k.reply(Instant(KEPT_AGE_MAX_NS), key(1), first).is_some());
+        assert_eq!(k.reply(Instant(KEPT_AGE_MAX_NS), key(2), second), None);
+    }
+
+    #[test]
+    fn bug_15_13_a_fragment_of_an_earlier_incarnation_is_of_no_reply_of_this_one() {
+        let mut lives = [Kept::new(10), Kept::new(11)];
+        let versions = lives.each_mut().map(|life| {
+            (0..100u8).map(|n| life.keep(Instant(0), key(1), &[n]).unwrap()).collect::<Vec<_>>()
+        });
+        assert!(versions[0].iter().all(|version| !versions[1].contains(version)));
     }
 }

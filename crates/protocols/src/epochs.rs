@@ -7,15 +7,14 @@
 
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;
+use concord_wire::Sink;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
 use concord_wire::record::Record;
-use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
+use crate::fetch::Fetching;
 use crate::join::Stage;
 use crate::link::{Receiver, Sender};
 use crate::replica::{Phase, RETRY_NS, Replica};
-
-const FETCH_PIECE_BYTES: usize = 1_200;
 
 impl<E: Engine> Replica<E> {
     pub(crate) fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
@@ -49,7 +48,7 @@ impl<E: Engine> Replica<E> {
         self.ends.clear();
         self.unopened.clear();
         self.agreed = None;
-        self.fetching.clear();
+        self.fetching = Fetching::default();
         self.waiting_reads.clear();
         self.asking.forget();
         self.has_joining = !config.joining.is_empty();
@@ -87,7 +86,7 @@ impl<E: Engine> Replica<E> {
         match self.phase {
             Phase::Opening => {
                 self.tell_others(&self.epoch_state(true), sink);
-                self.fetch_longer(sink);
+                self.fetch_longer(now, sink);
                 self.try_open(now, sink);
             }
             Phase::Open if self.lacks_senders() => self.tell_others(&self.epoch_state(true), sink),
@@ -139,7 +138,7 @@ impl<E: Engine> Replica<E> {
                     Some(known) => known.1 = end,
                     None => self.ends.push((from, end)),
                 }
-                self.fetch_longer(sink);
+                self.fetch_longer(now, sink);
                 self.try_open(now, sink);
             }
             Phase::Open => {
@@ -154,82 +153,6 @@ impl<E: Engine> Replica<E> {
                 self.add_sender(from, end, sink);
             }
             Phase::Out | Phase::Joining | Phase::Left => {}
-        }
-    }
-
-    /// Longest wins (trap T5): the head asks for the records that another member has beyond its own.
-    fn fetch_longer(&mut self, sink: &mut impl Sink) {
-        if !self.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
-            return;
-        }
-        let mine = self.end().position;
-        let longest = self.ends.iter().max_by_key(|(_, end)| end.position).copied();
-        if let Some((node, end)) = longest
-            && end.position > mine
-            && let Some(addr) = self.member_addr(node)
-        {
-            let from = self.node().0;
-            let fetch = Control::Fetch { epoch: self.epoch().0, from, position: mine + 1 };
-            self.send_control(addr, &fetch, sink);
-        }
-    }
-
-    pub(crate) fn on_fetch(
-        &mut self,
-        epoch: Epoch,
-        from: NodeId,
-        position: Position,
-        sink: &mut impl Sink,
-    ) {
-        let Some(addr) = self.member_addr(from) else { return };
-        if !self.is_epoch(epoch) || self.phase != Phase::Opening {
-            return;
-        }
-        let Some(record) = self.log.record(position) else { return };
-        for (n, piece) in record.chunks(FETCH_PIECE_BYTES).enumerate() {
-            let fetched = Control::Fetched {
-                epoch: epoch.0,
-                position: position.0,
-                total_bytes: record.len() as u32,
-                offset: (n * FETCH_PIECE_BYTES) as u32,
-                piece: piece.to_vec(),
-            };
-            fetched.emit(&mut self.scratch);
-            sink.send(addr, &self.scratch);
-        }
-    }
-
-    /// Pieces are taken in order; one that is lost is asked for again with the whole record.
-    pub(crate) fn on_fetched(
-        &mut self,
-        now: Now,
-        epoch: Epoch,
-        (position, total_bytes, offset): (Position, u32, u32),
-        piece: &[u8],
-        sink: &mut impl Sink,
-    ) {
-        let next = self.end().position + 1;
-        if !self.is_epoch(epoch)
-            || self.phase != Phase::Opening
-            || position.0 != next
-            || !self.pending.is_empty()
-            || total_bytes as usize > COMMAND_BYTES_MAX + REPLY_BYTES_MAX
-        {
-            return;
-        }
-        if offset == 0 {
-            self.fetching.clear();
-        }
-        if offset as usize != self.fetching.len() {
-            return;
-        }
-        self.fetching.extend_from_slice(piece);
-        if self.fetching.len() == total_bytes as usize {
-            let record = core::mem::take(&mut self.fetching);
-            self.count.records_fetched += 1;
-            self.on_record(now, &record, sink);
-            self.fetch_longer(sink);
-            self.try_open(now, sink);
         }
     }
 

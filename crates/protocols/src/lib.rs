@@ -18,6 +18,7 @@ pub mod bodies;
 mod craq;
 mod epochs;
 mod feed;
+mod fetch;
 mod join;
 pub mod lease;
 pub mod limits;

@@ -19,6 +19,7 @@ use crate::applied::Applied;
 use crate::bodies::{Kept, Staging};
 use crate::craq::Asking;
 use crate::feed::Feed;
+use crate::fetch::Fetching;
 use crate::join::Copy;
 use crate::lease::Leases;
 use crate::limits::Limits;
@@ -115,18 +116,24 @@ counters! {
         fragments_staged,
         /// Body fragments refused.
         fragments_refused,
+        /// Body fragments refused for now: other bodies had all the room.
+        bodies_without_room,
         /// Writes whose staged body was not there.
         bodies_missing,
         /// Reply fragments sent on request.
         fragments_pulled,
         /// Requests for fragments of a reply that is gone.
         fragments_gone,
+        /// Long read replies refused for now: others had all the room.
+        replies_without_room,
         /// Expired keys turned into numbered deletes.
         expiries_sent,
         /// Epochs opened.
         epochs_opened,
         /// Records fetched from a member with a longer log.
         records_fetched,
+        /// Fragments of records sent to the head that lacks them.
+        fragments_fetched,
         /// Reads dropped because what was agreed is not executed here yet.
         reads_not_whole,
         /// Copies of another member's state begun.
@@ -215,7 +222,7 @@ pub struct Replica<E> {
     pub(crate) has_joining: bool,
     /// What the controller was told last.
     said: Option<Standing>,
-    pub(crate) fetching: Vec<u8>,
+    pub(crate) fetching: Fetching,
     pub(crate) next_alive: Instant,
     pub(crate) next_retry: Instant,
     pub(crate) next_keepalive: Instant,
@@ -246,7 +253,7 @@ impl<E: Engine> Replica<E> {
             waiting_reads: BTreeMap::new(),
             asking: Asking::default(),
             staging: Staging::default(),
-            kept: Kept::default(),
+            kept: Kept::new(setup.me.incarnation),
             senders: Vec::new(),
             receiver: None,
             ends: Vec::new(),
@@ -257,7 +264,7 @@ impl<E: Engine> Replica<E> {
             feeds: Vec::new(),
             has_joining: false,
             said: None,
-            fetching: Vec::new(),
+            fetching: Fetching::default(),
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
             next_keepalive: Instant::NEVER,
@@ -294,7 +301,7 @@ impl<E: Engine> Replica<E> {
             Op::Read => self.on_read(now, &packet, sink),
             Op::Write => self.on_write(now, &packet, sink),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.serving().pull(&packet, sink)?,
+            Op::Pull => self.serving().pull(now, &packet, sink)?,
             Op::WRestAck
             | Op::WriteCompletion
             | Op::WriteReply
@@ -327,12 +334,13 @@ impl<E: Engine> Replica<E> {
             Control::EpochState { epoch, from, end, ask } => {
                 self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), ask, sink);
             }
-            Control::Fetch { epoch, from, position } => {
-                self.on_fetch(Epoch(epoch), NodeId(from), Position(position), sink);
+            Control::Fetch { epoch, from, position, index, missing } => {
+                let wanted = (index, missing);
+                self.on_fetch(Epoch(epoch), NodeId(from), Position(position), wanted, sink);
             }
-            Control::Fetched { epoch, position, total_bytes, offset, piece } => {
-                let at = (Position(position), total_bytes, offset);
-                self.on_fetched(now, Epoch(epoch), at, &piece, sink);
+            Control::Fetched { epoch, position, hash, total_bytes, index, piece } => {
+                let hdr = FragmentHdr { version: hash, total_bytes, index, count: 1 };
+                self.on_fetched(now, Epoch(epoch), Position(position), hdr, &piece, sink);
             }
             Control::Open { epoch, from, end } => {
                 self.on_open(now, Epoch(epoch), NodeId(from), end, sink);

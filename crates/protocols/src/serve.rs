@@ -13,7 +13,7 @@ use concord_wire::{
     Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
 };
 
-use crate::bodies::{Kept, Staging};
+use crate::bodies::{Kept, Refused, Staging};
 use crate::reads::ReadTurn;
 use crate::replica::ReplicaCounters;
 use crate::sessions::Sessions;
@@ -85,23 +85,27 @@ impl<E: Engine> Serving<'_, E> {
         reply.clear();
         let progress = self.engine.submit(&context, Class::Read, &command, &mut reply);
         if progress == Progress::Done {
-            self.answer(&turn, &reply, sink);
+            self.answer(now, &turn, &reply, sink);
         }
         *self.reply = reply;
         (progress == Progress::Pending).then_some(turn)
     }
 
     /// The engine has read.
-    pub(crate) fn answer(&mut self, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
+    pub(crate) fn answer(&mut self, now: Now, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
         const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
         let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
         let mut repr = turn.reply(self.epoch, self.node);
         if reply.len() <= BODY_BYTES_MAX {
             repr.emit(reply, self.scratch);
-        } else {
+        } else if let Some(version) =
+            self.kept.keep(now.instant, (turn.session, turn.request), reply)
+        {
             repr.flags = repr.flags.with(Flags::MORE);
-            let version = self.kept.keep((turn.session, turn.request), reply);
             emit_first_fragment(&repr, version, reply, self.scratch);
+        } else {
+            self.count.replies_without_room += 1;
+            Repr { status: Status::Busy, ..repr }.emit(&[], self.scratch);
         }
         sink.send(self.to(turn.client), self.scratch);
     }
@@ -109,6 +113,7 @@ impl<E: Engine> Serving<'_, E> {
     /// Sends the fragments of a long reply that its client asks for (trap T17).
     pub(crate) fn pull(
         &mut self,
+        now: Now,
         packet: &Packet<'_>,
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
@@ -117,7 +122,11 @@ impl<E: Engine> Serving<'_, E> {
         let to = self.to(asked.client);
         let mut repr = Repr { op: Op::Fragment, node: self.node, epoch: self.epoch, ..asked };
         let key = (asked.session, asked.request);
-        let whole = long_reply(self.kept, self.sessions, key, wanted.version);
+        if wanted.count == 0 {
+            self.kept.release(key, wanted.version);
+            return Ok(());
+        }
+        let whole = long_reply(now.instant, self.kept, self.sessions, key, wanted.version);
         let Some(whole) = whole.filter(|w| w.len() == wanted.total_bytes as usize) else {
             self.count.fragments_gone += 1;
             repr.status = Status::Gone;
@@ -147,12 +156,28 @@ impl<E: Engine> Serving<'_, E> {
     ) -> Result<(), WireError> {
         let (hdr, payload) = FragmentHdr::parse(packet.body())?;
         let repr = packet.repr();
-        if !self.staging.add(now.instant, (repr.session, repr.request), &hdr, payload) {
-            self.count.fragments_refused += 1;
-            return Ok(());
-        }
-        self.count.fragments_staged += 1;
         let ack = Repr { op: Op::WRestAck, node: self.node, epoch: self.epoch, ..repr };
+        // A late fragment of what was executed takes no room; its client has the reply, or will.
+        let status = if self.sessions.was_executed(repr.session, repr.request) {
+            Status::Ok
+        } else {
+            let key = (repr.session, repr.request);
+            match self.staging.add(now.instant, key, &hdr, payload) {
+                Ok(()) => {
+                    self.count.fragments_staged += 1;
+                    Status::Ok
+                }
+                Err(Refused::NoRoom) => {
+                    self.count.bodies_without_room += 1;
+                    Status::Busy
+                }
+                Err(Refused::Malformed) => {
+                    self.count.fragments_refused += 1;
+                    return Ok(());
+                }
+            }
+        };
+        let ack = Repr { status, ..ack };
         ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], self.scratch);
         sink.send(self.to(repr.client), self.scratch);
         Ok(())
@@ -208,13 +233,14 @@ impl Expiring {
 
 /// A read's reply was kept for its client, a write's is in the client table.
 fn long_reply<'a>(
-    kept: &'a Kept,
+    now: Instant,
+    kept: &'a mut Kept,
     sessions: &'a Sessions,
     (session, request): (SessionId, RequestNumber),
     version: u64,
 ) -> Option<&'a [u8]> {
     if request.0 & READ_BIT != 0 {
-        return kept.reply((session, request), version);
+        return kept.reply(now, (session, request), version);
     }
     let result = sessions.result(session, request);
     result.filter(|r| concord_core::hash::hash64(0, r) == version)

@@ -124,7 +124,8 @@ impl Sessions {
             return Verdict::Nothing;
         }
         if record.flags.has(Flags::INTERNAL) {
-            return Verdict::Execute;
+            let makes_sense = record.refused == Status::Ok || !self.guards.on(Guard::OwnWrites);
+            return if makes_sense { Verdict::Execute } else { Verdict::Refused(record.refused) };
         }
         if record.flags.has(Flags::REGISTER) {
             return self.register(record.session, record.request, record.position);
@@ -181,6 +182,12 @@ impl Sessions {
             Entry::Long(bytes) => Some(bytes),
             Entry::Empty | Entry::Running => None,
         }
+    }
+
+    /// Whether a request was executed, or abandoned: its body is of no use any more.
+    #[must_use]
+    pub fn was_executed(&self, session: SessionId, request: RequestNumber) -> bool {
+        self.by_id.get(&session.0).is_some_and(|session| session.done(request.0))
     }
 
     fn register(&mut self, id: SessionId, heard: RequestNumber, position: Position) -> Verdict {

@@ -150,7 +150,7 @@ impl<E: Engine> Replica<E> {
 
     /// The version of the staged body that the write means, `None` if its command is in the packet.
     fn staged_version(&self, repr: &Repr, body: &[u8]) -> Result<Option<u64>, Status> {
-        if repr.flags.has(Flags::NOOP) || repr.flags.has(Flags::REGISTER) {
+        if repr.has_no_command() {
             return Ok(None);
         }
         if !repr.flags.has(Flags::BODY_STAGED) {
@@ -230,13 +230,16 @@ impl<E: Engine> Replica<E> {
                 Some(Pending::Write(turn, command)) => {
                     self.engine_wrote(turn, &command, &done, sink);
                 }
-                Some(Pending::Read(turn)) => self.serving().answer(&turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.serving().answer(now, &turn, &done.reply, sink),
                 Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }
             self.finish_idle(sink);
             self.pump_full(now, sink);
+        }
+        if self.phase == Phase::Opening && self.fetching.is_complete() {
+            self.fetch_longer(now, sink);
         }
         self.try_open(now, sink);
     }

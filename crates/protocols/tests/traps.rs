@@ -2,16 +2,18 @@
 //! held on purpose.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use concord_core::{
-    Guards, Instant, MS, Now, Position, RequestNumber, Seq, SessionId, SwitchId, hash,
+    Guards, Instant, MS, Now, Position, RequestNumber, Rng, Seq, SessionId, SwitchId, hash,
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
 use concord_protocols::{Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{Config, Control, Member, Protocol};
 use concord_wire::craq::{OP_ANSWER, OP_QUERY};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Data, OP_DATA};
 use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, kind};
 
@@ -160,6 +162,30 @@ impl Bench {
         };
         let mut bytes = Vec::new();
         repr.emit(body, &mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    /// A write of a value of many packets: its body is staged, then the numbered packet comes.
+    fn write_long(&mut self, node: u16, counter: u32, request: u64, args: &[&str]) {
+        let mut buffer = CommandBuf::new();
+        let command = buffer.encode(1, args.iter().map(|a| a.as_bytes()));
+        let total_bytes = command.len() as u32;
+        let version = hash::hash64(0, command);
+        let whole = FragmentHdr { version, total_bytes, index: 0, count: 1 };
+        let obj_id = hash::object_id(args[1].as_bytes());
+        let (request, low_delta) = (RequestNumber(request), (request - 1) as u16);
+        let of = Repr { obj_id, session: SESSION, request, client: CLIENT, ..Repr::new(Op::WRest) };
+        let (mut body, mut bytes) = (Vec::new(), Vec::new());
+        for index in 0..whole.fragments() {
+            body.clear();
+            FragmentHdr { index, ..whole }.emit_of(command, &mut body);
+            of.emit(&body, &mut bytes);
+            self.hand(node, &bytes);
+        }
+        let (seq, flags) = (Seq::new(SwitchId(1), counter), Flags::BODY_STAGED);
+        body.clear();
+        FragmentHdr { count: whole.fragments(), ..whole }.emit(&mut body);
+        Repr { op: Op::Write, seq, flags, low_delta, ..of }.emit(&body, &mut bytes);
         self.hand(node, &bytes);
     }
 
@@ -312,6 +338,59 @@ fn t08_leases_go_on_without_the_controller() {
         b.pass(LEASE_MS, to_all);
         b.read(2, "k", Some(2));
         assert_eq!(b.read_replies(), [(Reason::Fast, b"$1\r\nv\r\n".to_vec())]);
+    }
+}
+
+/// The test network's loss: one packet of a hundred, by a seed.
+fn one_of_a_hundred_is_lost(seed: u64) -> impl Fn(&Flight) -> bool {
+    let rng = RefCell::new(Rng::new(seed));
+    move |_| !rng.borrow_mut().chance(1, 100)
+}
+
+#[test]
+fn bug_15_9_what_came_of_a_long_record_is_not_fetched_again() {
+    let value = "v".repeat(1 << 20);
+    for seed in 0..3 {
+        let mut b = Bench::new(Protocol::PrimaryBackup, 3);
+        for request in 1..=4 {
+            b.write_long(1, request + 1, request.into(), &["SET", &format!("k{request}"), &value]);
+        }
+        // Replica 2 gets nothing of it, replica 3 all; then the primary dies.
+        b.pass(40, |flight| !is_record_to(flight, 2));
+        assert_eq!((b.executed(2), b.executed(3)), (1, 5));
+        let arrives = one_of_a_hundred_is_lost(seed);
+        b.configure(2, &[2, 3], &[2, 3]);
+        b.pass(2 * LEASE_MS + 100, |f| f.0 != 1 && f.1 != addr(1) && arrives(f));
+        assert_eq!((b.at(2).phase(), b.executed(2)), (Phase::Open, 5), "seed {seed}");
+        assert_eq!(b.at(2).log().end(), b.at(3).log().end());
+        // 820 fragments a record; about one of a hundred is asked for again.
+        let sent = b.at(3).counters().fragments_fetched;
+        assert!((4 * 820..4 * 900).contains(&sent), "{sent} fragments");
+    }
+}
+
+#[test]
+fn bug_15_13_a_forged_write_of_a_replica_without_a_command_is_refused_by_all() {
+    let cases: [(Flags, &[u8]); 4] = [
+        (Flags::INTERNAL, b"no command"),
+        (Flags::INTERNAL, b""),
+        (Flags::INTERNAL.with(Flags::REGISTER), b"no command"),
+        (Flags::INTERNAL.with(Flags::BODY_STAGED), &[0; 20]),
+    ];
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
+        let mut b = Bench::new(protocol, 3);
+        for (counter, (flags, body)) in (2..).zip(cases) {
+            let seq = Seq::new(SwitchId(1), counter);
+            let mut bytes = Vec::new();
+            Repr { flags, seq, client: CLIENT, ..Repr::new(Op::Write) }.emit(body, &mut bytes);
+            b.hand(1, &bytes);
+        }
+        b.write(1, 6, 1, &["SET", "k", "v"]);
+        b.pass(60, to_all);
+        for node in 1..=3 {
+            assert_eq!((b.at(node).phase(), b.executed(node)), (Phase::Open, 6), "{protocol:?}");
+        }
+        assert_eq!(b.completions(), [2, 3, 4, 5, 6], "each completes in its turn (T14)");
     }
 }
 

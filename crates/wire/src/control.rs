@@ -173,8 +173,12 @@ pub enum Control {
         epoch: u32,
         /// Who asks.
         from: u16,
-        /// The first record wanted.
+        /// The record that is wanted.
         position: u64,
+        /// The first fragment of it that is missing.
+        index: u32,
+        /// Which are: bit i is fragment `index + i`.
+        missing: u64,
     },
     /// A piece of an encoded record, for [`Control::Fetch`].
     Fetched {
@@ -182,11 +186,13 @@ pub enum Control {
         epoch: u32,
         /// Which record.
         position: u64,
+        /// Its running hash: fragments of two records are never mixed.
+        hash: u64,
         /// Length of the whole record in bytes.
         total_bytes: u32,
-        /// Where the piece starts.
-        offset: u32,
-        /// The piece.
+        /// Which fragment of it.
+        index: u32,
+        /// The fragment.
         piece: Vec<u8>,
     },
     /// Head to members: the epoch is open; the log up to here is agreed.

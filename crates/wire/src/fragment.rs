@@ -28,7 +28,7 @@ pub struct FragmentHdr {
     pub total_bytes: u32,
     /// Which fragment, from 0; in a Pull the first one wanted.
     pub index: u32,
-    /// In a Pull: how many from `index` on. Else 1.
+    /// In a Pull: how many from `index` on; 0 if the reply is not needed any more. Else 1.
     pub count: u32,
 }
 
@@ -131,6 +131,12 @@ impl Assembly {
     #[must_use]
     pub fn has(&self, index: u32) -> bool {
         self.have[index as usize / 64] & (1 << (index % 64)) != 0
+    }
+
+    /// How many fragments the whole has.
+    #[must_use]
+    pub fn fragments(&self) -> u32 {
+        self.hdr.fragments()
     }
 
     /// The version that is being assembled.

@@ -100,7 +100,8 @@ byte_enum!(
         Gone = 6,
         /// Refused, not executed: the command is malformed.
         Malformed = 7,
-        /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23).
+        /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23). Of a read, or a
+        /// fragment of a body: the replica has no room for it now (trap T17).
         Busy = 8,
     }
 );
@@ -242,6 +243,13 @@ impl Repr {
             status: Status::Ok,
             reason: Reason::None,
         }
+    }
+
+    /// Whether a write with these flags has nothing to execute, so that its body says nothing.
+    #[must_use]
+    pub const fn has_no_command(&self) -> bool {
+        let registers = self.flags.has(Flags::REGISTER) && !self.flags.has(Flags::INTERNAL);
+        self.flags.has(Flags::NOOP) || registers
     }
 
     /// Writes the header and `body` into `out`, replacing what was there.

@@ -96,7 +96,7 @@ impl<E: Engine> Vr<E> {
         while let Some(done) = self.engine.poll() {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
-                Some(Pending::Read(turn)) => self.serving().answer(&turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.serving().answer(now, &turn, &done.reply, sink),
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
                 }

@@ -45,7 +45,7 @@ impl<E: Engine> Vr<E> {
             Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
             Op::Write => self.on_write(now, &packet),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.serving().pull(&packet, sink)?,
+            Op::Pull => self.serving().pull(now, &packet, sink)?,
             Op::WRestAck
             | Op::WriteCompletion
             | Op::WriteReply

@@ -233,7 +233,7 @@ impl<E: Engine> Vr<E> {
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             pending: VecDeque::new(),
             staging: Staging::default(),
-            kept: Kept::default(),
+            kept: Kept::new(setup.me.incarnation),
             leases: Leases::new(setup.lease_ns),
             followers: Vec::new(),
             view_start: Position(0),

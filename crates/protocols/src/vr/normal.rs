@@ -138,7 +138,7 @@ impl<E: Engine> Vr<E> {
 
     /// The staged body that the write means; `None` if its command is in the packet.
     fn staged(&mut self, repr: &Repr, body: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-        if repr.flags.has(Flags::NOOP) || repr.flags.has(Flags::REGISTER) {
+        if repr.has_no_command() {
             return Ok(None);
         }
         if !repr.flags.has(Flags::BODY_STAGED) {
