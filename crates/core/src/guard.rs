@@ -55,6 +55,8 @@ guards! {
     Gaps,
     /// A configuration exists only after a compare-and-swap (trap T3).
     EpochSwap,
+    /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so again.
+    ApartAgain,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
     /// A replica that joined answers no reads before all that was agreed is executed there (T4); one

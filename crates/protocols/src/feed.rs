@@ -116,14 +116,16 @@ pub(crate) struct Feed {
     /// Where the replica's records begin, at the latest. Before that is committed it gets no last
     /// part: as a member it might be asked for records that it never had.
     base: Position,
-    /// `None` when the replica was told to begin anew.
+    /// `None` before its table was taken, and when it was told to begin anew.
     pub sender: Option<Sender>,
+    /// It fell too far behind, and was told to begin anew; it says so by a higher attempt.
+    is_dropped: bool,
     part: Option<Part>,
 }
 
 impl Feed {
     fn begun(node: NodeId, addr: Addr, attempt: u64) -> Feed {
-        Feed { node, addr, attempt, base: Position(0), sender: None, part: None }
+        Feed { node, addr, attempt, base: Position(0), sender: None, is_dropped: false, part: None }
     }
 }
 
@@ -166,12 +168,29 @@ impl<E: Engine> Replica<E> {
                 return self.send_control(addr, &apart, sink);
             }
             let sender = Some(Sender::new(me, epoch, (from, addr), position, attempt));
-            self.feeds.push(Feed { node: from, addr, attempt, base: position, sender, part: None });
+            self.feeds.push(Feed { base: position, sender, ..Feed::begun(from, addr, attempt) });
         }
         let known = self.feeds.iter().find(|feed| feed.node == from);
-        if known.is_some_and(|feed| feed.attempt == attempt && feed.sender.is_some()) {
-            let resumed = Control::Resumed { epoch: epoch.0, from: node, attempt };
-            self.send_control(addr, &resumed, sink);
+        match known {
+            Some(feed) if feed.attempt == attempt && feed.sender.is_some() => {
+                let resumed = Control::Resumed { epoch: epoch.0, from: node, attempt };
+                self.send_control(addr, &resumed, sink);
+            }
+            _ => self.say_apart_again(from, sink),
+        }
+    }
+
+    /// A joining replica that was told to begin anew goes on as before: it has not heard of it. The
+    /// word is for the copy that was dropped, and means nothing to a later one.
+    fn say_apart_again(&mut self, node: NodeId, sink: &mut impl Sink) {
+        let feed = self.feeds.iter().find(|feed| feed.node == node && feed.sender.is_none());
+        if let Some(feed) = feed
+            && feed.is_dropped
+            && self.setup.guards.on(Guard::ApartAgain)
+        {
+            let (epoch, from) = (self.epoch().0, self.node().0);
+            let (addr, attempt) = (feed.addr, feed.attempt);
+            self.send_control(addr, &Control::Apart { epoch, from, attempt }, sink);
         }
     }
 
@@ -203,6 +222,9 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let is_behind = feed.part.as_ref().is_some_and(|own| own.number > part);
+        if attempt == feed.attempt && feed.is_dropped {
+            return self.say_apart_again(from, sink);
+        }
         if attempt != feed.attempt || is_behind || (part != PART_TABLE && feed.sender.is_none()) {
             return;
         }
@@ -273,7 +295,9 @@ impl<E: Engine> Replica<E> {
     pub(crate) fn on_feed_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
         let committed = self.committed;
         let feed = self.feeds.iter_mut().find(|feed| feed.node == ack.from);
-        let Some(sender) = feed.and_then(|feed| feed.sender.as_mut()) else { return };
+        let Some(sender) = feed.and_then(|feed| feed.sender.as_mut()) else {
+            return self.say_apart_again(ack.from, sink);
+        };
         sender.on_ack(now.instant, ack, &self.log, committed, &mut self.scratch, sink);
     }
 
@@ -286,6 +310,7 @@ impl<E: Engine> Replica<E> {
             let Some(sender) = feed.sender.as_mut() else { continue };
             if sender.first_needed().0 <= base {
                 feed.sender = None;
+                feed.is_dropped = true;
                 feed.part = None;
                 self.count.feeds_dropped += 1;
                 Control::Apart { epoch, from, attempt: feed.attempt }.emit(&mut self.scratch);

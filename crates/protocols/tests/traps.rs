@@ -101,6 +101,12 @@ impl Bench {
 
     /// Tells `told` of an epoch of `members`.
     fn configure(&mut self, epoch: u32, members: &[u16], told: &[u16]) {
+        self.configure_joining(epoch, (members, &[]), told);
+    }
+
+    /// Tells `told` of an epoch of `members`, to which others join.
+    fn configure_joining(&mut self, epoch: u32, places: (&[u16], &[u16]), told: &[u16]) {
+        let (members, joining) = places;
         let member = |node: &u16| *self.replicas[usize::from(*node) - 1].member();
         let config = Config {
             epoch,
@@ -110,7 +116,7 @@ impl Bench {
             protocol: self.protocol,
             accelerated: self.protocol != Protocol::Craq,
             members: members.iter().map(member).collect(),
-            joining: Vec::new(),
+            joining: joining.iter().map(member).collect(),
         };
         let mut bytes = Vec::new();
         Control::Configure(config).emit(&mut bytes);
@@ -540,4 +546,38 @@ fn t25_neither_query_nor_answer_counts_in_another_epoch() {
     b.answers.clear();
     b.read(2, "k", None);
     assert_eq!(b.read_replies(), [(Reason::Clean, b"$3\r\nnew\r\n".to_vec())]);
+}
+
+/// What is said to a replica whose log cannot be gone on with.
+fn is_apart(flight: &Flight) -> bool {
+    matches!(Control::parse(&flight.2), Ok(Control::Apart { .. }))
+}
+
+#[test]
+fn bug_15_8_a_joining_replica_that_missed_that_it_was_dropped_hears_it_again() {
+    for is_amid_its_copy in [false, true] {
+        let mut b = Bench::new(Protocol::Chain, 2);
+        for counter in 2..100 {
+            b.submit(1, counter, Flags::NOOP, 1, &[]);
+        }
+        b.write(1, 100, 1, &["SET", "k", "v"]);
+        b.pass(60, to_all);
+        b.replicas.push(replica(3, 10));
+        let is_piece = |flight: &Flight| matches!(Control::parse(&flight.2), Ok(Control::CopyPiece { part, .. }) if part > 0);
+        b.configure_joining(2, (&[1, 2], &[3]), &[1, 2, 3]);
+        b.pass(3 * LEASE_MS, |flight| !(is_amid_its_copy && is_piece(flight)));
+        assert_eq!(b.at(3).phase(), Phase::Joining);
+        // Records do not reach it, until no more are kept for it; nor does the word of that.
+        let lost = |flight: &Flight| is_record_to(flight, 3) || is_apart(flight);
+        for counter in 101..33_100 {
+            b.submit(1, counter, Flags::NOOP, 1, &[]);
+            if counter % 100 == 0 {
+                b.pass(1, |flight| !lost(flight) && !(is_amid_its_copy && is_piece(flight)));
+            }
+        }
+        b.pass(60, |flight| !lost(flight) && !(is_amid_its_copy && is_piece(flight)));
+        assert_eq!(b.at(2).counters().feeds_dropped, 1);
+        b.pass(500, to_all);
+        assert_eq!((b.at(3).counters().copies_begun, b.executed(3)), (2, b.executed(1)));
+    }
 }

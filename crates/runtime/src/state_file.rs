@@ -2,7 +2,9 @@
 //!
 //! The format is postcard behind a magic number and a checksum. A write goes to a temporary file
 //! beside, is fsynced, renamed over the old one, and the directory is fsynced: after a power cut
-//! there is the old state or the new one. The lock is on a file of its own, because the rename
+//! there is the old state or the new one. A controller that died between the rename and the last fsync
+//! has told nobody; what its successor reads may still vanish, so opening syncs the directory before
+//! anything is made of it. The lock is on a file of its own, because the rename
 //! replaces the state's.
 
 use std::fs::{File, OpenOptions};
@@ -44,6 +46,8 @@ impl StateFile {
             ))
         })?;
         let state = read(path)?;
+        // Whoever renamed it may have died before the directory was synced.
+        sync(&directory).cannot(format!("sync {}", directory.display()))?;
         Ok((StateFile { path: path.to_path_buf(), _lock: lock }, state))
     }
 
@@ -88,7 +92,14 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
-    File::open(parent(path))?.sync_all()
+    sync(&parent(path))
+}
+
+/// Makes the names in a directory durable.
+fn sync(directory: &Path) -> std::io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.to_path_buf()));
+    File::open(directory)?.sync_all()
 }
 
 fn parent(path: &Path) -> PathBuf {
@@ -126,6 +137,13 @@ fn decode(bytes: &[u8]) -> Option<State> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    std::thread_local! {
+        /// The directories that this test's thread synced.
+        pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const {
+            std::cell::RefCell::new(Vec::new())
+        };
+    }
 
     /// A directory that is gone with its test.
     struct Directory(PathBuf);
@@ -189,6 +207,17 @@ mod tests {
         let line = first.write(&state(2)).unwrap_err().to_string();
         assert!(line.contains("another controller writes there"), "{line}");
         second.write(&state(3)).unwrap();
+    }
+
+    #[test]
+    fn bug_15_13_what_was_renamed_before_a_crash_is_durable_before_it_is_used() {
+        let directory = directory("renamed");
+        let path = directory.0.join("controller.state");
+        StateFile::open(&path).unwrap().0.write(&state(1)).unwrap();
+        // Another controller renamed its state there, and died before it synced the directory.
+        SYNCED.with_borrow_mut(Vec::clear);
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
+        assert_eq!(SYNCED.with_borrow(Vec::clone), [directory.0.clone()]);
     }
 
     #[test]
