@@ -101,7 +101,7 @@ pub struct UpArgs {
     /// What clients must AUTH with
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
-    /// Memory engine: the limit of the data at each replica, like 512mb; 0 for none
+    /// The limit of the data at each replica, like 512mb; 0 for none
     #[arg(long, value_name = "BYTES")]
     pub maxmemory: Option<Bytes>,
     /// Stages of the switch's dirty set [default: 3]

@@ -272,7 +272,7 @@ pub struct Rack {
     pub engine: Engine,
     /// The redis-server to start with `engine = "redis"`.
     pub redis_server: String,
-    /// Memory engine: writes that need memory are refused beyond; 0 for no limit.
+    /// Writes that need memory are refused beyond; 0 for no limit.
     pub maxmemory: Bytes,
     /// What clients must AUTH with; empty for nothing.
     pub requirepass: String,

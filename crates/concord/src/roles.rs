@@ -87,8 +87,9 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         lease_ns: rack.lease_ns(),
         replies_via_switch: rack.replies_via_switch,
+        memory_bytes_max: rack.maxmemory.0,
         engine: match rack.engine {
-            Engine::Memory => EngineSetup::Memory { bytes_max: rack.maxmemory.0 },
+            Engine::Memory => EngineSetup::Memory,
             Engine::Redis => EngineSetup::Redis {
                 program: rack.redis_server.clone(),
                 directory: own

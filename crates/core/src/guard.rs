@@ -64,6 +64,9 @@ guards! {
     Whole,
     /// A replica that joined refuses fast reads older than its copy (trap T4).
     Floor,
+    /// Whether memory is full is decided by who orders writes, and recorded: a replica that copies
+    /// holds less than the members, and would execute what they refused.
+    RecordedMemory,
     /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
     AskTail,
     /// CRAQ: the tail's answer counts in its epoch alone (trap T25).

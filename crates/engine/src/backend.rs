@@ -6,6 +6,9 @@ use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
 use crate::{Class, Context};
 
+/// Redis' error for a command that needs memory where there is none.
+pub const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'maxmemory'.";
+
 /// One operation for the backend: executed as a whole, with nothing of another in between.
 ///
 /// In this order: the key is deleted if `delete_first`, the `commands` run, the key's existence is
@@ -126,6 +129,11 @@ pub trait Backend {
 
     /// See [`crate::Engine::memory_bytes`].
     fn memory_bytes(&self) -> u64;
+
+    /// The limit of [`Backend::memory_bytes`], deadlines included; 0 for none.
+    fn memory_bytes_max(&self) -> u64 {
+        0
+    }
 
     /// See [`crate::Engine::digest`].
     fn digest(&self) -> Option<u64>;

@@ -52,6 +52,9 @@ pub struct Context {
     /// This node decides: it executes before anyone else, and may replicate an effect
     /// ([`Completion::effect`]) in the command's stead.
     pub decide: bool,
+    /// The ordering node's data took more than its limit: commands that need memory are refused
+    /// with Redis' OOM error. No other replica looks at its own memory: one that copies holds less.
+    pub memory_full: bool,
 }
 
 /// Whether the reply is there already.
@@ -127,6 +130,12 @@ pub trait Engine {
 
     /// Bytes that the data takes, roughly.
     fn memory_bytes(&self) -> u64;
+
+    /// Whether the data takes more than its limit; for the node that orders writes
+    /// ([`Context::memory_full`]).
+    fn is_full(&self) -> bool {
+        false
+    }
 
     /// A digest of the whole state, equal on replicas that hold the same: for tests; O(state).
     /// `None` where the engine cannot tell.

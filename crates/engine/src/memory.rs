@@ -13,7 +13,7 @@ use concord_core::rng::{Rng, splitmix64};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::backend::{Backend, BackendDone, Outcome, Step, Submitted};
+use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
@@ -52,8 +52,6 @@ const NOT_POSITIVE: Failure = fixed(b"ERR value is out of range, must be positiv
 const OUT_OF_RANGE: Failure = fixed(b"ERR value is out of range");
 const OVERFLOW: Failure = fixed(b"ERR increment or decrement would overflow");
 const NOT_FINITE: Failure = fixed(b"ERR increment would produce NaN or Infinity");
-const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'maxmemory'.";
-
 /// Most elements that a random choice with repetition returns (Redis has no bound).
 const REPEATED_MAX: u64 = 1 << 20;
 
@@ -157,8 +155,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// No keys. Commands that take memory are refused with Redis' OOM error while the data takes
-    /// more than `memory_bytes_max` (0: no limit), counted alike on every replica.
+    /// No keys. The data is full when it takes more than `memory_bytes_max` (0: no limit); only the
+    /// ordering node asks ([`crate::Engine::is_full`]).
     #[must_use]
     pub fn new(memory_bytes_max: u64) -> Memory {
         let table = CommandTable::memory();
@@ -226,11 +224,13 @@ impl Memory {
         if class == Class::Read && spec.flags.has(Flags::WRITE) {
             return Err(fixed(b"ERR a write was submitted as a read"));
         }
-        let is_full = self.memory_bytes_max != 0 && self.store.used_bytes() > self.memory_bytes_max;
-        if is_full && spec.flags.has(Flags::DENYOOM) {
-            return Err(fixed(OUT_OF_MEMORY));
-        }
         handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy })
+    }
+
+    fn needs_memory(&self, command: &Command<'_>) -> bool {
+        let found = self.handlers.get(UpperName::of(command.name()).bytes());
+        found
+            .is_some_and(|(_, spec)| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
     }
 
     /// COMMAND, and what there is not.
@@ -289,7 +289,12 @@ impl Backend for Memory {
             self.store.delete(key);
         }
         let mut entropy = context.entropy;
-        for command in step.commands {
+        // As in Redis, a transaction is refused as a whole.
+        let refused = context.memory_full && step.commands.iter().any(|c| self.needs_memory(c));
+        if refused {
+            resp::error(reply, OUT_OF_MEMORY);
+        }
+        for command in step.commands.iter().filter(|_| !refused) {
             self.execute(step.class, command, context, entropy, reply);
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
@@ -339,6 +344,10 @@ impl Backend for Memory {
 
     fn memory_bytes(&self) -> u64 {
         self.store.used_bytes()
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        self.memory_bytes_max
     }
 
     fn digest(&self) -> Option<u64> {

@@ -29,7 +29,7 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted};
+use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::copy::{BadChunk, Copied, Object};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
@@ -45,6 +45,10 @@ const APPLIED_DATABASE: &[u8] = b"1";
 const RECORDING_COMMANDS: usize = 3;
 /// Every so many operations the server is asked for its size.
 const SIZE_INTERVAL: u32 = 4096;
+/// The same where its memory has a limit; requests count by their length then, too.
+const SIZE_INTERVAL_LIMITED: u32 = 256;
+/// So many bytes of requests count as one more operation, where memory has a limit.
+const SIZE_INTERVAL_BYTES: usize = 4_096;
 
 /// Requests and replies are copied into buffers that shrink when they are larger than this, in
 /// bytes.
@@ -171,6 +175,9 @@ pub struct RedisEngine {
     table: Option<CommandTable>,
     keys: u64,
     memory_bytes: u64,
+    /// The server itself has no limit: it would refuse, or evict, at another write than the other
+    /// replicas' servers (trap T11). 0 for none.
+    memory_bytes_max: u64,
     until_size: u32,
     /// Set while somebody copies.
     copier: Option<Copier>,
@@ -206,10 +213,17 @@ impl RedisEngine {
             table: None,
             keys: 0,
             memory_bytes: 0,
+            memory_bytes_max: 0,
             until_size: 1,
             copier: None,
             copies: 0,
         }
+    }
+
+    /// With a limit of what the server's memory may take (its `used_memory`); 0 for none.
+    #[must_use]
+    pub fn with_memory_max(self, memory_bytes_max: u64) -> RedisEngine {
+        RedisEngine { memory_bytes_max, ..self }
     }
 
     /// A new connection stands: greets the server.
@@ -576,13 +590,15 @@ impl RedisEngine {
         self.operations.push_back(operation);
     }
 
-    /// Asks for the server's size now and then.
-    fn ask_size(&mut self) {
-        self.until_size -= 1;
+    /// Asks for the server's size now and then, after a request of so many bytes.
+    fn ask_size(&mut self, request_bytes: usize) {
+        let is_limited = self.memory_bytes_max != 0;
+        let counted = if is_limited { 1 + request_bytes / SIZE_INTERVAL_BYTES } else { 1 };
+        self.until_size = self.until_size.saturating_sub(counted as u32);
         if self.until_size > 0 {
             return;
         }
-        self.until_size = SIZE_INTERVAL;
+        self.until_size = if is_limited { SIZE_INTERVAL_LIMITED } else { SIZE_INTERVAL };
         for (ask, args) in
             [(Ask::Size, &[&b"DBSIZE"[..]][..]), (Ask::Memory, &[&b"INFO"[..], b"memory"])]
         {
@@ -601,10 +617,14 @@ impl RedisEngine {
     }
 
     /// Why `step` must not be passed on, as a RESP error.
-    fn refusal(&self, step: &Step<'_>) -> Option<Vec<u8>> {
+    fn refusal(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {
         let table = self.table.as_ref()?;
         let check = |command| rules::check(table, step.class, command).err();
         let mut why = step.commands.iter().find_map(check);
+        let needs_memory = |c: &Command<'_>| rules::needs_memory(table, c);
+        if why.is_none() && context.memory_full && step.commands.iter().any(needs_memory) {
+            why = Some(alloc::string::String::from_utf8_lossy(OUT_OF_MEMORY).into_owned());
+        }
         if step.commands.len() > 1 && step.commands.iter().any(is_script) {
             why = Some("ERR scripts are not supported inside MULTI".into());
         }
@@ -630,7 +650,7 @@ impl Backend for RedisEngine {
             self.lose("a write came before the engine was connected to its server");
             return Submitted::Pending;
         }
-        let refusal = self.refusal(step);
+        let refusal = self.refusal(context, step);
         if step.class == Class::Read {
             if let Some(error) = refusal {
                 reply.extend_from_slice(&error);
@@ -650,8 +670,9 @@ impl Backend for RedisEngine {
                 copier.touch(key);
             }
         }
+        let request_bytes = operation.request.len();
         self.enqueue(operation);
-        self.ask_size();
+        self.ask_size(request_bytes);
         Submitted::Pending
     }
 
@@ -689,6 +710,10 @@ impl Backend for RedisEngine {
 
     fn memory_bytes(&self) -> u64 {
         self.memory_bytes
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        self.memory_bytes_max
     }
 
     fn digest(&self) -> Option<u64> {

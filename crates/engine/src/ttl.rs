@@ -582,6 +582,11 @@ impl<B: Backend> Engine for Shimmed<B> {
         self.backend.memory_bytes() + self.deadlines.memory_bytes()
     }
 
+    fn is_full(&self) -> bool {
+        let limit = self.backend.memory_bytes_max();
+        limit != 0 && self.memory_bytes() > limit
+    }
+
     fn digest(&self) -> Option<u64> {
         Some(self.backend.digest()?.wrapping_add(self.deadlines.digest()))
     }

@@ -345,7 +345,8 @@ impl Ours {
         self.position += u64::from(class == Class::Write);
         let position = if class == Class::Write { self.position } else { 0 };
         let entropy = self.position;
-        let context = Context { now_ms, entropy, position, resp3, decide: true };
+        let context =
+            Context { now_ms, entropy, position, resp3, decide: true, memory_full: false };
         let mut reply = Vec::new();
         let command = Command::parse(bytes).unwrap();
         let progress = self.engine.submit(&context, class, &command, &mut reply);

@@ -369,7 +369,8 @@ impl<E: Engine> Replica<E> {
             | Control::SwitchAlive { .. }
             | Control::SwitchRetired { .. }
             | Control::WhoIsWho { .. }
-            | Control::Vr(_) => {
+            | Control::Vr(_)
+            | Control::Stamp { .. } => {
                 self.count.unexpected += 1;
             }
         }

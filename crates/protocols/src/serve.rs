@@ -77,9 +77,8 @@ impl<E: Engine> Serving<'_, E> {
         let context = Context {
             now_ms: now.unix_ms,
             entropy: splitmix64(now.instant.0 ^ repr.request.0),
-            position: 0,
             resp3: repr.flags.has(Flags::RESP3),
-            decide: false,
+            ..Context::default()
         };
         let mut reply = core::mem::take(self.reply);
         reply.clear();

@@ -6,7 +6,9 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_core::{
+    Epoch, Guard, Guards, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId,
+};
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::FragmentHdr;
@@ -132,7 +134,7 @@ impl<E: Engine> Replica<E> {
         Turn {
             // What is held back stands behind what was submitted (CRAQ).
             position: Position(self.submitted.position.max(self.log.end().position) + 1),
-            flags: repr.flags,
+            flags: repr.flags.set(Flags::MEMORY_FULL, self.engine.is_full()),
             seq: repr.seq,
             session: repr.session,
             request: repr.request,
@@ -204,7 +206,8 @@ impl<E: Engine> Replica<E> {
         }
         let mut reply = core::mem::take(&mut self.reply);
         reply.clear();
-        match self.engine.submit(&turn.context(), Class::Write, &parsed, &mut reply) {
+        let context = turn.context(&self.engine, self.setup.guards);
+        match self.engine.submit(&context, Class::Write, &parsed, &mut reply) {
             Progress::Done => self.finish(turn, command, &reply, sink),
             Progress::Pending => {
                 let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
@@ -421,13 +424,19 @@ impl Turn {
     }
 
     /// With what the engine executes it: the same at every replica.
-    pub(crate) fn context(&self) -> Context {
+    pub(crate) fn context(&self, engine: &impl Engine, guards: Guards) -> Context {
+        let is_recorded = guards.on(Guard::RecordedMemory);
         Context {
             now_ms: self.now_ms,
             entropy: splitmix64(self.position.0 ^ self.now_ms.rotate_left(32)),
             position: self.position.0,
             resp3: self.flags.has(Flags::RESP3),
             decide: self.deciding,
+            memory_full: if is_recorded {
+                self.flags.has(Flags::MEMORY_FULL)
+            } else {
+                engine.is_full()
+            },
         }
     }
 

@@ -154,6 +154,8 @@ pub struct Agent {
     /// while `waiting`.
     noop_at: Instant,
     sweep: Sweep,
+    /// Where the switch orders: its leader's data takes more than its limit.
+    memory_full: bool,
     counters: AgentCounters,
     /// For control messages, which are encoded into a buffer.
     buffer: Vec<u8>,
@@ -179,6 +181,7 @@ impl Agent {
             waiting: false,
             noop_at: Instant::NEVER,
             sweep: Sweep::default(),
+            memory_full: false,
             counters: AgentCounters::default(),
             buffer: Vec::new(),
             config,
@@ -266,6 +269,7 @@ impl Agent {
             && write.view().op() == Op::Write
         {
             write.set_time_ms(now.unix_ms);
+            write.set_memory_full(self.memory_full);
         }
         match self.program.process(packet) {
             Verdict::Forward { to, size_bytes } => {
@@ -336,6 +340,11 @@ impl Agent {
     fn on_control(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
         match Control::parse(packet) {
             Ok(Control::Configure(config)) => self.on_configure(now, &config, sink),
+            Ok(Control::Stamp { epoch, memory_full, .. }) => {
+                if Epoch(epoch) >= self.epoch {
+                    self.memory_full = memory_full;
+                }
+            }
             Ok(Control::SwitchRetired { incarnation, switch }) => {
                 if Incarnation(incarnation) == self.incarnation {
                     self.stand_down(switch);

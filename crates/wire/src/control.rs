@@ -304,6 +304,16 @@ pub enum Control {
     },
     /// Between VR replicas.
     Vr(VrMessage),
+    /// Leader to the switch that orders (NOPaxos), periodically: what it stamps on writes, since it
+    /// has neither the log's time nor the data.
+    Stamp {
+        /// The leader's view.
+        epoch: u32,
+        /// The log's time now, in ms since the Unix epoch.
+        now_ms: u64,
+        /// The leader's data takes more than its limit.
+        memory_full: bool,
+    },
 }
 
 impl Control {

@@ -167,6 +167,9 @@ impl Flags {
     pub const MORE: Flags = Flags(256);
     /// A replica's own write (an expired key): no session, no reply.
     pub const INTERNAL: Flags = Flags(512);
+    /// Said by who orders writes: the data takes more than its limit, so that commands which need
+    /// memory are refused, by every replica alike. A client's word counts for nothing.
+    pub const MEMORY_FULL: Flags = Flags(1024);
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -178,6 +181,12 @@ impl Flags {
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+
+    /// These bits, with those of `other` if `on`, else without.
+    #[must_use]
+    pub const fn set(self, other: Flags, on: bool) -> Flags {
+        if on { self.with(other) } else { self.without(other) }
     }
 
     /// These bits without those of `other`.
@@ -440,6 +449,13 @@ impl<'a> PacketMut<'a> {
     #[inline]
     pub fn set_time_ms(&mut self, unix_ms: u64) {
         self.bytes[20..28].copy_from_slice(&unix_ms.to_be_bytes());
+    }
+
+    /// Says whether memory is full, in the switch's name.
+    #[inline]
+    pub fn set_memory_full(&mut self, full: bool) {
+        let flags = self.view().repr().flags;
+        self.set_flags(flags.set(Flags::MEMORY_FULL, full));
     }
 
     /// Replaces the flags.

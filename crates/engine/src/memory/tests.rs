@@ -26,7 +26,9 @@ fn call(memory: &mut Memory, class: Class, context: &Context, args: &[&[u8]]) ->
 
 fn run(memory: &mut Memory, line: &str) -> String {
     let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-    call(memory, Class::Write, &Context::default(), &args)
+    let limit = memory.memory_bytes_max();
+    let memory_full = limit != 0 && memory.memory_bytes() > limit;
+    call(memory, Class::Write, &Context { memory_full, ..Context::default() }, &args)
 }
 
 /// `command => reply`, one a line.

@@ -1,8 +1,9 @@
 -- Runs in front of every script, joined to one line; see script.rs. `now` and `due` (ms since the
--- Unix epoch, as strings; due is empty if the key has no time to live) come as the last two ARGV.
+-- Unix epoch, as strings; due is empty if the key has no time to live) and `full` (empty unless
+-- commands that need memory are to be refused) come as the last three ARGV.
 -- Whole-line comments only. It is executed anew for each EVAL: names are looked up in strings, as
 -- building tables would cost more than most scripts.
-return (function(now, due)
+return (function(now, due, full)
 now = tonumber(now)
 due = tonumber(due)
 local server, own = redis, KEYS[1]
@@ -11,6 +12,7 @@ local unequal = ' SPOP SRANDMEMBER HRANDFIELD ZRANDMEMBER RANDOMKEY KEYS SCAN SS
 local foreign = ' SELECT FLUSHALL FLUSHDB SWAPDB MOVE COPY MIGRATE RENAME RENAMENX DBSIZE '
 local expiring = ' GETEX RESTORE HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HSETEX HGETEX MSETEX '
 local timed = ' TTL PTTL EXPIRETIME PEXPIRETIME PERSIST EXPIRE PEXPIRE EXPIREAT PEXPIREAT SETEX PSETEX '
+local greedy = ' SET SETNX SETEX PSETEX GETSET APPEND SETRANGE SETBIT BITFIELD BITOP INCR INCRBY INCRBYFLOAT DECR DECRBY MSET MSETNX LPUSH RPUSH LPUSHX RPUSHX LINSERT LSET LMOVE RPOPLPUSH SADD SDIFFSTORE SINTERSTORE SUNIONSTORE ZADD ZINCRBY ZDIFFSTORE ZINTERSTORE ZUNIONSTORE ZRANGESTORE HSET HMSET HSETNX HINCRBY HINCRBYFLOAT PFADD PFMERGE GEOADD GEOSEARCHSTORE XADD '
 local function refused(name, why) return {err = "ERR '" .. string.lower(name) .. "' is not supported in scripts here: " .. why} end
 local function is_error(reply) return type(reply) == 'table' and reply.err end
 local function exists() return server.call('EXISTS', own) == 1 end
@@ -123,6 +125,7 @@ local upper, args = string.upper(name), {select(2, ...)}
 if listed(unequal, upper) then return refused(name, 'replicas would differ') end
 if listed(foreign, upper) then return refused(name, 'scripts have one key') end
 if listed(expiring, upper) then return refused(name, 'times to live are set by EXPIRE, SETEX and SET') end
+if full ~= '' and listed(greedy, upper) then return {err = "OOM command not allowed when used memory > 'maxmemory'."} end
 for i = 1, #args do
 if type(args[i]) == 'number' then args[i] = string.format('%.17g', args[i]) elseif type(args[i]) ~= 'string' then return run(...) end
 end

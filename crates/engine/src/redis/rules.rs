@@ -45,6 +45,14 @@ pub(super) fn check(
     }
 }
 
+/// Whether the server would refuse `command` where memory is short. Scripts are not refused as a
+/// whole: what they call is (`prologue.lua`).
+pub(super) fn needs_memory(table: &CommandTable, command: &Command<'_>) -> bool {
+    table
+        .find(command.name())
+        .is_some_and(|spec| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
+}
+
 /// Why a readonly or write command must not reach the server.
 fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'static str> {
     match name {

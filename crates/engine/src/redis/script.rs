@@ -7,8 +7,8 @@
 //! its own `redis.call` and `redis.pcall` in front of the server's: TIME is the ordering node's
 //! clock, times to live are those of our shim, hash tables are read in sorted order, and what
 //! cannot be made equal is an error. The prologue is one line, so that errors name the script's
-//! own lines; it gets the clock and the deadline as two more ARGV, so that the server caches each
-//! script once.
+//! own lines; it gets the clock, the deadline and whether memory is full as three more ARGV, so that
+//! the server caches each script once.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -18,9 +18,9 @@ use crate::resp_scan::{elements, number, text};
 use crate::{Command, Context};
 
 const PROLOGUE: &str = include_str!("prologue.lua");
-const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV))";
+const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))";
 
-/// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and deadline; `None` if
+/// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and the like; `None` if
 /// its number of keys is wrong, which the server tells best.
 pub(super) fn wrap(
     command: &Command<'_>,
@@ -49,6 +49,7 @@ pub(super) fn wrap(
     }
     script.extend_from_slice(body);
     script.extend_from_slice(EPILOGUE);
+    args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });
     args.push(deadline_ms.map(|at| format!("{at}")).unwrap_or_default().into_bytes());
     args.push(format!("{}", context.now_ms).into_bytes());
     Some(args)

@@ -58,7 +58,8 @@ impl<E: Engine> Vr<E> {
                         self.refuse_draw(turn, sink);
                         continue;
                     }
-                    match self.engine.submit(&turn.context(), Class::Write, &command, &mut reply) {
+                    let context = turn.context(&self.engine, self.setup.guards);
+                    match self.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
                         Progress::Pending => self.pending.push_back(Pending::Write(turn)),
                     }

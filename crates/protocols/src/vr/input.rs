@@ -93,7 +93,8 @@ impl<E: Engine> Vr<E> {
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
             | Control::Resumed { .. }
-            | Control::Apart { .. } => self.count.unexpected += 1,
+            | Control::Apart { .. }
+            | Control::Stamp { .. } => self.count.unexpected += 1,
             Control::CopyAsk { epoch, from, attempt, part, index } => {
                 let from = self.member_index(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {

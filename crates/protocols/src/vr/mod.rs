@@ -201,6 +201,8 @@ pub struct Vr<E> {
     next_retry: Instant,
     next_beat: Instant,
     next_switch: Instant,
+    /// NOPaxos, leader: whether the switch was last told that memory is full.
+    told_full: bool,
     expiring: Expiring,
     reply: Vec<u8>,
     scratch: Vec<u8>,
@@ -262,6 +264,7 @@ impl<E: Engine> Vr<E> {
             next_retry: Instant::NEVER,
             next_beat: Instant::NEVER,
             next_switch: Instant(0),
+            told_full: false,
             expiring: Expiring::default(),
             reply: Vec::new(),
             scratch: Vec::new(),

@@ -90,11 +90,17 @@ impl<E: Engine> Vr<E> {
             Err(status) => (&[][..], status),
         };
         self.last_now_ms = unix_ms.max(self.last_now_ms);
+        // Under NOPaxos the switch said so, in the leader's name.
+        let is_full = if self.is_sequenced() {
+            repr.flags.has(Flags::MEMORY_FULL)
+        } else {
+            self.engine.is_full()
+        };
         let record = Record {
             position: Position(self.log.end().position + 1),
             hash: 0,
             epoch: self.epoch(),
-            flags: repr.flags,
+            flags: repr.flags.set(Flags::MEMORY_FULL, is_full),
             low_delta: repr.low_delta,
             seq: repr.seq,
             session: repr.session,
@@ -395,6 +401,9 @@ impl<E: Engine> Vr<E> {
             own.executed = self.executed;
         }
         self.send_completions(sink);
+        if self.told_full != self.engine.is_full() {
+            self.tell_stamp(sink);
+        }
         let end = Position(self.log.end().position);
         for index in 0..self.followers.len() {
             let upto = self.stream_upto(now.instant, index, end);
@@ -543,6 +552,17 @@ impl<E: Engine> Vr<E> {
             joining: Vec::new(),
         };
         self.send_control(self.switch.addr, &Control::Configure(config), sink);
+        self.tell_stamp(sink);
+    }
+
+    /// What the switch stamps on the writes that it orders.
+    fn tell_stamp(&mut self, sink: &mut impl Sink) {
+        if !self.is_sequenced() {
+            return;
+        }
+        self.told_full = self.engine.is_full();
+        let stamp = Control::Stamp { epoch: self.view.0, now_ms: 0, memory_full: self.told_full };
+        self.send_control(self.switch.addr, &stamp, sink);
     }
 
     /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.

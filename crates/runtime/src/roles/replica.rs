@@ -36,18 +36,17 @@ pub struct ReplicaSetup {
     pub lease_ns: Duration,
     /// Replies to reads go through the switch too.
     pub replies_via_switch: bool,
+    /// Writes that need memory are refused while the data takes more, in bytes; 0 for no limit.
+    pub memory_bytes_max: u64,
     /// Where the data is.
     pub engine: EngineSetup,
 }
 
-/// Which engine, and its bounds.
+/// Which engine.
 #[derive(Clone, Debug)]
 pub enum EngineSetup {
     /// In this process' memory.
-    Memory {
-        /// Writes that need memory are refused beyond, in bytes; 0 for no limit.
-        bytes_max: u64,
-    },
+    Memory,
     /// In a redis-server of its own, which ends with the replica.
     Redis {
         /// The program to start.
@@ -157,13 +156,14 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     };
     let node = place.node;
     match &setup.engine {
-        EngineSetup::Memory { bytes_max } => {
-            let engine = Shimmed::new(Memory::new(*bytes_max));
+        EngineSetup::Memory => {
+            let engine = Shimmed::new(Memory::new(setup.memory_bytes_max));
             let replica = Node::new(setup.protocol, config, engine);
             driver.run(&mut ReplicaRole { node, replica, feed: NoFeed })
         }
         EngineSetup::Redis { program, directory } => {
-            let mut engine = Shimmed::new(RedisEngine::new());
+            let mut engine =
+                Shimmed::new(RedisEngine::new().with_memory_max(setup.memory_bytes_max));
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = Node::new(setup.protocol, config, engine);

@@ -53,7 +53,8 @@ impl Sort {
             | Control::Fetch { .. }
             | Control::Fetched { .. }
             | Control::Opened { .. }
-            | Control::WhoIsWho { .. } => Sort::Periodic,
+            | Control::WhoIsWho { .. }
+            | Control::Stamp { .. } => Sort::Periodic,
             Control::Vr(message) if message.body == VrBody::Suspect => Sort::Periodic,
             _ => Sort::Message,
         }

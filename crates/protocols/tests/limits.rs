@@ -1,0 +1,393 @@
+//! Limits of memory, times to live and clocks, over groups of every protocol: each node has clocks of
+//! its own, and packets arrive in the order in which they were sent.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+
+use concord_core::{Guards, Instant, MS, Now, RequestNumber, Seq, SessionId, SwitchId, hash};
+use concord_engine::memory::Memory;
+use concord_engine::{CommandBuf, Engine, Shimmed};
+use concord_protocols::{Node, ReplicaConfig};
+use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, kind};
+
+const SWITCH: Addr = Addr { ip: 1, port: 200 };
+const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
+const CLIENT: Addr = Addr { ip: 1, port: 100 };
+const LEASE_MS: u64 = 100;
+const SESSION: SessionId = SessionId(7);
+const ALL: [Protocol; 5] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq, Protocol::Vr, Protocol::NoPaxos];
+
+fn addr(node: u16) -> Addr {
+    Addr { ip: 1, port: node }
+}
+
+/// Replicas 1 to n, and a switch that numbers what is written.
+struct Group {
+    protocol: Protocol,
+    nodes: Vec<Node<Shimmed<Memory>>>,
+    setup: ReplicaConfig,
+    memory_max: u64,
+    /// How far each node's wall clock is ahead, in ms.
+    ahead_ms: Vec<i64>,
+    /// Nodes that are dead, or cut off.
+    dead: Vec<u16>,
+    now_ms: u64,
+    wire: VecDeque<(Addr, Vec<u8>)>,
+    /// Pieces of copies arrive one in a millisecond.
+    pieces: VecDeque<(Addr, Vec<u8>)>,
+    members: Vec<u16>,
+    joining: Vec<u16>,
+    epoch: u32,
+    counter: u32,
+    request: u64,
+    /// Writes of the replicas themselves that the switch is to lose, by their object.
+    lost_objects: Vec<u32>,
+    /// NOPaxos: what the leader has the switch say.
+    stamp_full: bool,
+    /// Writes of the replicas that came to the switch.
+    internal: usize,
+    /// Replies to the client.
+    replies: Vec<(u64, String)>,
+}
+
+const START_MS: u64 = 1_700_000_000_000;
+
+impl Group {
+    fn new(protocol: Protocol, count: u16, memory_max: u64, guards: Guards) -> Group {
+        Group::with_clocks(protocol, vec![0; usize::from(count)], memory_max, guards)
+    }
+
+    fn with_clocks(
+        protocol: Protocol,
+        ahead_ms: Vec<i64>,
+        memory_max: u64,
+        guards: Guards,
+    ) -> Group {
+        let count = ahead_ms.len() as u16;
+        let setup = ReplicaConfig {
+            me: Member { node: 0, incarnation: 10, addr: addr(0) },
+            controller: CONTROLLER,
+            lease_ns: LEASE_MS * MS,
+            replies_via_switch: true,
+            copy_bytes: 2_000,
+            records_kept: 20,
+            replicate_replies: false,
+            limits: concord_protocols::Limits::default(),
+            guards,
+        };
+        let mut group = Group {
+            protocol,
+            nodes: Vec::new(),
+            setup,
+            memory_max,
+            ahead_ms,
+            dead: Vec::new(),
+            now_ms: 1_000,
+            wire: VecDeque::new(),
+            pieces: VecDeque::new(),
+            members: (1..=count).collect(),
+            joining: Vec::new(),
+            epoch: 0,
+            counter: 0,
+            request: 0,
+            lost_objects: Vec::new(),
+            stamp_full: false,
+            internal: 0,
+            replies: Vec::new(),
+        };
+        group.nodes = (1..=count).map(|node| group.node(node, 10)).collect();
+        group.configure();
+        group.pass(60);
+        group.send(Flags::REGISTER, b"", &[]);
+        group.pass(5);
+        group
+    }
+
+    fn node(&self, node: u16, incarnation: u64) -> Node<Shimmed<Memory>> {
+        let me = Member { node, incarnation, addr: addr(node) };
+        let setup = ReplicaConfig { me, ..self.setup.clone() };
+        Node::new(self.protocol, setup, Shimmed::new(Memory::new(self.memory_max)))
+    }
+
+    fn at(&self, node: u16) -> &Node<Shimmed<Memory>> {
+        &self.nodes[usize::from(node) - 1]
+    }
+
+    fn now(&self, node: u16) -> Now {
+        let ahead = self.ahead_ms[usize::from(node) - 1];
+        let unix_ms = (START_MS + self.now_ms).saturating_add_signed(ahead);
+        Now { instant: Instant(self.now_ms * MS), unix_ms }
+    }
+
+    /// The next epoch, with the present members and who joins.
+    fn configure(&mut self) {
+        self.epoch += 1;
+        let member = |node: &u16| *self.at(*node).member();
+        let config = Config {
+            epoch: self.epoch,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            protocol: self.protocol,
+            accelerated: self.protocol != Protocol::Craq,
+            members: self.members.iter().map(member).collect(),
+            joining: self.joining.iter().map(member).collect(),
+        };
+        let mut bytes = Vec::new();
+        Control::Configure(config).emit(&mut bytes);
+        for node in self.members.clone().into_iter().chain(self.joining.clone()) {
+            self.hand(node, &bytes);
+        }
+    }
+
+    /// VR: the founders, to a new life of one of them.
+    fn tell_founders(&mut self, node: u16) {
+        let member = |n: &u16| Member { node: *n, incarnation: 10, addr: addr(*n) };
+        let config = Config {
+            epoch: self.epoch,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            protocol: self.protocol,
+            accelerated: true,
+            members: self.members.iter().map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        Control::Configure(config).emit(&mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    fn hand(&mut self, node: u16, bytes: &[u8]) {
+        if self.dead.contains(&node) {
+            return;
+        }
+        let (now, mut sent) = (self.now(node), Vec::new());
+        let to = &mut self.nodes[usize::from(node) - 1];
+        to.handle(now, bytes, &mut sent);
+        to.flush(now, &mut sent);
+        self.wire.extend(sent);
+    }
+
+    /// Who orders writes.
+    fn orders(&self) -> u16 {
+        let live = self.members.iter().copied().filter(|n| !self.dead.contains(n));
+        match self.protocol {
+            Protocol::Vr | Protocol::NoPaxos => {
+                let view = |n: &u16| self.at(*n).status(self.now(*n)).epoch.0;
+                let view = live.map(|n| view(&n)).max().unwrap();
+                (view.max(1) as usize - 1) as u16 % self.nodes.len() as u16 + 1
+            }
+            _ => live.min().unwrap(),
+        }
+    }
+
+    /// What comes to the switch: writes get numbers.
+    fn switch(&mut self, mut bytes: Vec<u8>) {
+        if kind(&bytes) != Ok(Kind::Harmonia) {
+            if let Ok(Control::Stamp { memory_full, .. }) = Control::parse(&bytes) {
+                self.stamp_full = memory_full;
+            }
+            return;
+        }
+        let mut packet = PacketMut::parse(&mut bytes).unwrap();
+        let repr = packet.view().repr();
+        match repr.op {
+            Op::WriteReply => {
+                let text = String::from_utf8_lossy(packet.view().body()).into_owned();
+                self.replies.push((repr.request.0, text));
+            }
+            Op::Write => {
+                if repr.flags.has(Flags::INTERNAL) {
+                    self.internal += 1;
+                    if self.lost_objects.contains(&repr.obj_id.0) {
+                        return;
+                    }
+                }
+                self.counter += 1;
+                packet.set_seq(Seq::new(SwitchId(1), self.counter));
+                if self.protocol == Protocol::NoPaxos {
+                    packet.set_time_ms(START_MS + self.now_ms);
+                    packet.set_memory_full(self.stamp_full);
+                    for node in self.members.clone() {
+                        self.hand(node, &bytes);
+                    }
+                } else {
+                    self.hand(self.orders(), &bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, flags: Flags, key: &[u8], args: &[&[u8]]) -> u64 {
+        self.request += 1;
+        let mut command = CommandBuf::new();
+        let body: &[u8] = match args {
+            [] => &[],
+            _ => command.encode(1, args.iter().copied()),
+        };
+        let repr = Repr {
+            flags,
+            obj_id: hash::object_id(key),
+            session: SESSION,
+            request: RequestNumber(self.request),
+            client: CLIENT,
+            ..Repr::new(Op::Write)
+        };
+        let mut bytes = Vec::new();
+        repr.emit(body, &mut bytes);
+        self.wire.push_back((SWITCH, bytes));
+        self.request
+    }
+
+    /// A write, and its reply.
+    fn write(&mut self, line: &str) -> String {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let request = self.send(Flags(0), args[1], &args);
+        for _ in 0..20 {
+            self.pass(1);
+            if let Some(at) = self.replies.iter().position(|(r, _)| *r == request) {
+                return self.replies.remove(at).1;
+            }
+        }
+        panic!("{:?}: {line} was not answered", self.protocol)
+    }
+
+    /// Lets time pass, a millisecond at a time.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.deliver();
+            self.now_ms += 1;
+            if let Some((to, piece)) = self.pieces.pop_front() {
+                self.hand(to.port, &piece);
+            }
+            for node in 1..=self.nodes.len() as u16 {
+                if self.dead.contains(&node) {
+                    continue;
+                }
+                let (now, mut sent) = (self.now(node), Vec::new());
+                let own = &mut self.nodes[usize::from(node) - 1];
+                if own.deadline().at <= now.instant {
+                    own.tick(now, &mut sent);
+                }
+                own.flush(now, &mut sent);
+                self.wire.extend(sent);
+            }
+            self.deliver();
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some((to, bytes)) = self.wire.pop_front() {
+            let is_piece = matches!(Control::parse(&bytes), Ok(Control::CopyPiece { .. }));
+            if is_piece {
+                self.pieces.push_back((to, bytes));
+            } else if to == SWITCH {
+                self.switch(bytes);
+            } else if usize::from(to.port) <= self.nodes.len() {
+                self.hand(to.port, &bytes);
+            }
+        }
+    }
+
+    fn assert_alike(&self) {
+        let digests = self.members.iter().map(|n| self.at(*n).engine().digest());
+        let digests: Vec<_> = digests.collect();
+        assert!(digests.windows(2).all(|d| d[0] == d[1]), "{:?}: {digests:?}", self.protocol);
+    }
+}
+
+mod memory {
+    use super::*;
+
+    /// A group that is full, of which a replica then copies the state while clients go on.
+    fn copied_under_a_limit(protocol: Protocol, guards: Guards) -> Group {
+        let mut g = Group::new(protocol, 3, 20_000, guards);
+        let value = "v".repeat(100);
+        let mut refused = 0;
+        for n in 0..300 {
+            refused += usize::from(g.write(&format!("SET k{n} {value}")).starts_with("-OOM"));
+        }
+        g.pass(300);
+        assert!(refused > 100, "{protocol:?}: {refused} of 300 refused");
+        // Replica 3 dies and comes back empty.
+        g.dead.push(3);
+        g.members = vec![1, 2];
+        if !protocol.is_quorum() {
+            g.configure();
+        }
+        g.pass(3 * LEASE_MS);
+        for n in 300..340 {
+            assert!(g.write(&format!("SET k{n} {value}")).starts_with("-OOM"));
+        }
+        g.nodes[2] = g.node(3, 20);
+        g.ahead_ms[2] = 0;
+        g.dead.clear();
+        if protocol.is_quorum() {
+            g.members = vec![1, 2, 3];
+            let own = g.at(3).member().incarnation;
+            assert_eq!(own, 20);
+            g.tell_founders(3);
+        } else {
+            g.joining = vec![3];
+            g.configure();
+        }
+        for n in 0..200 {
+            // The members refuse these; whoever holds half of the data has room for them.
+            g.write(&format!("APPEND k{} {value}", n % 150));
+        }
+        g.pass(3_000);
+        if !protocol.is_quorum() {
+            assert_eq!(g.at(3).status(g.now(3)).copied_percent, Some(100), "{protocol:?}");
+            g.joining.clear();
+            g.members = vec![1, 2, 3];
+            g.configure();
+            g.pass(3 * LEASE_MS);
+        }
+        g
+    }
+
+    #[test]
+    fn bug_15_1_a_replica_that_copies_executes_nothing_that_the_members_refused() {
+        for protocol in ALL {
+            let g = copied_under_a_limit(protocol, Guards::ALL);
+            g.assert_alike();
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn bug_15_1_without_the_record_of_it_a_copy_differs() {
+        let guards = Guards::without(concord_core::Guard::RecordedMemory);
+        for protocol in ALL {
+            let g = copied_under_a_limit(protocol, guards);
+            let [one, three] = [1, 3].map(|node| g.at(node).engine().digest());
+            assert_ne!(one, three, "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn bug_15_1_what_makes_room_is_done_and_then_there_is_room() {
+        for protocol in ALL {
+            let mut g = Group::new(protocol, 3, 2_000, Guards::ALL);
+            let value = "v".repeat(1_000);
+            let replies: Vec<String> =
+                (0..6).map(|n| g.write(&format!("SET k{n} {value}"))).collect();
+            assert_eq!(
+                (&*replies[0], replies[5].starts_with("-OOM")),
+                ("+OK\r\n", true),
+                "{protocol:?}"
+            );
+            for n in 0..6 {
+                g.write(&format!("DEL k{n}"));
+            }
+            g.pass(200);
+            assert_eq!(g.write("SET l v"), "+OK\r\n", "{protocol:?}");
+            g.pass(60);
+            g.assert_alike();
+        }
+    }
+}
