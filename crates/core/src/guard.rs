@@ -35,6 +35,9 @@ guards! {
     /// A replica's own write (an expiry) whose body makes no sense is refused at all replicas alike,
     /// and none of them fails by it.
     OwnWrites,
+    /// Keys whose deletion was sent are skipped before those to be deleted are counted: else some
+    /// whose deletion is lost again and again would stand before all others (trap T12).
+    ExpirySkip,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
     /// A restarted replica is a stranger until it is admitted (trap T4).

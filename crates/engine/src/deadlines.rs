@@ -2,6 +2,8 @@
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
 
 use concord_core::hash::hash64;
 use hashbrown::HashMap;
@@ -63,9 +65,18 @@ impl Deadlines {
         self.by_time.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 
-    /// Keys that are due at `now_ms`, each with its deadline, earliest first.
-    pub(crate) fn due(&self, now_ms: u64) -> impl Iterator<Item = (&[u8], u64)> {
-        let due = self.by_time.iter().take_while(move |(at, _)| *at <= now_ms);
+    /// Keys that are due at `now_ms`, each with its deadline, earliest first, behind `after`.
+    pub(crate) fn due(
+        &self,
+        now_ms: u64,
+        after: Option<&(Vec<u8>, u64)>,
+    ) -> impl Iterator<Item = (&[u8], u64)> {
+        let from = match after {
+            Some((key, at)) => Bound::Excluded((*at, Arc::from(&key[..]))),
+            None => Bound::Unbounded,
+        };
+        let rest = self.by_time.range((from, Bound::Unbounded));
+        let due = rest.take_while(move |(at, _)| *at <= now_ms);
         due.map(|(at, key)| (&**key, *at))
     }
 

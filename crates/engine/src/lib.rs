@@ -118,9 +118,17 @@ pub trait Engine {
     /// When the earliest key with a time to live is due, in ms since the Unix epoch.
     fn next_expiry_ms(&self) -> Option<u64>;
 
-    /// Appends up to `limit` keys that are due at `now_ms`, each with its deadline, earliest first.
-    /// The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap T12).
-    fn due(&self, now_ms: u64, limit: usize, out: &mut Vec<(Vec<u8>, u64)>);
+    /// Appends up to `limit` keys that are due at `now_ms`, each with its deadline, earliest first,
+    /// behind `after` if that is a key and its deadline; but those that `skip` names, which do not
+    /// count. The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap T12).
+    fn due(
+        &self,
+        now_ms: u64,
+        after: Option<&(Vec<u8>, u64)>,
+        limit: usize,
+        skip: &dyn Fn(&[u8], u64) -> bool,
+        out: &mut Vec<(Vec<u8>, u64)>,
+    );
 
     /// The engine lost its state or cannot say what it applied: the replica must leave (T4, T11).
     fn lost(&self) -> bool;

@@ -566,8 +566,16 @@ impl<B: Backend> Engine for Shimmed<B> {
         self.deadlines.next_ms()
     }
 
-    fn due(&self, now_ms: u64, limit: usize, out: &mut Vec<(Vec<u8>, u64)>) {
-        out.extend(self.deadlines.due(now_ms).take(limit).map(|(key, at)| (key.to_vec(), at)));
+    fn due(
+        &self,
+        now_ms: u64,
+        after: Option<&(Vec<u8>, u64)>,
+        limit: usize,
+        skip: &dyn Fn(&[u8], u64) -> bool,
+        out: &mut Vec<(Vec<u8>, u64)>,
+    ) {
+        let wanted = self.deadlines.due(now_ms, after).filter(|(key, at)| !skip(key, *at));
+        out.extend(wanted.take(limit).map(|(key, at)| (key.to_vec(), at)));
     }
 
     fn lost(&self) -> bool {

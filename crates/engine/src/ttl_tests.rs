@@ -175,7 +175,7 @@ fn an_expiry_that_was_put_off_is_not_carried_out() {
     let mut rig = Rig::new();
     rig.script("1 SET k v PX 10 => +OK");
     let mut due = Vec::new();
-    rig.0.due(11, 5, &mut due);
+    rig.0.due(11, None, 5, &|_, _| false, &mut due);
     assert_eq!(due, [(b"k".to_vec(), 11)]);
     rig.script(
         "10 PEXPIRE k 100 => :1
@@ -367,7 +367,7 @@ fn random_operation(rng: &mut Rng, time: u64, now: &Shimmed<Memory>) -> (Vec<u8>
         "SPOP {}",
     ];
     let mut due = Vec::new();
-    now.due(time, 1, &mut due);
+    now.due(time, None, 1, &|_, _| false, &mut due);
     if let Some((key, at)) = due.pop() {
         let key = String::from_utf8(key).unwrap();
         return (encode(&alloc::format!("CONCORD.EXPIRE {key} {at}")), Class::Write);

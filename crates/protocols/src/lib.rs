@@ -17,6 +17,7 @@ pub mod applied;
 pub mod bodies;
 mod craq;
 mod epochs;
+mod expiry;
 mod feed;
 mod fetch;
 mod join;

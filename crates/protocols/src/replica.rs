@@ -18,6 +18,7 @@ use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link};
 use crate::applied::Applied;
 use crate::bodies::{Kept, Staging};
 use crate::craq::Asking;
+use crate::expiry::Expiring;
 use crate::feed::Feed;
 use crate::fetch::Fetching;
 use crate::join::Copy;
@@ -25,7 +26,7 @@ use crate::lease::Leases;
 use crate::limits::Limits;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
-use crate::serve::{Expiring, Serving};
+use crate::serve::Serving;
 use crate::sessions::Sessions;
 use crate::writes::{Pending, Turn};
 
@@ -602,6 +603,9 @@ impl<E: Engine> Replica<E> {
             self.leave();
         }
         if self.phase == Phase::Open {
+            if self.is_head() && self.expiring.goes_on(self.settled()) {
+                self.expire(now, sink);
+            }
             self.pump(now, sink);
         }
         if self.receiver.as_ref().is_some_and(|r| r.ack_due) {
@@ -610,6 +614,21 @@ impl<E: Engine> Replica<E> {
         if self.asking.is_due() {
             self.ask_version(now, sink);
         }
+    }
+
+    /// Head: has keys deleted whose time has come.
+    fn expire(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.log.is_half_full(&self.setup.limits) {
+            let (settled, guards) = (self.settled(), self.setup.guards);
+            self.serving().expire(now, now.unix_ms, settled, guards, sink);
+        }
+    }
+
+    /// Head: up to where its own writes are at whoever comes next. Clients wait for their commits;
+    /// without a bound of their own, these would fill the log.
+    fn settled(&self) -> Position {
+        let passed = self.senders.iter().map(|s| s.applied).min().unwrap_or(self.executed);
+        passed.min(self.executed)
     }
 
     fn send_ack(&mut self, now: Now, sink: &mut impl Sink) {
@@ -660,7 +679,7 @@ impl<E: Engine> Replica<E> {
         }
         self.tick_feeds(now, sink);
         if self.expiring.is_due(t) && self.is_head() {
-            self.serving().expire(now, sink);
+            self.expire(now, sink);
         }
         if t >= self.asking.retry_at() {
             self.ask_version(now, sink);

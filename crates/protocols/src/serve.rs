@@ -1,12 +1,12 @@
 //! What a replica of any protocol does alike for its clients, once its protocol has decided that it
 //! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17), and
-//! has keys deleted whose time has come (trap T12).
+//! ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
 
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Instant, MS, NodeId, Now, RequestNumber, SessionId};
-use concord_engine::{Class, Command, CommandBuf, Context, Engine, Progress};
+use concord_core::{Epoch, Instant, NodeId, Now, RequestNumber, SessionId};
+use concord_engine::{Class, Command, Context, Engine, Progress};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
@@ -14,22 +14,10 @@ use concord_wire::{
 };
 
 use crate::bodies::{Kept, Refused, Staging};
+use crate::expiry::Expiring;
 use crate::reads::ReadTurn;
 use crate::replica::ReplicaCounters;
 use crate::sessions::Sessions;
-
-const EXPIRY_SCAN_NS: u64 = 5 * MS;
-const EXPIRY_RETRY_NS: u64 = 100 * MS;
-const EXPIRIES_MAX: usize = 64;
-
-/// Keys whose deletion is under way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Expiring {
-    /// Key, deadline in ms, when its deletion was sent.
-    sent: Vec<(Vec<u8>, u64, Instant)>,
-    /// When to look again.
-    pub(crate) next_at: Instant,
-}
 
 /// The parts of a replica that serve its clients.
 pub(crate) struct Serving<'a, E> {
@@ -180,53 +168,6 @@ impl<E: Engine> Serving<'_, E> {
         ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], self.scratch);
         sink.send(self.to(repr.client), self.scratch);
         Ok(())
-    }
-
-    /// Who orders writes: a key whose time has come is deleted by a write of our own, numbered by
-    /// the switch like any other (trap T12).
-    pub(crate) fn expire(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.engine.next_expiry_ms().is_none_or(|due| due > now.unix_ms) {
-            return;
-        }
-        let mut due = Vec::new();
-        self.engine.due(now.unix_ms, EXPIRIES_MAX, &mut due);
-        self.expiring.sent.retain(|(key, deadline, sent_at)| {
-            now.instant.since(*sent_at) < EXPIRY_RETRY_NS
-                && due.iter().any(|(k, d)| k == key && d == deadline)
-        });
-        let mut command = CommandBuf::new();
-        for (key, deadline) in due {
-            if self.expiring.sent.iter().any(|(k, d, _)| *k == key && *d == deadline) {
-                continue;
-            }
-            let digits = alloc::format!("{deadline}");
-            let args: [&[u8]; 3] = [b"CONCORD.EXPIRE", &key, digits.as_bytes()];
-            let body = command.encode(1, args);
-            if body.len() <= BODY_BYTES_MAX {
-                let repr = Repr {
-                    flags: Flags::INTERNAL,
-                    obj_id: concord_core::hash::object_id(&key),
-                    client: self.addr,
-                    node: self.node,
-                    ..Repr::new(Op::Write)
-                };
-                repr.emit(body, self.scratch);
-                sink.send(self.switch, self.scratch);
-                self.count.expiries_sent += 1;
-            }
-            self.expiring.sent.push((key, deadline, now.instant));
-        }
-    }
-}
-
-impl Expiring {
-    /// Whether it is time to look for keys to delete; the next time is set.
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = now >= self.next_at;
-        if is_due {
-            self.next_at = now.after(EXPIRY_SCAN_NS);
-        }
-        is_due
     }
 }
 

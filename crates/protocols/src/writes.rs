@@ -75,7 +75,9 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let mut turn = self.turn_of(now, &repr);
-        let staged = match self.staged_version(&repr, packet.body()) {
+        let own = self.own_body(&repr, packet.body(), turn.position);
+        let body = own.as_deref().unwrap_or(packet.body());
+        let staged = match self.staged_version(&repr, body, own.is_some()) {
             Ok(version) => version,
             Err(status) => {
                 turn.refused = status;
@@ -83,8 +85,8 @@ impl<E: Engine> Replica<E> {
             }
         };
         if self.holds_back() {
-            let body = staged.and_then(|v| self.staging.take((repr.session, repr.request), v));
-            let command = body.as_deref().unwrap_or(packet.body());
+            let staged = staged.and_then(|v| self.staging.take((repr.session, repr.request), v));
+            let command = staged.as_deref().unwrap_or(body);
             return self.order_held(&turn, command);
         }
         turn.verdict = self.admit(&turn);
@@ -104,7 +106,7 @@ impl<E: Engine> Replica<E> {
                 let body = self.staging.take((repr.session, repr.request), version);
                 self.execute(turn, &body.unwrap_or_default(), sink);
             }
-            None => self.execute(turn, packet.body(), sink),
+            None => self.execute(turn, body, sink),
         }
     }
 
@@ -151,11 +153,16 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The version of the staged body that the write means, `None` if its command is in the packet.
-    fn staged_version(&self, repr: &Repr, body: &[u8]) -> Result<Option<u64>, Status> {
+    fn staged_version(
+        &self,
+        repr: &Repr,
+        body: &[u8],
+        is_own: bool,
+    ) -> Result<Option<u64>, Status> {
         if repr.has_no_command() {
             return Ok(None);
         }
-        if !repr.flags.has(Flags::BODY_STAGED) {
+        if !repr.flags.has(Flags::BODY_STAGED) || is_own {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
         }
         let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
@@ -164,6 +171,16 @@ impl<E: Engine> Replica<E> {
             Some(_) => Err(Status::Malformed),
             None => Err(Status::BodyMissing),
         }
+    }
+
+    /// Notes that a write of this replica's own takes its place; its body, if no packet holds it.
+    fn own_body(&mut self, repr: &Repr, hdr: &[u8], at: Position) -> Option<Vec<u8>> {
+        if !repr.flags.has(Flags::INTERNAL) || repr.node != self.node() {
+            return None;
+        }
+        let body = self.expiring.body(repr, hdr);
+        self.expiring.on_ordered(repr, at);
+        body
     }
 
     fn admit(&mut self, turn: &Turn) -> Verdict {

@@ -9,6 +9,7 @@ use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Engine, Shimmed};
 use concord_protocols::{Node, ReplicaConfig};
 use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, kind};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
@@ -387,6 +388,83 @@ mod memory {
             g.pass(200);
             assert_eq!(g.write("SET l v"), "+OK\r\n", "{protocol:?}");
             g.pass(60);
+            g.assert_alike();
+        }
+    }
+}
+
+mod expiry {
+    use super::*;
+
+    /// How many keys replica 1 holds after so many ms.
+    fn left_after(g: &mut Group, ms: u64) -> u64 {
+        g.pass(ms);
+        g.at(1).engine().keys()
+    }
+
+    #[test]
+    fn bug_15_2_a_key_that_fills_a_packet_expires_and_stops_no_other() {
+        for protocol in ALL {
+            let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+            for n in 0..70 {
+                // The SET just fits a packet.
+                let long = "x".repeat(BODY_BYTES_MAX - 36);
+                g.write(&format!("SET {long}{n:02} v PX 100"));
+            }
+            g.write("SET short v PX 150");
+            assert_eq!(left_after(&mut g, 10), 71, "{protocol:?}");
+            assert_eq!(left_after(&mut g, 400), 0, "{protocol:?}");
+            g.assert_alike();
+        }
+    }
+
+    /// 100 keys whose deletions the switch loses, and one that is due after them.
+    fn with_stuck_keys(guards: Guards) -> Group {
+        let mut g = Group::new(Protocol::Chain, 3, 0, guards);
+        for n in 0..100 {
+            g.lost_objects.push(hash::object_id(format!("k{n}").as_bytes()).0);
+            g.write(&format!("SET k{n} v PX 100"));
+        }
+        g.write("SET other v PX 100");
+        g.pass(700);
+        g
+    }
+
+    #[test]
+    fn bug_15_2_keys_whose_deletion_is_lost_again_and_again_stop_no_other() {
+        let mut g = with_stuck_keys(Guards::ALL);
+        assert_eq!(g.at(1).engine().keys(), 100);
+        // Nor are they sent in each iteration of the event loop.
+        let before = g.internal;
+        g.pass(500);
+        let sent = g.internal - before;
+        assert!((100..2_000).contains(&sent), "{sent} expiries sent in half a second");
+        g.lost_objects.clear();
+        assert_eq!(left_after(&mut g, 200), 0);
+        g.assert_alike();
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn bug_15_2_without_the_skip_they_do() {
+        let g = with_stuck_keys(Guards::without(concord_core::Guard::ExpirySkip));
+        assert_eq!(g.at(1).engine().keys(), 101);
+    }
+
+    #[test]
+    fn bug_15_3_expiry_goes_on_as_commits_come_in() {
+        for protocol in ALL {
+            let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+            let at = START_MS + g.now_ms + 12_000;
+            for n in 0..3_000 {
+                g.write(&format!("SET k{n} v PXAT {at}"));
+            }
+            let (now, due) = (START_MS + g.now_ms, at);
+            assert!(now < due, "{protocol:?}: {} ms late", now - due);
+            assert_eq!(left_after(&mut g, due - now - 10), 3_000, "{protocol:?}");
+            // 64 in 5 ms would be 1,280 by now.
+            assert_eq!(left_after(&mut g, 110), 0, "{protocol:?}");
+            g.pass(100);
             g.assert_alike();
         }
     }

@@ -5,6 +5,7 @@
 
 mod cgroup;
 mod etcd;
+mod expiry;
 mod load;
 mod native;
 mod peers;
@@ -33,6 +34,7 @@ Examples:
   concord bench ycsb
   concord bench scale --replicas 1,3,10
   concord bench peers
+  concord bench expiry
 
 Figures mean something on a quiet machine only: each row tells its load average.")]
 pub struct BenchArgs {
@@ -53,6 +55,8 @@ enum What {
     Ycsb(ycsb::YcsbArgs),
     /// Throughput by the number of replicas, each capped to the same share of a core
     Scale(scale::ScaleArgs),
+    /// Keys with a time to live: whether they go as fast as they come
+    Expiry(expiry::ExpiryArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
     /// VR and NOPaxos with and without help, beside etcd, all capped to the same share of a core
@@ -85,15 +89,19 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         }
         Some(What::Ycsb(args)) => ycsb::bench(args, &results),
         Some(What::Scale(args)) => scale::bench(args, &results),
+        Some(What::Expiry(args)) => expiry::bench(args, &results),
         Some(What::Peers(args)) => peers::bench(args, &results),
         Some(What::Quorum(args)) => quorum::bench(args, &results),
         None if args.all => {
             ycsb::bench(&defaults()?, &results)?;
+            expiry::bench(&defaults()?, &results)?;
             peers::bench(&defaults()?, &results)?;
             quorum::bench(&defaults()?, &results)?;
             scale::bench(&defaults()?, &results)
         }
-        None => Err(Error::new("say what to measure: ycsb, scale, peers, quorum, or --all")),
+        None => {
+            Err(Error::new("say what to measure: ycsb, scale, expiry, peers, quorum, or --all"))
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Resp {
     raw: Vec<epoll::Event>,
     events: Vec<Event>,
     buffer: Vec<u8>,
+    /// What a SET says of the key's time to live: option and number.
+    expiry: Option<(&'static str, String)>,
 }
 
 impl Resp {
@@ -54,7 +56,20 @@ impl Resp {
         }
         let (raw, events, buffer) = (Vec::new(), Vec::new(), vec![0; READ_BYTES]);
         let pipeline = pipeline.max(1);
-        Ok(Resp { target, connections, pipeline, poller, raw, events, buffer })
+        let expiry = None;
+        Ok(Resp { target, connections, pipeline, poller, raw, events, buffer, expiry })
+    }
+
+    /// Keys are SET with this time to live.
+    #[must_use]
+    pub fn with_ttl(self, ttl_ms: u64) -> Resp {
+        Resp { expiry: Some(("PX", ttl_ms.to_string())), ..self }
+    }
+
+    /// Keys are SET until this time, in ms since the Unix epoch.
+    #[must_use]
+    pub fn due_at(self, unix_ms: u64) -> Resp {
+        Resp { expiry: Some(("PXAT", unix_ms.to_string())), ..self }
     }
 
     fn broken(&self, why: impl std::fmt::Display) -> Error {
@@ -68,7 +83,13 @@ impl Target for Resp {
         let connection = &mut self.connections[index];
         match ask.value {
             None => encode(&mut connection.output, &[b"GET", ask.key]),
-            Some(value) => encode(&mut connection.output, &[b"SET", ask.key, value]),
+            Some(value) => match &self.expiry {
+                None => encode(&mut connection.output, &[b"SET", ask.key, value]),
+                Some((option, number)) => {
+                    let args = [b"SET", ask.key, value, option.as_bytes(), number.as_bytes()];
+                    encode(&mut connection.output, &args);
+                }
+            },
         }
         connection.slots.push_back(ask.slot);
         Ok(true)

@@ -36,11 +36,12 @@ use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::bodies::{Kept, Staging};
+use crate::expiry::Expiring;
 use crate::lease::Leases;
 use crate::link::{Receiver, Sender};
 use crate::log::Log;
 use crate::replica::{ReplicaConfig, ReplicaCounters};
-use crate::serve::{Expiring, Serving};
+use crate::serve::Serving;
 use crate::sessions::Sessions;
 
 use execute::Pending;

@@ -89,6 +89,10 @@ impl<E: Engine> Vr<E> {
             }
             Err(status) => (&[][..], status),
         };
+        let position = Position(self.log.end().position + 1);
+        if repr.flags.has(Flags::INTERNAL) && repr.node == self.node() {
+            self.expiring.on_ordered(repr, position);
+        }
         self.last_now_ms = unix_ms.max(self.last_now_ms);
         // Under NOPaxos the switch said so, in the leader's name.
         let is_full = if self.is_sequenced() {
@@ -97,7 +101,7 @@ impl<E: Engine> Vr<E> {
             self.engine.is_full()
         };
         let record = Record {
-            position: Position(self.log.end().position + 1),
+            position,
             hash: 0,
             epoch: self.epoch(),
             flags: repr.flags.set(Flags::MEMORY_FULL, is_full),
@@ -149,6 +153,10 @@ impl<E: Engine> Vr<E> {
         }
         if !repr.flags.has(Flags::BODY_STAGED) {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
+        }
+        if repr.flags.has(Flags::INTERNAL) {
+            let own = self.expiring.body(repr, body).filter(|_| repr.node == self.node());
+            return own.map(Some).ok_or(Status::BodyMissing);
         }
         let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
         let key = (repr.session, repr.request);
@@ -401,6 +409,9 @@ impl<E: Engine> Vr<E> {
             own.executed = self.executed;
         }
         self.send_completions(sink);
+        if self.expiring.goes_on(self.executed) {
+            self.expire(now, sink);
+        }
         if self.told_full != self.engine.is_full() {
             self.tell_stamp(sink);
         }
@@ -504,6 +515,14 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Has keys deleted whose time has come.
+    fn expire(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.log.is_half_full(&self.setup.limits) {
+            let (settled, guards) = (self.executed, self.setup.guards);
+            self.serving().expire(now, now.unix_ms, settled, guards, sink);
+        }
+    }
+
     pub(super) fn tick_leader(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         if t >= self.next_beat {
@@ -515,7 +534,7 @@ impl<E: Engine> Vr<E> {
             self.tell_switch(t, sink);
         }
         if self.expiring.is_due(t) {
-            self.serving().expire(now, sink);
+            self.expire(now, sink);
         }
     }
 

@@ -70,7 +70,15 @@ impl Engine for Registers {
         None
     }
 
-    fn due(&self, _now_ms: u64, _limit: usize, _out: &mut Vec<(Vec<u8>, u64)>) {}
+    fn due(
+        &self,
+        _now_ms: u64,
+        _after: Option<&(Vec<u8>, u64)>,
+        _limit: usize,
+        _skip: &dyn Fn(&[u8], u64) -> bool,
+        _out: &mut Vec<(Vec<u8>, u64)>,
+    ) {
+    }
 
     fn lost(&self) -> bool {
         false

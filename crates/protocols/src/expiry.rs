@@ -1,0 +1,281 @@
+//! Keys whose time has come (trap T12). Who orders writes has each deleted by a write of its own,
+//! which the switch numbers like any other: of one key each, since the switch keeps fast reads away
+//! from the objects of writes under way, and from no others.
+//!
+//! How many are under way is bounded by a window, which opens with each that is ordered and closes
+//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too. What
+//! is on its way is skipped when the next ones are looked for, and a key that was sent has its next
+//! turn when all others that are due have had theirs: keys whose deletion is lost again and again (a
+//! slot of the dirty set that a hot key pins) stop no other.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::hash::{hash64, object_id};
+use concord_core::{Epoch, Guard, Guards, Instant, MS, Now, Position, RequestNumber};
+use concord_engine::ttl::EXPIRE_COMMAND;
+use concord_engine::{CommandBuf, Engine};
+use concord_wire::fragment::FragmentHdr;
+use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::{Flags, Op, Repr, Sink};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::serve::Serving;
+
+/// How often keys that are due are looked for, while nothing else makes us look.
+const SCAN_NS: u64 = 5 * MS;
+/// How long an expiry that was not ordered is taken to be on its way.
+const RETRY_NS: u64 = 50 * MS;
+/// An expiry that was sent so many before one that is ordered is lost.
+const REORDERED_MAX: u64 = 16;
+/// Bounds of the window, in expiries.
+const WINDOW_MIN: usize = 16;
+const WINDOW_MAX: usize = 1_024;
+/// Most expiries that are remembered, the lost ones included, and most bytes of their keys.
+const SENT_MAX: usize = 8_192;
+const SENT_BYTES_MAX: usize = 16 << 20;
+
+/// Expiries that are under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Expiring {
+    /// By key; only looked up.
+    sent: HashMap<Vec<u8>, Sent, FxBuildHasher>,
+    /// The keys of those that were not ordered yet, by the number of their request.
+    unordered: BTreeMap<u64, Vec<u8>>,
+    /// Those that were ordered, until all replicas that count have them, by position.
+    ordered: VecDeque<(Position, u64, Vec<u8>)>,
+    /// How many in `unordered` are not taken for lost.
+    flying: usize,
+    /// Those with lower numbers that are in `unordered` are lost.
+    lost_below: u64,
+    /// Bytes of the keys in `sent`.
+    bytes: usize,
+    window: usize,
+    /// The number of the last request.
+    number: u64,
+    /// In which epoch (view) they were sent.
+    epoch: Epoch,
+    /// There were more keys than the window had room for.
+    backlog: bool,
+    /// The last one that was sent, while there are keys behind it that are due.
+    cursor: Option<(Vec<u8>, u64)>,
+    /// When to look again.
+    pub(crate) next_at: Instant,
+}
+
+/// One expiry.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    number: u64,
+    deadline_ms: u64,
+    at: Instant,
+    is_lost: bool,
+}
+
+impl Default for Expiring {
+    fn default() -> Expiring {
+        Expiring {
+            sent: HashMap::default(),
+            unordered: BTreeMap::new(),
+            ordered: VecDeque::new(),
+            flying: 0,
+            lost_below: 0,
+            bytes: 0,
+            window: WINDOW_MIN,
+            number: 0,
+            epoch: Epoch(0),
+            backlog: false,
+            cursor: None,
+            next_at: Instant(0),
+        }
+    }
+}
+
+impl Expiring {
+    /// Whether it is time to look for keys to delete; the next time is set.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next_at;
+        if is_due {
+            self.next_at = now.after(SCAN_NS);
+        }
+        is_due
+    }
+
+    /// Whether there are more keys to delete, and room for some of them. What was ordered up to
+    /// `settled` is done.
+    pub(crate) fn goes_on(&mut self, settled: Position) -> bool {
+        self.settle(settled);
+        self.backlog && self.room() > self.window / 2
+    }
+
+    /// An own write was ordered at `position`.
+    pub(crate) fn on_ordered(&mut self, repr: &Repr, position: Position) {
+        let number = repr.request.0;
+        let Some(key) = self.unordered.remove(&number) else { return };
+        if let Some(sent) = self.sent.get(&key) {
+            self.flying -= usize::from(!sent.is_lost);
+            self.window = (self.window + 1).min(WINDOW_MAX);
+        }
+        self.ordered.push_back((position, number, key));
+        let lost_from = self.lost_below;
+        self.lost_below = lost_from.max(number.saturating_sub(REORDERED_MAX));
+        for (_, key) in self.unordered.range(lost_from..self.lost_below) {
+            if let Some(sent) = self.sent.get_mut(key).filter(|sent| !sent.is_lost) {
+                sent.is_lost = true;
+                self.flying -= 1;
+                self.window = narrower(self.window);
+            }
+        }
+    }
+
+    /// The command of an own write whose body fits no packet: its packet tells the body's hash.
+    pub(crate) fn body(&self, repr: &Repr, hdr: &[u8]) -> Option<Vec<u8>> {
+        if !repr.flags.has(Flags::INTERNAL.with(Flags::BODY_STAGED)) {
+            return None;
+        }
+        let (hdr, _) = FragmentHdr::parse(hdr).ok()?;
+        let key = self.unordered.get(&repr.request.0)?;
+        let sent = self.sent.get(key)?;
+        let mut command = CommandBuf::new();
+        let body = encode(&mut command, key, sent.deadline_ms);
+        (hash64(0, body) == hdr.version).then(|| body.to_vec())
+    }
+
+    /// What was ordered up to `settled` is done with.
+    fn settle(&mut self, settled: Position) {
+        while let Some((position, ..)) = self.ordered.front()
+            && *position <= settled
+        {
+            let Some((_, number, key)) = self.ordered.pop_front() else { return };
+            if self.sent.get(&key).is_some_and(|sent| sent.number == number) {
+                self.forget(&key);
+            }
+        }
+    }
+
+    /// What was not ordered in time is sent again.
+    fn give_up(&mut self, now: Instant) {
+        while let Some((number, key)) = self.unordered.first_key_value() {
+            let sent = self.sent.get(key).filter(|sent| sent.number == *number);
+            if sent.is_some_and(|sent| now.since(sent.at) < RETRY_NS) {
+                return;
+            }
+            if sent.is_some_and(|sent| !sent.is_lost) {
+                self.flying -= 1;
+                self.window = narrower(self.window);
+            }
+            if let Some((_, key)) = self.unordered.pop_first() {
+                self.forget(&key);
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        if self.sent.remove(key).is_some() {
+            self.bytes -= key.len();
+        }
+    }
+
+    fn room(&self) -> usize {
+        if self.bytes >= SENT_BYTES_MAX {
+            return 0;
+        }
+        let under_way = self.flying + self.ordered.len();
+        self.window.saturating_sub(under_way).min(SENT_MAX.saturating_sub(self.sent.len()))
+    }
+
+    /// Whether this very expiry is under way, or was lost a moment ago.
+    fn has(&self, key: &[u8], deadline_ms: u64) -> bool {
+        self.sent.get(key).is_some_and(|sent| sent.deadline_ms == deadline_ms)
+    }
+
+    /// Remembers an expiry, and gives its number.
+    fn note(&mut self, now: Instant, key: Vec<u8>, deadline_ms: u64) -> u64 {
+        self.number += 1;
+        let number = self.number;
+        // Of another deadline of this key: it takes its turn, and finds that it is not due.
+        if let Some(old) = self.sent.get(&key)
+            && self.unordered.remove(&old.number).is_some()
+        {
+            self.flying -= usize::from(!old.is_lost);
+        }
+        self.forget(&key);
+        self.bytes += key.len();
+        self.flying += 1;
+        self.unordered.insert(number, key.clone());
+        self.sent.insert(key, Sent { number, deadline_ms, at: now, is_lost: false });
+        number
+    }
+}
+
+fn narrower(window: usize) -> usize {
+    window.saturating_sub(1 + window / 16).max(WINDOW_MIN)
+}
+
+fn encode<'a>(command: &'a mut CommandBuf, key: &[u8], deadline_ms: u64) -> &'a [u8] {
+    let digits = alloc::format!("{deadline_ms}");
+    command.encode(1, [EXPIRE_COMMAND, key, digits.as_bytes()])
+}
+
+impl<E: Engine> Serving<'_, E> {
+    /// Who orders writes: sends expiries of keys that are due at `now_ms`, as many as there is room
+    /// for. What was ordered up to `settled` is done.
+    pub(crate) fn expire(
+        &mut self,
+        now: Now,
+        now_ms: u64,
+        settled: Position,
+        guards: Guards,
+        sink: &mut impl Sink,
+    ) {
+        if self.expiring.epoch != self.epoch {
+            let Expiring { number, next_at, .. } = *self.expiring;
+            let (epoch, lost_below) = (self.epoch, number);
+            *self.expiring = Expiring { number, next_at, epoch, lost_below, ..Expiring::default() };
+        }
+        self.expiring.settle(settled);
+        self.expiring.give_up(now.instant);
+        self.expiring.backlog = false;
+        let room = self.expiring.room();
+        if room == 0 || self.engine.next_expiry_ms().is_none_or(|due| due > now_ms) {
+            return;
+        }
+        let mut due = Vec::new();
+        let expiring = &*self.expiring;
+        let skips = guards.on(Guard::ExpirySkip);
+        let under_way = |key: &[u8], deadline_ms: u64| expiring.has(key, deadline_ms);
+        let skip = |key: &[u8], deadline_ms: u64| skips && under_way(key, deadline_ms);
+        let cursor = expiring.cursor.as_ref().filter(|_| skips);
+        self.engine.due(now_ms, cursor, room, &skip, &mut due);
+        self.expiring.backlog = due.len() == room;
+        self.expiring.cursor = due.last().filter(|_| due.len() == room).cloned();
+        due.retain(|(key, deadline_ms)| skips || !self.expiring.has(key, *deadline_ms));
+        let mut command = CommandBuf::new();
+        for (key, deadline_ms) in due {
+            let obj_id = object_id(&key);
+            let body = encode(&mut command, &key, deadline_ms);
+            let number = self.expiring.note(now.instant, key, deadline_ms);
+            let repr = Repr {
+                flags: Flags::INTERNAL,
+                obj_id,
+                request: RequestNumber(number),
+                client: self.addr,
+                node: self.node,
+                ..Repr::new(Op::Write)
+            };
+            if body.len() <= BODY_BYTES_MAX {
+                repr.emit(body, self.scratch);
+            } else {
+                // The body stays here: it is who orders that needs it (trap T17).
+                let (version, total_bytes) = (hash64(0, body), body.len() as u32);
+                let mut hdr = Vec::new();
+                FragmentHdr { version, total_bytes, index: 0, count: 1 }.emit(&mut hdr);
+                let flags = repr.flags.with(Flags::BODY_STAGED);
+                Repr { flags, ..repr }.emit(&hdr, self.scratch);
+            }
+            sink.send(self.switch, self.scratch);
+            self.count.expiries_sent += 1;
+        }
+    }
+}
