@@ -50,8 +50,14 @@ guards! {
     CommitAck,
     /// Messages of a view are taken in that view alone (VR).
     View,
+    /// A number names one stream of records, so that what a late question begins anew ends no stream (VR).
+    StreamOnce,
+    /// A leader that no quorum answers leaves its view (VR).
+    StepAside,
     /// What a replica promised before it crashed counts no more once it recovers (DISC 2017).
     CrashVector,
+    /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC 2017).
+    LifeRaised,
     /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
     RecoveryQuorum,
     /// A replica logs what the switch numbered without gaps; what is missing is agreed on (NOPaxos).
@@ -62,6 +68,8 @@ guards! {
     ApartAgain,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
+    /// A lease is granted to the newest known incarnation of a member, and used by that one alone (VR).
+    LeaseLife,
     /// A replica that joined answers no reads before all that was agreed is executed there (T4); one
     /// that copies a state votes with nothing, and does not lead, before it has it (VR).
     Whole,

@@ -53,8 +53,12 @@ impl Leases {
         self.next_request = now.after(self.duration_ns / 3);
     }
 
-    /// `from` granted what was asked for at `asked_at`.
-    pub fn on_grant(&mut self, from: NodeId, asked_at: Instant) {
+    /// `from` granted what was asked for at `asked_at`. A time in the future is of a clock that has been
+    /// reset since: CLOCK_BOOTTIME begins anew when the host reboots.
+    pub fn on_grant(&mut self, now: Instant, from: NodeId, asked_at: Instant) {
+        if asked_at > now {
+            return;
+        }
         if let Some((_, held)) = self.held.iter_mut().find(|(node, _)| *node == from) {
             *held = Some(held.map_or(asked_at, |h| h.max(asked_at)));
         }
@@ -103,13 +107,25 @@ mod tests {
     fn t2_a_lease_needs_every_other_member_and_counts_from_when_it_was_asked_for() {
         let mut l = Leases::new(100);
         l.open(Instant(0), [NodeId(2), NodeId(3)].into_iter());
-        l.on_grant(NodeId(2), Instant(10));
+        l.on_grant(Instant(20), NodeId(2), Instant(10));
         assert!(!l.is_held(Instant(20)));
-        l.on_grant(NodeId(3), Instant(5));
+        l.on_grant(Instant(20), NodeId(3), Instant(5));
         assert!(l.is_held(Instant(94)));
         assert!(!l.is_held(Instant(95)));
-        l.on_grant(NodeId(9), Instant(50));
+        l.on_grant(Instant(95), NodeId(9), Instant(50));
         assert!(!l.is_held(Instant(95)));
+    }
+
+    #[test]
+    fn bug_15_19_a_grant_from_the_future_is_of_a_clock_that_was_reset_and_counts_nothing() {
+        let mut l = Leases::new(100);
+        l.open(Instant(0), [NodeId(2)].into_iter());
+        l.on_grant(Instant(20), NodeId(2), Instant(1_000));
+        assert!(!l.is_held(Instant(20)));
+        assert_eq!(l.held_of(Instant(20)), 0);
+        assert!(!l.is_held(Instant(1_050)), "nor when its time has come");
+        l.on_grant(Instant(30), NodeId(2), Instant(25));
+        assert!(l.is_held(Instant(30)));
     }
 
     #[test]

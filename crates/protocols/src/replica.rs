@@ -358,7 +358,7 @@ impl<E: Engine> Replica<E> {
                 if self.is_epoch(Epoch(epoch)) && self.phase == Phase::Open {
                     let is_asked = self.setup.guards.on(Guard::LeaseClock);
                     let counted = if is_asked { Instant(asked_at) } else { now.instant };
-                    self.leases.on_grant(NodeId(from), counted);
+                    self.leases.on_grant(now.instant, NodeId(from), counted);
                 }
             }
             Control::Resume { .. }

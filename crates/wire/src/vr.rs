@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::addr::Addr;
 use crate::control::LogEnd;
 
-/// One life of a replica. Lives of one node are ordered: a later one has a larger `count`, or the
-/// same and a larger incarnation.
+/// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation. A
+/// process that cannot know how often its node has lived begins low; once it hears of a higher one it takes
+/// a count above that. So of two with equal counts neither is known to be the later one: the
+/// incarnation, which is drawn at random, only makes all replicas order them alike.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -76,6 +78,19 @@ pub enum VrBody {
         committed: u64,
         /// The newest switch that it knows of.
         switch: SwitchLife,
+    },
+    /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be is in
+    /// the crash vector.
+    LeaseRequest {
+        /// The asker's clock when it asked.
+        asked_at: u64,
+    },
+    /// The grant.
+    LeaseGrant {
+        /// Echo of the request.
+        asked_at: u64,
+        /// The incarnation that asked: no other one of its node can use the grant.
+        to: Life,
     },
     /// Leader to all: the view has begun.
     StartView {

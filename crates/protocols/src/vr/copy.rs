@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Now, Position, Seq, ViewNumber};
+use concord_core::{Guard, Instant, Now, Position, Seq, ViewNumber};
 use concord_engine::copy::{PLACE_END, next_place, place};
 use concord_engine::{Engine, Progress};
 use concord_wire::control::{Control, LogEnd};
@@ -104,6 +104,16 @@ impl<E: Engine> Vr<E> {
             asked: 0,
         });
         self.keep_copying(sink);
+    }
+
+    /// This replica lives as another life from now on: it asks for what it lacks by that one's name.
+    pub(super) fn renew_copy(&mut self) {
+        let tag = self.lives.mine().tag();
+        if let Some(copying) = self.copying.as_mut() {
+            self.copies += 1;
+            copying.attempt = u64::from(tag) << 32 | u64::from(self.copies);
+            copying.part = None;
+        }
     }
 
     /// Another view has begun, whose log ended at `target`. What is here is as of what was committed,
@@ -308,6 +318,7 @@ impl<E: Engine> Vr<E> {
     /// Leader: a member asks for a part of the state.
     pub(super) fn on_copy_ask(
         &mut self,
+        now: Instant,
         from: usize,
         attempt: u64,
         (part, index): (u64, u32),
@@ -318,6 +329,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let Some(follower) = self.followers.get_mut(from) else { return };
+        follower.copied_at = Some(now);
         let known = follower.feed.as_ref().map_or(0, |feed| feed.attempt);
         if attempt > known {
             follower.feed = Some(Feed { attempt, part: None });

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Instant, NodeId, Now, Position, ViewNumber, hash};
+use concord_core::{Guard, NodeId, Now, Position, ViewNumber, hash};
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, Member};
 use concord_wire::fragment::FragmentHdr;
@@ -72,15 +72,6 @@ impl<E: Engine> Vr<E> {
     ) -> Result<(), WireError> {
         match Control::parse(bytes)? {
             Control::Configure(config) => self.on_configure(now, config, sink),
-            Control::LeaseRequest { epoch, from, asked_at } => {
-                self.on_lease_request(now, ViewNumber(epoch), NodeId(from), asked_at, sink);
-            }
-            Control::LeaseGrant { epoch, from, asked_at } => {
-                if self.stage == Stage::Normal && self.is_view(ViewNumber(epoch)) {
-                    self.leases.on_grant(NodeId(from), Instant(asked_at));
-                    self.wake_reads(now, sink);
-                }
-            }
             Control::Vr(message) => self.on_vr(now, &message, sink),
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
@@ -89,6 +80,8 @@ impl<E: Engine> Vr<E> {
             | Control::Fetched { .. }
             | Control::Open { .. }
             | Control::Opened { .. }
+            | Control::LeaseRequest { .. }
+            | Control::LeaseGrant { .. }
             | Control::WhoIsWho { .. }
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
@@ -98,7 +91,7 @@ impl<E: Engine> Vr<E> {
             Control::CopyAsk { epoch, from, attempt, part, index } => {
                 let from = self.member_index(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {
-                    self.on_copy_ask(from, attempt, (part, index), sink);
+                    self.on_copy_ask(now.instant, from, attempt, (part, index), sink);
                 }
             }
             Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
@@ -164,8 +157,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         if self.is_leader() {
-            let view = ViewNumber(self.view.0 + self.members().len() as u32);
-            self.enter_view(now, view, sink);
+            self.enter_view(now, self.next_view(self.members().len()), sink);
         } else if let Some((config, leader)) = self.config.clone().zip(self.leader_addr()) {
             self.send_control(leader, &Control::Configure(config), sink);
         }
@@ -181,24 +173,11 @@ impl<E: Engine> Vr<E> {
             self.vr_count.other_view += 1;
             return;
         }
-        match self.lives.hear(from, &message.lives) {
-            Heard::Fresh(renewed) => self.forget_lives(renewed),
-            Heard::Superseded if self.recovering => {
-                // An earlier life of this node, or a message of it, is numbered higher.
-                let above = message.lives[self.me];
-                self.lives.raise_mine(above);
-                self.answers.fill(None);
-                return;
-            }
-            Heard::Superseded => return self.leave(),
-            Heard::Stale => {
-                self.vr_count.stale_lives += 1;
-                if message.body == VrBody::Recovery && self.stage == Stage::Normal {
-                    // It learns from the vector that it has to number its life higher.
-                    self.say(from, VrBody::RecoveryResponse { leader: None }, sink);
-                }
-                return;
-            }
+        let leases =
+            matches!(message.body, VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. });
+        let judged = !leases || self.setup.guards.on(Guard::LeaseLife);
+        if judged && !self.is_of_known_life(now, from, message, sink) {
+            return;
         }
         let view = ViewNumber(message.view);
         match message.body {
@@ -221,9 +200,49 @@ impl<E: Engine> Vr<E> {
             VrBody::Apart { stream, base } => {
                 self.on_apart(now, (from, view), (stream, base), sink);
             }
-            VrBody::Recovery => self.on_recovery(now, from, sink),
+            VrBody::LeaseRequest { asked_at } => {
+                let life = message.lives.get(from).copied().unwrap_or_default();
+                self.on_lease_request(now, (from, view), (life, asked_at), sink);
+            }
+            VrBody::LeaseGrant { asked_at, to } => {
+                self.on_lease_grant(now, (from, view), (to, asked_at), sink);
+            }
+            VrBody::Recovery => self.on_recovery(from, sink),
             VrBody::RecoveryResponse { leader } => {
                 self.on_recovery_response(from, &message.lives, Answer { view, leader });
+            }
+        }
+    }
+
+    /// Judges a message by its crash vector, and learns from it: whether it counts.
+    fn is_of_known_life(
+        &mut self,
+        now: Now,
+        from: usize,
+        message: &VrMessage,
+        sink: &mut impl Sink,
+    ) -> bool {
+        match self.lives.hear(from, &message.lives) {
+            Heard::Fresh(renewed) => {
+                let leader = self.leader_of(self.view);
+                if renewed & (1 << leader) != 0 {
+                    self.lose_leader(now);
+                }
+                self.forget_lives(renewed);
+                true
+            }
+            Heard::Superseded => {
+                self.come_again(now, message.lives[self.me], sink);
+                false
+            }
+            Heard::Stale => {
+                self.vr_count.stale_lives += 1;
+                let asks = matches!(message.body, VrBody::Recovery | VrBody::LeaseRequest { .. });
+                if asks && self.stage == Stage::Normal {
+                    // It learns from the vector that it has to number its life higher.
+                    self.say(from, VrBody::RecoveryResponse { leader: None }, sink);
+                }
+                false
             }
         }
     }

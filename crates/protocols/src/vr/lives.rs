@@ -17,7 +17,8 @@ use concord_wire::vr::Life;
 pub enum Heard {
     /// The sender has died since: the message counts no more.
     Stale,
-    /// There is a later life of this node: this process is the past.
+    /// Others know a higher life of this node, which may be a later one or one that was aborted
+    /// before: what this process promised counts no more.
     Superseded,
     /// It counts. Bit i: member i lives a newer life than was known.
     Fresh(u64),
@@ -56,11 +57,16 @@ impl Lives {
         self.known.get(index).copied().unwrap_or_default()
     }
 
-    /// A recovering process found that its node lived more often than it thought.
-    pub fn raise_mine(&mut self, above: Life) {
-        if let Some(mine) = self.known.get_mut(self.me) {
-            mine.count = mine.count.max(above.count + 1);
-        }
+    /// The own life gets a number above `above`, which others know of this node. False if there is
+    /// none.
+    #[must_use]
+    pub fn raise_mine(&mut self, above: Life) -> bool {
+        let (Some(mine), Some(count)) = (self.known.get_mut(self.me), above.count.checked_add(1))
+        else {
+            return false;
+        };
+        mine.count = mine.count.max(count);
+        true
     }
 
     /// Judges a message of member `from` by its vector, and learns from it.
@@ -113,7 +119,8 @@ mod tests {
         assert_eq!(lives.hear(1, &[life(0), later]), Heard::Fresh(0b10));
         assert_eq!(lives.hear(1, &[life(0), earlier]), Heard::Stale);
         let mut mine = Lives::new(alloc::vec![earlier], 0, Guards::ALL);
-        mine.raise_mine(later);
+        assert!(mine.raise_mine(later));
         assert_eq!(mine.mine(), Life { count: 2, incarnation: 3 });
+        assert!(!mine.raise_mine(Life { count: u32::MAX, incarnation: 0 }), "none is higher");
     }
 }

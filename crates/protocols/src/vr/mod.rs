@@ -71,6 +71,8 @@ counters! {
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
+        /// Views left by this replica as their leader, since it heard no quorum.
+        stepped_aside,
         /// Views joined on their leader's word.
         views_joined,
         /// Recoveries begun.
@@ -172,6 +174,8 @@ pub struct Vr<E> {
     receiver: Option<Receiver>,
     /// The own number of the last stream asked for.
     stream: u16,
+    /// How often it was asked for.
+    asked: u32,
     /// Whether the leader was seen to send that stream.
     streaming: bool,
     /// What the follower last said that it executed.
@@ -183,6 +187,9 @@ pub struct Vr<E> {
     /// The stream to a new leader that lacks records of this log.
     helper: Option<Sender>,
     heard_leader_at: Instant,
+    /// Leader: since when it could hear the others: since the view began, or it woke up.
+    listens_since: Instant,
+    ticked_at: Instant,
     /// The leader's commit point as last heard in this view.
     heard_committed: Position,
     /// When each member last said that it does not hear the leader.
@@ -194,7 +201,8 @@ pub struct Vr<E> {
     copying: Option<copy::Copying>,
     /// Copies begun in this life.
     copies: u32,
-    /// The wall clock of the record at the log's base, if the state was copied.
+    /// The wall clock of the record at the log's base: the time of the next record, should the log be cut
+    /// there, is not below it.
     base_now_ms: u64,
     answers: Vec<Option<Answer>>,
     started_at: Option<Instant>,
@@ -246,12 +254,15 @@ impl<E: Engine> Vr<E> {
             receiver: None,
             // Another life begins with other numbers.
             stream: setup.me.incarnation as u16,
+            asked: 0,
             streaming: false,
             told_executed: Position(0),
             told_end: Position(0),
             incoming: None,
             helper: None,
             heard_leader_at: Instant(0),
+            listens_since: Instant(0),
+            ticked_at: Instant(0),
             heard_committed: Position(0),
             suspicions: Vec::new(),
             change: Change::default(),
@@ -326,6 +337,12 @@ impl<E: Engine> Vr<E> {
     /// Who leads `view`: the members take turns (VRR §4.2).
     fn leader_of(&self, view: ViewNumber) -> usize {
         (view.0.max(1) as usize - 1) % self.members().len().max(1)
+    }
+
+    /// The view that comes so many after the own one. At the end of all numbers there is none:
+    /// entering the own view again is no step ([`Vr::enter_view`]).
+    fn next_view(&self, by: usize) -> ViewNumber {
+        ViewNumber(self.view.0.saturating_add(by as u32))
     }
 
     /// Whether this replica leads its view, its status being normal.
@@ -416,6 +433,10 @@ impl<E: Engine> Vr<E> {
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.started_at.get_or_insert(t);
+        if t.since(core::mem::replace(&mut self.ticked_at, t)) > self.suspect_ns() / 2 {
+            // It slept: what others said meanwhile waits to be read.
+            self.listens_since = t;
+        }
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
             let alive = Control::ReplicaAlive {
@@ -453,7 +474,7 @@ impl<E: Engine> Vr<E> {
             Stage::Normal if self.is_leader() => self.say_start_view(sink),
             Stage::Normal | Stage::Starting => {
                 if !self.streaming {
-                    self.say_follow(sink);
+                    self.ask_again(sink);
                 }
                 self.keep_copying(sink);
             }

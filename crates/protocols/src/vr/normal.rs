@@ -35,6 +35,8 @@ const KEPT_BYTES_MAX: usize = 128 << 20;
 pub(super) struct Follower {
     /// The stream of records to it, once it has said where its log ends.
     pub(super) sender: Option<Sender>,
+    /// The number of the last stream to it that was begun in this view.
+    pub(super) streamed: Option<u16>,
     /// PREPARE-OK: where its log ends.
     pub(super) acked: Position,
     /// COMMIT-ACK: what it has executed.
@@ -42,6 +44,8 @@ pub(super) struct Follower {
     /// The commit point that was last sent to it.
     told_committed: Position,
     pub(super) heard_at: Option<Instant>,
+    /// When it last asked for a part of the state. Who copies acknowledges nothing for long.
+    pub(super) copied_at: Option<Instant>,
     /// NOPaxos: it has not acknowledged up to there, since then.
     pub(super) lag: Option<(Position, Instant)>,
     /// NOPaxos: it is sent records up to there.
@@ -526,6 +530,10 @@ impl<E: Engine> Vr<E> {
     pub(super) fn tick_leader(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         if t >= self.next_beat {
+            if !self.hears_quorum(t) && self.setup.guards.on(Guard::StepAside) {
+                self.vr_count.stepped_aside += 1;
+                return self.enter_view(now, self.next_view(1), sink);
+            }
             self.next_beat = t.after(self.beat_ns());
             self.send_commits(true, sink);
         }
@@ -536,6 +544,16 @@ impl<E: Engine> Vr<E> {
         if self.expiring.is_due(t) {
             self.expire(now, sink);
         }
+    }
+
+    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is committed;
+    /// and as long as the followers hear the leader, they do not suspect it. So it leaves the view, and
+    /// they go on without it.
+    fn hears_quorum(&self, now: Instant) -> bool {
+        let lately = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < self.suspect_ns());
+        let others = self.followers.iter().enumerate().filter(|(index, _)| *index != self.me);
+        let heard = others.filter(|(_, f)| lately(f.heard_at) || lately(f.copied_at)).count();
+        heard + 1 >= self.quorum() || lately(Some(self.listens_since))
     }
 
     pub(super) fn tick_senders(&mut self, now: Instant, sink: &mut impl Sink) {

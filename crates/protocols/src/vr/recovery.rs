@@ -17,7 +17,7 @@ use concord_wire::Sink;
 use concord_wire::control::LogEnd;
 use concord_wire::vr::{Life, SwitchLife, VrBody};
 
-use super::{Stage, Vr};
+use super::{RETRY_NS, Stage, Vr};
 
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
@@ -41,19 +41,45 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Others know a higher life of this node. It may be one that was aborted before this process began,
+    /// since nobody can say which of two with equal counts is the later one. What this process
+    /// promised counts no more, and what the other one promised is not known here: it recovers, as a
+    /// life above both, and tells all of it. Its log and its state are as good as any other beginning.
+    pub(super) fn come_again(&mut self, now: Now, above: Life, sink: &mut impl Sink) {
+        if !self.setup.guards.on(Guard::LifeRaised) {
+            if !(self.recovering && self.lives.raise_mine(above)) {
+                self.leave();
+            }
+            self.answers.fill(None);
+            return;
+        }
+        if !self.lives.raise_mine(above) {
+            return self.leave();
+        }
+        self.leave_view(self.view);
+        self.answers.fill(None);
+        // The other one may have granted leases until now.
+        self.started_at = Some(now.instant);
+        self.renew_copy();
+        self.begin_recovery();
+        self.next_retry = now.instant.after(RETRY_NS);
+        self.say_all(VrBody::Recovery, sink);
+    }
+
+    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait for.
+    pub(super) fn lose_leader(&mut self, now: Now) {
+        let gone = now.instant.0.saturating_sub(self.suspect_ns());
+        self.heard_leader_at = self.heard_leader_at.min(concord_core::Instant(gone));
+    }
+
     /// Another has lost everything. The crash vector has told of its new life already.
-    pub(super) fn on_recovery(&mut self, now: Now, from: usize, sink: &mut impl Sink) {
+    pub(super) fn on_recovery(&mut self, from: usize, sink: &mut impl Sink) {
         if self.stage != Stage::Normal {
             return;
         }
         let leader =
             self.is_leader().then(|| (self.log.end(), self.switch, self.sequence.floor.counter));
         self.say(from, VrBody::RecoveryResponse { leader }, sink);
-        if from == self.leader_of(self.view) {
-            // The view has lost its leader: there is nothing to wait for.
-            let gone = now.instant.0.saturating_sub(self.suspect_ns());
-            self.heard_leader_at = self.heard_leader_at.min(concord_core::Instant(gone));
-        }
     }
 
     pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {

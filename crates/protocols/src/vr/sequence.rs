@@ -16,7 +16,7 @@ use concord_core::{Duration, Guard, Instant, MS, Now, Position, Seq, SwitchId, U
 use concord_engine::Engine;
 use concord_wire::record::Record;
 use concord_wire::vr::VrBody;
-use concord_wire::{Flags, Op, Packet, Repr, Sink};
+use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink};
 
 use super::normal::Follower;
 use super::{Stage, Vr};
@@ -161,8 +161,7 @@ impl<E: Engine> Vr<E> {
         };
         if now.instant.since(missed.since) >= LOST_NS {
             self.vr_count.gaps_agreed += 1;
-            let view = ViewNumber(self.view.0 + self.members().len() as u32);
-            return self.enter_view(now, view, sink);
+            return self.enter_view(now, self.next_view(self.members().len()), sink);
         }
         missed.ask_at = now.instant.after(ASK_NS);
         self.vr_count.gaps_asked += 1;
@@ -189,6 +188,10 @@ impl<E: Engine> Vr<E> {
         let to = self.members()[from].addr;
         let end = position.saturating_add(u64::from(count).min(LACKS_MAX));
         for position in (position..end).map(Position) {
+            if position.0 > self.log.end().position {
+                self.send_early(position, to, sink);
+                continue;
+            }
             let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let Some(record) = record.filter(|r| r.epoch == self.epoch()) else { return };
             // A body that was staged is at the leader alone: it has that record.
@@ -204,6 +207,20 @@ impl<E: Engine> Vr<E> {
             };
             repr.emit(record.command, &mut self.scratch);
             sink.send(to, &self.scratch);
+            self.vr_count.gaps_filled += 1;
+        }
+    }
+
+    /// A write that waits here for the leader's record of it, since its body was staged there, or for one
+    /// before it: as the switch sent it.
+    fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
+        // Within a view positions rise as numbers do.
+        let next = self.next_number();
+        let ahead = position.0 - self.log.end().position - 1;
+        let counter = u64::from(next.counter).saturating_add(ahead).min(u32::MAX.into());
+        let number = Seq::new(next.switch_id, counter as u32);
+        if let Some(bytes) = self.sequence.early.get(&number) {
+            sink.send(to, bytes);
             self.vr_count.gaps_filled += 1;
         }
     }

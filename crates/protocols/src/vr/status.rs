@@ -3,6 +3,7 @@
 use concord_core::{Now, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::control::{Config, Member, Standing};
+use concord_wire::vr::Life;
 
 use super::{Stage, Vr, VrCounters};
 use crate::log::Log;
@@ -24,6 +25,12 @@ impl<E: Engine> Vr<E> {
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.setup.me
+    }
+
+    /// Its crash vector's entry for itself: it changes if the process has to come again as another life.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.lives.mine()
     }
 
     /// The newest configuration of the controller.

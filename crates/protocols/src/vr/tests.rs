@@ -10,6 +10,7 @@ use crate::Limits;
 use concord_core::hash::object_id;
 use concord_core::{Guards, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
+use concord_wire::vr::Life;
 use concord_wire::{Flags, Kind, Op, Packet, Reason, Repr};
 
 const LEASE_NS: u64 = 100 * MS;
@@ -21,6 +22,8 @@ const SESSION: SessionId = SessionId(77);
 type Node = Vr<Shimmed<Memory>>;
 
 mod copy;
+mod edges;
+mod lives;
 mod nopaxos;
 
 struct Group {
@@ -527,7 +530,8 @@ fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
     for (_, to, bytes) in votes {
         g.deliver(to, &bytes);
     }
-    g.pass(300);
+    // Not so long that it would leave a view in which it hears nobody.
+    g.pass(50);
     g.cuts.clear();
     g.isolate(0);
     g.pass(2_000);

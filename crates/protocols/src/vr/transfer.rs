@@ -5,7 +5,7 @@
 //! target it stays apart: what the own log holds was promised to the view before, and is given up
 //! only for the whole log of a later one.
 
-use concord_core::{NodeId, Now, Position, ViewNumber};
+use concord_core::{Guard, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::LogEnd;
@@ -15,6 +15,9 @@ use concord_wire::vr::VrBody;
 use super::{Stage, Vr};
 use crate::link::{BrokenStream, Receiver, Sender};
 use crate::log::Log;
+
+/// How often a stream is asked for by one number: for half a second.
+const ASKED_MAX: u32 = 25;
 
 /// A log that is being fetched.
 #[derive(Clone, Debug)]
@@ -68,7 +71,7 @@ impl<E: Engine> Vr<E> {
         };
         let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
         self.stream = self.stream.wrapping_add(1).max(1);
-        self.streaming = false;
+        (self.streaming, self.asked) = (false, 0);
         let mut receiver = Receiver::new(peer, 0);
         receiver.stream = self.stream;
         self.receiver = Some(receiver);
@@ -78,8 +81,22 @@ impl<E: Engine> Vr<E> {
         self.say_follow(sink);
     }
 
+    /// Asks again for the stream that was not seen yet; in the end for another one, since the one who
+    /// was asked may have begun it and given it up.
+    pub(super) fn ask_again(&mut self, sink: &mut impl Sink) {
+        if self.receiver.is_none() {
+            return;
+        }
+        if self.asked < ASKED_MAX {
+            self.say_follow(sink);
+        } else {
+            self.follow(sink);
+        }
+    }
+
     pub(super) fn say_follow(&mut self, sink: &mut impl Sink) {
         let Some(peer) = self.receiver.as_ref().map(|r| r.peer) else { return };
+        self.asked += 1;
         let (end, committed) = (self.log.end(), self.committed_end());
         let follow = VrBody::Follow { stream: self.stream, end, committed };
         if let Some(to) = self.member_index(peer) {
@@ -101,8 +118,7 @@ impl<E: Engine> Vr<E> {
         if view != self.view || !(leads || helps) {
             return;
         }
-        let known = if leads { self.followers[from].sender.as_ref() } else { self.helper.as_ref() };
-        if known.is_some_and(|s| s.stream == stream) {
+        if self.is_used(leads.then_some(from), stream) {
             return;
         }
         let Some(end) = ends.into_iter().find(|e| self.log.end_at(e.position) == Some(*e)) else {
@@ -117,12 +133,33 @@ impl<E: Engine> Vr<E> {
         let upto = Position(log.end().position);
         sender.pump(now.instant, log, upto, self.committed, scratch, sink);
         if leads {
+            self.followers[from].streamed = Some(stream);
             self.followers[from].sender = Some(sender);
             self.followers[from].heard_at = Some(now.instant);
             self.next_switch = now.instant;
         } else {
             self.helper = Some(sender);
         }
+    }
+
+    /// Whether a stream of that number, or of a later one, was begun in this view: for a follower, or for
+    /// the new leader. A late question for an earlier one would end the stream that its receiver reads;
+    /// and one for the same number would begin it anew, of which the receiver knows nothing. A question
+    /// that was answered by Apart began none: its answer may have been lost.
+    fn is_used(&self, follower: Option<usize>, stream: u16) -> bool {
+        let sender = match follower {
+            Some(from) => self.followers[from].sender.as_ref(),
+            None => self.helper.as_ref(),
+        };
+        if !self.setup.guards.on(Guard::StreamOnce) {
+            return sender.is_some_and(|s| s.stream == stream);
+        }
+        let streamed = match follower {
+            Some(from) => self.followers[from].streamed,
+            None => sender.map(|s| s.stream),
+        };
+        // Numbers wrap around, and are not further apart than half of all.
+        streamed.is_some_and(|last| stream.wrapping_sub(last) as i16 <= 0)
     }
 
     /// A record of a stream: of the leader's log, or of one that is being fetched.

@@ -15,15 +15,16 @@ use alloc::vec::Vec;
 use concord_core::{Guard, Instant, NodeId, Now, ObjectId, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Control, LogEnd};
+use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
-use concord_wire::vr::{SwitchLife, VrBody};
+use concord_wire::vr::{Life, SwitchLife, VrBody};
 
 use super::normal::{Completion, Follower};
 use super::{RETRY_NS, Stage, Vr};
 
-/// Most doublings of the time that a view change may take.
-const PATIENCE_MAX: u32 = 5;
+/// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
+/// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
+const PATIENCE_MAX: u32 = 2;
 
 /// A DoViewChange.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +98,7 @@ impl<E: Engine> Vr<E> {
     /// Says so, and does something about it if others say the same.
     pub(super) fn mind_leader(&mut self, now: Now, sink: &mut impl Sink) {
         if self.suspects(now.instant) && !self.recovering {
-            self.say_suspect(ViewNumber(self.view.0 + 1), sink);
+            self.say_suspect(self.next_view(1), sink);
             self.consider_view_change(now, sink);
         }
     }
@@ -110,12 +111,15 @@ impl<E: Engine> Vr<E> {
         let fresh = |at: &Instant| now.instant.since(*at) < self.suspect_ns();
         let others = self.suspicions.iter().flatten().filter(|at| fresh(at)).count();
         if others + 1 >= self.quorum() {
-            self.enter_view(now, ViewNumber(self.view.0 + 1), sink);
+            self.enter_view(now, self.next_view(1), sink);
         }
     }
 
     /// Leaves the own view for `view`, which has not begun.
     pub(super) fn enter_view(&mut self, now: Now, view: ViewNumber, sink: &mut impl Sink) {
+        if view <= self.view {
+            return;
+        }
         self.leave_view(view);
         self.stage = Stage::ViewChange;
         self.vr_count.view_changes += 1;
@@ -134,7 +138,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// What belongs to the own view alone ends with it.
-    fn leave_view(&mut self, view: ViewNumber) {
+    pub(super) fn leave_view(&mut self, view: ViewNumber) {
         self.view = view;
         self.leases.close();
         (0..self.followers.len()).for_each(|member| self.end_feed(member));
@@ -188,7 +192,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn retry_view_change(&mut self, now: Now, sink: &mut impl Sink) {
         self.vote(now, sink);
         if self.stage == Stage::ViewChange && self.change.best.is_some() && !self.streaming {
-            self.say_follow(sink);
+            self.ask_again(sink);
         }
     }
 
@@ -280,6 +284,7 @@ impl<E: Engine> Vr<E> {
         self.draw_floor();
         self.begin_normal(now.instant);
         self.followers = alloc::vec![Follower::default(); self.members().len()];
+        self.listens_since = now.instant;
         self.view_start = Position(self.log.end().position);
         self.committed = self.committed.max(committed.min(self.view_start));
         // Whatever was executed before may never have completed at the switch.
@@ -387,30 +392,39 @@ impl<E: Engine> Vr<E> {
         if !self.is_leader() && !self.is_accelerated() {
             return;
         }
-        let request = Control::LeaseRequest {
-            epoch: self.view.0,
-            from: self.setup.me.node,
-            asked_at: now.instant.0,
-        };
-        self.tell_all(&request, sink);
+        self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
     }
 
+    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not known yet
+    /// could be taken for an earlier one, which has left the view: then this replica would vote while
+    /// the lease is held.
     pub(super) fn on_lease_request(
         &mut self,
         now: Now,
-        view: ViewNumber,
-        from: NodeId,
-        asked_at: u64,
+        (from, view): (usize, ViewNumber),
+        (life, asked_at): (Life, u64),
         sink: &mut impl Sink,
     ) {
-        let Some(index) = self.member_index(from) else { return };
         if self.stage != Stage::Normal || !self.is_view(view) {
             return;
         }
-        self.leases.grant(now.instant, from);
-        let (epoch, node) = (self.view.0, self.setup.me.node);
-        let grant = Control::LeaseGrant { epoch, from: node, asked_at };
-        let addr = self.members()[index].addr;
-        self.send_control(addr, &grant, sink);
+        self.leases.grant(now.instant, NodeId(self.members()[from].node));
+        self.say(from, VrBody::LeaseGrant { asked_at, to: life }, sink);
+    }
+
+    /// `from` grants what incarnation `to` of this node asked for.
+    pub(super) fn on_lease_grant(
+        &mut self,
+        now: Now,
+        (from, view): (usize, ViewNumber),
+        (to, asked_at): (Life, u64),
+        sink: &mut impl Sink,
+    ) {
+        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::LeaseLife);
+        if self.stage == Stage::Normal && self.is_view(view) && is_mine {
+            let from = NodeId(self.members()[from].node);
+            self.leases.on_grant(now.instant, from, Instant(asked_at));
+            self.wake_reads(now, sink);
+        }
     }
 }

@@ -55,7 +55,12 @@ impl Sort {
             | Control::Opened { .. }
             | Control::WhoIsWho { .. }
             | Control::Stamp { .. } => Sort::Periodic,
-            Control::Vr(message) if message.body == VrBody::Suspect => Sort::Periodic,
+            Control::Vr(message) => match message.body {
+                VrBody::Suspect => Sort::Periodic,
+                VrBody::LeaseRequest { .. } => Sort::LeaseRequest,
+                VrBody::LeaseGrant { .. } => Sort::LeaseGrant,
+                _ => Sort::Message,
+            },
             _ => Sort::Message,
         }
     }

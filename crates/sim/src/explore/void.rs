@@ -94,8 +94,10 @@ fn use_of_word(message: &Control) -> Use {
             | VrBody::DoViewChange { .. }
             | VrBody::StartView { .. }
             | VrBody::Lacks { .. }
+            | VrBody::LeaseGrant { .. }
             | VrBody::Follow { .. } => Use::Epoch(message.view),
             VrBody::Suspect
+            | VrBody::LeaseRequest { .. }
             | VrBody::Apart { .. }
             | VrBody::Recovery
             | VrBody::RecoveryResponse { .. } => Use::Any,

@@ -1,0 +1,222 @@
+//! Questions that come twice, clocks that went back, ways that are cut in one direction.
+
+use super::*;
+use concord_wire::fragment::FragmentHdr;
+
+const ALL: [usize; 3] = [0, 1, 2];
+
+impl Group {
+    /// Node `index` asks for a new stream; the question's bytes.
+    fn ask_anew(&mut self, index: usize) -> Vec<u8> {
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        self.nodes[index].follow(&mut sent);
+        let question = sent[0].1.clone();
+        self.route(index, sent);
+        self.run();
+        question
+    }
+}
+
+/// Node 2 asks its leader for a stream, and for another. Both questions come once more, later.
+fn late_questions(guards: Guards) -> Group {
+    let mut g = Group::founded(3, guards);
+    let mut questions = vec![];
+    for _ in 0..2 {
+        questions.push(g.ask_anew(2));
+        (0..3).for_each(|_| {
+            g.set(0, "k", "v");
+            g.run();
+        });
+    }
+    for question in questions {
+        g.deliver(0, &question);
+        g.run();
+    }
+    g.set(0, "k", "last");
+    g.run();
+    g.pass(2_000);
+    g
+}
+
+#[test]
+fn bug_15_15_a_stream_s_number_is_not_used_again_by_late_questions() {
+    let g = late_questions(Guards::ALL);
+    assert_eq!(g.nodes[2].log.end(), g.nodes[0].log.end());
+    assert_eq!(g.digests()[0], g.digests()[2]);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_15_a_follower_whose_stream_is_begun_anew_under_its_number_starves() {
+    let g = late_questions(Guards::without(Guard::StreamOnce));
+    assert!(g.nodes[2].log.end().position < g.nodes[0].log.end().position);
+}
+
+/// Node 2 lacks what is not kept any more. The first answers that say so get lost.
+#[test]
+fn bug_15_15_a_question_whose_answer_apart_was_lost_is_answered_again() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.isolate(2);
+    for n in 0..200 {
+        g.set(0, "k", &alloc::format!("{n}"));
+        g.pass(1);
+    }
+    g.cuts = vec![(0, 2)];
+    g.ask_anew(2);
+    g.pass(60);
+    assert!(g.nodes[0].vr_count.too_far_behind > 1, "{:?}", g.nodes[0].vr_count);
+    g.cuts.clear();
+    g.pass(500);
+    assert_eq!(g.digests()[0], g.digests()[2]);
+}
+
+/// A stream was begun, none of its packets arrived, and its records are gone. Its number cannot be used
+/// again, so another one is asked for.
+#[test]
+fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_another_number() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.isolate(2);
+    g.set(0, "k", "v");
+    g.pass(1);
+    g.cuts = vec![(0, 2)];
+    let stream = g.nodes[2].stream + 1;
+    g.ask_anew(2);
+    assert_eq!(g.nodes[0].followers[2].streamed, Some(stream));
+    // It hears nobody, and asks nobody to leave the view.
+    for n in 0..200 {
+        g.set(0, "k", &alloc::format!("{n}"));
+        g.pass(1);
+        g.nodes[2].heard_leader_at = g.now.instant;
+    }
+    assert!(g.nodes[0].followers[2].sender.is_none(), "its records are gone");
+    g.cuts.clear();
+    g.pass(1_500);
+    assert_eq!(g.nodes[2].log.end(), g.nodes[0].log.end());
+    assert_eq!(g.digests()[0], g.digests()[2]);
+}
+
+/// The followers hear their leader, and it hears nobody.
+fn deaf_leader(protocol: Protocol, guards: Guards) -> Group {
+    let mut g = Group::founded_as(protocol, 3, guards);
+    g.pass(50);
+    g.cuts = vec![(1, 0), (2, 0)];
+    g.pass(4 * LEASE_NS / MS);
+    g
+}
+
+#[test]
+fn bug_15_18_a_leader_that_hears_no_quorum_leaves_its_view_and_the_others_go_on() {
+    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+        let mut g = deaf_leader(protocol, Guards::ALL);
+        let leader = g.leader().unwrap();
+        assert_ne!(leader, 0, "{protocol:?}");
+        g.cast_set(if protocol.is_sequenced() { &ALL } else { &[1] }, "k", "v");
+        g.pass(20);
+        assert_eq!(g.to_client.len(), 1);
+        assert_eq!(g.get(leader, "k", None).unwrap().2, "v");
+        let view = g.nodes[leader].view;
+        g.pass(1_000);
+        assert_eq!(g.nodes[leader].view, view, "it disturbs nobody");
+        assert_eq!(g.nodes[0].vr_count.stepped_aside, 1);
+        g.cuts.clear();
+        g.pass(500);
+        assert!(g.nodes.iter().all(|n| n.stage == Stage::Normal && n.view == view));
+        assert_eq!(g.digests()[0], g.digests()[1]);
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_18_a_leader_that_hears_nobody_and_stays_lets_nobody_else_lead() {
+    let mut g = deaf_leader(Protocol::Vr, Guards::without(Guard::StepAside));
+    g.pass(5_000);
+    assert_eq!(g.leader(), Some(0));
+    g.set(0, "k", "v");
+    g.pass(1_000);
+    assert!(g.to_client.is_empty());
+}
+
+#[test]
+fn bug_15_18_a_leader_that_slept_reads_first_what_was_said_meanwhile() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(50);
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    let later = g.now.instant.after(3 * LEASE_NS);
+    g.nodes[0].tick(Now { instant: later, ..g.now }, &mut sent);
+    assert!(g.nodes[0].is_leader());
+}
+
+/// A follower that copies the state acknowledges nothing. It is heard of.
+#[test]
+fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(5);
+    g.isolate(2);
+    let view = g.nodes[0].view;
+    for _ in 0..10 * LEASE_NS / MS {
+        // Follower 1 asks for a part of the state now and then, and says nothing else.
+        let attempt = u64::from(g.nodes[1].lives.mine().tag()) << 32 | 1;
+        let ask = Control::CopyAsk { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
+        let mut bytes = vec![];
+        ask.emit(&mut bytes);
+        g.cuts.push((1, 0));
+        g.pass(1);
+        g.deliver(0, &bytes);
+    }
+    assert!(g.nodes[0].is_leader() && g.nodes[0].view == view);
+}
+
+#[test]
+fn bug_15_19_however_many_view_changes_failed_the_next_one_is_given_up_in_four_leases() {
+    let mut g = Group::founded(3, Guards::ALL);
+    let (mut sent, now): (Vec<(Addr, Vec<u8>)>, Now) = (vec![], g.now);
+    for _ in 0..20 {
+        let next = ViewNumber(g.nodes[1].view.0 + 1);
+        g.nodes[1].enter_view(now, next, &mut sent);
+    }
+    assert!(!g.nodes[1].suspects(now.instant.after(4 * LEASE_NS - 1)));
+    assert!(g.nodes[1].suspects(now.instant.after(4 * LEASE_NS)));
+}
+
+/// No view comes after the last number: nothing overflows, and no view is entered twice.
+#[test]
+fn bug_15_19_at_the_end_of_the_view_numbers_there_is_no_panic() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(5);
+    for node in 0..2 {
+        let forged = g.nodes[2].message(ViewNumber(u32::MAX), VrBody::StartViewChange);
+        let mut bytes = vec![];
+        forged.emit(&mut bytes);
+        g.deliver(node, &bytes);
+    }
+    g.pass(5_000);
+    assert!(g.nodes[..2].iter().all(|n| n.view == ViewNumber(u32::MAX)));
+}
+
+/// A write of several packets: its body is staged at the leader, its numbered packet is lost on the way
+/// to the leader alone.
+#[test]
+fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() {
+    let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
+    let view = g.nodes[0].view;
+    let mut command = CommandBuf::new();
+    let whole = command.encode(1, [&b"SET"[..], b"k", b"staged"]).to_vec();
+    let hdr = FragmentHdr { version: 9, total_bytes: whole.len() as u32, index: 0, count: 1 };
+    let write = Repr { flags: Flags::BODY_STAGED, ..g.request(b"k") };
+    let (mut bytes, mut body, mut name) = (vec![], vec![], vec![]);
+    hdr.emit_of(&whole, &mut body);
+    hdr.emit(&mut name);
+    Repr { op: Op::WRest, ..write }.emit(&body, &mut bytes);
+    g.deliver(0, &bytes);
+    g.to_client.clear();
+    g.cast(&[1, 2], write, &name);
+    g.cast_set(&ALL, "l", "w");
+    g.cast_set(&[1, 2], "m", "x");
+    g.cast_set(&ALL, "n", "y");
+    g.pass(50);
+    assert_eq!(g.nodes[0].view, view, "no view change");
+    assert_eq!(g.to_client.len(), 4);
+    assert_eq!(g.get(0, "k", None).unwrap().2, "staged");
+    assert!(g.nodes.iter().all(|n| n.log.end() == g.nodes[0].log.end()));
+    assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
+}

@@ -1,0 +1,195 @@
+//! Packets of earlier incarnations of a node, which arrive late.
+
+use super::*;
+
+/// The message of a packet between replicas.
+fn said(bytes: &[u8]) -> Option<VrBody> {
+    match Control::parse(bytes) {
+        Ok(Control::Vr(message)) => Some(message.body),
+        _ => None,
+    }
+}
+
+impl Group {
+    /// Node `index` alone leaves its view for the next one.
+    fn leave_alone(&mut self, index: usize) {
+        let (now, next) = (self.now, ViewNumber(self.nodes[index].view.0 + 1));
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        self.nodes[index].enter_view(now, next, &mut sent);
+        self.route(index, sent);
+    }
+
+    /// A question of recovery of node `index` in incarnation `incarnation`, to node `to`: it restarts, and
+    /// nobody hears it.
+    fn aborted_life(&mut self, index: usize, incarnation: u64, to: usize) -> Vec<u8> {
+        self.isolate(index);
+        self.held_way = Some((index, to));
+        self.restart(index, incarnation);
+        self.pass(2);
+        self.held_way = None;
+        self.cuts.clear();
+        let held = self.held.drain(..);
+        let mut asked = held.filter(|(_, _, bytes)| said(bytes) == Some(VrBody::Recovery));
+        asked.next().unwrap().2
+    }
+}
+
+/// Of five, node 4 lives anew, of which node 3 has not heard; node 3 granted a lease to it. What its
+/// earlier life said when it left the view arrives at node 3.
+fn lease_of_a_new_life(guards: Guards) -> Group {
+    let mut g = Group::founded(5, guards);
+    g.pass(50);
+    g.isolate(4);
+    g.held_way = Some((4, 3));
+    g.leave_alone(4);
+    let left = g.held.drain(..).find(|(_, _, b)| said(b) == Some(VrBody::StartViewChange));
+    let (_, _, left) = left.unwrap();
+    (g.held_way, g.cuts) = (None, vec![(4, 3)]);
+    g.restart(4, 900);
+    g.pass(300);
+    assert!(g.nodes[4].is_intact());
+    // Nodes 0 and 3 grant to it, nodes 1 and 2 did so long ago.
+    g.cuts = vec![(4, 1), (4, 2)];
+    g.pass(LEASE_NS / MS + 50);
+    while g.nodes[4].leases.next_request().since(g.now.instant) < 32 * MS {
+        g.pass(1);
+    }
+    assert!(g.nodes[4].is_leased(g.now.instant));
+    g.isolate(4);
+    g.deliver(3, &left);
+    g.leave_alone(1);
+    g.run();
+    g
+}
+
+#[test]
+fn bug_15_14_a_replica_waits_for_the_lease_of_a_new_life_though_the_earlier_one_left_the_view() {
+    let mut g = lease_of_a_new_life(Guards::ALL);
+    for ms in 0..LEASE_NS / MS {
+        let leased = g.nodes[4].is_leased(g.now.instant);
+        let begun = g.leader().is_some_and(|leader| g.nodes[leader].view > g.nodes[4].view);
+        assert!(!(leased && begun), "after {ms} ms");
+        g.pass(1);
+    }
+    g.pass(50);
+    assert_eq!(g.leader(), Some(1));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_14_without_lives_in_lease_messages_a_lease_outlives_its_view() {
+    let g = lease_of_a_new_life(Guards::without(Guard::LeaseLife));
+    assert_eq!(g.leader(), Some(1));
+    assert!(g.nodes[4].is_leased(g.now.instant) && g.nodes[4].view < g.nodes[1].view);
+}
+
+/// A grant to an earlier life of the asker is on its way until the asker's host has been up again for
+/// as long as it was then.
+#[test]
+fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(50);
+    let view = g.nodes[2].view;
+    let grant = |g: &Group, to| {
+        let body = VrBody::LeaseGrant { asked_at: g.now.instant.0, to };
+        let mut bytes = vec![];
+        g.nodes[1].message(view, body).emit(&mut bytes);
+        bytes
+    };
+    let earlier = g.nodes[2].life();
+    g.restart(2, 900);
+    g.pass(300);
+    assert!(g.nodes[2].is_intact() && g.nodes[2].view == view);
+    let (now, held) = (g.now.instant, g.nodes[2].leases.held_of(g.now.instant));
+    assert_eq!(held, 2);
+    g.nodes[2].leases.open(now, [NodeId(1), NodeId(2)].into_iter());
+    let late = grant(&g, earlier);
+    g.deliver(2, &late);
+    assert_eq!(g.nodes[2].leases.held_of(g.now.instant), 0);
+    let own = grant(&g, g.nodes[2].life());
+    g.deliver(2, &own);
+    assert_eq!(g.nodes[2].leases.held_of(g.now.instant), 1);
+}
+
+#[test]
+fn bug_15_16_an_aborted_life_whose_packet_comes_late_ends_no_later_one() {
+    for index in 0..3 {
+        let mut g = Group::founded(3, Guards::ALL);
+        g.set(0, "k", "v");
+        g.pass(5);
+        let other = (index + 1) % 3;
+        let late = g.aborted_life(index, 900, other);
+        // The next life has a smaller number, and the same count.
+        g.restart(index, 300);
+        g.pass(1_000);
+        assert!(g.nodes[index].is_intact());
+        let before = g.nodes[index].life();
+        assert!(before < Life { count: 1, incarnation: 900 });
+        g.deliver(other, &late);
+        g.pass(1_000);
+        assert_eq!(g.nodes[index].life(), Life { count: 2, incarnation: 300 }, "it came again");
+        assert!(g.nodes.iter().all(|n| n.is_intact() && n.stage == Stage::Normal));
+        let leader = g.leader().unwrap();
+        g.set(leader, "k", "after");
+        g.pass(100);
+        assert_eq!(g.digests()[0], g.digests()[1]);
+        assert_eq!(g.digests()[0], g.digests()[2]);
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
+    let mut g = Group::founded(3, Guards::without(Guard::LifeRaised));
+    let late = g.aborted_life(2, 900, 1);
+    g.restart(2, 300);
+    g.pass(1_000);
+    g.deliver(1, &late);
+    g.pass(1_000);
+    assert_eq!(g.nodes[2].stage, Stage::Left);
+}
+
+/// It hears of the aborted life when it has all answers and fetches the log. The answers were given to a
+/// life that counts no more.
+#[test]
+fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
+    let mut g = Group::founded(5, Guards::ALL);
+    let late = g.aborted_life(4, 900, 1);
+    g.restart(4, 300);
+    g.pass(LEASE_NS / MS - 5);
+    // The log does not come for a while.
+    g.cuts = vec![(4, 0)];
+    g.pass(10);
+    assert_eq!((g.nodes[4].stage, g.nodes[4].recovering), (Stage::Starting, true));
+    g.deliver(1, &late);
+    // Two of the others do not hear of anything.
+    g.cuts = vec![(4, 0), (0, 2), (1, 2), (4, 2), (0, 3), (1, 3), (4, 3)];
+    g.pass(50);
+    assert_eq!(g.nodes[4].life(), Life { count: 2, incarnation: 300 });
+    g.cuts.retain(|cut| *cut != (4, 0));
+    for _ in 0..300 {
+        g.pass(1);
+        let life = g.nodes[4].life();
+        let aware = g.nodes[..4].iter().filter(|n| n.lives.of(4) == life).count();
+        assert!(!g.nodes[4].is_intact() || aware >= 3, "{aware} know of it");
+    }
+    g.cuts.clear();
+    g.pass(1_000);
+    assert!(g.nodes[4].is_intact());
+}
+
+/// A packet in which this node's life has the highest count is forged. It costs a replica, and no panic.
+#[test]
+fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
+    let mut g = Group::founded(3, Guards::ALL);
+    let mut lives = g.nodes[1].lives.vector().to_vec();
+    lives[0] = Life { count: u32::MAX, incarnation: 1 };
+    let (group, view) = (g.nodes[1].group, g.nodes[1].view.0);
+    let body = VrBody::Suspect;
+    let mut bytes = vec![];
+    Control::Vr(VrMessage { group, from: 2, view, lives, body }).emit(&mut bytes);
+    g.deliver(0, &bytes);
+    assert_eq!(g.nodes[0].stage, Stage::Left);
+    g.pass(500);
+    assert!(g.leader().is_some());
+}
