@@ -381,7 +381,10 @@ impl<E: Engine> Vr<E> {
         while self.log.base().position < self.executed.0
             && (self.log.len() > self.setup.records_kept || self.log.bytes() > KEPT_BYTES_MAX)
         {
-            self.log.truncate(Position(self.log.base().position + 1));
+            let first = Position(self.log.base().position + 1);
+            let record = self.log.record(first).and_then(|bytes| Record::parse(bytes).ok());
+            self.base_now_ms = record.map_or(self.base_now_ms, |record| record.now_ms);
+            self.log.truncate(first);
         }
     }
 

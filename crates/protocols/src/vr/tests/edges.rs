@@ -95,6 +95,37 @@ fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_anoth
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
+/// The leader drops from its log all that it has executed, and then, in a later view, what it had logged
+/// alone. The next switch's clock is behind.
+#[test]
+fn bug_15_17_the_time_of_a_record_that_was_dropped_is_kept() {
+    let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
+    for n in 0..5 {
+        g.cast_set(&ALL, "k", &alloc::format!("{n}"));
+        g.pass(5);
+    }
+    let executed = g.nodes[0].executed.0;
+    assert_eq!(executed, g.nodes[0].log.end().position);
+    g.isolate(0);
+    for n in 0..60 {
+        g.cast_set(&[0], "alone", &alloc::format!("{n}"));
+    }
+    assert_eq!(g.nodes[0].log.base().position, executed, "nothing that was executed is kept");
+    g.pass(400);
+    g.cuts.clear();
+    g.pass(400);
+    assert_eq!(g.nodes[0].log.end().position, executed);
+    g.configure(2);
+    g.pass(50);
+    g.counter = 0;
+    g.now.unix_ms -= 3_000;
+    g.cast_set(&ALL, "k", "after");
+    g.pass(200);
+    assert!(g.nodes.iter().all(|n| n.executed.0 == executed + 1));
+    assert_eq!(g.nodes[0].log.end(), g.nodes[1].log.end(), "one record, one time");
+    assert_eq!(g.nodes[0].log.end(), g.nodes[2].log.end());
+}
+
 /// The followers hear their leader, and it hears nobody.
 fn deaf_leader(protocol: Protocol, guards: Guards) -> Group {
     let mut g = Group::founded_as(protocol, 3, guards);
