@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use concord_runtime::Error;
+use concord_runtime::logging::{self, Format};
 
 use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX};
 
@@ -51,6 +53,51 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     /// Reproduce a paper's figures in the simulator
     Reproduce(crate::reproduce::ReproduceArgs),
+}
+
+/// How lines of a log look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line of text
+    #[default]
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// What every process of a rack logs, on standard error.
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// How lines of the log look
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, trace or off
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+}
+
+impl LogArgs {
+    /// Starts logging.
+    ///
+    /// # Errors
+    /// One line that names the levels there are.
+    pub fn init(&self) -> Result<(), Error> {
+        let format = match self.log_format {
+            LogFormat::Text => Format::Text,
+            LogFormat::Json => Format::Json,
+        };
+        logging::init(format, &self.log_level)
+    }
+
+    /// The flags that say the same to another process.
+    #[must_use]
+    pub fn flags(&self) -> Vec<String> {
+        let format = match self.log_format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        ["--log-format", format, "--log-level", &self.log_level].map(str::to_string).to_vec()
+    }
 }
 
 /// `concord up`.
@@ -125,6 +172,9 @@ pub struct UpArgs {
     /// The redis-server to start with --engine redis [default: redis-server]
     #[arg(long, value_name = "PATH")]
     pub redis_server: Option<String>,
+    /// What the roles log
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// What every role takes.
@@ -142,6 +192,9 @@ pub struct RoleArgs {
     /// Which one of the rack file; not needed where there is only one
     #[arg(long, value_name = "N")]
     pub node: Option<u16>,
+    /// What it logs
+    #[command(flatten)]
+    pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
     #[arg(long, hide = true)]
     pub supervised: bool,
@@ -167,6 +220,9 @@ pub struct SwitchArgs {
     /// Print what the program takes of a real switch, and end
     #[arg(long)]
     pub describe: bool,
+    /// What it logs
+    #[command(flatten)]
+    pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
     #[arg(long, hide = true)]
     pub supervised: bool,
@@ -181,6 +237,9 @@ pub struct ControllerArgs {
     /// Begin anew with whoever registers: the data of the earlier members is given up
     #[arg(long)]
     pub fresh: bool,
+    /// What it logs
+    #[command(flatten)]
+    pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
     #[arg(long, hide = true)]
     pub supervised: bool,
@@ -191,7 +250,10 @@ pub struct ControllerArgs {
 #[command(after_help = "\
 Examples:
   concord status
-  concord status --json | jq .fast_read_share")]
+  concord status --json | jq .fast_read_share
+
+Ends with 0 if every role answers, every replica is a member and the controller has no PROBLEM, else
+with 1. docs/operations.md lists the keys of the JSON.")]
 pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -199,7 +261,7 @@ pub struct StatusArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
-    /// Rates are measured over so many ms
+    /// Rates and latencies are measured over this time, in ms
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub interval_ms: u64,
 }

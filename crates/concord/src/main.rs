@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Command::Replica(args) => roles::replica(args),
         Command::Gateway(args) => roles::gateway(args),
         Command::Controller(args) => roles::controller(args),
-        Command::Status(args) => status::run(args),
+        Command::Status(args) => return exit(status::run(args)),
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),

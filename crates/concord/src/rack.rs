@@ -2,7 +2,7 @@
 //! left out, and are then placed on this host) and for every role's `--config` (where they may not).
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -195,11 +195,34 @@ impl Faults {
     }
 }
 
+/// Reads the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is looked up once.
+fn udp_addr<'de, D: serde::Deserializer<'de>>(d: D) -> Result<SocketAddrV4, D::Error> {
+    lookup(&String::deserialize(d)?).map_err(serde::de::Error::custom)
+}
+
+/// The first IPv4 address of `text`.
+fn lookup(text: &str) -> Result<SocketAddrV4, String> {
+    if let Ok(addr) = text.parse() {
+        return Ok(addr);
+    }
+    if !text.contains(':') {
+        return Err(format!("{text:?} has no port; write host:port, like 10.0.0.7:7001"));
+    }
+    let found = text.to_socket_addrs();
+    let found = found.map_err(|e| format!("cannot look up {text:?}: {e}; write host:port"))?;
+    let v4 = found.into_iter().find_map(|addr| match addr {
+        SocketAddr::V4(addr) => Some(addr),
+        SocketAddr::V6(_) => None,
+    });
+    v4.ok_or_else(|| format!("{text:?} has an IPv6 address only; roles talk over IPv4"))
+}
+
 /// The controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerPlace {
     /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
     pub http: Option<SocketAddr>,
@@ -212,6 +235,7 @@ pub struct ControllerPlace {
 #[serde(deny_unknown_fields)]
 pub struct SwitchPlace {
     /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
     pub http: Option<SocketAddr>,
@@ -224,6 +248,7 @@ pub struct StandbyPlace {
     /// Its number, from 1.
     pub node: u16,
     /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
     pub http: Option<SocketAddr>,
@@ -236,6 +261,7 @@ pub struct ReplicaPlace {
     /// Its number, from 1; the first replica of the file is the head or primary.
     pub node: u16,
     /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
     pub http: Option<SocketAddr>,
@@ -253,6 +279,7 @@ pub struct GatewayPlace {
     /// Its number, from 1.
     pub node: u16,
     /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
     pub http: Option<SocketAddr>,
@@ -386,6 +413,7 @@ impl Rack {
             }
             seen.push(place);
         }
+        self.check_addrs()?;
         let shares = self.replica.iter().filter_map(|r| r.cpu_share);
         if let Some(share) = shares.into_iter().find(|s| !(*s > 0.0 && *s <= 1.0)) {
             return Err(format!("cpu_share is {share}; it must be above 0 and at most 1"));
@@ -393,6 +421,45 @@ impl Rack {
         concord_switch::Harmonia::new(self.table.layout(), concord_core::Guards::ALL)
             .map(drop)
             .map_err(|e| format!("table: {e}"))
+    }
+
+    /// Whether every role can be reached, and none where another is.
+    fn check_addrs(&self) -> Result<(), String> {
+        let places: Vec<_> = self.places().collect();
+        for (at, (name, addr, http)) in places.iter().enumerate() {
+            if addr.ip().is_unspecified() || addr.ip().is_multicast() {
+                return Err(format!(
+                    "{name}: addr is {addr}; the others must be able to send there, so write the \
+                     host's own address"
+                ));
+            }
+            if addr.port() == 0 || http.is_some_and(|http| http.port() == 0) {
+                return Err(format!("{name}: port 0; say which port it takes"));
+            }
+            for (other, other_addr, other_http) in &places[..at] {
+                if addr == other_addr {
+                    return Err(format!("{name} and {other} have one addr, {addr}"));
+                }
+                if http.is_some() && http == other_http {
+                    return Err(format!("{name} and {other} have one http address"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each role's name, its UDP address and its HTTP address.
+    fn places(&self) -> impl Iterator<Item = (String, SocketAddrV4, Option<SocketAddr>)> + '_ {
+        let controller = self.controller.iter().map(|c| ("controller".to_string(), c.addr, c.http));
+        let switch = self.switch.iter().map(|s| ("switch".to_string(), s.addr, s.http));
+        let numbered = |role: &str, node: u16| format!("{role} {node}");
+        let standby =
+            self.standby.iter().map(move |s| (numbered("standby", s.node), s.addr, s.http));
+        let replica =
+            self.replica.iter().map(move |r| (numbered("replica", r.node), r.addr, r.http));
+        let gateway =
+            self.gateway.iter().map(move |g| (numbered("gateway", g.node), g.addr, g.http));
+        controller.chain(switch).chain(standby).chain(replica).chain(gateway)
     }
 
     /// The file's text.
@@ -511,24 +578,48 @@ mod tests {
     }
 
     #[test]
+    fn addresses_where_nobody_can_be_reached_are_refused() {
+        let replica =
+            |node: u16, addr: &str| format!("[[replica]]\nnode = {node}\naddr = \"{addr}\"\n");
+        assert!(refused(&replica(1, "0.0.0.0:7001")).contains("the host's own address"));
+        assert!(refused(&replica(1, "127.0.0.1:0")).contains("replica 1: port 0"));
+        let twice = replica(1, "127.0.0.1:7001") + &replica(2, "127.0.0.1:7001");
+        assert!(refused(&twice).contains("replica 2 and replica 1 have one addr, 127.0.0.1:7001"));
+        assert!(refused(&replica(1, "127.0.0.1")).contains("has no port"));
+        assert!(refused(&replica(1, "[::1]:7001")).contains("roles talk over IPv4"));
+        assert!(refused(&replica(1, "no-such-host.invalid:7001")).contains("cannot look up"));
+        let named = Rack::parse(&replica(1, "localhost:7001")).unwrap();
+        assert_eq!(named.replica[0].addr, SocketAddrV4::new(LOCALHOST, 7_001));
+    }
+
+    #[test]
     fn a_whole_rack_survives_its_file() {
-        let addr = SocketAddrV4::new(LOCALHOST, 7_000);
-        let http = Some(SocketAddr::V4(addr));
+        let addr = |n: u16| SocketAddrV4::new(LOCALHOST, 7_000 + n);
+        let http = |n: u16| Some(SocketAddr::V4(addr(n)));
         let rack = Rack {
             maxmemory: "64mb".parse().unwrap(),
             requirepass: "secret \"quoted\"".to_string(),
             faults: Faults { drop_per_million: 10_000, ..Faults::default() },
-            controller: Some(ControllerPlace { addr, http, state: "run/c.state".into() }),
-            switch: Some(SwitchPlace { addr, http: None }),
-            standby: vec![StandbyPlace { node: 1, addr, http }],
+            controller: Some(ControllerPlace {
+                addr: addr(1),
+                http: http(1),
+                state: "run/c.state".into(),
+            }),
+            switch: Some(SwitchPlace { addr: addr(2), http: None }),
+            standby: vec![StandbyPlace { node: 1, addr: addr(3), http: http(3) }],
             replica: vec![ReplicaPlace {
                 node: 1,
-                addr,
-                http,
+                addr: addr(4),
+                http: http(4),
                 directory: None,
                 cpu_share: Some(0.05),
             }],
-            gateway: vec![GatewayPlace { node: 1, addr, http, listen: addr.into() }],
+            gateway: vec![GatewayPlace {
+                node: 1,
+                addr: addr(5),
+                http: http(5),
+                listen: addr(5).into(),
+            }],
             ..Rack::default()
         };
         assert_eq!(Rack::parse(&rack.to_toml().unwrap()).unwrap(), rack);

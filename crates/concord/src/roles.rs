@@ -22,6 +22,7 @@ const FIRST: u16 = 1;
 /// # Errors
 /// One line for a person.
 pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
+    args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = rack.controller()?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
@@ -47,6 +48,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         let table = rack.map_or_else(Table::default, |rack| rack.table);
         return describe(&table);
     }
+    args.log.init()?;
     let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
     let (node, addr, http) = if args.standby {
         let own = pick("standby", &rack.standby, |s| s.node, args.node)?;
@@ -69,8 +71,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
 fn describe(table: &Table) -> Result<(), Error> {
     let program = concord_switch::Harmonia::new(table.layout(), Guards::ALL)
         .map_err(|e| Error::new(format!("table: {e}")))?;
-    print!("{}", program.describe());
-    Ok(())
+    crate::status::print(&program.describe().to_string())
 }
 
 /// `concord replica`.
@@ -78,6 +79,7 @@ fn describe(table: &Table) -> Result<(), Error> {
 /// # Errors
 /// One line for a person.
 pub fn replica(args: &RoleArgs) -> Result<(), Error> {
+    args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
@@ -107,6 +109,7 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
 /// # Errors
 /// One line for a person.
 pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
+    args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };

@@ -1,6 +1,8 @@
 //! `concord status` and `concord explain`: what a running rack says of itself.
 
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use concord_runtime::{Context, Error};
@@ -21,11 +23,12 @@ struct Role {
     http: Option<SocketAddr>,
 }
 
-/// `concord status`.
+/// `concord status`: 0 if all is well, 1 if a role does not answer, a replica is missing, or the
+/// controller has a PROBLEM.
 ///
 /// # Errors
 /// One line for a person; roles that do not answer are shown as such, and are no error.
-pub fn run(args: &StatusArgs) -> Result<(), Error> {
+pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let rack = Rack::read(&args.config)?;
     let roles = roles(&rack);
     let started = Instant::now();
@@ -33,12 +36,9 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     std::thread::sleep(Duration::from_millis(args.interval_ms));
     let after = ask_all(&roles);
     let report = report(&rack, &roles, &before, &after, started.elapsed().as_secs_f64());
-    if args.json {
-        println!("{report:#}");
-    } else {
-        print(&report);
-    }
-    Ok(())
+    print(&if args.json { format!("{report:#}\n") } else { describe_all(&report) })?;
+    let is_well = report["wrong"].as_array().is_some_and(Vec::is_empty);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn roles(rack: &Rack) -> Vec<Role> {
@@ -103,11 +103,15 @@ fn report(
                 clean += counter(now, "reads_clean");
                 dirty += counter(now, "reads_dirty");
             }
-            entry.insert("rates".to_string(), rates(before[i].as_ref(), now, seconds));
-            entry.insert("status".to_string(), now.clone());
         }
+        let none = Value::Null;
+        let now = after[i].as_ref().unwrap_or(&none);
+        entry.insert("rates".to_string(), rates(before[i].as_ref(), now, seconds));
+        entry.insert("latencies".to_string(), latencies(before[i].as_ref(), now));
+        entry.insert("status".to_string(), now.clone());
         shown.push(Value::Object(entry));
     }
+    let wrong = wrong(rack, &shown);
     let share = |some: f64, others: f64| {
         if some + others > 0.0 { json!(some / (some + others)) } else { Value::Null }
     };
@@ -117,8 +121,59 @@ fn report(
         "engine": rack.engine,
         "fast_read_share": share(fast, slow),
         "clean_read_share": share(clean, dirty),
+        "interval_seconds": seconds,
+        "wrong": wrong,
         "roles": shown,
     })
+}
+
+/// What needs somebody's attention: a line each.
+fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for role in roles.iter().filter(|role| role["reachable"] == false) {
+        wrong.push(format!("{} is not reachable", name_of(role)));
+    }
+    let controller = roles.iter().find(|role| role["role"] == "controller");
+    let Some(status) = controller.map(|c| &c["status"]).filter(|s| s.is_object()) else {
+        return wrong;
+    };
+    if let Some(problem) = status["problem"].as_str() {
+        wrong.push(format!("PROBLEM: {problem}"));
+    }
+    // Of an earlier version, or of a test: nothing is known.
+    let Some(members) = status["members"].as_array() else { return wrong };
+    for replica in &rack.replica {
+        if !members.iter().any(|m| m.as_u64() == Some(replica.node.into())) {
+            wrong.push(format!("replica {} is not a member", replica.node));
+        }
+    }
+    wrong
+}
+
+/// The median and the 99th percentile of what was counted between two looks, in ms, for each
+/// histogram; null where nothing was. They are upper bounds, within a doubling.
+fn latencies(before: Option<&Value>, now: &Value) -> Value {
+    let empty = Map::new();
+    let histograms = now["histograms"].as_object().unwrap_or(&empty);
+    let each = histograms.iter().map(|(name, now)| {
+        let earlier = before.map(|before| &before["histograms"][name]);
+        let seen = |h: &Value, at: usize| h["buckets"][at][1].as_u64().unwrap_or(0);
+        let counted = |h: &Value| h["count"].as_u64().unwrap_or(0);
+        let count = counted(now).saturating_sub(earlier.map_or(0, counted));
+        let bounds = now["buckets"].as_array().map_or(0, Vec::len);
+        let percentile_ms = |percent: u64| {
+            let wanted = (count * percent).div_ceil(100);
+            let reached = |at: &usize| {
+                seen(now, *at).saturating_sub(earlier.map_or(0, |h| seen(h, *at))) >= wanted
+            };
+            let at = (0..bounds).find(reached).filter(|_| count > 0)?;
+            Some(now["buckets"][at][0].as_f64()? * 1_000.0)
+        };
+        let value =
+            json!({"count": count, "p50_ms": percentile_ms(50), "p99_ms": percentile_ms(99)});
+        (name.clone(), value)
+    });
+    Value::Object(each.collect())
 }
 
 /// Per second, of every counter that moved.
@@ -135,30 +190,48 @@ fn rates(before: Option<&Value>, now: &Value, seconds: f64) -> Value {
     Value::Object(rates)
 }
 
-fn print(report: &Value) {
+/// Prints, and takes no offence at a reader that has seen enough.
+///
+/// # Errors
+/// The system's.
+pub fn print(text: &str) -> Result<(), Error> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).cannot("write to standard output"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn name_of(role: &Value) -> String {
+    match role["role"].as_str() {
+        Some(name @ ("standby" | "replica" | "gateway")) => format!("{name} {}", role["node"]),
+        name => name.unwrap_or("?").to_string(),
+    }
+}
+
+fn describe_all(report: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
-    println!(
-        "{}, {}, {} engine",
+    let mut out = format!(
+        "{}, {}, {} engine\n",
         text(&report["protocol"]),
         text(&report["accel"]),
         text(&report["engine"])
     );
     let share = |name: &str| report[name].as_f64().map(|share| share * 100.0);
-    match (share("fast_read_share"), share("clean_read_share")) {
-        (_, Some(clean)) => println!("reads of clean objects: {clean:.1}%"),
-        (Some(fast), None) => println!("reads on the fast path: {fast:.1}%"),
-        (None, None) => println!("no reads yet"),
-    }
-    println!();
+    out += &match (share("fast_read_share"), share("clean_read_share")) {
+        (_, Some(clean)) => format!("reads of clean objects: {clean:.1}%\n\n"),
+        (Some(fast), None) => format!("reads on the fast path: {fast:.1}%\n\n"),
+        (None, None) => "no reads yet\n\n".to_string(),
+    };
     for role in report["roles"].as_array().into_iter().flatten() {
-        let name = match role["role"].as_str() {
-            Some(name @ ("standby" | "replica" | "gateway")) => format!("{name} {}", role["node"]),
-            name => name.unwrap_or("?").to_string(),
-        };
         let line =
             if role["reachable"] == true { describe(role) } else { "NOT REACHABLE".to_string() };
-        println!("  {name:<12} {:<22} {line}", text(&role["addr"]));
+        out += &format!("  {:<12} {:<22} {line}\n", name_of(role), text(&role["addr"]));
     }
+    let wrong: Vec<_> = report["wrong"].as_array().into_iter().flatten().map(text).collect();
+    if !wrong.is_empty() {
+        out += &format!("\n  {}\n", wrong.join("\n  "));
+    }
+    out
 }
 
 /// One line about a role that answered.
@@ -187,24 +260,20 @@ fn describe(role: &Value) -> String {
             rate("records_applied"),
         ),
         _ => format!(
-            "{} connections, {:.0} commands/s, {}, {}",
+            "{} connections, {:.0} commands/s, reads {}, writes {}",
             gauge("connections_open"),
             rate("commands"),
-            latencies(status, "read"),
-            latencies(status, "write"),
+            latency(&role["latencies"]["read_seconds"]),
+            latency(&role["latencies"]["write_seconds"]),
         ),
     }
 }
 
-/// What a gateway's reads or writes took, if there were any.
-fn latencies(status: &Value, class: &str) -> String {
-    let ms = |percent: u8| {
-        let us = status["gauges"][format!("{class}_p{percent}_us")].as_f64();
-        us.unwrap_or(0.0) / 1_000.0
-    };
-    match status[format!("{class}s")].as_u64() {
-        Some(0) => format!("no {class}s yet"),
-        Some(_) | None => format!("{class}s p50 {:.2} p99 {:.2} ms", ms(50), ms(99)),
+/// "p50 0.13 p99 0.52 ms", or "none" where nothing was counted.
+fn latency(seen: &Value) -> String {
+    match (seen["p50_ms"].as_f64(), seen["p99_ms"].as_f64()) {
+        (Some(p50), Some(p99)) => format!("p50 {p50:.2} p99 {p99:.2} ms"),
+        _ => "none".to_string(),
     }
 }
 
@@ -265,16 +334,13 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
     match redis.call(&command).cannot(format!("ask the gateway at {gateway}"))? {
         Reply::Error(why) => Err(Error::new(why)),
         Reply::Array(fields) => {
-            for field in fields.chunks(2) {
+            let line = |field: &[Reply]| {
                 let texts: Vec<String> = field.iter().map(|f| f.lines().join("\n  ")).collect();
-                println!("{}", texts.join(": ").replace('_', " "));
-            }
-            Ok(())
+                texts.join(": ").replace('_', " ") + "\n"
+            };
+            print(&fields.chunks(2).map(line).collect::<String>())
         }
-        reply @ Reply::Text(_) => {
-            println!("{}", reply.lines().join("\n"));
-            Ok(())
-        }
+        reply @ Reply::Text(_) => print(&(reply.lines().join("\n") + "\n")),
     }
 }
 
@@ -299,6 +365,8 @@ mod tests {
         assert_eq!(report["clean_read_share"], Value::Null);
         assert_eq!(report["roles"][0]["rates"], json!({"reads_fast": 10.0, "reads_slow": 5.0}));
         assert_eq!(report["roles"][1]["reachable"], json!(false));
+        assert_eq!(report["roles"][1]["status"], Value::Null);
+        assert_eq!(report["wrong"], json!(["replica 2 is not reachable"]));
         let line = describe(&report["roles"][0]);
         assert!(line.starts_with("open, tail, epoch 1, leased, 3 keys, 10 fast"), "{line}");
         let mut craq = report["roles"][0].clone();
@@ -308,12 +376,43 @@ mod tests {
         let joining = json!({"role": "replica", "status": {"phase": "joining", "place": "joining",
                              "copied_percent": 43, "epoch": 3, "gauges": {}}});
         assert!(describe(&joining).starts_with("joining, 43% copied, epoch 3, no lease"));
-        let gateway = json!({"role": "gateway", "status": {"reads": 2, "writes": 0, "gauges":
-                             {"connections_open": 1, "read_p50_us": 120.0, "read_p99_us": 900.0}}});
-        let line = "1 connections, 0 commands/s, reads p50 0.12 p99 0.90 ms, no writes yet";
+        let gateway = json!({"role": "gateway", "status": {"gauges": {"connections_open": 1}},
+                             "latencies": {"read_seconds": {"p50_ms": 0.12, "p99_ms": 0.9}}});
+        let line = "1 connections, 0 commands/s, reads p50 0.12 p99 0.90 ms, writes none";
         assert_eq!(describe(&gateway), line);
         let controller = json!({"role": "controller", "status": {"epoch": 3, "switch_id": 1,
                                 "members": [1, 3], "joining": [2], "problem": null}});
         assert_eq!(describe(&controller), "epoch 3, switch id 1, replicas 1 3, joining 2");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_what_is_not_is_not() {
+        let place = |node: u16| {
+            let addr = "127.0.0.1:1".parse().unwrap();
+            crate::rack::ReplicaPlace { node, addr, http: None, directory: None, cpu_share: None }
+        };
+        let rack = Rack { replica: vec![place(1), place(2)], ..Rack::default() };
+        let controller = |members: &[u16], problem: Option<&str>| {
+            vec![json!({"role": "controller", "node": 1, "reachable": true,
+                        "status": {"members": members, "problem": problem}})]
+        };
+        assert_eq!(wrong(&rack, &controller(&[1, 2], None)), Vec::<String>::new());
+        let both = wrong(&rack, &controller(&[1], Some("p")));
+        assert_eq!(both, ["PROBLEM: p", "replica 2 is not a member"]);
+    }
+
+    #[test]
+    fn latencies_are_of_the_interval_and_of_nothing_where_nothing_was() {
+        let counted = |buckets: [u64; 3], count: u64| {
+            let buckets: Vec<_> = [0.001, 0.002, 0.004].iter().zip(buckets).collect();
+            json!({"histograms": {"write_seconds": {"count": count, "buckets": buckets}}})
+        };
+        let (before, now) = (counted([50, 50, 50], 50), counted([50, 148, 150], 150));
+        let seen = &latencies(Some(&before), &now)["write_seconds"];
+        assert_eq!(*seen, json!({"count": 100, "p50_ms": 2.0, "p99_ms": 4.0}));
+        let none = &latencies(Some(&now), &now)["write_seconds"];
+        assert_eq!(*none, json!({"count": 0, "p50_ms": null, "p99_ms": null}));
+        assert_eq!(latency(none), "none");
+        assert_eq!(latency(seen), "p50 2.00 p99 4.00 ms");
     }
 }

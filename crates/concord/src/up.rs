@@ -36,7 +36,7 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]).cannot("handle signals")?;
     drop(ports);
     let started = Instant::now();
-    let mut children = Children::start(&rack, &file, &args.run_dir)?;
+    let mut children = Children::start(&rack, &file, &args.run_dir, args.log.flags())?;
     children.write_pids()?;
     print_rack(&rack, &children, &file);
     if !wait_until_ready(&rack, &mut children, &mut signals)? {

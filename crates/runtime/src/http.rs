@@ -1,108 +1,55 @@
-//! `/metrics` (Prometheus text) and `/status` (JSON) of a role, from a thread of its own.
+//! `/metrics` (Prometheus text), `/status` (JSON) and `/health` of a role, from a thread of its own.
 //!
 //! The thread asks by an eventfd, which the role's loop watches like any other descriptor; the
 //! loop answers with a snapshot. So the loop shares nothing, and pays only when somebody asks, at
 //! most once in [`SNAPSHOT_MS`].
+//!
+//! Whoever connects costs little: at most [`CONNECTIONS_MAX`] connections are open, the newest ones,
+//! each of bounded size, and a listener that the system refuses a descriptor tries again.
 
-use std::fmt::Write;
+mod snapshot;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::event::{EventfdFlags, eventfd};
-use tiny_http::{Header, Response, Server};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::AbortHandle;
 
 use crate::error::{Context, Error};
 
+pub use snapshot::{Health, Snapshot};
+
 /// A snapshot serves requests for this long, in ms.
 pub const SNAPSHOT_MS: u64 = 100;
+/// Most connections at a time; one more ends the oldest.
+pub const CONNECTIONS_MAX: usize = 32;
 /// A loop that does not answer in this time is said to be unresponsive.
-const ANSWER_MS_MAX: u64 = 1_000;
-
-/// A role as it was at one moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
-    /// "switch", "replica", "gateway" or "controller".
-    pub role: &'static str,
-    /// Its number in the rack.
-    pub node: u16,
-    /// `(name, help, value)` of what only grows.
-    pub counters: Vec<(&'static str, &'static str, u64)>,
-    /// `(name, help, value)` of what goes up and down.
-    pub gauges: Vec<(&'static str, &'static str, f64)>,
-    /// What `/status` says beside the counters: an object.
-    pub status: serde_json::Map<String, serde_json::Value>,
-}
-
-impl Snapshot {
-    /// Of `node`, with nothing in it.
-    #[must_use]
-    pub fn new(role: &'static str, node: u16) -> Snapshot {
-        Snapshot {
-            role,
-            node,
-            counters: Vec::new(),
-            gauges: Vec::new(),
-            status: serde_json::Map::new(),
-        }
-    }
-
-    /// Adds counters, as [`concord_core::counters!`] lists them.
-    pub fn count(&mut self, each: impl Iterator<Item = (&'static str, &'static str, u64)>) {
-        self.counters.extend(each);
-    }
-
-    /// Adds a gauge, which `/status` shows too.
-    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: f64) {
-        self.gauges.push((name, help, value));
-    }
-
-    /// Adds a field of `/status`.
-    pub fn tell(&mut self, name: &str, value: impl Into<serde_json::Value>) {
-        self.status.insert(name.to_string(), value.into());
-    }
-
-    /// Prometheus' text format.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        let (mut out, role, node) = (String::new(), self.role, self.node);
-        for (name, help, value) in &self.counters {
-            let name = format!("concord_{role}_{name}_total");
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-            let _ = writeln!(out, "{name}{{node=\"{node}\"}} {value}");
-        }
-        for (name, help, value) in &self.gauges {
-            let name = format!("concord_{role}_{name}");
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-            let _ = writeln!(out, "{name}{{node=\"{node}\"}} {value}");
-        }
-        out
-    }
-
-    /// One JSON object: role, node, the status fields, `gauges` and `counters`.
-    #[must_use]
-    pub fn to_json(&self) -> serde_json::Value {
-        let mut object = self.status.clone();
-        object.insert("role".to_string(), self.role.into());
-        object.insert("node".to_string(), self.node.into());
-        let counters: serde_json::Map<_, _> =
-            self.counters.iter().map(|(name, _, v)| ((*name).to_string(), (*v).into())).collect();
-        let gauges: serde_json::Map<_, _> =
-            self.gauges.iter().map(|(name, _, v)| ((*name).to_string(), (*v).into())).collect();
-        object.insert("counters".to_string(), counters.into());
-        object.insert("gauges".to_string(), gauges.into());
-        object.into()
-    }
-}
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// A request's head must come in this time.
+const HEAD_MAX: Duration = Duration::from_secs(5);
+/// Longest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// How long the listener waits after the system refused it a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The loop's end: readable when a snapshot is wanted.
 #[derive(Debug)]
 pub struct Publisher {
     wanted: Arc<OwnedFd>,
-    snapshots: SyncSender<Snapshot>,
+    snapshots: mpsc::Sender<Snapshot>,
 }
 
 impl AsFd for Publisher {
@@ -124,65 +71,116 @@ impl Publisher {
 /// The thread's end.
 struct Asker {
     wanted: Arc<OwnedFd>,
-    snapshots: Receiver<Snapshot>,
+    snapshots: mpsc::Receiver<Snapshot>,
     last: Option<(Instant, Snapshot)>,
 }
 
 impl Asker {
     /// A snapshot no older than [`SNAPSHOT_MS`]; `None` if the loop does not answer.
-    fn ask(&mut self) -> Option<&Snapshot> {
+    async fn ask(&mut self) -> Option<&Snapshot> {
         let fresh = Duration::from_millis(SNAPSHOT_MS);
         if self.last.as_ref().is_none_or(|(at, _)| at.elapsed() >= fresh) {
             // What came after an earlier request was given up is old.
             while self.snapshots.try_recv().is_ok() {}
             rustix::io::write(&*self.wanted, &1u64.to_ne_bytes()).ok()?;
-            let timeout = Duration::from_millis(ANSWER_MS_MAX);
-            self.last = Some((Instant::now(), self.snapshots.recv_timeout(timeout).ok()?));
+            let answer = tokio::time::timeout(ANSWER_MAX, self.snapshots.recv()).await;
+            self.last = Some((Instant::now(), answer.ok()??));
         }
         self.last.as_ref().map(|(_, snapshot)| snapshot)
     }
 }
 
-/// Serves `/metrics` and `/status` on `addr` until the process ends.
+/// Serves `/metrics`, `/status` and `/health` on `addr` until the process ends.
 ///
 /// # Errors
 /// One line that names the address.
 pub fn serve(addr: SocketAddr) -> Result<Publisher, Error> {
     let listener = std::net::TcpListener::bind(addr)
         .map_err(|e| Error::listening(&format!("HTTP {addr}"), &e, "the rack file"))?;
-    let server = Server::from_listener(listener, None).cannot(format!("serve HTTP on {addr}"))?;
+    listener.set_nonblocking(true).cannot(format!("serve HTTP on {addr}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.cannot(format!("serve HTTP on {addr}"))?;
+    let listener = {
+        let _entered = runtime.enter();
+        TcpListener::from_std(listener).cannot(format!("serve HTTP on {addr}"))?
+    };
     let wanted = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).cannot("make an eventfd")?,
     );
-    let (snapshots, receiver) = sync_channel(1);
-    let mut asker = Asker { wanted: Arc::clone(&wanted), snapshots: receiver, last: None };
+    let (snapshots, receiver) = mpsc::channel(1);
+    let asker = Asker { wanted: Arc::clone(&wanted), snapshots: receiver, last: None };
     std::thread::Builder::new()
         .name("http".to_string())
-        .spawn(move || {
-            for request in server.incoming_requests() {
-                let response = answer(request.url(), &mut asker);
-                // The client may be gone; that is its affair.
-                let _ = request.respond(response);
-            }
-        })
+        .spawn(move || runtime.block_on(accept(listener, asker)))
         .cannot("start the HTTP thread")?;
     Ok(Publisher { wanted, snapshots })
 }
 
-fn answer(url: &str, asker: &mut Asker) -> Response<std::io::Cursor<Vec<u8>>> {
-    let (status, kind, body) = match url {
-        "/metrics" | "/status" => match (asker.ask(), url) {
-            (Some(s), "/metrics") => (200, "text/plain; version=0.0.4", s.metrics()),
-            (Some(s), _) => (200, "application/json", s.to_json().to_string()),
-            (None, _) => (503, "text/plain", "the role does not answer\n".to_string()),
-        },
-        _ => (404, "text/plain", "there is /metrics and /status\n".to_string()),
-    };
-    let response = Response::from_string(body).with_status_code(status);
-    match Header::from_bytes("Content-Type", kind) {
-        Ok(header) => response.with_header(header),
-        Err(()) => response,
+/// Accepts for ever: no number of connections, and no refusal of the system, ends it.
+async fn accept(listener: TcpListener, asker: Asker) {
+    let asker = Arc::new(Mutex::new(asker));
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the HTTP listener could not accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tokio::spawn(connection(stream, Arc::clone(&asker))).abort_handle());
     }
+}
+
+async fn connection(stream: TcpStream, asker: Arc<Mutex<Asker>>) {
+    let service = service_fn(|request| answer(request, &asker));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // The client may be gone, or have sent what is no HTTP; that is its affair.
+    let _ = served.await;
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    asker: &Mutex<Asker>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    let path = request.uri().path();
+    let (status, kind, body) = if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_string())
+    } else if !["/metrics", "/status", "/health"].contains(&path) {
+        let pages = "there is /metrics, /status and /health\n";
+        (StatusCode::NOT_FOUND, TEXT, pages.to_string())
+    } else {
+        match (asker.lock().await.ask().await, path) {
+            (Some(s), "/metrics") => {
+                (StatusCode::OK, "text/plain; version=0.0.4", s.metrics() + &snapshot::process())
+            }
+            (Some(s), "/status") => (StatusCode::OK, "application/json", s.to_json().to_string()),
+            (Some(s), _) => match &s.health {
+                Health::Ok => (StatusCode::OK, TEXT, "ok\n".to_string()),
+                Health::NotYet(why) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+            },
+            (None, _) => {
+                let silent = "the role does not answer\n";
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, silent.to_string())
+            }
+        }
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    Ok(response)
 }
 
 #[cfg(test)]
@@ -245,6 +243,57 @@ mod tests {
         assert!(other.starts_with("HTTP/1.1 404"));
         assert!(again.contains("\"node\":2"));
         assert!((1..=3).contains(&asked), "asked {asked} times");
+    }
+
+    #[test]
+    fn health_says_why_it_is_not_well_and_other_methods_are_refused() {
+        let addr = free_addr();
+        let publisher = serve(addr).unwrap();
+        let poller = crate::poller::Poller::new().unwrap();
+        poller.add(&publisher, crate::poller::Token(1), crate::poller::Interest::READ).unwrap();
+        let client = std::thread::spawn(move || {
+            let mut stream = std::net::TcpStream::connect(addr).unwrap();
+            write!(stream, "POST /status HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            (get(addr, "/health"), text)
+        });
+        let (mut raw, mut events) = (Vec::new(), Vec::new());
+        let started = Instant::now();
+        while !client.is_finished() && started.elapsed() < Duration::from_secs(5) {
+            let now = crate::clock::now().instant;
+            poller.wait(now, now.after(10_000_000), &mut raw, &mut events).unwrap();
+            if !events.is_empty() {
+                let mut snapshot = snapshot();
+                snapshot.health = Health::NotYet("joining".to_string());
+                publisher.publish(snapshot);
+            }
+        }
+        let (health, post) = client.join().unwrap();
+        assert!(health.starts_with("HTTP/1.1 503") && health.ends_with("joining\n"), "{health}");
+        assert!(post.starts_with("HTTP/1.1 405"), "{post}");
+    }
+
+    #[test]
+    fn a_histogram_is_cumulative_in_seconds() {
+        let mut s = snapshot();
+        s.histogram(
+            "read_seconds",
+            "Reads.",
+            3,
+            7_000_000,
+            [(1_000_000, 1), (4_000_000, 2)].into_iter(),
+        );
+        let text = s.metrics();
+        for line in [
+            "# TYPE concord_replica_read_seconds histogram",
+            "concord_replica_read_seconds_bucket{node=\"2\",le=\"0.001\"} 1",
+            "concord_replica_read_seconds_bucket{node=\"2\",le=\"+Inf\"} 3",
+            "concord_replica_read_seconds_sum{node=\"2\"} 0.007",
+            "concord_replica_read_seconds_count{node=\"2\"} 3",
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line} in {text}");
+        }
     }
 
     #[test]

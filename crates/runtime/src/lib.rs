@@ -11,6 +11,7 @@ pub mod cpu_share;
 pub mod driver;
 pub mod error;
 pub mod http;
+pub mod logging;
 pub mod poller;
 pub mod redis_server;
 pub mod roles;

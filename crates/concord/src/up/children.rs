@@ -53,15 +53,22 @@ impl Role {
 pub struct Children {
     all: Vec<Role>,
     run_dir: PathBuf,
+    /// Flags that every role gets.
+    flags: Vec<String>,
 }
 
 impl Children {
-    /// Starts every role of `rack`, which is written in `file`.
+    /// Starts every role of `rack`, which is written in `file`, each with `flags` too.
     ///
     /// # Errors
     /// If one cannot be started; those before it end.
-    pub fn start(rack: &Rack, file: &Path, run_dir: &Path) -> Result<Children, Error> {
-        let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf() };
+    pub fn start(
+        rack: &Rack,
+        file: &Path,
+        run_dir: &Path,
+        flags: Vec<String>,
+    ) -> Result<Children, Error> {
+        let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf(), flags };
         let controller = rack.controller()?;
         children.add("controller", None, &["--fresh"], file, controller.addr, controller.http)?;
         let switch = rack.switch()?;
@@ -94,6 +101,7 @@ impl Children {
         let mut args = vec![command.to_string(), "--supervised".to_string()];
         args.extend(["--config".to_string(), file]);
         args.extend(more.iter().map(|&arg| arg.to_string()));
+        args.extend(self.flags.iter().cloned());
         if let Some(node) = node {
             name = format!("{role} {node}");
             stem = format!("{role}-{node}");

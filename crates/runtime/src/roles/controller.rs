@@ -6,12 +6,14 @@ use concord_control::{Controller, ControllerConfig};
 use concord_core::machine::Deadline;
 use concord_core::{MS, Now};
 use concord_wire::Addr;
-use concord_wire::control::Standing;
+use concord_wire::control::{Config, Member, Standing};
 use serde_json::json;
+use tracing::{error, info, warn};
 
 use crate::driver::Role;
 use crate::error::Error;
-use crate::http::Snapshot;
+use crate::http::{Health, Snapshot};
+use crate::logging;
 use crate::poller::Event;
 use crate::roles::Place;
 use crate::state_file::StateFile;
@@ -31,6 +33,14 @@ struct ControllerRole {
     node: u16,
     controller: Controller,
     file: StateFile,
+    logged: Logged,
+}
+
+/// What was logged last.
+#[derive(Debug, Default)]
+struct Logged {
+    config: Option<Config>,
+    problem: Option<String>,
 }
 
 /// Runs a controller until it is told to end.
@@ -40,9 +50,48 @@ struct ControllerRole {
 /// could not be written: a controller that cannot persist must not speak.
 pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let (file, state) = StateFile::open(&setup.state)?;
+    let _span = logging::span("controller", place.node).entered();
     let mut driver = place.driver()?;
     let controller = Controller::new(setup.config, state);
-    driver.run(&mut ControllerRole { node: place.node, controller, file })
+    let epoch = controller.state().config.as_ref().map_or(0, |c| c.epoch);
+    info!(addr = %place.addr, epoch, state = %setup.state.display(), "started");
+    let logged = Logged::default();
+    driver.run(&mut ControllerRole { node: place.node, controller, file, logged })?;
+    info!("stopped");
+    Ok(())
+}
+
+/// The changes from one configuration to the next: a line each.
+fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Config) {
+    let epoch = new.epoch;
+    let nothing = (&[][..], &[][..]);
+    let (members, joining) = old.map_or(nothing, |c| (&c.members[..], &c.joining[..]));
+    let has = |places: &[Member], m: &Member| places.contains(m);
+    for gone in members.iter().chain(joining) {
+        if !has(&new.members, gone) && !has(&new.joining, gone) {
+            let known = controller.replicas(now).find(|(m, ..)| m.node == gone.node);
+            let silent_ms = known.map_or(0, |(.., silent_ns)| silent_ns / MS);
+            let standing = known.map_or("unknown", |(_, _, standing, _)| standing_name(standing));
+            let other_incarnation = known.is_some_and(|(m, ..)| m.incarnation != gone.incarnation);
+            let replica = gone.node;
+            warn!(epoch, replica, silent_ms, standing, other_incarnation, "replica removed");
+        }
+    }
+    for come in new.joining.iter().filter(|m| !has(joining, m)) {
+        info!(epoch, replica = come.node, addr = %come.addr, "replica joins");
+    }
+    for come in new.members.iter().filter(|m| !has(members, m)) {
+        info!(epoch, replica = come.node, addr = %come.addr, "replica is a member");
+    }
+    if old.is_none_or(|c| (c.switch_id, c.switch) != (new.switch_id, new.switch)) {
+        info!(epoch, switch_id = new.switch_id, addr = %new.switch, "switch is active");
+    }
+    info!(epoch, members = %nodes(&new.members), joining = %nodes(&new.joining), "new epoch");
+}
+
+/// Numbers with spaces between.
+fn nodes(members: &[Member]) -> String {
+    members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 impl ControllerRole {
@@ -52,6 +101,25 @@ impl ControllerRole {
             self.controller.persisted(now, out);
         }
         Ok(())
+    }
+
+    fn log(&mut self, now: Now) {
+        let config = self.controller.state().config.as_ref();
+        let epoch = config.map_or(0, |c| c.epoch);
+        if let Some(new) = config
+            && self.logged.config.as_ref().is_none_or(|old| old.epoch != new.epoch)
+        {
+            log_changes(&self.controller, now, self.logged.config.as_ref(), new);
+            self.logged.config = Some(new.clone());
+        }
+        let problem = self.controller.problem().map(|p| p.to_string());
+        if problem != self.logged.problem {
+            match &problem {
+                Some(problem) => error!(epoch, problem, "PROBLEM"),
+                None => info!(epoch, "the problem is over"),
+            }
+            self.logged.problem = problem;
+        }
     }
 }
 
@@ -69,7 +137,9 @@ impl Role for ControllerRole {
     }
 
     fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
-        self.persist(now, out)
+        self.persist(now, out)?;
+        self.log(now);
+        Ok(())
     }
 
     fn deadline(&self) -> Deadline {
@@ -126,7 +196,13 @@ impl Role for ControllerRole {
         s.tell("joining", joining);
         s.tell("replicas", known);
         s.tell("switches", switches);
-        s.tell("problem", self.controller.problem().map(|p| p.to_string()));
+        let problem = self.controller.problem().map(|p| p.to_string());
+        s.health = match (&problem, epoch) {
+            (Some(problem), _) => Health::NotYet(problem.clone()),
+            (None, 0) => Health::NotYet("no epoch yet: not all replicas were heard of".to_string()),
+            (None, _) => Health::Ok,
+        };
+        s.tell("problem", problem);
         s
     }
 }

@@ -6,18 +6,20 @@ use std::rc::Rc;
 
 use concord_client::ClientConfig;
 use concord_core::machine::Deadline;
-use concord_core::{Now, Rng, US};
+use concord_core::{Now, Rng};
 use concord_engine::CommandTable;
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies};
 use concord_wire::Addr;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::info;
 
 use crate::clock;
 use crate::driver::{ROLE_TOKEN_MIN, Role};
 use crate::error::{Context, Error};
-use crate::http::Snapshot;
+use crate::http::{self, Health, Snapshot};
+use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
@@ -30,7 +32,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Most connections, where the system allows as many descriptors (Redis' default).
 const CONNECTIONS_MAX: u64 = 10_000;
 /// Descriptors that a gateway needs beside its connections.
-const DESCRIPTORS_KEPT: u64 = 64;
+const DESCRIPTORS_KEPT: u64 = 64 + http::CONNECTIONS_MAX as u64;
 /// An output buffer that grew beyond is given back once written, in bytes.
 const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 
@@ -68,6 +70,8 @@ struct GatewayRole {
     next_id: u64,
     buffer: Vec<u8>,
     is_stopping: bool,
+    /// Whether it served when that was logged last.
+    logged_serving: bool,
 }
 
 /// Runs a gateway until it is told to end.
@@ -75,6 +79,7 @@ struct GatewayRole {
 /// # Errors
 /// One line for a person.
 pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
+    let _span = logging::span("gateway", place.node).entered();
     let mut driver = place.driver()?;
     let listener = TcpListener::bind(setup.listen)
         .map_err(|e| Error::listening(&setup.listen.to_string(), &e, "--listen"))?;
@@ -103,9 +108,13 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         next_id: ROLE_TOKEN_MIN + 1,
         buffer: vec![0; READ_BYTES],
         is_stopping: false,
+        logged_serving: false,
     };
     role.gateway.set_rack_info(setup.rack_info.clone());
-    driver.run(&mut role)
+    info!(addr = %place.addr, listen = %setup.listen, "started");
+    driver.run(&mut role)?;
+    info!("stopped");
+    Ok(())
 }
 
 /// As many connections as there may be descriptors: one too many would be accepted by nobody, and
@@ -233,6 +242,11 @@ impl Role for GatewayRole {
         while let Some(ConnectionId(id)) = self.gateway.take_ready() {
             self.serve(now, id, out)?;
         }
+        let serving = self.gateway.is_serving();
+        if serving != self.logged_serving {
+            self.logged_serving = serving;
+            info!(serving, "state");
+        }
         Ok(())
     }
 
@@ -253,25 +267,19 @@ impl Role for GatewayRole {
     fn snapshot(&self, _now: Now) -> Snapshot {
         let mut s = Snapshot::new("gateway", self.node);
         s.count(self.gateway.counters().each());
-        s.count(self.gateway.client().counters().each());
+        s.count_as("client_", self.gateway.client().counters().each());
         let connections = self.gateway.connection_count();
         s.gauge("connections_open", "Connections that are open.", connections as f64);
         let unanswered = self.gateway.client().unanswered();
         s.gauge("unanswered", "Requests sent to the rack and not answered.", unanswered as f64);
         let (reads, writes) = self.gateway.latencies();
-        let us = |l: &Latencies, percent| l.percentile_ns(percent) as f64 / US as f64;
-        // Without a request there is no latency to show.
-        if reads.count() > 0 {
-            s.gauge("read_p50_us", "Median latency of reads in us.", us(reads, 50));
-            s.gauge("read_p99_us", "99th percentile of the latency of reads in us.", us(reads, 99));
-        }
-        if writes.count() > 0 {
-            s.gauge("write_p50_us", "Median latency of writes in us.", us(writes, 50));
-            s.gauge(
-                "write_p99_us",
-                "99th percentile of the latency of writes in us.",
-                us(writes, 99),
-            );
+        let mut latencies = |name, help, l: &Latencies| {
+            s.histogram(name, help, l.count(), l.sum_ns(), l.cumulative());
+        };
+        latencies("read_seconds", "Latency of reads, in seconds.", reads);
+        latencies("write_seconds", "Latency of writes, in seconds.", writes);
+        if !self.gateway.is_serving() {
+            s.health = Health::NotYet("no session with the rack yet".to_string());
         }
         s.tell("serving", self.gateway.is_serving());
         s.tell("reads", reads.count());

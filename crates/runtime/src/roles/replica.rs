@@ -10,11 +10,13 @@ use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_wire::Addr;
 use concord_wire::control::{Member, Protocol};
+use tracing::{error, info};
 
 use crate::clock;
 use crate::driver::{ROLE_TOKEN_MIN, Role};
 use crate::error::Error;
-use crate::http::Snapshot;
+use crate::http::{Health, Snapshot};
+use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
 use crate::redis_server::{Pumped, RedisServer};
 use crate::roles::{Place, unique};
@@ -109,7 +111,7 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
             }
             // The replica lives on to tell the controller that it leaves.
             Err(e) if engine.lost() => {
-                eprintln!("concord: {e}");
+                error!(error = %e, "the storage engine is lost: the replica leaves");
                 self.server = None;
                 return Ok(());
             }
@@ -134,6 +136,20 @@ struct ReplicaRole<E, F> {
     node: u16,
     replica: Node<E>,
     feed: F,
+    /// Phase, place, epoch and switch id that were logged last.
+    logged: Option<(Phase, &'static str, u32, u32)>,
+}
+
+impl<E: Engine, F> ReplicaRole<E, F> {
+    fn log(&mut self, now: Now) {
+        let s = self.replica.status(now);
+        let seen = (s.phase, s.role, s.epoch.0, s.switch_id);
+        if self.logged.replace(seen) != Some(seen) {
+            let (phase, place) = (phase_name(s.phase), s.role);
+            let (epoch, switch_id, executed) = (s.epoch.0, s.switch_id, s.executed.0);
+            info!(epoch, phase, place, switch_id, executed, "state");
+        }
+    }
 }
 
 /// Runs a replica until it is told to end.
@@ -141,7 +157,9 @@ struct ReplicaRole<E, F> {
 /// # Errors
 /// One line for a person.
 pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
+    let _span = logging::span("replica", place.node).entered();
     let mut driver = place.driver()?;
+    info!(addr = %place.addr, protocol = ?setup.protocol, "started");
     let config = ReplicaConfig {
         // Another incarnation with every start: a restarted replica is a stranger (trap T4).
         me: Member { node: place.node, incarnation: unique()?, addr: place.addr },
@@ -154,12 +172,12 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         limits: Limits::default(),
         guards: Guards::ALL,
     };
-    let node = place.node;
-    match &setup.engine {
+    let (node, logged) = (place.node, None);
+    let done = match &setup.engine {
         EngineSetup::Memory => {
             let engine = Shimmed::new(Memory::new(setup.memory_bytes_max));
             let replica = Node::new(setup.protocol, config, engine);
-            driver.run(&mut ReplicaRole { node, replica, feed: NoFeed })
+            driver.run(&mut ReplicaRole { node, replica, feed: NoFeed, logged })
         }
         EngineSetup::Redis { program, directory } => {
             let mut engine =
@@ -168,9 +186,11 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = Node::new(setup.protocol, config, engine);
             let feed = RedisFeed::new(server, driver.poller())?;
-            driver.run(&mut ReplicaRole { node, replica, feed })
+            driver.run(&mut ReplicaRole { node, replica, feed, logged })
         }
-    }
+    };
+    info!("stopped");
+    done
 }
 
 impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
@@ -196,6 +216,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
             self.replica.engine_ready(clock::now(), out);
         }
         self.replica.flush(now, out);
+        self.log(now);
         Ok(())
     }
 
@@ -206,6 +227,9 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     fn snapshot(&self, now: Now) -> Snapshot {
         let status = self.replica.status(now);
         let mut s = Snapshot::new("replica", self.node);
+        if status.phase != Phase::Open {
+            s.health = Health::NotYet(format!("{}, not open", phase_name(status.phase)));
+        }
         s.count(self.replica.each_counter());
         s.gauge("epoch", "The epoch that it is in; in VR the view.", status.epoch.0.into());
         s.gauge("executed", "The end of its log.", status.executed.0 as f64);

@@ -3,12 +3,14 @@
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Now};
 use concord_switch::harmonia::Layout;
-use concord_switch::{Agent, AgentConfig, FaultRates};
+use concord_switch::{Agent, AgentConfig, FaultRates, Status};
 use concord_wire::Addr;
+use tracing::info;
 
 use crate::driver::Role;
 use crate::error::{Context, Error};
-use crate::http::Snapshot;
+use crate::http::{Health, Snapshot};
+use crate::logging;
 use crate::poller::Event;
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
@@ -29,7 +31,26 @@ pub struct SwitchSetup {
 #[derive(Debug)]
 struct Switch {
     node: u16,
+    standby: bool,
     agent: Agent,
+    /// Switch id, epoch and whether it helps, as logged last.
+    logged: (u32, u32, bool),
+}
+
+impl Switch {
+    fn log(&mut self) {
+        let s = self.agent.status();
+        let seen = (s.switch_id.0, s.epoch.0, is_ready(&s));
+        if std::mem::replace(&mut self.logged, seen) != seen {
+            let (switch_id, epoch, ready) = seen;
+            info!(epoch, switch_id, ready, "state");
+        }
+    }
+}
+
+/// Whether it does what it is there for. Who stands by, or was never told otherwise, has no switch id.
+fn is_ready(s: &Status) -> bool {
+    s.switch_id.0 > 0 && (s.last_committed > 0 || !s.accelerated)
 }
 
 /// Runs a switch until it is told to end.
@@ -37,13 +58,19 @@ struct Switch {
 /// # Errors
 /// One line for a person.
 pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
+    let _span = logging::span("switch", place.node).entered();
     let mut driver = place.driver()?;
+    info!(addr = %place.addr, standby = setup.standby, "started");
     let mut config = AgentConfig::new(Incarnation(unique()?), place.addr, setup.controller);
     config.layout = setup.layout;
     config.faults = setup.faults;
     config.standby = setup.standby;
     let agent = Agent::new(config).cannot("make the switch's registers")?;
-    driver.run(&mut Switch { node: place.node, agent })
+    let (node, standby) = (place.node, setup.standby);
+    let mut role = Switch { node, standby, agent, logged: (0, 0, false) };
+    driver.run(&mut role)?;
+    info!("stopped");
+    Ok(())
 }
 
 impl Role for Switch {
@@ -60,6 +87,7 @@ impl Role for Switch {
     }
 
     fn flush(&mut self, _now: Now, _out: &mut Outbox) -> Result<(), Error> {
+        self.log();
         Ok(())
     }
 
@@ -82,9 +110,10 @@ impl Role for Switch {
         s.tell("switch_id", status.switch_id.0);
         s.tell("epoch", status.epoch.0);
         s.tell("accelerated", status.accelerated);
-        // Who stands by, or was never told otherwise, has no switch id.
-        let helps_or_need_not = status.last_committed > 0 || !status.accelerated;
-        s.tell("ready", status.switch_id.0 > 0 && helps_or_need_not);
+        s.tell("ready", is_ready(&status));
+        if !is_ready(&status) && !self.standby {
+            s.health = Health::NotYet("no write was completed through this switch yet".to_string());
+        }
         s
     }
 }

@@ -1,0 +1,218 @@
+//! What a role shows of itself, and the forms that it takes on the wire.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+/// Whether a role does its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It does.
+    #[default]
+    Ok,
+    /// It does not, or not yet: one line that says why.
+    NotYet(String),
+}
+
+/// Durations that were counted, by size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    name: &'static str,
+    help: &'static str,
+    /// Upper bounds in seconds, ascending, and how many durations were not longer.
+    buckets: Vec<(f64, u64)>,
+    count: u64,
+    sum_seconds: f64,
+}
+
+/// A role as it was at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// "switch", "replica", "gateway" or "controller".
+    pub role: &'static str,
+    /// Its number in the rack.
+    pub node: u16,
+    /// What `/health` answers.
+    pub health: Health,
+    /// `(name, help, value)` of what only grows.
+    pub counters: Vec<(String, &'static str, u64)>,
+    /// `(name, help, value)` of what goes up and down.
+    pub gauges: Vec<(&'static str, &'static str, f64)>,
+    /// Durations.
+    pub histograms: Vec<Histogram>,
+    /// What `/status` says beside the counters: an object.
+    pub status: Map<String, Value>,
+}
+
+impl Snapshot {
+    /// Of `node`, with nothing in it.
+    #[must_use]
+    pub fn new(role: &'static str, node: u16) -> Snapshot {
+        Snapshot {
+            role,
+            node,
+            health: Health::Ok,
+            counters: Vec::new(),
+            gauges: Vec::new(),
+            histograms: Vec::new(),
+            status: Map::new(),
+        }
+    }
+
+    /// Adds counters, as [`concord_core::counters!`] lists them.
+    pub fn count(&mut self, each: impl Iterator<Item = (&'static str, &'static str, u64)>) {
+        self.count_as("", each);
+    }
+
+    /// Adds counters of a part of the role, with the part's name before theirs: two parts may count
+    /// what has one name.
+    pub fn count_as(
+        &mut self,
+        part: &str,
+        each: impl Iterator<Item = (&'static str, &'static str, u64)>,
+    ) {
+        self.counters
+            .extend(each.map(|(name, help, value)| (format!("{part}{name}"), help, value)));
+    }
+
+    /// Adds a gauge, which `/status` shows too.
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: f64) {
+        self.gauges.push((name, help, value));
+    }
+
+    /// Adds `count` durations: their sum in ns, and for ascending upper bounds in ns how many were not
+    /// longer.
+    pub fn histogram(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        count: u64,
+        sum_ns: u64,
+        buckets: impl Iterator<Item = (u64, u64)>,
+    ) {
+        const NS: f64 = 1e-9;
+        let buckets: Vec<_> = buckets.map(|(upper_ns, n)| (upper_ns as f64 * NS, n)).collect();
+        let sum_seconds = sum_ns as f64 * NS;
+        self.histograms.push(Histogram { name, help, buckets, count, sum_seconds });
+    }
+
+    /// Adds a field of `/status`.
+    pub fn tell(&mut self, name: &str, value: impl Into<Value>) {
+        self.status.insert(name.to_string(), value.into());
+    }
+
+    /// Prometheus' text format.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        // Writing to a string cannot fail.
+        let (mut out, role, node) = (String::new(), self.role, self.node);
+        for (name, help, value) in &self.counters {
+            let name = format!("concord_{role}_{name}_total");
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+            let _ = writeln!(out, "{name}{{node=\"{node}\"}} {value}");
+        }
+        for (name, help, value) in &self.gauges {
+            let name = format!("concord_{role}_{name}");
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+            let _ = writeln!(out, "{name}{{node=\"{node}\"}} {value}");
+        }
+        for h in &self.histograms {
+            let name = format!("concord_{role}_{}", h.name);
+            let _ = writeln!(out, "# HELP {name} {}\n# TYPE {name} histogram", h.help);
+            for (upper, count) in &h.buckets {
+                let _ = writeln!(out, "{name}_bucket{{node=\"{node}\",le=\"{upper}\"}} {count}");
+            }
+            let _ = writeln!(out, "{name}_bucket{{node=\"{node}\",le=\"+Inf\"}} {}", h.count);
+            let _ = writeln!(out, "{name}_sum{{node=\"{node}\"}} {}", h.sum_seconds);
+            let _ = writeln!(out, "{name}_count{{node=\"{node}\"}} {}", h.count);
+        }
+        out
+    }
+
+    /// One JSON object: role, node, the status fields, `gauges`, `counters` and `histograms`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut object = self.status.clone();
+        object.insert("role".to_string(), self.role.into());
+        object.insert("node".to_string(), self.node.into());
+        let health = match &self.health {
+            Health::Ok => Value::Null,
+            Health::NotYet(why) => why.as_str().into(),
+        };
+        object.insert("unhealthy".to_string(), health);
+        let counters: Map<_, _> =
+            self.counters.iter().map(|(name, _, v)| (name.clone(), (*v).into())).collect();
+        let gauges: Map<_, _> =
+            self.gauges.iter().map(|(name, _, v)| ((*name).to_string(), (*v).into())).collect();
+        let histogram = |h: &Histogram| {
+            let buckets: Vec<_> = h.buckets.iter().map(|(upper, n)| json!([upper, n])).collect();
+            json!({"count": h.count, "sum_seconds": h.sum_seconds, "buckets": buckets})
+        };
+        let histograms: Map<_, _> =
+            self.histograms.iter().map(|h| (h.name.to_string(), histogram(h))).collect();
+        object.insert("counters".to_string(), counters.into());
+        object.insert("gauges".to_string(), gauges.into());
+        object.insert("histograms".to_string(), histograms.into());
+        object.into()
+    }
+}
+
+/// What every Prometheus client library shows of its process, and which build it is. What the system
+/// does not tell is left out.
+#[must_use]
+pub fn process() -> String {
+    let mut out = String::new();
+    let mut gauge = |name: &str, help: &str, kind: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        }
+    };
+    let stat = ProcessStat::read();
+    let of = |field: fn(&ProcessStat) -> f64| stat.as_ref().map(field);
+    let cpu = "Processor time in user and system mode, in seconds.";
+    gauge("process_cpu_seconds_total", cpu, "counter", of(|s| s.cpu_seconds));
+    let resident = "Memory in use, in bytes.";
+    gauge("process_resident_memory_bytes", resident, "gauge", of(|s| s.resident_bytes));
+    let size = "Address space, in bytes.";
+    gauge("process_virtual_memory_bytes", size, "gauge", of(|s| s.virtual_bytes));
+    let start = "When it was started, in seconds since 1970.";
+    gauge("process_start_time_seconds", start, "gauge", of(|s| s.start_seconds));
+    let open = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
+    gauge("process_open_fds", "Descriptors that are open.", "gauge", open);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    gauge("process_max_fds", "Most descriptors.", "gauge", limit.map(|n| n as f64));
+    let _ = writeln!(
+        out,
+        "# HELP concord_build_info Which build this is.\n# TYPE concord_build_info gauge\n\
+         concord_build_info{{version=\"{}\"}} 1",
+        env!("CARGO_PKG_VERSION")
+    );
+    out
+}
+
+/// What `/proc/self/stat` says, in units of Prometheus.
+struct ProcessStat {
+    cpu_seconds: f64,
+    start_seconds: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl ProcessStat {
+    /// `None` where there is no such file, or it does not read as proc(5) says.
+    fn read() -> Option<ProcessStat> {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // The name in parentheses may have spaces; what follows it is field 3 and the next ones.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let boot = std::fs::read_to_string("/proc/stat").ok()?;
+        let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
+        Some(ProcessStat {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            start_seconds: boot.trim().parse::<f64>().ok()? + field(22)? / ticks,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * rustix::param::page_size() as f64,
+        })
+    }
+}
