@@ -235,6 +235,7 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
+/// The error or panic that a role ended with, if it said one: what is not a line of its log.
 fn last_line(log: &Path) -> Option<String> {
     let mut file = std::fs::File::open(log).ok()?;
     let size = file.metadata().ok()?.len();
@@ -243,5 +244,7 @@ fn last_line(log: &Path) -> Option<String> {
     file.read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
-    Some(line.strip_prefix("concord: ").unwrap_or(line).to_string())
+    // Lines of the log begin with their time, or are JSON.
+    let is_logged = line.starts_with('{') || line.starts_with(|c: char| c.is_ascii_digit());
+    (!is_logged).then(|| line.strip_prefix("concord: ").unwrap_or(line).to_string())
 }
