@@ -80,6 +80,15 @@ guards! {
     RecordedMemory,
     /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
     AskTail,
+    /// A read of all keys counts as newer than every write that was handed to the engine, finished or
+    /// not (trap T6).
+    AllKeysSubmitted,
+    /// An engine that owes an answer for too long is given up, and its replica with it.
+    EngineSilence,
+    /// VR: a leader whose engine is silent leaves its view, and does not begin another.
+    StepDown,
+    /// CRAQ: reads of all keys go to one replica, whose cursors go on where they were.
+    OneReader,
     /// CRAQ: the tail's answer counts in its epoch alone (trap T25).
     VersionEpoch,
     /// CRAQ: the tail answers under a lease (trap T25).

@@ -66,6 +66,8 @@ pub struct Outcome {
     pub ttl: TtlChange,
     /// On the deciding node ([`Context::decide`]): what to replicate in place of the commands.
     pub effects: Vec<Effect>,
+    /// A script ran for too long and was stopped, before it had changed anything.
+    pub stopped: bool,
 }
 
 /// Whether a step is finished already.
@@ -123,6 +125,11 @@ pub trait Backend {
 
     /// See [`crate::Engine::lost`].
     fn lost(&self) -> bool;
+
+    /// See [`crate::Engine::is_poisoned`].
+    fn is_poisoned(&self) -> bool {
+        false
+    }
 
     /// See [`crate::Engine::keys`].
     fn keys(&self) -> u64;

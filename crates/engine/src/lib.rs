@@ -74,6 +74,9 @@ pub struct Completion {
     /// If the deciding node's engine drew something at random or by its clock: the encoded command
     /// that does the same without, to be replicated in place of the original (with `reply`).
     pub effect: Option<Vec<u8>>,
+    /// A script ran for too long here and was stopped: it changed nothing, and nobody else may have
+    /// it run to its end.
+    pub stopped: bool,
 }
 
 /// A storage engine. One instance serves one replica.
@@ -132,6 +135,12 @@ pub trait Engine {
 
     /// The engine lost its state or cannot say what it applied: the replica must leave (T4, T11).
     fn lost(&self) -> bool;
+
+    /// The engine was lost because a script does not end: its request must not be tried at another
+    /// replica, which would be lost as well.
+    fn is_poisoned(&self) -> bool {
+        false
+    }
 
     /// Number of keys (including those due but not yet deleted), where cheaply known.
     fn keys(&self) -> u64;

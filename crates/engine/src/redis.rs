@@ -125,6 +125,8 @@ struct Operation {
     resp3: bool,
     /// A HELLO was sent in front, on this connection.
     switched: bool,
+    /// Nobody else has executed it before: what becomes of it is decided here.
+    decides: bool,
     /// The answer, where the command was refused here.
     refusal: Option<Vec<u8>>,
     notes: Vec<Note>,
@@ -179,6 +181,12 @@ pub struct RedisEngine {
     /// replicas' servers (trap T11). 0 for none.
     memory_bytes_max: u64,
     until_size: u32,
+    /// Operations that were answered so far.
+    answered: u64,
+    /// Scripts that were stopped, and whose error has not come yet.
+    stopped: u32,
+    /// The engine was lost because a script does not end.
+    is_poisoned: bool,
     /// Set while somebody copies.
     copier: Option<Copier>,
     /// Copiers so far.
@@ -215,6 +223,9 @@ impl RedisEngine {
             memory_bytes: 0,
             memory_bytes_max: 0,
             until_size: 1,
+            answered: 0,
+            stopped: 0,
+            is_poisoned: false,
             copier: None,
             copies: 0,
         }
@@ -267,6 +278,7 @@ impl RedisEngine {
         self.inbox.clear();
         self.scanner = Scanner::new();
         self.front = Front::default();
+        self.stopped = 0;
         self.resp3 = false;
         if !matches!(self.phase, Phase::Lost(_)) {
             self.phase = Phase::Down;
@@ -293,6 +305,38 @@ impl RedisEngine {
     #[must_use]
     pub fn commands(&self) -> Option<&CommandTable> {
         self.table.as_ref()
+    }
+
+    /// Whether the server owes the answer to an operation.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.operations.is_empty() && matches!(self.phase, Phase::Ready)
+    }
+
+    /// How many operations were answered: as long as it stands still, the oldest is the same.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Whether what becomes of the oldest operation is decided here. If not, another node has executed
+    /// it to its end, and stopping it here would make this replica differ.
+    #[must_use]
+    pub fn decides(&self) -> bool {
+        self.operations.front().is_none_or(|operation| operation.decides)
+    }
+
+    /// The server said that it stopped the script which it was executing. To be told before the bytes
+    /// that came behind it are handed to [`RedisEngine::input`]: a script may raise any error, and
+    /// only with this word is the server's one believed.
+    pub fn script_stopped(&mut self) {
+        self.stopped += 1;
+    }
+
+    /// The server said that a script does not end which has changed something: it cannot be stopped.
+    pub fn script_runs_on(&mut self) {
+        self.is_poisoned = true;
+        self.lose("a script that has changed something does not end");
     }
 
     /// What is to be sent next; see [`RedisEngine::sent`].
@@ -375,6 +419,7 @@ impl RedisEngine {
         match operation.kind {
             Kind::Ask(ask) => {
                 self.operations.pop_front();
+                self.answered += 1;
                 self.front = Front::default();
                 self.on_answer(ask, frame);
             }
@@ -461,6 +506,15 @@ impl RedisEngine {
     fn on_command_reply(&mut self, index: usize, frame: &[u8]) {
         let Some(operation) = self.operations.front() else { return };
         let mut reply = frame;
+        if self.stopped > 0 && script::was_stopped(frame) {
+            self.stopped -= 1;
+            self.front.outcome.stopped = true;
+            if operation.decides && matches!(operation.kind, Kind::Write { .. }) {
+                let effect = Effect { index, command: script::refusal() };
+                self.front.outcome.effects.push(effect);
+            }
+            return self.front.reply.extend_from_slice(&script::stopped_reply());
+        }
         for note in &operation.notes {
             match note {
                 Note::Draws { index: at, command } if *at == index => {
@@ -488,6 +542,7 @@ impl RedisEngine {
         let front = core::mem::take(&mut self.front);
         let reply = operation.refusal.unwrap_or(front.reply);
         let copied = matches!(operation.kind, Kind::Copy { .. }).then_some(front.copied);
+        self.answered += 1;
         self.done.push_back(BackendDone { reply, outcome: front.outcome, copied });
     }
 
@@ -610,6 +665,7 @@ impl RedisEngine {
                 commands: 1,
                 resp3: self.resp3,
                 switched: false,
+                decides: true,
                 refusal: None,
                 notes: Vec::new(),
             });
@@ -704,6 +760,10 @@ impl Backend for RedisEngine {
         matches!(self.phase, Phase::Lost(_))
     }
 
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned
+    }
+
     fn keys(&self) -> u64 {
         self.keys
     }
@@ -776,6 +836,7 @@ fn encode_step(context: &Context, step: &Step<'_>, commands: &[Command<'_>]) -> 
         commands: commands.len(),
         resp3: context.resp3,
         switched: false,
+        decides: !is_write || context.decide,
         refusal: None,
         notes,
     }

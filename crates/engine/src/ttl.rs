@@ -33,6 +33,9 @@ use alone::Alone;
 
 /// The internal write that deletes a key whose time has come.
 pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
+/// The internal write that changes nothing and answers the error that is its argument: what became
+/// of a script that was stopped.
+pub const REFUSE_COMMAND: &[u8] = b"CONCORD.REFUSE";
 /// The internal command that executes several commands on one key as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
 
@@ -151,6 +154,10 @@ impl<B: Backend> Shimmed<B> {
         }
         if name.is(EXEC_COMMAND) {
             return self.start_exec(context, class, command, reply);
+        }
+        if name.is(REFUSE_COMMAND) {
+            let text = command.args().nth(1).unwrap_or_default();
+            return self.refuse(context, class, text, reply);
         }
         if name.is(EXPIRE_COMMAND) {
             return self.start_expire(context, class, command, reply);
@@ -361,7 +368,7 @@ impl<B: Backend> Shimmed<B> {
         if let Work::Alone(alone) = &entry.work {
             self.alone_pending = false;
             let reply = self.settle_alone(alone, done.copied);
-            return Some(Completion { reply, effect: None });
+            return Some(Completion { reply, ..Completion::default() });
         }
         self.flushes_pending -= u32::from(matches!(entry.work, Work::Flush));
         if let Some(key) = &entry.unsettled_key
@@ -376,7 +383,7 @@ impl<B: Backend> Shimmed<B> {
         let key = entry.unsettled_key.as_deref();
         let effect =
             self.settle(&entry.context, key, &mut entry.work, &done.outcome, &mut reply, 0);
-        Some(Completion { reply, effect })
+        Some(Completion { reply, effect, stopped: done.outcome.stopped })
     }
 
     /// Submits what waited, as far as nothing unfinished is in its way.
@@ -403,7 +410,7 @@ impl<B: Backend> Shimmed<B> {
                 }
             };
             if let Some(reply) = finished {
-                let work = Work::Finished(Completion { reply, effect: None });
+                let work = Work::Finished(Completion { reply, ..Completion::default() });
                 self.pending.push_back(Pending { unsettled_key: None, work, context });
             }
         }
@@ -580,6 +587,10 @@ impl<B: Backend> Engine for Shimmed<B> {
 
     fn lost(&self) -> bool {
         self.broken || self.backend.lost()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.backend.is_poisoned()
     }
 
     fn keys(&self) -> u64 {

@@ -441,7 +441,7 @@ impl Backend for Scripts {
         reply.extend_from_slice(resp::OK);
         let ttl = self.changes.pop_front().unwrap_or_default();
         let exists = step.want_exists.then_some(true);
-        Submitted::Done(Outcome { exists, ttl, effects: Vec::new() })
+        Submitted::Done(Outcome { exists, ttl, ..Outcome::default() })
     }
 
     fn poll(&mut self) -> Option<BackendDone> {

@@ -155,7 +155,7 @@ impl Replica {
         let command = Command::parse(command).unwrap();
         let mut reply = Vec::new();
         let done = self.engine.submit(&context, class, &command, &mut reply) == Progress::Done;
-        done.then_some(Completion { reply, effect: None })
+        done.then_some(Completion { reply, ..Completion::default() })
     }
 
     fn wait(&mut self) -> Completion {
@@ -555,7 +555,6 @@ fn scripts_answer_as_on_a_plain_server() {
             "return redis.call('APPEND', KEYS[1], 12)",
             "return redis.call('APPEND', KEYS[1], 1.5)",
             "return redis.call('GET', KEYS[1])",
-            "return redis.call('GET', 'none')",
             "return redis.pcall('INCR', KEYS[1])",
             "return {redis.call('EXISTS', KEYS[1]), redis.pcall('TTL', KEYS[1])}",
             "return redis.call('DEL', KEYS[1])",
@@ -628,8 +627,6 @@ fn scripts_cannot_part_the_replicas() {
         "return redis.call('RANDOMKEY')",
         "local call = redis.call return call('SCAN', 0)",
         "return redis.call('XADD', KEYS[1], 'MAXLEN', '~', '5', '*', 'f', 'v')",
-        "return redis.call('EXPIRE', 'other', 10)",
-        "return redis.call('SET', 'other', 'v', ARGV[1], 10)",
         "return redis.call('GETEX', KEYS[1], 'EX', 10)",
         "return redis.call('SELECT', 1)",
         "return redis.call('FLUSHALL')",
@@ -657,6 +654,45 @@ fn scripts_cannot_part_the_replicas() {
     let reply = p.head.read(&["EVAL_RO", "return redis.call('EXPIRE', KEYS[1], 9)", "1", "s"]);
     assert!(reply.contains("Write commands are not allowed"), "{reply}");
     assert_eq!(p.head.engine.next_expiry_ms(), None);
+}
+
+#[test]
+fn bug_15_12_a_script_that_touches_another_key_fails_in_the_words_of_redis_cluster() {
+    let mut p = Pair::new();
+    for call in [
+        "'INCR', 'other'",
+        "'GET', 'other'",
+        "'EXPIRE', 'other', 10",
+        "'SET', 'other', 'v', 'EX', 10",
+        "'DEL', KEYS[1], 'other'",
+        "'MSET', KEYS[1], 1, 'other', 2",
+        "'LMOVE', KEYS[1], 'other', 'LEFT', 'LEFT'",
+        "'BITOP', 'AND', KEYS[1], 'other'",
+        "'ZUNIONSTORE', KEYS[1], 2, KEYS[1], 'other'",
+        "'GEORADIUS', KEYS[1], 0, 0, 1, 'm', 'STORE', 'other'",
+        "'XREAD', 'STREAMS', KEYS[1], 'other', 0, 0",
+        "'XINFO', 'STREAM', 'other'",
+    ] {
+        let raised = p.write(&["EVAL", &format!("return redis.call({call})"), "1", "k"]);
+        let text = "-ERR Script attempted to access a non local key in a cluster node";
+        assert!(raised.starts_with(text), "{call}: {raised}");
+        let caught = format!("return redis.pcall({call})['err']");
+        assert!(p.write(&["EVAL", &caught, "1", "k"]).contains("non local key"), "{call}");
+        assert_eq!(p.head.read(&["EXISTS", "other"]), ":0\r\n", "{call}");
+        assert_eq!(p.head.read(&["EXISTS", "k"]), ":0\r\n", "{call}");
+    }
+    for (call, answer) in [
+        ("'MSET', KEYS[1], 1, KEYS[1], 2", "+OK\r\n"),
+        ("'DEL', KEYS[1], KEYS[1]", ":1\r\n"),
+        ("'ZADD', KEYS[1], 1, 'm'", ":1\r\n"),
+        ("'ZUNIONSTORE', KEYS[1], 1, KEYS[1]", ":1\r\n"),
+        ("'PING'", "+PONG\r\n"),
+    ] {
+        let script = format!("return redis.call({call})");
+        assert_eq!(p.write(&["EVAL", &script, "1", "k"]), answer, "{call}");
+    }
+    let publish = p.write(&["EVAL", "return redis.call('PUBLISH', 'c', 'm')", "1", "k"]);
+    assert!(publish.contains("'publish' is not supported in scripts here"), "{publish}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const DATABASES: &str = "ERR Concord has one database";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 53] = [
+const REFUSED: [(&str, Refusal); 54] = [
     ("SUBSCRIBE", Refusal::PubSub),
     ("PSUBSCRIBE", Refusal::PubSub),
     ("SSUBSCRIBE", Refusal::PubSub),
@@ -149,6 +149,7 @@ const REFUSED: [(&str, Refusal); 53] = [
     ("FUNCTION", Refusal::Other),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
+    ("CONCORD.REFUSE", Refusal::Because("ERR this command is Concord's own")),
     ("PFDEBUG", Refusal::Admin),
     ("PFSELFTEST", Refusal::Admin),
     ("RESTORE-ASKING", Refusal::Admin),

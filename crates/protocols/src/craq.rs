@@ -15,7 +15,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Instant, NodeId, Now, ObjectId, Position};
+use concord_core::{Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;
 use concord_wire::control::{Config, Protocol};
 use concord_wire::craq::{VersionAnswer, VersionQuery};
@@ -181,7 +181,7 @@ impl<E: Engine> Replica<E> {
             self.count.reads_dropped += 1;
             return;
         }
-        let is_dirty = !is_tail && self.is_dirty(repr.flags, repr.obj_id);
+        let is_dirty = !is_tail && self.is_dirty(repr);
         if is_leased && !is_dirty {
             self.count.reads_clean += 1;
             let reason = if forwarded { repr.reason } else { Reason::Clean };
@@ -204,12 +204,11 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Whether a write of the object is here that is not known to be committed.
-    fn is_dirty(&self, flags: Flags, obj_id: ObjectId) -> bool {
-        let newest = if flags.has(Flags::WILDCARD) {
-            Position(self.log.end().position)
-        } else {
-            self.applied.newest(obj_id).1
-        };
+    fn is_dirty(&self, repr: &Repr) -> bool {
+        let mut newest = self.newest_submitted(repr);
+        if repr.flags.has(Flags::WILDCARD) {
+            newest = newest.max(Position(self.log.end().position));
+        }
         newest > self.committed && self.setup.guards.on(Guard::AskTail)
     }
 

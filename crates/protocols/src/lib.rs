@@ -32,6 +32,7 @@ mod serve;
 pub mod sessions;
 pub mod status;
 pub mod vr;
+mod watch;
 mod writes;
 
 pub use limits::Limits;

@@ -1,5 +1,7 @@
 //! How much a replica holds of what grows with load.
 
+use concord_core::{Duration, SEC};
+
 use crate::log::{LOG_BYTES_MAX, LOG_RECORDS_MAX};
 use crate::sessions::SESSIONS_MAX;
 
@@ -13,7 +15,13 @@ pub struct Limits {
     pub log_bytes_max: usize,
     /// Most sessions at once; the one longest without a write makes room.
     pub sessions_max: usize,
+    /// How long the engine may owe an answer until it is given up, in ns: longer than any command on a
+    /// large key takes. Scripts have a limit of their own.
+    pub engine_silence_ns: Duration,
 }
+
+/// See [`Limits::engine_silence_ns`].
+const ENGINE_SILENCE_NS: Duration = 10 * SEC;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -21,6 +29,7 @@ impl Default for Limits {
             log_records_max: LOG_RECORDS_MAX,
             log_bytes_max: LOG_BYTES_MAX,
             sessions_max: SESSIONS_MAX,
+            engine_silence_ns: ENGINE_SILENCE_NS,
         }
     }
 }

@@ -4,10 +4,11 @@
 //! write applied to its object, or that write is known to be committed; else it goes to the tail or
 //! the primary. Whoever answers alone holds a lease (trap T2).
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, RequestNumber, Seq, SessionId};
-use concord_engine::Engine;
+use concord_core::{Epoch, Guard, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_engine::{Engine, Progress};
 use concord_wire::control::{Config, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Sink};
 
@@ -16,6 +17,8 @@ use crate::writes::Pending;
 
 /// Most reads that wait for writes to commit, or for the tail's answer.
 pub(crate) const WAITING_MAX: usize = 65_536;
+/// Most bytes of replies that wait for writes to commit; a single one may be larger.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A read that is being answered.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +31,51 @@ pub(crate) struct ReadTurn {
     pub(crate) attempt: u16,
     pub(crate) client: Addr,
     pub(crate) reason: Reason,
+    /// The writes that it may have seen: the reply waits until all up to there are committed. A
+    /// position of this epoch.
+    pub(crate) needed: Position,
+    pub(crate) epoch: Epoch,
+}
+
+/// Replies to reads of the primary that wait for writes to commit (trap T6).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    /// By the position that they wait for, then in their order.
+    replies: BTreeMap<(Position, u64), (ReadTurn, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Waiting {
+    /// The epoch is over: clients ask again.
+    pub(crate) fn clear(&mut self) {
+        *self = Waiting::default();
+    }
+
+    /// Whether there was room.
+    fn hold(&mut self, order: u64, turn: ReadTurn, reply: &[u8]) -> bool {
+        let is_full = self.replies.len() >= WAITING_MAX
+            || (self.bytes > 0 && self.bytes + reply.len() > WAITING_BYTES_MAX);
+        if !is_full {
+            self.bytes += reply.len();
+            self.replies.insert((turn.needed, order), (turn, reply.to_vec()));
+        }
+        !is_full
+    }
+
+    /// The next one that waits for nothing beyond `committed`.
+    fn pop(&mut self, committed: Position) -> Option<(ReadTurn, Vec<u8>)> {
+        let entry = self.replies.first_entry().filter(|entry| entry.key().0 <= committed)?;
+        let (turn, reply) = entry.remove();
+        self.bytes -= reply.len();
+        Some((turn, reply))
+    }
 }
 
 impl ReadTurn {
     pub(crate) fn of(repr: &Repr, reason: Reason) -> ReadTurn {
         ReadTurn {
+            needed: Position(0),
+            epoch: Epoch(0),
             flags: repr.flags,
             obj_id: repr.obj_id,
             last_committed: repr.last_committed,
@@ -147,46 +190,39 @@ impl<E: Engine> Replica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// The normal protocol: at the tail everything applied is committed; the primary waits until the
-    /// object's writes are (trap T6).
+    /// The normal protocol: at the tail everything applied is committed; the primary reads at once,
+    /// and answers when the writes that the read may have seen are (trap T6). Waiting first and
+    /// reading then would wait for ever where a key is written all the time.
     fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if !self.is_leased(now) {
             self.count.reads_dropped += 1;
             return;
         }
+        let mut turn = ReadTurn::of(repr, repr.reason);
         if self.is_protocol(Protocol::PrimaryBackup) {
-            let needed = if repr.flags.has(Flags::WILDCARD) {
-                self.executed
-            } else {
-                self.applied.newest(repr.obj_id).1
-            };
-            if needed > self.committed && self.waiting_reads.len() < WAITING_MAX {
-                self.count.reads_waited += 1;
-                let mut packet = Vec::new();
-                repr.emit(body, &mut packet);
-                let order = self.count.reads_waited;
-                self.waiting_reads.insert((needed, order), packet);
-                return;
-            }
-            if needed > self.committed {
-                self.count.reads_dropped += 1;
-                return;
-            }
+            turn.needed = self.newest_submitted(repr);
+            turn.epoch = self.epoch();
         }
         self.count.reads_slow += 1;
-        self.read(now, repr, body, repr.reason, sink);
+        self.count.reads_waited += u64::from(turn.needed > self.committed);
+        self.read_turn(now, turn, repr, body, sink);
+    }
+
+    /// The newest write that a read would see which the engine is given now.
+    pub(crate) fn newest_submitted(&self, repr: &Repr) -> Position {
+        if !repr.flags.has(Flags::WILDCARD) {
+            return self.applied.newest(repr.obj_id).1;
+        }
+        if !self.setup.guards.on(Guard::AllKeysSubmitted) {
+            return self.executed;
+        }
+        Position(self.submitted.position)
     }
 
     /// Answers the reads whose writes are committed by now.
     pub(crate) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(entry) = self.waiting_reads.first_entry() {
-            if entry.key().0 > self.committed {
-                return;
-            }
-            let bytes = entry.remove();
-            if let Ok(packet) = Packet::parse(&bytes) {
-                self.read_slow(now, &packet.repr(), packet.body(), sink);
-            }
+        while let Some((turn, reply)) = self.waiting_reads.pop(self.committed) {
+            self.serving().answer(now, &turn, &reply, sink);
         }
     }
 
@@ -198,8 +234,50 @@ impl<E: Engine> Replica<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        if let Some(turn) = self.serving().read(now, repr, command, reason, sink) {
-            self.pending.push_back(Pending::Read(turn));
+        self.read_turn(now, ReadTurn::of(repr, reason), repr, command, sink);
+    }
+
+    fn read_turn(
+        &mut self,
+        now: Now,
+        turn: ReadTurn,
+        repr: &Repr,
+        command: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        if !self.reading.may_begin(turn.session, turn.request) {
+            self.count.reads_queued += 1;
+            return;
         }
+        match self.serving().ask(now, &turn, repr, command, sink) {
+            None => {}
+            Some(Progress::Pending) => {
+                self.reading.begin(turn.session, turn.request);
+                self.pending.push_back(Pending::Read(turn));
+            }
+            Some(Progress::Done) => {
+                let reply = core::mem::take(&mut self.reply);
+                self.answer_read(now, &turn, &reply, sink);
+                self.reply = reply;
+            }
+        }
+    }
+
+    /// The engine has read.
+    pub(crate) fn answer_read(
+        &mut self,
+        now: Now,
+        turn: &ReadTurn,
+        reply: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        self.reading.end(turn.session, turn.request);
+        if turn.needed <= self.committed {
+            return self.serving().answer(now, turn, reply, sink);
+        }
+        // In another epoch its position may mean another write.
+        let order = self.count.reads_slow;
+        let held = turn.epoch == self.epoch() && self.waiting_reads.hold(order, *turn, reply);
+        self.count.reads_dropped += u64::from(!held);
     }
 }

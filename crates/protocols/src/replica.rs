@@ -1,6 +1,6 @@
 //! The replica machine: its state, its inputs, and which role it has in the epoch.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
@@ -26,8 +26,10 @@ use crate::lease::Leases;
 use crate::limits::Limits;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
+use crate::reads::Waiting;
 use crate::serve::Serving;
 use crate::sessions::Sessions;
+use crate::watch::{EngineWatch, Reading};
 use crate::writes::{Pending, Turn};
 
 /// How long a silence between neighbours lasts at most, so that acknowledgements and commits
@@ -77,6 +79,13 @@ counters! {
         reads_misrouted,
         /// Reads dropped because this replica may not answer at the moment.
         reads_dropped,
+        /// Retries of reads that the engine is executing still, dropped; and reads beyond
+        /// what may wait for it.
+        reads_queued,
+        /// Writes dropped because too much waits for the engine.
+        writes_queued,
+        /// Times that the engine was given up because it answered nothing for too long.
+        engines_silent,
         /// Reads that waited until a write was committed (primary).
         reads_waited,
         /// Reads answered alone, no write of their object being under way (CRAQ).
@@ -197,10 +206,15 @@ pub struct Replica<E> {
     pub(crate) committed: Position,
     /// Operations that wait for the engine, in order.
     pub(crate) pending: VecDeque<Pending>,
+    /// Bytes of the commands among them.
+    pub(crate) pending_bytes: usize,
+    /// The reads among them.
+    pub(crate) reading: Reading,
+    pub(crate) engine_watch: EngineWatch,
     /// Primary: executed writes that wait for the backups, in order.
     pub(crate) uncommitted: VecDeque<Turn>,
-    /// Primary: reads that wait for writes to commit, by the position they wait for.
-    pub(crate) waiting_reads: BTreeMap<(Position, u64), Vec<u8>>,
+    /// Primary: replies to reads that wait for writes to commit.
+    pub(crate) waiting_reads: Waiting,
     /// CRAQ: reads that wait for the tail's answer.
     pub(crate) asking: Asking,
     pub(crate) staging: Staging,
@@ -250,8 +264,11 @@ impl<E: Engine> Replica<E> {
             executed: Position(0),
             committed: Position(0),
             pending: VecDeque::new(),
+            pending_bytes: 0,
+            reading: Reading::default(),
+            engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
             uncommitted: VecDeque::new(),
-            waiting_reads: BTreeMap::new(),
+            waiting_reads: Waiting::default(),
             asking: Asking::default(),
             staging: Staging::default(),
             kept: Kept::new(setup.me.incarnation),
@@ -597,9 +614,26 @@ impl<E: Engine> Replica<E> {
         self.leases.close();
     }
 
+    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it takes.
+    fn is_watching(&self) -> bool {
+        matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open)
+    }
+
+    /// An engine that is silent for too long is given up: everybody who waits for this replica would
+    /// wait for ever.
+    fn watch_engine(&mut self, now: Instant) {
+        self.engine_watch.look(now, self.is_watching() && !self.pending.is_empty());
+        if self.engine_watch.is_dead() && self.setup.guards.on(Guard::EngineSilence) {
+            self.engine_watch.answered();
+            self.count.engines_silent += 1;
+            self.part_ways();
+        }
+    }
+
     /// The end of a batch of inputs: records and acknowledgements that piled up go out.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.engine.lost() && self.phase != Phase::Left {
+            self.disown_poison(sink);
             self.leave();
         }
         if self.phase == Phase::Open {
@@ -651,6 +685,7 @@ impl<E: Engine> Replica<E> {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
+        self.watch_engine(t);
         let standing = self.standing();
         if t >= self.next_alive || self.said != Some(standing) {
             self.next_alive = t.after(ALIVE_NS);
@@ -691,6 +726,10 @@ impl<E: Engine> Replica<E> {
     pub fn deadline(&self) -> Deadline {
         let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
         d = d.min(Deadline { at: self.next_retry, reason: "open the epoch, or join" });
+        if self.is_watching() {
+            let at = self.engine_watch.next_at(!self.pending.is_empty());
+            d = d.min(Deadline { at, reason: "is the engine silent?" });
+        }
         if self.receiver.is_some() {
             d = d.min(Deadline { at: self.next_keepalive, reason: "acknowledge" });
         }

@@ -55,6 +55,26 @@ impl<E: Engine> Serving<'_, E> {
         sink: &mut impl Sink,
     ) -> Option<ReadTurn> {
         let turn = ReadTurn::of(repr, reason);
+        match self.ask(now, &turn, repr, command, sink)? {
+            Progress::Pending => Some(turn),
+            Progress::Done => {
+                let reply = core::mem::take(self.reply);
+                self.answer(now, &turn, &reply, sink);
+                *self.reply = reply;
+                None
+            }
+        }
+    }
+
+    /// Has the engine read; the reply is in `reply` if it is done. `None` if it was refused.
+    pub(crate) fn ask(
+        &mut self,
+        now: Now,
+        turn: &ReadTurn,
+        repr: &Repr,
+        command: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<Progress> {
         let Ok(command) = Command::parse(command) else {
             self.count.malformed += 1;
             let refused = turn.reply(self.epoch, self.node);
@@ -68,14 +88,8 @@ impl<E: Engine> Serving<'_, E> {
             resp3: repr.flags.has(Flags::RESP3),
             ..Context::default()
         };
-        let mut reply = core::mem::take(self.reply);
-        reply.clear();
-        let progress = self.engine.submit(&context, Class::Read, &command, &mut reply);
-        if progress == Progress::Done {
-            self.answer(now, &turn, &reply, sink);
-        }
-        *self.reply = reply;
-        (progress == Progress::Pending).then_some(turn)
+        self.reply.clear();
+        Some(self.engine.submit(&context, Class::Read, &command, self.reply))
     }
 
     /// The engine has read.

@@ -21,6 +21,11 @@ use crate::replica::{Phase, Replica, ReplicaCounters};
 use crate::serve::emit_first_fragment;
 use crate::sessions::{Sessions, Verdict};
 
+/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs them
+/// when they are executed. What comes beyond is dropped, and sent again by its client.
+const PENDING_MAX: usize = 65_536;
+const PENDING_BYTES_MAX: usize = 64 << 20;
+
 /// A write in its turn: what is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
@@ -69,6 +74,10 @@ impl<E: Engine> Replica<E> {
         }
         if self.log.is_full(&self.setup.limits) {
             self.count.writes_log_full += 1;
+            return;
+        }
+        if self.pending.len() >= PENDING_MAX || self.pending_bytes >= PENDING_BYTES_MAX {
+            self.count.writes_queued += 1;
             return;
         }
         if self.config.as_ref().is_some_and(|c| c.accelerated) && !self.take_number(repr.seq) {
@@ -228,6 +237,7 @@ impl<E: Engine> Replica<E> {
             Progress::Done => self.finish(turn, command, &reply, sink),
             Progress::Pending => {
                 let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
+                self.pending_bytes += kept.len();
                 self.pending.push_back(Pending::Write(turn, kept));
             }
         }
@@ -245,12 +255,15 @@ impl<E: Engine> Replica<E> {
 
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        let executed = self.executed;
         while let Some(done) = self.engine.poll() {
+            self.engine_watch.answered();
             match self.pending.pop_front() {
                 Some(Pending::Write(turn, command)) => {
+                    self.pending_bytes -= command.len();
                     self.engine_wrote(turn, &command, &done, sink);
                 }
-                Some(Pending::Read(turn)) => self.serving().answer(now, &turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => self.answer_read(now, &turn, &done.reply, sink),
                 Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
@@ -261,7 +274,29 @@ impl<E: Engine> Replica<E> {
         if self.phase == Phase::Opening && self.fetching.is_complete() {
             self.fetch_longer(now, sink);
         }
+        // The primary waits to hear of it; what was said when the record came did not tell.
+        if self.executed > executed
+            && self.is_protocol(Protocol::PrimaryBackup)
+            && let Some(receiver) = self.receiver.as_mut()
+        {
+            receiver.ack_due = true;
+        }
         self.try_open(now, sink);
+    }
+
+    /// The engine was lost to a write that does not end. Its client is told that nobody knows what
+    /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
+    /// else has heard of it: who orders logs what the engine has answered.
+    pub(crate) fn disown_poison(&mut self, sink: &mut impl Sink) {
+        let Some(Pending::Write(turn, _)) = self.pending.front() else { return };
+        if !self.engine.is_poisoned() || !turn.deciding || turn.flags.has(Flags::INTERNAL) {
+            return;
+        }
+        let from = Repr { status: Status::Stale, ..Repr::new(Op::WriteReply) };
+        let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.header(from) };
+        repr.emit(&[], &mut self.scratch);
+        let to = self.serving().to(repr.client);
+        sink.send(to, &self.scratch);
     }
 
     /// What needs no engine and stands first by now.
@@ -295,6 +330,10 @@ impl<E: Engine> Replica<E> {
             return self.leave();
         };
         let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
+        // Stopped here, and run to its end by the ordering node.
+        if done.stopped {
+            return self.leave();
+        }
         if record.reply.is_empty() {
             return self.finish(turn, &[], &done.reply, sink);
         }

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use concord_core::{Instant as Monotonic, MS};
 use concord_engine::{Backend, RedisEngine};
 
 use crate::error::{Context, Error};
@@ -26,6 +27,16 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const RECEIVES_MAX: usize = 8;
 /// Lines of the server's log that an error shows.
 const LOG_LINES_SHOWN: usize = 1;
+/// How long a script may run, in ms: from then on the server listens to SCRIPT KILL.
+const SCRIPT_MS_MAX: u64 = 1_000;
+/// How long the server may be busy with one operation until it is told to stop its script, in ns.
+const SCRIPT_NS_MAX: u64 = SCRIPT_MS_MAX * MS;
+/// The same for a script that the ordering node has run to its end: this server may be slower, but
+/// stopping it costs the replica.
+const FOLLOWED_NS_MAX: u64 = 5 * SCRIPT_NS_MAX;
+/// How often it is looked at, or told again, from then on, in ns.
+const KILL_STEP_NS: u64 = 100 * MS;
+const SCRIPT_KILL: &[u8] = b"*2\r\n$6\r\nSCRIPT\r\n$4\r\nKILL\r\n";
 
 /// What [`RedisServer::pump`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +55,22 @@ pub struct RedisServer {
     socket: PathBuf,
     log: PathBuf,
     buffer: Vec<u8>,
+    /// A second connection, for what the first cannot say while a script runs.
+    control: UnixStream,
+    /// What the server has said there, up to the end of a line.
+    heard: Vec<u8>,
+    busy: Busy,
+}
+
+/// What the server is busy with, for how long.
+#[derive(Debug, Default)]
+struct Busy {
+    /// The operations that were answered when this one became the oldest, and when it did.
+    since: Option<(u64, Monotonic)>,
+    /// When to look next, once it takes too long.
+    look_at: Option<Monotonic>,
+    /// SCRIPT KILL was sent and not answered.
+    is_told: bool,
 }
 
 impl RedisServer {
@@ -72,9 +99,61 @@ impl RedisServer {
             }
         };
         let buffer = vec![0; RECEIVE_BYTES];
-        let mut server = RedisServer { child, stream, socket, log, buffer };
+        let control = open(&socket).cannot("connect to redis-server once more")?;
+        let (heard, busy) = (Vec::new(), Busy::default());
+        let mut server = RedisServer { child, stream, socket, log, buffer, control, heard, busy };
         server.greet(engine)?;
         Ok(server)
+    }
+
+    /// When to call [`RedisServer::watch`].
+    #[must_use]
+    pub fn watch_at(&self, engine: &RedisEngine) -> Monotonic {
+        let Some((_, since)) = self.busy.since else { return Monotonic::NEVER };
+        self.busy.look_at.unwrap_or(since.after(longest_ns(engine)))
+    }
+
+    /// Looks whether the server has been busy with one operation for too long. A script that has
+    /// changed nothing yet is stopped; one that has loses the engine: it could only be ended
+    /// together with the server. Other commands end by themselves. To be called often.
+    pub fn watch(&mut self, now: Monotonic, engine: &mut RedisEngine) {
+        if !engine.owes() {
+            self.busy.since = None;
+            return;
+        }
+        let answered = engine.answered();
+        if self.busy.since.is_none_or(|(at, _)| at != answered) {
+            self.busy.since = Some((answered, now));
+            self.busy.look_at = None;
+        }
+        if now < self.watch_at(engine) {
+            return;
+        }
+        self.busy.look_at = Some(now.after(KILL_STEP_NS));
+        self.listen(engine);
+        if !self.busy.is_told {
+            // Nothing else is written there, so that there is room.
+            self.busy.is_told = self.control.write(SCRIPT_KILL).is_ok();
+        }
+    }
+
+    /// What the server answered to SCRIPT KILL.
+    fn listen(&mut self, engine: &mut RedisEngine) {
+        let mut bytes = [0; 512];
+        while self.busy.is_told
+            && let Ok(count @ 1..) = self.control.read(&mut bytes)
+        {
+            self.heard.extend_from_slice(&bytes[..count]);
+            while let Some(end) = self.heard.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                self.busy.is_told = false;
+                if line.starts_with(b"+OK") {
+                    engine.script_stopped();
+                } else if line.starts_with(b"-UNKILLABLE") {
+                    engine.script_runs_on();
+                }
+            }
+        }
     }
 
     /// What to watch for reading; and for writing while [`RedisEngine::output`] is not empty.
@@ -102,6 +181,7 @@ impl RedisServer {
                 Error::new(format!("redis-server is gone ({e}); {}", log_tail(&self.log)))
             })?;
             engine.connected();
+            self.busy = Busy::default();
             pumped = Pumped::Reconnected;
         }
         match engine.lost_reason() {
@@ -127,6 +207,8 @@ impl RedisServer {
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
+                    // The server says that it stopped a script before it says how the script ended.
+                    self.listen(engine);
                     engine.input(&self.buffer[..count]);
                     if count < self.buffer.len() {
                         break;
@@ -165,11 +247,17 @@ impl Drop for RedisServer {
     }
 }
 
+/// How long the oldest operation may take, in ns.
+fn longest_ns(engine: &RedisEngine) -> u64 {
+    if engine.decides() { SCRIPT_NS_MAX } else { FOLLOWED_NS_MAX }
+}
+
 fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, Error> {
     let server_args = |command: &mut Command| {
         command
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--maxmemory", "0", "--maxmemory-policy", "noeviction", "--timeout", "0"])
+            .args(["--lua-time-limit", &SCRIPT_MS_MAX.to_string()])
             .args(["--unixsocketperm", "700", "--unixsocket"])
             .arg(socket)
             .arg("--dir")
@@ -279,6 +367,63 @@ mod tests {
         assert!(error.contains("redis-server is gone"), "{error}");
         drop(server);
         assert!(!dir.join("redis.sock").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Has the engine execute EVAL or EVAL_RO, for a while at most; its reply.
+    fn eval(
+        (server, engine): (&mut RedisServer, &mut Shimmed<RedisEngine>),
+        (name, script): (&str, &str),
+        (position, decide): (u64, bool),
+    ) -> Option<concord_engine::Completion> {
+        let mut buf = CommandBuf::new();
+        let args = [name.as_bytes(), script.as_bytes(), b"1", b"k"];
+        let bytes = buf.encode(3, args).to_vec();
+        let command = concord_engine::Command::parse(&bytes).unwrap();
+        let class = if position > 0 { Class::Write } else { Class::Read };
+        let context = Operation { position, decide, ..Operation::default() };
+        engine.submit(&context, class, &command, &mut Vec::new());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(20) {
+            if let Some(done) = engine.poll() {
+                return Some(done);
+            }
+            server.watch(crate::clock::now().instant, engine.backend_mut());
+            if server.pump(engine.backend_mut()).is_err() {
+                return None;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        panic!("{script} does not end");
+    }
+
+    #[test]
+    fn bug_15_7_a_script_that_does_not_end_is_stopped_and_one_that_wrote_loses_the_engine() {
+        let dir = std::env::temp_dir().join(format!("concord-driver3-{}", std::process::id()));
+        let mut engine = Shimmed::new(RedisEngine::new());
+        let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        let both = (&mut server, &mut engine);
+        let read = eval((both.0, both.1), ("EVAL_RO", "while true do end"), (0, false)).unwrap();
+        assert!(read.stopped && read.effect.is_none());
+        let text = "-ERR the script ran for too long and was stopped; it has changed nothing\r\n";
+        assert_eq!(String::from_utf8_lossy(&read.reply), text);
+        let loops = "while true do pcall(function() while true do end end) end";
+        let wrote = eval((both.0, both.1), ("EVAL", loops), (1, true)).unwrap();
+        assert!(wrote.stopped);
+        assert_eq!(String::from_utf8_lossy(&wrote.reply), text);
+        let effect = wrote.effect.unwrap();
+        let effect = concord_engine::Command::parse(&effect).unwrap();
+        assert_eq!(effect.name(), b"CONCORD.REFUSE");
+        // What a script says of itself counts for nothing.
+        let liar = "error({err = 'ERR Script killed by user with SCRIPT KILL...'})";
+        let lied = eval((both.0, both.1), ("EVAL", liar), (2, true)).unwrap();
+        assert!(!lied.stopped && lied.effect.is_none());
+        incr(both.1, 3);
+        assert_eq!(wait(both.0, both.1), b":1\r\n");
+        let poison = "redis.call('SET', KEYS[1], 'v') while true do end";
+        assert_eq!(eval((both.0, both.1), ("EVAL", poison), (4, true)), None);
+        assert!(engine.lost() && engine.is_poisoned());
+        drop(server);
         fs::remove_dir_all(&dir).unwrap();
     }
 

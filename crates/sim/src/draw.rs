@@ -15,6 +15,8 @@ const FAULT_KINDS_MIN: usize = 2;
 /// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
 /// in two could break, and would only be drawn more thinly.
 const KINDS_OF_VR: usize = 17;
+/// Kinds of faults, from there on, of the server behind an engine: where there is one.
+const KINDS_OF_SERVERS: usize = 19;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -103,6 +105,7 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(1, 3) {
         plan.engine_ns = rng.between(1, 500) * US;
         plan.replicate_replies = rng.chance(1, 2);
+        plan.engine_silence_ns = rng.between(200, 800) * MS;
     }
     plan.copy_bytes = rng.between(1, 2_000) as usize;
     if plan.protocol.is_quorum() && rng.chance(1, 2) {
@@ -114,7 +117,7 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
-    let kinds = kinds_of(plan.protocol);
+    let kinds = kinds_of(plan);
     let mut on: Vec<usize> = kinds.iter().copied().filter(|_| rng.chance(1, 2)).collect();
     while on.len() < FAULT_KINDS_MIN {
         on.push(kinds[rng.below(kinds.len() as u64) as usize]);
@@ -186,14 +189,18 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     worse
 }
 
-/// The kinds of faults that a protocol draws. In VR nobody joins: the group stays the founders'.
-fn kinds_of(protocol: Protocol) -> Vec<usize> {
-    match protocol {
+/// The kinds of faults that a plan draws. In VR nobody joins: the group stays the founders'.
+fn kinds_of(plan: &Plan) -> Vec<usize> {
+    let mut kinds: Vec<usize> = match plan.protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => (0..KINDS_OF_VR).collect(),
         Protocol::Vr | Protocol::NoPaxos => {
-            (0..Fault::KINDS.len()).filter(|kind| *kind != Fault::Join.kind()).collect()
+            (0..KINDS_OF_SERVERS).filter(|kind| *kind != Fault::Join.kind()).collect()
         }
+    };
+    if plan.engine_ns > 0 {
+        kinds.extend(KINDS_OF_SERVERS..Fault::KINDS.len());
     }
+    kinds
 }
 
 fn is_enough(sure: &[usize]) -> bool {
@@ -254,7 +261,12 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
             let (from, to) = (Node::Replica(replica), Node::Replica(to));
             Fault::Hold { from, to, for_ns: long_ns / 4, late_ns: long_ns }
         }
-        _ => Fault::Split { replica, for_ns: long_ns },
+        18 => Fault::Split { replica, for_ns: long_ns },
+        19 => Fault::HangEngine { replica },
+        20 => {
+            Fault::StallEngine { replica, for_ns: rng.between(1, plan.engine_silence_ns * 3 / 4) }
+        }
+        _ => Fault::CutEngine { replica, for_ns: short_ns, executed: rng.chance(1, 2) },
     }
 }
 

@@ -110,6 +110,7 @@ impl Bounds {
             log_records_max: or(self.log_records_max, shipped.log_records_max),
             log_bytes_max: or(self.log_bytes_max, shipped.log_bytes_max),
             sessions_max: or(self.sessions_max, shipped.sessions_max),
+            ..Limits::default()
         }
     }
 }

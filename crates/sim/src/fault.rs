@@ -103,6 +103,29 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
+    /// A replica's engine takes no command any more, though its connection stands: the replica must
+    /// leave by itself.
+    HangEngine {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// A replica's engine answers nothing for a while.
+    StallEngine {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns; shorter than an engine's longest silence.
+        for_ns: Duration,
+    },
+    /// The connection to a replica's engine is cut in the middle of a command: what was not executed is
+    /// sent again, and the reply of a write that was is lost (trap T11).
+    CutEngine {
+        /// Which replica, from 0.
+        replica: usize,
+        /// Until it stands again, in ns.
+        for_ns: Duration,
+        /// Writes under way were executed.
+        executed: bool,
+    },
     /// A replica is cut off from the other replicas and the controller, not from the switch (T2).
     Isolate {
         /// Which replica, from 0.
@@ -209,7 +232,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 19] = [
+    pub const KINDS: [&'static str; 22] = [
         "pause",
         "kill",
         "restart",
@@ -229,6 +252,9 @@ impl Fault {
         "lose-records",
         "hold",
         "split",
+        "hang-engine",
+        "stall-engine",
+        "cut-engine",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -254,6 +280,9 @@ impl Fault {
             Fault::LoseRecords { .. } => 16,
             Fault::Hold { .. } => 17,
             Fault::Split { .. } => 18,
+            Fault::HangEngine { .. } => 19,
+            Fault::StallEngine { .. } => 20,
+            Fault::CutEngine { .. } => 21,
         }
     }
 
@@ -267,6 +296,8 @@ impl Fault {
             | Fault::LossBurst { for_ns, .. }
             | Fault::DuplicateBurst { for_ns, .. }
             | Fault::Slow { for_ns, .. }
+            | Fault::StallEngine { for_ns, .. }
+            | Fault::CutEngine { for_ns, .. }
             | Fault::FillTable { for_ns }
             | Fault::LoseRecords { for_ns, .. }
             | Fault::Hold { for_ns, .. }
@@ -277,6 +308,7 @@ impl Fault {
             | Fault::Restart { .. }
             | Fault::Join
             | Fault::LoseEngine { .. }
+            | Fault::HangEngine { .. }
             | Fault::ClockJump { .. }
             | Fault::RestartSwitch
             | Fault::RestartClient { .. } => 0,
@@ -287,7 +319,14 @@ impl Fault {
     /// replicas are well: beyond the failure bound nothing is promised.
     #[must_use]
     pub fn is_lethal(&self) -> bool {
-        matches!(self, Fault::Kill { .. } | Fault::Restart { .. } | Fault::LoseEngine { .. })
+        matches!(
+            self,
+            Fault::Kill { .. }
+                | Fault::Restart { .. }
+                | Fault::LoseEngine { .. }
+                | Fault::HangEngine { .. }
+                | Fault::CutEngine { executed: true, .. }
+        )
     }
 
     /// Whether it may make live replicas look dead. The rack skips such a fault while a member is
@@ -316,6 +355,9 @@ impl Fault {
             Fault::Kill { replica }
             | Fault::Restart { replica }
             | Fault::LoseEngine { replica }
+            | Fault::HangEngine { replica }
+            | Fault::StallEngine { replica, .. }
+            | Fault::CutEngine { replica, .. }
             | Fault::Isolate { replica, .. }
             | Fault::LoseRecords { replica, .. }
             | Fault::Split { replica, .. }

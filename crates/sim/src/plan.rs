@@ -105,6 +105,8 @@ pub struct Plan {
     pub queue_packets_max: usize,
     /// How long the storage engine takes to answer, in ns; 0: memory, at once.
     pub engine_ns: Duration,
+    /// How long the storage engine may owe an answer until it is given up, in ns.
+    pub engine_silence_ns: Duration,
     /// The ordering node's replies are replicated, as with an engine that is a server of its own.
     pub replicate_replies: bool,
     /// About how many bytes a chunk of a copied state has.
@@ -166,6 +168,7 @@ impl Default for Plan {
             packets: Packets::default(),
             queue_packets_max: 4_096,
             engine_ns: 0,
+            engine_silence_ns: 600 * MS,
             replicate_replies: false,
             copy_bytes: 4_096,
             records_kept: 32_768,
@@ -249,6 +252,7 @@ impl Plan {
         within("think_ns", self.think_ns, 0, hour_ns)?;
         within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
+        within("engine_silence_ns", self.engine_silence_ns, MS, hour_ns)?;
         within("lease_ns", self.lease_ns, MS, hour_ns)?;
         within("failure_ns", self.failure_ns, MS, hour_ns)?;
         self.sizes.validate(&within)?;

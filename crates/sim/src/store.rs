@@ -1,11 +1,17 @@
 //! The replicas' storage in the simulator: the memory engine behind a connection that may take its
-//! time and may break.
+//! time and may break, as that to a server of the replica's own. The server may be slow, hang for a
+//! while or for good, restart without its data, or have the connection cut in the middle of a
+//! command.
+//!
+//! What is submitted is executed at once and its completion delayed: nobody can tell the difference
+//! but by a cut. What the server had not executed by then is sent again and comes out the same; a
+//! write that it had executed, and whose reply is lost, loses the engine (trap T11).
 
 use std::collections::VecDeque;
 
 use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
-use concord_engine::{Backend, BackendDone, Context, Outcome, Step, Submitted};
+use concord_engine::{Backend, BackendDone, Class, Context, Outcome, Step, Submitted};
 
 /// Memory, at once or behind a connection, as a server of its own would be.
 #[derive(Debug)]
@@ -13,10 +19,12 @@ pub(crate) struct Store {
     memory: Memory,
     /// Whether operations complete later, by [`Store::release`].
     is_remote: bool,
-    /// Executed, in order; not yet known to the replica.
-    under_way: VecDeque<BackendDone>,
+    /// Executed, in order; not yet known to the replica. With whether it wrote.
+    under_way: VecDeque<(BackendDone, bool)>,
     /// How many of them have arrived.
     arrived: usize,
+    /// Nothing arrives any more.
+    hangs: bool,
     lost: bool,
 }
 
@@ -27,18 +35,40 @@ impl Store {
             is_remote,
             under_way: VecDeque::new(),
             arrived: 0,
+            hangs: false,
             lost: false,
         }
     }
 
     /// Completions under way.
     pub(crate) fn waiting(&self) -> usize {
-        self.under_way.len() - self.arrived
+        if self.hangs { 0 } else { self.under_way.len() - self.arrived }
     }
 
     /// The next completion arrives.
     pub(crate) fn release(&mut self) {
+        if self.hangs {
+            return;
+        }
         self.arrived = (self.arrived + 1).min(self.under_way.len());
+    }
+
+    /// The server takes no command any more, and its connection stands.
+    pub(crate) fn hang(&mut self) {
+        self.is_remote = true;
+        self.hangs = true;
+    }
+
+    /// From now on completions come by [`Store::release`].
+    pub(crate) fn be_remote(&mut self) {
+        self.is_remote = true;
+    }
+
+    /// The connection is cut; whether a write was executed of which nobody will know. If not, all
+    /// is sent again, and arrives later.
+    pub(crate) fn cut(&mut self) -> bool {
+        self.lost |= self.under_way.iter().skip(self.arrived).any(|(_, wrote)| *wrote);
+        self.lost
     }
 
     /// Done now, or later if the store is remote.
@@ -46,7 +76,7 @@ impl Store {
         if !self.is_remote {
             return Submitted::Done(Outcome::default());
         }
-        self.under_way.push_back(BackendDone::default());
+        self.under_way.push_back((BackendDone::default(), false));
         Submitted::Pending
     }
 
@@ -65,13 +95,13 @@ impl Backend for Store {
         if let Submitted::Done(outcome) = self.memory.submit(context, step, &mut done.reply) {
             done.outcome = outcome;
         }
-        self.under_way.push_back(done);
+        self.under_way.push_back((done, step.class == Class::Write));
         Submitted::Pending
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
         self.arrived = self.arrived.checked_sub(1)?;
-        self.under_way.pop_front()
+        self.under_way.pop_front().map(|(done, _)| done)
     }
 
     fn prepare_copy(&mut self) -> bool {
@@ -87,7 +117,7 @@ impl Backend for Store {
         if !self.is_remote {
             return copied;
         }
-        self.under_way.push_back(BackendDone { copied, ..BackendDone::default() });
+        self.under_way.push_back((BackendDone { copied, ..BackendDone::default() }, false));
         None
     }
 

@@ -282,7 +282,10 @@ fn craq() -> Scenario {
         .step("a read goes to the replica that its hash names", flagged(Flags::FAST, r(5)))
         .step("its retry to the next one (T21)", again(1))
         .step("and the next", again(2))
-        .step("a read of all keys too", flagged(Flags::WILDCARD, again(3)))
+        .step(
+            "a read of all keys to the tail, whatever its attempt",
+            flagged(Flags::WILDCARD, again(3)),
+        )
 }
 
 /// 300 packets drawn at random, on a table so small that everything happens.

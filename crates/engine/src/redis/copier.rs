@@ -173,6 +173,7 @@ impl RedisEngine {
             commands: count,
             resp3: self.resp3,
             switched: false,
+            decides: true,
             refusal: None,
             notes: Vec::new(),
         });

@@ -8,7 +8,7 @@ now = tonumber(now)
 due = tonumber(due)
 local server, own = redis, KEYS[1]
 local function listed(names, name) return string.find(names, ' ' .. name .. ' ', 1, true) end
-local unequal = ' SPOP SRANDMEMBER HRANDFIELD ZRANDMEMBER RANDOMKEY KEYS SCAN SSCAN HSCAN ZSCAN XREADGROUP XCLAIM XAUTOCLAIM OBJECT LASTSAVE INFO MEMORY SORT SORT_RO SUNION SINTER SDIFF '
+local unequal = ' SPOP SRANDMEMBER HRANDFIELD ZRANDMEMBER RANDOMKEY KEYS SCAN SSCAN HSCAN ZSCAN XREADGROUP XCLAIM XAUTOCLAIM OBJECT LASTSAVE INFO MEMORY SORT SORT_RO SUNION SINTER SDIFF ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT CLUSTER '
 local foreign = ' SELECT FLUSHALL FLUSHDB SWAPDB MOVE COPY MIGRATE RENAME RENAMENX DBSIZE '
 local expiring = ' GETEX RESTORE HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HSETEX HGETEX MSETEX '
 local timed = ' TTL PTTL EXPIRETIME PEXPIRETIME PERSIST EXPIRE PEXPIRE EXPIREAT PEXPIREAT SETEX PSETEX '
@@ -118,17 +118,38 @@ if name == 'HGETALL' then return hgetall(run, unpack(args)) end
 if name == 'XADD' then return xadd(run, args) end
 return run(name, unpack(args))
 end
+-- Whether the call touches another key than the script's own. Most commands have their key first; where
+-- the keys are hard to find, the server says where.
+local function is_foreign(name, args)
+if listed(' PING ECHO TIME ', name) then return false end
+local first, last, step = 1, 1, 1
+if listed(' DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE SINTERSTORE SUNIONSTORE SDIFFSTORE ', name) then last = #args
+elseif listed(' MSET MSETNX ', name) then last, step = #args, 2
+elseif listed(' RPOPLPUSH SMOVE LCS LMOVE ZRANGESTORE GEOSEARCHSTORE ', name) then last = 2
+elseif name == 'BITOP' then first, last = 2, #args
+elseif listed(' XINFO XGROUP ', name) then first, last = 2, 2
+elseif listed(' LMPOP ZMPOP XREAD GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
+local keys = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
+if is_error(keys) then return false end
+for _, key in ipairs(keys) do if key ~= own then return true end end
+return false
+end
+for i = first, math.min(last, #args), step do if args[i] ~= own then return true end end
+return false
+end
 local function dispatch(run, ...)
 local name = ...
 if type(name) ~= 'string' then return run(...) end
 local upper, args = string.upper(name), {select(2, ...)}
 if listed(unequal, upper) then return refused(name, 'replicas would differ') end
 if listed(foreign, upper) then return refused(name, 'scripts have one key') end
+if listed(' PUBLISH SPUBLISH ', upper) then return refused(name, 'publish/subscribe') end
 if listed(expiring, upper) then return refused(name, 'times to live are set by EXPIRE, SETEX and SET') end
 if full ~= '' and listed(greedy, upper) then return {err = "OOM command not allowed when used memory > 'maxmemory'."} end
 for i = 1, #args do
 if type(args[i]) == 'number' then args[i] = string.format('%.17g', args[i]) elseif type(args[i]) ~= 'string' then return run(...) end
 end
+if is_foreign(upper, args) then return {err = 'ERR Script attempted to access a non local key in a cluster node'} end
 local reply = execute(run, upper, args)
 if due and not is_error(reply) and not listed(timed, upper) then
 if listed(' GETSET MSET BITOP ', upper) and args[1] == own then due = nil elseif not exists() then due = nil end

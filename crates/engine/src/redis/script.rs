@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 
 use crate::backend::TtlChange;
 use crate::resp_scan::{elements, number, text};
-use crate::{Command, Context};
+use crate::ttl::REFUSE_COMMAND;
+use crate::{Command, CommandBuf, Context};
 
 const PROLOGUE: &str = include_str!("prologue.lua");
 const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))";
@@ -53,6 +54,28 @@ pub(super) fn wrap(
     args.push(deadline_ms.map(|at| format!("{at}")).unwrap_or_default().into_bytes());
     args.push(format!("{}", context.now_ms).into_bytes());
     Some(args)
+}
+
+/// What the server's error says of a script that SCRIPT KILL stopped (Redis 6 and 7).
+const STOPPED: &[u8] = b"Script killed by user with SCRIPT KILL";
+/// What the client gets.
+const STOPPED_TEXT: &[u8] =
+    b"ERR the script ran for too long and was stopped; it has changed nothing";
+
+/// Whether the reply is that of a script which was stopped, if one was.
+pub(super) fn was_stopped(reply: &[u8]) -> bool {
+    reply.starts_with(b"-") && reply.windows(STOPPED.len()).any(|part| part == STOPPED)
+}
+
+pub(super) fn stopped_reply() -> Vec<u8> {
+    let mut reply = Vec::new();
+    crate::resp::error(&mut reply, STOPPED_TEXT);
+    reply
+}
+
+/// What is replicated in the place of a script that was stopped.
+pub(super) fn refusal() -> Vec<u8> {
+    CommandBuf::new().encode(0, [REFUSE_COMMAND, STOPPED_TEXT]).to_vec()
 }
 
 /// What the script itself answered, and what it did to its key's time to live. `reply` is that of

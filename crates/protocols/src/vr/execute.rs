@@ -95,9 +95,13 @@ impl<E: Engine> Vr<E> {
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(done) = self.engine.poll() {
+            self.engine_watch.answered();
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
-                Some(Pending::Read(turn)) => self.serving().answer(now, &turn, &done.reply, sink),
+                Some(Pending::Read(turn)) => {
+                    self.reading.end(turn.session, turn.request);
+                    self.serving().answer(now, &turn, &done.reply, sink);
+                }
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
                 }

@@ -43,6 +43,7 @@ use crate::log::Log;
 use crate::replica::{ReplicaConfig, ReplicaCounters};
 use crate::serve::Serving;
 use crate::sessions::Sessions;
+use crate::watch::{EngineWatch, Reading};
 
 use execute::Pending;
 pub use lives::{Heard, Lives};
@@ -73,6 +74,8 @@ counters! {
         views_led,
         /// Views left by this replica as their leader, since it heard no quorum.
         stepped_aside,
+        /// Views left as their leader, because the engine was silent.
+        stepped_down,
         /// Views joined on their leader's word.
         views_joined,
         /// Recoveries begun.
@@ -157,6 +160,9 @@ pub struct Vr<E> {
     sessions: Sessions,
     /// Operations that wait for the engine, in order.
     pending: VecDeque<Pending>,
+    /// The reads among them.
+    reading: Reading,
+    engine_watch: EngineWatch,
     staging: Staging,
     kept: Kept,
     leases: Leases,
@@ -243,6 +249,8 @@ impl<E: Engine> Vr<E> {
             executed_seq: Seq::NONE,
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             pending: VecDeque::new(),
+            reading: Reading::default(),
+            engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
             staging: Staging::default(),
             kept: Kept::new(setup.me.incarnation),
             leases: Leases::new(setup.lease_ns),
@@ -437,6 +445,7 @@ impl<E: Engine> Vr<E> {
             // It slept: what others said meanwhile waits to be read.
             self.listens_since = t;
         }
+        self.watch_engine(now, sink);
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
             let alive = Control::ReplicaAlive {
@@ -468,6 +477,26 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// An engine that is silent for too long is given up: what is committed piles up before it. Who
+    /// leads and cannot execute lets another one lead before that.
+    fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
+        let watches = !matches!(self.stage, Stage::Out | Stage::Left);
+        self.engine_watch.look(now.instant, watches && !self.pending.is_empty());
+        if self.engine_watch.is_dead() && self.setup.guards.on(Guard::EngineSilence) {
+            self.engine_watch.answered();
+            self.count.engines_silent += 1;
+            self.leave();
+        } else if self.is_leader() && self.members().len() > 1 && !self.may_lead() {
+            self.vr_count.stepped_down += 1;
+            self.enter_view(now, self.next_view(1), sink);
+        }
+    }
+
+    /// Whether its engine answers, as that of a leader must.
+    fn may_lead(&self) -> bool {
+        !self.engine_watch.is_silent() || !self.setup.guards.on(Guard::StepDown)
+    }
+
     /// Says again what others may have missed.
     fn retry(&mut self, now: Now, sink: &mut impl Sink) {
         match self.stage {
@@ -494,6 +523,8 @@ impl<E: Engine> Vr<E> {
         }
         d = d.min(Deadline { at: self.next_retry, reason: "say again" });
         d = d.min(Deadline { at: self.next_beat, reason: "beat" });
+        let at = self.engine_watch.next_at(!self.pending.is_empty());
+        d = d.min(Deadline { at, reason: "is the engine silent?" });
         for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
         }

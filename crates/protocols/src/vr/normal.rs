@@ -198,6 +198,12 @@ impl<E: Engine> Vr<E> {
         }
         self.hear_leader(now, data.from);
         self.streaming = true;
+        if self.stage == Stage::Normal && self.log.is_full(&self.setup.limits) {
+            // The engine does not get on with it: what is not taken is not acknowledged.
+            self.count.writes_log_full += 1;
+            self.learn_committed(now, data.committed, sink);
+            return self.trim();
+        }
         let Some(mut receiver) = self.receiver.take() else { return };
         let mut arrival = Ok(());
         match receiver.offer(data) {

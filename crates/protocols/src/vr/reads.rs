@@ -116,7 +116,12 @@ impl<E: Engine> Vr<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
+        if !self.reading.may_begin(repr.session, repr.request) {
+            self.count.reads_queued += 1;
+            return;
+        }
         if let Some(turn) = self.serving().read(now, repr, command, reason, sink) {
+            self.reading.begin(turn.session, turn.request);
             self.pending.push_back(Pending::Read(turn));
         }
     }

@@ -248,7 +248,8 @@ impl<E: Engine> Vr<E> {
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
         let leads = self.stage == Stage::ViewChange
             && self.leader_of(self.view) == self.me
-            && !self.has_given_up();
+            && !self.has_given_up()
+            && self.may_lead();
         let votes = self.change.votes.iter().flatten().count();
         let own = self.change.votes.get(self.me).copied().flatten();
         let Some(own) = own.filter(|_| leads && votes >= self.quorum()) else { return };

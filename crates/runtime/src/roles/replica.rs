@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Guards, Now};
+use concord_core::{Duration, Guards, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
@@ -65,6 +65,14 @@ trait Feed<E> {
 
     /// Whether operations wait to be sent.
     fn has_output(&self, engine: &E) -> bool;
+
+    /// When to call [`Feed::watch`]; besides, it is called in every event-loop iteration.
+    fn watch_at(&self, _engine: &E) -> Instant {
+        Instant::NEVER
+    }
+
+    /// Sees to it that nothing keeps the engine busy for ever.
+    fn watch(&mut self, _now: Instant, _engine: &mut E) {}
 }
 
 /// The memory engine completes at once: there is nothing to feed.
@@ -123,6 +131,23 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
             self.poller.change(server.descriptor(), SERVER, self.interest)?;
         }
         Ok(())
+    }
+
+    fn watch_at(&self, engine: &Shimmed<RedisEngine>) -> Instant {
+        let server = self.server.as_ref();
+        server.map_or(Instant::NEVER, |server| server.watch_at(engine.backend()))
+    }
+
+    fn watch(&mut self, now: Instant, engine: &mut Shimmed<RedisEngine>) {
+        if let Some(server) = &mut self.server {
+            server.watch(now, engine.backend_mut());
+        }
+        if engine.lost()
+            && self.server.take().is_some()
+            && let Some(why) = engine.backend().lost_reason()
+        {
+            eprintln!("concord: the redis-server is of no use any more: {why}");
+        }
     }
 
     fn has_output(&self, engine: &Shimmed<RedisEngine>) -> bool {
@@ -215,13 +240,15 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
             self.feed.pump(self.replica.engine_mut())?;
             self.replica.engine_ready(clock::now(), out);
         }
+        self.feed.watch(now.instant, self.replica.engine_mut());
         self.replica.flush(now, out);
         self.log(now);
         Ok(())
     }
 
     fn deadline(&self) -> Deadline {
-        self.replica.deadline()
+        let at = self.feed.watch_at(self.replica.engine());
+        self.replica.deadline().min(Deadline { at, reason: "is a script running?" })
     }
 
     fn snapshot(&self, now: Now) -> Snapshot {

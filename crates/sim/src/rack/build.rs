@@ -4,7 +4,7 @@ use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, State};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::{Node, ReplicaConfig};
+use concord_protocols::{Limits, Node, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
@@ -104,7 +104,10 @@ impl<'a> Rack<'a> {
             copy_bytes: self.plan.copy_bytes,
             records_kept: self.plan.records_kept,
             replicate_replies: self.plan.replicate_replies,
-            limits: self.plan.bounds.limits(),
+            limits: Limits {
+                engine_silence_ns: self.plan.engine_silence_ns,
+                ..self.plan.bounds.limits()
+            },
             guards: self.plan.guards,
         };
         let store = Store::new(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);

@@ -46,6 +46,11 @@ impl Rack<'_> {
                 self.tick(REPLICAS + replica);
             }
             Fault::LoseEngine { replica } => self.lose_engine(REPLICAS + replica),
+            Fault::HangEngine { replica } => self.hang_engine(REPLICAS + replica),
+            Fault::StallEngine { replica, for_ns } => self.stall_engine(REPLICAS + replica, for_ns),
+            Fault::CutEngine { replica, for_ns, executed } => {
+                self.cut_engine(REPLICAS + replica, for_ns, executed);
+            }
             Fault::Isolate { replica, for_ns, stale_switch } => {
                 self.isolate(REPLICAS + replica, now_ns + for_ns, stale_switch);
                 self.trouble(REPLICAS + replica, for_ns);
@@ -140,6 +145,34 @@ impl Rack<'_> {
             replica.flush(now, &mut self.outgoing);
             self.after(node, 0);
         }
+    }
+
+    fn hang_engine(&mut self, node: usize) {
+        self.slots[node].engine_lost = true;
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.engine_mut().backend_mut().hang();
+        }
+    }
+
+    /// Nothing that the engine does is heard of before that time.
+    fn stall_engine(&mut self, node: usize, for_ns: u64) {
+        let until_ns = self.world.now_ns + for_ns;
+        let slot = &mut self.slots[node];
+        // One at a time: together they would be longer than a silence may be.
+        if slot.engine_stalled_until_ns <= self.world.now_ns {
+            slot.engine_stalled_until_ns = until_ns;
+        }
+        if let Role::Replica(replica) = &mut slot.role {
+            replica.engine_mut().backend_mut().be_remote();
+        }
+    }
+
+    fn cut_engine(&mut self, node: usize, for_ns: u64, executed: bool) {
+        let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        if executed && replica.engine_mut().backend_mut().cut() {
+            return self.lose_engine(node);
+        }
+        self.stall_engine(node, for_ns);
     }
 
     fn isolate(&mut self, node: usize, until_ns: u64, stale_switch: bool) {

@@ -80,6 +80,8 @@ pub(crate) struct Slot {
     slow: (u64, u64),
     /// Completions of the storage engine that are under way as events.
     completions_scheduled: usize,
+    /// Until when nothing is heard of its storage engine.
+    engine_stalled_until_ns: u64,
     /// Until when a fault may make others take it for dead.
     troubled_until_ns: u64,
     /// Its storage engine was lost on purpose.
@@ -99,6 +101,7 @@ impl Slot {
             tick_due: false,
             slow: (0, 0),
             completions_scheduled: 0,
+            engine_stalled_until_ns: 0,
             troubled_until_ns: 0,
             engine_lost: false,
         }

@@ -156,7 +156,8 @@ impl Rack<'_> {
     }
 
     fn engine_completes(&mut self, node: usize) {
-        let until_ns = self.slots[node].paused_until_ns;
+        let slot = &self.slots[node];
+        let until_ns = slot.paused_until_ns.max(slot.engine_stalled_until_ns);
         if until_ns > self.world.now_ns {
             return self.world.push(until_ns, Event::Engine { node });
         }

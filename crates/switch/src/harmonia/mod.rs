@@ -366,7 +366,9 @@ impl Harmonia {
     /// READ: Algorithm 1, lines 9-12, and the reasons to take the normal path.
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        if tables.spread_reads {
+        // A cursor of one Redis server means nothing to another: reads of all keys go to one reader.
+        let to_reader = hdr.flags.has(Flags::WILDCARD) && self.guards.on(Guard::OneReader);
+        if tables.spread_reads && !to_reader {
             packet.set_flags(hdr.flags.without(Flags::FAST));
             packet.set_reason(Reason::None);
             self.counters.reads_spread += 1;

@@ -1,0 +1,114 @@
+//! Racks whose redis-servers do not answer: a script that does not end, a server that was stopped.
+//! Other clients are served again within a stated time, and no replica is lost to a script that can
+//! be stopped.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+
+/// A script may run for 1 s; what was sent again meanwhile may make the same at other replicas, at the
+/// same time. The rest is for the machine.
+const SCRIPT_PAUSE_MAX: Duration = Duration::from_secs(4);
+/// An engine may be silent for 10 s; then its replica leaves, which costs a change of the epoch.
+const SILENCE_PAUSE_MAX: Duration = Duration::from_secs(16);
+
+const STOPPED: &str = "-ERR the script ran for too long and was stopped; it has changed nothing";
+
+fn members(rack: &Rack) -> usize {
+    let status = rack.status();
+    let roles = status["roles"].as_array().unwrap();
+    let is_open = |r: &&serde_json::Value| r["role"] == "replica" && r["status"]["phase"] == "open";
+    roles.iter().filter(is_open).count()
+}
+
+/// Runs `trouble` beside a client that writes and reads; the longest time that it was not served.
+fn longest_pause(rack: &Rack, after: Duration, trouble: impl FnOnce()) -> Duration {
+    let listen = rack.listen;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut client = Resp::open(listen);
+            let (mut longest, mut last, mut n) = (Duration::ZERO, Instant::now(), 0u64);
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                n += 1;
+                let value = n.to_string();
+                let (set, _) = client.call(&[b"SET", b"other", value.as_bytes()]).unwrap();
+                let (get, got) = client.call(&[b"GET", b"other"]).unwrap();
+                if set == "+OK" && !get.starts_with('-') {
+                    assert_eq!(got, value.as_bytes());
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            longest.max(last.elapsed())
+        });
+        trouble();
+        std::thread::sleep(after);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        other.join().unwrap()
+    })
+}
+
+fn an_endless_script_is_stopped(protocol: &str, more: &[&str]) {
+    let arguments = [&["--engine", "redis", "--protocol", protocol], more].concat();
+    let rack = Rack::start(&format!("endless-{protocol}"), &arguments);
+    for name in ["EVAL_RO", "EVAL"] {
+        let pause = longest_pause(&rack, Duration::from_secs(1), || {
+            let args = [name.as_bytes(), b"while true do end", b"1", b"k"];
+            assert_eq!(rack.client().call(&args).unwrap().0, STOPPED, "{protocol} {name}");
+        });
+        println!("{protocol}: {name} without an end: others waited for {pause:?}");
+        assert!(pause < SCRIPT_PAUSE_MAX, "{protocol} {name}: {pause:?}");
+        assert_eq!(members(&rack), 3, "{protocol} {name}");
+    }
+}
+
+#[test]
+fn bug_15_7_a_script_without_an_end_is_stopped_in_a_chain() {
+    an_endless_script_is_stopped("chain", &[]);
+}
+
+#[test]
+fn bug_15_7_a_script_without_an_end_is_stopped_under_primary_backup_and_craq() {
+    an_endless_script_is_stopped("primary-backup", &[]);
+    an_endless_script_is_stopped("craq", &["--accel", "none"]);
+}
+
+#[test]
+fn bug_15_7_a_script_without_an_end_is_stopped_under_vr_and_nopaxos() {
+    an_endless_script_is_stopped("vr", &[]);
+    an_endless_script_is_stopped("nopaxos", &[]);
+}
+
+#[test]
+fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
+    let rack = Rack::start("poison", &["--engine", "redis"]);
+    let pause = longest_pause(&rack, Duration::from_secs(4), || {
+        let script = b"redis.call('SET', KEYS[1], 'v') while true do end";
+        let (reply, _) = rack.client().call(&[b"EVAL", script, b"1", b"k"]).unwrap();
+        assert!(reply.starts_with("-UNKNOWN"), "{reply}");
+    });
+    println!("a script that wrote and does not end: others waited for {pause:?}");
+    assert!(pause < 2 * SCRIPT_PAUSE_MAX, "{pause:?}");
+    assert_eq!(members(&rack), 2);
+    assert_eq!(rack.client().say("GET k"), "$-1", "nothing of it was kept");
+}
+
+#[test]
+fn bug_15_7_a_server_that_is_stopped_costs_its_replica_and_comes_back() {
+    let rack = Rack::start("stopped", &["--engine", "redis"]);
+    let server = children(rack.pid("replica-2"))[0];
+    let pause = longest_pause(&rack, Duration::from_secs(1), || {
+        Rack::signal(server, "-STOP");
+        until("epoch without it", || members(&rack) == 2);
+    });
+    println!("a redis-server that was stopped: others waited for {pause:?}");
+    assert!(pause < SILENCE_PAUSE_MAX, "{pause:?}");
+    // Whoever is heard of again copies what it missed.
+    Rack::signal(server, "-CONT");
+    until("epoch with it", || members(&rack) == 3);
+}

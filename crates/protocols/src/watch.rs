@@ -1,0 +1,114 @@
+//! Whether the engine still answers. One that is silent for too long while it owes an answer is given
+//! up: whoever waits for it neither answers nor takes part, and what it is sent piles up.
+
+use alloc::collections::BTreeSet;
+
+use concord_core::{Duration, Instant, RequestNumber, SessionId};
+
+/// So many looks make the longest silence.
+const LOOKS: u64 = 8;
+/// Most reads that wait for the engine; more are dropped, and their clients try another replica.
+pub(crate) const READS_MAX: usize = 16_384;
+
+/// How long the engine has owed an answer.
+///
+/// The silence is counted look by look, each for no more than the time between two looks: a replica
+/// that slept itself did not listen meanwhile, and finds the answer when it wakes up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineWatch {
+    silence_max_ns: Duration,
+    silent_ns: Duration,
+    looked_at: Instant,
+}
+
+impl EngineWatch {
+    pub(crate) fn new(silence_max_ns: Duration) -> EngineWatch {
+        EngineWatch { silence_max_ns, silent_ns: 0, looked_at: Instant(0) }
+    }
+
+    fn step_ns(&self) -> Duration {
+        (self.silence_max_ns / LOOKS).max(1)
+    }
+
+    /// The engine has answered something.
+    pub(crate) fn answered(&mut self) {
+        self.silent_ns = 0;
+    }
+
+    /// When to look next.
+    pub(crate) fn next_at(&self, owes: bool) -> Instant {
+        if owes { self.looked_at.after(self.step_ns()) } else { Instant::NEVER }
+    }
+
+    /// Looks, if it is time to.
+    pub(crate) fn look(&mut self, now: Instant, owes: bool) {
+        if !owes {
+            self.silent_ns = 0;
+        } else if now >= self.next_at(owes) {
+            self.silent_ns += now.since(self.looked_at).min(self.step_ns());
+            self.looked_at = now;
+        }
+    }
+
+    /// Whether it has been silent for too long.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.silent_ns >= self.silence_max_ns
+    }
+
+    /// Whether it has been silent for half as long: others should do what hangs on this engine.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent_ns >= self.silence_max_ns / 2
+    }
+}
+
+/// Reads that wait for the engine, so that a retry of one does not make it read again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading(BTreeSet<(SessionId, RequestNumber)>);
+
+impl Reading {
+    /// Whether there is room for it, and it does not wait already.
+    pub(crate) fn may_begin(&self, session: SessionId, request: RequestNumber) -> bool {
+        self.0.is_empty() || (self.0.len() < READS_MAX && !self.0.contains(&(session, request)))
+    }
+
+    pub(crate) fn begin(&mut self, session: SessionId, request: RequestNumber) {
+        self.0.insert((session, request));
+    }
+
+    pub(crate) fn end(&mut self, session: SessionId, request: RequestNumber) {
+        self.0.remove(&(session, request));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: u64 = 100;
+
+    #[test]
+    fn an_engine_is_given_up_when_it_owes_an_answer_for_too_long() {
+        let mut watch = EngineWatch::new(LOOKS * STEP);
+        let mut now = Instant(5_000);
+        assert_eq!(watch.next_at(false), Instant::NEVER);
+        for looks in 1..=LOOKS {
+            assert_eq!((watch.is_silent(), watch.is_dead()), (looks > LOOKS / 2, false));
+            now = now.after(STEP);
+            watch.look(now, true);
+        }
+        assert!(watch.is_dead());
+        watch.answered();
+        assert!(!watch.is_silent());
+    }
+
+    #[test]
+    fn a_replica_that_slept_does_not_take_its_sleep_for_silence() {
+        let mut watch = EngineWatch::new(LOOKS * STEP);
+        watch.look(Instant(STEP), true);
+        watch.look(Instant(1_000_000), true);
+        assert!(!watch.is_silent());
+        watch.look(Instant(1_000_000 + STEP), false);
+        watch.look(Instant(2_000_000), true);
+        assert!(!watch.is_silent());
+    }
+}

@@ -1,0 +1,438 @@
+//! Replicas of every protocol whose engines are servers of their own: they answer when the test lets
+//! them, or never.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+
+use concord_core::{
+    Guards, Instant, MS, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId, hash,
+};
+use concord_engine::copy::{BadChunk, Copied, Object};
+use concord_engine::memory::Memory;
+use concord_engine::{
+    Backend, BackendDone, CommandBuf, Context, Outcome, Shimmed, Step, Submitted,
+};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
+use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_wire::harmonia::READ_BIT;
+use concord_wire::link::OP_DATA;
+use concord_wire::{Addr, Flags, Kind, Op, Packet, Repr, kind};
+
+const SWITCH: Addr = Addr { ip: 1, port: 200 };
+const CLIENT: Addr = Addr { ip: 1, port: 100 };
+const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
+const SESSION: SessionId = SessionId(7);
+const LEASE_MS: u64 = 100;
+const SILENCE_MS: u64 = 400;
+
+/// Memory whose completions arrive when they are let through.
+#[derive(Debug)]
+struct Server {
+    memory: Memory,
+    done: VecDeque<BackendDone>,
+    hangs: bool,
+    submitted: usize,
+}
+
+impl Server {
+    fn later(&mut self, done: BackendDone) -> Submitted {
+        self.submitted += 1;
+        self.done.push_back(done);
+        Submitted::Pending
+    }
+}
+
+impl Backend for Server {
+    fn submit(&mut self, context: &Context, step: &Step<'_>, _: &mut Vec<u8>) -> Submitted {
+        let mut done = BackendDone::default();
+        if let Submitted::Done(outcome) = self.memory.submit(context, step, &mut done.reply) {
+            done.outcome = outcome;
+        }
+        self.later(done)
+    }
+
+    fn poll(&mut self) -> Option<BackendDone> {
+        if self.hangs { None } else { self.done.pop_front() }
+    }
+
+    fn prepare_copy(&mut self) -> bool {
+        self.memory.prepare_copy()
+    }
+
+    fn end_copy(&mut self) {
+        self.memory.end_copy();
+    }
+
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        let copied = self.memory.copy(from, bytes_max);
+        self.later(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
+    fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        self.memory.install(objects)?;
+        Ok(self.later(BackendDone::default()))
+    }
+
+    fn clear(&mut self) -> Submitted {
+        self.memory.clear();
+        self.later(BackendDone { outcome: Outcome::default(), ..BackendDone::default() })
+    }
+
+    fn lost(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> u64 {
+        self.memory.keys()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory.memory_bytes()
+    }
+
+    fn digest(&self) -> Option<u64> {
+        self.memory.digest()
+    }
+}
+
+type Flight = (u16, Addr, Vec<u8>);
+
+/// Replicas 1 to n, and what they sent to the switch or the client.
+struct Bench {
+    replicas: Vec<Node<Shimmed<Server>>>,
+    protocol: Protocol,
+    now_ms: u64,
+    wire: VecDeque<Flight>,
+    answers: Vec<(Repr, Vec<u8>)>,
+    counter: u32,
+    request: u64,
+}
+
+fn to_all(_: &Flight) -> bool {
+    true
+}
+
+/// All but records, so that nothing more is committed.
+fn no_records(flight: &Flight) -> bool {
+    kind(&flight.2) != Ok(Kind::Link) || flight.2[3] != OP_DATA
+}
+
+impl Bench {
+    fn new(protocol: Protocol, guards: Guards) -> Bench {
+        let member = |node| Member { node, incarnation: 10, addr: Addr { ip: 1, port: node } };
+        let replica = |node| {
+            let setup = ReplicaConfig {
+                me: member(node),
+                controller: CONTROLLER,
+                lease_ns: LEASE_MS * MS,
+                replies_via_switch: true,
+                copy_bytes: 4_096,
+                records_kept: 32_768,
+                replicate_replies: true,
+                limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..Limits::default() },
+                guards,
+            };
+            let memory = Memory::new(0);
+            let server = Server { memory, done: VecDeque::new(), hangs: false, submitted: 0 };
+            Node::new(protocol, setup, Shimmed::new(server))
+        };
+        let mut bench = Bench {
+            replicas: (1..=3).map(replica).collect(),
+            protocol,
+            now_ms: 1_000,
+            wire: VecDeque::new(),
+            answers: Vec::new(),
+            counter: 0,
+            request: 0,
+        };
+        let config = Config {
+            epoch: 1,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            protocol,
+            accelerated: protocol != Protocol::Craq,
+            members: (1..=3).map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        Control::Configure(config).emit(&mut bytes);
+        (1..=3).for_each(|node| bench.hand(node, &bytes));
+        bench.pass(60, to_all);
+        bench.write(Flags::REGISTER, &[]);
+        bench.pass(5, to_all);
+        bench.answers.clear();
+        bench
+    }
+
+    fn at(&mut self, node: u16) -> &mut Node<Shimmed<Server>> {
+        &mut self.replicas[usize::from(node) - 1]
+    }
+
+    fn server(&mut self, node: u16) -> &mut Server {
+        self.at(node).engine_mut().backend_mut()
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: Instant(self.now_ms * MS), unix_ms: self.now_ms }
+    }
+
+    fn hand(&mut self, node: u16, bytes: &[u8]) {
+        let (now, mut sent) = (self.now(), Vec::new());
+        self.at(node).handle(now, bytes, &mut sent);
+        self.at(node).flush(now, &mut sent);
+        self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+    }
+
+    /// The engines answer, unless they hang.
+    fn engines(&mut self) {
+        for node in 1..=3 {
+            let (now, mut sent) = (self.now(), Vec::new());
+            self.at(node).engine_ready(now, &mut sent);
+            self.at(node).flush(now, &mut sent);
+            self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+        }
+    }
+
+    /// Delivers what passes and drops the rest, for so many ms.
+    fn pass(&mut self, ms: u64, passes: impl Fn(&Flight) -> bool) {
+        for _ in 0..ms {
+            self.engines();
+            while let Some(flight) = self.wire.pop_front() {
+                if flight.1 == SWITCH || flight.1 == CLIENT {
+                    if let Ok(packet) = Packet::parse(&flight.2) {
+                        self.answers.push((packet.repr(), packet.body().to_vec()));
+                    }
+                } else if flight.1.port <= 3 && passes(&flight) {
+                    self.hand(flight.1.port, &flight.2);
+                    self.engines();
+                }
+            }
+            self.now_ms += 1;
+            for node in 1..=3 {
+                let (now, mut sent) = (self.now(), Vec::new());
+                if self.at(node).deadline().at <= now.instant {
+                    self.at(node).tick(now, &mut sent);
+                }
+                self.at(node).flush(now, &mut sent);
+                self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+            }
+        }
+    }
+
+    /// A write as the switch numbers it: to who orders.
+    fn write(&mut self, flags: Flags, args: &[&str]) {
+        self.counter += 1;
+        self.request += 1;
+        let mut command = CommandBuf::new();
+        let body: &[u8] = match args {
+            [] => &[],
+            args => command.encode(u8::from(args.len() > 1), args.iter().map(|a| a.as_bytes())),
+        };
+        let repr = Repr {
+            flags,
+            obj_id: args.get(1).map_or(ObjectId(0), |k| hash::object_id(k.as_bytes())),
+            seq: Seq::new(SwitchId(1), self.counter),
+            last_committed: Seq::from_u64(self.now_ms),
+            session: SESSION,
+            request: RequestNumber(self.request),
+            client: CLIENT,
+            ..Repr::new(Op::Write)
+        };
+        let mut bytes = Vec::new();
+        repr.emit(body, &mut bytes);
+        let to = if self.protocol == Protocol::NoPaxos { 1..=3 } else { 1..=1 };
+        to.for_each(|node| self.hand(node, &bytes));
+    }
+
+    /// A slow read of one key, or of all where there is none.
+    fn read(&mut self, node: u16, number: u64, args: &[&str]) {
+        let mut command = CommandBuf::new();
+        let body = command.encode(u8::from(args.len() > 1), args.iter().map(|a| a.as_bytes()));
+        let repr = Repr {
+            flags: if args.len() > 1 { Flags(0) } else { Flags::WILDCARD },
+            obj_id: args.get(1).map_or(ObjectId(0), |k| hash::object_id(k.as_bytes())),
+            session: SESSION,
+            request: RequestNumber(number | READ_BIT),
+            client: CLIENT,
+            ..Repr::new(Op::Read)
+        };
+        let mut bytes = Vec::new();
+        repr.emit(body, &mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    /// The replies to reads since this was last asked.
+    fn read_replies(&mut self) -> Vec<Vec<u8>> {
+        let all = std::mem::take(&mut self.answers);
+        all.into_iter().filter(|(repr, _)| repr.op == Op::ReadReply).map(|(_, body)| body).collect()
+    }
+
+    /// Who leads the newest view.
+    fn leader(&self) -> Option<u16> {
+        let leads = |node: &Node<_>| matches!(node, Node::Vr(vr) if vr.leads());
+        let epoch = |node: &u16| self.replicas[usize::from(*node) - 1].status(self.now()).epoch;
+        (1..=3).filter(|n| leads(&self.replicas[usize::from(*n) - 1])).max_by_key(epoch)
+    }
+}
+
+const QUORUM: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
+const CHAIN_FAMILY: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
+
+fn uncommitted_all_keys(guards: Guards) -> Vec<Vec<u8>> {
+    let mut b = Bench::new(Protocol::PrimaryBackup, guards);
+    // The engine has the write and has not answered when the read comes.
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.read(1, 1, &["DBSIZE"]);
+    b.pass(20, no_records);
+    b.read_replies()
+}
+
+#[test]
+fn bug_15_5_a_read_of_all_keys_shows_nothing_that_is_not_committed() {
+    assert_eq!(uncommitted_all_keys(Guards::ALL), Vec::<Vec<u8>>::new());
+    let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.read(1, 1, &["DBSIZE"]);
+    b.pass(20, to_all);
+    assert_eq!(b.read_replies(), [b":1\r\n".to_vec()]);
+}
+
+#[test]
+fn bug_15_5_craqs_head_passes_a_read_of_all_keys_on_while_a_write_is_at_its_engine() {
+    let mut b = Bench::new(Protocol::Craq, Guards::ALL);
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.read(1, 1, &["DBSIZE"]);
+    b.pass(20, no_records);
+    assert_eq!(b.read_replies(), [b":0\r\n".to_vec()], "the tail answers");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_5_is_seen_without_its_guard() {
+    let without = Guards::without(concord_core::Guard::AllKeysSubmitted);
+    assert_eq!(uncommitted_all_keys(without), [b":1\r\n".to_vec()]);
+}
+
+#[test]
+fn bug_15_5_a_key_that_is_written_all_the_time_can_be_read_all_the_same() {
+    let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
+    b.write(Flags(0), &["SET", "k", "first"]);
+    b.read(1, 1, &["GET", "k"]);
+    // There is always a newer write that is not committed.
+    for _ in 0..20 {
+        b.write(Flags(0), &["SET", "k", "later"]);
+        b.hand(1, &[]);
+        b.pass(1, to_all);
+        b.write(Flags(0), &["SET", "k", "later"]);
+    }
+    assert_eq!(b.read_replies(), [b"$5\r\nfirst\r\n".to_vec()]);
+}
+
+#[test]
+fn bug_15_7_a_replica_whose_engine_hangs_leaves() {
+    for protocol in CHAIN_FAMILY.into_iter().chain(QUORUM) {
+        for node in 1..=3 {
+            let mut b = Bench::new(protocol, Guards::ALL);
+            b.server(node).hangs = true;
+            b.write(Flags(0), &["SET", "k", "v"]);
+            b.pass(SILENCE_MS / 4, to_all);
+            assert_ne!(b.at(node).phase(), Phase::Left, "{protocol:?} {node}");
+            // The first look comes a step late at most.
+            b.pass(SILENCE_MS, to_all);
+            assert_eq!(b.at(node).phase(), Phase::Left, "{protocol:?} {node}");
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_7_is_seen_without_its_guard() {
+    let without = Guards::without(concord_core::Guard::EngineSilence);
+    for protocol in CHAIN_FAMILY.into_iter().chain(QUORUM) {
+        let mut b = Bench::new(protocol, without);
+        b.server(3).hangs = true;
+        b.write(Flags(0), &["SET", "k", "v"]);
+        b.pass(10 * SILENCE_MS, to_all);
+        assert_eq!(b.at(3).phase(), Phase::Open);
+    }
+}
+
+#[test]
+fn bug_15_7_an_engine_that_is_slow_and_answers_is_kept() {
+    for protocol in CHAIN_FAMILY.into_iter().chain(QUORUM) {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        for _ in 0..5 {
+            b.write(Flags(0), &["SET", "k", "v"]);
+            b.server(3).hangs = true;
+            b.pass(SILENCE_MS * 3 / 4, to_all);
+            b.server(3).hangs = false;
+            b.pass(SILENCE_MS / 4, to_all);
+        }
+        assert_eq!(b.at(3).phase(), Phase::Open, "{protocol:?}");
+        assert_eq!(b.at(3).executed(), b.at(1).executed(), "{protocol:?}");
+    }
+}
+
+fn leader_hangs(protocol: Protocol, guards: Guards) -> (Option<u16>, Phase, u64) {
+    let mut b = Bench::new(protocol, guards);
+    assert_eq!(b.leader(), Some(1));
+    b.server(1).hangs = true;
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.pass(SILENCE_MS * 3 / 4, to_all);
+    let written = b.at(2).executed().0;
+    (b.leader(), b.at(1).phase(), written)
+}
+
+#[test]
+fn bug_15_7_a_leader_whose_engine_hangs_lets_another_lead() {
+    for protocol in QUORUM {
+        let (leader, phase, written) = leader_hangs(protocol, Guards::ALL);
+        assert_eq!(leader, Some(2), "{protocol:?}");
+        assert_eq!((phase, written), (Phase::Open, 2), "{protocol:?}: it follows, for now");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_7_a_leader_keeps_its_view_without_the_guard() {
+    let without = Guards::without(concord_core::Guard::StepDown);
+    assert_eq!(leader_hangs(Protocol::Vr, without).0, Some(1));
+}
+
+#[test]
+fn bug_15_7_a_read_that_is_sent_again_is_given_to_the_engine_once() {
+    for protocol in CHAIN_FAMILY.into_iter().chain(QUORUM) {
+        let reader =
+            if protocol.is_quorum() || protocol == Protocol::PrimaryBackup { 1 } else { 3 };
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(reader).hangs = true;
+        let before = b.server(reader).submitted;
+        (0..10).for_each(|_| b.read(reader, 1, &["GET", "k"]));
+        assert_eq!(b.server(reader).submitted, before + 1, "{protocol:?}");
+        b.server(reader).hangs = false;
+        b.pass(5, to_all);
+        assert_eq!(b.read_replies(), [b"$-1\r\n".to_vec()], "{protocol:?}");
+        b.read(reader, 1, &["GET", "k"]);
+        b.pass(5, to_all);
+        assert_eq!(b.read_replies().len(), 1, "{protocol:?}: it may be asked again");
+    }
+}
+
+#[test]
+fn bug_15_7_what_waits_for_an_engine_is_bounded() {
+    let mut b = Bench::new(Protocol::Chain, Guards::ALL);
+    b.server(1).hangs = true;
+    for _ in 0..70_000 {
+        b.write(Flags(0), &["SET", "k", "v"]);
+    }
+    let count = b.at(1).counters();
+    assert_eq!(count.writes_ordered, 65_536 + 1);
+    assert_eq!(count.writes_queued, 70_000 - 65_536);
+    b.server(3).hangs = true;
+    for number in 0..20_000 {
+        b.read(3, number, &["GET", "k"]);
+    }
+    assert_eq!(b.at(3).counters().reads_queued, 20_000 - 16_384);
+}
