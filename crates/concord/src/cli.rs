@@ -47,6 +47,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Simulate a rack, its faults and its history from a seed, and check it
     Sim(crate::sim::SimArgs),
+    /// Fuzz groups of replicas to which any packet may arrive at any time, late and again
+    Fuzz(crate::fuzz::FuzzArgs),
     /// Hammer Redis endpoints with concurrent clients, and check what they saw
     Torture(crate::torture::TortureArgs),
     /// Measure: YCSB, scale-out, redis-server and etcd beside it

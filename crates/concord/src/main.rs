@@ -6,6 +6,7 @@
 
 mod bench;
 mod cli;
+mod fuzz;
 mod net;
 mod rack;
 mod reproduce;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Sim(args) => return exit(sim::run_command(args)),
+        Command::Fuzz(args) => return exit(fuzz::run_command(args)),
         Command::Torture(args) => return exit(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bag;
 pub mod engine;
 pub mod explore;
 pub mod net;

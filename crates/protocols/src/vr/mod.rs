@@ -522,7 +522,10 @@ impl<E: Engine> Vr<E> {
             return d;
         }
         d = d.min(Deadline { at: self.next_retry, reason: "say again" });
-        d = d.min(Deadline { at: self.next_beat, reason: "beat" });
+        // Without a stream nothing is acknowledged.
+        if self.is_leader() || self.receiver.is_some() {
+            d = d.min(Deadline { at: self.next_beat, reason: "beat" });
+        }
         let at = self.engine_watch.next_at(!self.pending.is_empty());
         d = d.min(Deadline { at, reason: "is the engine silent?" });
         for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {

@@ -137,3 +137,20 @@ fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
     g.assert_whole(200);
     assert_eq!(g.nodes[2].count.copies_begun, 0);
 }
+
+#[test]
+fn bug_15_20_a_replica_that_copies_sleeps_while_nothing_comes() {
+    for protocol in PROTOCOLS {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        g.fill(0, 10);
+        g.isolate(2);
+        g.fill(10, 300);
+        // It heard that it lacks too much, and hears nothing since.
+        g.nodes[2].copy_state(LogEnd::default(), &mut Vec::new());
+        for _ in 0..100 {
+            g.pass(1);
+            let deadline = g.nodes[2].deadline();
+            assert!(deadline.at > g.now.instant, "{protocol:?}: it is awake for {deadline:?}");
+        }
+    }
+}

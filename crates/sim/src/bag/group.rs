@@ -1,0 +1,420 @@
+//! A group of the shipped machines, and one step of it.
+
+use concord_client::{Client, ClientConfig};
+use concord_control::{Controller, ControllerConfig, State};
+use concord_core::hash::hash64;
+use concord_core::machine::Deadline;
+use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
+use concord_engine::Shimmed;
+use concord_protocols::{Limits, Node, ReplicaConfig};
+use concord_switch::agent::{Agent, AgentConfig};
+use concord_switch::harmonia::Layout;
+use concord_wire::control::{Config, Member};
+
+use super::BagPlan;
+use super::calls::Calls;
+use super::packets::{Bag, Name};
+use super::watch::Watch;
+use crate::store::Store;
+use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
+
+const MILLION: i64 = 1_000_000;
+const WALL_MS: u64 = 1_700_000_000_000;
+/// A machine that wants to be woken at once, again and again, is broken.
+const TICKS_MAX: usize = 16;
+/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered from
+/// there on, and a collision that chance brings once in 65,536 restarts is not what is looked for.
+const INCARNATION_STEP: u64 = 0x200;
+
+pub(super) type Machine = Node<Shimmed<Store>>;
+pub(super) type Role = crate::role::Role<Shimmed<Store>, Client>;
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A packet of the bag arrives.
+    Deliver(Name),
+    /// A node looks at the time.
+    Tick(u8),
+    /// Time passes everywhere.
+    Pass(u64),
+    /// A storage engine completes an operation.
+    Engine(u8),
+    /// A client calls: the number of the key, and whether it writes.
+    Call { client: u8, key: u8, writes: bool },
+    /// A replica dies.
+    Kill(u8),
+    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins anew.
+    Restart { replica: u8, tag: u64, host: bool },
+    /// A replica loses its engine.
+    LoseEngine(u8),
+    /// The switch comes back and knows nothing.
+    RestartSwitch { is_other: bool, standby: bool, tag: u64 },
+    /// The controller comes back with what it had stored.
+    RestartController,
+    /// A client process dies, and comes back as another.
+    RestartClient { client: u8, tag: u64 },
+}
+
+/// The monotonic clock of a host: of its own since it booted, at about the world's rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HostClock {
+    booted_ns: u64,
+    offset_ns: u64,
+    drift_ppm: i64,
+}
+
+impl HostClock {
+    fn at(&self, now_ns: u64) -> Now {
+        let elapsed = (now_ns - self.booted_ns) as i64;
+        let drifted = (elapsed + elapsed / MILLION * self.drift_ppm) as u64;
+        let unix_ms = WALL_MS + now_ns / MS + self.offset_ns % 7;
+        Now { instant: Instant(self.offset_ns + drifted), unix_ms }
+    }
+
+    /// How long until the clock shows `instant`, or a little more.
+    fn until(&self, now_ns: u64, instant: Instant) -> u64 {
+        let left = instant.0.saturating_sub(self.at(now_ns).instant.0);
+        left + left / 20 + u64::from(left > 0)
+    }
+}
+
+/// A node.
+pub(super) struct Slot {
+    pub role: Role,
+    pub clock: HostClock,
+    pub engine_lost: bool,
+}
+
+impl Slot {
+    pub(super) fn replica(&self) -> Option<&Machine> {
+        match &self.role {
+            Role::Replica(replica) => Some(replica),
+            Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Group {
+    pub plan: BagPlan,
+    pub now_ns: u64,
+    pub slots: Vec<Slot>,
+    pub bag: Bag,
+    pub stored: Option<State>,
+    pub calls: Calls,
+    pub watch: Watch,
+    /// The hash of everything that happened.
+    pub digest: u64,
+    pub wrong: Option<String>,
+    pub(super) out: Outgoing,
+    /// How many incarnations there were.
+    lives: u64,
+}
+
+impl Group {
+    pub(super) fn new(plan: BagPlan) -> Group {
+        let mut rng = Rng::new(plan.seed ^ 0xba9);
+        let nodes = REPLICAS + plan.replicas + plan.clients + 1;
+        let mut group = Group {
+            plan,
+            now_ns: 0,
+            slots: Vec::new(),
+            bag: Bag::default(),
+            stored: None,
+            calls: Calls::new(plan.clients),
+            watch: Watch::new(plan.replicas),
+            digest: 0,
+            wrong: None,
+            out: Outgoing::default(),
+            lives: 0,
+        };
+        for _ in 0..nodes {
+            let (offset_ns, drift_ppm) = if plan.drifts {
+                (rng.below(1_000) * SEC, rng.between(0, 80_000) as i64 - 40_000)
+            } else {
+                (0, 0)
+            };
+            let clock = HostClock { booted_ns: 0, offset_ns, drift_ppm };
+            group.slots.push(Slot { role: Role::Dead, clock, engine_lost: false });
+        }
+        group.slots[CONTROLLER].role = group.controller();
+        for replica in 0..plan.replicas {
+            let tag = rng.next_u64();
+            group.slots[REPLICAS + replica].role = group.replica_role(replica, tag);
+        }
+        group.slots[SWITCH].role = group.switch_role(SWITCH, false, rng.next_u64());
+        for client in 0..plan.clients {
+            let node = group.client_node(client);
+            group.slots[node].role = group.client_role(client, rng.next_u64());
+        }
+        group
+    }
+
+    pub(super) fn client_node(&self, client: usize) -> usize {
+        REPLICAS + self.plan.replicas + client
+    }
+
+    pub(super) fn other_switch(&self) -> usize {
+        self.slots.len() - 1
+    }
+
+    pub(super) fn is_replica(&self, node: usize) -> bool {
+        (REPLICAS..REPLICAS + self.plan.replicas).contains(&node)
+    }
+
+    pub(super) fn is_dead(&self, node: usize) -> bool {
+        matches!(self.slots[node].role, Role::Dead)
+    }
+
+    fn controller(&self) -> Role {
+        let config = ControllerConfig {
+            replicas: (0..self.plan.replicas as u16).collect(),
+            protocol: self.plan.protocol,
+            accelerated: self.plan.accelerated,
+            failure_ns: self.plan.failure_ns,
+            fresh: false,
+            guards: self.plan.guards,
+        };
+        Role::Controller(Box::new(Controller::new(config, self.stored.clone())))
+    }
+
+    fn replica_role(&mut self, replica: usize, tag: u64) -> Role {
+        let node = REPLICAS + replica;
+        self.lives += 1;
+        let low = (self.lives * INCARNATION_STEP) & 0xffff;
+        let config = ReplicaConfig {
+            me: Member { node: replica as u16, incarnation: tag & !0xffff | low, addr: addr(node) },
+            controller: addr(CONTROLLER),
+            lease_ns: self.plan.lease_ns,
+            replies_via_switch: true,
+            copy_bytes: self.plan.copy_bytes,
+            records_kept: self.plan.records_kept,
+            replicate_replies: false,
+            limits: Limits::default(),
+            guards: self.plan.guards,
+        };
+        let engine = Shimmed::new(Store::new(self.plan.engine_is_slow, 0));
+        Role::Replica(Node::new(self.plan.protocol, config, engine))
+    }
+
+    fn switch_role(&self, node: usize, standby: bool, tag: u64) -> Role {
+        let layout =
+            Layout { table_stages: 1, slots: self.plan.slots, counter_bits: 32, run_bits: 0 };
+        let config = AgentConfig {
+            layout,
+            guards: self.plan.guards,
+            sweep_chunk: self.plan.slots,
+            standby,
+            ..AgentConfig::new(Incarnation(tag), addr(node), addr(CONTROLLER))
+        };
+        Agent::new(config).map_or(Role::Dead, |agent| Role::Switch(Box::new(agent)))
+    }
+
+    fn client_role(&self, client: usize, tag: u64) -> Role {
+        let node = self.client_node(client);
+        let config = ClientConfig {
+            window: 8,
+            reads_max: 8,
+            write_deadline_ns: 3 * SEC,
+            read_deadline_ns: 3 * SEC,
+            retry_min_ns: 20 * MS,
+            retry_max_ns: 100 * MS,
+            controller: Some(addr(CONTROLLER)),
+            keepalive_ns: 10 * SEC,
+            ..ClientConfig::new(addr(node), addr(SWITCH))
+        };
+        Role::Client(Box::new(Client::new(config, Rng::new(tag))))
+    }
+
+    /// What a node's clock shows.
+    pub(super) fn now(&self, node: usize) -> Now {
+        self.slots[node].clock.at(self.now_ns)
+    }
+
+    /// How long until a node wants to be woken; `None` if it waits for a packet.
+    pub(super) fn due_in(&self, node: usize) -> Option<u64> {
+        let deadline = self.slots[node].role.deadline();
+        (deadline != Deadline::NONE && deadline.at != Instant::NEVER)
+            .then(|| self.slots[node].clock.until(self.now_ns, deadline.at))
+    }
+
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.stored.as_ref()?.config.as_ref()
+    }
+
+    /// The newest epoch, or view, that a node has heard of; 0 if it has no such thing.
+    pub(super) fn epoch_of(&self, node: usize) -> u32 {
+        match &self.slots[node].role {
+            Role::Replica(Node::Replica(r)) => r.config().map_or(0, |c| c.epoch),
+            Role::Replica(Node::Vr(vr)) => vr.view().0,
+            Role::Switch(agent) => agent.status().epoch.0,
+            Role::Controller(_) => self.config().map_or(0, |c| c.epoch),
+            Role::Client(_) | Role::Dead => 0,
+        }
+    }
+
+    pub(super) fn incarnation_of(&self, node: usize) -> u64 {
+        self.slots[node].replica().map_or(0, |r| r.member().incarnation)
+    }
+
+    /// Completions of a node's engine that are under way.
+    pub(super) fn engine_waits(&self, node: usize) -> bool {
+        self.slots[node].replica().is_some_and(|r| r.engine().backend().waiting() > 0)
+    }
+
+    /// Takes one step; one that cannot be taken (any more) is left out.
+    pub(super) fn take(&mut self, step: &Step) {
+        self.note(step);
+        match *step {
+            Step::Pass(ns) => self.now_ns += ns,
+            Step::Deliver(name) => self.deliver(&name),
+            Step::Tick(node) => self.tick(usize::from(node)),
+            Step::Engine(node) => self.complete(usize::from(node)),
+            Step::Call { client, key, writes } => self.call(usize::from(client), key, writes),
+            Step::Kill(replica) => self.place(REPLICAS + usize::from(replica), Role::Dead),
+            Step::Restart { replica, tag, host } => {
+                let node = REPLICAS + usize::from(replica);
+                if host {
+                    let clock = &mut self.slots[node].clock;
+                    *clock = HostClock { booted_ns: self.now_ns, offset_ns: 0, ..*clock };
+                }
+                let role = self.replica_role(usize::from(replica), tag);
+                self.place(node, role);
+                self.tick(node);
+            }
+            Step::LoseEngine(replica) => self.lose_engine(REPLICAS + usize::from(replica)),
+            Step::RestartSwitch { is_other, standby, tag } => {
+                let node = if is_other { self.other_switch() } else { SWITCH };
+                let role = self.switch_role(node, standby, tag);
+                self.place(node, role);
+                self.tick(node);
+            }
+            Step::RestartController => {
+                let role = self.controller();
+                self.place(CONTROLLER, role);
+                self.tick(CONTROLLER);
+            }
+            Step::RestartClient { client, tag } => {
+                let client = usize::from(client);
+                let node = self.client_node(client);
+                self.calls.abandon(client);
+                let role = self.client_role(client, tag);
+                self.place(node, role);
+                self.tick(node);
+            }
+        }
+    }
+
+    fn note(&mut self, step: &Step) {
+        let what = format!("{step:?}");
+        self.digest = hash64(self.digest.rotate_left(9) ^ self.now_ns, what.as_bytes());
+    }
+
+    fn place(&mut self, node: usize, role: Role) {
+        let clock = self.slots[node].clock;
+        self.slots[node] = Slot { role, clock, engine_lost: false };
+    }
+
+    fn deliver(&mut self, name: &Name) {
+        let Some(id) = self.bag.find(name) else { return };
+        let Some(flight) = self.bag.deliver(id) else { return };
+        let node = usize::from(flight.to);
+        let mut bytes = flight.bytes.clone();
+        let now = self.now(node);
+        self.slots[node].role.handle(now, &mut bytes, &mut self.out);
+        self.after(node);
+    }
+
+    fn tick(&mut self, node: usize) {
+        let now = self.now(node);
+        for _ in 0..TICKS_MAX {
+            self.slots[node].role.tick(now, &mut self.out);
+            if self.slots[node].role.deadline().at > now.instant {
+                return self.after(node);
+            }
+        }
+        let deadline = self.slots[node].role.deadline();
+        self.after(node);
+        let name = self.name_of(node);
+        let why = || format!("{name} wants to be woken at once, again and again: {deadline:?}");
+        self.wrong.get_or_insert_with(why);
+    }
+
+    fn complete(&mut self, node: usize) {
+        let now = self.now(node);
+        let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        replica.engine_mut().backend_mut().release();
+        replica.engine_ready(now, &mut self.out);
+        replica.flush(now, &mut self.out);
+        self.after(node);
+    }
+
+    fn lose_engine(&mut self, node: usize) {
+        let now = self.now(node);
+        self.slots[node].engine_lost = true;
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.engine_mut().backend_mut().lose();
+            replica.flush(now, &mut self.out);
+            self.after(node);
+        }
+    }
+
+    fn call(&mut self, client: usize, key: u8, writes: bool) {
+        let node = self.client_node(client);
+        let now = self.now(node);
+        if let Role::Client(machine) = &mut self.slots[node].role {
+            self.calls.call(client, machine, now, (key, writes), &mut self.out);
+            self.after(node);
+        }
+    }
+
+    /// The compare-and-swap of the controller's state.
+    fn persist(&mut self, node: usize) {
+        let now = self.now(node);
+        let Role::Controller(controller) = &mut self.slots[node].role else { return };
+        let Some(state) = controller.poll_persist() else { return };
+        if state.follows(self.stored.as_ref(), self.plan.guards) {
+            self.stored = Some(state);
+            controller.persisted(now, &mut self.out);
+        } else if let Some(stored) = self.stored.clone() {
+            controller.superseded(stored);
+        }
+    }
+
+    /// Drains a node's outputs, and looks at what it became.
+    fn after(&mut self, node: usize) {
+        self.persist(node);
+        let (epoch, from) = (self.epoch_of(node), self.incarnation_of(node));
+        let sent = std::mem::take(&mut self.out.packets);
+        for (to, bytes) in sent {
+            let to = node_of(to);
+            if to < self.slots.len() && to != node {
+                let incarnations = (from, self.incarnation_of(to));
+                self.bag.put((node, to), incarnations, epoch, bytes);
+            }
+        }
+        let found = match &mut self.slots[node].role {
+            Role::Client(client) => {
+                let client_at = node - REPLICAS - self.plan.replicas;
+                self.calls.take_done(client_at, client)
+            }
+            Role::Replica(_) => self.look(node),
+            Role::Controller(_) | Role::Switch(_) | Role::Dead => None,
+        };
+        if let Some(what) = found.filter(|_| self.wrong.is_none()) {
+            self.wrong = Some(format!("{}: {what}", self.name_of(node)));
+        }
+    }
+
+    pub(super) fn name_of(&self, node: usize) -> String {
+        match node {
+            CONTROLLER => "controller".into(),
+            SWITCH => "switch".into(),
+            _ if self.is_replica(node) => format!("replica-{}", node - REPLICAS),
+            _ if node == self.other_switch() => "other-switch".into(),
+            _ => format!("client-{}", node - self.client_node(0)),
+        }
+    }
+}

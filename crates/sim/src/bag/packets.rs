@@ -1,0 +1,182 @@
+//! The bag: every packet that was ever sent, each different one once.
+
+use std::collections::VecDeque;
+
+use concord_core::Rng;
+use concord_core::hash::hash64;
+use concord_wire::control::Control;
+use concord_wire::vr::VrBody;
+use concord_wire::{Kind, kind};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// Kinds of packets that are told apart.
+const SORTS: usize = 160;
+/// Where the kinds of control messages and of messages between VR replicas begin.
+const SORT_CONTROL: u8 = 64;
+const SORT_VR: u8 = 128;
+
+/// A packet, by its place in the bag.
+pub(super) type PacketId = u32;
+
+/// A packet.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    pub from: u8,
+    pub to: u8,
+    pub bytes: Vec<u8>,
+    /// What kind it is of: see [`sort_of`].
+    pub sort: u8,
+    /// The incarnations of sender and receiver when it was sent first.
+    pub incarnations: (u64, u64),
+    /// The sender's epoch, or view, when it was sent first.
+    pub epoch: u32,
+    /// It waits for its first delivery since it was sent last.
+    is_fresh: bool,
+}
+
+/// A packet as a step names it: by its content, or, where an earlier step is left out and the content
+/// is another, by its ordinal among the packets of its kind on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    hash: u64,
+    way: (u8, u8, u8),
+    ordinal: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Bag {
+    pub flights: Vec<Flight>,
+    by_hash: HashMap<u64, PacketId, FxBuildHasher>,
+    by_way: HashMap<(u8, u8, u8), Vec<PacketId>, FxBuildHasher>,
+    by_sort: Vec<Vec<PacketId>>,
+    sorts: Vec<u8>,
+    /// Sent and not delivered since, oldest first.
+    fresh: VecDeque<PacketId>,
+}
+
+impl Bag {
+    /// A node sends a packet.
+    pub(super) fn put(
+        &mut self,
+        (from, to): (usize, usize),
+        incarnations: (u64, u64),
+        epoch: u32,
+        bytes: Vec<u8>,
+    ) {
+        let hash = hash64((from << 8 | to) as u64, &bytes);
+        if let Some(id) = self.by_hash.get(&hash) {
+            let flight = &mut self.flights[*id as usize];
+            if !flight.is_fresh {
+                flight.is_fresh = true;
+                self.fresh.push_back(*id);
+            }
+            return;
+        }
+        let id = self.flights.len() as PacketId;
+        let sort = sort_of(&bytes);
+        let (from, to) = (from as u8, to as u8);
+        self.by_hash.insert(hash, id);
+        self.by_way.entry((from, to, sort)).or_default().push(id);
+        self.by_sort.resize(SORTS, Vec::new());
+        if self.by_sort[usize::from(sort)].is_empty() {
+            self.sorts.push(sort);
+        }
+        self.by_sort[usize::from(sort)].push(id);
+        self.fresh.push_back(id);
+        self.flights.push(Flight { from, to, bytes, sort, incarnations, epoch, is_fresh: true });
+    }
+
+    /// The next packet that was not delivered yet and may be: one of the first `window`. What may not
+    /// be is passed over for good; only a late delivery finds it.
+    pub(super) fn next_fresh(
+        &mut self,
+        rng: &mut Rng,
+        window: usize,
+        may: impl Fn(&Flight) -> bool,
+    ) -> Option<PacketId> {
+        let mut at = 0;
+        while at < window.min(self.fresh.len()) {
+            let id = self.fresh[at] as usize;
+            if may(&self.flights[id]) {
+                at += 1;
+            } else {
+                self.fresh.remove(at);
+                self.flights[id].is_fresh = false;
+            }
+        }
+        let chosen = rng.below(at as u64) as usize;
+        self.fresh.get(chosen).copied()
+    }
+
+    /// Any packet: each kind as often as another, or each packet.
+    pub(super) fn any(&self, rng: &mut Rng, by_sort: bool) -> Option<PacketId> {
+        if !by_sort {
+            let any = rng.below(self.flights.len() as u64);
+            return (!self.flights.is_empty()).then_some(any as PacketId);
+        }
+        let sort = self.sorts.get(rng.below(self.sorts.len() as u64) as usize)?;
+        let all = &self.by_sort[usize::from(*sort)];
+        all.get(rng.below(all.len() as u64) as usize).copied()
+    }
+
+    /// The packet is delivered.
+    pub(super) fn deliver(&mut self, id: PacketId) -> Option<&Flight> {
+        let flight = self.flights.get_mut(id as usize)?;
+        if std::mem::take(&mut flight.is_fresh)
+            && let Some(at) = self.fresh.iter().position(|f| *f == id)
+        {
+            self.fresh.remove(at);
+        }
+        self.flights.get(id as usize)
+    }
+
+    /// Nothing of what is under way arrives by itself any more.
+    pub(super) fn forget_fresh(&mut self) {
+        for id in self.fresh.drain(..) {
+            self.flights[id as usize].is_fresh = false;
+        }
+    }
+
+    pub(super) fn name(&self, id: PacketId) -> Name {
+        let flight = &self.flights[id as usize];
+        let way = (flight.from, flight.to, flight.sort);
+        let seed = u64::from(flight.from) << 8 | u64::from(flight.to);
+        let on_way = self.by_way.get(&way).and_then(|all| all.binary_search(&id).ok());
+        Name { hash: hash64(seed, &flight.bytes), way, ordinal: on_way.unwrap_or(0) as u32 }
+    }
+
+    pub(super) fn find(&self, name: &Name) -> Option<PacketId> {
+        let exact = self.by_hash.get(&name.hash);
+        exact.or_else(|| self.by_way.get(&name.way)?.get(name.ordinal as usize)).copied()
+    }
+}
+
+/// The kind of a packet: its operation, and what a control message says.
+fn sort_of(bytes: &[u8]) -> u8 {
+    if kind(bytes) != Ok(Kind::Control) {
+        return bytes.get(3).map_or(0, |op| op % SORT_CONTROL);
+    }
+    // The variant is the first byte of the encoding.
+    let variant = bytes.get(8).map_or(0, |variant| variant % SORT_CONTROL);
+    match Control::parse(bytes) {
+        Ok(Control::Vr(message)) => {
+            SORT_VR
+                + match message.body {
+                    VrBody::Suspect => 0,
+                    VrBody::StartViewChange => 1,
+                    VrBody::DoViewChange { .. } => 2,
+                    VrBody::StartView { .. } => 3,
+                    VrBody::Lacks { .. } => 4,
+                    VrBody::Follow { .. } => 5,
+                    VrBody::Apart { .. } => 6,
+                    VrBody::Recovery => 7,
+                    VrBody::RecoveryResponse { .. } => 8,
+                    VrBody::LeaseRequest { .. } => 9,
+                    VrBody::LeaseGrant { .. } => 10,
+                }
+        }
+        _ => SORT_CONTROL + variant,
+    }
+}

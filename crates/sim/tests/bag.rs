@@ -1,0 +1,64 @@
+//! A fuzz of bags of packets over groups of the shipped machines (docs/simulator.md).
+
+use std::time::Duration;
+
+use concord_core::Guards;
+use concord_sim::bag::{BagOptions, BagReport, run_bag, run_bags, shrink_bag};
+use concord_sim::{PROTOCOLS, protocol_name};
+use concord_wire::control::Protocol;
+
+/// Runs that making a failure smaller may take.
+const SHRINK_RUNS_MAX: usize = 3_000;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn options(protocol: Protocol) -> BagOptions {
+    BagOptions {
+        first_seed: 0,
+        seeds: None,
+        time: None,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        protocol: Some(protocol),
+        replicas: None,
+        guards: Guards::ALL,
+    }
+}
+
+fn report(options: &BagOptions, report: &BagReport) -> Option<String> {
+    let name = options.protocol.map_or("any", protocol_name);
+    println!("{name}: {:?} in {:.1} s", report.totals, report.elapsed.as_secs_f64());
+    let found = report.found.as_ref()?;
+    let mut text = format!("{}: {}\n", found.plan.summary(), found.violation);
+    if let Some(small) = shrink_bag(&found.plan, SHRINK_RUNS_MAX) {
+        text += &format!("{} of {} steps:\n", small.steps.len(), small.steps_before);
+        small.steps.iter().for_each(|line| text += &format!("{line}\n"));
+        text += &small.violation;
+    }
+    Some(text + &format!("\nreplay: concord fuzz --protocol {name} --seed {:#x}", found.plan.seed))
+}
+
+/// Seeds over all protocols, for so long as `CONCORD_BAG_SECONDS` says (`make test`: a minute, of a
+/// release build); `CONCORD_BAG_SEED` is the first.
+#[test]
+fn any_packet_at_any_time_breaks_no_promise() {
+    let seconds = number("CONCORD_BAG_SECONDS", 5);
+    let first_seed = number("CONCORD_BAG_SEED", 0);
+    for protocol in PROTOCOLS {
+        let time = Duration::from_millis(seconds * 1_000 / PROTOCOLS.len() as u64);
+        let options = BagOptions { first_seed, time: Some(time), ..options(protocol) };
+        let found = report(&options, &run_bags(&options));
+        assert!(found.is_none(), "{}", found.unwrap_or_default());
+    }
+}
+
+#[test]
+fn a_seed_replays() {
+    for (seed, protocol) in (100..).zip(PROTOCOLS) {
+        let plan = options(protocol).plan(seed);
+        let (one, other) = (run_bag(&plan), run_bag(&plan));
+        assert_eq!((one.digest, one.totals), (other.digest, other.totals), "{}", plan.summary());
+        assert!(one.totals.answered > 0 && one.totals.packets > 100, "{:?}", one.totals);
+    }
+}
