@@ -236,7 +236,34 @@ impl<'h> Split<'h> {
     /// The operations on `key`, those on every key included.
     fn ops(&self, key: &[u8]) -> Vec<Op<'h>> {
         let own = self.keys.get(key).map_or(&[][..], Vec::as_slice);
-        own.iter().chain(&self.wildcards).filter_map(|source| self.op(*source)).collect()
+        let all = own.iter().chain(&self.wildcards);
+        let mut ops: Vec<Op<'h>> = all.filter_map(|source| self.op(*source)).collect();
+        self.keep_order(&mut ops);
+        ops
+    }
+
+    /// Notes for each operation of a pipeline which earlier ones it must not overtake.
+    fn keep_order(&self, ops: &mut [Op<'h>]) {
+        let place = |(index, op): (usize, &Op<'_>)| {
+            let Operation { client, ordinal, .. } = &self.operations[op.source as usize];
+            let is_completed = op.moment.return_ns < u64::MAX;
+            ordinal.filter(|_| is_completed).map(|ordinal| (*client, ordinal, index))
+        };
+        let mut placed: Vec<(u64, u64, usize)> = ops.iter().enumerate().filter_map(place).collect();
+        placed.sort_unstable();
+        for (at, (client, _, index)) in placed.iter().enumerate() {
+            let op = &ops[*index];
+            let is_under_way = |before: &Op<'_>| before.moment.return_ns >= op.moment.call_ns;
+            let earlier =
+                placed[..at].iter().rev().map(|(client, _, index)| (client, &ops[*index]));
+            let earlier = earlier.take_while(|(of, before)| *of == client && is_under_way(before));
+            let ordered = earlier.filter(|(_, before)| {
+                before.moment.call_ns <= op.moment.call_ns
+                    && !(before.command.is_read() && op.command.is_read())
+            });
+            let after = ordered.map(|(_, before)| before.source).collect();
+            ops[*index].after = after;
+        }
     }
 
     fn op(&self, source: u32) -> Option<Op<'h>> {
@@ -248,6 +275,8 @@ impl<'h> Split<'h> {
             early_ns: self.options.early_ns,
             grace_ns: self.options.grace_ns,
         };
-        Some(Op::new(source, command, moment, operation.reply.as_ref()))
+        // What was executed whatever it answered is as good as an open operation that was seen.
+        let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);
+        Some(Op::new(source, command, moment, reply))
     }
 }

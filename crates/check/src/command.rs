@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Hset(Vec<(Bytes, Bytes)>),
     Hget(Bytes),
     Hdel(Vec<Bytes>),
+    /// EXEC: all of them at one moment.
+    Exec(Vec<Command>),
 }
 
 impl Command {
@@ -85,6 +87,7 @@ impl Command {
             | Command::Lrange(..)
             | Command::Sismember(_)
             | Command::Hget(_) => true,
+            Command::Exec(commands) => commands.iter().all(Command::is_read),
             Command::Set { .. }
             | Command::SetNx(_)
             | Command::GetSet(_)
@@ -122,6 +125,9 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
             _ => Err(format!("{name} takes ASYNC, SYNC or nothing")),
         };
     }
+    if name == "EXEC" {
+        return exec(rest);
+    }
     let Some((key, rest)) = rest.split_first() else {
         return Err(format!("{name} without a key: no model"));
     };
@@ -136,6 +142,26 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
     };
     let arity = || format!("{name} with {} arguments behind the key: no model for it", rest.len());
     Ok((Some(key), command.ok_or_else(arity)?))
+}
+
+/// Commands on one key, each behind the number of its arguments.
+fn exec(mut rest: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
+    let (mut key, mut commands) = (None, Vec::new());
+    while let Some((length, others)) = rest.split_first() {
+        let Some((args, behind)) = others.split_at_checked(count(length)?) else {
+            return Err("EXEC: a command has fewer arguments than it says".into());
+        };
+        match parse(args)? {
+            (_, Command::Exec(_)) => return Err("EXEC inside EXEC: no model for it".into()),
+            (Some(of), command) if *key.get_or_insert(of) == of => commands.push(command),
+            _ => return Err("EXEC of several keys: no model for it".into()),
+        }
+        rest = behind;
+    }
+    match key {
+        Some(_) => Ok((key, Command::Exec(commands))),
+        None => Err("EXEC of nothing".into()),
+    }
 }
 
 fn bare(name: &str) -> Option<Command> {

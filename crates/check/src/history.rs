@@ -17,6 +17,9 @@ pub enum Reply {
     Int(i64),
     /// A string of bytes.
     Bulk(#[serde(with = "json_bytes")] Vec<u8>),
+    /// It was executed, and what it answered is not known: the reply of a command over several keys
+    /// says it of all of them together.
+    Unseen,
     /// A list of replies; sets and maps of RESP3 are written flat.
     Array(Vec<Reply>),
     /// An error that says that nothing was executed. Errors after which the outcome is unknown are
@@ -37,6 +40,7 @@ impl fmt::Display for Reply {
         match self {
             Reply::Nil => f.write_str("(nil)"),
             Reply::Ok => f.write_str("OK"),
+            Reply::Unseen => f.write_str("(not known)"),
             Reply::Int(value) => write!(f, "(integer) {value}"),
             Reply::Bulk(value) => write!(f, "{}", Shown(value)),
             Reply::Array(items) => {
@@ -56,6 +60,11 @@ impl fmt::Display for Reply {
 pub struct Operation {
     /// Who called; only for the report.
     pub client: u64,
+    /// Its ordinal among the client's, if it was sent before the replies to earlier ones had come
+    /// (a pipeline). Those of one client on one key take effect in this order; reads among each
+    /// other do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordinal: Option<u64>,
     /// When the call began, in ns of the recorder's clock: before anything was sent.
     #[serde(rename = "call")]
     pub call_ns: u64,

@@ -8,6 +8,7 @@
 //! use concord_check::{Operation, Options, Reply, check};
 //! let operation = |client, call_ns, return_ns, cmd: &str, reply| Operation {
 //!     client,
+//!     ordinal: None,
 //!     call_ns,
 //!     return_ns: Some(return_ns),
 //!     cmd: cmd.split(' ').map(|arg| arg.as_bytes().to_vec()).collect(),
@@ -34,14 +35,17 @@
 //! (on one line). `call` and `return` are ns of one monotone clock; `return` is null, and `reply`
 //! null or absent, when the outcome is unknown: the operation may take effect once, at any time
 //! after its call, or never. Kinds of replies: `nil`, `ok`, `int`, `bulk`, `array`, `error`, with
-//! the `value` where there is one. Bytes that are not UTF-8 are `{"hex": "00ff"}`. `path` is
-//! optional.
+//! the `value` where there is one; `unseen` is the reply of what was executed, whatever it answered.
+//! Bytes that are not UTF-8 are `{"hex": "00ff"}`. `path` is optional, and so is `ordinal`: what a
+//! client sent before the replies to earlier commands came is ordered by it (reads of one key among
+//! each other are not).
 //!
 //! # What is modelled
 //! SET (NX, XX, IFEQ, GET, EX, PX, KEEPTTL), GET, SETNX, GETSET, GETDEL, APPEND, STRLEN, INCR, DECR,
 //! INCRBY, DECRBY, DEL, UNLINK and EXISTS of one key, CAS (key expected value), CAD (key expected),
 //! EXPIRE, PEXPIRE, PERSIST, LPUSH, RPUSH, LPOP, RPOP, LLEN, LRANGE, SADD, SREM, SISMEMBER, HSET,
-//! HGET, HDEL, FLUSHALL, FLUSHDB. The models are written apart from the engines on purpose. A
+//! HGET, HDEL, FLUSHALL, FLUSHDB, and EXEC: commands on one key as one, `["EXEC", "2", "GET", "k", "3",
+//! "SET", "k", "v"]` (before each the number of its arguments), with an array of replies. The models are written apart from the engines on purpose. A
 //! command without a model is an error, not ignored.
 //!
 //! An error reply that the model predicts (WRONGTYPE, not an integer, overflow) must be predicted.

@@ -234,6 +234,7 @@ pub(crate) fn step(
             set_type_step(state, command, want)
         }
         Command::Hset(_) | Command::Hget(_) | Command::Hdel(_) => hash_step(state, command, want),
+        Command::Exec(commands) => Ok(exec_step(state, commands, want, moment)),
     };
     stepped.unwrap_or_else(|WrongType| want.same(&Got::Error(WRONG_TYPE)))
 }
@@ -432,6 +433,32 @@ fn hash_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     })
 }
 
+/// All commands at one moment, each with its part of the reply.
+fn exec_step(state: &State, commands: &[Command], want: Want<'_>, moment: &Moment) -> Option<Next> {
+    let items = match want {
+        Want::Reply(Reply::Array(items)) if items.len() == commands.len() => Some(items),
+        Want::Reply(_) => return None,
+        Want::Anything | Want::Tell(_) => None,
+    };
+    let (mut now, mut told) = (state.clone(), Vec::new());
+    for (at, command) in commands.iter().enumerate() {
+        let cell = Cell::new(None);
+        let part = match (&want, items) {
+            (_, Some(items)) => Want::Reply(&items[at]),
+            (Want::Tell(_), None) => Want::Tell(&cell),
+            (Want::Reply(_) | Want::Anything, None) => Want::Anything,
+        };
+        if let Next::State(next) = step(&now, command, part, moment)? {
+            now = next;
+        }
+        told.extend(cell.take());
+    }
+    if let Want::Tell(cell) = want {
+        cell.set(Some(Reply::Array(told)));
+    }
+    Some(if now == *state { Next::Same } else { Next::State(now) })
+}
+
 /// Whether this reply to this command says that nothing was changed, whatever the state was.
 pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
     let nothing_set = match command {
@@ -448,6 +475,12 @@ pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
         | Command::Sadd(_)
         | Command::Srem(_)
         | Command::Hdel(_) => *reply == Reply::Int(0),
+        Command::Exec(commands) => match reply {
+            Reply::Array(items) if items.len() == commands.len() => {
+                commands.iter().zip(items).all(|(command, item)| is_inert(command, item))
+            }
+            _ => false,
+        },
         _ => false,
     };
     nothing_set || command.is_read() || matches!(reply, Reply::Error(_))

@@ -1,5 +1,8 @@
 //! One key's operations, laid out for the search.
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
 use crate::Reply;
 use crate::command::{Command, Condition, Ttl};
 use crate::model::{Moment, is_inert};
@@ -23,6 +26,9 @@ pub(crate) struct Op<'h> {
     pub(crate) inert: bool,
     /// What it leaves does not depend on what it finds.
     pub(crate) overwrites: bool,
+    /// Completed operations that its client sent before it and that it must not overtake, by
+    /// `source`.
+    pub(crate) after: Vec<u32>,
 }
 
 impl<'h> Op<'h> {
@@ -38,7 +44,8 @@ impl<'h> Op<'h> {
             _ => false,
         };
         let inert = reply.is_some_and(|reply| is_inert(&command, reply));
-        Op { source, command, until_ns: moment.return_ns, moment, reply, inert, overwrites }
+        let until_ns = moment.return_ns;
+        Op { source, command, until_ns, moment, reply, inert, overwrites, after: Vec::new() }
     }
 
     /// The same operation with its outcome taken away: anything that it could explain before, it
@@ -59,6 +66,8 @@ pub(crate) struct Plan<'h> {
     pub(crate) slot: Vec<u16>,
     pub(crate) pending_words: usize,
     pub(crate) open_words: usize,
+    /// What each completed operation must not overtake; empty if no client sent ahead.
+    after: Vec<Vec<u32>>,
     /// Open operations that do the same: it does not matter which of them took effect.
     pub(crate) classes: Vec<Vec<u32>>,
     /// An open operation compares or counts the value of a string.
@@ -89,6 +98,7 @@ impl<'h> Plan<'h> {
                 Command::IncrBy(_)
                     | Command::Cas { .. }
                     | Command::Cad(_)
+                    | Command::Exec(_)
                     | Command::Set { condition: Condition::IfEqual(_), .. }
             )
         });
@@ -96,6 +106,7 @@ impl<'h> Plan<'h> {
             slot: vec![0; done.len()],
             pending_words: 1,
             open_words: open.len().div_ceil(64),
+            after: order_of(&done),
             classes: Vec::new(),
             open_looks_at_strings,
             pending_from: Vec::with_capacity(done.len() + 1),
@@ -115,6 +126,11 @@ impl<'h> Plan<'h> {
             (Some(&from), Some(&to)) => &self.pending[from as usize..to as usize],
             _ => &[],
         }
+    }
+
+    /// The completed operations that `op` must not overtake.
+    pub(crate) fn after(&self, op: u32) -> &[u32] {
+        self.after.get(op as usize).map_or(&[], Vec::as_slice)
     }
 
     fn sweep(&mut self) -> Result<(), &'static str> {
@@ -169,13 +185,29 @@ impl<'h> Plan<'h> {
     }
 }
 
+/// What each of `done` must not overtake, by place.
+fn order_of(done: &[Op<'_>]) -> Vec<Vec<u32>> {
+    if done.iter().all(|op| op.after.is_empty()) {
+        return Vec::new();
+    }
+    let places = done.iter().enumerate().map(|(at, op)| (op.source, at as u32));
+    let places: HashMap<u32, u32, FxBuildHasher> = places.collect();
+    let place = |source: &u32| places.get(source).copied();
+    done.iter().map(|op| op.after.iter().filter_map(place).collect()).collect()
+}
+
 impl Op<'_> {
     /// Whether it may set a time to live.
     pub(crate) fn has_lifetime(&self) -> bool {
-        match &self.command {
-            Command::Set { ttl: Ttl::Set(_), .. } => true,
-            Command::Expire(ttl_ms) => *ttl_ms > 0,
-            _ => false,
-        }
+        sets_lifetime(&self.command)
+    }
+}
+
+fn sets_lifetime(command: &Command) -> bool {
+    match command {
+        Command::Set { ttl: Ttl::Set(_), .. } => true,
+        Command::Expire(ttl_ms) => *ttl_ms > 0,
+        Command::Exec(commands) => commands.iter().any(sets_lifetime),
+        _ => false,
     }
 }

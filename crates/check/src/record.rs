@@ -36,6 +36,7 @@ impl Recorder {
     pub fn begin(&self, client: u64, cmd: Vec<Vec<u8>>) -> Pending<'_> {
         let operation = Operation {
             client,
+            ordinal: None,
             call_ns: self.now_ns(),
             return_ns: None,
             cmd,

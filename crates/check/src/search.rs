@@ -420,7 +420,9 @@ impl<'p, 'h> Search<'p, 'h> {
             frame.stage = Stage::Direct;
             for &op in pending {
                 let done = &plan.done[op as usize];
-                if done.inert && !self.is_done(config, op) && self.apply(state, done) == Some(state)
+                if done.inert
+                    && self.may_be_next(config, op)
+                    && self.apply(state, done) == Some(state)
                 {
                     frame.stage = Stage::Spent;
                     self.frames.push(frame);
@@ -436,7 +438,7 @@ impl<'p, 'h> Search<'p, 'h> {
                 break;
             };
             frame.cursor += 1;
-            if self.is_done(config, op) {
+            if !self.may_be_next(config, op) {
                 continue;
             }
             if let Some(next) = self.apply(state, &plan.done[op as usize]) {
@@ -459,6 +461,13 @@ impl<'p, 'h> Search<'p, 'h> {
 
     fn is_done(&self, config: u32, op: u32) -> bool {
         has_bit(self.visited.pending(config), self.plan.slot[op as usize] as usize)
+    }
+
+    /// Whether a pending operation is missing, and nothing that it must not overtake is.
+    fn may_be_next(&self, config: u32, op: u32) -> bool {
+        let prefix = self.visited.prefix(config);
+        let is_in = |before: &u32| (*before as usize) < prefix || self.is_done(config, *before);
+        !self.is_done(config, op) && self.plan.after(op).iter().all(is_in)
     }
 
     /// The state after a completed operation, if it may come next in `state` with its reply.
@@ -519,8 +528,12 @@ impl<'p, 'h> Search<'p, 'h> {
         if plan.open.is_empty() && self.states.states[state as usize].expiry.is_none() {
             return;
         }
-        let waiting: Vec<u32> =
-            plan.pending(prefix).iter().copied().filter(|op| !self.is_done(config, *op)).collect();
+        let waiting: Vec<u32> = plan
+            .pending(prefix)
+            .iter()
+            .copied()
+            .filter(|op| self.may_be_next(config, *op))
+            .collect();
         let direct: Vec<Option<StateId>> =
             waiting.iter().map(|op| self.apply(state, &plan.done[*op as usize])).collect();
         self.links.clear();
@@ -632,7 +645,10 @@ impl<'p, 'h> Search<'p, 'h> {
                 (Command::Strlen | Command::Append(_), Some(Reply::Int(seen))) => {
                     *seen >= grown.len() as i64
                 }
-                (Command::IncrBy(_) | Command::Cas { .. } | Command::Cad(_), _)
+                (
+                    Command::IncrBy(_) | Command::Cas { .. } | Command::Cad(_) | Command::Exec(_),
+                    _,
+                )
                 | (Command::Set { condition: Condition::IfEqual(_), .. }, _) => true,
                 (_, Some(Reply::Bulk(seen))) => seen.starts_with(grown),
                 // They see only whether there is a string.

@@ -48,23 +48,7 @@ impl Dictionary {
         let mut dictionary = Dictionary::default();
         for (index, op) in ops.iter().enumerate() {
             let writer = op.reply.is_none().then_some(index as u32);
-            match &op.command {
-                Command::Set { value, .. }
-                | Command::SetNx(value)
-                | Command::GetSet(value)
-                | Command::Cas { value, .. } => add_writer(&mut dictionary.whole, value, writer),
-                Command::Append(value) => {
-                    add_writer(&mut dictionary.whole, value, writer);
-                    add_writer(&mut dictionary.appended, value, writer);
-                }
-                Command::Push { values, .. } => {
-                    for value in values {
-                        add_writer(&mut dictionary.elements, value, writer);
-                    }
-                }
-                Command::IncrBy(_) => dictionary.counts = true,
-                _ => {}
-            }
+            dictionary.add(&op.command, writer);
         }
         let lengths = |writers: &Writers| {
             let mut lengths: Vec<usize> =
@@ -76,6 +60,45 @@ impl Dictionary {
         dictionary.whole_lengths = lengths(&dictionary.whole);
         dictionary.appended_lengths = lengths(&dictionary.appended);
         dictionary
+    }
+
+    fn add(&mut self, command: &Command, writer: Option<u32>) {
+        match command {
+            Command::Set { value, .. }
+            | Command::SetNx(value)
+            | Command::GetSet(value)
+            | Command::Cas { value, .. } => add_writer(&mut self.whole, value, writer),
+            Command::Append(value) => {
+                add_writer(&mut self.whole, value, writer);
+                add_writer(&mut self.appended, value, writer);
+            }
+            Command::Push { values, .. } => {
+                for value in values {
+                    add_writer(&mut self.elements, value, writer);
+                }
+            }
+            Command::IncrBy(_) => self.counts = true,
+            Command::Exec(commands) => commands.iter().for_each(|c| self.add(c, writer)),
+            _ => {}
+        }
+    }
+
+    /// The open operations without which `command` could not have been answered so.
+    fn writers_for(&self, command: &Command, reply: &Reply, found: &mut Vec<u32>) {
+        match (command, reply) {
+            (
+                Command::Get | Command::GetSet(_) | Command::GetDel | Command::Set { .. },
+                Reply::Bulk(seen),
+            ) => self.writers_of(seen, found),
+            (Command::Pop { .. } | Command::Lrange(..), seen) => {
+                self.writers_of_element(seen, found);
+            }
+            (Command::Exec(commands), Reply::Array(items)) => {
+                let parts = commands.iter().zip(items);
+                parts.for_each(|(command, item)| self.writers_for(command, item, found));
+            }
+            _ => {}
+        }
     }
 
     /// The open operations without which nobody could have seen the string `seen`.
@@ -137,7 +160,7 @@ impl Dictionary {
             Reply::Array(items) => {
                 items.iter().for_each(|item| self.writers_of_element(item, found));
             }
-            Reply::Nil | Reply::Ok | Reply::Int(_) | Reply::Error(_) => {}
+            Reply::Nil | Reply::Ok | Reply::Unseen | Reply::Int(_) | Reply::Error(_) => {}
         }
     }
 }
@@ -153,16 +176,7 @@ pub(crate) fn settle_seen(ops: &mut [Op<'_>]) {
     let mut found = Vec::new();
     for op in ops.iter() {
         let Some(reply) = op.reply else { continue };
-        match (&op.command, reply) {
-            (
-                Command::Get | Command::GetSet(_) | Command::GetDel | Command::Set { .. },
-                Reply::Bulk(seen),
-            ) => dictionary.writers_of(seen, &mut found),
-            (Command::Pop { .. } | Command::Lrange(..), seen) => {
-                dictionary.writers_of_element(seen, &mut found);
-            }
-            _ => {}
-        }
+        dictionary.writers_for(&op.command, reply, &mut found);
         for writer in found.drain(..) {
             let until_ns = &mut until_ns[writer as usize];
             *until_ns = op.until_ns.min(*until_ns);
@@ -182,8 +196,8 @@ pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
     if values.iter().all(Option::is_none) {
         return;
     }
-    let is_append = |op: &Op<'_>| matches!(op.command, Command::Append(_));
-    let is_strlen = |op: &Op<'_>| op.command == Command::Strlen;
+    let is_append = |op: &Op<'_>| contains(&op.command, |c| matches!(c, Command::Append(_)));
+    let is_strlen = |op: &Op<'_>| contains(&op.command, |c| *c == Command::Strlen);
     let appends = done.iter().chain(open.iter()).any(is_append);
     let lengths_matter = appends || done.iter().any(is_strlen);
     let mut unseen = Vec::new();
@@ -212,6 +226,14 @@ pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
     }
     for (index, stand_in) in unseen {
         rewrite(&mut open[index].command, stand_in);
+    }
+}
+
+/// Whether it is such a command, or an EXEC with one.
+fn contains(command: &Command, is_such: fn(&Command) -> bool) -> bool {
+    match command {
+        Command::Exec(commands) => commands.iter().any(is_such),
+        command => is_such(command),
     }
 }
 
@@ -267,7 +289,7 @@ fn mention_reply<'a>(reply: &'a Reply, out: &mut Vec<&'a [u8]>) {
     match reply {
         Reply::Bulk(value) => out.push(value),
         Reply::Array(items) => items.iter().for_each(|item| mention_reply(item, out)),
-        Reply::Nil | Reply::Ok | Reply::Int(_) | Reply::Error(_) => {}
+        Reply::Nil | Reply::Ok | Reply::Unseen | Reply::Int(_) | Reply::Error(_) => {}
     }
 }
 
@@ -291,6 +313,7 @@ fn mention_command<'a>(command: &'a Command, out: &mut Vec<&'a [u8]>) {
         | Command::Srem(values)
         | Command::Hdel(values) => out.extend(values.iter().map(|v| &**v)),
         Command::Hset(pairs) => out.extend(pairs.iter().flat_map(|(f, v)| [&**f, &**v])),
+        Command::Exec(commands) => commands.iter().for_each(|c| mention_command(c, out)),
         Command::Get
         | Command::Strlen
         | Command::Exists

@@ -1,8 +1,8 @@
 //! The checker that is too simple to be wrong: every order is tried, nothing is remembered.
 
-use crate::Operation;
 use crate::command::{Command, parse};
 use crate::model::{Moment, Next, State, Want, step};
+use crate::{Operation, Reply};
 
 /// Whether the operations, all of one key, have an order. Exponential.
 pub(super) fn is_linearizable(history: &[Operation]) -> bool {
@@ -32,6 +32,16 @@ fn any_order(
         if taken[index] || operation.call_ns > until_ns {
             continue;
         }
+        let overtakes = |before: usize| {
+            let other = &history[before];
+            let is_earlier = other.client == operation.client
+                && other.ordinal.is_some_and(|o| operation.ordinal.is_some_and(|own| o < own));
+            let reads = commands[before].is_read() && commands[index].is_read();
+            is_earlier && !reads && !taken[before] && other.return_ns.is_some()
+        };
+        if operation.return_ns.is_some() && (0..history.len()).any(overtakes) {
+            continue;
+        }
         let moment = Moment {
             call_ns: operation.call_ns,
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
@@ -41,7 +51,8 @@ fn any_order(
         if state.expiry.is_some_and(|e| moment.call_ns > e.latest_ns) {
             continue; // It has to expire first.
         }
-        let want = operation.reply.as_ref().map_or(Want::Anything, Want::Reply);
+        let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);
+        let want = reply.map_or(Want::Anything, Want::Reply);
         let next = match step(state, &commands[index], want, &moment) {
             None => continue,
             Some(Next::Same) => state.clone(),

@@ -63,6 +63,36 @@ pub(super) fn any_command(rng: &mut Rng, _: u64) -> String {
     }
 }
 
+/// Some commands of [`any_command`] as one, or one by itself.
+pub(super) fn exec_command(rng: &mut Rng, n: u64) -> String {
+    if rng.chance(1, 2) {
+        return any_command(rng, n);
+    }
+    let mut text = String::from("EXEC");
+    for _ in 0..rng.between(1, 3) {
+        let command = any_command(rng, n);
+        text += &format!(" {} {command}", command.split(' ').count());
+    }
+    text
+}
+
+/// Makes pipelines of what clients did one after the other: of some operations the call moves to
+/// that of the one before. The order of each client stays as it was.
+pub(super) fn pipelined(rng: &mut Rng, history: &mut [Operation]) {
+    let mut by_call: Vec<usize> = (0..history.len()).collect();
+    by_call.sort_by_key(|at| (history[*at].client, history[*at].call_ns));
+    for (ordinal, at) in by_call.iter().enumerate() {
+        history[*at].ordinal = Some(ordinal as u64);
+        let before = ordinal.checked_sub(1).map(|before| &history[by_call[before]]);
+        let before = before.filter(|o| o.client == history[*at].client);
+        if let Some(call_ns) = before.map(|o| o.call_ns)
+            && rng.chance(2, 3)
+        {
+            history[*at].call_ns = call_ns;
+        }
+    }
+}
+
 /// Strings with values of their own, as the end-to-end test writes them.
 pub(super) fn string_command(rng: &mut Rng, n: u64) -> String {
     match rng.below(20) {
@@ -142,7 +172,8 @@ pub(super) fn atomic_history(rng: &mut Rng, shape: &Shape) -> Vec<Operation> {
     let mut states: BTreeMap<Vec<u8>, State> = BTreeMap::new();
     for (point_ns, index) in points {
         let operation = &mut history[index];
-        let state = states.entry(operation.cmd.get(1).cloned().unwrap_or_default()).or_default();
+        let (key, command) = parse(&operation.cmd).unwrap();
+        let state = states.entry(key.unwrap_or_default().to_vec()).or_default();
         let moment = Moment {
             call_ns: operation.call_ns,
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
@@ -155,7 +186,6 @@ pub(super) fn atomic_history(rng: &mut Rng, shape: &Shape) -> Vec<Operation> {
         if state.expiry.is_some_and(due) {
             *state = State::default();
         }
-        let (_, command) = parse(&operation.cmd).unwrap();
         let told = Cell::new(None);
         let next = step(state, &command, Want::Tell(&told), &moment).unwrap();
         if operation.return_ns.is_some() {

@@ -55,6 +55,52 @@ fn an_increment_must_not_be_executed_twice() {
     good(&[open(1, 0, "INCR k"), open(3, 0, "INCR k"), op(2, 10, 11, "GET k", bulk("2"))]);
 }
 
+/// Trap T22.
+#[test]
+fn a_pipeline_sees_its_own_writes_and_no_later_ones() {
+    let sent = |ordinal, at, cmd: &str, reply| Operation {
+        ordinal: Some(ordinal),
+        ..op(1, 10, at, cmd, reply)
+    };
+    let pipeline = |first, second| {
+        let other = op(2, 0, 1, "SET k old", Ok);
+        vec![
+            other,
+            sent(1, 20, "GET k", first),
+            sent(2, 20, "SET k new", Ok),
+            sent(3, 20, "GET k", second),
+        ]
+    };
+    good(&pipeline(bulk("old"), bulk("new")));
+    bad(&pipeline(bulk("old"), bulk("old")));
+    bad(&pipeline(bulk("new"), bulk("new")));
+    // Reads among each other have no order, and what nobody knows the end of has none.
+    let mut two = vec![op(2, 0, 90, "SET k x", Ok)];
+    two.extend([sent(1, 30, "GET k", bulk("x")), sent(2, 30, "GET k", Nil)]);
+    good(&two);
+    let mut open = pipeline(bulk("old"), bulk("old"));
+    (open[2].return_ns, open[2].reply) = (None, None);
+    good(&open);
+}
+
+#[test]
+fn a_transaction_takes_effect_at_one_moment() {
+    let exec = "EXEC 2 INCR k 2 INCR k";
+    let answered = |a, b| Array(vec![Int(a), Int(b)]);
+    good(&[op(1, 0, 9, exec, answered(1, 2)), op(2, 0, 9, "INCR k", Int(3))]);
+    bad(&[op(1, 0, 9, exec, answered(1, 3)), op(2, 0, 9, "INCR k", Int(2))]);
+    good(&[open(1, 0, exec), op(2, 10, 11, "GET k", bulk("2"))]);
+    bad(&[open(1, 0, exec), op(2, 10, 11, "GET k", bulk("1"))]);
+    bad(&[op(1, 0, 9, exec, Array(vec![Int(1)]))]);
+}
+
+#[test]
+fn what_was_executed_took_effect_whatever_it_answered() {
+    let unseen = |at| op(1, 5, at, "DEL k", Reply::Unseen);
+    good(&[op(1, 0, 1, "SET k a", Ok), unseen(9), op(2, 6, 8, "GET k", bulk("a"))]);
+    bad(&[op(1, 0, 1, "SET k a", Ok), unseen(9), op(2, 10, 11, "GET k", bulk("a"))]);
+}
+
 #[test]
 fn reads_must_not_go_back_from_new_to_old() {
     bad(&[

@@ -12,6 +12,7 @@ fn op(client: u64, call: u64, at: u64, cmd: &str, reply: Reply) -> Operation {
     let known = at != 0;
     Operation {
         client,
+        ordinal: None,
         call_ns: call,
         return_ns: known.then_some(at),
         cmd: cmd.split(' ').map(|arg| arg.as_bytes().to_vec()).collect(),

@@ -7,8 +7,8 @@ use concord_core::Rng;
 
 use super::brute::is_linearizable;
 use super::generate::{
-    Shape, any_command, atomic_history, counter_command, list_command, mixed_command,
-    string_command,
+    Shape, any_command, atomic_history, counter_command, exec_command, list_command, mixed_command,
+    pipelined, string_command,
 };
 use super::{exact, verdict};
 use crate::command::parse;
@@ -75,6 +75,61 @@ fn small_histories_with_expiry_agree_with_brute_force() {
 #[test]
 fn small_histories_of_many_unknown_outcomes_agree_with_brute_force() {
     agree_with_brute_force(20_000..23_000, 100_000, 500);
+}
+
+/// Two operations of a client change places in its pipeline.
+fn swap(rng: &mut Rng, history: &mut [Operation]) {
+    let (at, other) = (rng.below(history.len() as u64), rng.below(history.len() as u64));
+    let (at, other) = (at as usize, other as usize);
+    let is_same = history[at].client == history[other].client;
+    if is_same && history[at].call_ns == history[other].call_ns {
+        (history[at].ordinal, history[other].ordinal) =
+            (history[other].ordinal, history[at].ordinal);
+    }
+}
+
+/// Some clients send ahead, some commands are several at once, and of some executed ones nobody knows
+/// what they answered.
+#[test]
+fn small_histories_of_pipelines_and_transactions_agree_with_brute_force() {
+    let (mut bad, mut by_order) = (0, 0);
+    for seed in 0..3_000 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape {
+            clients: 3,
+            operations: 3 + rng.below(5),
+            open_per_mille: 100,
+            unit_ns: if rng.chance(1, 2) { 100 } else { 100_000 },
+            slow_per_mille: 0,
+            slow_times: 1,
+            keys: 1,
+            commands: exec_command,
+        };
+        let mut history = atomic_history(&mut rng, &shape);
+        pipelined(&mut rng, &mut history);
+        for operation in &mut history {
+            if operation.reply.is_some() && rng.chance(1, 10) {
+                operation.reply = Some(Reply::Unseen);
+            }
+        }
+        assert_eq!(verdict(&history), Verdict::Ok, "seed {seed}: {history:#?}");
+        assert!(is_linearizable(&history), "seed {seed}: {history:#?}");
+        for _ in 0..3 {
+            if rng.chance(1, 2) {
+                mutate(&mut rng, &mut history);
+            } else {
+                swap(&mut rng, &mut history);
+            }
+            let expected = is_linearizable(&history);
+            let mut unordered = history.clone();
+            unordered.iter_mut().for_each(|operation| operation.ordinal = None);
+            bad += u64::from(!expected);
+            by_order += u64::from(!expected && is_linearizable(&unordered));
+            let expected = if expected { Verdict::Ok } else { Verdict::Violation };
+            assert_eq!(verdict(&history), expected, "seed {seed}: {history:#?}");
+        }
+    }
+    assert!(bad > 1_000 && by_order > 100, "too few are bad: {bad}, {by_order} by their order");
 }
 
 #[test]

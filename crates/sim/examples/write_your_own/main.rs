@@ -125,6 +125,7 @@ impl Rack {
         };
         self.history.push(Operation {
             client: done.client as u64,
+            ordinal: None,
             call_ns: self.called_ns[done.client],
             return_ns: Some(self.queue.now().0),
             cmd: cmd.into_iter().map(|arg| arg.as_bytes().to_vec()).collect(),

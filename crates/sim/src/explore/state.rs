@@ -466,6 +466,7 @@ impl State {
                 let reply = reply.filter(|r| *r != Reply::Error("WriteUnknown".into()));
                 history.push(Operation {
                     client: client as u64,
+                    ordinal: None,
                     call_ns: 10 * called as u64 + 10,
                     return_ns: reply.as_ref().map(|_| 10 * returned as u64 + 5),
                     cmd: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),

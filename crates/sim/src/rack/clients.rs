@@ -93,6 +93,7 @@ impl Rack<'_> {
                 }
                 let operation = Operation {
                     client: (node * 100 + connection) as u64,
+                    ordinal: None,
                     call_ns: now_ns,
                     return_ns: None,
                     cmd,
