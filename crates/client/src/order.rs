@@ -10,6 +10,9 @@ use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
 
+/// A write that was sent more often and is not answered goes alone.
+const SENDS_TOGETHER_MAX: u16 = 2;
+
 impl Client {
     /// Lets every write go on that may. One that is sent may let others go on: a queue and not a
     /// recursion, because a connection's chain can be as long as the window.
@@ -102,9 +105,16 @@ impl Client {
             sink.send(self.config.switch, &slot.packet);
         }
         self.timers.set(lane, Timer { set_at, number, part: WHOLE, tag, round, missing: 0 });
-        if is_write {
+        // One that does not get through goes alone: what follows it would be refused once more, and
+        // where the switch has little room, what is refused takes it from the one that is not.
+        if is_write && !self.goes_alone(number) {
             self.slots.unlink_all(number, &mut self.ready);
         }
+    }
+
+    /// Whether others wait for the answer to a write, and not only until it is sent.
+    fn goes_alone(&self, number: u64) -> bool {
+        self.slots.live(number).is_some_and(|slot| slot.sends > SENDS_TOGETHER_MAX)
     }
 
     /// A write was refused: the write before it was lost, or is late. It is not executed until that
@@ -118,7 +128,10 @@ impl Client {
         slot.is_refused = true;
         let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
         match self.slots.live(after) {
-            Some(before) if before.stamp < stamp && before.state != State::Pulling => {
+            Some(before)
+                if before.state != State::Pulling
+                    && (before.stamp < stamp || before.sends > SENDS_TOGETHER_MAX) =>
+            {
                 self.wait_for_order(now, number, after, tag);
             }
             // Executed meanwhile, or sent again behind this attempt.
@@ -168,7 +181,13 @@ impl Client {
     fn retry_in_order(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let Some(slot) = self.slots.live(number) else { return };
         let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
-        let before = self.slots.live(after).filter(|before| before.stamp < stamp);
+        let before = self.slots.live(after);
+        if self.goes_alone(after) && before.is_some_and(|before| before.stamp > stamp) {
+            // It has a timer of its own, and at its end this one goes on.
+            self.slots.link(after, number);
+            return;
+        }
+        let before = before.filter(|before| before.stamp < stamp);
         match before.map(|before| (before.state, before.is_refused)) {
             // It was sent before this attempt and had not been executed then: it is lost.
             Some((State::Sent, false)) => {
