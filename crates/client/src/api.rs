@@ -4,7 +4,9 @@ use core::fmt;
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Epoch, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters};
+use concord_core::{
+    Duration, Epoch, Guards, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters,
+};
 use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
 
 /// How a client behaves.
@@ -32,6 +34,8 @@ pub struct ClientConfig {
     /// After that long without a write the session is touched, so that it is not the one that makes
     /// room for another (trap T16).
     pub keepalive_ns: Duration,
+    /// Which of its checks, and of a gateway's, are on.
+    pub guards: Guards,
 }
 
 impl ClientConfig {
@@ -49,6 +53,7 @@ impl ClientConfig {
             retry_min_ns: 20 * MS,
             retry_max_ns: 500 * MS,
             keepalive_ns: 30 * SEC,
+            guards: Guards::ALL,
         }
     }
 }

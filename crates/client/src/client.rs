@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use concord_core::guard::Guard;
 use concord_core::machine::Deadline;
 use concord_core::{Instant, Now, RequestNumber, Rng, SessionId};
 use concord_wire::harmonia::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
@@ -51,8 +52,12 @@ impl Client {
     #[must_use]
     pub fn new(config: ClientConfig, mut rng: Rng) -> Client {
         let window = config.window.clamp(1, WINDOW_MAX);
+        let mut session = Session::new(&mut rng);
+        if !config.guards.on(Guard::FreshSession) {
+            session.id = SessionId(u64::from(config.addr.ip));
+        }
         Client {
-            session: Session::new(&mut rng),
+            session,
             slots: Slots::new(window, config.reads_max.clamp(1, READS_MAX)),
             timers: Timers::new(config.retry_min_ns, config.retry_max_ns),
             ready: VecDeque::new(),
@@ -115,7 +120,8 @@ impl Client {
             }
             Class::Write => {
                 self.count.writes += 1;
-                let after = request.after.map_or(0, |n| n.0);
+                let after = request.after.filter(|_| self.config.guards.on(Guard::WriteOrder));
+                let after = after.map_or(0, |n| n.0);
                 // Only an earlier write can be waited for.
                 let after = if after < self.slots.next() { after } else { 0 };
                 let number = self.slots.add_write(Slot { after, ..slot });

@@ -38,6 +38,15 @@ guards! {
     /// Keys whose deletion was sent are skipped before those to be deleted are counted: else some
     /// whose deletion is lost again and again would stand before all others (trap T12).
     ExpirySkip,
+    /// A client process that starts again has a session of its own (trap T16 b).
+    FreshSession,
+    /// A write names the one before of its connection, and is not executed earlier (trap T22).
+    WriteOrder,
+    /// A gateway holds a read back until the writes before it of its connection to its key are
+    /// answered, and a write until the reads are (trap T22).
+    PipelineOrder,
+    /// A gateway's replies come in the order of the commands of their connection (trap T22).
+    ReplyOrder,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
     /// A restarted replica is a stranger until it is admitted (trap T4).

@@ -80,6 +80,7 @@ fn measure(name: &str, input: &str) {
         table: CommandTable::memory(),
         redis: false,
         connections_max: 10,
+        limits: concord_gateway::Limits::default(),
         node: 1,
         port: 7379,
     };

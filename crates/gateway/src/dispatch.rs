@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use concord_client::{Class, Client, Request, SubmitError};
+use concord_core::guard::Guard;
 use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
 use concord_engine::command::ARGS_MAX;
 use concord_engine::table::UpperName;
@@ -309,7 +310,8 @@ impl Core {
             Class::Read if self.command.bytes().len() <= BODY_BYTES_MAX => Class::Read,
             Class::Read | Class::Write => Class::Write,
         };
-        if connection.must_wait(class, subject) {
+        if self.setup.client.guards.on(Guard::PipelineOrder) && connection.must_wait(class, subject)
+        {
             self.count.commands_waited += 1;
             connection.wait = Wait::Order(class, subject);
             return Sent::Waits;

@@ -21,15 +21,26 @@ use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
 
-/// Most unanswered commands of one connection before its input waits.
-const SLOTS_MAX: usize = 1_024;
-/// Most bytes of unwritten replies of one connection before its input waits.
-const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Input buffers above that size are given back once they are empty.
 const INPUT_BYTES_KEPT: usize = 64 << 10;
 
 /// All connections. Never iterated where the order could be seen.
 pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
+
+/// When the input of a connection waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most unanswered commands.
+    pub commands_max: usize,
+    /// Most bytes of unwritten replies.
+    pub output_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { commands_max: 1_024, output_bytes_max: 4 << 20 }
+    }
+}
 
 /// What a gateway is told at its start.
 #[derive(Clone, Debug)]
@@ -44,6 +55,8 @@ pub struct GatewayConfig {
     pub redis: bool,
     /// Most connections at once.
     pub connections_max: usize,
+    /// What each connection may have under way.
+    pub limits: Limits,
     /// The gateway's number in the rack.
     pub node: u16,
     /// The TCP port that clients use, for INFO.
@@ -219,7 +232,8 @@ impl Gateway {
     /// The driver wrote what it could: commands that waited for that go on.
     pub fn written(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
         let connection = self.connections.get(&id);
-        if connection.is_some_and(|c| c.wait == Wait::Output && !is_output_full(c)) {
+        let is_full = |c: &Connection| is_output_full(&self.core, c);
+        if connection.is_some_and(|c| c.wait == Wait::Output && !is_full(c)) {
             self.go_on(now, id, sink);
         }
     }
@@ -364,7 +378,7 @@ impl Gateway {
             list(&mut self.ready, connection);
             let goes_on = match connection.wait {
                 Wait::Order(class, subject) => !connection.must_wait(class, subject),
-                Wait::Slots => connection.slots.len() < SLOTS_MAX,
+                Wait::Slots => connection.slots.len() < self.core.setup.limits.commands_max,
                 Wait::Nothing | Wait::Room(_) | Wait::Output => false,
             };
             if goes_on {
@@ -392,8 +406,8 @@ fn list(ready: &mut VecDeque<ConnectionId>, connection: &mut Connection) {
     }
 }
 
-fn is_output_full(connection: &Connection) -> bool {
-    connection.output.len() + connection.ready_bytes >= OUTPUT_BYTES_MAX
+fn is_output_full(core: &Core, connection: &Connection) -> bool {
+    connection.output.len() + connection.ready_bytes >= core.setup.limits.output_bytes_max
 }
 
 /// Whether the next command of a connection may be looked at.
@@ -405,12 +419,12 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
     if connection.closing {
         return false;
     }
-    if connection.slots.len() >= SLOTS_MAX {
+    if connection.slots.len() >= core.setup.limits.commands_max {
         core.count.slots_full += 1;
         connection.wait = Wait::Slots;
         return false;
     }
-    if is_output_full(connection) {
+    if is_output_full(core, connection) {
         core.count.output_full += 1;
         connection.wait = Wait::Output;
         return false;

@@ -16,7 +16,7 @@
 //! use concord_client::ClientConfig;
 //! use concord_core::{Now, Rng};
 //! use concord_engine::CommandTable;
-//! use concord_gateway::{ConnectionId, Gateway, GatewayConfig};
+//! use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 //! use concord_wire::Addr;
 //!
 //! let addr = |port| Addr { ip: 0x7f00_0001, port };
@@ -26,6 +26,7 @@
 //!     table: CommandTable::memory(),
 //!     redis: false,
 //!     connections_max: 100,
+//!     limits: Limits::default(),
 //!     node: 1,
 //!     port: 7379,
 //! };
@@ -57,6 +58,6 @@ mod server;
 mod stats;
 
 pub use connection::ConnectionId;
-pub use gateway::{Gateway, GatewayConfig, GatewayCounters};
+pub use gateway::{Gateway, GatewayConfig, GatewayCounters, Limits};
 pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use stats::Latencies;

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_client::{Class, Done, Outcome, Trace};
+use concord_core::guard::Guard;
 use concord_engine::{CommandTable, resp};
 use concord_wire::Reason;
 
@@ -53,6 +54,10 @@ impl Core {
                 self.client.give_back(reply);
                 connection.write_in_turn();
                 return;
+            }
+            SlotState::Waiting if !self.setup.client.guards.on(Guard::ReplyOrder) => {
+                slot.state = SlotState::Ready(Vec::new());
+                connection.output.extend_from_slice(&reply);
             }
             SlotState::Waiting => {
                 let reply_bytes = reply.len();

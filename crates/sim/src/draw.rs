@@ -5,6 +5,7 @@ use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_wire::control::Protocol;
 
 use crate::fault::{Fault, Node};
+use crate::gateways::Gateways;
 use crate::plan::{PROTOCOLS, Plan, Service, Timed};
 
 /// Fewest operations of a seed.
@@ -19,6 +20,9 @@ const KINDS_OF_VR: usize = 17;
 const KINDS_OF_SERVERS: usize = 19;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
+
+/// What the seed of the gateways' draw is other than that of the rest.
+const GATEWAYS: u64 = 0x6a7e_3a75;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +79,8 @@ impl Plan {
         draw_faults(&mut plan, rng, span_ns);
         plan.run_bits = [0, 4][rng.below(2) as usize];
         plan.batch_packets = [1, 64][rng.below(2) as usize];
+        // By a generator of its own, so that it does not matter what else is drawn.
+        plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         plan
     }
 }

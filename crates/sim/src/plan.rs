@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edges::{Bounds, Packets, Sizes};
 use crate::fault::{Fault, Node};
+use crate::gateways::Gateways;
 
 /// Most nodes of a kind in a plan.
 pub const NODES_MAX: usize = 64;
@@ -130,6 +131,8 @@ pub struct Plan {
     pub sizes: Sizes,
     /// Bounds that are small, and numbers near their end.
     pub bounds: Bounds,
+    /// Client processes that are gateways, and what Redis clients do.
+    pub gateways: Gateways,
     /// Packets that are cut short, forged, padded or late.
     pub packets: Packets,
     /// Faults, by time.
@@ -165,6 +168,7 @@ impl Default for Plan {
             service: Service::default(),
             sizes: Sizes::default(),
             bounds: Bounds::default(),
+            gateways: Gateways::default(),
             packets: Packets::default(),
             queue_packets_max: 4_096,
             engine_ns: 0,
@@ -258,6 +262,7 @@ impl Plan {
         self.sizes.validate(&within)?;
         self.bounds.validate(&within)?;
         self.packets.validate(&within)?;
+        self.gateways.validate(self.clients, &within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
     }

@@ -13,6 +13,30 @@ use concord_switch::agent::Agent;
 
 use crate::world::Outgoing;
 
+/// A process with clients of the rack.
+pub(crate) trait Clients {
+    /// Takes a packet.
+    fn handle(&mut self, now: Now, bytes: &[u8], out: &mut Outgoing);
+    /// Time passed.
+    fn tick(&mut self, now: Now, out: &mut Outgoing);
+    /// When it wants to be woken.
+    fn deadline(&self) -> Deadline;
+}
+
+impl<C: BorrowMut<Client>> Clients for C {
+    fn handle(&mut self, now: Now, bytes: &[u8], out: &mut Outgoing) {
+        self.borrow_mut().handle(now, bytes, out);
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outgoing) {
+        self.borrow_mut().tick(now, out);
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.borrow().deadline()
+    }
+}
+
 /// A node with engines `E`, and clients in processes `C`.
 #[derive(Clone, Debug)]
 pub(crate) enum Role<E, C> {
@@ -23,7 +47,7 @@ pub(crate) enum Role<E, C> {
     Dead,
 }
 
-impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
+impl<E: Engine, C: Clients> Role<E, C> {
     /// Takes a packet, and ends the batch.
     pub(crate) fn handle(&mut self, now: Now, bytes: &mut [u8], out: &mut Outgoing) {
         self.take(now, bytes, out);
@@ -36,7 +60,7 @@ impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
             Role::Controller(c) => c.handle(now, bytes, out),
             Role::Switch(s) => s.handle(now, bytes, out),
             Role::Replica(r) => r.handle(now, bytes, out),
-            Role::Client(p) => client(&mut **p).handle(now, bytes, out),
+            Role::Client(p) => p.handle(now, bytes, out),
             Role::Dead => {}
         }
     }
@@ -57,7 +81,7 @@ impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
                 r.tick(now, out);
                 r.flush(now, out);
             }
-            Role::Client(p) => client(&mut **p).tick(now, out),
+            Role::Client(p) => p.tick(now, out),
             Role::Dead => {}
         }
     }
@@ -68,15 +92,8 @@ impl<E: Engine, C: BorrowMut<Client>> Role<E, C> {
             Role::Controller(c) => c.deadline(),
             Role::Switch(s) => s.deadline(),
             Role::Replica(r) => r.deadline(),
-            Role::Client(p) => {
-                let process: &C = p;
-                process.borrow().deadline()
-            }
+            Role::Client(p) => p.deadline(),
             Role::Dead => Deadline::NONE,
         }
     }
-}
-
-fn client<C: BorrowMut<Client>>(process: &mut C) -> &mut Client {
-    process.borrow_mut()
 }

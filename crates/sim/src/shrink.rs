@@ -4,6 +4,7 @@
 use concord_core::rng::splitmix64;
 
 use crate::edges::{Bounds, Packets, Sizes};
+use crate::gateways::Gateways;
 use crate::plan::{Plan, Service, Timed};
 use crate::rack::run;
 use crate::swarm::Found;
@@ -55,8 +56,12 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.operations = (p.operations / 8).max(1));
     with(|p| p.operations = (p.operations / 2).max(1));
     with(|p| p.operations = (p.operations * 9 / 10).max(1));
-    with(|p| p.clients = 1);
-    with(|p| p.clients -= 1);
+    with(|p| p.gateways.count = 0);
+    with(|p| (p.clients, p.gateways.count) = (1, p.gateways.count.min(1)));
+    with(|p| {
+        p.clients -= 1;
+        p.gateways.count = p.gateways.count.min(p.clients);
+    });
     with(|p| p.connections = 1);
     with(|p| p.connections -= 1);
     with(|p| p.keys = 1);
@@ -81,6 +86,13 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| (p.bounds.log_records_max, p.bounds.log_bytes_max) = (0, 0));
     with(|p| p.bounds.sessions_max = 0);
     with(|p| p.bounds.counter_bits = 0);
+    with(|p| p.gateways = Gateways { count: p.gateways.count, ..Gateways::default() });
+    with(|p| p.gateways.pipeline_max = 1);
+    with(|p| p.gateways.pipeline_max /= 2);
+    with(|p| p.gateways.multi_percent = 0);
+    with(|p| p.gateways.split_percent = 0);
+    with(|p| p.gateways.slow_percent = 0);
+    with(|p| p.gateways.broken_permille = 0);
     with(|p| p.packets = Packets::default());
     with(|p| p.packets.truncated_ppm = 0);
     with(|p| p.packets.forged_ppm = 0);

@@ -3,10 +3,38 @@
 use std::fmt;
 
 use concord_control::ControllerCounters;
+use concord_core::counters;
+use concord_gateway::GatewayCounters;
 use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::harmonia::Counters as SwitchCounters;
 
 use crate::fault::Fault;
+
+counters! {
+    /// What the clients of gateways did.
+    pub struct RedisCounters {
+        /// Pipelines of more than one command.
+        pipelines,
+        /// Transactions sent to be executed.
+        transactions,
+        /// Commands over several keys.
+        splits,
+        /// Commands sent inline.
+        inline,
+        /// Pipelines that ended in RESP3.
+        resp3,
+        /// Times that a client did not read.
+        slow,
+        /// Pipelines sent meanwhile.
+        ahead,
+        /// Pipelines that ended in garbage.
+        garbage,
+        /// Connections that closed in mid-command.
+        torn,
+        /// Gateways that died.
+        died,
+    }
+}
 
 /// What a run saw; of several runs, the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +57,10 @@ pub struct Totals {
     pub control: ControllerCounters,
     /// Times that a client heard of another switch.
     pub switches_heard_of: u64,
+    /// What the gateways counted.
+    pub gateway: GatewayCounters,
+    /// What Redis clients did to them.
+    pub redis: RedisCounters,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost on the way.
@@ -61,6 +93,8 @@ impl Totals {
         self.switch.add(&other.switch);
         self.control.add(&other.control);
         self.switches_heard_of += other.switches_heard_of;
+        self.gateway.add(&other.gateway);
+        self.redis.add(&other.redis);
         self.packets += other.packets;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
@@ -163,6 +197,37 @@ impl fmt::Display for Totals {
                 ("chunks", r.chunks_installed),
                 ("went on from records", r.copies_resumed),
                 ("reads refused as not whole", r.reads_not_whole),
+            ],
+        )?;
+        let (g, c) = (&self.gateway, &self.redis);
+        line(
+            "gateways",
+            &[
+                ("commands", g.commands),
+                ("pipelines", c.pipelines),
+                ("transactions", c.transactions),
+                ("over several keys", c.splits),
+                ("inline", c.inline),
+                ("in RESP3", c.resp3),
+                ("died", c.died),
+            ],
+        )?;
+        line(
+            "  held back",
+            &[
+                ("by their order", g.commands_waited),
+                ("by the window", g.window_full),
+                ("by unanswered commands", g.slots_full),
+                ("by replies not read", g.output_full),
+            ],
+        )?;
+        line(
+            "  clients",
+            &[
+                ("did not read", c.slow),
+                ("sent ahead", c.ahead),
+                ("sent garbage", c.garbage),
+                ("closed in mid-command", c.torn),
             ],
         )?;
         let v = &self.vr;

@@ -90,7 +90,7 @@ fn kind_of(n: u64) -> Kind {
     }
 }
 
-/// A RESP2 reply as the checker takes it.
+/// A reply as the checker takes it, of either version of the protocol.
 pub(crate) fn parse_reply(bytes: &[u8]) -> Option<Reply> {
     let mut rest = bytes;
     let reply = parse_one(&mut rest)?;
@@ -114,9 +114,11 @@ fn parse_one(rest: &mut &[u8]) -> Option<Reply> {
             *rest = tail.get(2..)?;
             Some(Reply::bulk(value))
         }
+        b'_' => Some(Reply::Nil),
         b'*' if line == "-1" => Some(Reply::Nil),
-        b'*' => {
+        b'*' | b'~' | b'%' => {
             let items: usize = line.parse().ok()?;
+            let items = if kind == b'%' { items.checked_mul(2)? } else { items };
             (0..items).map(|_| parse_one(rest)).collect::<Option<Vec<_>>>().map(Reply::Array)
         }
         _ => None,

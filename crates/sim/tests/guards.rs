@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use concord_core::guard::{Guard, Guards};
 use concord_core::{MS, Rng, US};
-use concord_sim::{Aim, Fault, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of};
+use concord_sim::{Aim, Fault, Gateways, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of};
 use concord_wire::control::Protocol;
 
 const SEEDS_MAX: u64 = 1_000;
@@ -136,6 +136,27 @@ fn every_guard_is_missed_when_removed() {
         assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without {guard:?}");
     }
     are_missed("read-ahead", &[], &[(Guard::LeaseClock, late_grants)]);
+}
+
+/// All clients are Redis clients that pipeline, and some of their gateways die.
+fn redis(seed: u64) -> Plan {
+    let plan = read_ahead(seed);
+    let gateways = Gateways {
+        count: plan.clients,
+        pipeline_max: plan.gateways.pipeline_max.max(4),
+        ..plan.gateways
+    };
+    let mut rng = Rng::new(seed);
+    let client = rng.below(plan.clients as u64) as usize;
+    let at_ns = rng.between(100, 400) * MS;
+    Plan { gateways, ..plan }.with_fault(at_ns, Fault::RestartClient { client })
+}
+
+/// What gateways and their clients check themselves.
+#[test]
+fn every_guard_of_gateways_is_missed_when_removed() {
+    let guards = [Guard::FreshSession, Guard::WriteOrder, Guard::PipelineOrder, Guard::ReplyOrder];
+    are_missed("gateways", &[], &guards.map(|guard| (guard, redis as Draw)));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use concord_core::{Guards, MS};
+use concord_core::{Guards, MS, US};
 use concord_sim::{
-    Aim, Fault, Node, PROTOCOLS, Plan, SwarmOptions, Totals, protocol_name, run, swarm,
+    Aim, Fault, Gateways, Node, PROTOCOLS, Plan, SwarmOptions, Totals, protocol_name, run, swarm,
 };
 use concord_wire::control::Protocol;
 
@@ -94,6 +94,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("controllers that were too late", totals.control.superseded),
         ("clients that heard of another switch", totals.switches_heard_of),
     ];
+    seen.extend(seen_by_gateways(totals));
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain => {
             seen.extend(seen_with_help(totals));
@@ -137,6 +138,27 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
         ("writes of all keys", totals.switch.writes_wildcard),
         ("stray entries swept", totals.switch.strays_swept),
         ("out of order", totals.replicas.writes_out_of_order),
+    ]
+}
+
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 15] {
+    let (g, c) = (&totals.gateway, &totals.redis);
+    [
+        ("commands of gateways", g.commands),
+        ("pipelines", c.pipelines),
+        ("transactions", c.transactions),
+        ("commands over several keys", c.splits),
+        ("inline commands", c.inline),
+        ("RESP3", c.resp3),
+        ("clients that do not read", c.slow),
+        ("pipelines sent meanwhile", c.ahead),
+        ("garbage", c.garbage),
+        ("connections closed in mid-command", c.torn),
+        ("gateways that died", c.died),
+        ("commands held back by their order", g.commands_waited),
+        ("full windows", g.window_full),
+        ("too many unanswered commands", g.slots_full),
+        ("too many bytes of replies", g.output_full),
     ]
 }
 
@@ -231,6 +253,31 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
         assert_eq!(outcome.violation, None, "seed {seed}");
         // The first epoch, and the one without the dead replica.
         assert_eq!(outcome.totals.control.epochs, 2, "seed {seed}");
+    }
+}
+
+/// docs/bugs.md, 15.gateway: of a pipeline, what followed a write was refused for its order, took the
+/// dirty set's only slot from it, and was sent again before it, for ever.
+#[test]
+fn bug_15_pipelined_writes_get_through_a_dirty_set_of_one_slot() {
+    let gateways = Gateways { count: 3, pipeline_max: 8, window: 4, ..Gateways::default() };
+    let plan = Plan {
+        clients: 3,
+        connections: 4,
+        table_stages: 1,
+        slots: 1,
+        writes_percent: 60,
+        latency_ns: 90 * US,
+        peer_latency_ns: MS,
+        gateways,
+        ..Plan::default()
+    };
+    for protocol in [Protocol::Vr, Protocol::NoPaxos, Protocol::Chain] {
+        for seed in 0..5 {
+            let outcome = run(&Plan { protocol, seed, ..plan.clone() });
+            assert_eq!(outcome.violation, None, "{protocol:?}, seed {seed}");
+            assert_eq!(outcome.totals.unknown, 0, "{protocol:?}, seed {seed}: writes given up");
+        }
     }
 }
 

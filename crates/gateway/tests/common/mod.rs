@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, NodeId, Now, Rng, SEC, US};
 use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed};
-use concord_gateway::{ConnectionId, Gateway, GatewayConfig};
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
@@ -182,6 +182,7 @@ impl World {
             table: CommandTable::memory(),
             redis: false,
             connections_max: 100,
+            limits: Limits::default(),
             node: 1,
             port: 7379,
         };

@@ -8,7 +8,7 @@ use concord_client::ClientConfig;
 use concord_core::machine::Deadline;
 use concord_core::{Now, Rng};
 use concord_engine::CommandTable;
-use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies};
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies, Limits};
 use concord_wire::Addr;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -95,6 +95,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         table: CommandTable::memory(),
         redis: setup.redis,
         connections_max: connections_max(),
+        limits: Limits::default(),
         node: place.node,
         port: setup.listen.port(),
     };

@@ -9,7 +9,7 @@ use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
 
-use super::{Connection, Process, Rack, Role, Slot, Stage, Watch};
+use super::{Connection, Native, Process, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
 use crate::edges::Bounds;
 use crate::plan::Plan;
@@ -139,28 +139,40 @@ impl<'a> Rack<'a> {
 
     pub(super) fn start_client(&mut self, client: usize) {
         let node = REPLICAS + self.replicas + client;
+        let gateways = &self.plan.gateways;
+        let is_gateway = client + gateways.count >= self.plan.clients;
+        let window = if is_gateway { gateways.window } else { 64 };
         let config = ClientConfig {
             addr: addr(node),
             switch: addr(SWITCH),
             controller: Some(addr(CONTROLLER)),
-            window: 64,
-            reads_max: 64,
+            window,
+            reads_max: window as usize,
             write_deadline_ns: 3 * SEC,
             read_deadline_ns: 3 * SEC,
             retry_min_ns: 20 * MS,
             retry_max_ns: 100 * MS,
             keepalive_ns: 10 * SEC,
+            guards: self.plan.guards,
         };
         let mut rng = self.lives.fork();
-        let connections = (0..self.plan.connections)
-            .map(|_| Connection { underway: None, last_write: None, rng: rng.fork(), good: 0 })
-            .collect();
-        let process = Process { client: Client::new(config, rng.fork()), connections };
+        let process = if is_gateway {
+            Process::Redis(Redis::new(config, gateways, self.plan.connections, &mut rng))
+        } else {
+            self.native(config, &mut rng)
+        };
         self.place(node, Role::Client(Box::new(process)));
         for connection in 0..self.plan.connections {
             let at_ns = self.world.now_ns + rng.below(20 * MS);
             self.world.push(at_ns, Event::Next { node, connection });
         }
+    }
+
+    fn native(&self, config: ClientConfig, rng: &mut Rng) -> Process {
+        let connections = (0..self.plan.connections)
+            .map(|_| Connection { underway: None, last_write: None, rng: rng.fork(), good: 0 })
+            .collect();
+        Process::Native(Native { client: Client::new(config, rng.fork()), connections })
     }
 
     /// A new life of a node: what waited for the one before is gone with it.

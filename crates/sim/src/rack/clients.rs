@@ -6,7 +6,7 @@ use concord_core::{MS, Rng, hash};
 use concord_engine::CommandBuf;
 use concord_wire::{Flags, Reason};
 
-use super::{Rack, Role, Stage};
+use super::{Process, Rack, Role, Stage};
 use crate::plan::Plan;
 use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
 use crate::world::Event;
@@ -21,23 +21,23 @@ const LIVENESS_THINK_NS: u64 = MS;
 pub(super) const GOOD_MIN: u64 = 4;
 
 /// How fast connections go on.
-struct Pace {
-    now_ns: u64,
-    stage: Stage,
+pub(super) struct Pace {
+    pub now_ns: u64,
+    pub stage: Stage,
     /// The plan's operations have all begun.
-    is_spare: bool,
+    pub is_spare: bool,
 }
 
 impl Pace {
-    /// When a connection sends its next operation.
-    fn next_ns(&self, plan: &Plan, rng: &mut Rng) -> u64 {
+    /// When a connection sends its next operation, after so many at once.
+    pub(super) fn next_ns(&self, plan: &Plan, rng: &mut Rng, before: u64) -> u64 {
         if self.stage != Stage::Safety {
-            return self.now_ns + LIVENESS_THINK_NS;
+            return self.now_ns + LIVENESS_THINK_NS * before;
         }
         let think_ns = if rng.chance(1, 3) { 0 } else { rng.below(plan.think_ns + 1) };
         let think_ns = if self.is_spare { think_ns.max(SPARE_THINK_NS) } else { think_ns };
-        let next_ns = self.now_ns + think_ns;
-        let hurried_ns = rng.below(RUSH_THINK_NS);
+        let next_ns = self.now_ns + think_ns * before;
+        let hurried_ns = rng.below(RUSH_THINK_NS) * before;
         // The first rush that is under way or begins before: each fault begins and ends.
         let ends = plan.faults.iter().flat_map(|f| [f.at_ns, f.at_ns + f.fault.for_ns()]);
         let begins = ends.map(|at_ns| at_ns.saturating_sub(plan.rush_ns / 2));
@@ -50,6 +50,10 @@ impl Pace {
 
 impl Rack<'_> {
     pub(super) fn next_operation(&mut self, node: usize, connection: usize) {
+        let Role::Client(process) = &self.slots[node].role else { return };
+        if matches!(**process, Process::Redis(_)) {
+            return self.turn(node, connection);
+        }
         if self.stage == Stage::Rest {
             return;
         }
@@ -59,18 +63,14 @@ impl Rack<'_> {
             return self.world.push(paused_until_ns, Event::Next { node, connection });
         }
         let now = self.world.clock(node);
+        let mix = self.mix();
         let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Native(process) = &mut **process else { return };
         let Some(slot) = process.connections.get_mut(connection) else { return };
         if slot.underway.is_some() {
             return;
         }
         self.unique += 1;
-        let mix = Mix {
-            keys: self.plan.keys,
-            writes_percent: self.plan.writes_percent,
-            long_values_percent: self.plan.long_values_percent,
-            flushes_permille: self.plan.flushes_permille,
-        };
         let op = if self.stage != Stage::Safety && slot.good >= GOOD_MIN {
             draw_read(&mut slot.rng, self.plan.keys)
         } else {
@@ -110,10 +110,20 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
+    pub(super) fn mix(&self) -> Mix {
+        Mix {
+            keys: self.plan.keys,
+            writes_percent: self.plan.writes_percent,
+            long_values_percent: self.plan.long_values_percent,
+            flushes_permille: self.plan.flushes_permille,
+        }
+    }
+
     /// Takes what the client process got answered, and lets its connections go on.
     pub(super) fn take_done(&mut self, node: usize) {
         loop {
             let Role::Client(process) = &mut self.slots[node].role else { return };
+            let Process::Native(process) = &mut **process else { return };
             let Some(done) = process.client.poll() else { return };
             let of = |c: &super::Connection| {
                 c.underway.as_ref().is_some_and(|(number, _)| *number == done.request)
@@ -134,7 +144,7 @@ impl Rack<'_> {
                 stage: self.stage,
                 is_spare: self.begun >= self.plan.operations,
             };
-            let next_ns = pace.next_ns(self.plan, &mut slot.rng);
+            let next_ns = pace.next_ns(self.plan, &mut slot.rng, 1);
             self.record(node, operation, &done);
             self.world.push(next_ns, Event::Next { node, connection });
         }
@@ -171,6 +181,7 @@ impl Rack<'_> {
     /// The requests under way of a client process that dies: their outcome is unknown.
     pub(super) fn abandon(&mut self, node: usize) {
         let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Native(process) = &mut **process else { return self.give_all_up(node) };
         for connection in &mut process.connections {
             if let Some((_, operation)) = connection.underway.take() {
                 self.totals.unknown += 1;
@@ -181,7 +192,7 @@ impl Rack<'_> {
 }
 
 /// An operation in a line, for traces.
-fn describe(operation: &Operation) -> String {
+pub(super) fn describe(operation: &Operation) -> String {
     let mut text = String::new();
     for arg in &operation.cmd {
         let arg = String::from_utf8_lossy(arg);

@@ -4,7 +4,7 @@ use concord_core::{Duration, MS};
 use concord_protocols::Phase;
 use concord_wire::control::{Config, Member};
 
-use super::{Machine, Rack, Replicas, Role, Slot, Stage};
+use super::{Machine, Process, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Hold, REPLICAS, SWITCH, addr};
 
@@ -280,6 +280,11 @@ impl Rack<'_> {
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;
+            if let Role::Client(process) = &mut slot.role
+                && let Process::Redis(redis) = &mut **process
+            {
+                redis.heal();
+            }
             if slot.paused_until_ns > now_ns {
                 slot.paused_until_ns = now_ns;
                 // What was scheduled for the end of the pause finds nothing to do then.

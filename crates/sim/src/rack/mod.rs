@@ -6,19 +6,21 @@
 
 mod build;
 mod clients;
+mod gateway;
 mod inject;
+mod pipeline;
 mod rest;
 mod step;
 mod watch;
 mod watch_vr;
 
-use std::borrow::{Borrow, BorrowMut};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use concord_check::{Operation, Options, Verdict, check};
 use concord_client::Client;
 use concord_control::State;
+use concord_core::machine::Deadline;
 use concord_core::{Guards, MS, Now, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
@@ -27,10 +29,13 @@ use concord_wire::control::{Config, Member};
 use crate::fault::{Fault, Node};
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
+use crate::role::Clients;
 use crate::store::Store;
 use crate::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 
+use clients::GOOD_MIN;
+use gateway::Redis;
 use watch::Watch;
 
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
@@ -123,20 +128,64 @@ struct Connection {
     good: u64,
 }
 
-pub(crate) struct Process {
+/// A process whose connections call the rack's client.
+pub(crate) struct Native {
     client: Client,
     connections: Vec<Connection>,
 }
 
-impl Borrow<Client> for Process {
-    fn borrow(&self) -> &Client {
-        &self.client
+/// A client process.
+pub(crate) enum Process {
+    Native(Native),
+    Redis(Redis),
+}
+
+impl Process {
+    /// The rack's client, for what it counted.
+    fn client(&self) -> &Client {
+        match self {
+            Process::Native(native) => &native.client,
+            Process::Redis(redis) => redis.gateway.client(),
+        }
+    }
+
+    /// Whether every connection got operations answered since everything healed.
+    fn is_lively(&self) -> bool {
+        match self {
+            Process::Native(native) => native.connections.iter().all(|c| c.good >= GOOD_MIN),
+            Process::Redis(redis) => redis.is_lively(),
+        }
+    }
+
+    /// Whether an operation is under way.
+    fn is_busy(&self) -> bool {
+        match self {
+            Process::Native(native) => native.connections.iter().any(|c| c.underway.is_some()),
+            Process::Redis(redis) => redis.is_busy(),
+        }
     }
 }
 
-impl BorrowMut<Client> for Process {
-    fn borrow_mut(&mut self) -> &mut Client {
-        &mut self.client
+impl Clients for Process {
+    fn handle(&mut self, now: Now, bytes: &[u8], out: &mut Outgoing) {
+        match self {
+            Process::Native(native) => native.client.handle(now, bytes, out),
+            Process::Redis(redis) => redis.gateway.packet(now, bytes, out),
+        }
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outgoing) {
+        match self {
+            Process::Native(native) => native.client.tick(now, out),
+            Process::Redis(redis) => redis.gateway.tick(now, out),
+        }
+    }
+
+    fn deadline(&self) -> Deadline {
+        match self {
+            Process::Native(native) => native.client.deadline(),
+            Process::Redis(redis) => redis.gateway.deadline(),
+        }
     }
 }
 
@@ -319,8 +368,8 @@ impl Rack<'_> {
                 }
                 Role::Client(p) => format!(
                     "{} unanswered; counted: {}",
-                    p.client.unanswered(),
-                    counted(p.client.counters().each())
+                    p.client().unanswered(),
+                    counted(p.client().counters().each())
                 ),
                 Role::Dead => "dead".into(),
             };
@@ -376,7 +425,11 @@ impl Rack<'_> {
             Role::Switch(s) => self.totals.switch.add(s.program().counters()),
             Role::Controller(c) => self.totals.control.add(c.counters()),
             Role::Client(p) => {
-                self.totals.switches_heard_of += p.client.counters().switch_changed;
+                self.totals.switches_heard_of += p.client().counters().switch_changed;
+                if let Process::Redis(redis) = &**p {
+                    self.totals.gateway.add(redis.gateway.counters());
+                    self.totals.fast_reads += p.client().counters().fast_reads;
+                }
             }
             Role::Dead => {}
         }

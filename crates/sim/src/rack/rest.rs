@@ -4,8 +4,7 @@ use concord_core::{MS, SEC};
 use concord_protocols::Phase;
 use concord_wire::control::LogEnd;
 
-use super::clients::GOOD_MIN;
-use super::{Rack, Role, Stage};
+use super::{Process, Rack, Role, Stage};
 use crate::world::REPLICAS;
 
 /// Within that time after everything has healed every connection must have got its answers.
@@ -32,10 +31,17 @@ impl Rack<'_> {
 
     fn is_lively(&self) -> bool {
         let all_good = self.slots.iter().all(|slot| match &slot.role {
-            Role::Client(process) => process.connections.iter().all(|c| c.good >= GOOD_MIN),
+            Role::Client(process) => process.is_lively(),
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => true,
         });
-        all_good && (!self.plan.accelerated || self.fast_since_heal > 0)
+        let was_fast = |slot: &super::Slot| match &slot.role {
+            Role::Client(process) => {
+                matches!(&**process, Process::Redis(redis) if redis.was_fast_since_heal())
+            }
+            Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
+        };
+        let is_fast = || self.fast_since_heal > 0 || self.slots.iter().any(was_fast);
+        all_good && (!self.plan.accelerated || is_fast())
     }
 
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.
@@ -58,7 +64,7 @@ impl Rack<'_> {
 
     fn is_at_rest(&self) -> Result<(), String> {
         let is_busy = |slot: &super::Slot| match &slot.role {
-            Role::Client(p) => p.connections.iter().any(|c| c.underway.is_some()),
+            Role::Client(p) => p.is_busy(),
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
         };
         if self.slots.iter().any(is_busy) {

@@ -192,6 +192,7 @@ impl Rack<'_> {
         if self.plan.invariants {
             self.look(node);
         }
+        self.serve_clients(node);
         let leaves_ns = self.world.now_ns + service_ns;
         self.slots[node].busy_until_ns = self.slots[node].busy_until_ns.max(leaves_ns);
         self.world.transmit(node, leaves_ns, &mut self.outgoing);

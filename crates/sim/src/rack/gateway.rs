@@ -1,0 +1,448 @@
+//! A client process that is a gateway, and the Redis clients that are connected to it.
+//!
+//! The gateway is the machine that ships. Its driver is here: what clients sent waits in a socket
+//! until the gateway wants input, and what it has for them waits until they read.
+
+use std::collections::VecDeque;
+
+use concord_client::ClientConfig;
+use concord_core::{MS, Now, Rng};
+use concord_engine::{CommandTable, resp};
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
+
+use super::clients::{GOOD_MIN, Pace, describe};
+use super::pipeline::{Awaited, End, Writer, judge};
+use super::{Process, Rack, Role, Stage};
+use crate::gateways::Gateways;
+use crate::world::{Event, Outgoing};
+
+/// Longest time between two pieces of a pipeline, and before a client gives its connection up.
+const PIECE_NS_MAX: u64 = 2 * MS;
+/// Longest time between two pipelines of a client that does not read.
+const AHEAD_NS_MAX: u64 = MS;
+/// Most commands that a client sends without reading.
+const AHEAD_MAX: usize = 10;
+/// Most commands of a pipeline after everything healed: the rack owes each connection a few answers.
+const HEALED_MAX: u64 = 2;
+/// A connection that has them leaves the rack to the others, for that many times as long.
+const LEAVES_TIMES: u64 = 4;
+/// Most bytes that a connection takes whose client does not read.
+const ROOM_BYTES_MAX: u64 = 100;
+
+/// The connection of a Redis client.
+pub(super) struct Connection {
+    /// Its place in the gateway; another with every connect.
+    id: Option<ConnectionId>,
+    rng: Rng,
+    /// The protocol in force behind what was sent.
+    resp3: bool,
+    /// What is sent when.
+    sending: VecDeque<(u64, Vec<u8>)>,
+    /// When the client gives the connection up.
+    closes_ns: Option<u64>,
+    /// What arrived at the gateway and was not read by it.
+    socket: Vec<u8>,
+    awaited: VecDeque<Awaited>,
+    /// What the gateway wrote and the client has not dealt with.
+    received: Vec<u8>,
+    /// The client reads from then on.
+    reads_from_ns: u64,
+    /// Bytes that the connection takes until then.
+    room: usize,
+    /// When the client begins the next pipeline; `None` while replies are awaited.
+    turn_ns: Option<u64>,
+    /// Commands of the last pipeline: the longer it was, the longer its client thinks.
+    commands: u64,
+    /// Operations that were begun and answered after everything had healed.
+    good: u64,
+    /// When it is looked at next; `u64::MAX` if nothing is scheduled.
+    wake_ns: u64,
+}
+
+impl Connection {
+    /// When there is something to do for the client.
+    fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let piece_ns = self.sending.front().map(|(at_ns, _)| *at_ns);
+        let reads_ns = Some(self.reads_from_ns).filter(|at_ns| *at_ns > now_ns);
+        [piece_ns, reads_ns, self.closes_ns, self.turn_ns].into_iter().flatten().min()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.awaited.is_empty() || !self.sending.is_empty() || self.closes_ns.is_some()
+    }
+}
+
+/// A gateway with its connections.
+pub(crate) struct Redis {
+    pub(super) gateway: Gateway,
+    connections: Vec<Connection>,
+    next_id: u64,
+    /// Fast reads of the gateway before everything healed.
+    fast_before_heal: u64,
+}
+
+impl Redis {
+    pub(super) fn new(
+        client: ClientConfig,
+        plan: &Gateways,
+        connections: usize,
+        rng: &mut Rng,
+    ) -> Redis {
+        let config = GatewayConfig {
+            client,
+            requirepass: None,
+            table: CommandTable::memory(),
+            redis: false,
+            connections_max: connections,
+            limits: Limits {
+                commands_max: plan.commands_max,
+                output_bytes_max: plan.output_bytes_max,
+            },
+            node: 0,
+            port: 6_379,
+        };
+        let connection = |rng: Rng| Connection {
+            id: None,
+            rng,
+            resp3: false,
+            sending: VecDeque::new(),
+            closes_ns: None,
+            socket: Vec::new(),
+            awaited: VecDeque::new(),
+            received: Vec::new(),
+            reads_from_ns: 0,
+            room: 0,
+            turn_ns: Some(0),
+            commands: 1,
+            good: 0,
+            wake_ns: u64::MAX,
+        };
+        Redis {
+            connections: (0..connections).map(|_| connection(rng.fork())).collect(),
+            gateway: Gateway::new(config, rng.fork()),
+            next_id: 1,
+            fast_before_heal: 0,
+        }
+    }
+
+    pub(super) fn is_lively(&self) -> bool {
+        self.connections.iter().all(|c| c.good >= GOOD_MIN)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.connections.iter().any(Connection::is_busy)
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.fast_before_heal = self.gateway.client().counters().fast_reads;
+    }
+
+    pub(super) fn was_fast_since_heal(&self) -> bool {
+        self.gateway.client().counters().fast_reads > self.fast_before_heal
+    }
+
+    /// The gateway reads a connection, if it wants to.
+    fn read(&mut self, at: usize, now: Now, out: &mut Outgoing) {
+        let connection = &mut self.connections[at];
+        let Some(id) = connection.id else { return };
+        if connection.socket.is_empty() || !self.gateway.wants_input(id) {
+            return;
+        }
+        let all = connection.socket.len();
+        let few = connection.rng.chance(1, 8);
+        let length = if few { connection.rng.between(1, all as u64) as usize } else { all };
+        let bytes: Vec<u8> = connection.socket.drain(..length).collect();
+        self.gateway.input(now, id, &bytes, out);
+    }
+
+    /// Deals with all connections that the gateway has something for, as the runtime's driver does.
+    fn serve(&mut self, now_ns: u64, now: Now, out: &mut Outgoing) {
+        while let Some(id) = self.gateway.take_ready() {
+            if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
+                self.write(at, now_ns, now, out);
+                self.read(at, now, out);
+            }
+        }
+    }
+
+    /// The gateway writes what the connection takes.
+    fn write(&mut self, at: usize, now_ns: u64, now: Now, out: &mut Outgoing) {
+        let connection = &mut self.connections[at];
+        let Some(id) = connection.id else { return };
+        let Some(output) = self.gateway.output(id) else { return };
+        let reads = now_ns >= connection.reads_from_ns;
+        let length = if reads { output.len() } else { output.len().min(connection.room) };
+        connection.room = connection.room.saturating_sub(length);
+        connection.received.extend(output.drain(..length));
+        if output.is_empty() && self.gateway.wants_close(id) {
+            self.gateway.closed(id);
+            connection.id = None;
+            return;
+        }
+        if length > 0 {
+            self.gateway.written(now, id, out);
+        }
+    }
+}
+
+impl Rack<'_> {
+    /// Something is due for a Redis client.
+    pub(super) fn turn(&mut self, node: usize, at: usize) {
+        let now_ns = self.world.now_ns;
+        let paused_until_ns = self.slots[node].paused_until_ns;
+        let is_calm = self.stage != Stage::Safety;
+        let Some(connection) = self.connection(node, at) else { return };
+        if connection.wake_ns <= now_ns {
+            connection.wake_ns = u64::MAX;
+        }
+        if paused_until_ns > now_ns {
+            return self.wake_connection(node, at, paused_until_ns);
+        }
+        if is_calm {
+            connection.reads_from_ns = connection.reads_from_ns.min(now_ns);
+        }
+        if connection.turn_ns.is_some_and(|turn_ns| turn_ns <= now_ns) {
+            self.begin(node, at);
+        }
+        let now = self.world.clock(node);
+        let out = &mut self.outgoing;
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Redis(redis) = &mut **process else { return };
+        let connection = &mut redis.connections[at];
+        while let Some((at_ns, piece)) = connection.sending.front()
+            && *at_ns <= now_ns
+        {
+            connection.socket.extend_from_slice(piece);
+            connection.sending.pop_front();
+        }
+        redis.read(at, now, out);
+        redis.write(at, now_ns, now, out);
+        redis.serve(now_ns, now, out);
+        if redis.connections[at].closes_ns.is_some_and(|closes_ns| closes_ns <= now_ns) {
+            self.give_up(node, at);
+        }
+        self.after(node, 0);
+    }
+
+    fn connection(&mut self, node: usize, at: usize) -> Option<&mut Connection> {
+        let Role::Client(process) = &mut self.slots[node].role else { return None };
+        let Process::Redis(redis) = &mut **process else { return None };
+        redis.connections.get_mut(at)
+    }
+
+    fn wake_connection(&mut self, node: usize, at: usize, wake_ns: u64) {
+        let Some(connection) = self.connection(node, at) else { return };
+        if wake_ns < connection.wake_ns {
+            connection.wake_ns = wake_ns;
+            self.world.push(wake_ns, Event::Next { node, connection: at });
+        }
+    }
+
+    /// A client sends a pipeline, over a new connection if it has none.
+    fn begin(&mut self, node: usize, at: usize) {
+        let (now_ns, stage, now) = (self.world.now_ns, self.stage, self.world.clock(node));
+        let mix = self.mix();
+        let plan = &self.plan.gateways;
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Redis(redis) = &mut **process else { return };
+        let connection = &mut redis.connections[at];
+        connection.turn_ns = None;
+        let ahead = connection.awaited.len();
+        if stage == Stage::Rest || ahead >= AHEAD_MAX || connection.closes_ns.is_some() {
+            return;
+        }
+        if connection.id.is_none() {
+            let id = ConnectionId(redis.next_id);
+            redis.next_id += 1;
+            if !redis.gateway.connected(now, id, "10.0.0.1:50000") {
+                self.broken = Some("a gateway refuses a connection that it has room for".into());
+                return;
+            }
+            connection.id = Some(id);
+            connection.resp3 = false;
+            connection.socket.clear();
+        }
+        let is_safety = stage == Stage::Safety;
+        let rng = &mut connection.rng;
+        let longest = if is_safety { plan.pipeline_max } else { plan.pipeline_max.min(HEALED_MAX) };
+        let count = rng.between(1, longest);
+        let end = match rng.below(2) {
+            _ if !is_safety || !rng.chance(plan.broken_permille, 1_000) => End::Well,
+            0 => End::Garbage,
+            _ => End::Torn,
+        };
+        let mut writer = Writer {
+            rng,
+            mix: &mix,
+            gateways: plan,
+            unique: &mut self.unique,
+            client: (node * 100 + at) as u64,
+            reads_only: !is_safety && connection.good >= GOOD_MIN,
+        };
+        let pipeline = writer.write(count, connection.resp3, end);
+        self.begun += pipeline.operations;
+        self.totals.redis.pipelines += u64::from(pipeline.commands.len() > 1);
+        self.totals.redis.transactions += pipeline.transactions;
+        self.totals.redis.splits += pipeline.splits;
+        self.totals.redis.inline += pipeline.inline;
+        self.totals.redis.resp3 += u64::from(pipeline.resp3);
+        self.totals.redis.garbage += u64::from(end == End::Garbage);
+        self.totals.redis.torn += u64::from(end == End::Torn);
+        self.world.note(5, node, &pipeline.bytes);
+        connection.resp3 = pipeline.resp3;
+        connection.commands = pipeline.commands.len() as u64;
+        let pieces = pieces(&mut connection.rng, now_ns, pipeline.bytes.len());
+        let last_ns = pieces.last().map_or(now_ns, |(at_ns, _)| *at_ns);
+        for (end, mut awaited) in pipeline.commands {
+            let sent = pieces.iter().find(|(_, to)| end <= *to);
+            awaited.called(sent.map_or(last_ns, |(at_ns, _)| *at_ns));
+            connection.awaited.push_back(awaited);
+        }
+        let mut from = 0;
+        for (at_ns, to) in pieces {
+            connection.sending.push_back((at_ns, pipeline.bytes[from..to].to_vec()));
+            from = to;
+        }
+        let rng = &mut connection.rng;
+        if end == End::Torn {
+            connection.closes_ns = Some(last_ns + rng.below(PIECE_NS_MAX));
+        } else if now_ns < connection.reads_from_ns {
+            self.totals.redis.ahead += 1;
+            connection.turn_ns = Some(last_ns + rng.below(AHEAD_NS_MAX));
+        } else if is_safety && ahead == 0 && rng.chance(plan.slow_percent, 100) {
+            self.totals.redis.slow += 1;
+            connection.reads_from_ns = now_ns + 1 + rng.below(plan.slow_ns);
+            connection.room = rng.below(ROOM_BYTES_MAX) as usize;
+            connection.turn_ns = Some(last_ns + rng.below(AHEAD_NS_MAX));
+        }
+        if end == End::Garbage {
+            // Nothing may follow it.
+            connection.turn_ns = None;
+        }
+    }
+
+    /// The client closes its connection: what is unanswered is of unknown outcome.
+    fn give_up(&mut self, node: usize, at: usize) {
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Redis(redis) = &mut **process else { return };
+        let connection = &mut redis.connections[at];
+        if let Some(id) = connection.id.take() {
+            redis.gateway.closed(id);
+        }
+        connection.closes_ns = None;
+        connection.sending.clear();
+        connection.socket.clear();
+        connection.received.clear();
+        let awaited = std::mem::take(&mut connection.awaited);
+        let operations: Vec<_> = awaited.into_iter().flat_map(Awaited::operations).collect();
+        self.totals.unknown += operations.len() as u64;
+        self.history.extend(operations);
+    }
+
+    /// All that the clients of a gateway which dies wait for is of unknown outcome.
+    pub(super) fn give_all_up(&mut self, node: usize) {
+        self.totals.redis.died += 1;
+        for at in 0..self.plan.connections {
+            self.give_up(node, at);
+        }
+    }
+
+    /// Carries what the gateway has for its clients, and lets them deal with it.
+    pub(super) fn serve_clients(&mut self, node: usize) {
+        let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
+        let Role::Client(process) = &mut self.slots[node].role else { return };
+        let Process::Redis(redis) = &mut **process else { return };
+        redis.serve(now_ns, now, &mut self.outgoing);
+        for at in 0..self.plan.connections {
+            self.take_replies(node, at);
+            self.think(node, at);
+        }
+    }
+
+    fn take_replies(&mut self, node: usize, at: usize) {
+        let now_ns = self.world.now_ns;
+        loop {
+            let Some(connection) = self.connection(node, at) else { return };
+            if now_ns < connection.reads_from_ns {
+                return;
+            }
+            let Some(length) = resp::value_length(&connection.received) else { return };
+            let bytes: Vec<u8> = connection.received.drain(..length).collect();
+            let awaited = connection.awaited.pop_front();
+            self.world.note(6, node, &bytes);
+            let Some(awaited) = awaited else {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                self.broken = Some(format!("a gateway's reply that nobody waits for: {text}"));
+                return;
+            };
+            let wanted = format!("{:?}", awaited.wanted);
+            match judge(awaited, &bytes, now_ns) {
+                Ok(operations) => self.record_all(node, at, operations),
+                Err(why) => {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    self.broken = Some(format!("a gateway's reply to {wanted}: {why}: {text}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn record_all(&mut self, node: usize, at: usize, operations: Vec<concord_check::Operation>) {
+        for operation in operations {
+            let is_answered =
+                !matches!(operation.reply, None | Some(concord_check::Reply::Error(_)));
+            self.totals.unknown += u64::from(operation.return_ns.is_none());
+            let stage = self.stage;
+            if let Stage::Liveness { since_ns } = stage
+                && is_answered
+                && operation.call_ns >= since_ns
+                && let Some(connection) = self.connection(node, at)
+            {
+                connection.good += 1;
+            }
+            if self.world.recorder.is_some() {
+                self.mark(Some(node), describe(&operation), false);
+            }
+            self.history.push(operation);
+        }
+    }
+
+    /// A client whose commands are all answered thinks about the next ones.
+    fn think(&mut self, node: usize, at: usize) {
+        let pace = Pace {
+            now_ns: self.world.now_ns,
+            stage: self.stage,
+            is_spare: self.begun >= self.plan.operations,
+        };
+        let plan = self.plan;
+        let Some(connection) = self.connection(node, at) else { return };
+        let reads = pace.now_ns >= connection.reads_from_ns;
+        if connection.id.is_none() && reads && !connection.awaited.is_empty() {
+            self.broken = Some("a gateway closed a connection that awaits replies".into());
+            return;
+        }
+        let is_idle = connection.turn_ns.is_none() && !connection.is_busy();
+        if is_idle && pace.stage != Stage::Rest {
+            let times = if connection.good >= GOOD_MIN { LEAVES_TIMES } else { 1 };
+            let next_ns = pace.next_ns(plan, &mut connection.rng, connection.commands * times);
+            connection.turn_ns = Some(next_ns);
+        }
+        if let Some(due_ns) = connection.due_ns(pace.now_ns) {
+            self.wake_connection(node, at, due_ns.max(pace.now_ns));
+        }
+    }
+}
+
+/// When which part of so many bytes is sent: up to where.
+fn pieces(rng: &mut Rng, now_ns: u64, length: usize) -> Vec<(u64, usize)> {
+    let mut pieces = Vec::new();
+    let (mut at_ns, mut from) = (now_ns, 0);
+    while pieces.len() < 2 && rng.chance(1, 4) && from + 1 < length {
+        let to = rng.between(from as u64 + 1, length as u64 - 1) as usize;
+        pieces.push((at_ns, to));
+        at_ns += rng.below(PIECE_NS_MAX);
+        from = to;
+    }
+    pieces.push((at_ns, length));
+    pieces
+}

@@ -1,0 +1,406 @@
+//! What Redis clients send to a gateway, and what they make of its replies.
+
+use concord_check::{Operation, Reply};
+use concord_core::Rng;
+use concord_engine::resp;
+
+use crate::gateways::Gateways;
+use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
+
+/// How often it is drawn for commands that go together.
+const TRIES: usize = 12;
+/// Most keys of a command over several, and most commands of a transaction.
+const TOGETHER_MAX: usize = 4;
+/// Longest argument within a transaction, in bytes: all of it has to fit into one command.
+const QUEUED_BYTES_MAX: usize = 16 << 10;
+/// Longest command that is sent inline, in bytes.
+const INLINE_BYTES_MAX: usize = 200;
+
+/// How the parts of a command over several keys are one reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Combine {
+    /// MGET: one for each.
+    Array,
+    /// DEL, EXISTS: the sum.
+    Sum,
+    /// MSET: OK.
+    AllOk,
+}
+
+/// What a command's reply has to be.
+#[derive(Clone, Debug)]
+pub(super) enum Wanted {
+    /// That of an operation, whatever it is.
+    One(Operation),
+    /// That of an operation on each key.
+    Parts(Combine, Vec<Operation>),
+    /// These bytes.
+    Exactly(Vec<u8>),
+    /// An error that begins so.
+    Begins(&'static str),
+    /// That of HELLO.
+    Hello,
+}
+
+/// A command that was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Awaited {
+    pub wanted: Wanted,
+    /// The protocol in force for it.
+    pub resp3: bool,
+}
+
+impl Awaited {
+    pub(super) fn operations(self) -> Vec<Operation> {
+        match self.wanted {
+            Wanted::One(operation) => vec![operation],
+            Wanted::Parts(_, operations) => operations,
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
+        }
+    }
+
+    pub(super) fn called(&mut self, at_ns: u64) {
+        match &mut self.wanted {
+            Wanted::One(operation) => operation.call_ns = at_ns,
+            Wanted::Parts(_, operations) => operations.iter_mut().for_each(|o| o.call_ns = at_ns),
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => {}
+        }
+    }
+}
+
+/// How a pipeline ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// With its last command.
+    Well,
+    /// With what is no RESP; the gateway closes the connection.
+    Garbage,
+    /// In mid-command; the client closes the connection.
+    Torn,
+}
+
+/// Commands that are sent without waiting for replies.
+#[derive(Clone, Debug)]
+pub(super) struct Pipeline {
+    pub bytes: Vec<u8>,
+    /// Where each command ends, and its reply.
+    pub commands: Vec<(usize, Awaited)>,
+    /// The protocol behind it.
+    pub resp3: bool,
+    pub operations: usize,
+    pub transactions: u64,
+    pub splits: u64,
+    pub inline: u64,
+}
+
+/// Writes a pipeline.
+pub(super) struct Writer<'a> {
+    pub rng: &'a mut Rng,
+    pub mix: &'a Mix,
+    pub gateways: &'a Gateways,
+    /// Counts what was drawn: no value is written twice.
+    pub unique: &'a mut u64,
+    pub client: u64,
+    pub reads_only: bool,
+}
+
+fn args(words: &[&str]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// Whether its first argument is its only key.
+fn has_key(cmd: &[Vec<u8>]) -> bool {
+    let keyless = [&b"KEYS"[..], b"SCAN", b"DBSIZE", b"RANDOMKEY"];
+    cmd.len() > 1 && !keyless.contains(&cmd[0].as_slice())
+}
+
+impl Writer<'_> {
+    /// So many commands, or groups of them.
+    pub(super) fn write(&mut self, count: u64, resp3: bool, end: End) -> Pipeline {
+        let mut out = Pipeline {
+            bytes: Vec::new(),
+            commands: Vec::new(),
+            resp3,
+            operations: 0,
+            transactions: 0,
+            splits: 0,
+            inline: 0,
+        };
+        for _ in 0..count {
+            self.any(&mut out);
+        }
+        match end {
+            End::Well => {}
+            End::Garbage => self.garbage(&mut out),
+            End::Torn => self.torn(&mut out),
+        }
+        out
+    }
+
+    fn any(&mut self, out: &mut Pipeline) {
+        if !self.reads_only && self.rng.chance(self.gateways.multi_percent, 100) {
+            return self.transaction(out);
+        }
+        if self.rng.chance(self.gateways.split_percent, 100) {
+            return self.split(out);
+        }
+        match self.rng.below(24) {
+            0 => {
+                let text = format!("echo{}", self.unique);
+                let mut reply = Vec::new();
+                resp::bulk(&mut reply, text.as_bytes());
+                self.send(out, args(&["ECHO", &text]), Wanted::Exactly(reply));
+            }
+            1 => self.hello(out),
+            2 => self.refused(out),
+            _ => self.one(out),
+        }
+    }
+
+    fn draw(&mut self) -> Vec<Vec<u8>> {
+        *self.unique += 1;
+        let Op { cmd, .. } = if self.reads_only {
+            draw_read(self.rng, self.mix.keys)
+        } else {
+            draw(self.rng, self.mix, *self.unique)
+        };
+        cmd
+    }
+
+    fn operation(&mut self, cmd: Vec<Vec<u8>>) -> Operation {
+        *self.unique += 1;
+        Operation {
+            client: self.client,
+            ordinal: Some(*self.unique),
+            call_ns: 0,
+            return_ns: None,
+            cmd,
+            reply: None,
+            path: None,
+        }
+    }
+
+    fn send(&mut self, out: &mut Pipeline, cmd: Vec<Vec<u8>>, wanted: Wanted) {
+        out.operations += match &wanted {
+            Wanted::One(_) => 1,
+            Wanted::Parts(_, operations) => operations.len(),
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => 0,
+        };
+        let is_plain = |arg: &Vec<u8>| {
+            !arg.is_empty() && arg.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.')
+        };
+        let length: usize = cmd.iter().map(Vec::len).sum();
+        if self.rng.chance(1, 8) && length < INLINE_BYTES_MAX && cmd.iter().all(is_plain) {
+            out.inline += 1;
+            out.bytes.extend_from_slice(&cmd.join(&b' '));
+            out.bytes.extend_from_slice(if self.rng.chance(1, 2) { b"\n" } else { b"\r\n" });
+        } else {
+            as_array(&cmd, &mut out.bytes);
+        }
+        out.commands.push((out.bytes.len(), Awaited { wanted, resp3: out.resp3 }));
+    }
+
+    fn one(&mut self, out: &mut Pipeline) {
+        let cmd = self.draw();
+        let operation = self.operation(cmd.clone());
+        self.send(out, cmd, Wanted::One(operation));
+    }
+
+    fn hello(&mut self, out: &mut Pipeline) {
+        out.resp3 = self.rng.chance(1, 2);
+        let version = if out.resp3 { "3" } else { "2" };
+        self.send(out, args(&["HELLO", version]), Wanted::Hello);
+    }
+
+    fn refused(&mut self, out: &mut Pipeline) {
+        let (words, error): (&[&str], _) = match self.rng.below(5) {
+            0 => (&["NOSUCH", "x"], "-ERR unknown command"),
+            1 => (&["GET"], "-ERR wrong number of arguments"),
+            2 => (&["RENAME", "a", "b"], "-CROSSKEY"),
+            3 => (&["SUBSCRIBE", "c"], "-ERR Concord does not support publish/subscribe"),
+            _ => (&["EXEC"], "-ERR EXEC without MULTI"),
+        };
+        self.send(out, args(words), Wanted::Begins(error));
+    }
+
+    /// MULTI, commands on one key, and EXEC, or what keeps them from being executed.
+    fn transaction(&mut self, out: &mut Pipeline) {
+        let mut commands: Vec<Vec<Vec<u8>>> = Vec::new();
+        for _ in 0..TRIES {
+            let cmd = self.draw();
+            let fits = has_key(&cmd) && cmd.iter().all(|arg| arg.len() <= QUEUED_BYTES_MAX);
+            let is_same = commands.first().is_none_or(|first| first.get(1) == cmd.get(1));
+            if fits && is_same && commands.len() < TOGETHER_MAX {
+                commands.push(cmd);
+            }
+        }
+        if commands.is_empty() {
+            return self.one(out);
+        }
+        let fate = self.rng.below(8);
+        self.send(out, args(&["MULTI"]), Wanted::Exactly(b"+OK\r\n".to_vec()));
+        let mut whole = args(&["EXEC"]);
+        for cmd in commands {
+            whole.push(cmd.len().to_string().into_bytes());
+            whole.extend(cmd.iter().cloned());
+            self.send(out, cmd, Wanted::Exactly(b"+QUEUED\r\n".to_vec()));
+        }
+        match fate {
+            0 => self.send(out, args(&["DISCARD"]), Wanted::Exactly(b"+OK\r\n".to_vec())),
+            1 => {
+                self.send(out, args(&["NOSUCH"]), Wanted::Begins("-ERR unknown command"));
+                self.send(out, args(&["EXEC"]), Wanted::Begins("-EXECABORT"));
+            }
+            _ => {
+                out.transactions += 1;
+                let operation = self.operation(whole);
+                self.send(out, args(&["EXEC"]), Wanted::One(operation));
+            }
+        }
+    }
+
+    /// A command over several keys.
+    fn split(&mut self, out: &mut Pipeline) {
+        let (name, part, combine, step) = match self.rng.below(if self.reads_only { 2 } else { 4 })
+        {
+            0 => ("MGET", "GET", Combine::Array, 1),
+            1 => ("EXISTS", "EXISTS", Combine::Sum, 1),
+            2 => ("MSET", "SET", Combine::AllOk, 2),
+            _ => ("DEL", "DEL", Combine::Sum, 1),
+        };
+        let (mut cmd, mut parts) = (args(&[name]), Vec::<Vec<Vec<u8>>>::new());
+        for _ in 0..TRIES {
+            let drawn = self.draw();
+            let is_new = parts.iter().all(|part| part.get(1) != drawn.get(1));
+            let fits = match combine {
+                // Its keys hold strings; of others it would answer nil.
+                Combine::Array => drawn[0] == b"GET",
+                Combine::AllOk => drawn[0] == b"SET" && drawn.len() == 3,
+                Combine::Sum => has_key(&drawn),
+            };
+            if fits && is_new && parts.len() < TOGETHER_MAX {
+                let mut part = args(&[part]);
+                part.extend_from_slice(&drawn[1..=step]);
+                cmd.extend_from_slice(&part[1..]);
+                parts.push(part);
+            }
+        }
+        if parts.len() < 2 {
+            return self.one(out);
+        }
+        out.splits += 1;
+        let operations = parts.into_iter().map(|part| self.operation(part)).collect();
+        self.send(out, cmd, Wanted::Parts(combine, operations));
+    }
+
+    /// What is no RESP, and a write behind it that must not be executed.
+    fn garbage(&mut self, out: &mut Pipeline) {
+        let bytes: &[u8] = match self.rng.below(4) {
+            0 => b"*x\r\n",
+            1 => b"*1\r\n$-5\r\n",
+            2 => b"*2\r\n$3\r\nGET\r\n:1\r\n",
+            _ => b"GET \"k\n",
+        };
+        out.bytes.extend_from_slice(bytes);
+        let awaited = Awaited { wanted: Wanted::Begins("-ERR Protocol error"), resp3: out.resp3 };
+        out.commands.push((out.bytes.len(), awaited));
+        let cmd = self.draw();
+        as_array(&cmd, &mut out.bytes);
+    }
+
+    /// The beginning of a command that must not be executed.
+    fn torn(&mut self, out: &mut Pipeline) {
+        let cmd = self.draw();
+        let mut whole = Vec::new();
+        as_array(&cmd, &mut whole);
+        let kept = self.rng.between(1, whole.len() as u64 - 1) as usize;
+        out.bytes.extend_from_slice(&whole[..kept]);
+    }
+}
+
+fn as_array(cmd: &[Vec<u8>], out: &mut Vec<u8>) {
+    resp::array(out, cmd.len());
+    cmd.iter().for_each(|arg| resp::bulk(out, arg));
+}
+
+/// How a command ended, by its reply.
+enum Ended {
+    /// With this.
+    Answered(Reply),
+    /// It was not executed.
+    Refused(Reply),
+    /// Nobody knows whether it was executed.
+    Unknown,
+}
+
+fn ended(reply: Reply) -> Result<Ended, String> {
+    let Reply::Error(text) = &reply else { return Ok(Ended::Answered(reply)) };
+    let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
+    if begins(&["UNKNOWN", "PARTIAL"]) {
+        Ok(Ended::Unknown)
+    } else if begins(&["TIMEOUT", "TRYAGAIN", "OOM"]) {
+        Ok(Ended::Refused(reply))
+    } else if begins(&["WRONGTYPE", "ERR value is not an integer", "ERR increment or decrement"]) {
+        Ok(Ended::Answered(reply))
+    } else {
+        Err(format!("an error that nobody expects: {text}"))
+    }
+}
+
+/// The operations of a command, as its reply ends them.
+///
+/// # Errors
+/// Why this cannot be the reply to it.
+pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<Operation>, String> {
+    let is_new = matches!(bytes.first(), Some(b'_' | b'%' | b'~' | b',' | b'#' | b'(' | b'='));
+    let is_old = bytes.starts_with(b"$-1") || bytes.starts_with(b"*-1");
+    if if awaited.resp3 { is_old } else { is_new } {
+        return Err("a reply of the other version of the protocol".into());
+    }
+    let is_right = match &awaited.wanted {
+        Wanted::Exactly(wanted) => bytes == wanted,
+        Wanted::Begins(wanted) => bytes.starts_with(wanted.as_bytes()),
+        Wanted::Hello => bytes.starts_with(if awaited.resp3 { b"%7\r\n" } else { b"*14\r\n" }),
+        Wanted::One(_) | Wanted::Parts(..) => true,
+    };
+    if !is_right {
+        return Err("another reply than there can be".into());
+    }
+    let over = |mut operation: Operation, reply: Reply| {
+        (operation.return_ns, operation.reply) = (Some(now_ns), Some(reply));
+        operation
+    };
+    let parse = || parse_reply(bytes).ok_or("a reply that cannot be read".to_string());
+    Ok(match awaited.wanted {
+        Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
+        Wanted::One(operation) => match ended(parse()?)? {
+            Ended::Answered(reply) | Ended::Refused(reply) => vec![over(operation, reply)],
+            Ended::Unknown => vec![operation],
+        },
+        Wanted::Parts(combine, operations) => match (ended(parse()?)?, combine) {
+            (Ended::Unknown, _) => operations,
+            // Out of memory for one key says nothing of the others.
+            (Ended::Refused(Reply::Error(text)), _) if text.starts_with("OOM") => operations,
+            (Ended::Refused(reply), _) => {
+                operations.into_iter().map(|o| over(o, reply.clone())).collect()
+            }
+            (Ended::Answered(reply), _) => {
+                let replies = parts_of(combine, reply, operations.len())?;
+                operations.into_iter().zip(replies).map(|(o, reply)| over(o, reply)).collect()
+            }
+        },
+    })
+}
+
+/// What the reply of a command over several keys says of each.
+fn parts_of(combine: Combine, reply: Reply, count: usize) -> Result<Vec<Reply>, String> {
+    let same = |reply: Reply| Ok(vec![reply; count]);
+    match (combine, reply) {
+        (Combine::Array, Reply::Array(items)) if items.len() == count => Ok(items),
+        (Combine::AllOk, Reply::Ok) => same(Reply::Ok),
+        (Combine::Sum, Reply::Int(0)) => same(Reply::Int(0)),
+        (Combine::Sum, Reply::Int(sum)) if sum == count as i64 => same(Reply::Int(1)),
+        (Combine::Sum, Reply::Int(sum)) if (1..count as i64).contains(&sum) => same(Reply::Unseen),
+        (_, reply) => Err(format!("of {count} keys another reply than there can be: {reply}")),
+    }
+}
