@@ -41,6 +41,8 @@ pub enum Command {
     Controller(ControllerArgs),
     /// Show how a running rack is
     Status(StatusArgs),
+    /// Wait until nothing is wrong with a running rack
+    Wait(WaitArgs),
     /// Show how one command went: which path it took, and why
     Explain(ExplainArgs),
     /// Check a recorded history for linearizability
@@ -266,6 +268,23 @@ pub struct StatusArgs {
     /// Rates and latencies are measured over this time, in ms
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub interval_ms: u64,
+}
+
+/// `concord wait`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example, in a rolling restart:
+  systemctl restart concord-replica && concord wait && echo next
+
+Ends with 0 once every role answers and does its work, every replica is a member and the controller has
+no PROBLEM; with 1 and one line that says what is wrong when the time is over.")]
+pub struct WaitArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
+    pub config: PathBuf,
+    /// Longest time, in seconds
+    #[arg(long = "timeout", value_name = "S", default_value_t = 60)]
+    pub timeout_s: u64,
 }
 
 /// `concord explain`.

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Gateway(args) => roles::gateway(args),
         Command::Controller(args) => roles::controller(args),
         Command::Status(args) => return exit(status::run(args)),
+        Command::Wait(args) => status::wait(args),
         Command::Explain(args) => status::explain(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),

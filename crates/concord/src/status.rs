@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use concord_runtime::{Context, Error};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{ExplainArgs, StatusArgs};
+use crate::cli::{ExplainArgs, StatusArgs, WaitArgs};
 use crate::net::{Redis, Reply, http_get};
 use crate::rack::Rack;
 
 const ASK_TIMEOUT: Duration = Duration::from_millis(1_500);
+const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A role of the rack, and where it says how it is.
@@ -39,6 +40,30 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     print(&if args.json { format!("{report:#}\n") } else { describe_all(&report) })?;
     let is_well = report["wrong"].as_array().is_some_and(Vec::is_empty);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `concord wait`: until nothing is wrong, or the time is over.
+///
+/// # Errors
+/// One line with what is still wrong when the time is over.
+pub fn wait(args: &WaitArgs) -> Result<(), Error> {
+    let rack = Rack::read(&args.config)?;
+    let roles = roles(&rack);
+    let started = Instant::now();
+    loop {
+        let seen = ask_all(&roles);
+        let report = report(&rack, &roles, &seen, &seen, 1.0);
+        let wrong: Vec<_> =
+            report["wrong"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        if started.elapsed() >= Duration::from_secs(args.timeout_s) {
+            let seconds = args.timeout_s;
+            return Err(Error::new(format!("not well after {seconds} s: {}", wrong.join("; "))));
+        }
+        std::thread::sleep(WAIT_INTERVAL);
+    }
 }
 
 fn roles(rack: &Rack) -> Vec<Role> {
@@ -133,6 +158,11 @@ fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
     for role in roles.iter().filter(|role| role["reachable"] == false) {
         wrong.push(format!("{} is not reachable", name_of(role)));
     }
+    for role in roles.iter().filter(|role| role["role"] != "controller") {
+        if let Some(why) = role["status"]["unhealthy"].as_str() {
+            wrong.push(format!("{}: {why}", name_of(role)));
+        }
+    }
     let controller = roles.iter().find(|role| role["role"] == "controller");
     let Some(status) = controller.map(|c| &c["status"]).filter(|s| s.is_object()) else {
         return wrong;
@@ -140,7 +170,6 @@ fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
     if let Some(problem) = status["problem"].as_str() {
         wrong.push(format!("PROBLEM: {problem}"));
     }
-    // Of an earlier version, or of a test: nothing is known.
     let Some(members) = status["members"].as_array() else { return wrong };
     for replica in &rack.replica {
         if !members.iter().any(|m| m.as_u64() == Some(replica.node.into())) {

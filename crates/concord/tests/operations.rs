@@ -91,6 +91,7 @@ fn two_thousand_idle_connections_to_a_role_leave_its_status_reachable() {
 #[test]
 fn status_fails_when_a_role_is_gone_and_its_end_is_in_the_controllers_log() {
     let rack = Rack::start("gone", &["--log-format", "json"]);
+    assert!(concord(&["wait", "--config", &rack.file()]).status.success());
     assert!(concord(&["status", "--config", &rack.file()]).status.success());
     Rack::signal(rack.pid("replica-2"), "-9");
     until("epoch without the replica", || {
@@ -103,6 +104,8 @@ fn status_fails_when_a_role_is_gone_and_its_end_is_in_the_controllers_log() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("replica 2 is not reachable"), "{text}");
     assert!(text.contains("replica 2 is not a member"), "{text}");
+    let line = refused(&["wait", "--timeout", "1", "--config", &rack.file()]);
+    assert!(line.contains("not well after 1 s: replica 2 is not reachable"), "{line}");
     let log = std::fs::read_to_string(rack.run.join("controller.log")).unwrap();
     let lines: Vec<serde_json::Value> =
         log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
