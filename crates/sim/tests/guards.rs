@@ -287,6 +287,80 @@ fn copying_next(protocol: Protocol, seed: u64) -> Plan {
     Plan { records_kept: 20, copy_bytes: 1, peer_latency_ns, think_ns, writes_percent, ..plan }
 }
 
+/// One way between two replicas.
+fn cut(from: usize, to: usize, for_ns: u64) -> Fault {
+    Fault::Cut { from: Node::Replica(from), to: Node::Replica(to), for_ns }
+}
+
+/// Of five, replica 4 alone leaves the view of replica 0, since it and two others do not hear that one for
+/// a while; what it says to replica 3 is on its way for long. It crashes and recovers, and replica 3 does
+/// not hear of that before it grants a lease to it. Replicas 1 and 2 grant it none.
+fn late_leave(protocol: Protocol, seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = Plan { replicas: 5, loss_ppm: 0, ..of_three(protocol, seed) };
+    let lease = plan.lease_ns;
+    let silent_at = rng.between(100, 200) * MS;
+    let silent_ns = lease + rng.below(lease / 2);
+    let crash_at = silent_at + 2 * lease;
+    let recovered_at = crash_at + lease + rng.between(20, 60) * MS;
+    let late_at = recovered_at + lease + rng.below(lease);
+    let long_ns = 6 * lease;
+    let (hold_ns, late_ns) = (crash_at - silent_at, late_at - silent_at);
+    let (from, to) = (Node::Replica(4), Node::Replica(3));
+    let mut faults = vec![
+        (silent_at, Fault::Hold { from, to, for_ns: hold_ns, late_ns }),
+        (crash_at, Fault::Restart { replica: 4 }),
+        (crash_at, cut(4, 3, recovered_at - crash_at)),
+    ];
+    faults.extend([1, 2, 4].map(|deaf| (silent_at, cut(0, deaf, silent_ns))));
+    faults.extend([0, 1, 2].map(|other| (silent_at, cut(4, other, hold_ns))));
+    faults.extend([1, 2].map(|other| (recovered_at, cut(4, other, long_ns))));
+    // What the others say to each other about the next view does not reach it.
+    let apart_at = late_at - rng.between(1, 10) * MS;
+    faults.extend([0, 1, 2, 3].map(|other| (apart_at, cut(other, 4, long_ns))));
+    faults.extend([0, 3].map(|other| (apart_at, cut(4, other, long_ns))));
+    let mut faults: Vec<Timed> =
+        faults.into_iter().map(|(at_ns, fault)| Timed { at_ns, fault }).collect();
+    faults.sort_by_key(|f| f.at_ns);
+    Plan { faults, ..plan }
+}
+
+/// Replica 2 restarts twice. What the first of these lives says is on its way until the other one has
+/// recovered.
+fn aborted_life(protocol: Protocol, seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = of_three(protocol, seed);
+    let at = rng.between(100, 200) * MS;
+    let again_ns = rng.between(20, 60) * MS;
+    let late_ns = again_ns + plan.lease_ns + rng.between(50, 300) * MS;
+    let (from, to) = (Node::Replica(2), Node::Replica(1));
+    let faults = [
+        (at, Fault::Hold { from, to, for_ns: again_ns, late_ns }),
+        (at, cut(2, 0, again_ns)),
+        (at + 1, Fault::Restart { replica: 2 }),
+        (at + again_ns, Fault::Restart { replica: 2 }),
+    ];
+    with(plan, faults)
+}
+
+/// All that replica 2 says to its leader is on its way for long, from the start on: each question for a
+/// stream, and the same by other numbers, as nobody answers.
+fn late_questions(protocol: Protocol, seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let plan = of_three(protocol, seed);
+    let for_ns = rng.between(560, 900) * MS;
+    let late_ns = for_ns + rng.between(20, 1_000) * MS;
+    let (from, to) = (Node::Replica(2), Node::Replica(0));
+    with(plan, [(0, Fault::Hold { from, to, for_ns, late_ns })])
+}
+
+/// The followers hear the first leader for seconds, and it hears none of them. Times to live pass meanwhile.
+fn deaf_leader(protocol: Protocol, seed: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let at = rng.between(100, 300) * MS;
+    with(of_three(protocol, seed), [1, 2].map(|from| (at, cut(from, 0, 7_000 * MS))))
+}
+
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
 fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     let plan = ordered(seed);
@@ -318,6 +392,39 @@ fn every_guard_of_vr_is_missed_when_removed() {
         (Guard::RecoveryQuorum, |seed| stale_leader(Protocol::Vr, seed)),
     ];
     are_missed("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
+}
+
+/// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
+#[test]
+fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
+    let vr: [(Guard, Draw); 3] = [
+        (Guard::LifeRaised, |seed| aborted_life(Protocol::Vr, seed)),
+        (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
+        (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),
+    ];
+    are_missed("VR", &[], &vr);
+    let nopaxos: [(Guard, Draw); 2] = [
+        (Guard::LifeRaised, |seed| aborted_life(Protocol::NoPaxos, seed)),
+        (Guard::StepAside, |seed| deaf_leader(Protocol::NoPaxos, seed)),
+    ];
+    are_missed("NOPaxos", &[], &nopaxos);
+}
+
+/// With one switch, what asks a follower of an earlier view has passed the switch before it heard of the
+/// next one, so a client does not see that a follower's lease outlives its view. The invariant does.
+#[test]
+fn a_lease_that_outlives_its_view_is_caught_by_the_invariant() {
+    for (name, protocol) in [("VR", Protocol::Vr), ("NOPaxos", Protocol::NoPaxos)] {
+        let found = (0..SEEDS_MAX).find(|seed| {
+            let guards = Guards::without(Guard::LeaseLife);
+            run(&Plan { guards, ..late_leave(protocol, *seed) }).violation.is_some()
+        });
+        println!("{name} without LeaseLife: found by seed {found:?} of {SEEDS_MAX}");
+        assert!(found.is_some(), "{name} without LeaseLife");
+        for seed in 0..100 {
+            assert_eq!(run(&late_leave(protocol, seed)).violation, None, "{name}, seed {seed}");
+        }
+    }
 }
 
 #[test]

@@ -122,6 +122,12 @@ impl Rack<'_> {
     /// All replicas that are alive are in one view, have executed their logs and hold the same; the
     /// switch follows the view, and tracks nothing.
     pub(super) fn is_vr_at_rest(&self) -> Result<(), String> {
+        let left = (REPLICAS..REPLICAS + self.plan.replicas).find(|n| {
+            self.vr(*n).is_some_and(|vr| vr.phase() == Phase::Left) && !self.slots[*n].engine_lost
+        });
+        if let Some(node) = left {
+            return Err(format!("{} left, and its engine was not lost", self.name_of(node)));
+        }
         let alive: Vec<usize> = (REPLICAS..REPLICAS + self.plan.replicas)
             .filter(|n| self.vr(*n).is_some_and(|vr| vr.phase() != Phase::Left))
             .collect();
