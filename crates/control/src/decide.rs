@@ -48,7 +48,11 @@ impl Controller {
         let mut state = self.state.clone();
         state.version += 1;
         state.whole = whole;
-        if switch.incarnation != state.switch_incarnation && !self.grant(&mut state, &switch) {
+        // A group that was founded anew beside a running switch: its numbers, its registers and, in VR, its
+        // views are those of the group before, so it gets a new id.
+        let is_anew = old.members.is_empty() && state.last_switch_id > 0;
+        let is_other = switch.incarnation != state.switch_incarnation;
+        if (is_other || is_anew) && !self.grant(&mut state, &switch) {
             return;
         }
         let Some(epoch) = old.epoch.checked_add(1) else {
@@ -90,7 +94,7 @@ impl Controller {
             self.problem = Some(Problem::SwitchIdsExhausted);
             return false;
         };
-        if state.switch_incarnation != 0 {
+        if state.switch_incarnation != 0 && state.switch_incarnation != switch.incarnation {
             state.retired_switches.push(state.switch_incarnation);
             let excess = state.retired_switches.len().saturating_sub(RETIRED_MAX);
             state.retired_switches.drain(..excess);
@@ -136,7 +140,9 @@ impl Controller {
 
     /// The members of the first epoch: everybody who was expected, once all are there.
     fn founders(&self) -> Option<Vec<Member>> {
-        self.setup.replicas.iter().map(|node| self.replicas.get(node).map(|r| r.member)).collect()
+        let stays = |r: &&Replica| r.standing != Standing::Leaving;
+        let founder = |node| self.replicas.get(node).filter(stays).map(|r| r.member);
+        self.setup.replicas.iter().map(founder).collect()
     }
 
     /// Whether a member has everything that was committed: it had, or it has said so since.

@@ -262,6 +262,25 @@ fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none()
     assert_eq!((state.last_switch_id, state.config.unwrap().epoch), (3, 3));
 }
 
+/// The numbers, the registers and, in VR, the views that the switch knows are those of the group before.
+#[test]
+fn bug_15_19_a_group_that_is_founded_anew_gets_a_new_id_from_the_same_switch() {
+    let state = founded().state().clone();
+    assert_eq!(state.last_switch_id, 1);
+    let again = ControllerConfig { fresh: true, ..setup() };
+    let mut c = Controller::new(again, Some(state));
+    say(&mut c, 0, &switch(77, 1));
+    say(&mut c, 0, &alive(1, 10, 1));
+    say(&mut c, 0, &alive(2, 20, 0));
+    say(&mut c, 0, &stands(3, 10, 1, Standing::Leaving));
+    assert!(c.poll_persist().is_none(), "who has left founds nothing");
+    say(&mut c, 0, &alive(3, 20, 0));
+    let state = c.poll_persist().unwrap();
+    assert_eq!((state.last_switch_id, state.switch_incarnation), (2, 77));
+    assert_eq!(state.retired_switches, []);
+    assert_eq!(state.config.unwrap().switch_id, 2);
+}
+
 #[test]
 fn a_switch_that_was_just_replaced_is_no_newcomer() {
     let mut c = founded();

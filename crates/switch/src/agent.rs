@@ -139,6 +139,8 @@ pub struct Agent {
     switch_id: SwitchId,
     /// What the controller knows this life by. Counted up to ask for a new switch id.
     incarnation: Incarnation,
+    /// The highest id that it heard of, its own or another switch's.
+    newest_id: u32,
     /// The life to which the last switch id was granted; 0 if none was.
     granted: Incarnation,
     standby: bool,
@@ -173,6 +175,7 @@ impl Agent {
             epoch: Epoch(0),
             switch_id: SwitchId(0),
             incarnation: config.incarnation,
+            newest_id: 0,
             granted: Incarnation(0),
             standby: config.standby,
             asked_for: SwitchId(0),
@@ -374,7 +377,10 @@ impl Agent {
     }
 
     fn on_configure(&mut self, now: Now, config: &Config, sink: &mut impl Sink) {
-        if Epoch(config.epoch) < self.epoch {
+        // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are granted
+        // in order, whatever the group.
+        let is_later_id = config.protocol.is_quorum() && config.switch_id > self.newest_id;
+        if Epoch(config.epoch) < self.epoch && !is_later_id {
             self.counters.configures_old += 1;
             return;
         }
@@ -382,6 +388,7 @@ impl Agent {
         // (Harmonia §6.3), so it falls silent.
         if config.switch != self.config.addr {
             self.epoch = Epoch(config.epoch);
+            self.newest_id = self.newest_id.max(config.switch_id);
             return self.stand_down(config.switch);
         }
         // This switch was started again since: what its predecessor was to do is not for it.
@@ -394,8 +401,9 @@ impl Agent {
             self.counters.configures_refused += 1;
             return;
         };
+        self.newest_id = self.newest_id.max(tables.switch_id.0);
         let activated = tables.switch_id > self.switch_id && tables.accelerated;
-        if Epoch(config.epoch) > self.epoch {
+        if Epoch(config.epoch) > self.epoch || is_later_id {
             // The controller learns at once that the epoch is installed.
             self.alive_at = now.instant;
         }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
-use concord_wire::control::{Config, Control};
+use concord_wire::control::{Config, Control, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
@@ -196,6 +196,27 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     configure(&mut a, at(3), &unaided);
     assert_eq!((a.status().epoch.0, a.status().agent.configures_refused), (5, 4));
     assert_eq!((a.status().switch_id, a.status().seq, a.status().occupied), (OWN, 2, 1));
+}
+
+/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on running,
+/// begin at 1; ids go on. Until its views came that far the switch followed the group before.
+#[test]
+fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded_anew() {
+    let mut a = agent(Layout::DEFAULT);
+    let vr = |epoch, id| Config { protocol: Protocol::Vr, ..config(epoch, id) };
+    configure(&mut a, at(0), &vr(40, OWN.0));
+    handle(&mut a, at(1), request(Op::Write, 5));
+    configure(&mut a, at(2), &vr(4, OWN.0 + 1));
+    assert_eq!((a.status().epoch.0, a.status().switch_id.0), (4, OWN.0 + 1));
+    assert_eq!(a.status().occupied, 0, "nothing of the group before");
+    configure(&mut a, at(3), &vr(41, OWN.0));
+    configure(&mut a, at(3), &vr(3, OWN.0 + 1));
+    assert_eq!((a.status().epoch.0, a.status().switch_id.0), (4, OWN.0 + 1));
+    // Another switch has its place; what was granted to this one before comes late.
+    let other = Config { switch: CONTROLLER, ..vr(5, OWN.0 + 3) };
+    configure(&mut a, at(4), &other);
+    configure(&mut a, at(5), &vr(3, OWN.0 + 2));
+    assert!(a.status().epoch.0 == 5 && a.status().agent.configures_old > 0);
 }
 
 #[test]

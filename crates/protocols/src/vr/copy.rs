@@ -94,7 +94,7 @@ impl<E: Engine> Vr<E> {
         self.stream = self.stream.wrapping_add(1).max(1);
         self.streaming = false;
         self.copies += 1;
-        let attempt = u64::from(self.lives.mine().tag()) << 32 | u64::from(self.copies);
+        let attempt = u64::from(self.tag_of(self.lives.mine())) << 32 | u64::from(self.copies);
         self.copying = Some(Copying {
             attempt,
             begun: false,
@@ -108,7 +108,7 @@ impl<E: Engine> Vr<E> {
 
     /// This replica lives as another life from now on: it asks for what it lacks by that one's name.
     pub(super) fn renew_copy(&mut self) {
-        let tag = self.lives.mine().tag();
+        let tag = self.tag_of(self.lives.mine());
         if let Some(copying) = self.copying.as_mut() {
             self.copies += 1;
             copying.attempt = u64::from(tag) << 32 | u64::from(self.copies);
@@ -168,7 +168,7 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    fn stand_at(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
+    pub(super) fn stand_at(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
         let position = Position(end.position);
         self.log.reset(end);
         (self.committed, self.submitted, self.executed) = (position, position, position);
@@ -324,7 +324,7 @@ impl<E: Engine> Vr<E> {
         (part, index): (u64, u32),
         sink: &mut impl Sink,
     ) {
-        let of_life = (attempt >> 32) as u32 == self.lives.of(from).tag();
+        let of_life = (attempt >> 32) as u32 == self.tag_of(self.lives.of(from));
         if !self.is_leader() || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
             return;
         }

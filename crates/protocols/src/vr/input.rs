@@ -3,19 +3,24 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, NodeId, Now, Position, ViewNumber, hash};
-use concord_engine::Engine;
-use concord_wire::control::{Config, Control, Member};
+use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber, hash};
+use concord_engine::{Engine, Progress};
+use concord_wire::control::{Config, Control, LogEnd, Member};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{self, Ack, Data};
-use concord_wire::vr::{Life, VrBody, VrMessage};
+use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Kind, Op, Packet, Sink, WireError};
 
+use super::execute::Pending;
 use super::lives::Heard;
 use super::normal::Follower;
 use super::recovery::Answer;
-use super::views::Vote;
+use super::sequence::Sequence;
+use super::views::{Change, Vote};
 use super::{Lives, MEMBERS_MAX, Stage, Vr};
+use crate::bodies::Staging;
+use crate::expiry::Expiring;
+use crate::sessions::Sessions;
 
 impl<E: Engine> Vr<E> {
     /// Takes one datagram.
@@ -110,15 +115,52 @@ impl<E: Engine> Vr<E> {
         if self.stage == Stage::Left || !config.protocol.is_quorum() || config.epoch <= known {
             return;
         }
-        if self.config.is_none() {
-            self.join(now, config);
-        } else if group_of(&config.members) == self.group {
+        let own =
+            |m: &Member| (m.node, m.incarnation) == (self.node().0, self.setup.me.incarnation);
+        if self.config.is_some() && group_of(&config.members) == self.group {
             self.config = Some(config);
-        } else {
-            // The data of this group was given up.
-            return self.leave();
+            return self.take_switch(now, sink);
         }
+        if self.config.is_some() {
+            // The data of this group was given up. This process founds the next one, or has no place in it.
+            if !config.members.iter().any(own) {
+                return self.leave();
+            }
+            self.give_up_group();
+        }
+        if self.gives_up && !self.begin_anew() {
+            // The configuration comes again.
+            return;
+        }
+        self.join(now, config);
         self.take_switch(now, sink);
+    }
+
+    /// The controller founded another group, of which this process is a member: what is here is of no use
+    /// any more. Its engine may be busy with it.
+    fn give_up_group(&mut self) {
+        self.leave_view(ViewNumber(0));
+        (self.stage, self.config, self.gives_up) = (Stage::Out, None, true);
+        (self.recovering, self.copying) = (false, None);
+    }
+
+    /// Forgets all of the group before, once nothing waits for the engine; false until then.
+    fn begin_anew(&mut self) -> bool {
+        if !self.pending.is_empty() {
+            return false;
+        }
+        self.gives_up = false;
+        if self.engine.clear() == Progress::Pending {
+            self.pending.push_back(Pending::Install);
+        }
+        self.sessions =
+            Sessions::new(self.setup.guards).with_room_for(self.setup.limits.sessions_max);
+        self.stand_at(LogEnd::default(), Seq::NONE, 0);
+        (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
+        (self.sequence, self.change) = (Sequence::default(), Change::default());
+        (self.staging, self.expiring) = (Staging::default(), Expiring::default());
+        (self.view_start, self.staged_end) = (Position(0), Position(0));
+        true
     }
 
     /// The first configuration: a founder begins in view 1 with an empty log, whoever is in its

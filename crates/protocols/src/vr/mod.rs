@@ -32,7 +32,7 @@ use concord_core::{
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
-use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::bodies::{Kept, Staging};
@@ -131,6 +131,8 @@ pub struct Vr<E> {
     /// The newest configuration of the controller: the group, and the switch.
     config: Option<Config>,
     group: u64,
+    /// Whether what is here is of an earlier group, and to be forgotten.
+    gives_up: bool,
     /// The own index among the members.
     me: usize,
     lives: Lives,
@@ -233,6 +235,7 @@ impl<E: Engine> Vr<E> {
             stage: Stage::Out,
             config: None,
             group: 0,
+            gives_up: false,
             me: 0,
             lives: Lives::default(),
             view: ViewNumber(0),
@@ -386,6 +389,12 @@ impl<E: Engine> Vr<E> {
 
     fn node(&self) -> NodeId {
         NodeId(self.setup.me.node)
+    }
+
+    /// What stands for a life of this group in packets that carry no vector. Views of another group may have
+    /// the same numbers.
+    fn tag_of(&self, life: Life) -> u32 {
+        life.tag() ^ (self.group ^ (self.group >> 32)) as u32
     }
 
     /// What serves clients.

@@ -296,7 +296,10 @@ impl<E: Engine> Vr<E> {
             self.count.link_dropped += 1;
             return;
         }
-        if self.is_leader() {
+        let is_stale = ack.life != self.tag_of(self.lives.of(from));
+        if is_stale && self.setup.guards.on(Guard::CrashVector) {
+            self.vr_count.stale_lives += 1;
+        } else if self.is_leader() {
             self.on_prepare_ok(now, from, ack, sink);
         } else if self.stage == Stage::ViewChange {
             let (log, scratch) = (&self.log, &mut self.scratch);
@@ -324,10 +327,6 @@ impl<E: Engine> Vr<E> {
     }
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
-        if ack.life != self.lives.of(from).tag() && self.setup.guards.on(Guard::CrashVector) {
-            self.vr_count.stale_lives += 1;
-            return;
-        }
         let Some(follower) = self.followers.get_mut(from) else { return };
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
@@ -494,7 +493,7 @@ impl<E: Engine> Vr<E> {
                 held: 0,
                 applied: Position(self.log.end().position),
                 committed: self.committed,
-                life: self.lives.mine().tag(),
+                life: self.tag_of(self.lives.mine()),
             };
             commit.emit(&mut self.scratch);
             sink.send(self.members()[index].addr, &self.scratch);
@@ -619,7 +618,7 @@ impl<E: Engine> Vr<E> {
         let Some(receiver) = self.receiver.as_mut() else { return };
         let peer = receiver.peer;
         let ack = receiver.ack(epoch, node, acked, executed);
-        Ack { life: self.lives.mine().tag(), ..ack }.emit(&mut self.scratch);
+        Ack { life: self.tag_of(self.lives.mine()), ..ack }.emit(&mut self.scratch);
         self.told_executed = executed;
         self.told_end = acked;
         self.next_beat = now.after(self.beat_ns());

@@ -186,7 +186,7 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     let view = g.nodes[0].view;
     for _ in 0..10 * LEASE_NS / MS {
         // Follower 1 asks for a part of the state now and then, and says nothing else.
-        let attempt = u64::from(g.nodes[1].lives.mine().tag()) << 32 | 1;
+        let attempt = u64::from(g.nodes[1].tag_of(g.nodes[1].lives.mine())) << 32 | 1;
         let ask = Control::CopyAsk { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
         let mut bytes = vec![];
         ask.emit(&mut bytes);

@@ -193,3 +193,81 @@ fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
     g.pass(500);
     assert!(g.leader().is_some());
 }
+
+/// The members of a group in which node 2 lives as `incarnation`, with switch `switch_id`.
+fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
+    let mut next = Config { epoch: 50, ..config(g.protocol, g.nodes.len(), switch_id) };
+    next.members[2].incarnation = incarnation;
+    let mut bytes = vec![];
+    Control::Configure(next).emit(&mut bytes);
+    bytes
+}
+
+/// The controller is started with --fresh beside a rack of which one replica restarted since it was founded.
+#[test]
+fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
+    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        let all = [0, 1, 2];
+        for n in 0..20 {
+            g.cast_set(
+                if protocol.is_sequenced() { &all } else { &[0] },
+                "old",
+                &alloc::format!("{n}"),
+            );
+            g.pass(2);
+        }
+        g.restart(2, 900);
+        g.pass(300);
+        let view = g.nodes[0].view;
+        // What members of the first group said last comes late.
+        let executed = Position(g.nodes[0].executed.0 + 1_000);
+        let ack = |node: &Node, epoch| concord_wire::link::Ack {
+            epoch,
+            from: node.node(),
+            stream: 0,
+            next: 0,
+            held: 0,
+            applied: executed,
+            committed: executed,
+            life: node.tag_of(node.lives.mine()),
+        };
+        let acks: Vec<_> = g.nodes.iter().map(|n| ack(n, n.epoch())).collect();
+        let next = founders(&g, 900, 2);
+        (0..3).for_each(|to| g.deliver(to, &next));
+        g.run();
+        g.pass(50);
+        assert!(g.nodes.iter().all(|n| n.stage == Stage::Normal && n.is_intact()));
+        assert_eq!((g.leader(), g.nodes[0].view), (Some(0), view), "the same number");
+        for (from, ack) in acks.iter().enumerate() {
+            let mut bytes = vec![];
+            ack.emit(&mut bytes);
+            (0..3).filter(|to| *to != from).for_each(|to| g.deliver(to, &bytes));
+        }
+        assert!(g.nodes.iter().all(|n| n.heard_committed < executed));
+        assert!(g.nodes[0].followers.iter().all(|f| f.acked < executed));
+        assert_eq!(g.get(0, "old", None).unwrap().2, "nil");
+        g.counter = 0;
+        let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
+        let to: &[usize] = if protocol.is_sequenced() { &all } else { &[0] };
+        g.cast(to, hello, &[]);
+        g.run();
+        g.cast_set(to, "k", "new");
+        g.pass(20);
+        assert_eq!(g.get(0, "k", None).unwrap().2, "new");
+        assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
+        assert!(g.nodes.iter().all(|n| n.engine.keys() == 1));
+    }
+}
+
+/// A process that has no place in the group that was founded anew is of the past.
+#[test]
+fn bug_15_19_whoever_is_no_founder_of_the_next_group_leaves() {
+    let mut g = Group::founded(3, Guards::ALL);
+    let next = founders(&g, 900, 2);
+    (0..3).for_each(|to| g.deliver(to, &next));
+    assert_eq!(g.nodes[2].stage, Stage::Left);
+    // Leases that it was granted in the group before are waited for.
+    g.pass(300);
+    assert!(g.leader().is_some());
+}
