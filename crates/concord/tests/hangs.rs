@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -17,6 +18,23 @@ const SILENCE_PAUSE_MAX: Duration = Duration::from_secs(16);
 
 const STOPPED: &str = "-ERR the script ran for too long and was stopped; it has changed nothing";
 
+/// A rack with redis-servers, whose gateway has heard of their commands.
+fn start(name: &str, more: &[&str]) -> Rack {
+    let rack = Rack::start(name, &[&["--engine", "redis"], more].concat());
+    let mut client = rack.client();
+    until("script", || client.call(&[b"EVAL", b"return 1", b"1", b"k"]).unwrap().0 == ":1");
+    rack
+}
+
+/// Ends what others do, whatever becomes of its owner.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn members(rack: &Rack) -> usize {
     let status = rack.status();
     let roles = status["roles"].as_array().unwrap();
@@ -27,12 +45,12 @@ fn members(rack: &Rack) -> usize {
 /// Runs `trouble` beside a client that writes and reads; the longest time that it was not served.
 fn longest_pause(rack: &Rack, after: Duration, trouble: impl FnOnce()) -> Duration {
     let listen = rack.listen;
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let mut client = Resp::open(listen);
             let (mut longest, mut last, mut n) = (Duration::ZERO, Instant::now(), 0u64);
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) {
                 n += 1;
                 let value = n.to_string();
                 let (set, _) = client.call(&[b"SET", b"other", value.as_bytes()]).unwrap();
@@ -46,16 +64,17 @@ fn longest_pause(rack: &Rack, after: Duration, trouble: impl FnOnce()) -> Durati
             }
             longest.max(last.elapsed())
         });
+        let ends = Ends(&done);
         trouble();
         std::thread::sleep(after);
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(ends);
         other.join().unwrap()
     })
 }
 
 fn an_endless_script_is_stopped(protocol: &str, more: &[&str]) {
-    let arguments = [&["--engine", "redis", "--protocol", protocol], more].concat();
-    let rack = Rack::start(&format!("endless-{protocol}"), &arguments);
+    let arguments = [&["--protocol", protocol], more].concat();
+    let rack = start(&format!("endless-{protocol}"), &arguments);
     for name in ["EVAL_RO", "EVAL"] {
         let pause = longest_pause(&rack, Duration::from_secs(1), || {
             let args = [name.as_bytes(), b"while true do end", b"1", b"k"];
@@ -86,7 +105,7 @@ fn bug_15_7_a_script_without_an_end_is_stopped_under_vr_and_nopaxos() {
 
 #[test]
 fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
-    let rack = Rack::start("poison", &["--engine", "redis"]);
+    let rack = start("poison", &[]);
     let pause = longest_pause(&rack, Duration::from_secs(4), || {
         let script = b"redis.call('SET', KEYS[1], 'v') while true do end";
         let (reply, _) = rack.client().call(&[b"EVAL", script, b"1", b"k"]).unwrap();
@@ -100,7 +119,7 @@ fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
 
 #[test]
 fn bug_15_7_a_server_that_is_stopped_costs_its_replica_and_comes_back() {
-    let rack = Rack::start("stopped", &["--engine", "redis"]);
+    let rack = start("stopped", &[]);
     let server = children(rack.pid("replica-2"))[0];
     let pause = longest_pause(&rack, Duration::from_secs(1), || {
         Rack::signal(server, "-STOP");

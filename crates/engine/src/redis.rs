@@ -22,6 +22,7 @@ mod copier;
 mod effects;
 mod rules;
 mod script;
+pub use script::STOPPED_REPLY;
 #[cfg(test)]
 mod tests;
 
@@ -513,7 +514,7 @@ impl RedisEngine {
                 let effect = Effect { index, command: script::refusal() };
                 self.front.outcome.effects.push(effect);
             }
-            return self.front.reply.extend_from_slice(&script::stopped_reply());
+            return self.front.reply.extend_from_slice(STOPPED_REPLY);
         }
         for note in &operation.notes {
             match note {
@@ -842,7 +843,9 @@ fn encode_step(context: &Context, step: &Step<'_>, commands: &[Command<'_>]) -> 
     }
 }
 
-fn is_script(command: &Command<'_>) -> bool {
+/// Whether `command` is a script.
+#[must_use]
+pub fn is_script(command: &Command<'_>) -> bool {
     let name = command.name();
     name.eq_ignore_ascii_case(b"EVAL") || name.eq_ignore_ascii_case(b"EVAL_RO")
 }

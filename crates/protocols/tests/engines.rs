@@ -32,6 +32,12 @@ struct Server {
     done: VecDeque<BackendDone>,
     hangs: bool,
     submitted: usize,
+    /// Scripts are stopped.
+    stops: bool,
+    /// Scripts take the engine with them.
+    is_poisoned: bool,
+    /// Scripts that ran to their end; each counts a key up.
+    scripts: usize,
 }
 
 impl Server {
@@ -45,6 +51,15 @@ impl Server {
 impl Backend for Server {
     fn submit(&mut self, context: &Context, step: &Step<'_>, _: &mut Vec<u8>) -> Submitted {
         let mut done = BackendDone::default();
+        if step.commands.first().is_some_and(concord_engine::redis::is_script) {
+            done.outcome.stopped = self.stops;
+            done.reply = b"-ERR stopped\r\n".to_vec();
+            if !self.stops && !self.hangs {
+                self.scripts += 1;
+                done.reply = b":1\r\n".to_vec();
+            }
+            return self.later(done);
+        }
         if let Submitted::Done(outcome) = self.memory.submit(context, step, &mut done.reply) {
             done.outcome = outcome;
         }
@@ -52,7 +67,7 @@ impl Backend for Server {
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
-        if self.hangs { None } else { self.done.pop_front() }
+        if self.hangs || self.is_poisoned { None } else { self.done.pop_front() }
     }
 
     fn prepare_copy(&mut self) -> bool {
@@ -80,7 +95,11 @@ impl Backend for Server {
     }
 
     fn lost(&self) -> bool {
-        false
+        self.is_poisoned
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned
     }
 
     fn keys(&self) -> u64 {
@@ -134,7 +153,15 @@ impl Bench {
                 guards,
             };
             let memory = Memory::new(0);
-            let server = Server { memory, done: VecDeque::new(), hangs: false, submitted: 0 };
+            let server = Server {
+                memory,
+                done: VecDeque::new(),
+                hangs: false,
+                submitted: 0,
+                stops: false,
+                is_poisoned: false,
+                scripts: 0,
+            };
             Node::new(protocol, setup, Shimmed::new(server))
         };
         let mut bench = Bench {
@@ -202,6 +229,12 @@ impl Bench {
             while let Some(flight) = self.wire.pop_front() {
                 if flight.1 == SWITCH || flight.1 == CLIENT {
                     if let Ok(packet) = Packet::parse(&flight.2) {
+                        if packet.op() == Op::Write {
+                            if passes(&flight) {
+                                self.number(packet.repr(), packet.body());
+                            }
+                            continue;
+                        }
                         self.answers.push((packet.repr(), packet.body().to_vec()));
                     }
                 } else if flight.1.port <= 3 && passes(&flight) {
@@ -223,27 +256,46 @@ impl Bench {
 
     /// A write as the switch numbers it: to who orders.
     fn write(&mut self, flags: Flags, args: &[&str]) {
-        self.counter += 1;
         self.request += 1;
         let mut command = CommandBuf::new();
+        let key = if args.first() == Some(&"EVAL") { 3 } else { usize::from(args.len() > 1) };
         let body: &[u8] = match args {
             [] => &[],
-            args => command.encode(u8::from(args.len() > 1), args.iter().map(|a| a.as_bytes())),
+            args => command.encode(key as u8, args.iter().map(|a| a.as_bytes())),
         };
         let repr = Repr {
             flags,
-            obj_id: args.get(1).map_or(ObjectId(0), |k| hash::object_id(k.as_bytes())),
-            seq: Seq::new(SwitchId(1), self.counter),
-            last_committed: Seq::from_u64(self.now_ms),
+            obj_id: args.get(key).map_or(ObjectId(0), |k| hash::object_id(k.as_bytes())),
             session: SESSION,
             request: RequestNumber(self.request),
+            low_delta: (self.request - 1).min(1_000) as u16,
             client: CLIENT,
             ..Repr::new(Op::Write)
         };
+        self.number(repr, body);
+    }
+
+    /// What the switch does with a write.
+    fn number(&mut self, repr: Repr, body: &[u8]) {
+        self.counter += 1;
+        let seq = Seq::new(SwitchId(1), self.counter);
+        let last_committed = Seq::from_u64(self.now_ms);
         let mut bytes = Vec::new();
-        repr.emit(body, &mut bytes);
-        let to = if self.protocol == Protocol::NoPaxos { 1..=3 } else { 1..=1 };
+        Repr { seq, last_committed, ..repr }.emit(body, &mut bytes);
+        let orders = self.leader().unwrap_or(1);
+        let to = if self.protocol == Protocol::NoPaxos { 1..=3 } else { orders..=orders };
         to.for_each(|node| self.hand(node, &bytes));
+    }
+
+    /// The replies to writes since this was last asked.
+    fn write_replies(&mut self) -> Vec<String> {
+        let all = std::mem::take(&mut self.answers);
+        let replies = all.into_iter().filter(|(repr, _)| repr.op == Op::WriteReply);
+        replies.map(|(_, body)| String::from_utf8(body).unwrap()).collect()
+    }
+
+    fn scripts(&mut self) -> [usize; 3] {
+        [1, 2, 3].map(|node| self.server(node).scripts)
     }
 
     /// A slow read of one key, or of all where there is none.
@@ -435,4 +487,88 @@ fn bug_15_7_what_waits_for_an_engine_is_bounded() {
         b.read(3, number, &["GET", "k"]);
     }
     assert_eq!(b.at(3).counters().reads_queued, 20_000 - 16_384);
+}
+
+const SCRIPT: [&str; 4] = ["EVAL", "while true do end", "1", "k"];
+const STOPPED: &str =
+    "-ERR the script ran for too long and was stopped; it has changed nothing\r\n";
+
+#[test]
+fn bug_15_7_a_script_that_the_leader_stopped_is_void_for_all() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        b.write(Flags(0), &["SET", "after", "v"]);
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies(), [STOPPED, "+OK\r\n"], "{protocol:?}");
+        assert_eq!(b.scripts(), [0; 3], "{protocol:?}: nobody else may run it to its end");
+        for node in 1..=3 {
+            assert_eq!(b.at(node).phase(), Phase::Open, "{protocol:?} {node}");
+            assert_eq!(b.at(node).executed(), b.at(1).executed(), "{protocol:?} {node}");
+        }
+        b.server(1).stops = false;
+        b.write(Flags(0), &SCRIPT);
+        b.pass(60, to_all);
+        assert_eq!((b.write_replies(), b.scripts()), (vec![":1\r\n".into()], [1; 3]));
+    }
+}
+
+#[test]
+fn bug_15_7_nobody_hears_of_a_script_before_its_leader_has_executed_it() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).hangs = true;
+        b.write(Flags(0), &SCRIPT);
+        b.pass(SILENCE_MS / 4, to_all);
+        assert_eq!(b.scripts(), [0; 3], "{protocol:?}");
+        b.server(1).hangs = false;
+        b.pass(60, to_all);
+        assert_eq!(b.scripts(), [0, 1, 1], "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_7_a_follower_that_stops_what_its_leader_executed_leaves() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(3).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        b.pass(60, to_all);
+        assert_eq!((b.at(2).phase(), b.at(3).phase()), (Phase::Open, Phase::Left), "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_7_a_script_that_takes_the_leader_s_engine_is_void_for_the_others() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).hangs = true;
+        b.write(Flags(0), &SCRIPT);
+        b.pass(2, to_all);
+        b.server(1).is_poisoned = true;
+        b.pass(600, to_all);
+        assert_eq!(b.write_replies().first().map(String::as_str), Some(STOPPED), "{protocol:?}");
+        assert_eq!((b.at(1).phase(), b.scripts()), (Phase::Left, [0; 3]), "{protocol:?}");
+        let leader = b.leader().unwrap();
+        assert_ne!(leader, 1);
+        assert_eq!(b.at(2).executed(), b.at(3).executed(), "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_7_a_script_that_a_leader_stopped_and_the_next_one_executes_costs_the_first() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        // Its word does not get to the switch, and then it is cut off.
+        let others = |f: &Flight| f.0 != 1 && f.1 != (Addr { ip: 1, port: 1 });
+        b.pass(1, to_all);
+        b.pass(4 * LEASE_MS, others);
+        assert_eq!(b.leader(), Some(2), "{protocol:?}");
+        b.pass(4 * LEASE_MS, to_all);
+        assert_eq!(b.scripts(), [0, 1, 1], "{protocol:?}");
+        assert_eq!(b.at(1).phase(), Phase::Left, "{protocol:?}");
+    }
 }

@@ -58,24 +58,18 @@ pub(super) fn wrap(
 
 /// What the server's error says of a script that SCRIPT KILL stopped (Redis 6 and 7).
 const STOPPED: &[u8] = b"Script killed by user with SCRIPT KILL";
-/// What the client gets.
-const STOPPED_TEXT: &[u8] =
-    b"ERR the script ran for too long and was stopped; it has changed nothing";
+/// What the client gets in its place.
+pub const STOPPED_REPLY: &[u8] =
+    b"-ERR the script ran for too long and was stopped; it has changed nothing\r\n";
 
 /// Whether the reply is that of a script which was stopped, if one was.
 pub(super) fn was_stopped(reply: &[u8]) -> bool {
     reply.starts_with(b"-") && reply.windows(STOPPED.len()).any(|part| part == STOPPED)
 }
 
-pub(super) fn stopped_reply() -> Vec<u8> {
-    let mut reply = Vec::new();
-    crate::resp::error(&mut reply, STOPPED_TEXT);
-    reply
-}
-
 /// What is replicated in the place of a script that was stopped.
 pub(super) fn refusal() -> Vec<u8> {
-    CommandBuf::new().encode(0, [REFUSE_COMMAND, STOPPED_TEXT]).to_vec()
+    CommandBuf::new().encode(0, [REFUSE_COMMAND, STOPPED_REPLY[1..].trim_ascii_end()]).to_vec()
 }
 
 /// What the script itself answered, and what it did to its key's time to live. `reply` is that of

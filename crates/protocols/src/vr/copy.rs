@@ -24,6 +24,7 @@ use concord_wire::vr::VrBody;
 use concord_wire::{Flags, Sink};
 
 use super::execute::Pending;
+use super::scripts::Scripts;
 use super::{Stage, Vr};
 use crate::feed::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Table};
 use crate::join::{Piece, first_missing, take_piece};
@@ -172,6 +173,7 @@ impl<E: Engine> Vr<E> {
         let position = Position(end.position);
         self.log.reset(end);
         (self.committed, self.submitted, self.executed) = (position, position, position);
+        self.scripts = Scripts::copied_up_to(position);
         (self.executed_seq, self.last_seq) = (seq, seq);
         (self.last_now_ms, self.base_now_ms) = (now_ms, now_ms);
         self.told_executed = Position(0);

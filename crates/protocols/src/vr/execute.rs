@@ -2,12 +2,14 @@
 //! knows to be committed, and the leader answers.
 
 use concord_core::{Now, Position};
+use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Repr, Sink, Status};
 
-use super::Vr;
 use super::normal::Completion;
+use super::scripts::void_of;
+use super::{Stage, Vr};
 use crate::reads::ReadTurn;
 use crate::sessions::Verdict;
 use crate::writes::{Turn, emit_write_reply};
@@ -34,10 +36,19 @@ pub(super) enum Pending {
     Install,
 }
 
+/// VR executes after it has replicated, so that nobody can say for all what a server of its own drew
+/// at random or by its clock. The memory engine draws by the record alone.
+const NO_DRAW: &[u8] = b"-ERR SPOP and XADD with a drawn id do not work under Viewstamped \
+    Replication with the Redis engine; chain and primary-backup replicate what was drawn\r\n";
+
 impl<E: Engine> Vr<E> {
     /// Hands the engine what is committed and was not handed to it before. The client table decides
     /// here, in log order, so that all replicas decide alike (trap T16).
     pub(super) fn execute_committed(&mut self, now: Now, sink: &mut impl Sink) {
+        self.search_void(now, sink);
+        if self.stage == Stage::Left {
+            return;
+        }
         let mut reply = core::mem::take(&mut self.reply);
         while self.submitted < self.committed {
             let position = Position(self.submitted.0 + 1);
@@ -47,21 +58,36 @@ impl<E: Engine> Vr<E> {
             let mut turn = Turn::of(&record);
             turn.verdict = self.sessions.admit(&record);
             self.count.note(turn.verdict);
-            if turn.verdict == Verdict::Execute && self.lacks_object(&record) {
+            let replicates = self.setup.replicate_replies;
+            let says_void = replicates && void_of(&record).is_some();
+            if turn.verdict == Verdict::Execute && (says_void || self.lacks_object(&record)) {
                 turn.verdict = Verdict::Nothing;
             }
             reply.clear();
             match turn.verdict {
                 Verdict::Execute => {
                     let Ok(command) = Command::parse(record.command) else { return self.leave() };
-                    if self.setup.replicate_replies && concord_engine::redis::draws(&command) {
-                        self.refuse_draw(turn, sink);
+                    if replicates && concord_engine::redis::draws(&command) {
+                        self.refuse(turn, NO_DRAW, sink);
                         continue;
                     }
-                    let context = turn.context(&self.engine, self.setup.guards);
+                    let is_script = replicates && concord_engine::redis::is_script(&command);
+                    if is_script && self.scripts.is_void(position) {
+                        self.refuse(turn, STOPPED_REPLY, sink);
+                        continue;
+                    }
+                    let decides = is_script && self.is_leader();
+                    let mut context = turn.context(&self.engine, self.setup.guards);
+                    // What a view begins with an earlier leader may have executed and answered.
+                    context.decide = decides && position > self.view_start;
                     match self.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
-                        Progress::Pending => self.pending.push_back(Pending::Write(turn)),
+                        Progress::Pending => {
+                            self.pending.push_back(Pending::Write(turn));
+                            if decides {
+                                self.scripts.started(position);
+                            }
+                        }
                     }
                 }
                 Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
@@ -77,14 +103,9 @@ impl<E: Engine> Vr<E> {
         self.wake_reads(now, sink);
     }
 
-    /// VR executes after it has replicated, so that nobody can say for all what a server of its own
-    /// drew at random or by its clock. The memory engine draws by the record alone.
-    fn refuse_draw(&mut self, turn: Turn, sink: &mut impl Sink) {
-        const NO_DRAW: &[u8] = b"-ERR SPOP and XADD with a drawn id do not work under Viewstamped \
-            Replication with the Redis engine; chain and primary-backup replicate what was drawn\r\n";
-        self.sessions.complete(turn.session, turn.request, NO_DRAW);
-        // Answered like a retry: from the table.
-        let turn = Turn { verdict: Verdict::Duplicate, ..turn };
+    /// A write is not executed, and its client gets `error`.
+    fn refuse(&mut self, turn: Turn, error: &[u8], sink: &mut impl Sink) {
+        let turn = self.refused(turn, error);
         if self.pending.is_empty() {
             self.finish(&turn, &[], sink);
         } else {
@@ -92,11 +113,20 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// A write that was refused is answered like a retry: from the table.
+    pub(super) fn refused(&mut self, turn: Turn, error: &[u8]) -> Turn {
+        self.sessions.complete(turn.session, turn.request, error);
+        Turn { verdict: Verdict::Duplicate, ..turn }
+    }
+
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(done) = self.engine.poll() {
+        while !self.scripts.is_stopped()
+            && let Some(done) = self.engine.poll()
+        {
             self.engine_watch.answered();
             match self.pending.pop_front() {
+                Some(Pending::Write(turn)) if done.stopped => return self.script_stopped(turn),
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => {
                     self.reading.end(turn.session, turn.request);
@@ -118,10 +148,11 @@ impl<E: Engine> Vr<E> {
     }
 
     /// A committed write was executed here, or had nothing to execute.
-    fn finish(&mut self, turn: &Turn, reply: &[u8], sink: &mut impl Sink) {
+    pub(super) fn finish(&mut self, turn: &Turn, reply: &[u8], sink: &mut impl Sink) {
         if turn.verdict == Verdict::Execute && !turn.flags.has(Flags::INTERNAL) {
             self.sessions.complete(turn.session, turn.request, reply);
         }
+        self.scripts.finished(turn.position);
         self.executed = turn.position;
         self.executed_seq = self.executed_seq.max(turn.seq);
         self.count.records_applied += 1;

@@ -18,6 +18,7 @@ mod lives;
 mod normal;
 mod reads;
 mod recovery;
+mod scripts;
 mod sequence;
 mod status;
 mod transfer;
@@ -164,6 +165,7 @@ pub struct Vr<E> {
     pending: VecDeque<Pending>,
     /// The reads among them.
     reading: Reading,
+    scripts: scripts::Scripts,
     engine_watch: EngineWatch,
     staging: Staging,
     kept: Kept,
@@ -253,6 +255,7 @@ impl<E: Engine> Vr<E> {
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             pending: VecDeque::new(),
             reading: Reading::default(),
+            scripts: scripts::Scripts::default(),
             engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
             staging: Staging::default(),
             kept: Kept::new(setup.me.incarnation),
@@ -490,7 +493,7 @@ impl<E: Engine> Vr<E> {
     /// leads and cannot execute lets another one lead before that.
     fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
-        self.engine_watch.look(now.instant, watches && !self.pending.is_empty());
+        self.engine_watch.look(now.instant, watches && self.owes());
         if self.engine_watch.is_dead() && self.setup.guards.on(Guard::EngineSilence) {
             self.engine_watch.answered();
             self.count.engines_silent += 1;
@@ -501,6 +504,11 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Whether the engine owes an answer. It was given already where a script was stopped.
+    fn owes(&self) -> bool {
+        !self.pending.is_empty() && !self.scripts.is_stopped()
+    }
+
     /// Whether its engine answers, as that of a leader must.
     fn may_lead(&self) -> bool {
         !self.engine_watch.is_silent() || !self.setup.guards.on(Guard::StepDown)
@@ -509,7 +517,10 @@ impl<E: Engine> Vr<E> {
     /// Says again what others may have missed.
     fn retry(&mut self, now: Now, sink: &mut impl Sink) {
         match self.stage {
-            Stage::Normal if self.is_leader() => self.say_start_view(sink),
+            Stage::Normal if self.is_leader() => {
+                self.say_start_view(sink);
+                self.say_void(sink);
+            }
             Stage::Normal | Stage::Starting => {
                 if !self.streaming {
                     self.ask_again(sink);
@@ -535,7 +546,7 @@ impl<E: Engine> Vr<E> {
         if self.is_leader() || self.receiver.is_some() {
             d = d.min(Deadline { at: self.next_beat, reason: "beat" });
         }
-        let at = self.engine_watch.next_at(!self.pending.is_empty());
+        let at = self.engine_watch.next_at(self.owes());
         d = d.min(Deadline { at, reason: "is the engine silent?" });
         for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });

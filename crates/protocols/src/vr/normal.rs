@@ -327,6 +327,7 @@ impl<E: Engine> Vr<E> {
     }
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
+        let told = self.commit_point();
         let Some(follower) = self.followers.get_mut(from) else { return };
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
@@ -334,7 +335,7 @@ impl<E: Engine> Vr<E> {
         if let Some(sender) = follower.sender.as_mut().filter(|s| s.stream == ack.stream) {
             let (log, scratch) = (&self.log, &mut self.scratch);
             let before = sender.resent;
-            sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
+            sender.on_ack(now.instant, ack, log, told, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
         if ack.applied.0 > 0 {
@@ -378,6 +379,9 @@ impl<E: Engine> Vr<E> {
             self.committed = committed;
             self.execute_committed(now, sink);
         }
+        if self.outlived_stop() {
+            self.leave();
+        }
     }
 
     /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
@@ -395,7 +399,8 @@ impl<E: Engine> Vr<E> {
 
     /// The end of a batch of packets: what piled up goes out once.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.engine.lost() && self.stage != Stage::Left {
+        let is_lost = self.engine.lost() && !self.has_last_word(now.instant);
+        if is_lost && self.stage != Stage::Left {
             self.leave();
         }
         if self.is_leader() {
@@ -427,7 +432,7 @@ impl<E: Engine> Vr<E> {
         if self.told_full != self.engine.is_full() {
             self.tell_stamp(sink);
         }
-        let end = Position(self.log.end().position);
+        let (end, told) = (Position(self.log.end().position), self.commit_point());
         for index in 0..self.followers.len() {
             let upto = self.stream_upto(now.instant, index, end);
             let follower = &mut self.followers[index];
@@ -439,8 +444,8 @@ impl<E: Engine> Vr<E> {
                 follower.sender = None;
                 continue;
             }
-            if sender.pump(now.instant, log, upto, self.committed, scratch, sink) > 0 {
-                follower.told_committed = self.committed;
+            if sender.pump(now.instant, log, upto, told, scratch, sink) > 0 {
+                follower.told_committed = told;
             }
         }
         let untold = self.followers.iter().any(|f| self.lacks_commit(f));
@@ -461,21 +466,21 @@ impl<E: Engine> Vr<E> {
         if !self.is_leader() || self.is_sequenced() {
             return;
         }
-        let end = Position(self.log.end().position);
+        let (end, told) = (Position(self.log.end().position), self.commit_point());
         for follower in &mut self.followers {
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.log, &mut self.scratch);
             sender.skip_to(follower.acked);
             if sender.first_needed().0 > log.base().position
-                && sender.pump_full(now.instant, log, end, self.committed, scratch, sink) > 0
+                && sender.pump_full(now.instant, log, end, told, scratch, sink) > 0
             {
-                follower.told_committed = self.committed;
+                follower.told_committed = told;
             }
         }
     }
 
     fn lacks_commit(&self, follower: &Follower) -> bool {
-        follower.sender.is_some() && follower.told_committed < self.committed
+        follower.sender.is_some() && follower.told_committed < self.commit_point()
     }
 
     /// COMMIT to who lacks the commit point, or to all.
@@ -492,12 +497,12 @@ impl<E: Engine> Vr<E> {
                 next: 0,
                 held: 0,
                 applied: Position(self.log.end().position),
-                committed: self.committed,
+                committed: self.commit_point(),
                 life: self.tag_of(self.lives.mine()),
             };
             commit.emit(&mut self.scratch);
             sink.send(self.members()[index].addr, &self.scratch);
-            self.followers[index].told_committed = self.committed;
+            self.followers[index].told_committed = self.commit_point();
             self.vr_count.commits_sent += 1;
         }
     }
@@ -565,10 +570,11 @@ impl<E: Engine> Vr<E> {
     }
 
     pub(super) fn tick_senders(&mut self, now: Instant, sink: &mut impl Sink) {
+        let told = self.commit_point();
         let senders = self.followers.iter_mut().filter_map(|f| f.sender.as_mut());
         for sender in senders.chain(&mut self.helper) {
             let before = sender.resent;
-            sender.tick(now, &self.log, self.committed, &mut self.scratch, sink);
+            sender.tick(now, &self.log, told, &mut self.scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
     }

@@ -129,9 +129,10 @@ impl<E: Engine> Vr<E> {
         let node = NodeId(to.node);
         let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
         sender.stream = stream;
+        let told = self.commit_point();
         let (log, scratch) = (&self.log, &mut self.scratch);
         let upto = Position(log.end().position);
-        sender.pump(now.instant, log, upto, self.committed, scratch, sink);
+        sender.pump(now.instant, log, upto, told, scratch, sink);
         if leads {
             self.followers[from].streamed = Some(stream);
             self.followers[from].sender = Some(sender);

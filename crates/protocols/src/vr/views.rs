@@ -174,7 +174,7 @@ impl<E: Engine> Vr<E> {
         let vote = Vote {
             last_normal,
             end,
-            committed: self.committed,
+            committed: self.commit_point(),
             switch: self.known_switch().max(self.switch),
         };
         let me = self.me;
