@@ -76,6 +76,7 @@ fn run_until(client: &mut Client, ms: u64) -> Sent {
 fn tell(client: &mut Client, epoch: u32, switch: Addr) {
     let config = Config {
         epoch,
+        rack: 1,
         switch_id: 1,
         switch_incarnation: 1,
         switch,

@@ -234,6 +234,14 @@ pub struct SwitchArgs {
 
 /// `concord controller`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+A controller whose state file was lost, or is not the newest, decides nothing and says so. Then:
+  concord controller --config rack.toml --recover            every member of the newest epoch is alive
+  concord controller --config rack.toml --recover --gone 2   replica 2, a member, is gone for good
+
+It listens for twice failure_ms and goes on with the members of the newest epoch that any replica has
+heard of, above all numbers that were used. Where no member with all the data is left it goes on with
+the newest data that is; it says what is lost.")]
 pub struct ControllerArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
@@ -241,6 +249,12 @@ pub struct ControllerArgs {
     /// Begin anew with whoever registers: the data of the earlier members is given up
     #[arg(long)]
     pub fresh: bool,
+    /// Make a lost state anew from what the replicas have heard
+    #[arg(long, conflicts_with = "fresh")]
+    pub recover: bool,
+    /// A replica that is gone for good: what only it had acknowledged is lost
+    #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
+    pub gone: Vec<u16>,
     /// What it logs
     #[command(flatten)]
     pub log: LogArgs,

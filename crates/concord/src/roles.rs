@@ -1,7 +1,7 @@
 //! The roles as processes: from the rack file to the runtime.
 
 use clap::ValueEnum;
-use concord_control::ControllerConfig;
+use concord_control::{ControllerConfig, Recover};
 use concord_core::Guards;
 use concord_runtime::Error;
 use concord_runtime::driver::DriverOptions;
@@ -33,6 +33,10 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
         accelerated: rack.accel == Accel::Harmonia,
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
+        recover: args.recover.then(|| Recover { gone: args.gone.clone() }),
+        // Drawn by the role.
+        rack: 0,
+        addr: wire(own.addr),
         guards: Guards::ALL,
     };
     controller::run(&place, ControllerSetup { config, state: own.state.clone() })

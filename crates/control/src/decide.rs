@@ -14,6 +14,8 @@ enum Gone {
     Silent,
     Restarted,
     Leaving,
+    /// It and another member do not hear each other.
+    Cut,
 }
 
 impl Controller {
@@ -22,16 +24,22 @@ impl Controller {
         if self.proposed.is_some() {
             return;
         }
-        self.problem = None;
-        let started_at = *self.started_at.get_or_insert(now.instant);
-        let Some(switch) = self.next_switch(now.instant, started_at) else { return };
+        self.problem = self.heard_problem(now.instant);
+        if self.recovery.is_some() {
+            return self.try_recover(now.instant);
+        }
+        self.hearing.since.get_or_insert(now.instant);
+        if self.is_mute() || self.is_deaf(now.instant) {
+            return;
+        }
+        let Some(switch) = self.next_switch(now.instant) else { return };
         let old = self.state.config.clone().unwrap_or_else(|| self.nothing());
         let (members, joining, whole) = if old.members.is_empty() {
             let Some(members) = self.founders() else { return };
             let whole = members.iter().map(|m| m.node).collect();
             (members, Vec::new(), whole)
         } else {
-            let (members, joining) = self.survivors(now.instant, started_at, &old);
+            let (members, joining) = self.survivors(now.instant, &old);
             let same_switch =
                 switch.incarnation == self.state.switch_incarnation && switch.addr == old.switch;
             if members == old.members && joining == old.joining && same_switch {
@@ -40,7 +48,11 @@ impl Controller {
             let is_whole = |m: &&Member| self.is_whole(&old, m);
             let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
             if whole.is_empty() {
-                self.problem = Some(Problem::NobodyWhole);
+                // Where all who are heard are of another rack, that is why.
+                self.problem.get_or_insert(Problem::NobodyWhole);
+                return;
+            }
+            if !self.has_heard(&members) {
                 return;
             }
             (members, joining, whole)
@@ -48,6 +60,15 @@ impl Controller {
         let mut state = self.state.clone();
         state.version += 1;
         state.whole = whole;
+        let mut rack = old.rack;
+        let mut last_epoch = old.epoch;
+        if old.members.is_empty() {
+            // The first configuration, or the first after what was before was given up: its numbers
+            // go on behind all that anybody has heard of.
+            rack = self.setup.rack;
+            last_epoch = last_epoch.max(self.hearing.highest.epoch);
+            state.last_switch_id = state.last_switch_id.max(self.hearing.highest.switch_id);
+        }
         // A group that was founded anew beside a running switch: its numbers, its registers and, in VR, its
         // views are those of the group before, so it gets a new id.
         let is_anew = old.members.is_empty() && state.last_switch_id > 0;
@@ -55,13 +76,14 @@ impl Controller {
         if (is_other || is_anew) && !self.grant(&mut state, &switch) {
             return;
         }
-        let Some(epoch) = old.epoch.checked_add(1) else {
+        let Some(epoch) = last_epoch.checked_add(1) else {
             self.problem = Some(Problem::EpochsExhausted);
             return;
         };
-        self.count_changes(&old, &members, &joining);
+        self.count_changes(now.instant, &old, &members, &joining);
         state.config = Some(Config {
             epoch,
+            rack,
             switch_id: state.last_switch_id,
             switch_incarnation: switch.incarnation,
             switch: switch.addr,
@@ -78,6 +100,7 @@ impl Controller {
     fn nothing(&self) -> Config {
         Config {
             epoch: 0,
+            rack: 0,
             switch_id: 0,
             switch_incarnation: 0,
             switch: Addr::default(),
@@ -108,7 +131,7 @@ impl Controller {
 
     /// The switch to go on with: the active one; a new life of it, or one that was started in its
     /// place; a standby once the active one is silent. `None` if there is none.
-    fn next_switch(&self, now: Instant, started_at: Instant) -> Option<Switch> {
+    fn next_switch(&self, now: Instant) -> Option<Switch> {
         let active = self.state.switch_incarnation;
         let own = self.switches.values().find(|s| s.incarnation == active);
         let retired = &self.state.retired_switches;
@@ -118,8 +141,8 @@ impl Controller {
                 && now.since(s.heard_at) <= self.setup.failure_ns
         });
         let newcomer = others.clone().filter(|s| !s.standby).max_by_key(|s| s.heard_at);
-        let heard_at = own.map_or(started_at, |s| s.heard_at);
-        let is_silent = now.since(heard_at) > self.setup.failure_ns;
+        let silent_since = self.silent_since(own.map(|s| s.heard_at));
+        let is_silent = now.since(silent_since) > self.setup.failure_ns;
         let standby = others.max_by_key(|s| s.heard_at);
         let taking_over = if is_silent || active == 0 { standby } else { None };
         if let Some(other) = newcomer.or(taking_over) {
@@ -133,7 +156,7 @@ impl Controller {
                 addr: config.switch,
                 epoch: config.epoch,
                 standby: false,
-                heard_at: started_at,
+                heard_at: silent_since,
             })
         })
     }
@@ -146,7 +169,7 @@ impl Controller {
     }
 
     /// Whether a member has everything that was committed: it had, or it has said so since.
-    fn is_whole(&self, old: &Config, member: &Member) -> bool {
+    pub(crate) fn is_whole(&self, old: &Config, member: &Member) -> bool {
         let said = self.replicas.get(&member.node).is_some_and(|r| {
             r.member.incarnation == member.incarnation
                 && r.epoch == old.epoch
@@ -161,26 +184,33 @@ impl Controller {
     /// Who of the old configuration still has its place, and who comes. In VR all have, for ever,
     /// and nobody comes: who is silent is outvoted, who restarted recovers, and the founders' lives
     /// are the group's name.
-    fn survivors(
-        &self,
-        now: Instant,
-        started_at: Instant,
-        old: &Config,
-    ) -> (Vec<Member>, Vec<Member>) {
+    fn survivors(&self, now: Instant, old: &Config) -> (Vec<Member>, Vec<Member>) {
         if self.setup.protocol.is_quorum() {
             return (old.members.clone(), Vec::new());
         }
-        let stays = |m: &&Member| self.gone(now, started_at, old.epoch, m).is_none();
+        let stays = |m: &&Member| self.gone(now, old.epoch, m).is_none();
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
         let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();
         if members.is_empty() {
             return (members, joining);
         }
+        if let Some(node) = self.cut_off(now, old, &members) {
+            members.retain(|m| m.node != node);
+        }
+        let cut_counts = self.setup.guards.on(Guard::CutPair);
+        let hears_all = |r: &Replica| {
+            !r.unheard.iter().any(|(node, _)| members.iter().any(|m| m.node == *node))
+        };
         let copied = |m: &Member| {
             let said = self.replicas.get(&m.node);
-            said.is_some_and(|r| r.epoch == old.epoch && r.standing == Standing::Copied)
+            said.is_some_and(|r| {
+                r.epoch == old.epoch
+                    && r.standing == Standing::Copied
+                    && (hears_all(r) || !cut_counts)
+            })
         };
-        members.extend(joining.extract_if(.., |m| copied(m)));
+        let copied: Vec<u16> = joining.iter().filter(|m| copied(m)).map(|m| m.node).collect();
+        members.extend(joining.extract_if(.., |m| copied.contains(&m.node)));
         // One change at a time: the last must be over before others come.
         if self.is_open_everywhere() {
             for replica in self.replicas.values() {
@@ -197,9 +227,9 @@ impl Controller {
     }
 
     /// Why a replica loses its place in that epoch, if it does.
-    fn gone(&self, now: Instant, started_at: Instant, epoch: u32, member: &Member) -> Option<Gone> {
+    fn gone(&self, now: Instant, epoch: u32, member: &Member) -> Option<Gone> {
         let known = self.replicas.get(&member.node);
-        let heard_at = known.map_or(started_at, |r| r.heard_at);
+        let silent_since = self.silent_since(known.map(|r| r.heard_at));
         let is_other_life =
             |r: &Replica| r.member.incarnation != member.incarnation && r.epoch == epoch;
         let restarted =
@@ -208,20 +238,26 @@ impl Controller {
             Some(Gone::Restarted)
         } else if known.is_some_and(|r| r.standing == Standing::Leaving && r.epoch == epoch) {
             Some(Gone::Leaving)
-        } else if now.since(heard_at) > self.setup.failure_ns {
+        } else if now.since(silent_since) > self.setup.failure_ns {
             Some(Gone::Silent)
         } else {
             None
         }
     }
 
-    fn count_changes(&mut self, old: &Config, members: &[Member], joining: &[Member]) {
-        let (now, started_at) = (self.awake_at, self.started_at.unwrap_or(self.awake_at));
+    fn count_changes(
+        &mut self,
+        now: Instant,
+        old: &Config,
+        members: &[Member],
+        joining: &[Member],
+    ) {
         for member in old.members.iter().filter(|m| !members.contains(m)) {
-            match self.gone(now, started_at, old.epoch, member) {
-                Some(Gone::Restarted) => self.count.removed_restarted += 1,
-                Some(Gone::Leaving) => self.count.removed_leaving += 1,
-                Some(Gone::Silent) | None => self.count.removed_silent += 1,
+            match self.gone(now, old.epoch, member).unwrap_or(Gone::Cut) {
+                Gone::Restarted => self.count.removed_restarted += 1,
+                Gone::Leaving => self.count.removed_leaving += 1,
+                Gone::Silent => self.count.removed_silent += 1,
+                Gone::Cut => self.count.removed_cut += 1,
             }
         }
         let came = |m: &&Member| !old.joining.contains(m);

@@ -8,11 +8,16 @@
 //! A replica is let in by two epochs: in the first it is among those who join, and copies the state
 //! while nobody waits for it; when it has all, the second makes it the last member. Until it said
 //! that all which was agreed is executed there, the group cannot go on with it alone.
+//!
+//! What it decides by is what it hears, and it may be the one that hears nothing, or the one whose
+//! file is not the newest: [`hear`] says when it decides nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
 mod decide;
+mod hear;
+mod recover;
 mod state;
 
 use alloc::collections::BTreeMap;
@@ -20,9 +25,12 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{Control, Member, Protocol, Standing};
+use concord_wire::control::{Control, Held, Member, Protocol, Standing};
 use concord_wire::{Addr, Kind, Sink};
 
+use hear::Hearing;
+use recover::Recovery;
+pub use recover::{Recover, Recovered};
 pub use state::{Problem, State};
 
 const TICK_NS: Duration = 50 * MS;
@@ -43,8 +51,15 @@ pub struct ControllerConfig {
     pub accelerated: bool,
     /// A replica that is not heard of for so long is removed, in ns.
     pub failure_ns: Duration,
-    /// Start anew with whoever registers: the data of earlier members is given up. Switch ids go on.
+    /// Start anew with whoever registers: the data of earlier members is given up. Epochs and switch
+    /// ids go on.
     pub fresh: bool,
+    /// Make the state anew from what the members have heard.
+    pub recover: Option<Recover>,
+    /// The rack's number, where this controller makes its first configuration: drawn at random.
+    pub rack: u64,
+    /// Where the controller listens, as its peers reach it.
+    pub addr: Addr,
     /// Which guards are on; all of them outside tests.
     pub guards: Guards,
 }
@@ -60,6 +75,12 @@ counters! {
         removed_restarted,
         /// Replicas removed because they asked for it.
         removed_leaving,
+        /// Replicas removed because they and another member did not hear each other.
+        removed_cut,
+        /// Times that nobody was heard, for so long that the controller must have been cut off.
+        deaf,
+        /// Packets of another rack's nodes, ignored.
+        foreign,
         /// Replicas let in, to copy the state.
         admitted,
         /// Replicas made members after they had copied the state.
@@ -79,12 +100,17 @@ counters! {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Replica {
     member: Member,
     epoch: u32,
     standing: Standing,
+    held: Held,
+    /// Members that it does not hear, and since when it says so without a break.
+    unheard: Vec<(u16, Instant)>,
     heard_at: Instant,
+    /// Since when it was heard without a break.
+    steady_since: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +135,10 @@ pub struct Controller {
     /// Every switch that was heard of, by its address; the active one among them.
     switches: BTreeMap<Addr, Switch>,
     problem: Option<Problem>,
-    started_at: Option<Instant>,
-    /// When it last took an input.
-    awake_at: Instant,
+    hearing: Hearing,
+    /// While the state is made anew.
+    recovery: Option<Recovery>,
+    recovered: Option<Recovered>,
     next_tick: Instant,
     scratch: Vec<u8>,
     count: ControllerCounters,
@@ -122,16 +149,15 @@ impl Controller {
     #[must_use]
     pub fn new(setup: ControllerConfig, state: Option<State>) -> Controller {
         let mut state = state.unwrap_or_default();
-        let epoch = state.config.as_ref().map_or(0, |c| c.epoch);
         if setup.fresh
             && let Some(config) = &mut state.config
         {
             // The next epoch is the first of the new group; its number goes on.
             config.members.clear();
             config.joining.clear();
-            config.epoch = epoch;
             state.whole.clear();
         }
+        let recovery = setup.recover.clone().map(Recovery::new);
         Controller {
             setup,
             state,
@@ -140,33 +166,17 @@ impl Controller {
             replicas: BTreeMap::new(),
             switches: BTreeMap::new(),
             problem: None,
-            started_at: None,
-            awake_at: Instant(0),
+            hearing: Hearing::default(),
+            recovery,
+            recovered: None,
             next_tick: Instant(0),
             scratch: Vec::new(),
             count: ControllerCounters::default(),
         }
     }
 
-    /// A controller that was paused has not heard what arrived meanwhile: everybody gets another
-    /// chance before it calls them silent. Looked at with every input, since the first packet after
-    /// the pause comes before the first tick.
-    fn note_pause(&mut self, now: Now) {
-        if now.instant.since(self.awake_at) > self.setup.failure_ns / 2 {
-            for replica in self.replicas.values_mut() {
-                replica.heard_at = replica.heard_at.max(now.instant);
-            }
-            for switch in self.switches.values_mut() {
-                switch.heard_at = switch.heard_at.max(now.instant);
-            }
-            self.started_at = Some(now.instant);
-        }
-        self.awake_at = self.awake_at.max(now.instant);
-    }
-
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        self.note_pause(now);
         let message = match concord_wire::kind(bytes) {
             Ok(Kind::Control) => Control::parse(bytes),
             Ok(Kind::Harmonia | Kind::Link) => {
@@ -176,16 +186,28 @@ impl Controller {
             Err(error) => Err(error),
         };
         match message {
-            Ok(Control::ReplicaAlive { member, epoch, standing }) => {
-                let replica = Replica { member, epoch, standing, heard_at: now.instant };
-                self.on_replica(now, replica, sink);
+            Ok(Control::ReplicaAlive { member, heard, standing, held, unheard }) => {
+                if self.hears(now, member.addr, &heard) {
+                    let (epoch, heard_at) = (heard.epoch, now.instant);
+                    let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
+                    let steady_since = heard_at;
+                    self.on_replica(
+                        now,
+                        Replica { member, epoch, standing, held, unheard, heard_at, steady_since },
+                        sink,
+                    );
+                }
             }
-            Ok(Control::SwitchAlive { incarnation, addr, epoch, standby }) => {
-                let heard_at = now.instant;
-                self.on_switch(now, Switch { incarnation, addr, epoch, standby, heard_at }, sink);
+            Ok(Control::SwitchAlive { incarnation, addr, epoch, heard, standby }) => {
+                if self.hears(now, addr, &heard) {
+                    let heard_at = now.instant;
+                    let switch = Switch { incarnation, addr, epoch, standby, heard_at };
+                    self.on_switch(now, switch, sink);
+                }
             }
+            Ok(Control::Configure(config)) => self.on_config(config),
             Ok(Control::WhoIsWho { client }) => {
-                if let Some(config) = &self.state.config {
+                if let Some(config) = self.state.config.as_ref().filter(|_| !self.is_mute()) {
                     Control::Configure(config.clone()).emit(&mut self.scratch);
                     sink.send(client, &self.scratch);
                 }
@@ -195,10 +217,16 @@ impl Controller {
         }
     }
 
-    fn on_replica(&mut self, now: Now, replica: Replica, sink: &mut impl Sink) {
+    fn on_replica(&mut self, now: Now, mut replica: Replica, sink: &mut impl Sink) {
         if !self.is_stray(&replica) {
-            self.replicas.insert(replica.member.node, replica);
+            if let Some(before) = self.replicas.get(&replica.member.node) {
+                self.go_on(before, &mut replica);
+            }
+            self.replicas.insert(replica.member.node, replica.clone());
             self.reconsider(now);
+        }
+        if self.is_mute() {
+            return;
         }
         let Some(config) = &self.state.config else { return };
         if config.epoch > replica.epoch && !config.members.is_empty() {
@@ -221,7 +249,7 @@ impl Controller {
     }
 
     fn on_switch(&mut self, now: Now, switch: Switch, sink: &mut impl Sink) {
-        if self.state.retired_switches.contains(&switch.incarnation) {
+        if !self.is_mute() && self.state.retired_switches.contains(&switch.incarnation) {
             // It was replaced while it slept, or because of a late packet.
             let active = self.state.config.as_ref().map_or(Addr::default(), |c| c.switch);
             let incarnation = switch.incarnation;
@@ -233,7 +261,9 @@ impl Controller {
             self.forget_switch();
         }
         self.reconsider(now);
-        self.configure_switch(sink);
+        if !self.is_mute() {
+            self.configure_switch(sink);
+        }
     }
 
     fn tell_switch(&mut self, switch: &Switch, sink: &mut impl Sink) {
@@ -299,6 +329,9 @@ impl Controller {
     pub fn persisted(&mut self, _now: Now, sink: &mut impl Sink) {
         let Some(state) = self.proposed.take() else { return };
         self.state = state;
+        // From here on whoever knows more knows of a newer state.
+        self.setup.fresh = false;
+        self.recovery = None;
         self.count.epochs += 1;
         let Some(config) = &self.state.config else { return };
         Control::Configure(config.clone()).emit(&mut self.scratch);
@@ -313,6 +346,20 @@ impl Controller {
         self.count.superseded += 1;
         self.proposed = None;
         self.state = stored;
+        self.hearing.know(&self.state);
+    }
+
+    /// Whether members have heard of more than the state says (trap T3): another controller may have
+    /// stored a newer one, to be handed to [`Controller::superseded`].
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.hearing.ahead.is_some()
+    }
+
+    /// How the state was made anew, once it was.
+    #[must_use]
+    pub fn recovered(&self) -> Option<&Recovered> {
+        self.recovered.as_ref()
     }
 
     /// Why it cannot do what it should, if it cannot.
@@ -326,10 +373,12 @@ impl Controller {
         if now.instant < self.next_tick {
             return;
         }
-        self.note_pause(now);
         self.next_tick = now.instant.after(TICK_NS);
+        self.ask_configs(sink);
         self.reconsider(now);
-        self.configure_switch(sink);
+        if !self.is_mute() {
+            self.configure_switch(sink);
+        }
     }
 
     /// When to call [`Controller::tick`] next.

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use concord_core::{Guard, Guards};
+use concord_wire::Addr;
 use concord_wire::control::Config;
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +45,108 @@ pub enum Problem {
     EpochsExhausted,
     /// No member is left that has everything that was committed.
     NobodyWhole,
+    /// Nodes have heard of configurations or switch ids, and there is no state.
+    StateLost {
+        /// The highest epoch that a node has heard of.
+        heard_epoch: u32,
+        /// The highest switch id.
+        heard_switch_id: u32,
+    },
+    /// Nodes have heard of more than the state says.
+    StateOld {
+        /// The state's epoch.
+        epoch: u32,
+        /// The highest epoch that a node has heard of.
+        heard_epoch: u32,
+        /// The highest switch id.
+        heard_switch_id: u32,
+    },
+    /// A node of another rack sends here.
+    Stranger {
+        /// Where it listens.
+        addr: Addr,
+    },
+    /// Two replicas that are both heard here do not hear each other.
+    CutPair {
+        /// One.
+        one: u16,
+        /// The other one.
+        other: u16,
+    },
+    /// The state is being made anew: the controller listens.
+    Recovering,
+    /// The state cannot be made anew: nobody has heard of a configuration.
+    NothingHeard,
+    /// The state cannot be made anew yet: a member of the newest configuration is not heard.
+    NotHeard {
+        /// Which one; 0 for a majority of them.
+        node: u16,
+        /// The newest epoch.
+        epoch: u32,
+    },
+    /// The state cannot be made anew: no replica that is heard has a complete state.
+    NothingLeft,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let lost = "the state file was lost, or `state` in the rack file names another place: bring the \
+                    newest file back, or start with --recover to make it anew from what the replicas \
+                    have heard";
+        f.write_str(match *self {
+            Problem::StateLost { heard_epoch, heard_switch_id } => {
+                return write!(
+                    f,
+                    "there is no state, but nodes have heard of epoch {heard_epoch} and switch id \
+                     {heard_switch_id}: {lost}"
+                );
+            }
+            Problem::StateOld { epoch, heard_epoch, heard_switch_id } => {
+                return write!(
+                    f,
+                    "the state is of epoch {epoch}, but nodes have heard of epoch {heard_epoch} and \
+                     switch id {heard_switch_id}: {lost}"
+                );
+            }
+            Problem::Stranger { addr } => {
+                return write!(
+                    f,
+                    "the node at {addr} is of another rack than the state file: is `controller` in \
+                     its rack file right, and `state` in this one? A node from before --fresh must be \
+                     started again"
+                );
+            }
+            Problem::CutPair { one, other } => {
+                return write!(
+                    f,
+                    "replicas {one} and {other} do not hear each other, though the controller hears \
+                     both: the network between them is down; one of them stays outside meanwhile"
+                );
+            }
+            Problem::NotHeard { node: 0, epoch } => {
+                return write!(
+                    f,
+                    "the state cannot be made anew: fewer than a majority of the members of epoch \
+                     {epoch} is heard; start them"
+                );
+            }
+            Problem::NotHeard { node, epoch } => {
+                return write!(
+                    f,
+                    "the state cannot be made anew: replica {node}, a member of epoch {epoch}, is not \
+                     heard; start again with --recover --gone {node} if it is gone for good (what only \
+                     it acknowledged is lost)"
+                );
+            }
+            Problem::Recovering => "the state is being made anew: the controller listens to the replicas",
+            Problem::NothingHeard => {
+                "the state cannot be made anew: no replica has heard of a configuration; start without \
+                 --recover"
+            }
+            Problem::NothingLeft => {
+                "the state cannot be made anew: no replica that is heard has all the data of any \
+                 epoch; --fresh gives the data up"
+            }
             Problem::SwitchIdsExhausted => {
                 "every switch id was granted: no other switch can take over; begin anew with another \
                  state file"
@@ -58,8 +156,9 @@ impl fmt::Display for Problem {
                  state file"
             }
             Problem::NobodyWhole => {
-                "no member that has all the data is alive; if none comes back, --fresh gives the data \
-                 up"
+                "no member that has all the data is alive; if none comes back, start the controller \
+                 with --recover --gone N for each of them: it goes on with the newest data that is \
+                 left, and what was acknowledged later is lost (--fresh gives up all)"
             }
         })
     }

@@ -2,6 +2,7 @@ use super::*;
 use alloc::string::ToString;
 use alloc::vec;
 use concord_core::SEC;
+use concord_wire::control::{Config, Heard};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
 
@@ -13,6 +14,8 @@ fn member(node: u16, incarnation: u64) -> Member {
     Member { node, incarnation, addr: Addr { ip: 1, port: node } }
 }
 
+const RACK: u64 = 0x7ac4;
+
 fn setup() -> ControllerConfig {
     ControllerConfig {
         replicas: vec![1, 2, 3],
@@ -20,6 +23,9 @@ fn setup() -> ControllerConfig {
         accelerated: true,
         failure_ns: SEC,
         fresh: false,
+        recover: None,
+        rack: RACK,
+        addr: Addr { ip: 7, port: 7 },
         guards: Guards::ALL,
     }
 }
@@ -32,7 +38,15 @@ fn say(c: &mut Controller, ms: u64, message: &Control) -> Sent {
 }
 
 fn stands(node: u16, incarnation: u64, epoch: u32, standing: Standing) -> Control {
-    Control::ReplicaAlive { member: member(node, incarnation), epoch, standing }
+    let member = member(node, incarnation);
+    let (heard, held, unheard) = (heard(epoch), Held::default(), vec![]);
+    Control::ReplicaAlive { member, heard, standing, held, unheard }
+}
+
+/// What a node of this rack has heard of by that epoch, under the first switch.
+fn heard(epoch: u32) -> Heard {
+    let (rack, switch_id) = if epoch == 0 { (0, 0) } else { (RACK, 1) };
+    Heard { rack, epoch, switch_id }
 }
 
 fn alive(node: u16, incarnation: u64, epoch: u32) -> Control {
@@ -42,12 +56,12 @@ fn alive(node: u16, incarnation: u64, epoch: u32) -> Control {
 
 fn switch(incarnation: u64, epoch: u32) -> Control {
     let addr = Addr { ip: 9, port: 9 };
-    Control::SwitchAlive { incarnation, addr, epoch, standby: false }
+    Control::SwitchAlive { incarnation, addr, epoch, heard: heard(epoch), standby: false }
 }
 
 fn standby(incarnation: u64, epoch: u32) -> Control {
     let addr = Addr { ip: 8, port: 8 };
-    Control::SwitchAlive { incarnation, addr, epoch, standby: true }
+    Control::SwitchAlive { incarnation, addr, epoch, heard: heard(epoch), standby: true }
 }
 
 /// Persists what is proposed; its epoch, if something is.
@@ -197,6 +211,9 @@ fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_othe
     let mut stored = first.state().clone();
     let mut two = [Controller::new(setup(), Some(stored.clone())), first];
     for (n, c) in two.iter_mut().enumerate() {
+        for node in 1..=3 {
+            say(c, 5, &alive(node, 10, 1));
+        }
         say(c, 5, &stands(2 + n as u16, 11, 1, Standing::Out));
         let state = c.poll_persist().unwrap();
         if state.follows(Some(&stored), Guards::ALL) {
@@ -286,7 +303,9 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
     let mut c = founded();
     say(&mut c, 1, &switch(77, 1));
     let addr = Addr { ip: 7, port: 7 };
-    say(&mut c, 2, &Control::SwitchAlive { incarnation: 5, addr, epoch: 0, standby: false });
+    let newcomer =
+        Control::SwitchAlive { incarnation: 5, addr, epoch: 0, heard: heard(0), standby: false };
+    say(&mut c, 2, &newcomer);
     assert_eq!(persist(&mut c, 2), Some(2));
     c.tick(at(100), &mut vec![]);
     assert_eq!(persist(&mut c, 100), None);
@@ -369,4 +388,303 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
     }
     assert_eq!(c.problem(), Some(Problem::NobodyWhole));
     assert!(c.problem().unwrap().to_string().contains("--fresh"));
+}
+
+/// What a replica says, with whom it does not hear.
+fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Control {
+    let Control::ReplicaAlive { member, heard, standing, held, .. } = alive(node, 10, epoch) else {
+        panic!("a sign of life")
+    };
+    Control::ReplicaAlive { member, heard, standing, held, unheard: unheard.to_vec() }
+}
+
+/// Everybody lives, for so many ms; the last epoch that was made.
+fn live(c: &mut Controller, from_ms: u64, to_ms: u64, says: impl Fn(u16) -> Vec<u16>) {
+    for ms in (from_ms..to_ms).step_by(50) {
+        let epoch = c.state().config.as_ref().map_or(0, |config| config.epoch);
+        for node in nodes(c) {
+            say(c, ms, &lacks(node, epoch, &says(node)));
+        }
+        say(c, ms, &switch(77, epoch));
+        c.tick(at(ms), &mut vec![]);
+        persist(c, ms);
+    }
+}
+
+#[test]
+fn bug_16_1_a_controller_that_was_cut_off_removes_nobody_for_it() {
+    for (cut_ms, survivors) in
+        [(2_000, 1), (6_000, 1), (20_000, 1), (2_000, 2), (900, 1), (1_100, 1), (1_700, 1)]
+    {
+        let mut c = founded();
+        live(&mut c, 50, 3_000, |_| vec![]);
+        // Its own link is down; its ticks go on. The last packets came at different times.
+        say(&mut c, 3_040, &alive(1, 10, 1));
+        let again = 3_000 + cut_ms;
+        for ms in (3_000..again).step_by(50) {
+            c.tick(at(ms), &mut vec![]);
+            assert_eq!(persist(&mut c, ms), None, "cut for {cut_ms} ms, after {ms}");
+        }
+        // It is up again: they come one by one.
+        for node in 1..=survivors {
+            say(&mut c, again, &alive(node, 10, 1));
+            assert_eq!(persist(&mut c, again), None);
+        }
+        c.tick(at(again + 10), &mut vec![]);
+        assert_eq!(persist(&mut c, again + 10), None);
+        live(&mut c, again + 100, again + 5_000, |_| vec![]);
+        assert_eq!((nodes(&c), c.state().config.as_ref().unwrap().epoch), (vec![1, 2, 3], 1));
+        // Who is silent from then on is removed as ever.
+        let mut t = again + 5_000;
+        while t < again + 7_000 {
+            t += 50;
+            for node in [1, 3] {
+                say(&mut c, t, &alive(node, 10, 1));
+            }
+            c.tick(at(t), &mut vec![]);
+        }
+        persist(&mut c, t);
+        assert_eq!(nodes(&c), [1, 3]);
+    }
+}
+
+#[test]
+fn bug_16_1_a_controller_goes_on_with_nobody_whom_it_has_not_heard() {
+    let stored = founded().state().clone();
+    let mut c = Controller::new(setup(), Some(stored));
+    say(&mut c, 10, &alive(1, 10, 1));
+    say(&mut c, 10, &stands(2, 11, 1, Standing::Out));
+    assert_eq!(persist(&mut c, 10), None, "replica 3 may be gone, or know more");
+    say(&mut c, 20, &alive(3, 10, 1));
+    assert_eq!(persist(&mut c, 20), Some(2));
+    assert_eq!(nodes(&c), [1, 3]);
+}
+
+#[test]
+fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
+    for (pair, expected) in [((1, 2), [1, 3]), ((2, 3), [1, 2]), ((1, 3), [1, 2])] {
+        let mut c = founded();
+        live(&mut c, 50, 2_000, |_| vec![]);
+        // Only one of the two says so: its packets arrive, the other one's do not.
+        let says = |node| if node == pair.0 { vec![pair.1] } else { vec![] };
+        live(&mut c, 2_000, 2_200, says);
+        assert_eq!(nodes(&c), [1, 2, 3]);
+        let problem = Problem::CutPair { one: pair.0, other: pair.1 };
+        assert_eq!(c.problem(), Some(problem));
+        live(&mut c, 2_200, 2_500, says);
+        assert_eq!((nodes(&c), c.counters().removed_cut), (expected.to_vec(), 1));
+        // It joins; as long as it does not hear all members it waits outside.
+        let gone = (1..=3).find(|n| !expected.contains(n)).unwrap();
+        let lacked = if gone == pair.0 { pair.1 } else { pair.0 };
+        let mut ms = 2_500;
+        while ms < 5_000 {
+            ms += 50;
+            let epoch = c.state().config.as_ref().unwrap().epoch;
+            let standing = if epoch == 2 { Standing::Out } else { Standing::Copied };
+            let Control::ReplicaAlive { member, heard, held, .. } =
+                stands(gone, 10, epoch, standing)
+            else {
+                panic!("a sign of life")
+            };
+            let unheard = if ms < 4_500 { vec![lacked] } else { vec![] };
+            say(&mut c, ms, &Control::ReplicaAlive { member, heard, standing, held, unheard });
+            live(&mut c, ms, ms + 1, |_| vec![]);
+            if ms == 4_400 {
+                assert_eq!((nodes(&c).len(), joining(&c)), (2, vec![gone]));
+                assert_eq!(c.problem(), Some(Problem::CutPair { one: lacked, other: gone }));
+            }
+        }
+        assert_eq!((nodes(&c).len(), c.problem()), (3, None));
+    }
+}
+
+#[test]
+fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    live(&mut c, 2_000, 2_600, |node| if node == 1 { vec![2, 3] } else { vec![1] });
+    assert_eq!(nodes(&c), [2, 3]);
+    // Nobody is removed for a silence that ends, or of which nobody knows whether it goes on.
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    for round in 0..5 {
+        let from = 2_000 + round * 400;
+        live(&mut c, from, from + 300, |node| if node == 1 { vec![2] } else { vec![] });
+        live(&mut c, from + 300, from + 400, |_| vec![]);
+    }
+    assert_eq!(nodes(&c), [1, 2, 3]);
+}
+
+#[test]
+fn bug_16_3_a_controller_without_its_file_decides_nothing() {
+    let mut c = Controller::new(setup(), None);
+    for node in 1..=3 {
+        assert!(say(&mut c, 1, &alive(node, 10, 23)).is_empty());
+    }
+    let sent = say(&mut c, 1, &switch(77, 23));
+    assert_eq!((sent, persist(&mut c, 1)), (vec![], None));
+    let expected = Problem::StateLost { heard_epoch: 23, heard_switch_id: 1 };
+    assert_eq!(c.problem(), Some(expected));
+    let line = c.problem().unwrap().to_string();
+    assert!(line.contains("epoch 23") && line.contains("--recover") && !line.contains('\n'));
+    // Nor where only the switch is left of what was.
+    let mut c = Controller::new(setup(), None);
+    say(&mut c, 1, &switch(77, 23));
+    (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 11, 0))));
+    assert_eq!((persist(&mut c, 1), c.problem()), (None, Some(expected)));
+    // Whoever gives the data up begins behind all that was used.
+    let mut c = Controller::new(ControllerConfig { fresh: true, ..setup() }, None);
+    say(&mut c, 1, &switch(77, 23));
+    (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 11, 0))));
+    assert_eq!(persist(&mut c, 1), Some(24));
+    assert_eq!(c.state().last_switch_id, 2);
+}
+
+#[test]
+fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
+    let yesterday = founded().state().clone();
+    let mut c = Controller::new(setup(), Some(yesterday.clone()));
+    say(&mut c, 1, &switch(77, 1));
+    say(&mut c, 1, &alive(2, 10, 1));
+    // It has heard of epoch 5 from whoever was the controller then.
+    assert!(say(&mut c, 1, &alive(1, 10, 5)).is_empty());
+    say(&mut c, 1, &stands(3, 10, 5, Standing::Leaving));
+    for ms in (50..3_000).step_by(50) {
+        say(&mut c, ms, &alive(1, 10, 5));
+        c.tick(at(ms), &mut vec![]);
+    }
+    assert_eq!((persist(&mut c, 3_000), nodes(&c)), (None, vec![1, 2, 3]));
+    let expected = Problem::StateOld { epoch: 1, heard_epoch: 5, heard_switch_id: 1 };
+    assert_eq!(c.problem(), Some(expected));
+    // A gateway is not told who is who, either: that was long ago.
+    assert!(say(&mut c, 3_000, &Control::WhoIsWho { client: Addr { ip: 1, port: 1 } }).is_empty());
+    // A switch id that nobody knows of here says it as well.
+    let mut c = Controller::new(setup(), Some(yesterday));
+    let Control::SwitchAlive { incarnation, addr, epoch, heard, standby } = switch(77, 1) else {
+        panic!("a sign of life")
+    };
+    let heard = Heard { switch_id: 2, ..heard };
+    say(&mut c, 1, &Control::SwitchAlive { incarnation, addr, epoch, heard, standby });
+    assert!(c.is_behind());
+}
+
+#[test]
+fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
+    let mut other = founded().state().clone();
+    other.config.as_mut().unwrap().rack = RACK + 1;
+    other.config.as_mut().unwrap().epoch = 90;
+    let mut c = Controller::new(setup(), Some(other));
+    for ms in (0..3_000).step_by(50) {
+        for node in 1..=3 {
+            assert!(say(&mut c, ms, &alive(node, 10, 5)).is_empty());
+        }
+        assert!(say(&mut c, ms, &switch(77, 5)).is_empty());
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!(persist(&mut c, ms), None);
+    }
+    assert!(matches!(c.problem(), Some(Problem::Stranger { .. })), "{:?}", c.problem());
+}
+
+fn recovering(gone: &[u16], state: Option<State>) -> Controller {
+    let recover = Some(Recover { gone: gone.to_vec() });
+    Controller::new(ControllerConfig { recover, ..setup() }, state)
+}
+
+/// Replicas that are in epoch 23 of `members` and say so, for so long that the state is made anew.
+fn recover(c: &mut Controller, members: &[u16], says: &[Control]) -> Option<u32> {
+    let config = Config {
+        epoch: 23,
+        rack: RACK,
+        switch_id: 4,
+        switch_incarnation: 77,
+        switch: Addr { ip: 9, port: 9 },
+        protocol: Protocol::Chain,
+        accelerated: true,
+        members: members.iter().map(|node| member(*node, 10)).collect(),
+        joining: vec![],
+    };
+    for ms in (0..2_500).step_by(50) {
+        for message in says {
+            let told = say(c, ms, message);
+            assert_eq!(configured(&told, member(1, 10).addr), None);
+        }
+        let mut sent = vec![];
+        c.tick(at(ms), &mut sent);
+        if let Some((_, bytes)) = sent.first() {
+            let asked = Control::WhoIsWho { client: setup().addr };
+            assert_eq!(Control::parse(bytes), Ok(asked));
+            say(c, ms, &Control::Configure(config.clone()));
+        }
+        if let Some(epoch) = persist(c, ms) {
+            assert!(ms >= 2_000, "it listens first");
+            return Some(epoch);
+        }
+    }
+    None
+}
+
+#[test]
+fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
+    let all: Vec<Control> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let mut c = recovering(&[], None);
+    assert_eq!(recover(&mut c, &[3, 1, 2], &all), Some(23 + 1_024));
+    assert_eq!((nodes(&c), c.state().whole.clone()), (vec![3, 1, 2], vec![3, 1, 2]));
+    let config = c.state().config.clone().unwrap();
+    assert_eq!((config.rack, config.switch_id, c.state().last_switch_id), (RACK, 4, 4 + 1_024));
+    assert!(c.recovered().unwrap().to_string().contains("no data is lost"));
+    // It goes on as ever.
+    say(&mut c, 2_600, &switch(78, 0));
+    (1..=3).for_each(|node| drop(say(&mut c, 2_600, &alive(node, 10, 1_047))));
+    assert_eq!((persist(&mut c, 2_600), c.state().last_switch_id), (Some(1_048), 4 + 1_025));
+    // The file of yesterday helps with nothing; its version is followed.
+    let mut c = recovering(&[], Some(founded().state().clone()));
+    assert_eq!(recover(&mut c, &[1, 2, 3], &all), Some(1_047));
+    assert_eq!(c.state().version, 2);
+}
+
+#[test]
+fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
+    let two: Vec<Control> = [1, 3].map(|node| alive(node, 10, 23)).to_vec();
+    let mut c = recovering(&[], None);
+    assert_eq!(recover(&mut c, &[1, 2, 3], &two), None);
+    assert_eq!(c.problem(), Some(Problem::NotHeard { node: 2, epoch: 23 }));
+    let mut c = recovering(&[2], None);
+    assert_eq!(recover(&mut c, &[1, 2, 3], &two), Some(1_047));
+    assert_eq!(nodes(&c), [1, 3]);
+    // Nobody has heard of anything.
+    let mut c = recovering(&[], None);
+    let blank: Vec<Control> = (1..=3).map(|node| alive(node, 10, 0)).collect();
+    assert_eq!(recover(&mut c, &[1], &blank), None);
+    assert_eq!(c.problem(), Some(Problem::NothingHeard));
+}
+
+#[test]
+fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() {
+    let outside = |node: u16, epoch: u32, position: u64| {
+        let Control::ReplicaAlive { member, heard, standing, unheard, .. } =
+            stands(node, 10, 23, Standing::Out)
+        else {
+            panic!("a sign of life")
+        };
+        let held = Held { epoch, position };
+        Control::ReplicaAlive { member, heard, standing, held, unheard }
+    };
+    let said = [outside(1, 21, 900), outside(2, 22, 500), outside(4, 22, 400), outside(5, 0, 0)];
+    // Replica 3 was alone in epoch 23. Without the operator's word nobody goes on without it.
+    let mut c = recovering(&[], None);
+    assert_eq!(recover(&mut c, &[3], &said), None);
+    assert_eq!(c.problem(), Some(Problem::NotHeard { node: 3, epoch: 23 }));
+    let mut c = recovering(&[3], None);
+    assert_eq!(recover(&mut c, &[3], &said), Some(1_047));
+    assert_eq!((nodes(&c), c.state().whole.clone()), (vec![2], vec![2]));
+    let line = c.recovered().unwrap().to_string();
+    assert!(line.contains("record 500 in epoch 22") && line.contains("lost"), "{line}");
+    // And not while one that has all is there, whoever else is said to be gone.
+    let mut c = recovering(&[3], None);
+    let three: Vec<Control> = said.iter().cloned().chain([alive(6, 10, 23)]).collect();
+    assert_eq!(recover(&mut c, &[3, 6], &three), Some(1_047));
+    assert_eq!((nodes(&c), c.recovered().unwrap().lost_behind), (vec![6], None));
+    let mut c = recovering(&[3], None);
+    assert_eq!(recover(&mut c, &[3], &[outside(5, 0, 0)]), None);
+    assert_eq!(c.problem(), Some(Problem::NothingLeft));
 }

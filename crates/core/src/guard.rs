@@ -73,6 +73,12 @@ guards! {
     Gaps,
     /// A configuration exists only after a compare-and-swap (trap T3).
     EpochSwap,
+    /// A controller whose state knows less than the members have heard decides nothing (trap T3).
+    StateHeard,
+    /// A controller that heard nobody counts silence from when it could hear again.
+    Deaf,
+    /// Of two members that do not hear each other the controller removes one.
+    CutPair,
     /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so again.
     ApartAgain,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).

@@ -52,6 +52,7 @@ impl<E: Engine> Replica<E> {
         self.waiting_reads.clear();
         self.asking.forget();
         self.has_joining = !config.joining.is_empty();
+        self.reach.begin(now.instant, config.members.iter().filter(|m| !is_me(m)), member);
         self.config = Some(config);
         if joining && !member {
             return self.join(now, sink);

@@ -135,7 +135,7 @@ impl<E: Engine> Replica<E> {
         self.config.as_ref().and_then(Config::reader)
     }
 
-    fn joining_addr(&self, node: NodeId) -> Option<Addr> {
+    pub(crate) fn joining_addr(&self, node: NodeId) -> Option<Addr> {
         let joining = &self.config.as_ref()?.joining;
         joining.iter().find(|m| m.node == node.0).map(|m| m.addr)
     }

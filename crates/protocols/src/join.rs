@@ -138,6 +138,7 @@ impl<E: Engine> Replica<E> {
         if self.engine.clear() == Progress::Pending {
             self.pending.push_back(Pending::Install);
         }
+        self.held_epoch = 0;
         self.copy.attempt += 1;
         self.copy.stage = Stage::Table;
         self.copy.streamed = false;

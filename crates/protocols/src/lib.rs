@@ -26,6 +26,7 @@ pub mod limits;
 pub mod link;
 pub mod log;
 pub mod node;
+mod reach;
 mod reads;
 pub mod replica;
 mod serve;

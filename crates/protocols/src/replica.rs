@@ -26,6 +26,7 @@ use crate::lease::Leases;
 use crate::limits::Limits;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
+use crate::reach::Reach;
 use crate::reads::Waiting;
 use crate::serve::Serving;
 use crate::sessions::Sessions;
@@ -235,6 +236,10 @@ pub struct Replica<E> {
     pub(crate) feeds: Vec<Feed>,
     /// Whether there are joining replicas, for whom records may be kept.
     pub(crate) has_joining: bool,
+    /// The last epoch in which this replica had all that was agreed; 0 if what is here is not that.
+    pub(crate) held_epoch: u32,
+    /// Which members it hears of.
+    pub(crate) reach: Reach,
     /// What the controller was told last.
     said: Option<Standing>,
     pub(crate) fetching: Fetching,
@@ -281,6 +286,8 @@ impl<E: Engine> Replica<E> {
             copy: Copy::default(),
             feeds: Vec::new(),
             has_joining: false,
+            held_epoch: 0,
+            reach: Reach::default(),
             said: None,
             fetching: Fetching::default(),
             next_alive: Instant(0),
@@ -347,6 +354,7 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         let message = Control::parse(bytes)?;
+        self.note_heard(now, &message);
         match message {
             Control::Configure(config) => self.on_configure(now, config, sink),
             Control::EpochState { epoch, from, end, ask } => {
@@ -383,10 +391,18 @@ impl<E: Engine> Replica<E> {
             | Control::Apart { .. }
             | Control::CopyAsk { .. }
             | Control::CopyPiece { .. } => self.on_copy_control(now, message, sink),
+            Control::Reach { epoch, from, ask } => {
+                self.on_reach(Epoch(epoch), NodeId(from), ask, sink);
+            }
+            // A controller that lost its state.
+            Control::WhoIsWho { client } => {
+                if let Some(config) = self.config.clone() {
+                    self.send_control(client, &Control::Configure(config), sink);
+                }
+            }
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
             | Control::SwitchRetired { .. }
-            | Control::WhoIsWho { .. }
             | Control::Vr(_)
             | Control::Stamp { .. } => {
                 self.count.unexpected += 1;
@@ -603,6 +619,9 @@ impl<E: Engine> Replica<E> {
     /// Whether all that was agreed is executed here by now.
     pub(crate) fn note_whole(&mut self) {
         self.whole |= self.agreed.is_some_and(|end| self.executed.0 >= end.position);
+        if self.whole {
+            self.held_epoch = self.epoch().0;
+        }
     }
 
     /// Fail-stop: it answers nothing any more, and asks the controller to take it out.
@@ -690,9 +709,7 @@ impl<E: Engine> Replica<E> {
         if t >= self.next_alive || self.said != Some(standing) {
             self.next_alive = t.after(ALIVE_NS);
             self.said = Some(standing);
-            let member = self.setup.me;
-            let alive = Control::ReplicaAlive { member, epoch: self.epoch().0, standing };
-            self.send_control(self.setup.controller, &alive, sink);
+            self.say_alive(now, standing, sink);
         }
         if t >= self.next_retry {
             self.retry_opening(now, sink);

@@ -2,8 +2,9 @@
 
 use concord_core::{Epoch, NodeId, Now, Position};
 use concord_engine::Engine;
-use concord_wire::control::{Protocol, Standing};
+use concord_wire::control::{Heard, Held, Protocol, Standing};
 
+use crate::join::Stage;
 use crate::replica::{Phase, Replica};
 
 /// What `concord status` shows of a replica.
@@ -48,6 +49,24 @@ impl<E: Engine> Replica<E> {
             Phase::Open => Standing::Open { whole: self.whole },
             Phase::Left => Standing::Leaving,
         }
+    }
+
+    /// What it heard of.
+    pub(crate) fn heard(&self) -> Heard {
+        self.config.as_ref().map_or_else(Heard::default, |c| Heard {
+            rack: c.rack,
+            epoch: c.epoch,
+            switch_id: c.switch_id,
+        })
+    }
+
+    /// The complete state that is here, if there is one, member or not: where all members are lost, it
+    /// may be the newest that is left.
+    pub(crate) fn held(&self) -> Held {
+        if self.phase == Phase::Left || self.copy.stage != Stage::Whole || self.held_epoch == 0 {
+            return Held::default();
+        }
+        Held { epoch: self.held_epoch, position: self.log.end().position }
     }
 
     /// A digest of the client table, equal on replicas that executed the same: for tests.

@@ -175,6 +175,7 @@ impl Bench {
         };
         let config = Config {
             epoch: 1,
+            rack: 1,
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,

@@ -128,6 +128,7 @@ impl Group {
         let member = |node: &u16| *self.at(*node).member();
         let config = Config {
             epoch: self.epoch,
+            rack: 1,
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,
@@ -148,6 +149,7 @@ impl Group {
         let member = |n: &u16| Member { node: *n, incarnation: 10, addr: addr(*n) };
         let config = Config {
             epoch: self.epoch,
+            rack: 1,
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,

@@ -110,6 +110,7 @@ impl Bench {
         let member = |node: &u16| *self.replicas[usize::from(*node) - 1].member();
         let config = Config {
             epoch,
+            rack: 1,
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,

@@ -13,11 +13,13 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
-/// Kinds of faults, from there on, that VR alone draws: the others lack what a held packet or a rack
-/// in two could break, and would only be drawn more thinly.
-const KINDS_OF_VR: usize = 17;
-/// Kinds of faults, from there on, of the server behind an engine: where there is one.
-const KINDS_OF_SERVERS: usize = 19;
+/// Kinds of faults that VR alone draws: the others lack what a held packet or a rack in two could
+/// break, and would only be drawn more thinly.
+const KINDS_OF_VR: [usize; 2] = [17, 18];
+/// Kinds of faults of the server behind an engine: where there is one.
+const KINDS_OF_SERVERS: [usize; 3] = [19, 20, 21];
+/// How long the controller is cut off, in times of what it takes for a failure.
+const CUT_OFF_TIMES: [u64; 3] = [2, 6, 20];
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 
@@ -197,16 +199,14 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
 
 /// The kinds of faults that a plan draws. In VR nobody joins: the group stays the founders'.
 fn kinds_of(plan: &Plan) -> Vec<usize> {
-    let mut kinds: Vec<usize> = match plan.protocol {
-        Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => (0..KINDS_OF_VR).collect(),
-        Protocol::Vr | Protocol::NoPaxos => {
-            (0..KINDS_OF_SERVERS).filter(|kind| *kind != Fault::Join.kind()).collect()
-        }
+    let is_quorum = plan.protocol.is_quorum();
+    let is_drawn = |kind: &usize| {
+        let is_of_servers = KINDS_OF_SERVERS.contains(kind);
+        let is_of_protocol =
+            if is_quorum { *kind != Fault::Join.kind() } else { !KINDS_OF_VR.contains(kind) };
+        is_of_protocol && (plan.engine_ns > 0 || !is_of_servers)
     };
-    if plan.engine_ns > 0 {
-        kinds.extend(KINDS_OF_SERVERS..Fault::KINDS.len());
-    }
-    kinds
+    (0..Fault::KINDS.len()).filter(is_drawn).collect()
 }
 
 fn is_enough(sure: &[usize]) -> bool {
@@ -272,7 +272,18 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         20 => {
             Fault::StallEngine { replica, for_ns: rng.between(1, plan.engine_silence_ns * 3 / 4) }
         }
-        _ => Fault::CutEngine { replica, for_ns: short_ns, executed: rng.chance(1, 2) },
+        21 => Fault::CutEngine { replica, for_ns: short_ns, executed: rng.chance(1, 2) },
+        22 => {
+            let times = CUT_OFF_TIMES[rng.below(3) as usize];
+            // A rack's default is 1.5 s.
+            let for_ns = plan.failure_ns * times * 2 / 3;
+            Fault::CutController { with_switch: rng.chance(1, 2), for_ns }
+        }
+        _ => {
+            let others = (plan.replicas as u64 - 1).max(1);
+            let other = (replica + 1 + rng.below(others) as usize) % plan.replicas;
+            Fault::CutPair { one: replica, other, for_ns: long_ns }
+        }
     }
 }
 

@@ -223,6 +223,23 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// The controller is cut off from everybody, and from a standby or another controller; the switch
+    /// too, from everybody, if that is said.
+    CutController {
+        /// The switch's link is down as well.
+        with_switch: bool,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// Two replicas do not reach each other; everybody else reaches both.
+    CutPair {
+        /// One, from 0.
+        one: usize,
+        /// The other one, from 0.
+        other: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// A client process dies with its requests under way, and a new one takes its place.
     RestartClient {
         /// Which client process, from 0.
@@ -232,7 +249,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 22] = [
+    pub const KINDS: [&'static str; 24] = [
         "pause",
         "kill",
         "restart",
@@ -255,6 +272,8 @@ impl Fault {
         "hang-engine",
         "stall-engine",
         "cut-engine",
+        "cut-controller",
+        "cut-pair",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -283,6 +302,8 @@ impl Fault {
             Fault::HangEngine { .. } => 19,
             Fault::StallEngine { .. } => 20,
             Fault::CutEngine { .. } => 21,
+            Fault::CutController { .. } => 22,
+            Fault::CutPair { .. } => 23,
         }
     }
 
@@ -302,6 +323,8 @@ impl Fault {
             | Fault::LoseRecords { for_ns, .. }
             | Fault::Hold { for_ns, .. }
             | Fault::Split { for_ns, .. }
+            | Fault::CutController { for_ns, .. }
+            | Fault::CutPair { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
@@ -336,12 +359,16 @@ impl Fault {
     pub fn is_troubling(&self) -> bool {
         match self {
             Fault::Pause { node: Node::Replica(_), .. }
+            | Fault::CutPair { .. }
             | Fault::Isolate { .. }
             | Fault::LossBurst { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
-                matches!(from, Node::Replica(_))
-                    && matches!(to, Node::Controller | Node::OtherController)
+                let is_controller =
+                    |node: &Node| matches!(node, Node::Controller | Node::OtherController);
+                let is_replica = |node: &Node| matches!(node, Node::Replica(_));
+                (is_replica(from) && (is_controller(to) || is_replica(to)))
+                    || (is_controller(from) && is_replica(to))
             }
             _ => false,
         }
@@ -363,9 +390,10 @@ impl Fault {
             | Fault::Split { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
+            Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],
             Fault::RestartClient { client } => vec![Node::Client(client)],
             Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
-            Fault::SecondController { .. } => vec![Node::Controller],
+            Fault::SecondController { .. } | Fault::CutController { .. } => vec![Node::Controller],
             Fault::LossBurst { .. }
             | Fault::DuplicateBurst { .. }
             | Fault::FillTable { .. }

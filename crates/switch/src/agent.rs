@@ -7,7 +7,7 @@ use concord_core::{
     Duration, Epoch, Guards, Incarnation, Instant, MS, Now, ObjectId, Seq, SwitchId,
 };
 use concord_pisa::Verdict;
-use concord_wire::control::{Config, Control};
+use concord_wire::control::{Config, Control, Heard};
 use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, Sink, kind};
 
 use alloc::vec::Vec;
@@ -137,6 +137,8 @@ pub struct Agent {
     epoch: Epoch,
     /// The last switch id that was installed; kept when another switch takes over. Never falls.
     switch_id: SwitchId,
+    /// The highest switch id of any configuration, and the rack of the last one.
+    heard: Heard,
     /// What the controller knows this life by. Counted up to ask for a new switch id.
     incarnation: Incarnation,
     /// The highest id that it heard of, its own or another switch's.
@@ -174,6 +176,7 @@ impl Agent {
             faults: Faults::new(config.faults),
             epoch: Epoch(0),
             switch_id: SwitchId(0),
+            heard: Heard::default(),
             incarnation: config.incarnation,
             newest_id: 0,
             granted: Incarnation(0),
@@ -370,6 +373,7 @@ impl Agent {
                 | Control::Apart { .. }
                 | Control::CopyAsk { .. }
                 | Control::CopyPiece { .. }
+                | Control::Reach { .. }
                 | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
@@ -384,6 +388,13 @@ impl Agent {
             self.counters.configures_old += 1;
             return;
         }
+        // A quorum's epochs are its views, which the controller does not count.
+        let epoch = if config.protocol.is_quorum() { 0 } else { config.epoch };
+        self.heard = Heard {
+            rack: config.rack,
+            epoch: self.heard.epoch.max(epoch),
+            switch_id: self.heard.switch_id.max(config.switch_id),
+        };
         // Another switch is active: this one's fast reads and numbers are refused from now on
         // (Harmonia §6.3), so it falls silent.
         if config.switch != self.config.addr {
@@ -445,6 +456,7 @@ impl Agent {
             incarnation: self.incarnation.0,
             addr: self.config.addr,
             epoch: self.epoch.0,
+            heard: self.heard,
             standby: self.standby,
         };
         alive.emit(&mut self.buffer);

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
-use concord_wire::control::{Config, Control, Protocol};
+use concord_wire::control::{Config, Control, Heard, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
@@ -263,7 +263,8 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
         assert_eq!(handle(&mut a, at(61), request(Op::Read, 5)), []);
         let told = tick(&mut a, at(61));
         let (addr, epoch) = (SWITCH, 5);
-        let alive = Control::SwitchAlive { incarnation: 41, addr, epoch, standby };
+        let heard = Heard { rack: 1, epoch, switch_id: OWN.0 };
+        let alive = Control::SwitchAlive { incarnation: 41, addr, epoch, heard, standby };
         assert_eq!(Control::parse(&told[0].1), Ok(alive));
     }
 }

@@ -62,6 +62,9 @@ impl Protocol {
 pub struct Config {
     /// The number of this configuration.
     pub epoch: u32,
+    /// Which rack it is of: drawn when its first configuration was made, so that another rack's
+    /// state file is told apart.
+    pub rack: u64,
     /// The one switch whose numbers and fast reads are accepted (Harmonia §6.3).
     pub switch_id: u32,
     /// The switch's life to which that id was granted.
@@ -122,6 +125,27 @@ pub enum Standing {
     Leaving,
 }
 
+/// What a node has heard of, whoever said it: a controller whose state knows less has lost its file,
+/// or has another's (trap T3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The rack of its configuration; 0 if it has none.
+    pub rack: u64,
+    /// The highest epoch; 0 if none, and from a switch whose epochs are views.
+    pub epoch: u32,
+    /// The highest switch id; 0 if none.
+    pub switch_id: u32,
+}
+
+/// A complete state that a replica has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Held {
+    /// The last epoch in which it had all that was agreed; 0 if what is here is not complete.
+    pub epoch: u32,
+    /// The end of its log.
+    pub position: u64,
+}
+
 /// The end of a replica's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEnd {
@@ -138,10 +162,15 @@ pub enum Control {
     ReplicaAlive {
         /// Who, in which life, and where.
         member: Member,
-        /// The newest epoch that it heard of; 0 if none.
-        epoch: u32,
+        /// What it heard of; it stands in that epoch.
+        heard: Heard,
         /// Where it stands in it.
         standing: Standing,
+        /// The data that it has.
+        held: Held,
+        /// Members that it has not heard of lately, though it should; of one that joins, all members
+        /// that did not answer lately.
+        unheard: Vec<u16>,
     },
     /// Switch to controller, periodically: I live.
     SwitchAlive {
@@ -151,6 +180,8 @@ pub enum Control {
         addr: Addr,
         /// The configuration it runs; 0 if none.
         epoch: u32,
+        /// What it heard of.
+        heard: Heard,
         /// It takes over when the active switch is silent, not before.
         standby: bool,
     },
@@ -229,7 +260,8 @@ pub enum Control {
         /// Echo of the request.
         asked_at: u64,
     },
-    /// Gateway or client to controller: which configuration is in force?
+    /// Gateway or client to controller: which configuration is in force? Controller to a replica, to
+    /// recover: which one is yours?
     WhoIsWho {
         /// Where the answer goes.
         client: Addr,
@@ -314,9 +346,33 @@ pub enum Control {
         /// The leader's data takes more than its limit.
         memory_full: bool,
     },
+    /// Joining replica to members: do you hear me? And the answer.
+    Reach {
+        /// The epoch.
+        epoch: u32,
+        /// Who says so.
+        from: u16,
+        /// Whether an answer is wanted.
+        ask: bool,
+    },
 }
 
 impl Control {
+    /// The member of an epoch that says this to another one, and the epoch: a sign that it is heard.
+    #[must_use]
+    pub fn member_heard(&self) -> Option<(u32, u16)> {
+        match *self {
+            Control::EpochState { epoch, from, .. }
+            | Control::Fetch { epoch, from, .. }
+            | Control::Open { epoch, from, .. }
+            | Control::Opened { epoch, from }
+            | Control::LeaseRequest { epoch, from, .. }
+            | Control::LeaseGrant { epoch, from, .. }
+            | Control::Reach { epoch, from, .. } => Some((epoch, from)),
+            _ => None,
+        }
+    }
+
     /// Writes the message into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.clear();
@@ -356,6 +412,7 @@ mod tests {
     fn messages_survive_the_wire_and_golden_bytes_hold() {
         let config = Config {
             epoch: 2,
+            rack: 0x7ac4,
             switch_id: 3,
             switch_incarnation: 5,
             switch: Addr { ip: 0x7f00_0001, port: 9 },

@@ -78,6 +78,12 @@ impl<E: Engine> Vr<E> {
         match Control::parse(bytes)? {
             Control::Configure(config) => self.on_configure(now, config, sink),
             Control::Vr(message) => self.on_vr(now, &message, sink),
+            // A controller that lost its state.
+            Control::WhoIsWho { client } => {
+                if let Some(config) = self.config.clone() {
+                    self.send_control(client, &Control::Configure(config), sink);
+                }
+            }
             Control::ReplicaAlive { .. }
             | Control::SwitchAlive { .. }
             | Control::EpochState { .. }
@@ -87,7 +93,7 @@ impl<E: Engine> Vr<E> {
             | Control::Opened { .. }
             | Control::LeaseRequest { .. }
             | Control::LeaseGrant { .. }
-            | Control::WhoIsWho { .. }
+            | Control::Reach { .. }
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
             | Control::Resumed { .. }

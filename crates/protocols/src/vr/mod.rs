@@ -32,7 +32,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
+use concord_wire::control::{Config, Control, Held, LogEnd, Member, Protocol};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -462,8 +462,11 @@ impl<E: Engine> Vr<E> {
             self.next_alive = t.after(ALIVE_NS);
             let alive = Control::ReplicaAlive {
                 member: self.setup.me,
-                epoch: self.config.as_ref().map_or(0, |c| c.epoch),
+                heard: self.heard(),
                 standing: self.standing(),
+                // Its group stays, and knows by itself who is heard and who is ahead.
+                held: Held::default(),
+                unheard: Vec::new(),
             };
             self.send_control(self.setup.controller, &alive, sink);
             self.take_switch(now, sink);

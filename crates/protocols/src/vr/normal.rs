@@ -594,6 +594,7 @@ impl<E: Engine> Vr<E> {
         let members = core::iter::once(self.me).chain(others).map(|i| self.members()[i]);
         let config = Config {
             epoch: self.view.0,
+            rack: self.config.as_ref().map_or(0, |c| c.rack),
             switch_id: self.switch.id,
             switch: self.switch.addr,
             switch_incarnation: self.switch.incarnation,

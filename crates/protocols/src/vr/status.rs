@@ -2,7 +2,7 @@
 
 use concord_core::{Now, Position, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::control::{Config, Member, Standing};
+use concord_wire::control::{Config, Heard, Member, Standing};
 use concord_wire::vr::Life;
 
 use super::{Stage, Vr, VrCounters};
@@ -103,6 +103,13 @@ impl<E: Engine> Vr<E> {
             }
             Stage::Left => Standing::Leaving,
         }
+    }
+
+    /// What it heard of the controller's, or of another switch from the leader.
+    pub(super) fn heard(&self) -> Heard {
+        let Some(config) = &self.config else { return Heard::default() };
+        let switch_id = config.switch_id.max(self.switch.id);
+        Heard { rack: config.rack, epoch: config.epoch, switch_id }
     }
 
     /// Whether all that its view began with is executed here.

@@ -68,6 +68,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
 fn config(protocol: Protocol, nodes: usize, switch_id: u32) -> Config {
     Config {
         epoch: switch_id,
+        rack: 1,
         switch_id,
         switch: SWITCH,
         switch_incarnation: u64::from(switch_id),

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::poller::Event;
-use crate::roles::Place;
+use crate::roles::{Place, unique};
 use crate::state_file::StateFile;
 use crate::udp::Outbox;
 
@@ -41,6 +41,7 @@ struct ControllerRole {
 struct Logged {
     config: Option<Config>,
     problem: Option<String>,
+    has_recovered: bool,
 }
 
 /// Runs a controller until it is told to end.
@@ -52,7 +53,8 @@ pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let (file, state) = StateFile::open(&setup.state)?;
     let _span = logging::span("controller", place.node).entered();
     let mut driver = place.driver()?;
-    let controller = Controller::new(setup.config, state);
+    let config = ControllerConfig { rack: unique()?, ..setup.config };
+    let controller = Controller::new(config, state);
     let epoch = controller.state().config.as_ref().map_or(0, |c| c.epoch);
     info!(addr = %place.addr, epoch, state = %setup.state.display(), "started");
     let logged = Logged::default();
@@ -112,6 +114,11 @@ impl ControllerRole {
             log_changes(&self.controller, now, self.logged.config.as_ref(), new);
             self.logged.config = Some(new.clone());
         }
+        if let Some(recovered) = self.controller.recovered().filter(|_| !self.logged.has_recovered)
+        {
+            self.logged.has_recovered = true;
+            warn!(epoch, "{recovered}");
+        }
         let problem = self.controller.problem().map(|p| p.to_string());
         if problem != self.logged.problem {
             match &problem {
@@ -157,6 +164,7 @@ impl Role for ControllerRole {
         let members = config.map_or(0, |c| c.members.len());
         s.gauge("members", "Replicas in the configuration.", members as f64);
         s.tell("epoch", epoch);
+        s.tell("recovered", self.controller.recovered().map(ToString::to_string));
         s.tell("switch_id", config.map_or(0, |c| c.switch_id));
         s.tell("protocol", config.map(|c| format!("{:?}", c.protocol)));
         s.tell("accelerated", config.map(|c| c.accelerated));

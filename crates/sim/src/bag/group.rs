@@ -174,6 +174,9 @@ impl Group {
             accelerated: self.plan.accelerated,
             failure_ns: self.plan.failure_ns,
             fresh: false,
+            recover: None,
+            rack: 1,
+            addr: addr(CONTROLLER),
             guards: self.plan.guards,
         };
         Role::Controller(Box::new(Controller::new(config, self.stored.clone())))

@@ -9,8 +9,9 @@ use std::hash::{DefaultHasher, Hasher};
 pub(super) const UNSEEN: [&str; 8] =
     ["scratch", "reply", "spare", "buffer", "buffers", "resent", "measured", "unsent_bytes"];
 /// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
-/// window (a few packets are on their way).
-pub(super) const IDLE: [&str; 2] = ["rtt", "window"];
+/// window (a few packets are on their way), when members were heard of (none is cut from another for as
+/// long as that is told).
+pub(super) const IDLE: [&str; 3] = ["rtt", "window", "reach"];
 /// What decides nothing when no time passes any more: when something is due.
 pub(super) const TIMERS: [&str; 8] = [
     "next_alive",

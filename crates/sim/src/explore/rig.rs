@@ -172,6 +172,9 @@ impl Rig {
                     accelerated: true,
                     failure_ns: FAILURE_NS,
                     fresh: false,
+                    recover: None,
+                    rack: 1,
+                    addr: addr(CONTROLLER),
                     guards,
                 };
                 Machine::Controller(Box::new(Controller::new(config, None)))

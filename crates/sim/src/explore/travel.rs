@@ -53,6 +53,7 @@ impl Sort {
             | Control::Fetch { .. }
             | Control::Fetched { .. }
             | Control::Opened { .. }
+            | Control::Reach { .. }
             | Control::WhoIsWho { .. }
             | Control::Stamp { .. } => Sort::Periodic,
             Control::Vr(message) => match message.body {

@@ -122,6 +122,9 @@ impl<'a> Rack<'a> {
             accelerated: self.load.accelerated,
             failure_ns: 500 * MS,
             fresh: false,
+            recover: None,
+            rack: 1,
+            addr: addr(CONTROLLER),
             guards: Guards::ALL,
         };
         Controller::new(config, None)

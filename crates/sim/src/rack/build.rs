@@ -85,6 +85,9 @@ impl<'a> Rack<'a> {
             accelerated: self.plan.accelerated,
             failure_ns: self.plan.failure_ns,
             fresh: false,
+            recover: None,
+            rack: self.plan.seed | 1,
+            addr: addr(CONTROLLER),
             guards: self.plan.guards,
         };
         Controller::new(config, self.stored.clone())

@@ -9,7 +9,7 @@ use crate::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Hold, REPLICAS, SWITCH, addr};
 
 /// After a silence, a node has been heard of again within that time.
-const HEARD_AGAIN_NS: Duration = 300 * MS;
+pub(super) const HEARD_AGAIN_NS: Duration = 300 * MS;
 
 impl Rack<'_> {
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -58,8 +58,15 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                if to == CONTROLLER || to == self.other_controller() {
+                // Of two that do not hear each other one is removed; so is one that does not hear of
+                // epochs, and so is not heard in them.
+                let is_controller = |node| node == CONTROLLER || node == self.other_controller();
+                let (tells, told) = (is_controller(from), is_controller(to));
+                if told || self.is_replica(to) {
                     self.trouble(from, for_ns);
+                }
+                if tells || self.is_replica(from) {
+                    self.trouble(to, for_ns);
                 }
             }
             Fault::Hold { from, to, for_ns, late_ns } => {
@@ -107,6 +114,21 @@ impl Rack<'_> {
                 self.bury(other);
                 self.place(other, Role::Controller(Box::new(self.controller())));
                 self.tick(other);
+            }
+            Fault::CutController { with_switch, for_ns } => {
+                self.cut_off(CONTROLLER, now_ns + for_ns);
+                self.cut_off(self.other_controller(), now_ns + for_ns);
+                if with_switch {
+                    self.cut_off(self.active_switch(), now_ns + for_ns);
+                }
+            }
+            Fault::CutPair { one, other, for_ns } => {
+                let (one, other) = (REPLICAS + one, REPLICAS + other);
+                for (from, to) in [(one, other), (other, one)] {
+                    self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
+                }
+                self.trouble(one, for_ns);
+                self.trouble(other, for_ns);
             }
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
@@ -173,6 +195,15 @@ impl Rack<'_> {
             return self.lose_engine(node);
         }
         self.stall_engine(node, for_ns);
+    }
+
+    /// A node's link is down.
+    fn cut_off(&mut self, node: usize, until_ns: u64) {
+        for other in (0..self.slots.len()).filter(|other| *other != node) {
+            for (from, to) in [(node, other), (other, node)] {
+                self.world.cuts.push(Cut { from, to, until_ns });
+            }
+        }
     }
 
     fn isolate(&mut self, node: usize, until_ns: u64, stale_switch: bool) {

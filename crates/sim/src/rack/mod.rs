@@ -321,10 +321,20 @@ impl Rack<'_> {
     /// too) and died meanwhile. A quorum finds another leader without it.
     fn without_controller_ns(&self) -> u64 {
         let spans = self.plan.faults.iter().map(|f| match f.fault {
-            Fault::Pause { node: Node::Controller, for_ns } => for_ns,
+            Fault::Pause { node: Node::Controller, for_ns }
+            | Fault::CutController { for_ns, .. } => for_ns,
             _ => 0,
         });
-        if self.plan.protocol.is_quorum() { 0 } else { spans.sum() }
+        let is_quorum = self.plan.protocol.is_quorum();
+        if !is_quorum {
+            return spans.sum();
+        }
+        // Nothing at all is ordered without a switch.
+        let without = self.plan.faults.iter().map(|f| match f.fault {
+            Fault::CutController { with_switch: true, for_ns } => for_ns,
+            _ => 0,
+        });
+        without.sum()
     }
 
     /// Where everybody stands, for the engineer who has to find out why.

@@ -11,9 +11,12 @@
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
 //! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
 //!   whole log may be told to copy anew.)
+//! - No member is taken out while all members are alive and nothing makes any of them look dead: the
+//!   controller's own troubles are no reason.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
 //!   fast is of an object without a write in flight (Algorithm 1).
 
+use concord_control::State;
 use concord_core::{ObjectId, Seq};
 use concord_protocols::Phase;
 use concord_wire::control::{Config, Member, Protocol};
@@ -22,9 +25,13 @@ use concord_wire::{Flags, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use super::inject::HEARD_AGAIN_NS;
 use super::watch_vr::WatchVr;
-use super::{Machine, Rack, Role};
+use super::{Machine, Rack, Role, Stage};
 use crate::world::{REPLICAS, SWITCH};
+
+/// Where more is lost, four signs of life in a row are missing too often.
+const LOSS_PPM_MAX: u64 = 10_000;
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
@@ -247,6 +254,33 @@ impl Rack<'_> {
         outside.map(|node| {
             format!("epoch {epoch} is open, and {} holds a lease outside it", self.name_of(node))
         })
+    }
+
+    /// A member that the next state takes out, though all are well.
+    pub(super) fn removes_healthy(&self, next: &State) -> Option<String> {
+        if self.plan.loss_ppm > LOSS_PPM_MAX || self.plan.protocol.is_quorum() {
+            // Several signs of life in a row may be lost by chance.
+            return None;
+        }
+        if let Stage::Liveness { since_ns } = self.stage
+            && self.world.now_ns < since_ns + HEARD_AGAIN_NS
+        {
+            // What the faults caused is decided yet.
+            return None;
+        }
+        let old = self.config()?;
+        let is_well = |m: &Member| {
+            let slot = &self.slots[REPLICAS + usize::from(m.node)];
+            self.living(m).is_some()
+                && !slot.engine_lost
+                && slot.troubled_until_ns <= self.world.now_ns
+        };
+        if !old.members.iter().all(is_well) {
+            return None;
+        }
+        let next = next.config.as_ref()?;
+        let gone = old.members.iter().find(|m| !next.members.contains(m))?;
+        Some(format!("epoch {} takes out replica-{}, and all are well", next.epoch, gone.node))
     }
 
     fn look_at_switch(&mut self, node: usize) -> Option<String> {

@@ -22,6 +22,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
     let member = |node| Member { node, incarnation: 1, addr: replica(node) };
     Config {
         epoch,
+        rack: 1,
         switch_id,
         switch_incarnation: LIFE,
         switch: SWITCH,

@@ -1,0 +1,228 @@
+//! What the controller hears, and what it makes of silence.
+//!
+//! It decides nothing by the silence of others while it hears nobody itself, and counts theirs from
+//! when it could hear again: its link was down, or it slept. Nor does it go on without having heard
+//! from those with whom it would go on. And it decides nothing at all while members have heard of more
+//! than its state says (trap T3): then the state is not the newest, and its numbers were used.
+
+use concord_core::{Duration, Guard, Instant, MS, Now};
+use concord_wire::Addr;
+use concord_wire::control::{Config, Heard, Member, Standing};
+
+use crate::{Controller, Problem, Replica, State};
+
+/// Everybody says that it lives ten times a second. Where nobody did for half of the time after which
+/// one is called silent, and for that long at least, the controller is who was cut off.
+const DEAF_NS_MIN: Duration = 140 * MS;
+/// Two that were heard of within that time are there, both of them.
+const RECENT_NS: Duration = 250 * MS;
+/// How long a stranger is shown.
+const STRANGER_NS: Duration = 2_000 * MS;
+
+/// What the controller heard, of whomever.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hearing {
+    /// Since when it could hear: its start, or the end of the last time that it heard nobody.
+    pub since: Option<Instant>,
+    /// When it heard anybody last.
+    last: Instant,
+    /// The highest numbers that anybody told of, of whichever rack.
+    pub highest: Heard,
+    /// Somebody of this rack has heard of that, and the state says less.
+    pub ahead: Option<Heard>,
+    /// A node of another rack, and when it was heard.
+    stranger: Option<(Addr, Instant)>,
+}
+
+impl Hearing {
+    /// The state is another one: what is ahead of it is yet to be heard.
+    pub(crate) fn know(&mut self, state: &State) {
+        let epoch = state.config.as_ref().map_or(0, |c| c.epoch);
+        let known = |h: &Heard| h.epoch <= epoch && h.switch_id <= state.last_switch_id;
+        self.ahead.take_if(|heard| known(heard));
+    }
+}
+
+impl Controller {
+    /// Somebody says that it lives, and what it heard of. Whether it is one of this rack.
+    pub(crate) fn hears(&mut self, now: Now, addr: Addr, heard: &Heard) -> bool {
+        self.note_hearing(now.instant);
+        let highest = &mut self.hearing.highest;
+        highest.epoch = highest.epoch.max(heard.epoch);
+        highest.switch_id = highest.switch_id.max(heard.switch_id);
+        // The numbers of a state that begins go on behind all that is heard.
+        if self.setup.fresh || self.recovery.is_some() || !self.setup.guards.on(Guard::StateHeard) {
+            return true;
+        }
+        let (rack, epoch) = self.state.config.as_ref().map_or((0, 0), |c| (c.rack, c.epoch));
+        if rack != 0 && heard.rack != 0 && heard.rack != rack {
+            self.count.foreign += 1;
+            self.hearing.stranger = Some((addr, now.instant));
+            self.reconsider(now);
+            return false;
+        }
+        if heard.epoch > epoch || heard.switch_id > self.state.last_switch_id {
+            let ahead = self.hearing.ahead.get_or_insert_default();
+            ahead.epoch = ahead.epoch.max(heard.epoch);
+            ahead.switch_id = ahead.switch_id.max(heard.switch_id);
+        }
+        true
+    }
+
+    /// It can hear. Looked at with every packet, since the first one after a silence comes before the
+    /// first tick.
+    fn note_hearing(&mut self, now: Instant) {
+        if self.is_deaf(now) {
+            self.count.deaf += 1;
+            self.hearing.since = Some(now);
+        }
+        self.hearing.since.get_or_insert(now);
+        self.hearing.last = self.hearing.last.max(now);
+    }
+
+    /// Whether nobody is heard, so that it is the controller who is cut off, or slept.
+    pub(crate) fn is_deaf(&self, now: Instant) -> bool {
+        let patience_ns = (self.setup.failure_ns / 2).max(DEAF_NS_MIN);
+        self.hearing.since.is_some()
+            && now.since(self.hearing.last) > patience_ns
+            && self.setup.guards.on(Guard::Deaf)
+    }
+
+    /// When a node that was heard at `heard_at`, if ever, fell silent, as far as that can be known.
+    pub(crate) fn silent_since(&self, heard_at: Option<Instant>) -> Instant {
+        let since = self.hearing.since.unwrap_or(Instant(0));
+        match heard_at {
+            Some(at) if self.setup.guards.on(Guard::Deaf) => at.max(since),
+            Some(at) => at,
+            None => since,
+        }
+    }
+
+    /// Whether it decides nothing and tells nobody anything: its state is not the newest, or is yet to
+    /// be made.
+    pub(crate) fn is_mute(&self) -> bool {
+        self.hearing.ahead.is_some() || self.recovery.is_some()
+    }
+
+    /// Whether those with whom the group would go on have been heard since the controller could hear:
+    /// all of them, or, where a majority decides, so many.
+    pub(crate) fn has_heard(&self, members: &[Member]) -> bool {
+        let since = self.hearing.since.unwrap_or(Instant(0));
+        let heard = members.iter().filter(|m| {
+            let own = self.replicas.get(&m.node);
+            own.is_some_and(|r| r.heard_at >= since && r.member.incarnation == m.incarnation)
+        });
+        let wanted = if self.setup.protocol.is_quorum() {
+            // One that restarted has lost what it heard, so that it does not count.
+            members.len() / 2 + 1
+        } else {
+            members.len()
+        };
+        heard.count() >= wanted || !self.setup.guards.on(Guard::Deaf)
+    }
+
+    /// What a replica said before goes on, where it says the same again.
+    pub(crate) fn go_on(&self, before: &Replica, now: &mut Replica) {
+        if before.member != now.member {
+            return;
+        }
+        if now.heard_at.since(before.heard_at) <= self.setup.failure_ns / 2 {
+            now.steady_since = before.steady_since;
+        }
+        for (node, since) in &mut now.unheard {
+            if let Some((_, earlier)) = before.unheard.iter().find(|(other, _)| other == node) {
+                *since = *earlier;
+            }
+        }
+    }
+
+    /// Two members that are both heard here, and of which one does not hear the other: the one that
+    /// comes first in the order first. `for_ns`: for that long, without a break.
+    pub(crate) fn cut_pairs<'a>(
+        &'a self,
+        now: Instant,
+        members: &'a [Member],
+        for_ns: Duration,
+    ) -> impl Iterator<Item = (u16, u16)> + 'a {
+        let at = move |node: u16| members.iter().position(|m| m.node == node);
+        let is_there = move |node: u16| {
+            let own = self.replicas.get(&node);
+            own.is_some_and(|r| {
+                now.since(r.heard_at) <= RECENT_NS
+                    && now.since(r.steady_since) >= for_ns
+                    && matches!(r.standing, Standing::Opening { .. } | Standing::Open { .. })
+            })
+        };
+        members.iter().filter(move |m| is_there(m.node)).flat_map(move |m| {
+            let reporter = self.replicas.get(&m.node).filter(|r| r.member == *m);
+            let unheard = reporter.map_or(&[][..], |r| &r.unheard).iter();
+            unheard.filter_map(move |(other, since)| {
+                let (own, other_at) = (at(m.node)?, at(*other)?);
+                let is_long = now.since(*since) >= for_ns && is_there(*other);
+                let pair = if own < other_at { (m.node, *other) } else { (*other, m.node) };
+                is_long.then_some(pair)
+            })
+        })
+    }
+
+    /// Who of `members` goes, so that all others hear each other: who is in most cuts, of those the
+    /// last one, and never the last one that is whole.
+    pub(crate) fn cut_off(&self, now: Instant, old: &Config, members: &[Member]) -> Option<u16> {
+        if !self.setup.guards.on(Guard::CutPair) || self.setup.protocol.is_quorum() {
+            return None;
+        }
+        let pairs: alloc::vec::Vec<(u16, u16)> =
+            self.cut_pairs(now, members, self.setup.failure_ns / 3).collect();
+        let cuts = |node: u16| {
+            let mut others: alloc::vec::Vec<u16> = pairs
+                .iter()
+                .filter(|(a, b)| *a == node || *b == node)
+                .map(|(a, b)| if *a == node { *b } else { *a })
+                .collect();
+            others.sort_unstable();
+            others.dedup();
+            others.len()
+        };
+        let spares_whole = |m: &&Member| {
+            members.iter().any(|other| other.node != m.node && self.is_whole(old, other))
+        };
+        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
+        candidates.max_by_key(|m| cuts(m.node)).map(|m| m.node)
+    }
+
+    /// What is to be said of what is heard.
+    pub(crate) fn heard_problem(&self, now: Instant) -> Option<Problem> {
+        if let Some(ahead) = self.hearing.ahead {
+            let config = self.state.config.as_ref();
+            return Some(match config {
+                Some(config) => Problem::StateOld {
+                    epoch: config.epoch,
+                    heard_epoch: ahead.epoch,
+                    heard_switch_id: ahead.switch_id,
+                },
+                None => Problem::StateLost {
+                    heard_epoch: ahead.epoch,
+                    heard_switch_id: ahead.switch_id,
+                },
+            });
+        }
+        if let Some((addr, at)) = self.hearing.stranger
+            && now.since(at) <= STRANGER_NS
+        {
+            return Some(Problem::Stranger { addr });
+        }
+        let config = self.state.config.as_ref()?;
+        if let Some((one, other)) = self.cut_pairs(now, &config.members, 0).next() {
+            return Some(Problem::CutPair { one, other });
+        }
+        // One that waits outside until it hears all members again.
+        config.joining.iter().find_map(|joining| {
+            let own = self.replicas.get(&joining.node).filter(|r| r.member == *joining)?;
+            let long_ns = self.setup.failure_ns;
+            let (other, _) = own.unheard.iter().find(|(other, since)| {
+                now.since(*since) >= long_ns && config.members.iter().any(|m| m.node == *other)
+            })?;
+            Some(Problem::CutPair { one: *other, other: joining.node })
+        })
+    }
+}

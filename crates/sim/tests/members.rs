@@ -1,0 +1,121 @@
+//! Who stays a member, and that the rack goes on: the controller is cut off, or two replicas from each
+//! other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
+
+use concord_core::{MS, SEC};
+use concord_sim::{Fault, Node, Outcome, Plan, run};
+use concord_wire::control::Protocol;
+
+const CUT_AT_NS: u64 = SEC;
+/// Within that time after two replicas were cut from each other writes go on.
+const WRITES_GO_ON_NS: u64 = 2 * SEC;
+const PROTOCOLS: [Protocol; 5] =
+    [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq, Protocol::Vr, Protocol::NoPaxos];
+
+/// About 250 operations a second for so long, with some loss.
+fn plan(protocol: Protocol, seed: u64, for_ns: u64) -> Plan {
+    Plan {
+        seed,
+        protocol,
+        accelerated: protocol != Protocol::Craq,
+        clients: 1,
+        connections: 2,
+        think_ns: 20 * MS,
+        keys: 20,
+        operations: (for_ns / (4 * MS)) as usize,
+        lease_ns: 500 * MS,
+        failure_ns: 1_500 * MS,
+        loss_ppm: 2_000,
+        ..Plan::default()
+    }
+}
+
+/// The longest time without the end of a write, of those between two times.
+fn longest_pause_ns(outcome: &Outcome, from_ns: u64, to_ns: u64) -> u64 {
+    let is_write = |cmd: &[Vec<u8>]| cmd.first().is_some_and(|c| !c.starts_with(b"GET"));
+    let writes = outcome.history.iter().filter(|o| is_write(&o.cmd) && o.reply.is_some());
+    let mut ends: Vec<u64> = writes.filter_map(|o| o.return_ns).collect();
+    ends.retain(|end| (from_ns..to_ns).contains(end));
+    ends.extend([from_ns, to_ns]);
+    ends.sort_unstable();
+    ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+}
+
+/// The rack is watched for longer than a failure takes after a cut.
+fn watched_until(plan: Plan, at_ns: u64) -> Plan {
+    plan.with_fault(at_ns, Fault::ClockJump { node: Node::Controller, by_ms: 0 })
+}
+
+/// Without a guard, the mend that it is: what a run finds then.
+#[cfg(feature = "mutants")]
+fn without(guard: concord_core::Guard, plan: &Plan) -> Option<String> {
+    run(&Plan { guards: concord_core::Guards::without(guard), ..plan.clone() }).violation
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_16_1_without_its_guard_a_controller_that_was_cut_off_is_caught() {
+    let fault = Fault::CutController { with_switch: false, for_ns: 6 * SEC };
+    let plan = plan(Protocol::Chain, 1, 11 * SEC).with_fault(CUT_AT_NS, fault);
+    let text = without(concord_core::Guard::Deaf, &watched_until(plan, 11 * SEC)).unwrap();
+    assert!(text.contains("and all are well"), "{text}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_16_2_without_its_guard_two_replicas_that_are_cut_stop_writes() {
+    let fault = Fault::CutPair { one: 0, other: 1, for_ns: 8 * SEC };
+    let plan = plan(Protocol::Chain, 1, 10 * SEC).with_fault(CUT_AT_NS, fault);
+    let guards = concord_core::Guards::without(concord_core::Guard::CutPair);
+    let outcome = run(&Plan { guards, ..watched_until(plan, CUT_AT_NS + 8 * SEC) });
+    let pause_ns = longest_pause_ns(&outcome, CUT_AT_NS, CUT_AT_NS + 8 * SEC);
+    assert!(pause_ns > WRITES_GO_ON_NS, "{} ms", pause_ns / MS);
+}
+
+#[test]
+fn bug_16_1_nobody_leaves_because_the_controller_was_cut_off() {
+    for (n, protocol) in PROTOCOLS.into_iter().enumerate() {
+        for (m, seconds) in [2, 6, 20].into_iter().enumerate() {
+            for with_switch in [false, true] {
+                let (for_ns, seed) = (seconds * SEC, 100 * n as u64 + 10 * m as u64);
+                let plan = plan(protocol, seed, CUT_AT_NS + for_ns + 4 * SEC)
+                    .with_fault(CUT_AT_NS, Fault::CutController { with_switch, for_ns });
+                let plan = watched_until(plan, CUT_AT_NS + for_ns + 4 * SEC);
+                let outcome = run(&plan);
+                let name = format!("{protocol:?}, {seconds} s, with the switch: {with_switch}");
+                assert_eq!(outcome.violation, None, "{name}");
+                let control = &outcome.totals.control;
+                assert_eq!((control.removed_silent, control.epochs), (0, 1), "{name}");
+                assert_eq!(outcome.totals.replicas.copies_begun, 0, "{name}");
+                let ends_ns = CUT_AT_NS + for_ns;
+                if !with_switch {
+                    let pause_ns = longest_pause_ns(&outcome, CUT_AT_NS, ends_ns + 3 * SEC);
+                    assert!(pause_ns < SEC, "{name}: no write for {} ms", pause_ns / MS);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
+    for (n, protocol) in PROTOCOLS.into_iter().enumerate() {
+        for (one, other) in [(0, 1), (1, 2), (0, 2)] {
+            let (for_ns, seed) = (8 * SEC, 1_000 + 10 * n as u64 + one as u64 + other as u64);
+            let plan = plan(protocol, seed, CUT_AT_NS + for_ns + 4 * SEC)
+                .with_fault(CUT_AT_NS, Fault::CutPair { one, other, for_ns });
+            let plan = watched_until(plan, CUT_AT_NS + for_ns + 4 * SEC);
+            let outcome = run(&plan);
+            let name = format!("{protocol:?}, {one} and {other}");
+            assert_eq!(outcome.violation, None, "{name}");
+            let ends_ns = CUT_AT_NS + for_ns;
+            let pause_ns = longest_pause_ns(&outcome, CUT_AT_NS, ends_ns);
+            println!("{name}: longest pause {} ms", pause_ns / MS);
+            assert!(pause_ns < WRITES_GO_ON_NS, "{name}: no write for {} ms", pause_ns / MS);
+            if !protocol.is_quorum() {
+                // It was taken out once, and is a member again when the cut is over.
+                let control = &outcome.totals.control;
+                assert_eq!((control.removed_cut, control.promoted), (1, 1), "{name}");
+            }
+        }
+    }
+}
