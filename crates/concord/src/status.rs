@@ -152,6 +152,30 @@ fn report(
     })
 }
 
+/// A clock that is wrong by more is a PROBLEM, in ms.
+const CLOCK_ERROR_MS: f64 = 1_000.0;
+
+/// Clocks that a role does not believe, or only follows.
+fn clock_problems(role: &Value) -> Vec<String> {
+    let (name, gauges) = (name_of(role), &role["status"]["gauges"]);
+    let wrong = |gauge: &str| gauges[gauge].as_f64().filter(|ms| ms.abs() >= CLOCK_ERROR_MS);
+    let mut problems = Vec::new();
+    if let Some(ms) = wrong("wall_clock_ahead_ms") {
+        problems.push(format!(
+            "PROBLEM: the wall clock of {name} was set, by {:.1} s; its time follows slowly",
+            ms / 1e3
+        ));
+    }
+    if let Some(ms) = wrong("log_behind_ms") {
+        problems.push(format!(
+            "PROBLEM: the time that keys expire by is {:.1} s behind the clock of {name}: keys \
+             with EXAT, PXAT and EXPIREAT go by it until it has caught up",
+            ms / 1e3
+        ));
+    }
+    problems
+}
+
 /// What needs somebody's attention: a line each.
 fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -163,6 +187,7 @@ fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
             wrong.push(format!("{}: {why}", name_of(role)));
         }
     }
+    wrong.extend(roles.iter().flat_map(clock_problems));
     let controller = roles.iter().find(|role| role["role"] == "controller");
     let Some(status) = controller.map(|c| &c["status"]).filter(|s| s.is_object()) else {
         return wrong;
@@ -428,6 +453,17 @@ mod tests {
         assert_eq!(wrong(&rack, &controller(&[1, 2], None)), Vec::<String>::new());
         let both = wrong(&rack, &controller(&[1], Some("p")));
         assert_eq!(both, ["PROBLEM: p", "replica 2 is not a member"]);
+        let clocks = |wall: f64, log: f64| {
+            let gauges = json!({"wall_clock_ahead_ms": wall, "log_behind_ms": log});
+            vec![json!({"role": "replica", "node": 2, "reachable": true,
+                        "status": {"gauges": gauges}})]
+        };
+        assert_eq!(wrong(&rack, &clocks(-999.0, 999.0)), Vec::<String>::new());
+        let problems = wrong(&rack, &clocks(86_400_000.0, -2_500.0));
+        let set =
+            "PROBLEM: the wall clock of replica 2 was set, by 86400.0 s; its time follows slowly";
+        assert_eq!(problems[0], set);
+        assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
     }
 
     #[test]

@@ -35,6 +35,9 @@ guards! {
     /// A replica's own write (an expiry) whose body makes no sense is refused at all replicas alike,
     /// and none of them fails by it.
     OwnWrites,
+    /// The log's time goes on from the last record's stamp by the monotonic clock: a node whose wall
+    /// clock is wrong neither deletes keys early nor keeps them (trap T12).
+    LogClock,
     /// Keys whose deletion was sent are skipped before those to be deleted are counted: else some
     /// whose deletion is lost again and again would stand before all others (trap T12).
     ExpirySkip,

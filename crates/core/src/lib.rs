@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod clock;
 pub mod counters;
 pub mod guard;
 pub mod hash;
@@ -20,6 +21,7 @@ pub mod machine;
 pub mod rng;
 pub mod time;
 
+pub use clock::{LogClock, SteadyClock};
 pub use guard::{Guard, Guards};
 pub use ids::{
     Epoch, Incarnation, NodeId, ObjectId, Position, RequestNumber, Seq, SessionId, SwitchId,

@@ -48,6 +48,8 @@ const RECORDING_COMMANDS: usize = 3;
 const SIZE_INTERVAL: u32 = 4096;
 /// The same where its memory has a limit; requests count by their length then, too.
 const SIZE_INTERVAL_LIMITED: u32 = 256;
+/// The same while it is full: room is to be seen soon.
+const SIZE_INTERVAL_FULL: u32 = 16;
 /// So many bytes of requests count as one more operation, where memory has a limit.
 const SIZE_INTERVAL_BYTES: usize = 4_096;
 
@@ -654,7 +656,11 @@ impl RedisEngine {
         if self.until_size > 0 {
             return;
         }
-        self.until_size = if is_limited { SIZE_INTERVAL_LIMITED } else { SIZE_INTERVAL };
+        self.until_size = match is_limited {
+            true if self.memory_bytes > self.memory_bytes_max => SIZE_INTERVAL_FULL,
+            true => SIZE_INTERVAL_LIMITED,
+            false => SIZE_INTERVAL,
+        };
         for (ask, args) in
             [(Ask::Size, &[&b"DBSIZE"[..]][..]), (Ask::Memory, &[&b"INFO"[..], b"memory"])]
         {

@@ -120,7 +120,6 @@ impl<E: Engine> Replica<E> {
     /// A record is in the log; its object is dirty until it is committed.
     pub(crate) fn hold(&mut self, record: &Record<'_>) {
         self.last_seq = self.last_seq.max(record.seq);
-        self.last_now_ms = self.last_now_ms.max(record.now_ms);
         if !record.command.is_empty() {
             self.note_write(record.flags, record.obj_id, record.seq, record.position);
         }

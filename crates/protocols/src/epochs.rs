@@ -345,6 +345,8 @@ impl<E: Engine> Replica<E> {
         let mut buffer = self.log.buffer();
         buffer.extend_from_slice(bytes);
         self.log.push(buffer, record.hash);
+        self.last_now_ms = record.now_ms;
+        self.clock.note(record.now_ms, now.unix_ms);
         if self.phase == Phase::Joining && !self.joins_record(now, sink) {
             return;
         }

@@ -26,14 +26,18 @@ use crate::serve::Serving;
 /// How often keys that are due are looked for, while nothing else makes us look.
 const SCAN_NS: u64 = 5 * MS;
 /// How long an expiry that was not ordered is taken to be on its way.
-const RETRY_NS: u64 = 50 * MS;
+const RETRY_NS: u64 = 150 * MS;
 /// An expiry that was sent so many before one that is ordered is lost.
 const REORDERED_MAX: u64 = 16;
-/// Bounds of the window, in expiries.
+/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most: where
+/// writes wait for each other, expiries get as large a share.
 const WINDOW_MIN: usize = 16;
-const WINDOW_MAX: usize = 1_024;
+const WINDOW_MAX: usize = 8_192;
+/// The log's time is told when the last record is so old, and again if that came to nothing.
+const TELL_TIME_MS: u64 = 1_000;
+const TELL_AGAIN_NS: u64 = 250 * MS;
 /// Most expiries that are remembered, the lost ones included, and most bytes of their keys.
-const SENT_MAX: usize = 8_192;
+const SENT_MAX: usize = 16_384;
 const SENT_BYTES_MAX: usize = 16 << 20;
 
 /// Expiries that are under way.
@@ -62,6 +66,8 @@ pub(crate) struct Expiring {
     cursor: Option<(Vec<u8>, u64)>,
     /// When to look again.
     pub(crate) next_at: Instant,
+    /// When the log's time may be told again.
+    tell_at: Instant,
 }
 
 /// One expiry.
@@ -88,6 +94,7 @@ impl Default for Expiring {
             backlog: false,
             cursor: None,
             next_at: Instant(0),
+            tell_at: Instant(0),
         }
     }
 }
@@ -219,13 +226,25 @@ fn encode<'a>(command: &'a mut CommandBuf, key: &[u8], deadline_ms: u64) -> &'a 
 }
 
 impl<E: Engine> Serving<'_, E> {
-    /// Who orders writes: sends expiries of keys that are due at `now_ms`, as many as there is room
-    /// for. What was ordered up to `settled` is done.
+    /// While keys have times to live, a record tells the log's time at least every so often: who comes
+    /// in between goes on from the last one.
+    fn tell_time(&mut self, now: Instant, since_last_ms: u64, sink: &mut impl Sink) {
+        if since_last_ms >= TELL_TIME_MS && now >= self.expiring.tell_at {
+            self.expiring.tell_at = now.after(TELL_AGAIN_NS);
+            let flags = Flags::INTERNAL.with(Flags::NOOP);
+            let (client, node) = (self.addr, self.node);
+            let noop = Repr { flags, client, node, ..Repr::new(Op::Write) };
+            noop.emit(&[], self.scratch);
+            sink.send(self.switch, self.scratch);
+        }
+    }
+
+    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What was
+    /// ordered up to `settled` is done; the last record is stamped with `last_ms`.
     pub(crate) fn expire(
         &mut self,
         now: Now,
-        now_ms: u64,
-        settled: Position,
+        (settled, last_ms): (Position, u64),
         guards: Guards,
         sink: &mut impl Sink,
     ) {
@@ -237,8 +256,12 @@ impl<E: Engine> Serving<'_, E> {
         self.expiring.settle(settled);
         self.expiring.give_up(now.instant);
         self.expiring.backlog = false;
+        let Some(next_ms) = self.engine.next_expiry_ms() else { return };
+        let is_steady = guards.on(Guard::LogClock);
+        let now_ms = if is_steady { self.clock.read(now.unix_ms) } else { now.unix_ms };
+        self.tell_time(now.instant, now_ms.saturating_sub(last_ms), sink);
         let room = self.expiring.room();
-        if room == 0 || self.engine.next_expiry_ms().is_none_or(|due| due > now_ms) {
+        if room == 0 || next_ms > now_ms {
             return;
         }
         let mut due = Vec::new();

@@ -44,7 +44,7 @@ const HASH_BYTES: usize = 8;
 pub(crate) struct Table {
     /// The newest sequence number up to there.
     pub last_seq: u64,
-    /// The wall clock of the last record.
+    /// The stamp of the last record.
     pub last_now_ms: u64,
     pub sessions: SavedSessions,
 }

@@ -261,6 +261,7 @@ impl<E: Engine> Replica<E> {
         let (hash, table) = Table::parse(bytes)?;
         let end = LogEnd { position: position.0, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
+        self.clock.note(table.last_now_ms, now.unix_ms);
         self.sessions.restore(table.sessions);
         self.copy.stage = Stage::Objects(0);
         let feeder = self.feeder().map(|m| NodeId(m.node))?;

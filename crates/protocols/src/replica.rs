@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Guards, Instant, MS, NodeId, Now, Position, Seq, counters,
+    Duration, Epoch, Guard, Guards, Instant, LogClock, MS, NodeId, Now, Position, Seq, counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
@@ -197,8 +197,10 @@ pub struct Replica<E> {
     pub(crate) log: Log,
     /// The newest sequence number in the log or in the head's hands.
     pub(crate) last_seq: Seq,
-    /// The wall clock of the last record; never falls along the log.
+    /// The stamp of the last record; it falls along the log only where no key has a time to live.
     pub(crate) last_now_ms: u64,
+    /// The log's time.
+    pub(crate) clock: LogClock,
     /// The last record handed to the engine; at least `executed`.
     pub(crate) submitted: LogEnd,
     /// The last record executed here.
@@ -265,6 +267,7 @@ impl<E: Engine> Replica<E> {
             log: Log::default(),
             last_seq: Seq::NONE,
             last_now_ms: 0,
+            clock: LogClock::default(),
             submitted: LogEnd::default(),
             executed: Position(0),
             committed: Position(0),
@@ -567,6 +570,7 @@ impl<E: Engine> Replica<E> {
             staging: &mut self.staging,
             kept: &mut self.kept,
             expiring: &mut self.expiring,
+            clock: self.clock,
             reply: &mut self.reply,
             scratch: &mut self.scratch,
             count: &mut self.count,
@@ -672,8 +676,9 @@ impl<E: Engine> Replica<E> {
     /// Head: has keys deleted whose time has come.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.log.is_half_full(&self.setup.limits) {
-            let (settled, guards) = (self.settled(), self.setup.guards);
-            self.serving().expire(now, now.unix_ms, settled, guards, sink);
+            let (settled, last_ms) = (self.settled(), self.last_now_ms);
+            let guards = self.setup.guards;
+            self.serving().expire(now, (settled, last_ms), guards, sink);
         }
     }
 

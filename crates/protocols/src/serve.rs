@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Instant, NodeId, Now, RequestNumber, SessionId};
+use concord_core::{Epoch, Instant, LogClock, NodeId, Now, RequestNumber, SessionId};
 use concord_engine::{Class, Command, Context, Engine, Progress};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
@@ -33,6 +33,8 @@ pub(crate) struct Serving<'a, E> {
     pub(crate) staging: &'a mut Staging,
     pub(crate) kept: &'a mut Kept,
     pub(crate) expiring: &'a mut Expiring,
+    /// The log's time.
+    pub(crate) clock: LogClock,
     pub(crate) reply: &'a mut Vec<u8>,
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) count: &'a mut ReplicaCounters,
@@ -83,7 +85,7 @@ impl<E: Engine> Serving<'_, E> {
             return None;
         };
         let context = Context {
-            now_ms: now.unix_ms,
+            now_ms: self.clock.read(now.unix_ms),
             entropy: splitmix64(now.instant.0 ^ repr.request.0),
             resp3: repr.flags.has(Flags::RESP3),
             ..Context::default()

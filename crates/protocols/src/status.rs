@@ -36,6 +36,8 @@ pub struct ReplicaStatus {
     pub memory_bytes: u64,
     /// Number of client sessions.
     pub sessions: usize,
+    /// Who orders writes: how far the log's time is behind the node's clock, in ms.
+    pub log_behind_ms: i64,
 }
 
 impl<E: Engine> Replica<E> {
@@ -92,6 +94,11 @@ impl<E: Engine> Replica<E> {
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),
             sessions: self.sessions.len(),
+            log_behind_ms: if self.phase == Phase::Open && self.is_head() && !self.is_timeless() {
+                now.unix_ms.wrapping_sub(self.clock.read(now.unix_ms)) as i64
+            } else {
+                0
+            },
         }
     }
 

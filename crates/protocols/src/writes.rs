@@ -83,7 +83,8 @@ impl<E: Engine> Replica<E> {
         if self.config.as_ref().is_some_and(|c| c.accelerated) && !self.take_number(repr.seq) {
             return;
         }
-        let mut turn = self.turn_of(now, &repr);
+        let now_ms = self.stamp(now);
+        let mut turn = self.turn_of(now_ms, &repr);
         let own = self.own_body(&repr, packet.body(), turn.position);
         let body = own.as_deref().unwrap_or(packet.body());
         let staged = match self.staged_version(&repr, body, own.is_some()) {
@@ -93,6 +94,7 @@ impl<E: Engine> Replica<E> {
                 None
             }
         };
+        self.last_now_ms = turn.now_ms;
         if self.holds_back() {
             let staged = staged.and_then(|v| self.staging.take((repr.session, repr.request), v));
             let command = staged.as_deref().unwrap_or(body);
@@ -105,7 +107,6 @@ impl<E: Engine> Replica<E> {
             return;
         }
         self.submitted.position = turn.position.0;
-        self.last_now_ms = turn.now_ms;
         self.count.writes_ordered += 1;
         if turn.verdict != Verdict::Execute {
             return self.idle(turn, sink);
@@ -141,7 +142,26 @@ impl<E: Engine> Replica<E> {
         true
     }
 
-    fn turn_of(&self, now: Now, repr: &Repr) -> Turn {
+    /// The log's time, for the next record. Where no key has a time to live, and none that was ordered
+    /// may get one, it steps to the own clock: nobody can tell.
+    fn stamp(&mut self, now: Now) -> u64 {
+        if !self.setup.guards.on(Guard::LogClock) {
+            return now.unix_ms.max(self.last_now_ms);
+        }
+        if self.clock.is_unset() || self.is_timeless() {
+            self.clock.note(now.unix_ms, now.unix_ms);
+        }
+        self.clock.read(now.unix_ms)
+    }
+
+    /// Whether no key has a time to live by any record of the log.
+    pub(crate) fn is_timeless(&self) -> bool {
+        self.engine.next_expiry_ms().is_none()
+            && self.pending.is_empty()
+            && self.executed.0 == self.log.end().position
+    }
+
+    fn turn_of(&self, now_ms: u64, repr: &Repr) -> Turn {
         Turn {
             // What is held back stands behind what was submitted (CRAQ).
             position: Position(self.submitted.position.max(self.log.end().position) + 1),
@@ -154,7 +174,7 @@ impl<E: Engine> Replica<E> {
             low_delta: repr.low_delta,
             after_delta: repr.after_delta,
             client: repr.client,
-            now_ms: now.unix_ms.max(self.last_now_ms),
+            now_ms,
             refused: Status::Ok,
             verdict: Verdict::Nothing,
             deciding: true,
@@ -201,8 +221,6 @@ impl<E: Engine> Replica<E> {
     /// Everybody else: a record in its turn. It is in the log already.
     pub(crate) fn follow(&mut self, record: &Record<'_>, sink: &mut impl Sink) {
         self.last_seq = self.last_seq.max(record.seq);
-        // A held record (CRAQ) is not the newest.
-        self.last_now_ms = self.last_now_ms.max(record.now_ms);
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
         let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);

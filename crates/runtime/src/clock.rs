@@ -1,23 +1,41 @@
 //! The node's clocks (trap T1) and its randomness.
 
+use std::cell::Cell;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use concord_core::{Instant, Now};
+use concord_core::{Instant, Now, SteadyClock};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const NS_PER_SEC: u64 = 1_000_000_000;
+const NS_PER_MS: u64 = 1_000_000;
 
 fn ns(t: Timespec) -> u64 {
     (t.tv_sec.max(0) as u64).saturating_mul(NS_PER_SEC).saturating_add(t.tv_nsec.max(0) as u64)
 }
 
+thread_local! {
+    /// A role is one thread.
+    static STEADY: Cell<SteadyClock> = const { Cell::new(SteadyClock::NEW) };
+}
+
 /// The clocks as they are now. A driver calls this after an input was received, never before
-/// (trap T1); CLOCK_BOOTTIME runs through a suspend, the wall clock is for times to live.
+/// (trap T1); CLOCK_BOOTTIME runs through a suspend. The time for times to live moves by it, too, and
+/// follows the wall clock ([`SteadyClock`]).
 #[must_use]
 pub fn now() -> Now {
-    let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-    Now { instant: Instant(ns(clock_gettime(ClockId::Boottime))), unix_ms }
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let instant = Instant(ns(clock_gettime(ClockId::Boottime)));
+    let mut steady = STEADY.get();
+    let unix_ms = steady.read(instant, wall) / NS_PER_MS;
+    STEADY.set(steady);
+    Now { instant, unix_ms }
+}
+
+/// How the wall clock and [`now`] differed at the last look, in this thread.
+#[must_use]
+pub fn steady() -> SteadyClock {
+    STEADY.get()
 }
 
 /// CPU time that the calling thread has used since it began, in ns, its system calls included.

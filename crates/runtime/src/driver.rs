@@ -209,6 +209,11 @@ impl Driver {
     fn publish(&mut self, role: &impl Role, now: Now) {
         if let Some(publisher) = &self.publisher {
             let mut snapshot = role.snapshot(now);
+            let clock = clock::steady();
+            let help = "Times that this node's wall clock was found to have been set.";
+            snapshot.count(std::iter::once(("wall_clock_jumps", help, clock.jumps())));
+            let help = "How far the wall clock is ahead of the time that the node goes by, in ms.";
+            snapshot.gauge("wall_clock_ahead_ms", help, clock.wall_ahead_ms() as f64);
             snapshot.count(self.inbox.counters().each());
             snapshot.count(self.outbox.counters().each());
             if let Some(drops) = self.socket.addr().ok().and_then(udp::kernel_drops) {

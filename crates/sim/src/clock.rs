@@ -1,6 +1,6 @@
-//! A node's clocks: a monotonic one that drifts and a wall clock that is set.
+//! A node's clocks: a monotonic one that drifts and a wall clock that is set, behind what ships.
 
-use concord_core::{Instant, Now};
+use concord_core::{Instant, Now, SteadyClock};
 
 const MILLION: u64 = 1_000_000;
 const WALL_MS: u64 = 1_700_000_000_000;
@@ -14,24 +14,49 @@ pub(crate) struct Clock {
     drift_ppm: i64,
     /// How far the wall clock is ahead, in ms.
     wall_ahead_ms: i64,
+    /// What the machines see of the wall clock.
+    steady: SteadyClock,
 }
 
 impl Clock {
     pub(crate) fn new(offset_ns: u64, drift_ppm: i64) -> Clock {
         // Wall clocks differ by some ms from the start.
-        Clock { offset_ns, drift_ppm, wall_ahead_ms: (offset_ns % 7) as i64 }
+        let wall_ahead_ms = (offset_ns % 7) as i64;
+        let mut clock = Clock { offset_ns, drift_ppm, wall_ahead_ms, steady: SteadyClock::NEW };
+        clock.restart(0);
+        clock
     }
 
     /// Sets the wall clock.
-    pub(crate) fn jump(&mut self, by_ms: i64) {
+    pub(crate) fn jump(&mut self, now_ns: u64, by_ms: i64) {
+        self.steady.read(self.instant(now_ns), self.wall_ns(now_ns));
         self.wall_ahead_ms += by_ms;
+    }
+
+    /// A process is started: it begins with the wall clock.
+    pub(crate) fn restart(&mut self, now_ns: u64) {
+        self.steady = SteadyClock::NEW;
+        self.steady.read(self.instant(now_ns), self.wall_ns(now_ns));
+    }
+
+    /// Monotonic ns since the start of the run.
+    fn drifted(&self, now_ns: u64) -> u64 {
+        (now_ns as i64 + now_ns as i64 * self.drift_ppm / MILLION as i64) as u64
+    }
+
+    fn instant(&self, now_ns: u64) -> Instant {
+        Instant(self.offset_ns + self.drifted(now_ns))
+    }
+
+    fn wall_ns(&self, now_ns: u64) -> u64 {
+        let drifted = WALL_MS * MILLION + self.drifted(now_ns);
+        drifted.saturating_add_signed(self.wall_ahead_ms * MILLION as i64)
     }
 
     /// What the clocks show at the virtual time `now_ns`.
     pub(crate) fn at(&self, now_ns: u64) -> Now {
-        let drifted = (now_ns as i64 + now_ns as i64 * self.drift_ppm / MILLION as i64) as u64;
-        let unix_ms = (WALL_MS + drifted / MILLION) as i64 + self.wall_ahead_ms;
-        Now { instant: Instant(self.offset_ns + drifted), unix_ms: unix_ms as u64 }
+        let instant = self.instant(now_ns);
+        Now { instant, unix_ms: self.steady.peek(instant, self.wall_ns(now_ns)) / MILLION }
     }
 
     /// A virtual time at which the monotonic clock shows `instant` or a little more.

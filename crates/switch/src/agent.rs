@@ -4,7 +4,7 @@
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guards, Incarnation, Instant, MS, Now, ObjectId, Seq, SwitchId,
+    Duration, Epoch, Guards, Incarnation, Instant, LogClock, MS, Now, ObjectId, Seq, SwitchId,
 };
 use concord_pisa::Verdict;
 use concord_wire::control::{Config, Control, Heard};
@@ -80,6 +80,8 @@ concord_core::counters! {
         control_malformed,
         /// Datagrams that a switch has nothing to do with.
         misdirected,
+        /// Writes dropped by a switch that orders, and has not heard the log's time yet (NOPaxos).
+        unstamped,
         /// Numbered no-ops sent (trap T18).
         noops_sent,
         /// Laps of the sweep begun (trap T19).
@@ -158,7 +160,10 @@ pub struct Agent {
     /// while `waiting`.
     noop_at: Instant,
     sweep: Sweep,
-    /// Where the switch orders: its leader's data takes more than its limit.
+    /// Where the switch orders: the log's time, by its leader's word; without it writes are dropped.
+    clock: LogClock,
+    /// The latest view in which a leader said so, and whether its data takes more than its limit.
+    stamped_in: Epoch,
     memory_full: bool,
     counters: AgentCounters,
     /// For control messages, which are encoded into a buffer.
@@ -187,6 +192,8 @@ impl Agent {
             waiting: false,
             noop_at: Instant::NEVER,
             sweep: Sweep::default(),
+            clock: LogClock::default(),
+            stamped_in: Epoch(0),
             memory_full: false,
             counters: AgentCounters::default(),
             buffer: Vec::new(),
@@ -269,12 +276,16 @@ impl Agent {
     /// One Harmonia packet through the pipeline and out.
     #[inline]
     fn forward(&mut self, now: Now, packet: &mut [u8], sink: &mut impl Sink) {
-        // The packet's time of arrival, as an ASIC has it too.
+        // The log's time at which the packet arrived: the leader's word and the switch's own clock.
         if self.program.is_sequencer()
             && let Ok(mut write) = PacketMut::parse(packet)
             && write.view().op() == Op::Write
         {
-            write.set_time_ms(now.unix_ms);
+            if self.clock.is_unset() {
+                self.counters.unstamped += 1;
+                return;
+            }
+            write.set_time_ms(self.clock.read(now.unix_ms));
             write.set_memory_full(self.memory_full);
         }
         match self.program.process(packet) {
@@ -346,10 +357,8 @@ impl Agent {
     fn on_control(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
         match Control::parse(packet) {
             Ok(Control::Configure(config)) => self.on_configure(now, &config, sink),
-            Ok(Control::Stamp { epoch, memory_full, .. }) => {
-                if Epoch(epoch) >= self.epoch {
-                    self.memory_full = memory_full;
-                }
+            Ok(Control::Stamp { epoch, now_ms, memory_full }) => {
+                self.on_stamp(now, Epoch(epoch), (now_ms, memory_full), sink);
             }
             Ok(Control::SwitchRetired { incarnation, switch }) => {
                 if Incarnation(incarnation) == self.incarnation {
@@ -377,6 +386,28 @@ impl Agent {
                 | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
+        }
+    }
+
+    /// NOPaxos: a leader's word on what is stamped on writes. The time never falls: if the leader is
+    /// ahead, it is caught up with.
+    fn on_stamp(
+        &mut self,
+        now: Now,
+        view: Epoch,
+        (now_ms, memory_full): (u64, bool),
+        sink: &mut impl Sink,
+    ) {
+        if view < self.stamped_in {
+            return;
+        }
+        (self.stamped_in, self.memory_full) = (view, memory_full);
+        let is_first = self.clock.is_unset();
+        if is_first || now_ms > self.clock.read(now.unix_ms) {
+            self.clock.note(now_ms, now.unix_ms);
+        }
+        if is_first && self.program.is_sequencer() {
+            self.send_noop(now, sink);
         }
     }
 

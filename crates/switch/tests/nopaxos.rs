@@ -68,7 +68,7 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
 }
 
 #[test]
-fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_time_at_which_it_came() {
+fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
     let now = Now { instant: Instant(1_000), unix_ms: 77_000 };
     let config = Config { protocol: Protocol::NoPaxos, ..config(1, OWN.0) };
@@ -78,10 +78,30 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_time_at_which_it_cam
     agent.handle(now, &mut bytes, &mut sent);
     sent.clear();
     request(Op::Write, 5).emit(b"body", &mut bytes);
+    agent.handle(now, &mut bytes.clone(), &mut sent);
+    assert!(sent.is_empty(), "it has not heard the log's time");
+    let mut stamp = Vec::new();
+    Control::Stamp { epoch: 1, now_ms: 55_000, memory_full: true }.emit(&mut stamp);
+    agent.handle(now, &mut stamp.clone(), &mut sent);
+    sent.clear();
+    // Whatever its own clock says, the log's time goes on by it.
+    let now = Now { unix_ms: 77_100, ..now };
     agent.handle(now, &mut bytes, &mut sent);
     let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
     assert_eq!(to, [replica(1), replica(2), replica(3)]);
     let out = Packet::parse(&sent[0].1).unwrap().repr();
-    assert_eq!(out.last_committed.to_u64(), 77_000);
+    assert_eq!(out.last_committed.to_u64(), 55_101, "100 ms, and a hundredth");
+    assert!(out.flags.has(Flags::MEMORY_FULL));
+    // A leader that was deposed says nothing any more; the time never falls.
+    Control::Stamp { epoch: 0, now_ms: 99_000, memory_full: false }.emit(&mut stamp);
+    agent.handle(now, &mut stamp.clone(), &mut Vec::new());
+    Control::Stamp { epoch: 1, now_ms: 50_000, memory_full: true }.emit(&mut stamp);
+    agent.handle(now, &mut stamp, &mut Vec::new());
+    let mut again = Vec::new();
+    request(Op::Write, 5).emit(b"body", &mut bytes);
+    agent.handle(now, &mut bytes, &mut again);
+    let out = Packet::parse(&again[0].1).unwrap().repr();
+    assert_eq!(out.last_committed.to_u64(), 55_101);
+    assert!(out.flags.has(Flags::MEMORY_FULL));
     assert!(sent.iter().all(|(_, bytes)| *bytes == sent[0].1));
 }

@@ -9,7 +9,7 @@
 //! | 6 | 2 | body length in bytes |
 //! | 8 | 4 | object id |
 //! | 12 | 4 + 4 | sequence number: switch id, counter |
-//! | 20 | 4 + 4 | last committed: switch id, counter; in a write that the switch orders: its clock in ms |
+//! | 20 | 4 + 4 | last committed: switch id, counter; in a write that the switch orders: the log's time in ms |
 //! | 28 | 8 | session id |
 //! | 36 | 8 | request number |
 //! | 44 | 4 + 2 | client address |
@@ -445,7 +445,7 @@ impl<'a> PacketMut<'a> {
         self.bytes[20..28].copy_from_slice(&seq.to_u64().to_be_bytes());
     }
 
-    /// Stamps a write with the switch's wall clock in ms, in the place of the last-committed point.
+    /// Stamps a write with the log's time in ms, in the place of the last-committed point.
     #[inline]
     pub fn set_time_ms(&mut self, unix_ms: u64) {
         self.bytes[20..28].copy_from_slice(&unix_ms.to_be_bytes());

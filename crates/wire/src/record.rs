@@ -38,7 +38,7 @@ pub struct Record<'a> {
     pub session: SessionId,
     /// Which of the session.
     pub request: RequestNumber,
-    /// The ordering node's wall clock in ms, never falling along the log.
+    /// The log's time in ms (docs/semantics.md); it falls only where no key has a time to live.
     pub now_ms: u64,
     /// The object.
     pub obj_id: ObjectId,

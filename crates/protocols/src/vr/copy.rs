@@ -176,6 +176,7 @@ impl<E: Engine> Vr<E> {
         self.scripts = Scripts::copied_up_to(position);
         (self.executed_seq, self.last_seq) = (seq, seq);
         (self.last_now_ms, self.base_now_ms) = (now_ms, now_ms);
+        self.clock.note(now_ms, self.local_ms);
         self.told_executed = Position(0);
         self.uncompleted.clear();
     }

@@ -121,6 +121,7 @@ impl<E: Engine> Vr<E> {
 
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        self.local_ms = now.unix_ms;
         while !self.scripts.is_stopped()
             && let Some(done) = self.engine.poll()
         {

@@ -26,6 +26,7 @@ impl<E: Engine> Vr<E> {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         self.started_at.get_or_insert(now.instant);
+        self.local_ms = now.unix_ms;
         let handled = match concord_wire::kind(bytes) {
             Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
             Ok(Kind::Link) => self.on_link(now, bytes, sink),

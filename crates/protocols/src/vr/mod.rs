@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
+    Duration, Epoch, Guard, Instant, LogClock, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Control, Held, LogEnd, Member, Protocol};
@@ -150,8 +150,12 @@ pub struct Vr<E> {
     staged_end: Position,
     /// The newest sequence number in the log.
     last_seq: Seq,
-    /// The wall clock of the last record; never falls along the log.
+    /// The stamp of the last record; it falls along the log only where no key has a time to live.
     last_now_ms: u64,
+    /// The log's time.
+    clock: LogClock,
+    /// The own clock at the input that is being handled.
+    local_ms: u64,
     /// "commit-number": a quorum has all up to here. At most the log's end.
     committed: Position,
     /// The last record handed to the engine; at most `committed`.
@@ -248,6 +252,8 @@ impl<E: Engine> Vr<E> {
             staged_end: Position(0),
             last_seq: Seq::NONE,
             last_now_ms: 0,
+            clock: LogClock::default(),
+            local_ms: 0,
             committed: Position(0),
             submitted: Position(0),
             executed: Position(0),
@@ -413,6 +419,7 @@ impl<E: Engine> Vr<E> {
             staging: &mut self.staging,
             kept: &mut self.kept,
             expiring: &mut self.expiring,
+            clock: self.clock,
             reply: &mut self.reply,
             scratch: &mut self.scratch,
             count: &mut self.count,
@@ -452,6 +459,7 @@ impl<E: Engine> Vr<E> {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
+        self.local_ms = now.unix_ms;
         self.started_at.get_or_insert(t);
         if t.since(core::mem::replace(&mut self.ticked_at, t)) > self.suspect_ns() / 2 {
             // It slept: what others said meanwhile waits to be read.

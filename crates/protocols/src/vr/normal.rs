@@ -79,11 +79,31 @@ impl<E: Engine> Vr<E> {
         if self.is_accelerated() && !self.take_number(repr.seq) {
             return;
         }
-        self.order(now.unix_ms, &repr, packet.body());
+        let now_ms = self.stamp(now.unix_ms);
+        self.order(now_ms, &repr, packet.body());
     }
 
-    /// Logs a write at the next position; `unix_ms` is the clock of who ordered it.
-    pub(super) fn order(&mut self, unix_ms: u64, repr: &Repr, body: &[u8]) {
+    /// The log's time, for the next record. Where no key has a time to live, and none that was ordered
+    /// may get one, it steps to the own clock: nobody can tell.
+    fn stamp(&mut self, local_ms: u64) -> u64 {
+        if !self.setup.guards.on(Guard::LogClock) {
+            return local_ms.max(self.last_now_ms);
+        }
+        if self.clock.is_unset() || self.is_timeless() {
+            self.clock.note(local_ms, local_ms);
+        }
+        self.clock.read(local_ms)
+    }
+
+    /// Whether no key has a time to live by any record of the log.
+    pub(super) fn is_timeless(&self) -> bool {
+        self.engine.next_expiry_ms().is_none()
+            && self.pending.is_empty()
+            && self.executed.0 == self.log.end().position
+    }
+
+    /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
+    pub(super) fn order(&mut self, now_ms: u64, repr: &Repr, body: &[u8]) {
         let staged;
         let (command, refused) = match self.staged(repr, body) {
             Ok(None) => (body, Status::Ok),
@@ -97,7 +117,10 @@ impl<E: Engine> Vr<E> {
         if repr.flags.has(Flags::INTERNAL) && repr.node == self.node() {
             self.expiring.on_ordered(repr, position);
         }
-        self.last_now_ms = unix_ms.max(self.last_now_ms);
+        self.last_now_ms = now_ms;
+        if self.is_sequenced() {
+            self.clock.note(now_ms, self.local_ms);
+        }
         // Under NOPaxos the switch said so, in the leader's name.
         let is_full = if self.is_sequenced() {
             repr.flags.has(Flags::MEMORY_FULL)
@@ -268,6 +291,7 @@ impl<E: Engine> Vr<E> {
         }
         self.last_seq = self.last_seq.max(record.seq);
         self.last_now_ms = record.now_ms;
+        self.clock.note(record.now_ms, self.local_ms);
         let mut buffer = self.log.buffer();
         buffer.extend_from_slice(bytes);
         self.log.push(buffer, hash);
@@ -399,6 +423,7 @@ impl<E: Engine> Vr<E> {
 
     /// The end of a batch of packets: what piled up goes out once.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        self.local_ms = now.unix_ms;
         let is_lost = self.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
             self.leave();
@@ -535,8 +560,9 @@ impl<E: Engine> Vr<E> {
     /// Has keys deleted whose time has come.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.log.is_half_full(&self.setup.limits) {
-            let (settled, guards) = (self.executed, self.setup.guards);
-            self.serving().expire(now, now.unix_ms, settled, guards, sink);
+            let (settled, last_ms) = (self.executed, self.last_now_ms);
+            let guards = self.setup.guards;
+            self.serving().expire(now, (settled, last_ms), guards, sink);
         }
     }
 
@@ -613,7 +639,15 @@ impl<E: Engine> Vr<E> {
             return;
         }
         self.told_full = self.engine.is_full();
-        let stamp = Control::Stamp { epoch: self.view.0, now_ms: 0, memory_full: self.told_full };
+        // Nobody can tell where the log's time steps to the own clock before the first write of a
+        // switch, if no key has a time to live. Later one may be on its way to get one.
+        let is_first = self.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
+        let own_ms = if is_first { self.local_ms } else { 0 };
+        let stamp = Control::Stamp {
+            epoch: self.view.0,
+            now_ms: self.clock.read(self.local_ms).max(own_ms),
+            memory_full: self.told_full,
+        };
         self.send_control(self.switch.addr, &stamp, sink);
     }
 

@@ -80,7 +80,7 @@ impl<E: Engine> Vr<E> {
         } else if repr.seq <= self.numbered() {
             self.count.writes_out_of_order += 1;
         } else if self.is_next(&repr) {
-            self.order(repr.last_committed.to_u64(), &repr, packet.body());
+            self.order_stamped(&repr, packet.body());
             self.take_early(now.instant);
         } else if self.sequence.early.len() < EARLY_MAX {
             self.sequence.early.insert(repr.seq, packet.bytes().to_vec());
@@ -88,6 +88,11 @@ impl<E: Engine> Vr<E> {
         } else {
             self.count.writes_log_full += 1;
         }
+    }
+
+    /// Logs a write with the switch's stamp. By the log alone: every replica computes the same.
+    fn order_stamped(&mut self, repr: &Repr, body: &[u8]) {
+        self.order(repr.last_committed.to_u64().max(self.last_now_ms), repr, body);
     }
 
     /// Whether the write can be logged now. The body of a staged one is at the leader, who streams
@@ -111,7 +116,7 @@ impl<E: Engine> Vr<E> {
             let Some((_, bytes)) = self.sequence.early.pop_first() else { break };
             if next && let Ok(packet) = Packet::parse(&bytes) {
                 let repr = packet.repr();
-                self.order(repr.last_committed.to_u64(), &repr, packet.body());
+                self.order_stamped(&repr, packet.body());
             }
         }
         self.note_missed(now);

@@ -162,6 +162,11 @@ impl<E: Engine> Vr<E> {
             keys: self.engine.keys(),
             memory_bytes: self.engine.memory_bytes(),
             sessions: self.sessions.len(),
+            log_behind_ms: if self.is_leader() && !self.is_timeless() {
+                now.unix_ms.wrapping_sub(self.clock.read(now.unix_ms)) as i64
+            } else {
+                0
+            },
         }
     }
 }

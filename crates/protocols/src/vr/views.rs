@@ -26,6 +26,10 @@ use super::{RETRY_NS, Stage, Vr};
 /// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
 const PATIENCE_MAX: u32 = 2;
 
+/// The log's time, found at a new view to be so much later than the last record, begins anew there:
+/// what was cut off may have been of another time.
+const TIME_KEPT_MS: u64 = 10_000;
+
 /// A DoViewChange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vote {
@@ -384,6 +388,10 @@ impl<E: Engine> Vr<E> {
             self.last_seq = self.last_seq.max(record.seq);
             // Of the log alone: under NOPaxos every replica computes the next one from it.
             self.last_now_ms = record.now_ms;
+        }
+        let now_ms = self.clock.read(self.local_ms);
+        if now_ms < self.last_now_ms || now_ms - self.last_now_ms > TIME_KEPT_MS {
+            self.clock.note(self.last_now_ms, self.local_ms);
         }
     }
 

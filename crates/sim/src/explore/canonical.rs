@@ -6,8 +6,17 @@ use std::hash::{DefaultHasher, Hasher};
 
 /// Fields of that name are left out, with all that is inside: buffers, what is counted, and what tells
 /// full packets apart in batches of several (a batch is a packet here).
-pub(super) const UNSEEN: [&str; 8] =
-    ["scratch", "reply", "spare", "buffer", "buffers", "resent", "measured", "unsent_bytes"];
+pub(super) const UNSEEN: [&str; 9] = [
+    "scratch",
+    "reply",
+    "spare",
+    "buffer",
+    "buffers",
+    "resent",
+    "measured",
+    "unsent_bytes",
+    "local_ms",
+];
 /// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
 /// window (a few packets are on their way), when members were heard of (none is cut from another for as
 /// long as that is told).

@@ -95,6 +95,7 @@ impl<'a> Rack<'a> {
 
     pub(super) fn start_replica(&mut self, replica: usize) {
         let node = REPLICAS + replica;
+        self.world.clocks[node].restart(self.world.now_ns);
         let config = ReplicaConfig {
             me: Member {
                 node: replica as u16,
@@ -119,6 +120,7 @@ impl<'a> Rack<'a> {
     }
 
     pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
+        self.world.clocks[node].restart(self.world.now_ns);
         let incarnation = Incarnation(self.lives.next_u64());
         let config = AgentConfig {
             layout: Layout {

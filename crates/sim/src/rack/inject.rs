@@ -93,7 +93,7 @@ impl Rack<'_> {
             }
             Fault::ClockJump { node, by_ms } => {
                 let node = self.index_of(node);
-                self.world.clocks[node].jump(by_ms);
+                self.world.clocks[node].jump(now_ns, by_ms);
             }
             Fault::FillTable { for_ns } => {
                 self.world.completions_lost_until_ns = now_ns + for_ns;

@@ -250,7 +250,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let is_whole = rack.plan.guards == Guards::ALL;
     let time_max = (!is_whole).then_some(MUTANT_CHECK_MAX);
     let options = Options { grace_ns, time_max, ..Options::default() };
-    // Expiry is decided by the ordering node's wall clock, which may differ by some ms.
+    // Expiry is decided by the log's time.
     let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
     // A run that was stopped has operations under way, which its history does not know.
     let violation = wrong.or_else(|| match check(&rack.history, &options) {
@@ -307,14 +307,11 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// How far wall clocks may be from the world's, in ns.
+    /// How much more or less than the world's time the log's may have moved during the run, in ns: by
+    /// what monotonic clocks drift and by what two clocks follow others, but for no jump of a wall clock.
     fn clock_error_ns(&self) -> u64 {
-        let jumps = self.plan.faults.iter().map(|f| match f.fault {
-            Fault::ClockJump { by_ms, .. } => by_ms.unsigned_abs() * MS,
-            _ => 0,
-        });
         let drift_ns = self.world.now_ns / 1_000_000 * self.plan.drift_ppm;
-        jumps.sum::<u64>() + drift_ns
+        drift_ns + 2 * self.world.now_ns / concord_core::clock::SLEW
     }
 
     /// How long the controller stood still, in ns, where it alone replaces who orders writes (expiries

@@ -1,0 +1,45 @@
+//! Times to live and memory limits of a rack of processes.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+
+/// Long keys, many keys, and one that stays: what is due goes, and nothing else.
+#[test]
+fn bug_15_2_and_15_3_what_is_due_goes_and_nothing_else() {
+    for protocol in ["chain", "vr"] {
+        let rack = Rack::start(&format!("expiry-{protocol}"), &["--protocol", protocol]);
+        let mut redis = rack.client();
+        redis.say("SET stays v EX 1000");
+        for n in 0..70 {
+            let long = "x".repeat(1_308);
+            assert_eq!(redis.say(&format!("SET {long}{n:02} v PX 100")), "+OK");
+        }
+        for n in 0..3_000 {
+            assert_eq!(redis.say(&format!("SET k{n} v PX 300")), "+OK");
+        }
+        until("all but one have expired", || redis.say("DBSIZE") == ":1");
+        assert_eq!(redis.say("GET stays"), "v");
+    }
+}
+
+/// redis-server itself has no limit: the replica that orders writes decides.
+#[test]
+fn bug_15_1_the_redis_engine_has_a_limit_of_memory_too() {
+    let more = ["--engine", "redis", "--maxmemory", "8mb"];
+    let rack = Rack::start("limit-redis", &more);
+    let mut redis = rack.client();
+    let value = "v".repeat(100_000);
+    let full = (0..400).find(|n| redis.say(&format!("SET k{n} {value}")).contains("OOM"));
+    let full = full.expect("40 MB fit into 8");
+    assert!(redis.say("APPEND k1 x").contains("OOM"));
+    // A lock is released, by a script too; what needs memory fails inside of one.
+    let said = redis.say("EVAL return(redis.pcall('set',KEYS[1],'x').err) 1 k1");
+    assert!(said.contains("OOM"), "{said}");
+    assert_eq!(redis.say("EVAL return(redis.call('del',KEYS[1])) 1 k1"), ":1");
+    for n in 0..full {
+        redis.say(&format!("DEL k{n}"));
+    }
+    until("there is room again", || redis.say("SET l v") == "+OK");
+}
