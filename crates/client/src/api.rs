@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use concord_core::{
     Duration, Epoch, Guards, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters,
 };
+use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
 
 /// How a client behaves.
@@ -22,6 +23,9 @@ pub struct ClientConfig {
     pub window: u64,
     /// Most unanswered reads, at most 65,536.
     pub reads_max: usize,
+    /// A reply of several packets is pulled only once [`crate::Client::grant`] says so: for who has
+    /// to bound what all replies together take.
+    pub grants_replies: bool,
     /// After that long without a reply the outcome of a write is [`Outcome::WriteUnknown`] or
     /// [`Outcome::WriteNotExecuted`].
     pub write_deadline_ns: Duration,
@@ -48,6 +52,7 @@ impl ClientConfig {
             controller: None,
             window: WINDOW_MAX,
             reads_max: 16_384,
+            grants_replies: false,
             write_deadline_ns: 5 * SEC,
             read_deadline_ns: 5 * SEC,
             retry_min_ns: 20 * MS,
@@ -164,6 +169,30 @@ impl Trace {
     }
 }
 
+/// A read that was taken back.
+#[derive(Clone, Debug)]
+pub struct Withdrawn {
+    pub(crate) obj_id: ObjectId,
+    pub(crate) flags: Flags,
+    pub(crate) packet: Vec<u8>,
+}
+
+impl Withdrawn {
+    /// The request, to be submitted anew.
+    #[must_use]
+    pub fn request(&self) -> Request<'_> {
+        let command = self.packet.get(HEADER_BYTES..).unwrap_or(&[]);
+        let (obj_id, flags) = (self.obj_id, self.flags);
+        Request { class: Class::Read, obj_id, flags, after: None, command }
+    }
+
+    /// What it takes of memory, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.packet.capacity()
+    }
+}
+
 /// A request that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
@@ -220,8 +249,12 @@ counters! {
         body_missing,
         /// Writes refused as too far above the lowest unanswered one.
         window_refused,
-        /// Writes for which the switch had no room (NOPaxos, trap T23).
+        /// Requests for which the switch had no room (NOPaxos, trap T23), or a replica (trap T17).
         busy,
+        /// Large writes that waited for their turn.
+        large_waited,
+        /// Long replies that waited for their turn, or for their bytes to be granted.
+        replies_waited,
         /// Unanswered writes refused as old duplicates; must stay 0.
         stale_refused,
         /// Questions to the controller which switch is active.

@@ -12,6 +12,7 @@ use concord_wire::{
 };
 
 use crate::api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
+use crate::flow::{Flow, LARGE_WRITES_BYTES_MAX};
 use crate::session::{Session, SessionState};
 use crate::slots::{READS_MAX, Slot, Slots, State};
 use crate::timers::{Timers, WHOLE};
@@ -31,8 +32,8 @@ pub struct Client {
     pub(crate) timers: Timers,
     /// Writes that may go on; empty between inputs.
     pub(crate) ready: VecDeque<u64>,
-    /// Fragments under way, of all requests together.
-    pub(crate) parts_out: u32,
+    /// Long values: what is under way, and what waits for its turn.
+    pub(crate) flow: Flow,
     /// Requests sent so far: orders attempts of different requests.
     pub(crate) stamp: u64,
     /// The newest configuration that the controller told of; 0 if none.
@@ -61,7 +62,7 @@ impl Client {
             slots: Slots::new(window, config.reads_max.clamp(1, READS_MAX)),
             timers: Timers::new(config.retry_min_ns, config.retry_max_ns),
             ready: VecDeque::new(),
-            parts_out: 0,
+            flow: Flow::default(),
             stamp: 0,
             epoch: 0,
             next_doubt: Instant(0),
@@ -86,15 +87,15 @@ impl Client {
         request: Request<'_>,
         sink: &mut impl Sink,
     ) -> Result<RequestNumber, SubmitError> {
-        let (bytes_max, has_room) = match request.class {
-            Class::Read => (BODY_BYTES_MAX, self.slots.has_room_for_read()),
-            Class::Write => (COMMAND_BYTES_MAX, self.slots.has_room_for_write()),
+        let bytes_max = match request.class {
+            Class::Read => BODY_BYTES_MAX,
+            Class::Write => COMMAND_BYTES_MAX,
         };
         if request.command.len() > bytes_max {
             self.count.too_large += 1;
             return Err(SubmitError::TooLarge);
         }
-        if !has_room {
+        if !self.has_room(request.class) {
             self.count.full += 1;
             return Err(SubmitError::Full);
         }
@@ -109,8 +110,12 @@ impl Client {
             flags: Flags(kept),
             packet,
             submitted_at: now.instant,
+            granted_bytes: if self.config.grants_replies { 0 } else { u32::MAX },
             ..Slot::default()
         };
+        if slot.is_large() {
+            self.flow.large_bytes += slot.packet.len();
+        }
         match request.class {
             Class::Read => {
                 self.count.reads += 1;
@@ -209,6 +214,10 @@ impl Client {
             // The timer of the attempt tries again later.
             Status::Window if !is_read && is_current => self.count.window_refused += 1,
             Status::Busy if !is_read && is_current => self.count.busy += 1,
+            Status::Busy if is_read && is_current => {
+                self.count.busy += 1;
+                self.flow.refused(repr.request.0);
+            }
             Status::Order | Status::BodyMissing | Status::Window | Status::Busy if !is_read => {
                 self.count.late += 1;
             }
@@ -237,7 +246,7 @@ impl Client {
             return Ok(());
         }
         let state = self.slots.live(repr.request.0).map(|slot| slot.state);
-        if state == Some(State::Pulling) {
+        if matches!(state, Some(State::Pulling | State::Parked)) {
             self.count.late += 1;
             return Ok(());
         }
@@ -333,6 +342,7 @@ impl Client {
         from: Option<&Repr>,
     ) {
         self.drop_transfer(number);
+        self.end_turns(number);
         let Some(slot) = self.slots.live_mut(number) else { return };
         let latency_ns = now.instant.since(slot.submitted_at);
         let nobody = Repr::new(Op::Read);
@@ -372,7 +382,9 @@ impl Client {
     pub fn has_room(&self, class: Class) -> bool {
         match class {
             Class::Read => self.slots.has_room_for_read(),
-            Class::Write => self.slots.has_room_for_write(),
+            Class::Write => {
+                self.slots.has_room_for_write() && self.flow.large_bytes < LARGE_WRITES_BYTES_MAX
+            }
         }
     }
 

@@ -50,11 +50,14 @@ extern crate alloc;
 
 mod api;
 mod client;
+mod flow;
 mod order;
 mod session;
 mod slots;
 mod timers;
 mod transfer;
 
-pub use api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
+pub use api::{
+    Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace, Withdrawn,
+};
 pub use client::Client;

@@ -25,9 +25,10 @@ impl Client {
                     self.count.order_retries += 1;
                     self.transmit(now, number, sink);
                 }
-                State::Idle | State::Staging | State::Sent | State::Pulling => {}
+                State::Idle | State::Staging | State::Sent | State::Pulling | State::Parked => {}
             }
         }
+        self.run_parked(now, sink);
     }
 
     /// Takes a write as far as it may go: registered, body staged, predecessor sent, sent.
@@ -41,7 +42,10 @@ impl Client {
             return;
         }
         if slot.is_large() && !slot.is_staged {
-            self.start_upload(now, number, sink);
+            slot.state = State::Waiting;
+            if self.take_turn(number) {
+                self.start_upload(now, number, sink);
+            }
             return;
         }
         let after = slot.after;
@@ -129,7 +133,7 @@ impl Client {
         let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
         match self.slots.live(after) {
             Some(before)
-                if before.state != State::Pulling
+                if !matches!(before.state, State::Pulling | State::Parked)
                     && (before.stamp < stamp || before.sends > SENDS_TOGETHER_MAX) =>
             {
                 self.wait_for_order(now, number, after, tag);
@@ -198,7 +202,7 @@ impl Client {
             Some((State::Sent | State::Staging | State::Held | State::Waiting, _)) => {
                 self.wait_for_order(now, number, after, tag);
             }
-            Some((State::Idle | State::Pulling, _)) | None => {
+            Some((State::Idle | State::Pulling | State::Parked, _)) | None => {
                 self.count.order_retries += 1;
                 self.transmit(now, number, sink);
             }

@@ -202,6 +202,7 @@ impl Client {
         let numbers = self.slots.low()..self.slots.next();
         for number in numbers.clone() {
             self.drop_transfer(number);
+            self.end_download(number);
             let Some(slot) = self.slots.live_mut(number) else { continue };
             slot.first_waiter = 0;
             slot.next_waiter = 0;

@@ -32,6 +32,8 @@ pub enum State {
     Sent,
     /// The first part of a long reply came; the rest is pulled.
     Pulling,
+    /// The first part of a long reply came; the rest waits until there is room for it.
+    Parked,
 }
 
 /// An unanswered request.
@@ -67,6 +69,13 @@ pub struct Slot {
     /// Changes whenever older timers lose their meaning.
     pub tag: u16,
     pub round: u8,
+    /// A large write that has its turn.
+    pub has_turn: bool,
+    /// A long reply that has its turn, and its length.
+    pub is_downloading: bool,
+    pub reply_bytes: u32,
+    /// How long the reply may be.
+    pub granted_bytes: u32,
     pub transfer: Option<Box<Transfer>>,
 }
 

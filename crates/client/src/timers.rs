@@ -18,16 +18,19 @@ pub const ORDER_RETRY_NS: Duration = 2 * MS;
 /// The part of a timer that concerns the request itself and no fragment of it.
 pub const WHOLE: u32 = u32::MAX;
 
-const QUEUES: usize = 2 * ROUNDS as usize + 1;
+const LANES: usize = 3;
+const QUEUES: usize = LANES * ROUNDS as usize + 1;
 const ORDER_QUEUE: usize = QUEUES - 1;
 
 /// Whose round trips: a write's takes every replica, that of all else takes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Reads, and fragments in both directions.
+    /// Reads.
     Read = 0,
     /// Numbered writes.
     Write = 1,
+    /// Fragments in both directions, which wait for each other on their way.
+    Part = 2,
 }
 
 /// What to look at when the time has come.
@@ -67,7 +70,7 @@ impl Rtt {
 #[derive(Clone, Debug)]
 pub struct Timers {
     queues: [VecDeque<Timer>; QUEUES],
-    rtt: [Rtt; 2],
+    rtt: [Rtt; LANES],
     min_ns: Duration,
     max_ns: Duration,
 }
@@ -77,7 +80,7 @@ impl Timers {
     pub fn new(min_ns: Duration, max_ns: Duration) -> Timers {
         Timers {
             queues: core::array::from_fn(|_| VecDeque::new()),
-            rtt: [Rtt::default(); 2],
+            rtt: [Rtt::default(); LANES],
             min_ns: min_ns.max(1),
             max_ns: max_ns.max(min_ns).max(1),
         }
@@ -150,7 +153,11 @@ impl Timers {
         if index == ORDER_QUEUE {
             return ORDER_RETRY_NS;
         }
-        let lane = if index < ROUNDS as usize { Lane::Read } else { Lane::Write };
+        let lane = match index / ROUNDS as usize {
+            0 => Lane::Read,
+            1 => Lane::Write,
+            _ => Lane::Part,
+        };
         self.timeout_ns(lane, (index % ROUNDS as usize) as u8)
     }
 }

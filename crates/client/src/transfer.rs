@@ -21,10 +21,6 @@ const BODY_WINDOW: u32 = 32;
 const BLOCK: u32 = 16;
 /// Most fragments of one reply that were asked for and have not come.
 const PULL_WINDOW: u32 = 64;
-/// While that many fragments of all requests together are under way, each request may have only
-/// `PARTS_MIN` more: bursts must fit the socket buffers on their way.
-const PARTS_OUT_MAX: u32 = 256;
-const PARTS_MIN: u32 = BLOCK;
 /// After that many pulls in a row that brought nothing, the responder is taken for dead.
 const FRUITLESS_MAX: u8 = 4;
 
@@ -33,6 +29,8 @@ const FRUITLESS_MAX: u8 = 4;
 pub enum Transfer {
     Upload(Upload),
     Download(Download),
+    /// A long reply that may not be pulled yet.
+    Offer(Offer),
 }
 
 /// A body on its way.
@@ -46,6 +44,14 @@ pub struct Upload {
     out: u32,
     unacked: u32,
     progress_at: Instant,
+}
+
+/// The first part of a long reply.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    reply: Repr,
+    hdr: FragmentHdr,
+    first: Vec<u8>,
 }
 
 /// A long reply on its way.
@@ -65,6 +71,7 @@ impl Transfer {
         match self {
             Transfer::Upload(upload) => upload.out,
             Transfer::Download(download) => download.out,
+            Transfer::Offer(_) => 0,
         }
     }
 }
@@ -106,7 +113,7 @@ impl Client {
     /// Ends the transfer of a request, if there is one.
     pub(crate) fn drop_transfer(&mut self, number: u64) -> Option<Box<Transfer>> {
         let transfer = self.slots.live_mut(number)?.transfer.take()?;
-        self.parts_out = self.parts_out.saturating_sub(transfer.out());
+        self.flow.ended(transfer.out());
         Some(transfer)
     }
 
@@ -131,13 +138,9 @@ impl Client {
         self.pump_upload(now, number, sink);
     }
 
-    fn window_of_parts(&self, window: u32) -> u32 {
-        if self.parts_out < PARTS_OUT_MAX { window } else { PARTS_MIN }
-    }
-
     fn pump_upload(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         loop {
-            let window = self.window_of_parts(BODY_WINDOW);
+            let window = self.flow.window(BODY_WINDOW);
             let Some(slot) = self.slots.live_mut(number) else { return };
             let Some(Transfer::Upload(upload)) = slot.transfer.as_deref_mut() else { return };
             if upload.out >= window || upload.next >= upload.hdr.fragments() {
@@ -146,8 +149,9 @@ impl Client {
             let index = upload.next;
             upload.next += 1;
             upload.out += 1;
-            self.parts_out += 1;
+            self.flow.out += 1;
             self.count.fragments_sent += 1;
+            self.flow.time(now.instant, number, index);
             self.send_fragment(now, number, index, 0, sink);
         }
     }
@@ -177,7 +181,7 @@ impl Client {
         sink.send(self.config.switch, &self.scratch);
         let set_at = now.instant;
         let timer = Timer { set_at, number, part: index, tag: slot.tag, round, missing: 0 };
-        self.timers.set(Lane::Read, timer);
+        self.timers.set(Lane::Part, timer);
     }
 
     /// A fragment of a body arrived there.
@@ -199,6 +203,12 @@ impl Client {
             self.count.fragments_mixed += 1;
             return Ok(());
         }
+        if repr.status == Status::Busy {
+            // The fragment's time comes again.
+            self.count.busy += 1;
+            self.flow.lost(now.instant);
+            return Ok(());
+        }
         if hdr.index >= upload.next || upload.is_acked(hdr.index) {
             self.count.late += 1;
             return Ok(());
@@ -208,7 +218,8 @@ impl Client {
         upload.unacked -= 1;
         upload.progress_at = now.instant;
         let is_whole = upload.unacked == 0;
-        self.parts_out = self.parts_out.saturating_sub(1);
+        self.flow.arrived();
+        self.sample_part(now.instant, number, hdr.index);
         if !is_whole {
             self.pump_upload(now, number, sink);
             return Ok(());
@@ -239,25 +250,56 @@ impl Client {
         if hdr.index != 0 || payload.len() != hdr.range().len() {
             return Err(WireError::Field);
         }
-        let mut assembly = Assembly::new(hdr);
-        assembly.add(&hdr, payload);
-        if assembly.is_complete() {
-            self.finish(now, number, Outcome::Reply, assembly.into_bytes(), Some(reply));
+        if hdr.fragments() == 1 {
+            self.finish(now, number, Outcome::Reply, payload.to_vec(), Some(reply));
             return Ok(());
         }
         self.drop_transfer(number);
         let Some(slot) = self.slots.live_mut(number) else { return Ok(()) };
-        slot.state = State::Pulling;
+        slot.state = State::Parked;
         slot.tag = slot.tag.wrapping_add(1);
-        let download = Download { reply: *reply, hdr, assembly, next_block: 0, out: 0 };
+        let offer = Offer { reply: *reply, hdr, first: payload.to_vec() };
+        slot.transfer = Some(Box::new(Transfer::Offer(offer)));
+        if slot.granted_bytes < hdr.total_bytes {
+            self.end_download(number);
+            self.flow.offer(number, hdr.total_bytes);
+        } else {
+            self.begin_download(now, number, sink);
+        }
+        Ok(())
+    }
+
+    /// Pulls a long reply that was offered, if it is its turn.
+    pub(crate) fn begin_download(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        let Some(Transfer::Offer(offer)) = slot.transfer.as_deref() else { return };
+        let total_bytes = offer.hdr.total_bytes;
+        if !self.take_download_turn(number, total_bytes) {
+            return self.park(number, sink);
+        }
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        let Some(Transfer::Offer(offer)) = slot.transfer.take().map(|t| *t) else { return };
+        let Offer { reply, hdr, first } = offer;
+        let mut assembly = Assembly::new(hdr);
+        assembly.add(&hdr, &first);
+        slot.state = State::Pulling;
+        let download = Download { reply, hdr, assembly, next_block: 0, out: 0 };
         slot.transfer = Some(Box::new(Transfer::Download(download)));
         self.pump_pulls(now, number, sink);
-        Ok(())
+    }
+
+    /// Tells the replica that it need not keep a reply that was offered.
+    pub(crate) fn give_back_reply(&mut self, number: u64, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live_mut(number) else { return };
+        let is_offer = |t: &mut Box<Transfer>| matches!(**t, Transfer::Offer(_));
+        if let Some(Transfer::Offer(offer)) = slot.transfer.take_if(is_offer).map(|t| *t) {
+            self.ask_fragments(number, &offer.reply, FragmentHdr { count: 0, ..offer.hdr }, sink);
+        }
     }
 
     fn pump_pulls(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         loop {
-            let window = self.window_of_parts(PULL_WINDOW);
+            let window = self.flow.window(PULL_WINDOW);
             let Some(slot) = self.slots.live_mut(number) else { return };
             let tag = slot.tag;
             let Some(Transfer::Download(download)) = slot.transfer.as_deref_mut() else { return };
@@ -269,31 +311,40 @@ impl Client {
             }
             download.next_block += 1;
             download.out += count;
-            self.parts_out += count;
+            self.flow.out += count;
             self.count.pulls += 1;
             self.pull(number, range, sink);
             let (set_at, missing) = (now.instant, count as u8);
             let timer = Timer { set_at, number, part: block, tag, round: 0, missing };
-            self.timers.set(Lane::Read, timer);
+            self.flow.time(set_at, number, block);
+            self.timers.set(Lane::Part, timer);
         }
     }
 
     fn pull(&mut self, number: u64, range: core::ops::Range<u32>, sink: &mut impl Sink) {
         let Some(slot) = self.slots.live(number) else { return };
         let Some(Transfer::Download(download)) = slot.transfer.as_deref() else { return };
+        let count = range.end - range.start;
+        let hdr = FragmentHdr { index: range.start, count, ..download.hdr };
+        let reply = download.reply;
+        self.ask_fragments(number, &reply, hdr, sink);
+    }
+
+    /// Asks who gave `reply` for fragments of it.
+    fn ask_fragments(&mut self, number: u64, reply: &Repr, hdr: FragmentHdr, sink: &mut impl Sink) {
+        let Some(slot) = self.slots.live(number) else { return };
         let repr = Repr {
             obj_id: slot.obj_id,
             session: slot.session,
             request: RequestNumber(number),
             client: self.config.addr,
-            attempt: download.reply.attempt,
-            epoch: download.reply.epoch,
-            node: download.reply.node,
+            attempt: reply.attempt,
+            epoch: reply.epoch,
+            node: reply.node,
             ..Repr::new(Op::Pull)
         };
-        let count = range.end - range.start;
         self.part.clear();
-        FragmentHdr { index: range.start, count, ..download.hdr }.emit(&mut self.part);
+        hdr.emit(&mut self.part);
         repr.emit(&self.part, &mut self.scratch);
         sink.send(self.config.switch, &self.scratch);
     }
@@ -341,18 +392,22 @@ impl Client {
         }
         download.out -= 1;
         let is_complete = download.assembly.is_complete();
-        self.parts_out = self.parts_out.saturating_sub(1);
+        let block = hdr.index / BLOCK;
+        self.flow.arrived();
+        self.sample_part(now.instant, number, block);
         if is_complete {
-            self.finish_download(now, number);
+            self.finish_download(now, number, sink);
         } else {
             self.pump_pulls(now, number, sink);
         }
         Ok(())
     }
 
-    fn finish_download(&mut self, now: Now, number: u64) {
+    fn finish_download(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let Some(transfer) = self.drop_transfer(number) else { return };
         if let Transfer::Download(download) = *transfer {
+            let (reply, hdr) = (download.reply, download.hdr);
+            self.ask_fragments(number, &reply, FragmentHdr { count: 0, ..hdr }, sink);
             let reply = download.assembly.into_bytes();
             self.finish(now, number, Outcome::Reply, reply, Some(&download.reply));
         }
@@ -376,6 +431,8 @@ impl Client {
                 let progress = upload.progress_at > timer.set_at;
                 let round = if progress { 0 } else { timer.round.saturating_add(1) };
                 self.count.fragments_resent += 1;
+                self.flow.lost(now.instant);
+                self.flow.time_again(timer.number, timer.part);
                 self.send_fragment(now, timer.number, timer.part, round, sink);
                 if u16::from(round) >= ATTEMPTS_UNTIL_DOUBT {
                     self.doubt_switch(now, sink);
@@ -391,11 +448,13 @@ impl Client {
                     self.start_over(now, timer.number, sink);
                     return;
                 }
+                self.flow.lost(now.instant);
+                self.flow.time_again(timer.number, timer.part);
                 self.pull_missing(timer, sink);
                 let again = Timer { set_at: now.instant, round, missing, ..*timer };
-                self.timers.set(Lane::Read, again);
+                self.timers.set(Lane::Part, again);
             }
-            None => {}
+            Some(Transfer::Offer(_)) | None => {}
         }
     }
 

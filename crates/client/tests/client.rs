@@ -509,3 +509,78 @@ fn the_time_out_learns_a_round_trip_above_it() {
     let count = world.client.counters();
     assert!(count.read_retries < 20, "{count:?}");
 }
+
+#[test]
+fn bug_15_4_large_values_wait_for_their_turn_and_all_come() {
+    let mut world = World::new(11, |_| {}).faults(2, 2, 2);
+    // The rack has room for so many, and refuses more.
+    (world.rack.bodies_max, world.rack.kept_max) = (16, 40);
+    let mut last = None;
+    for i in 0..100u8 {
+        world.read(&command(200_000, &[i]));
+        let write = world.write(last, &command(8, &vec![i; 100_000]));
+        last = i.is_multiple_of(3).then_some(write);
+    }
+    world.run_until_done(200, 5 * SEC);
+    assert_eq!(world.done.len(), 200);
+    assert!(world.done.iter().all(|d| d.outcome == Outcome::Reply));
+    let count = *world.client.counters();
+    assert!(count.large_waited > 0 && count.replies_waited > 0, "{count:?}");
+    assert_eq!((count.body_missing, count.replies_gone), (0, 0), "none was begun in vain");
+    let left = (world.rack.kept.len(), world.rack.bodies.len());
+    assert!(left.0 < 10 && left.1 < 10, "but for lost packets nothing is left: {left:?}");
+}
+
+#[test]
+fn bug_15_4_the_bytes_of_large_writes_are_bounded_before_they_are_taken() {
+    let mut world = World::new(12, |_| {});
+    let body = command(8, &vec![1; 1 << 20]);
+    let mut taken = 0;
+    while world.client.has_room(Class::Write) {
+        world.write(None, &body);
+        taken += 1;
+    }
+    assert_eq!(taken, 64, "64 MiB");
+    assert_eq!(world.submit(Class::Write, None, &body), Err(SubmitError::Full));
+    world.run_until_done(64, 5 * SEC);
+    assert!(world.done.iter().all(|d| d.outcome == Outcome::Reply));
+    assert!(world.client.has_room(Class::Write));
+}
+
+#[test]
+fn bug_15_4_a_write_that_was_never_sent_is_not_of_unknown_outcome() {
+    let mut world = World::new(13, |_| {});
+    world.rack.bodies_max = 0;
+    for i in 0..40u8 {
+        world.write(None, &command(8, &vec![i; 100_000]));
+    }
+    world.run_until_done(40, 6 * SEC);
+    assert!(world.done.iter().all(|d| d.outcome == Outcome::WriteNotExecuted));
+    assert_eq!(world.done.len(), 40);
+}
+
+#[test]
+fn bug_16_4_a_long_reply_waits_until_its_bytes_are_granted() {
+    let mut world = World::new(14, |c| c.grants_replies = true);
+    let (first, second) = (world.read(&command(50_000, b"1")), world.read(&command(60_000, b"2")));
+    let small = world.read(&command(500, b"3"));
+    world.run_for(MS);
+    assert_eq!(world.outcome(small), Some(Outcome::Reply));
+    assert_eq!(world.client.poll_offer(), Some((first, 50_000)));
+    assert_eq!(world.client.poll_offer(), Some((second, 60_000)));
+    assert_eq!(world.client.poll_offer(), None);
+    world.grant(first, 50_000);
+    let withdrawn = world.withdraw(second);
+    world.run_for(10 * SEC);
+    assert_eq!(world.outcome(first), Some(Outcome::Reply));
+    assert_eq!((world.outcome(second), world.client.unanswered()), (None, 0));
+    assert!(world.rack.kept.is_empty(), "the replica keeps nothing for who waits");
+    let again = world.read(withdrawn.request().command);
+    world.grant(again, 60_000);
+    world.run_for(10 * MS);
+    assert_eq!(world.outcome(again), Some(Outcome::Reply));
+    // One that is neither granted nor withdrawn ends by its deadline.
+    let third = world.read(&command(70_000, b"4"));
+    world.run_for(6 * SEC);
+    assert_eq!(world.outcome(third), Some(Outcome::ReadTimeout));
+}

@@ -1,16 +1,21 @@
 //! One client's connection: its settings, its input, and its commands in order.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::Class;
+use concord_client::{Class, Withdrawn};
 use concord_core::{Instant, ObjectId, RequestNumber};
 use concord_engine::resp;
 
+use crate::dispatch::{SLOTS_MAX, Target};
 use crate::parts::Parts;
 use crate::request::Parser;
+
+/// Most unanswered requests of a connection at first, and if its replies are long.
+const REQUESTS_START: usize = 512;
+const REQUESTS_MIN: usize = 4;
 
 /// A connection, as the driver numbers it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +77,22 @@ pub(crate) struct Unanswered {
     pub all_keys: u32,
 }
 
+/// A long reply that waits for room.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// Its length.
+    pub bytes: u32,
+    pub what: Offered,
+}
+
+#[derive(Debug)]
+pub(crate) enum Offered {
+    /// The reply to a write, which the replicas keep.
+    Write(RequestNumber),
+    /// A read that was taken back, to be submitted anew.
+    Read(Withdrawn, Target),
+}
+
 /// What a connection's next command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -118,6 +139,21 @@ pub(crate) struct Connection {
     pub first_slot: u64,
     /// Bytes of replies that are there before their turn.
     pub ready_bytes: usize,
+    /// Bytes of replies that were asked of replicas and are not there.
+    pub granted_bytes: usize,
+    /// What the gateway's memory counts for it.
+    pub noted_bytes: usize,
+    /// Long replies that wait for room, by slot and part; and what their reads take.
+    pub offers: BTreeMap<(u64, u32), Offer>,
+    pub offer_bytes: usize,
+    /// Most unanswered requests: fewer while replies are long.
+    pub requests_max: usize,
+    /// It is in the list of those for whom there was no room.
+    pub is_short: bool,
+    /// When its client last read something, if there is more to read.
+    pub unread_since: Option<Instant>,
+    /// It is to be closed, its replies unread.
+    pub is_given_up: bool,
     pub unanswered: Unanswered,
     pub last_write: Option<RequestNumber>,
     /// The last slot's command is over several keys, not all of which were sent.
@@ -155,6 +191,14 @@ impl Connection {
             slots: VecDeque::new(),
             first_slot: 0,
             ready_bytes: 0,
+            granted_bytes: 0,
+            noted_bytes: 0,
+            offers: BTreeMap::new(),
+            offer_bytes: 0,
+            requests_max: REQUESTS_START,
+            is_short: false,
+            unread_since: None,
+            is_given_up: false,
             unanswered: Unanswered::default(),
             last_write: None,
             is_splitting: false,
@@ -200,6 +244,35 @@ impl Connection {
         self.unanswered.all_keys -= u32::from(subject == Subject::AllKeys);
     }
 
+    /// Bytes of all its replies: unread, before their turn, asked for.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.output.len() + self.ready_bytes + self.granted_bytes + self.offer_bytes
+    }
+
+    /// Whether another request may be sent, as to how many are unanswered.
+    pub(crate) fn has_room_for_request(&self) -> bool {
+        ((self.unanswered.reads + self.unanswered.writes) as usize) < self.requests_max
+    }
+
+    /// A short reply came: as many requests as there is patience for.
+    pub(crate) fn note_short_reply(&mut self) {
+        self.requests_max = (self.requests_max + 1).min(SLOTS_MAX);
+    }
+
+    /// A long reply has to wait: what else is asked for would too, and was read in vain.
+    pub(crate) fn note_long_reply(&mut self) {
+        self.requests_max = (self.requests_max / 2).max(REQUESTS_MIN);
+    }
+
+    /// Whether the reply to a part of a command is the next to be written.
+    pub(crate) fn is_next_reply(&self, slot: u64, part: u32) -> bool {
+        let first = self.slots.front().filter(|_| slot == self.first_slot);
+        first.is_some_and(|slot| match &slot.state {
+            SlotState::Parts(parts) => parts.is_next(part),
+            SlotState::Waiting | SlotState::Explaining | SlotState::Ready(_) => true,
+        })
+    }
+
     /// The number that the next slot gets.
     pub(crate) fn next_slot(&self) -> u64 {
         self.first_slot + self.slots.len() as u64
@@ -236,11 +309,17 @@ impl Connection {
 
     /// Writes out every reply whose turn has come.
     pub(crate) fn write_in_turn(&mut self) {
-        while let Some(slot) = self.slots.front() {
-            match &slot.state {
+        while let Some(slot) = self.slots.front_mut() {
+            match &mut slot.state {
                 SlotState::Waiting | SlotState::Explaining => return,
-                SlotState::Parts(parts) if parts.is_missing() => return,
-                SlotState::Parts(parts) => parts.write_reply(slot.resp3, &mut self.output),
+                SlotState::Parts(parts) => {
+                    let before = parts.held_bytes();
+                    let is_whole = parts.write(slot.resp3, &mut self.output);
+                    self.ready_bytes -= before - parts.held_bytes();
+                    if !is_whole {
+                        return;
+                    }
+                }
                 SlotState::Ready(reply) => {
                     self.ready_bytes -= reply.len();
                     self.output.extend_from_slice(reply);

@@ -21,11 +21,14 @@ use crate::commands::{CROSS_KEY, Commands, Failure, Handling, class_of, handling
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
 use crate::gateway::{Connections, GatewayConfig, GatewayCounters};
 use crate::keys::{Keys, keys};
+use crate::memory::Memory;
 use crate::parts::{Parts, Split};
 use crate::replies::Ended;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
 
+/// Most unanswered commands of one connection, and requests of them, before its input waits.
+pub(crate) const SLOTS_MAX: usize = 1_024;
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
 /// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
@@ -43,6 +46,8 @@ pub(crate) struct Target {
     pub subject: Subject,
     /// The command only reads, even if it went as a write.
     pub only_reads: bool,
+    /// How long its reply may be, where that was granted.
+    pub granted_bytes: u32,
 }
 
 /// All of a gateway but its connections.
@@ -53,6 +58,8 @@ pub(crate) struct Core {
     pub commands: Commands,
     pub targets: HashMap<u64, Target, FxBuildHasher>,
     pub scripts: Scripts,
+    /// What replies take.
+    pub memory: Memory,
     /// The command that is being sent.
     pub command: CommandBuf,
     /// The engine's own command table is still to be asked for.
@@ -337,7 +344,9 @@ impl Core {
                 connection.note_sent(class, subject);
                 let Place { slot, part } = place;
                 let connection = connection.id;
-                let target = Target { connection, slot, part, class, subject, only_reads };
+                let granted_bytes = 0;
+                let target =
+                    Target { connection, slot, part, class, subject, only_reads, granted_bytes };
                 self.targets.insert(number.0, target);
                 Sent::As(class)
             }
@@ -386,6 +395,10 @@ impl Core {
             Some(_) | None => count,
         };
         while sent < count {
+            if let Some(wait) = self.wait_of(turn.connection) {
+                turn.connection.wait = wait;
+                return Ok(Flow::Waits);
+            }
             let part = &rest[sent * split.step..(sent + 1) * split.step];
             let object = hash::object_id(part[0]);
             self.command.encode(1, [name].into_iter().chain(part.iter().copied()));
@@ -401,7 +414,9 @@ impl Core {
                 if went == Sent::TooLarge {
                     let mut error = Vec::new();
                     resp::error(&mut error, TOO_LARGE_COMMAND.as_bytes());
+                    let before = parts.held_bytes();
                     parts.fill(sent as u32, Ended::Reply, error);
+                    turn.connection.ready_bytes += parts.held_bytes() - before;
                 }
             }
             sent += 1;
@@ -409,6 +424,40 @@ impl Core {
         turn.connection.is_splitting = false;
         turn.connection.write_in_turn();
         Ok(Flow::Went)
+    }
+
+    /// The reply to a request may have so many bytes; unless it has ended.
+    pub(crate) fn note_granted(
+        &mut self,
+        now: Now,
+        connection: &mut Connection,
+        request: RequestNumber,
+        bytes: u32,
+    ) {
+        if let Some(target) = self.targets.get_mut(&request.0) {
+            target.granted_bytes = bytes;
+            connection.granted_bytes += bytes as usize;
+            self.memory.note(now.instant, connection);
+        }
+    }
+
+    /// What another request of the connection would have to wait for: its unanswered ones, or its
+    /// client, who does not read.
+    pub(crate) fn wait_of(&mut self, connection: &Connection) -> Option<Wait> {
+        if !connection.has_room_for_request() {
+            self.count.slots_full += 1;
+            return Some(Wait::Slots);
+        }
+        if self.is_full(connection) {
+            self.count.output_full += 1;
+            return Some(Wait::Output);
+        }
+        None
+    }
+
+    /// Whether a connection's client has to read before more is asked for it.
+    pub(crate) fn is_full(&self, connection: &Connection) -> bool {
+        !connection.offers.is_empty() || self.memory.is_full(connection)
     }
 
     /// CONCORD EXPLAIN read-command ..., CONCORD HELP.

@@ -14,8 +14,9 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, ConnectionId, Wait};
-use crate::dispatch::{Core, Flow, TOO_LARGE, Turn};
+use crate::connection::{Connection, ConnectionId, Offer, Offered, Wait};
+use crate::dispatch::{Core, Flow, SLOTS_MAX, TOO_LARGE, Turn};
+use crate::memory::{CONNECTION_REPLIES_BYTES_MAX, Grant, Memory, RESERVED_BYTES, STUCK_NS};
 use crate::multi;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
@@ -38,7 +39,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { commands_max: 1_024, output_bytes_max: 4 << 20 }
+        Limits { commands_max: SLOTS_MAX, output_bytes_max: CONNECTION_REPLIES_BYTES_MAX }
     }
 }
 
@@ -86,6 +87,8 @@ counters! {
         slots_full,
         /// Times that a connection's input waited: its client does not read.
         output_full,
+        /// Connections closed because their clients read nothing while others waited for memory.
+        clients_given_up,
         /// Protocol errors.
         protocol_errors,
         /// Connections closed because HTTP came in.
@@ -119,8 +122,10 @@ impl Gateway {
     /// A gateway without connections. `rng` draws session ids: its seed must come from the driver's
     /// entropy, so that no two process starts have the same (trap T16 b).
     #[must_use]
-    pub fn new(setup: GatewayConfig, rng: Rng) -> Gateway {
+    pub fn new(mut setup: GatewayConfig, rng: Rng) -> Gateway {
+        setup.client.grants_replies = true;
         let core = Core {
+            memory: Memory::new(setup.limits.output_bytes_max),
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -161,7 +166,9 @@ impl Gateway {
 
     /// The connection is gone; what it asked for may still be executed.
     pub fn closed(&mut self, id: ConnectionId) {
-        self.connections.remove(&id);
+        if let Some(connection) = self.connections.remove(&id) {
+            self.core.memory.forget(&connection);
+        }
     }
 
     /// Bytes of a connection.
@@ -187,6 +194,9 @@ impl Gateway {
             self.ask_table(now, sink);
         }
         self.core.client.tick(now, sink);
+        if self.core.memory.must_look(now.instant) {
+            self.give_up_stuck(now);
+        }
         self.take_done(now, sink);
     }
 
@@ -196,7 +206,8 @@ impl Gateway {
         if self.must_ask_table() {
             return Deadline { at: Instant(0), reason: "ask for the command table" };
         }
-        self.core.client.deadline()
+        let look = Deadline { at: self.core.memory.deadline(), reason: "clients that do not read" };
+        self.core.client.deadline().min(look)
     }
 
     /// The next connection whose output, input or end the driver is to look at.
@@ -216,6 +227,13 @@ impl Gateway {
         self.connections.get_mut(&id).map(|c| &mut c.output)
     }
 
+    /// Whether the connection is to be closed now: its client has read nothing for long, and others
+    /// wait for the memory that its replies take.
+    #[must_use]
+    pub fn is_given_up(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|c| c.is_given_up)
+    }
+
     /// Whether the connection is to be closed once its output is written.
     #[must_use]
     pub fn wants_close(&self, id: ConnectionId) -> bool {
@@ -231,11 +249,12 @@ impl Gateway {
 
     /// The driver wrote what it could: commands that waited for that go on.
     pub fn written(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
-        let connection = self.connections.get(&id);
-        let is_full = |c: &Connection| is_output_full(&self.core, c);
-        if connection.is_some_and(|c| c.wait == Wait::Output && !is_full(c)) {
-            self.go_on(now, id, sink);
-        }
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.unread_since = None;
+        self.core.memory.note(now.instant, connection);
+        self.grant_offers(now, id, sink);
+        self.grant_short(now, sink);
+        self.take_done(now, sink);
     }
 
     /// No more commands: what was sent is answered, then every connection wants to be closed.
@@ -277,6 +296,13 @@ impl Gateway {
     #[must_use]
     pub fn latencies(&self) -> (&Latencies, &Latencies) {
         (&self.core.reads, &self.core.writes)
+    }
+
+    /// Bytes of replies that clients have not read yet, those included that were asked for: now, and
+    /// the most so far.
+    #[must_use]
+    pub fn reply_bytes(&self) -> (usize, usize) {
+        self.core.memory.held_and_most_bytes()
     }
 
     /// Whether commands are served: the session is registered, and the command table is known.
@@ -353,8 +379,125 @@ impl Gateway {
             Wait::Room(Class::Write) => self.wait_for_write.push_back(id),
             Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output => {}
         }
+        self.core.memory.note(now.instant, &mut connection);
         list(&mut self.ready, &mut connection);
         self.connections.insert(id, connection);
+    }
+
+    /// Long replies that replicas offered: each waits until its connection may take it.
+    fn take_offers(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some((request, bytes)) = self.core.client.poll_offer() {
+            if self.core.table_request == Some(request) {
+                self.core.client.grant(now, request, bytes, sink);
+                continue;
+            }
+            let Some(target) = self.core.targets.get_mut(&request.0) else { continue };
+            let granted_bytes = core::mem::take(&mut target.granted_bytes) as usize;
+            let target = *target;
+            let connection = self.connections.get_mut(&target.connection);
+            let Some(connection) = connection else { continue };
+            // What it was granted before was less.
+            connection.granted_bytes -= granted_bytes;
+            let is_first = connection.is_next_reply(target.slot, target.part);
+            let grant = self.core.memory.grants(connection, bytes as usize, is_first);
+            if grant == Grant::Yes && connection.offers.is_empty() {
+                self.core.note_granted(now, connection, request, bytes);
+                self.core.client.grant(now, request, bytes, sink);
+                continue;
+            }
+            let what = match self.core.client.withdraw(request, sink) {
+                Some(read) => {
+                    self.core.targets.remove(&request.0);
+                    connection.offer_bytes += read.bytes();
+                    connection.note_long_reply();
+                    Offered::Read(read, target)
+                }
+                None => Offered::Write(request),
+            };
+            connection.offers.insert((target.slot, target.part), Offer { bytes, what });
+            self.core.memory.note(now.instant, connection);
+            self.grant_offers(now, target.connection, sink);
+        }
+        self.grant_short(now, sink);
+    }
+
+    /// Asks for long replies of a connection, in the order of its commands, as far as it may; then
+    /// commands go on that waited for its client to read.
+    fn grant_offers(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
+        self.grant_in_order(now, id, sink);
+        let connection = self.connections.get(&id);
+        if connection.is_some_and(|c| c.wait == Wait::Output && !self.core.is_full(c)) {
+            self.go_on(now, id, sink);
+        }
+    }
+
+    fn grant_in_order(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        while let Some((&(slot, part), offer)) = connection.offers.first_key_value() {
+            let is_first = connection.is_next_reply(slot, part);
+            let bytes = offer.bytes;
+            let is_read = matches!(offer.what, Offered::Read(..));
+            let grant = match self.core.memory.grants(connection, bytes as usize, is_first) {
+                Grant::Yes if is_read && !self.core.client.has_room(Class::Read) => Grant::NoRoom,
+                grant => grant,
+            };
+            match grant {
+                Grant::Yes => {}
+                Grant::NotYet => return,
+                Grant::NoRoom => {
+                    if !connection.is_short {
+                        connection.is_short = true;
+                        self.core.memory.short.push_back(id);
+                    }
+                    return;
+                }
+            }
+            let Some((_, offer)) = connection.offers.pop_first() else { return };
+            let request = match offer.what {
+                Offered::Write(request) => request,
+                Offered::Read(read, target) => {
+                    connection.offer_bytes -= read.bytes();
+                    let Ok(request) = self.core.client.submit(now, read.request(), sink) else {
+                        return;
+                    };
+                    self.core.targets.insert(request.0, target);
+                    request
+                }
+            };
+            self.core.note_granted(now, connection, request, bytes);
+            self.core.client.grant(now, request, bytes, sink);
+        }
+    }
+
+    /// Connections for whose replies there was no room, as far as there is by now.
+    fn grant_short(&mut self, now: Now, sink: &mut impl Sink) {
+        while let Some(id) = self.core.memory.short.pop_front() {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.is_short = false;
+            self.grant_offers(now, id, sink);
+            if self.connections.get(&id).is_some_and(|connection| connection.is_short) {
+                return;
+            }
+        }
+    }
+
+    /// Others wait for the memory of clients that read nothing: these are disconnected.
+    fn give_up_stuck(&mut self, now: Now) {
+        let is_stuck = |c: &Connection| {
+            let since = c.unread_since.filter(|_| c.reply_bytes() > RESERVED_BYTES);
+            since.is_some_and(|since| now.instant.since(since) >= STUCK_NS)
+        };
+        let stuck = self.connections.iter().filter(|(_, c)| is_stuck(c));
+        let mut ids: Vec<ConnectionId> = stuck.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.is_given_up = true;
+                connection.closing = true;
+                self.core.count.clients_given_up += 1;
+                list(&mut self.ready, connection);
+            }
+        }
     }
 
     /// Hands out what the rack answered; then whoever waited for that goes on.
@@ -375,16 +518,24 @@ impl Gateway {
                 continue;
             };
             self.core.take_reply(connection, target, done);
+            self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);
+            self.grant_offers(now, target.connection, sink);
+            let Some(connection) = self.connections.get(&target.connection) else { continue };
             let goes_on = match connection.wait {
                 Wait::Order(class, subject) => !connection.must_wait(class, subject),
-                Wait::Slots => connection.slots.len() < self.core.setup.limits.commands_max,
+                Wait::Slots => {
+                    connection.has_room_for_request()
+                        && (connection.slots.len() < self.core.setup.limits.commands_max
+                            || connection.is_splitting)
+                }
                 Wait::Nothing | Wait::Room(_) | Wait::Output => false,
             };
             if goes_on {
                 self.go_on(now, target.connection, sink);
             }
         }
+        self.take_offers(now, sink);
         while self.core.client.has_room(Class::Read)
             && let Some(id) = self.wait_for_read.pop_front()
         {
@@ -406,10 +557,6 @@ fn list(ready: &mut VecDeque<ConnectionId>, connection: &mut Connection) {
     }
 }
 
-fn is_output_full(core: &Core, connection: &Connection) -> bool {
-    connection.output.len() + connection.ready_bytes >= core.setup.limits.output_bytes_max
-}
-
 /// Whether the next command of a connection may be looked at.
 fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
     if connection.is_splitting {
@@ -424,9 +571,8 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         connection.wait = Wait::Slots;
         return false;
     }
-    if is_output_full(core, connection) {
-        core.count.output_full += 1;
-        connection.wait = Wait::Output;
+    if let Some(wait) = core.wait_of(connection) {
+        connection.wait = wait;
         return false;
     }
     true

@@ -49,6 +49,7 @@ mod dispatch;
 mod gateway;
 mod keys;
 mod local;
+mod memory;
 mod multi;
 mod parts;
 mod replies;
@@ -59,5 +60,6 @@ mod stats;
 
 pub use connection::ConnectionId;
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters, Limits};
+pub use memory::{CONNECTION_REPLIES_BYTES_MAX, REPLIES_BYTES_MAX, RESERVED_BYTES, STUCK_NS};
 pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use stats::Latencies;

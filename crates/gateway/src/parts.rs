@@ -52,81 +52,138 @@ pub(crate) fn split_of(name: &[u8]) -> Option<Split> {
     Some(Split { part, class, combine, step })
 }
 
-/// A command over several keys: what was sent, and the replies so far.
+/// A command over several keys: what was sent, and what the replies so far come to.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub combine: Combine,
+    combine: Combine,
     /// The objects of the parts that were sent.
     pub objects: Vec<ObjectId>,
-    replies: Vec<Option<(Ended, Vec<u8>)>>,
+    is_answered: Vec<bool>,
     missing: usize,
+    /// Array: replies that are not written yet; their bytes; how many were written.
+    replies: Vec<Option<Vec<u8>>>,
+    held_bytes: usize,
+    written: usize,
+    is_begun: bool,
+    /// The sum of numbers.
+    sum: i64,
+    /// How many parts were not executed.
+    refused: usize,
+    /// The errors of the lowest parts that ended in an unknown outcome, were not executed, and had
+    /// an error as their reply.
+    errors: [Option<(u32, Vec<u8>)>; 3],
 }
+
+const UNKNOWN: usize = 0;
+const NOT_EXECUTED: usize = 1;
+const REPLY: usize = 2;
 
 impl Parts {
     pub(crate) fn new(combine: Combine, count: usize) -> Parts {
-        Parts { combine, objects: Vec::new(), replies: vec![None; count], missing: count }
+        let is_array = combine == Combine::Array;
+        Parts {
+            combine,
+            objects: Vec::new(),
+            is_answered: vec![false; count],
+            missing: count,
+            replies: vec![None; if is_array { count } else { 0 }],
+            held_bytes: 0,
+            written: 0,
+            is_begun: false,
+            sum: 0,
+            refused: 0,
+            errors: [None, None, None],
+        }
     }
 
-    pub(crate) fn is_missing(&self) -> bool {
-        self.missing > 0
+    /// Bytes of replies that wait for those before them.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Whether `part` is what is missing to write on.
+    pub(crate) fn is_next(&self, part: u32) -> bool {
+        self.combine != Combine::Array || part as usize == self.written
     }
 
     /// Whether a part about `object` was sent and is not answered.
     pub(crate) fn holds(&self, object: ObjectId) -> bool {
-        let mut sent = self.objects.iter().zip(&self.replies);
-        sent.any(|(o, reply)| *o == object && reply.is_none())
+        let mut sent = self.objects.iter().zip(&self.is_answered);
+        sent.any(|(o, is_answered)| *o == object && !is_answered)
     }
 
     pub(crate) fn fill(&mut self, part: u32, ended: Ended, reply: Vec<u8>) {
-        if let Some(place @ None) = self.replies.get_mut(part as usize) {
-            *place = Some((ended, reply));
-            self.missing -= 1;
+        let Some(is_answered @ false) = self.is_answered.get_mut(part as usize) else { return };
+        *is_answered = true;
+        self.missing -= 1;
+        if let Some(place) = self.replies.get_mut(part as usize) {
+            // One reply for each key, an error too.
+            self.held_bytes += reply.len();
+            *place = Some(reply);
+            return;
+        }
+        self.refused += usize::from(ended == Ended::NotExecuted);
+        let kind = match ended {
+            Ended::Unknown => UNKNOWN,
+            Ended::NotExecuted => NOT_EXECUTED,
+            Ended::Reply if matches!(reply.first(), Some(b'-' | b'!')) => REPLY,
+            Ended::Reply => {
+                let number = |r: &[u8]| resp::number(r.strip_prefix(b":")?.strip_suffix(b"\r\n")?);
+                self.sum += number(&reply).unwrap_or(0);
+                return;
+            }
+        };
+        let error = &mut self.errors[kind];
+        if error.as_ref().is_none_or(|(of, _)| part < *of) {
+            *error = Some((part, reply));
         }
     }
 
-    /// The reply of the whole: an error if a part has one.
-    pub(crate) fn write_reply(&self, resp3: bool, out: &mut Vec<u8>) {
-        let ended = |wanted: Ended| {
-            move || self.replies.iter().flatten().filter(move |(ended, _)| *ended == wanted)
-        };
+    /// Writes what can be written of the reply; whether that is all of it. An array comes as its
+    /// elements do, each of the others as a whole: an error if a part has one.
+    pub(crate) fn write(&mut self, resp3: bool, out: &mut Vec<u8>) -> bool {
+        if self.combine == Combine::Array {
+            return self.write_elements(resp3, out);
+        }
+        if self.missing > 0 {
+            return false;
+        }
         // One part of unknown outcome makes the whole unknown.
-        if let Some((_, error)) = ended(Ended::Unknown)().next() {
-            return out.extend_from_slice(error);
+        let count = self.is_answered.len();
+        if let Some((_, error)) = &self.errors[UNKNOWN] {
+            out.extend_from_slice(error);
+        } else if self.refused > 0 && self.refused < count {
+            let done = count - self.refused;
+            let text = format!("PARTIAL executed on {done} of {count} keys, not on the others");
+            resp::error(out, text.as_bytes());
+        } else if let Some((_, error)) = self.errors[NOT_EXECUTED].as_ref() {
+            out.extend_from_slice(error);
+        } else if let Some((_, error)) = self.errors[REPLY].as_ref() {
+            out.extend_from_slice(error);
+        } else if self.combine == Combine::Sum {
+            resp::integer(out, self.sum);
+        } else {
+            out.extend_from_slice(resp::OK);
         }
-        let refused = ended(Ended::NotExecuted)().count();
-        if refused > 0 && refused < self.replies.len() && self.combine != Combine::Array {
-            let (done, all) = (self.replies.len() - refused, self.replies.len());
-            let text = format!("PARTIAL executed on {done} of {all} keys, not on the others");
-            return resp::error(out, text.as_bytes());
+        true
+    }
+
+    fn write_elements(&mut self, resp3: bool, out: &mut Vec<u8>) -> bool {
+        if !self.is_begun {
+            self.is_begun = true;
+            resp::array(out, self.replies.len());
         }
-        if let Some((_, error)) = ended(Ended::NotExecuted)().next() {
-            return out.extend_from_slice(error);
-        }
-        let replies = || self.replies.iter().flatten().map(|(_, reply)| reply.as_slice());
-        // MGET answers nil for what is no string.
-        let is_nil = |r: &[u8]| self.combine == Combine::Array && r.starts_with(b"-WRONGTYPE");
-        if let Some(error) =
-            replies().find(|r| matches!(r.first(), Some(b'-' | b'!')) && !is_nil(r))
-        {
-            return out.extend_from_slice(error);
-        }
-        match self.combine {
-            Combine::Array => {
-                resp::array(out, self.replies.len());
-                for reply in replies() {
-                    if is_nil(reply) {
-                        resp::null(out, resp3)
-                    } else {
-                        out.extend_from_slice(reply)
-                    }
-                }
+        while let Some(reply) = self.replies.get_mut(self.written).and_then(Option::take) {
+            self.held_bytes -= reply.len();
+            self.written += 1;
+            // MGET answers nil for what is no string.
+            if reply.starts_with(b"-WRONGTYPE") {
+                resp::null(out, resp3);
+            } else {
+                out.extend_from_slice(&reply);
             }
-            Combine::Sum => {
-                let number = |r: &[u8]| resp::number(r.strip_prefix(b":")?.strip_suffix(b"\r\n")?);
-                resp::integer(out, replies().filter_map(number).sum());
-            }
-            Combine::AllOk => out.extend_from_slice(resp::OK),
         }
+        self.written == self.replies.len()
     }
 }
 
@@ -138,11 +195,14 @@ mod tests {
     fn whole(combine: Combine, replies: &[(Ended, &str)]) -> String {
         let mut parts = Parts::new(combine, replies.len());
         for (part, (ended, reply)) in replies.iter().enumerate() {
-            assert!(parts.is_missing());
+            if combine != Combine::Array {
+                assert!(!parts.write(false, &mut Vec::new()));
+            }
             parts.fill(part as u32, *ended, reply.as_bytes().to_vec());
         }
         let mut out = Vec::new();
-        parts.write_reply(false, &mut out);
+        assert!(parts.write(false, &mut out));
+        assert_eq!(parts.held_bytes(), 0);
         String::from_utf8(out).unwrap()
     }
 
@@ -166,6 +226,21 @@ mod tests {
         let partial = "-PARTIAL executed on 1 of 2 keys, not on the others\r\n";
         assert_eq!(whole(Combine::AllOk, &[ok, no]), partial);
         let read = [(Reply, "$1\r\na\r\n"), (NotExecuted, "-TIMEOUT\r\n")];
-        assert_eq!(whole(Combine::Array, &read), "-TIMEOUT\r\n");
+        // One reply for each key: an error is that of its key.
+        assert_eq!(whole(Combine::Array, &read), "*2\r\n$1\r\na\r\n-TIMEOUT\r\n");
+    }
+
+    #[test]
+    fn bug_16_4_an_array_is_written_as_its_elements_come_and_nothing_is_held_longer() {
+        let mut parts = Parts::new(Combine::Array, 3);
+        let mut out = Vec::new();
+        assert!(!parts.write(false, &mut out) && parts.is_next(0));
+        parts.fill(1, Ended::Reply, b"$1\r\nb\r\n".to_vec());
+        assert!(!parts.write(false, &mut out));
+        assert_eq!((out.as_slice(), parts.held_bytes()), (&b"*3\r\n"[..], 7));
+        parts.fill(0, Ended::Reply, b"$1\r\na\r\n".to_vec());
+        assert!(!parts.write(false, &mut out) && parts.is_next(2));
+        assert_eq!(parts.held_bytes(), 0);
+        assert!(out.ends_with(b"a\r\n$1\r\nb\r\n"));
     }
 }

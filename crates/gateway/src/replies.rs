@@ -11,6 +11,9 @@ use crate::commands::Commands;
 use crate::connection::{Connection, SlotState};
 use crate::dispatch::{Core, Target};
 
+/// Room that a reply's buffer may have beyond its length, in bytes.
+const SPARE_BYTES_MAX: usize = 1_024;
+
 /// How a part of a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -38,8 +41,16 @@ impl Core {
     /// A request of `connection` ended.
     pub(crate) fn take_reply(&mut self, connection: &mut Connection, target: Target, done: Done) {
         connection.note_done(target.class, target.subject);
+        connection.granted_bytes -= target.granted_bytes as usize;
+        if target.granted_bytes == 0 {
+            connection.note_short_reply();
+        }
         let (ended, text) = self.ended(&target, done.outcome);
         let mut reply = done.reply;
+        if reply.capacity() > 2 * reply.len() + SPARE_BYTES_MAX {
+            // It may be held for long: by its length, as it is counted.
+            reply.shrink_to_fit();
+        }
         if let Some(text) = text {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
@@ -70,7 +81,12 @@ impl Core {
                 slot.state = SlotState::Ready(reply);
                 connection.ready_bytes += reply_bytes;
             }
-            SlotState::Parts(parts) => parts.fill(target.part, ended, reply),
+            SlotState::Parts(parts) => {
+                let before = parts.held_bytes();
+                parts.fill(target.part, ended, reply);
+                let more = parts.held_bytes() - before;
+                connection.ready_bytes += more;
+            }
             SlotState::Ready(_) => {}
         }
         connection.write_in_turn();

@@ -7,7 +7,9 @@ mod common;
 use common::{Mood, World, request};
 use concord_core::{MS, SEC};
 use concord_engine::Class;
-use concord_gateway::{ConnectionId, Gateway};
+use concord_gateway::{
+    CONNECTION_REPLIES_BYTES_MAX, ConnectionId, Gateway, REPLIES_BYTES_MAX, STUCK_NS,
+};
 
 #[test]
 fn replies_come_in_order_whatever_the_network_does() {
@@ -459,4 +461,78 @@ fn bug_16_5_a_tls_client_is_told_that_the_port_is_plain() {
     let said = w.replies(1);
     assert!(said.starts_with("-ERR Protocol error: this port does not speak TLS"), "{said}");
     assert!(w.gateway.wants_close(ConnectionId(1)));
+}
+
+/// A world with so many keys of that many bytes.
+fn with_long_values(keys: usize, bytes: usize) -> World {
+    let mut w = World::with(1, |config| config.connections_max = 1_000);
+    w.delay_ns = (10_000, 50_000);
+    for key in 0..keys {
+        w.input(1, &request(&[b"SET", format!("k{key}").as_bytes(), &vec![b'v'; bytes]]));
+    }
+    assert_eq!(w.replies(1), "+OK\r\n".repeat(keys));
+    w
+}
+
+#[test]
+fn bug_16_4_what_a_client_does_not_read_is_bounded_and_comes_when_it_reads() {
+    let (keys, bytes, commands) = (20, 400_000, 10);
+    let mut w = with_long_values(keys, bytes);
+    w.connect(2);
+    w.stuck.push(2);
+    let names: Vec<String> = (0..keys).map(|key| format!("k{key}")).collect();
+    let mut mget: Vec<&[u8]> = vec![b"MGET"];
+    mget.extend(names.iter().map(String::as_bytes));
+    w.input(2, &request(&mget).repeat(commands));
+    // Longer than any deadline: what waits for its client waits as long as it takes.
+    w.run_for(20 * SEC);
+    let (held, most) = w.gateway.reply_bytes();
+    let bound = CONNECTION_REPLIES_BYTES_MAX + bytes + 64 * 1024;
+    assert!(held > CONNECTION_REPLIES_BYTES_MAX / 2 && most < bound, "{held} of {most}");
+    assert_eq!(w.ask(&["EXISTS k1"]), ":1\r\n");
+    let mut read = 0;
+    while let bytes @ 1.. = {
+        w.run_for(20 * MS);
+        w.read(2)
+    } {
+        read += bytes;
+    }
+    let element = format!("${bytes}\r\n").len() + bytes + 2;
+    assert_eq!(read, commands * (keys * element + format!("*{keys}\r\n").len()));
+    let (held, most) = w.gateway.reply_bytes();
+    assert!(held == 0 && most < bound, "{held} of {most}");
+}
+
+#[test]
+fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it_ends() {
+    let mut w = with_long_values(4, 1_000_000);
+    // Each wants 8 MB: more than there is.
+    let ids = 2..300;
+    for id in ids.clone() {
+        w.connect(id);
+        w.stuck.push(id);
+        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
+        w.run_for(20 * MS);
+    }
+    let (_, most) = w.gateway.reply_bytes();
+    assert!(most <= REPLIES_BYTES_MAX, "{most}");
+    let began = w.at;
+    w.input(1, b"EXISTS k1\r\nSTRLEN k2\r\n");
+    w.run_for(10 * MS);
+    assert_eq!(w.received.get_mut(&1).map(std::mem::take).unwrap(), b":1\r\n:1000000\r\n");
+    // A long reply waits until those who read nothing are given up.
+    w.connect(1_000);
+    w.input(1_000, b"GET k3\r\n");
+    while w.received[&1_000].len() < 1_000_000 && w.at.since(began) < 3 * STUCK_NS {
+        w.run_for(100 * MS);
+    }
+    assert_eq!(w.received[&1_000].len(), 1_000_000 + 12);
+    let (_, most) = w.gateway.reply_bytes();
+    assert!(most <= REPLIES_BYTES_MAX, "{most}");
+    for id in ids {
+        w.gateway.closed(ConnectionId(id));
+    }
+    w.run_for(10 * SEC);
+    assert_eq!(w.gateway.reply_bytes().0, 0);
+    assert_eq!(w.gateway.client().unanswered(), 0, "nothing is left of those who went");
 }

@@ -344,3 +344,73 @@ impl<E: Engine> Replica<E> {
         position.min(Position(tail)).min(Position(needed.unwrap_or(u64::MAX)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::join::{Piece, first_missing, take_piece};
+    use crate::sessions::Sessions;
+    use concord_core::{Guards, RequestNumber, SessionId};
+    use concord_wire::record::Record;
+    use concord_wire::{Flags, Status};
+
+    fn table_of_long_results(count: u64) -> Sessions {
+        let mut sessions = Sessions::new(Guards::ALL);
+        let result = alloc::vec![7; 1 << 20];
+        for n in 0..=count {
+            let record = Record {
+                position: Position(n + 1),
+                hash: 0,
+                epoch: Epoch(1),
+                flags: if n == 0 { Flags::REGISTER } else { Flags(0) },
+                low_delta: n.saturating_sub(1) as u16,
+                seq: concord_core::Seq::NONE,
+                session: SessionId(7),
+                request: RequestNumber(n),
+                now_ms: 0,
+                obj_id: concord_core::ObjectId(0),
+                after_delta: 0,
+                attempt: 0,
+                client: Addr::default(),
+                refused: Status::Ok,
+                command: b"",
+                reply: b"",
+            };
+            sessions.admit(&record);
+            sessions.complete(SessionId(7), RequestNumber(n), &result);
+        }
+        sessions
+    }
+
+    #[test]
+    fn bug_15_13_a_client_table_of_many_long_results_is_copied() {
+        let sessions = table_of_long_results(40);
+        let table = Table { last_seq: 9, last_now_ms: 8, sessions: sessions.save() };
+        let bytes = Some(table.emit(77));
+        let part = Part { number: PART_TABLE, position: Position(41), bytes };
+        let (mut copied, mut scratch, mut asked) = (None, Vec::new(), 0);
+        'copy: loop {
+            let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
+            part.send((1, 1), asked, Addr::default(), &mut scratch, &mut sent);
+            for (_, packet) in sent {
+                let Ok(Control::CopyPiece { position, total_bytes, index, piece, .. }) =
+                    Control::parse(&packet)
+                else {
+                    unreachable!("the part is sent by pieces")
+                };
+                let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
+                match take_piece(&mut copied, asked, hdr, &piece) {
+                    Piece::Last => break 'copy,
+                    Piece::LastAsked => asked = copied.as_ref().map_or(0, first_missing),
+                    Piece::OfMany => {}
+                }
+            }
+        }
+        let bytes = copied.map(concord_wire::fragment::Assembly::into_bytes).unwrap_or_default();
+        assert!(bytes.len() > 40 << 20);
+        let mut copy = Sessions::new(Guards::ALL);
+        let (hash, table) = Table::parse(&bytes).unwrap();
+        copy.restore(table.sessions);
+        assert!(hash == 77 && copy.save() == sessions.save());
+    }
+}

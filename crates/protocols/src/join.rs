@@ -21,7 +21,7 @@ use crate::applied::Applied;
 use crate::feed::{FRAGMENTS_MAX, PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
 use crate::link::Receiver;
 use crate::replica::{Phase, RETRY_NS, Replica};
-use crate::sessions::{SavedSessions, Sessions};
+use crate::sessions::{SAVED_BYTES_MAX, SavedSessions, Sessions};
 use crate::writes::Pending;
 
 /// How far a replica's copy of the state is.
@@ -356,6 +356,8 @@ impl<E: Engine> Replica<E> {
 
 /// Longest part that is taken, in bytes: an object is never cut.
 const PART_BYTES_MAX: usize = 1 << 30;
+// Whatever is in the client table, a replica can join.
+const _: () = assert!(SAVED_BYTES_MAX < PART_BYTES_MAX);
 
 /// What a fragment of a part is to who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

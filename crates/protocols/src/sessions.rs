@@ -21,7 +21,14 @@ use serde::{Deserialize, Serialize};
 
 /// Most sessions at once; the one longest without a write makes room.
 pub const SESSIONS_MAX: usize = 1_024;
+/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond, the
+/// oldest ones of the session that has most of them are dropped: the request stays executed, whoever
+/// asks for the result again hears that its outcome is not known.
+pub const RESULTS_BYTES_MAX: usize = 128 << 20;
 const INLINE_BYTES: usize = 22;
+/// Most bytes of the table when it is copied: with each result is its kind and its length.
+pub const SAVED_BYTES_MAX: usize =
+    RESULTS_BYTES_MAX + SESSIONS_MAX * (64 + WINDOW_MAX as usize * (INLINE_BYTES + 6));
 
 /// What to do with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +49,8 @@ enum Entry {
     Running,
     Short(u8, [u8; INLINE_BYTES]),
     Long(Box<[u8]>),
+    /// Executed; there was no room for the result.
+    Dropped,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +60,8 @@ struct Session {
     entries: VecDeque<Entry>,
     registered: Position,
     touched: Position,
+    /// Bytes of its long results.
+    long_bytes: usize,
 }
 
 /// The client table.
@@ -60,6 +71,11 @@ pub struct Sessions {
     /// The last registration of all sessions that were evicted.
     evicted: Position,
     sessions_max: usize,
+    /// Bytes of all long results, and the most that they may be.
+    long_bytes: usize,
+    long_bytes_max: usize,
+    /// Results that there was no room for.
+    dropped: u64,
     guards: Guards,
 }
 
@@ -86,6 +102,8 @@ enum SavedEntry {
     /// Executed, or about to be, with a result that the saver does not know yet.
     Running,
     Result(Vec<u8>),
+    /// Executed; there was no room for the result.
+    Dropped,
 }
 
 impl Sessions {
@@ -96,6 +114,9 @@ impl Sessions {
             by_id: HashMap::default(),
             evicted: Position(0),
             sessions_max: SESSIONS_MAX,
+            long_bytes: 0,
+            long_bytes_max: RESULTS_BYTES_MAX,
+            dropped: 0,
             guards,
         }
     }
@@ -136,7 +157,9 @@ impl Sessions {
         };
         session.touched = record.position;
         let request = record.request.0;
+        let before = session.long_bytes;
         session.raise_low(request.saturating_sub(u64::from(record.low_delta)));
+        self.long_bytes -= before - session.long_bytes;
         if !guards.on(Guard::ClientTable) {
             return Verdict::Execute;
         }
@@ -148,7 +171,9 @@ impl Sessions {
             return Verdict::Refused(Status::Window);
         }
         match session.entries.get(at as usize) {
-            Some(Entry::Running | Entry::Short(..) | Entry::Long(_)) => return Verdict::Duplicate,
+            Some(Entry::Running | Entry::Short(..) | Entry::Long(_) | Entry::Dropped) => {
+                return Verdict::Duplicate;
+            }
             Some(Entry::Empty) | None => {}
         }
         if record.refused != Status::Ok {
@@ -169,8 +194,30 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
         if let Some(entry) = session.entries.get_mut(at as usize) {
+            let before = entry.long_bytes();
             *entry = Entry::result(reply);
+            session.long_bytes = session.long_bytes - before + entry.long_bytes();
+            self.long_bytes = self.long_bytes - before + entry.long_bytes();
         }
+        self.drop_results();
+    }
+
+    /// Keeps the long results within their bound.
+    fn drop_results(&mut self) {
+        while self.long_bytes > self.long_bytes_max {
+            // Ids are unique, so that the order of the map does not matter.
+            let most = self.by_id.iter_mut().max_by_key(|(id, s)| (s.long_bytes, **id));
+            let Some((_, session)) = most else { return };
+            let before = session.long_bytes;
+            self.dropped += session.drop_results(before / 2);
+            self.long_bytes -= before - session.long_bytes;
+        }
+    }
+
+    /// How many results there was no room for.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// The kept result of a request.
@@ -180,7 +227,7 @@ impl Sessions {
         match session.entries.get(request.0.checked_sub(session.low)? as usize)? {
             Entry::Short(length, bytes) => Some(&bytes[..*length as usize]),
             Entry::Long(bytes) => Some(bytes),
-            Entry::Empty | Entry::Running => None,
+            Entry::Empty | Entry::Running | Entry::Dropped => None,
         }
     }
 
@@ -201,12 +248,14 @@ impl Sessions {
         if self.by_id.len() >= self.sessions_max {
             // Positions are unique, so that every replica picks the same one in any map order.
             let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
-            let evicted = oldest.and_then(|oldest| self.by_id.remove(&oldest));
-            self.evicted = self.evicted.max(evicted.map_or(Position(0), |s| s.registered));
+            if let Some(evicted) = oldest.and_then(|oldest| self.by_id.remove(&oldest)) {
+                self.evicted = self.evicted.max(evicted.registered);
+                self.long_bytes -= evicted.long_bytes;
+            }
         }
-        let entries = VecDeque::new();
-        self.by_id
-            .insert(id.0, Session { low: 1, entries, registered: position, touched: position });
+        let (entries, long_bytes) = (VecDeque::new(), 0);
+        let (registered, touched) = (position, position);
+        self.by_id.insert(id.0, Session { low: 1, entries, registered, touched, long_bytes });
         Verdict::Nothing
     }
 
@@ -236,13 +285,18 @@ impl Sessions {
     pub fn restore(&mut self, saved: SavedSessions) {
         self.evicted = Position(saved.evicted);
         self.by_id.clear();
+        self.long_bytes = 0;
         for session in saved.sessions {
+            let entries: VecDeque<Entry> =
+                session.entries.iter().map(SavedEntry::restore).collect();
             let restored = Session {
                 low: session.low,
-                entries: session.entries.iter().map(SavedEntry::restore).collect(),
+                long_bytes: entries.iter().map(Entry::long_bytes).sum(),
+                entries,
                 registered: Position(session.registered),
                 touched: Position(session.touched),
             };
+            self.long_bytes += restored.long_bytes;
             self.by_id.insert(session.id, restored);
         }
     }
@@ -253,14 +307,17 @@ impl Sessions {
             let Some(session) = self.by_id.get_mut(&from.id) else { continue };
             for (request, entry) in (from.low..).zip(&from.entries) {
                 let at = request.checked_sub(session.low).map(|at| at as usize);
-                if let SavedEntry::Result(reply) = entry
+                if let SavedEntry::Result(_) | SavedEntry::Dropped = entry
                     && let Some(own) = at.and_then(|at| session.entries.get_mut(at))
                     && matches!(own, Entry::Running)
                 {
-                    *own = Entry::result(reply);
+                    *own = entry.restore();
+                    session.long_bytes += own.long_bytes();
+                    self.long_bytes += own.long_bytes();
                 }
             }
         }
+        self.drop_results();
     }
 }
 
@@ -274,8 +331,16 @@ impl Entry {
         Entry::Short(reply.len() as u8, short)
     }
 
+    fn long_bytes(&self) -> usize {
+        match self {
+            Entry::Long(bytes) => bytes.len(),
+            Entry::Empty | Entry::Running | Entry::Short(..) | Entry::Dropped => 0,
+        }
+    }
+
     fn save(&self) -> SavedEntry {
         match self {
+            Entry::Dropped => SavedEntry::Dropped,
             Entry::Empty => SavedEntry::Empty,
             Entry::Running => SavedEntry::Running,
             Entry::Short(length, bytes) => SavedEntry::Result(bytes[..*length as usize].to_vec()),
@@ -289,6 +354,7 @@ impl SavedEntry {
         match self {
             SavedEntry::Empty => Entry::Empty,
             SavedEntry::Running => Entry::Running,
+            SavedEntry::Dropped => Entry::Dropped,
             SavedEntry::Result(reply) => Entry::result(reply),
         }
     }
@@ -297,12 +363,30 @@ impl SavedEntry {
 impl Session {
     fn raise_low(&mut self, low: u64) {
         while self.low < low {
-            if self.entries.pop_front().is_none() {
+            let Some(entry) = self.entries.pop_front() else {
                 self.low = low;
                 return;
-            }
+            };
+            self.long_bytes -= entry.long_bytes();
             self.low += 1;
         }
+    }
+
+    /// Drops its oldest long results until they are at most so many bytes; says how many.
+    fn drop_results(&mut self, bytes_max: usize) -> u64 {
+        let mut dropped = 0;
+        for entry in &mut self.entries {
+            if self.long_bytes <= bytes_max {
+                break;
+            }
+            let bytes = entry.long_bytes();
+            if bytes > 0 {
+                *entry = Entry::Dropped;
+                self.long_bytes -= bytes;
+                dropped += 1;
+            }
+        }
+        dropped
     }
 
     /// Whether `request` was executed or abandoned, or is being executed before in the same log.
@@ -439,6 +523,35 @@ mod tests {
         assert_eq!(table.admit(&record(7, 2, 1, 1)), Verdict::Execute);
         // Abandoned: nothing below the lowest unanswered request is waited for.
         assert_eq!(table.admit(&record(7, 9, 9, 8)), Verdict::Execute);
+    }
+
+    #[test]
+    fn bug_15_13_the_bytes_of_results_are_bounded_and_what_was_executed_stays_so() {
+        let mut table = registered();
+        table.long_bytes_max = 10_000;
+        table.admit(&hello(8, 0, 2));
+        let complete = |table: &mut Sessions, session, request, bytes: usize| {
+            assert_eq!(table.admit(&record(session, request, 1, 0)), Verdict::Execute);
+            table.complete(SessionId(session), RequestNumber(request), &alloc::vec![1; bytes]);
+        };
+        complete(&mut table, 8, 1, 2_000);
+        for request in 1..=100 {
+            complete(&mut table, 7, request, 1_000);
+            assert!(table.long_bytes <= 10_000);
+        }
+        // Who has most loses the oldest; nothing is executed again for that.
+        assert!(table.result(SessionId(8), RequestNumber(1)).is_some());
+        assert_eq!(table.result(SessionId(7), RequestNumber(1)), None);
+        assert!(table.result(SessionId(7), RequestNumber(100)).is_some());
+        assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Duplicate);
+        assert!(table.dropped() > 90);
+        let mut copy = Sessions::new(Guards::ALL);
+        copy.restore(table.save());
+        assert_eq!((copy.save(), copy.long_bytes), (table.save(), table.long_bytes));
+        assert_eq!(copy.admit(&record(7, 1, 1, 0)), Verdict::Duplicate);
+        // What is answered takes no room any more.
+        copy.admit(&record(7, 101, 101, 0));
+        assert_eq!(copy.long_bytes, 2_000);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use concord_client::{Class, Client, ClientConfig, Done, Outcome, Request, SubmitError};
+use concord_client::{Class, Client, ClientConfig, Done, Outcome, Request, SubmitError, Withdrawn};
 use concord_core::hash::hash64;
 use concord_core::{Duration, Instant, MS, NodeId, Now, ObjectId, RequestNumber, Rng, SEC, US};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr, PULL_MAX};
@@ -52,6 +52,9 @@ pub struct Rack {
     /// Forget the next staged body once.
     pub lose_body: bool,
     pub seen: BTreeMap<Op, u64>,
+    /// Most bodies that are staged, and most replies that are kept, at once.
+    pub bodies_max: usize,
+    pub kept_max: usize,
 }
 
 impl Rack {
@@ -77,6 +80,14 @@ impl Rack {
             }
             Op::WRest => {
                 let (hdr, payload) = FragmentHdr::parse(packet.body()).unwrap();
+                let sub_header = &packet.body()[..20];
+                if self.executed.contains(&key) {
+                    return self.emit(&Repr { op: Op::WRestAck, ..repr }, sub_header, out);
+                }
+                if !self.bodies.contains_key(&key) && self.bodies.len() >= self.bodies_max {
+                    let busy = Repr { op: Op::WRestAck, status: Status::Busy, ..repr };
+                    return self.emit(&busy, sub_header, out);
+                }
                 let body = self.bodies.entry(key).or_insert_with(|| Assembly::new(hdr));
                 if body.version() != hdr.version {
                     *body = Assembly::new(hdr);
@@ -144,8 +155,12 @@ impl Rack {
             self.emit(&repr, reply, out);
             return;
         }
+        let key = (repr.session.0, repr.request.0);
+        if !self.kept.contains_key(&key) && self.kept.len() >= self.kept_max {
+            return self.emit(&Repr { status: Status::Busy, ..repr }, &[], out);
+        }
         self.versions += 1;
-        self.kept.insert((repr.session.0, repr.request.0), (self.versions, reply.to_vec()));
+        self.kept.insert(key, (self.versions, reply.to_vec()));
         let total_bytes = reply.len() as u32;
         let hdr = FragmentHdr { version: self.versions, total_bytes, index: 0, count: 1 };
         let mut body = vec![];
@@ -156,8 +171,12 @@ impl Rack {
 
     fn pull(&mut self, asked: &Repr, body: &[u8], rng: &mut Rng, out: &mut Vec<(Addr, Vec<u8>)>) {
         let (wanted, _) = FragmentHdr::parse(body).unwrap();
-        assert!(wanted.count >= 1 && wanted.count <= PULL_MAX);
+        assert!(wanted.count <= PULL_MAX);
         let key = (asked.session.0, asked.request.0);
+        if wanted.count == 0 {
+            self.kept.retain(|of, (version, _)| *of != key || *version != wanted.version);
+            return;
+        }
         let repr = Repr { op: Op::Fragment, node: NodeId(self.node), ..*asked };
         if self.gone_in != 0 && rng.chance(1, self.gone_in) {
             self.kept.remove(&key);
@@ -212,7 +231,7 @@ impl World {
         let mut rng = Rng::new(seed);
         World {
             client: Client::new(config, rng.fork()),
-            rack: Rack { node: 1, ..Rack::default() },
+            rack: Rack { node: 1, bodies_max: usize::MAX, kept_max: usize::MAX, ..Rack::default() },
             rng,
             at: Instant(SEC),
             loss_permille: 0,
@@ -266,6 +285,19 @@ impl World {
         let mut sink = vec![];
         self.client.handle(now(self.at), bytes, &mut sink);
         self.after_input(sink);
+    }
+
+    pub fn grant(&mut self, request: RequestNumber, bytes: u32) {
+        let mut sink = vec![];
+        self.client.grant(now(self.at), request, bytes, &mut sink);
+        self.after_input(sink);
+    }
+
+    pub fn withdraw(&mut self, request: RequestNumber) -> Withdrawn {
+        let mut sink = vec![];
+        let withdrawn = self.client.withdraw(request, &mut sink).unwrap();
+        self.after_input(sink);
+        withdrawn
     }
 
     fn after_input(&mut self, sent: Vec<(Addr, Vec<u8>)>) {

@@ -85,7 +85,14 @@ impl Store {
             }
             Op::Pull => {
                 let (asked, _) = FragmentHdr::parse(packet.body()).unwrap();
-                let whole = &self.replies[&repr.request.0];
+                if asked.count == 0 {
+                    self.replies.remove(&repr.request.0);
+                    return vec![];
+                }
+                let Some(whole) = self.replies.get(&repr.request.0) else {
+                    let gone = Repr { op: Op::Fragment, status: Status::Gone, ..repr };
+                    return vec![emit(&Repr { node: NodeId(7), ..gone }, packet.body())];
+                };
                 let last = (asked.index + asked.count).min(asked.fragments());
                 let fragment = |index| {
                     let hdr = FragmentHdr { index, count: 1, ..asked };
@@ -230,6 +237,9 @@ impl World {
     /// As a driver: sends what there is to send, writes what there is to write.
     pub fn after_input(&mut self, mut sent: Vec<(Addr, Vec<u8>)>) {
         while let Some(id) = self.gateway.take_ready() {
+            if self.gateway.is_given_up(id) {
+                self.gateway.closed(id);
+            }
             if self.stuck.contains(&id.0) {
                 continue;
             }
@@ -244,6 +254,18 @@ impl World {
             assert_eq!(to, SWITCH);
             self.carry(true, bytes);
         }
+    }
+
+    /// The client of a connection reads what there is.
+    pub fn read(&mut self, id: u64) -> usize {
+        let Some(output) = self.gateway.output(ConnectionId(id)) else { return 0 };
+        let bytes = core::mem::take(output);
+        let mut sent = vec![];
+        if !bytes.is_empty() {
+            self.gateway.written(self.now(), ConnectionId(id), &mut sent);
+        }
+        self.after_input(sent);
+        bytes.len()
     }
 
     fn carry(&mut self, to_rack: bool, bytes: Vec<u8>) {

@@ -176,6 +176,10 @@ impl GatewayRole {
     /// Writes what there is for a connection, and closes it or changes what it is watched for.
     fn serve(&mut self, now: Now, id: u64, out: &mut Outbox) -> Result<(), Error> {
         let gateway_id = ConnectionId(id);
+        if self.gateway.is_given_up(gateway_id) {
+            self.close(id);
+            return Ok(());
+        }
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some(output) = self.gateway.output(gateway_id) else { return Ok(()) };
         let mut written = 0;
@@ -273,6 +277,9 @@ impl Role for GatewayRole {
         s.gauge("connections_open", "Connections that are open.", connections as f64);
         let unanswered = self.gateway.client().unanswered();
         s.gauge("unanswered", "Requests sent to the rack and not answered.", unanswered as f64);
+        let (held, most) = self.gateway.reply_bytes();
+        s.gauge("reply_bytes", "Bytes of replies that clients have not read yet.", held as f64);
+        s.gauge("reply_bytes_most", "The most bytes of unread replies so far.", most as f64);
         let (reads, writes) = self.gateway.latencies();
         let mut latencies = |name, help, l: &Latencies| {
             s.histogram(name, help, l.count(), l.sum_ns(), l.cumulative());

@@ -153,6 +153,7 @@ impl<'a> Rack<'a> {
             controller: Some(addr(CONTROLLER)),
             window,
             reads_max: window as usize,
+            grants_replies: false,
             write_deadline_ns: 3 * SEC,
             read_deadline_ns: 3 * SEC,
             retry_min_ns: 20 * MS,
