@@ -29,13 +29,22 @@ impl Controller {
             return self.try_recover(now.instant);
         }
         self.hearing.since.get_or_insert(now.instant);
-        if self.is_mute() || self.is_deaf(now.instant) {
+        let is_deaf = self.is_deaf(now.instant);
+        if is_deaf && self.state.config.is_none() {
+            self.note_wait(now.instant, self.founders().err().unwrap_or(Problem::WaitsForSwitch));
+        }
+        if is_deaf || self.is_mute() {
             return;
         }
-        let Some(switch) = self.next_switch(now.instant) else { return };
+        let Some(switch) = self.next_switch(now.instant) else {
+            return self.note_wait(now.instant, Problem::WaitsForSwitch);
+        };
         let old = self.state.config.clone().unwrap_or_else(|| self.nothing());
         let (members, joining, whole) = if old.members.is_empty() {
-            let Some(members) = self.founders() else { return };
+            let members = match self.founders() {
+                Ok(members) => members,
+                Err(waits) => return self.note_wait(now.instant, waits),
+            };
             let whole = members.iter().map(|m| m.node).collect();
             (members, Vec::new(), whole)
         } else {
@@ -162,10 +171,25 @@ impl Controller {
     }
 
     /// The members of the first epoch: everybody who was expected, once all are there.
-    fn founders(&self) -> Option<Vec<Member>> {
+    fn founders(&self) -> Result<Vec<Member>, Problem> {
         let stays = |r: &&Replica| r.standing != Standing::Leaving;
-        let founder = |node| self.replicas.get(node).filter(stays).map(|r| r.member);
-        self.setup.replicas.iter().map(founder).collect()
+        let founder = |node: u16| self.replicas.get(&node).filter(stays).map(|r| r.member);
+        let expected = self.setup.replicas.iter().copied();
+        let mut missing = expected.clone().filter(|node| founder(*node).is_none());
+        if let Some(node) = missing.next() {
+            let others = u16::try_from(missing.count()).unwrap_or(u16::MAX);
+            return Err(Problem::WaitsForReplicas { node, others });
+        }
+        Ok(expected.filter_map(founder).collect())
+    }
+
+    /// The first epoch waits. Roles that are started together come within moments, so that this is
+    /// said only once they had the time.
+    fn note_wait(&mut self, now: Instant, waits: Problem) {
+        let since = self.hearing.since.unwrap_or(now);
+        if now.since(since) > self.setup.failure_ns {
+            self.problem.get_or_insert(waits);
+        }
     }
 
     /// Whether a member has everything that was committed: it had, or it has said so since.

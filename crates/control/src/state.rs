@@ -86,6 +86,15 @@ pub enum Problem {
     },
     /// The state cannot be made anew: no replica that is heard has a complete state.
     NothingLeft,
+    /// The first epoch waits for replicas that were not heard of yet.
+    WaitsForReplicas {
+        /// The first of them.
+        node: u16,
+        /// How many there are beside it.
+        others: u16,
+    },
+    /// The first epoch waits for a switch.
+    WaitsForSwitch,
 }
 
 impl fmt::Display for Problem {
@@ -138,6 +147,21 @@ impl fmt::Display for Problem {
                      it acknowledged is lost)"
                 );
             }
+            Problem::WaitsForReplicas { node, others: 0 } => {
+                return write!(
+                    f,
+                    "the first epoch waits for replica {node}, which was not heard of yet: start it, \
+                     or take it out of the rack file and start the controller again"
+                );
+            }
+            Problem::WaitsForReplicas { node, others } => {
+                return write!(
+                    f,
+                    "the first epoch waits for replica {node} and {others} more, which were not heard \
+                     of yet: start them"
+                );
+            }
+            Problem::WaitsForSwitch => "the first epoch waits for a switch: start it",
             Problem::Recovering => "the state is being made anew: the controller listens to the replicas",
             Problem::NothingHeard => {
                 "the state cannot be made anew: no replica has heard of a configuration; start without \

@@ -99,6 +99,28 @@ fn nodes(c: &Controller) -> Vec<u16> {
 }
 
 #[test]
+fn a_first_epoch_that_waits_says_for_whom() {
+    let mut c = Controller::new(setup(), None);
+    c.tick(at(0), &mut vec![]);
+    c.tick(at(500), &mut vec![]);
+    assert_eq!(c.problem(), None, "roles come within moments");
+    c.tick(at(1_200), &mut vec![]);
+    assert_eq!(c.problem(), Some(Problem::WaitsForReplicas { node: 1, others: 2 }));
+    for at_ms in [1_300, 1_700, 2_100, 2_400] {
+        for node in [1, 3] {
+            say(&mut c, at_ms, &alive(node, 10, 0));
+        }
+        say(&mut c, at_ms, &switch(77, 0));
+    }
+    let problem = c.problem().unwrap();
+    assert_eq!(problem, Problem::WaitsForReplicas { node: 2, others: 0 });
+    assert!(problem.to_string().contains("waits for replica 2, which"));
+    say(&mut c, 2_500, &alive(2, 10, 0));
+    assert!(c.poll_persist().is_some());
+    assert_eq!(c.problem(), None);
+}
+
+#[test]
 fn t3_nobody_hears_of_an_epoch_before_it_is_persisted() {
     let mut c = Controller::new(setup(), None);
     for node in 1..=3 {
