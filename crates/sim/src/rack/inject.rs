@@ -6,7 +6,7 @@ use concord_wire::control::{Config, Member};
 
 use super::{Machine, Process, Rack, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
-use crate::world::{Burst, CONTROLLER, Cut, Hold, REPLICAS, SWITCH, addr};
+use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
 /// After a silence, a node has been heard of again within that time.
 pub(super) const HEARD_AGAIN_NS: Duration = 300 * MS;
@@ -311,6 +311,14 @@ impl Rack<'_> {
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;
+            // What its engine did meanwhile was to be heard of at the end of the pause, or of the stall.
+            let was_deaf = slot.paused_until_ns.max(slot.engine_stalled_until_ns) > now_ns;
+            slot.engine_stalled_until_ns = 0;
+            let waiting = slot.replica().map_or(0, |r| r.engine().backend().waiting());
+            for _ in 0..if was_deaf { waiting } else { 0 } {
+                self.world.push(now_ns, Event::Engine { node });
+            }
+            let slot = &mut self.slots[node];
             if let Role::Client(process) = &mut slot.role
                 && let Process::Redis(redis) = &mut **process
             {
