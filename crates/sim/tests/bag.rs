@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "mutants")]
+use concord_core::Guard;
 use concord_core::Guards;
 use concord_sim::bag::{BagOptions, BagReport, run_bag, run_bags, shrink_bag};
 use concord_sim::{PROTOCOLS, protocol_name};
@@ -60,5 +62,72 @@ fn a_seed_replays() {
         let (one, other) = (run_bag(&plan), run_bag(&plan));
         assert_eq!((one.digest, one.totals), (other.digest, other.totals), "{}", plan.summary());
         assert!(one.totals.answered > 0 && one.totals.packets > 100, "{:?}", one.totals);
+    }
+}
+
+/// Most runs until a removed guard is caught.
+#[cfg(feature = "mutants")]
+const RUNS_MAX: u64 = 5_000;
+
+/// What each protocol's runs catch when it is removed, one at a time.
+#[cfg(feature = "mutants")]
+const CAUGHT: [(Protocol, &[Guard]); 5] = [
+    (
+        Protocol::Chain,
+        &[
+            Guard::InOrderWrites,
+            Guard::DirtySet,
+            Guard::DropOnFull,
+            Guard::Prefix,
+            Guard::ClientTable,
+            Guard::Lease,
+            Guard::Incarnation,
+            Guard::EpochAgreement,
+        ],
+    ),
+    (Protocol::PrimaryBackup, &[Guard::InOrderWrites, Guard::Prefix, Guard::EpochAgreement]),
+    (Protocol::Craq, &[Guard::AskTail, Guard::VersionEpoch, Guard::ClientTable]),
+    (
+        Protocol::Vr,
+        &[
+            Guard::View,
+            Guard::Lease,
+            Guard::Incarnation,
+            Guard::CrashVector,
+            Guard::Visibility,
+            Guard::ClientTable,
+            Guard::InOrderWrites,
+        ],
+    ),
+    (
+        Protocol::NoPaxos,
+        &[Guard::Gaps, Guard::View, Guard::Lease, Guard::Incarnation, Guard::Visibility],
+    ),
+];
+
+/// Runs until a guard's removal is caught: the median of so many starts as `CONCORD_GUARD_STARTS` says.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_guard_that_is_removed_is_caught() {
+    for (protocol, guards) in CAUGHT {
+        for guard in guards {
+            let mut runs: Vec<u64> = (0..number("CONCORD_GUARD_STARTS", 1))
+                .map(|start| {
+                    let first_seed = start * 1_000_000;
+                    let guards = Guards::without(*guard);
+                    let seeds = Some(RUNS_MAX);
+                    let options = BagOptions { first_seed, seeds, guards, ..options(protocol) };
+                    let found = run_bags(&options).found;
+                    found.map_or(u64::MAX, |found| found.plan.seed - first_seed + 1)
+                })
+                .collect();
+            runs.sort_unstable();
+            let median = runs[runs.len() / 2];
+            println!("{} without {guard:?}: {median} runs of {runs:?}", protocol_name(protocol));
+            assert!(
+                median <= RUNS_MAX,
+                "{protocol:?} without {guard:?}: nothing in {RUNS_MAX} runs"
+            );
+        }
     }
 }

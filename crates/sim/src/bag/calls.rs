@@ -20,7 +20,7 @@ use crate::world::Outgoing;
 pub(super) const KEYS: u8 = 3;
 const LONG_NAME_BYTES: usize = 1_500;
 /// Most calls of a client that are unanswered.
-const UNANSWERED_MAX: usize = 3;
+const UNANSWERED_MAX: usize = 5;
 
 /// A call that is under way.
 #[derive(Clone, Copy, Debug)]

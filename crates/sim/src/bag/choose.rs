@@ -10,7 +10,10 @@ use super::packets::{Flight, PacketId};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Tries to find a packet of the wanted sort among those of the bag.
-const TRIES: usize = 8;
+const TRIES: usize = 24;
+/// The last steps of a run: nobody dies any more, nothing is cut off. What comes late then spoils what
+/// a later failure does not mend.
+const ENDING_STEPS: u64 = 80;
 /// Longest that time passes at once while nobody wants to be woken.
 const IDLE_NS: u64 = 50 * MS;
 
@@ -44,11 +47,13 @@ struct Mood {
 }
 
 /// How often what happens in a run, in thousandths of its steps; a run has about half of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     old: u64,
     pass: u64,
     call: u64,
+    /// Writes among the calls, in hundredths.
+    writes_percent: u64,
     restart: u64,
     kill: u64,
     switch: u64,
@@ -64,17 +69,22 @@ pub(super) struct Chooser {
     /// Fresh packets overtake at most so many.
     window: usize,
     mood: Mood,
+    /// Steps until the run ends.
+    left: u64,
+    /// Who died last.
+    victim: Option<usize>,
 }
 
 impl Chooser {
-    pub(super) fn new(seed: u64) -> Chooser {
+    pub(super) fn new(seed: u64, steps: u64) -> Chooser {
         let mut rng = Rng::new(seed);
         let mut some = |permille: u64| if rng.chance(1, 2) { permille } else { 0 };
         let rates = Rates {
             old: 10 + some(50),
             pass: some(15),
-            call: 60,
-            restart: some(6),
+            call: 30 + some(120),
+            writes_percent: 30 + some(40) / 2,
+            restart: some(10),
             kill: some(2),
             switch: some(3),
             controller: some(2),
@@ -82,21 +92,16 @@ impl Chooser {
             engine_loss: some(1),
         };
         let window = if rng.chance(1, 2) { 1 } else { rng.between(2, 12) as usize };
-        let mood = Mood {
-            steps_left: 0,
-            asleep: 0,
-            deaf: 0,
-            mute: 0,
-            cut: None,
-            withheld: None,
-            replay: Replay::Any,
-            old_permille: rates.old,
-        };
-        Chooser { rng, rates, window, mood }
+        let mood = Mood::calm(rates.old);
+        Chooser { rng, rates, window, mood, left: steps, victim: None }
     }
 
     /// The next step of a run.
     pub(super) fn next(&mut self, group: &mut Group) -> Step {
+        self.left = self.left.saturating_sub(1);
+        if self.left == ENDING_STEPS {
+            self.end(group);
+        }
         if self.mood.steps_left == 0 {
             self.mood = self.draw_mood(group);
         }
@@ -131,6 +136,19 @@ impl Chooser {
             None
         };
         rare.unwrap_or_else(|| self.go_on(group))
+    }
+
+    /// From here on only packets of one kind, or any, come again.
+    fn end(&mut self, group: &Group) {
+        let replay = match self.rng.chance(2, 3) {
+            true => draw_sort(&mut self.rng, group),
+            false => Replay::Any,
+        };
+        let old_permille = self.rng.between(50, 500);
+        let steps_left = ENDING_STEPS + 1;
+        self.mood = Mood { steps_left, replay, old_permille, ..Mood::calm(0) };
+        let Rates { call, writes_percent, .. } = self.rates;
+        self.rates = Rates { call, writes_percent, ..Rates::default() };
     }
 
     /// What is next without the chooser's help: a packet, a completion, a timer.
@@ -181,7 +199,7 @@ impl Chooser {
         if asleep || !group.calls.has_room(client) {
             return None;
         }
-        let writes = self.rng.chance(1, 2);
+        let writes = self.rng.chance(self.rates.writes_percent, 100);
         let key = self.rng.below(u64::from(KEYS) * 3) as u8;
         // The long one is rare.
         let key = if key + 1 == KEYS { key } else { key % (KEYS - 1) };
@@ -192,7 +210,10 @@ impl Chooser {
         let mut found = None;
         for _ in 0..TRIES {
             let by_sort = self.rng.chance(1, 2);
-            let id = group.bag.any(&mut self.rng, by_sort)?;
+            let id = match self.mood.replay {
+                Replay::Sort(sort) => group.bag.any_of(&mut self.rng, sort)?,
+                _ => group.bag.any(&mut self.rng, by_sort)?,
+            };
             let flight = &group.bag.flights[id as usize];
             let to = usize::from(flight.to);
             if group.is_dead(to) || self.mood.asleep & (1 << to) != 0 {
@@ -200,14 +221,13 @@ impl Chooser {
             }
             found = Some(id);
             let fits = match self.mood.replay {
-                Replay::Any => true,
+                Replay::Any | Replay::Sort(_) => true,
                 Replay::OtherIncarnation => {
                     let from = usize::from(flight.from);
                     let now = (group.incarnation_of(from), group.incarnation_of(to));
                     flight.incarnations != now
                 }
                 Replay::OtherEpoch => flight.epoch > 0 && flight.epoch < group.epoch_of(to),
-                Replay::Sort(sort) => flight.sort == sort,
             };
             if fits {
                 break;
@@ -231,6 +251,10 @@ impl Chooser {
             Some(dead) if self.rng.chance(2, 3) => dead,
             _ => self.draw_victim(group)?,
         };
+        // The same one again, before it has got anything back.
+        let again = self.victim.filter(|v| self.rng.chance(1, 3) && group.can_lose(REPLICAS + v));
+        let replica = again.unwrap_or(replica);
+        self.victim = Some(replica);
         let host = self.rng.chance(1, 4);
         Some(Step::Restart { replica: replica as u8, tag: self.rng.next_u64(), host })
     }
@@ -250,21 +274,16 @@ impl Chooser {
     /// Every other mood is calm, so that there is progress.
     fn draw_mood(&mut self, group: &Group) -> Mood {
         let rng = &mut self.rng;
-        let mut mood = Mood {
-            steps_left: rng.between(20, 200),
-            asleep: 0,
-            deaf: 0,
-            mute: 0,
-            cut: None,
-            withheld: None,
-            replay: Replay::Any,
-            old_permille: self.rates.old,
-        };
+        let mut mood = Mood { steps_left: rng.between(20, 200), ..Mood::calm(self.rates.old) };
         if rng.chance(1, 2) {
             return mood;
         }
         let replicas = group.plan.replicas as u64;
-        let replica = |rng: &mut Rng| REPLICAS as u64 + rng.below(replicas);
+        let leader = group.who_orders();
+        let replica = |rng: &mut Rng| match leader {
+            Some(leader) if rng.chance(1, 3) => leader as u64,
+            _ => REPLICAS as u64 + rng.below(replicas),
+        };
         match rng.below(10) {
             0 | 1 => mood.asleep = 1 << replica(rng),
             2 => mood.deaf = 1 << replica(rng),
@@ -298,17 +317,33 @@ impl Chooser {
                 0 => Replay::Any,
                 1 => Replay::OtherIncarnation,
                 2 => Replay::OtherEpoch,
-                _ => {
-                    let any = group.bag.any(rng, true);
-                    any.map_or(Replay::Any, |id| Replay::Sort(group.bag.flights[id as usize].sort))
-                }
+                _ => draw_sort(rng, group),
             };
         }
         mood
     }
 }
 
+/// Some kind of packet comes again.
+fn draw_sort(rng: &mut Rng, group: &Group) -> Replay {
+    let any = group.bag.any(rng, true);
+    any.map_or(Replay::Any, |id| Replay::Sort(group.bag.flights[id as usize].sort))
+}
+
 impl Mood {
+    fn calm(old_permille: u64) -> Mood {
+        Mood {
+            steps_left: 0,
+            asleep: 0,
+            deaf: 0,
+            mute: 0,
+            cut: None,
+            withheld: None,
+            replay: Replay::Any,
+            old_permille,
+        }
+    }
+
     /// Whether a packet may arrive that is under way.
     fn lets(&self, flight: &Flight, replicas: usize) -> bool {
         let (from, to) = (flight.from, flight.to);
@@ -334,6 +369,19 @@ impl Group {
         let others = (REPLICAS..REPLICAS + self.plan.replicas).filter(|n| *n != node);
         let well = others.filter(|n| self.has_everything(*n)).count();
         well >= if self.plan.protocol.is_quorum() { self.plan.replicas / 2 + 1 } else { 1 }
+    }
+
+    /// Who orders writes in the newest epoch or view, as far as anybody knows.
+    fn who_orders(&self) -> Option<usize> {
+        use concord_protocols::Node;
+        let replicas = REPLICAS..REPLICAS + self.plan.replicas;
+        if !self.plan.protocol.is_quorum() {
+            let head = self.config()?.head()?;
+            return Some(REPLICAS + usize::from(head.node));
+        }
+        let leads =
+            |node: &usize| matches!(self.slots[*node].replica(), Some(Node::Vr(vr)) if vr.leads());
+        replicas.filter(leads).max_by_key(|node| self.epoch_of(*node))
     }
 
     /// Whether it is a member of the newest epoch with all of its data; in a quorum, whether it has lost

@@ -391,6 +391,7 @@ impl Group {
         self.persist(node);
         let (epoch, from) = (self.epoch_of(node), self.incarnation_of(node));
         let sent = std::mem::take(&mut self.out.packets);
+        let of_switch = self.look_at_switch(node, &sent);
         for (to, bytes) in sent {
             let to = node_of(to);
             if to < self.slots.len() && to != node {
@@ -404,7 +405,7 @@ impl Group {
                 self.calls.take_done(client_at, client)
             }
             Role::Replica(_) => self.look(node),
-            Role::Controller(_) | Role::Switch(_) | Role::Dead => None,
+            Role::Controller(_) | Role::Switch(_) | Role::Dead => of_switch,
         };
         if let Some(what) = found.filter(|_| self.wrong.is_none()) {
             self.wrong = Some(format!("{}: {what}", self.name_of(node)));

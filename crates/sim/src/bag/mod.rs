@@ -165,7 +165,7 @@ fn run_noted(plan: &BagPlan) -> (BagOutcome, Vec<Step>) {
     if plan.begins_open {
         group.begin();
     }
-    let mut chooser = Chooser::new(plan.seed);
+    let mut chooser = Chooser::new(plan.seed, plan.steps);
     let mut steps = Vec::with_capacity(plan.steps as usize);
     for _ in 0..plan.steps {
         if group.wrong.is_some() {

@@ -12,6 +12,8 @@ use rustc_hash::FxBuildHasher;
 
 /// Kinds of packets that are told apart.
 const SORTS: usize = 160;
+/// So many packets of a kind are its latest.
+const LATEST: usize = 12;
 /// Where the kinds of control messages and of messages between VR replicas begin.
 const SORT_CONTROL: u8 = 64;
 const SORT_VR: u8 = 128;
@@ -119,6 +121,14 @@ impl Bag {
         let sort = self.sorts.get(rng.below(self.sorts.len() as u64) as usize)?;
         let all = &self.by_sort[usize::from(*sort)];
         all.get(rng.below(all.len() as u64) as usize).copied()
+    }
+
+    /// Any packet of a kind, half of the time one of the latest.
+    pub(super) fn any_of(&self, rng: &mut Rng, sort: u8) -> Option<PacketId> {
+        let all = self.by_sort.get(usize::from(sort))?;
+        let latest = if rng.chance(1, 2) { all.len().min(LATEST) } else { all.len() };
+        let at = all.len() - latest + rng.below(latest as u64) as usize;
+        all.get(at).copied()
     }
 
     /// The packet is delivered.

@@ -7,16 +7,20 @@
 //!   has begun).
 //! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless it
 //!   copies the state anew.
+//! - A switch's last-committed point is never ahead of what is committed, and a read that it makes fast
+//!   is of an object without a write in flight (Algorithm 1).
 //! - Nobody leaves for good that has everything and whose engine was not lost.
 
-use concord_core::Position;
+use concord_core::{ObjectId, Position, Seq, SwitchId};
 use concord_protocols::{Node, Phase};
 use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::group::{Group, Machine};
-use crate::world::REPLICAS;
+use super::group::{Group, Machine, Role};
+use crate::world::{REPLICAS, SWITCH};
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
@@ -49,7 +53,18 @@ pub(super) struct Watch {
     /// The newest epoch that every member has opened.
     opened: Option<Config>,
     /// The latest view that has begun.
-    pub(super) begun: u32,
+    begun: u32,
+    /// The position of every sequenced write in the log.
+    positions: Map<u64, u64>,
+    switches: [SeenSwitch; 2],
+}
+
+/// What was last seen of a switch.
+#[derive(Debug, Default)]
+struct SeenSwitch {
+    id: u32,
+    /// The last number that it gave to each object.
+    numbered: Map<ObjectId, u32>,
 }
 
 impl Watch {
@@ -61,6 +76,20 @@ impl Watch {
             ends: Map::default(),
             opened: None,
             begun: 0,
+            positions: Map::default(),
+            switches: [SeenSwitch::default(), SeenSwitch::default()],
+        }
+    }
+
+    /// Where the sequenced writes are that a replica got.
+    fn note_positions(&mut self, replica: &Machine, from: u64, to: u64) {
+        for position in from + 1..=to {
+            let record = replica.log().record(Position(position));
+            if let Some(Ok(record)) = record.map(Record::parse)
+                && record.seq.is_some()
+            {
+                self.positions.insert(record.seq.to_u64(), position);
+            }
         }
     }
 
@@ -145,12 +174,60 @@ impl Group {
         let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
         let (slots, watch) = (&self.slots, &mut self.watch);
         let replica = slots[node].replica()?;
+        // Under a quorum another view may give a write another place until it is committed.
+        let noted = if replica_is_vr(replica) {
+            (from, now.committed)
+        } else {
+            (before.end.min(now.end).max(from), now.end)
+        };
+        watch.note_positions(replica, noted.0, noted.1);
         let wrong = watch
             .note_committed(replica, now.epoch, from, now.committed)
             .or_else(|| opens.then(|| watch.lacks(replica, now.epoch)).flatten())
             .or_else(|| note_end(watch, replica, &now));
         self.watch.replicas[node - REPLICAS] = now;
         wrong.or_else(|| self.note_opened(node, &now, &before))
+    }
+
+    /// Looks at a switch after it took an input, and at what it is about to send.
+    pub(super) fn look_at_switch(
+        &mut self,
+        node: usize,
+        sent: &[(Addr, Vec<u8>)],
+    ) -> Option<String> {
+        let Role::Switch(switch) = &self.slots[node].role else { return None };
+        let program = switch.program();
+        let id = program.tables().map_or(0, |t| t.switch_id.0);
+        let last_committed = Seq::new(SwitchId(id), program.last_committed());
+        let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
+        if id != seen.id {
+            *seen = SeenSwitch { id, ..SeenSwitch::default() };
+        }
+        let committed = self.watch.committed_in.iter().map(|(_, position)| *position).max();
+        let committed = committed.unwrap_or(0);
+        let position = self.watch.positions.get(&last_committed.to_u64());
+        if let Some(position) = position.filter(|position| **position > committed) {
+            return Some(format!(
+                "its last-committed point {last_committed} is record {position}; {committed} are \
+                 committed"
+            ));
+        }
+        for (_, bytes) in sent {
+            let Ok(packet) = Packet::parse(bytes) else { continue };
+            let repr = packet.repr();
+            if repr.op == Op::Write && repr.seq.is_some() && !repr.flags.has(Flags::NOOP) {
+                seen.numbered.insert(repr.obj_id, repr.seq.counter);
+            }
+            let newest = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+            let is_fast = repr.op == Op::Read && repr.flags.has(Flags::FAST);
+            if is_fast && newest > repr.last_committed.counter {
+                return Some(format!(
+                    "a read is fast at {} though write {newest} of its object is in flight",
+                    repr.last_committed
+                ));
+            }
+        }
+        None
     }
 
     /// A lease that its holder must not have any more.
