@@ -86,7 +86,7 @@ const CAUGHT: [(Protocol, &[Guard]); 5] = [
         ],
     ),
     (Protocol::PrimaryBackup, &[Guard::InOrderWrites, Guard::Prefix, Guard::EpochAgreement]),
-    (Protocol::Craq, &[Guard::AskTail, Guard::VersionEpoch, Guard::ClientTable]),
+    (Protocol::Craq, &[Guard::AskTail, Guard::ClientTable]),
     (
         Protocol::Vr,
         &[
@@ -96,7 +96,6 @@ const CAUGHT: [(Protocol, &[Guard]); 5] = [
             Guard::CrashVector,
             Guard::Visibility,
             Guard::ClientTable,
-            Guard::InOrderWrites,
         ],
     ),
     (

@@ -41,6 +41,9 @@ const LEASE_NS: u64 = 100 * MS;
 const RETRY_NS: u64 = 150 * MS;
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
+/// Between the incarnations of one node: more than an exploration counts streams, copies or recoveries,
+/// whose tags begin with the incarnation or are combined with it (`Life::tag`), so that none collide.
+const INCARNATIONS_APART: u64 = 0x100;
 
 /// A machine, by its place in [`Rig::machines`]. 0 is nobody.
 pub(super) type MachineId = u32;
@@ -179,8 +182,8 @@ impl Rig {
                 };
                 Machine::Controller(Box::new(Controller::new(config, None)))
             }
-            SWITCH => return self.switch(SWITCH, 1),
-            _ if self.is_replica(node) => return self.new_replica(node, 10),
+            SWITCH => return self.switch(SWITCH, 0),
+            _ if self.is_replica(node) => return self.new_replica(node, 0),
             _ if node == self.other_switch() => Machine::Dead,
             _ => {
                 let config = ClientConfig {
@@ -201,8 +204,9 @@ impl Rig {
         self.keep(machine, false)
     }
 
-    /// A replica that was just started at `node`.
-    pub(super) fn new_replica(&mut self, node: usize, incarnation: u64) -> MachineId {
+    /// A replica that was just started at `node`, after so many restarts of any.
+    pub(super) fn new_replica(&mut self, node: usize, restarts: u8) -> MachineId {
+        let incarnation = incarnation_after(restarts);
         let config = ReplicaConfig {
             me: Member { node: (node - REPLICAS) as u16, incarnation, addr: addr(node) },
             controller: addr(CONTROLLER),
@@ -218,8 +222,9 @@ impl Rig {
         self.keep(Machine::Replica(replica), false)
     }
 
-    /// A switch that was just started at `node`.
-    pub(super) fn switch(&mut self, node: usize, incarnation: u64) -> MachineId {
+    /// A switch that was just started at `node`, the number of others before it.
+    pub(super) fn switch(&mut self, node: usize, before: u8) -> MachineId {
+        let incarnation = 1 + u64::from(before);
         let config = AgentConfig {
             layout: self.setup.layout,
             guards: self.setup.guards,
@@ -384,6 +389,11 @@ impl Rig {
     }
 }
 
+/// The incarnation of a replica after so many restarts of any.
+const fn incarnation_after(restarts: u8) -> u64 {
+    INCARNATIONS_APART * (1 + restarts as u64)
+}
+
 fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
     let args = call.args();
     let mut command = CommandBuf::new();
@@ -401,3 +411,27 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
 /// The registers that are small enough to be explored.
 pub(super) const LAYOUT: Layout =
     Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };
+
+#[cfg(test)]
+mod tests {
+    use concord_wire::vr::Life;
+
+    use super::*;
+
+    #[test]
+    fn no_two_incarnations_share_a_tag_or_the_number_of_a_stream() {
+        const RECOVERIES: u32 = 16;
+        const STREAMS: u64 = 64;
+        for (one, other) in [(0, 1), (0, 2), (1, 2), (1, 3), (254, 255)] {
+            let incarnations = (incarnation_after(one), incarnation_after(other));
+            for count in 0..RECOVERIES {
+                let tag = Life { count, incarnation: incarnations.0 }.tag();
+                let is_shared = |count| Life { count, incarnation: incarnations.1 }.tag() == tag;
+                assert!(!(0..RECOVERIES).any(is_shared), "{one} and {other}, {count} recoveries");
+            }
+            let streams = (incarnations.0 as u16, incarnations.1 as u16);
+            let apart = u64::from(streams.0.abs_diff(streams.1));
+            assert!(apart >= STREAMS, "{one} and {other}");
+        }
+    }
+}

@@ -238,7 +238,8 @@ impl State {
             Action::Restart(replica) => {
                 next.left.restarts -= 1;
                 let node = REPLICAS + usize::from(replica);
-                next.machines[node] = rig.new_replica(node, 11);
+                let restarts = rig.setup.budget.restarts - next.left.restarts;
+                next.machines[node] = rig.new_replica(node, restarts);
                 next.take(rig, node, Input::Tick, Travel::Free);
             }
             Action::Isolate(replica) => {
@@ -299,7 +300,9 @@ impl State {
     }
 
     fn start_switch(&mut self, rig: &mut Rig, node: usize) {
-        self.machines[node] = rig.switch(node, 2);
+        let (all, left) = (rig.setup.budget, self.left);
+        let before = all.replacements - left.replacements + all.rivals - left.rivals;
+        self.machines[node] = rig.switch(node, before);
         self.take(rig, node, Input::Tick, Travel::Free);
     }
 
