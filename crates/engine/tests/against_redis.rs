@@ -345,8 +345,9 @@ impl Ours {
         self.position += u64::from(class == Class::Write);
         let position = if class == Class::Write { self.position } else { 0 };
         let entropy = self.position;
-        let context =
-            Context { now_ms, entropy, position, resp3, decide: true, memory_full: false };
+        // As the node that orders says it.
+        let memory_full = self.engine.is_full();
+        let context = Context { now_ms, entropy, position, resp3, decide: true, memory_full };
         let mut reply = Vec::new();
         let command = Command::parse(bytes).unwrap();
         let progress = self.engine.submit(&context, class, &command, &mut reply);
