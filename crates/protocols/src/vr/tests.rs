@@ -640,3 +640,18 @@ fn messages_per_write() {
         assert!(g.to_switch.len() <= 101);
     }
 }
+
+#[test]
+fn bug_15_13_a_forged_write_of_a_replica_without_a_command_is_refused_by_all() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.pass(5);
+    for flags in [Flags::INTERNAL, Flags::INTERNAL.with(Flags::REGISTER)] {
+        let forged = Repr { flags, ..g.request(b"k") };
+        g.send(0, forged, b"no command");
+    }
+    g.set(0, "k", "v");
+    g.pass(30);
+    assert_eq!(g.get(0, "k", None).map(|(_, _, value)| value), Some("v".into()));
+    assert!(g.nodes.iter().all(|n| n.stage == Stage::Normal), "nobody left");
+    assert_eq!(g.digests()[0], g.digests()[2]);
+}
