@@ -76,7 +76,7 @@ pub struct Packets {
     pub late_ns_max: Duration,
 }
 
-type Within<'a> = &'a dyn Fn(&str, u64, u64, u64) -> Result<(), String>;
+pub(crate) type Within<'a> = &'a dyn Fn(&str, u64, u64, u64) -> Result<(), String>;
 
 impl Sizes {
     pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {

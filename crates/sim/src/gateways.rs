@@ -4,6 +4,8 @@ use concord_core::{Duration, MS, Rng};
 use concord_wire::WINDOW_MAX;
 use serde::{Deserialize, Serialize};
 
+use crate::edges::Within;
+
 /// Most commands that a client sends without waiting for replies.
 pub const PIPELINE_MAX: u64 = 64;
 /// Longest time that a client does not read its replies.
@@ -72,11 +74,7 @@ impl Gateways {
         }
     }
 
-    pub(crate) fn validate(
-        &self,
-        clients: usize,
-        within: &dyn Fn(&str, u64, u64, u64) -> Result<(), String>,
-    ) -> Result<(), String> {
+    pub(crate) fn validate(&self, clients: usize, within: Within<'_>) -> Result<(), String> {
         within("gateways.count", self.count as u64, 0, clients as u64)?;
         within("gateways.pipeline_max", self.pipeline_max, 1, PIPELINE_MAX)?;
         within("gateways.multi_percent", self.multi_percent, 0, 100)?;

@@ -96,7 +96,7 @@ impl Calls {
             obj_id: hash::object_id(name.as_bytes()),
             flags: Flags(0),
             after: self.last_write[client],
-            command: command.encode(1, [verb.as_bytes(), name.as_bytes()].into_iter()),
+            command: command.encode(1, [verb.as_bytes(), name.as_bytes()]),
         };
         let Ok(number) = machine.submit(now, request, out) else { return };
         let known = self.keys.entry(key).or_default();

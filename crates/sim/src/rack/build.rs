@@ -163,7 +163,7 @@ impl<'a> Rack<'a> {
         };
         let mut rng = self.lives.fork();
         let process = if is_gateway {
-            Process::Redis(Redis::new(config, gateways, self.plan.connections, &mut rng))
+            Process::Redis(Box::new(Redis::new(config, gateways, self.plan.connections, &mut rng)))
         } else {
             self.native(config, &mut rng)
         };
@@ -178,7 +178,7 @@ impl<'a> Rack<'a> {
         let connections = (0..self.plan.connections)
             .map(|_| Connection { underway: None, last_write: None, rng: rng.fork(), good: 0 })
             .collect();
-        Process::Native(Native { client: Client::new(config, rng.fork()), connections })
+        Process::Native(Box::new(Native { client: Client::new(config, rng.fork()), connections }))
     }
 
     /// A new life of a node: what waited for the one before is gone with it.

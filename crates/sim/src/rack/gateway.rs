@@ -11,7 +11,7 @@ use concord_engine::{CommandTable, resp};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
 use super::clients::{GOOD_MIN, Pace, describe};
-use super::pipeline::{Awaited, End, Writer, judge};
+use super::pipeline::{Awaited, End, Pipeline, Writer, judge};
 use super::{Process, Rack, Role, Stage};
 use crate::gateways::Gateways;
 use crate::world::{Event, Outgoing};
@@ -65,6 +65,25 @@ impl Connection {
         let piece_ns = self.sending.front().map(|(at_ns, _)| *at_ns);
         let reads_ns = Some(self.reads_from_ns).filter(|at_ns| *at_ns > now_ns);
         [piece_ns, reads_ns, self.closes_ns, self.turn_ns].into_iter().flatten().min()
+    }
+
+    /// Sends a pipeline in pieces; gives the time of the last.
+    fn send(&mut self, pipeline: Pipeline, now_ns: u64) -> u64 {
+        self.resp3 = pipeline.resp3;
+        self.commands = pipeline.commands.len() as u64;
+        let pieces = pieces(&mut self.rng, now_ns, pipeline.bytes.len());
+        let last_ns = pieces.last().map_or(now_ns, |(at_ns, _)| *at_ns);
+        for (end, mut awaited) in pipeline.commands {
+            let sent = pieces.iter().find(|(_, to)| end <= *to);
+            awaited.called(sent.map_or(last_ns, |(at_ns, _)| *at_ns));
+            self.awaited.push_back(awaited);
+        }
+        let mut from = 0;
+        for (at_ns, to) in pieces {
+            self.sending.push_back((at_ns, pipeline.bytes[from..to].to_vec()));
+            from = to;
+        }
+        last_ns
     }
 
     fn is_busy(&self) -> bool {
@@ -139,6 +158,17 @@ impl Redis {
 
     pub(super) fn was_fast_since_heal(&self) -> bool {
         self.gateway.client().counters().fast_reads > self.fast_before_heal
+    }
+
+    /// A client connects; false if the gateway refuses it.
+    fn connect(&mut self, at: usize, now: Now) -> bool {
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        let connection = &mut self.connections[at];
+        connection.id = Some(id);
+        connection.resp3 = false;
+        connection.socket.clear();
+        self.gateway.connected(now, id, "10.0.0.1:50000")
     }
 
     /// The gateway reads a connection, if it wants to.
@@ -251,17 +281,11 @@ impl Rack<'_> {
         if stage == Stage::Rest || ahead >= AHEAD_MAX || connection.closes_ns.is_some() {
             return;
         }
-        if connection.id.is_none() {
-            let id = ConnectionId(redis.next_id);
-            redis.next_id += 1;
-            if !redis.gateway.connected(now, id, "10.0.0.1:50000") {
-                self.broken = Some("a gateway refuses a connection that it has room for".into());
-                return;
-            }
-            connection.id = Some(id);
-            connection.resp3 = false;
-            connection.socket.clear();
+        if connection.id.is_none() && !redis.connect(at, now) {
+            self.broken = Some("a gateway refuses a connection that it has room for".into());
+            return;
         }
+        let connection = &mut redis.connections[at];
         let is_safety = stage == Stage::Safety;
         let rng = &mut connection.rng;
         let longest = if is_safety { plan.pipeline_max } else { plan.pipeline_max.min(HEALED_MAX) };
@@ -281,36 +305,18 @@ impl Rack<'_> {
         };
         let pipeline = writer.write(count, connection.resp3, end);
         self.begun += pipeline.operations;
-        self.totals.redis.pipelines += u64::from(pipeline.commands.len() > 1);
-        self.totals.redis.transactions += pipeline.transactions;
-        self.totals.redis.splits += pipeline.splits;
-        self.totals.redis.inline += pipeline.inline;
-        self.totals.redis.resp3 += u64::from(pipeline.resp3);
-        self.totals.redis.garbage += u64::from(end == End::Garbage);
-        self.totals.redis.torn += u64::from(end == End::Torn);
         self.world.note(5, node, &pipeline.bytes);
-        connection.resp3 = pipeline.resp3;
-        connection.commands = pipeline.commands.len() as u64;
-        let pieces = pieces(&mut connection.rng, now_ns, pipeline.bytes.len());
-        let last_ns = pieces.last().map_or(now_ns, |(at_ns, _)| *at_ns);
-        for (end, mut awaited) in pipeline.commands {
-            let sent = pieces.iter().find(|(_, to)| end <= *to);
-            awaited.called(sent.map_or(last_ns, |(at_ns, _)| *at_ns));
-            connection.awaited.push_back(awaited);
-        }
-        let mut from = 0;
-        for (at_ns, to) in pieces {
-            connection.sending.push_back((at_ns, pipeline.bytes[from..to].to_vec()));
-            from = to;
-        }
+        let seen = &mut self.totals.redis;
+        seen.add(&pipeline.counted(end));
+        let last_ns = connection.send(pipeline, now_ns);
         let rng = &mut connection.rng;
         if end == End::Torn {
             connection.closes_ns = Some(last_ns + rng.below(PIECE_NS_MAX));
         } else if now_ns < connection.reads_from_ns {
-            self.totals.redis.ahead += 1;
+            seen.ahead += 1;
             connection.turn_ns = Some(last_ns + rng.below(AHEAD_NS_MAX));
         } else if is_safety && ahead == 0 && rng.chance(plan.slow_percent, 100) {
-            self.totals.redis.slow += 1;
+            seen.slow += 1;
             connection.reads_from_ns = now_ns + 1 + rng.below(plan.slow_ns);
             connection.room = rng.below(ROOM_BYTES_MAX) as usize;
             connection.turn_ns = Some(last_ns + rng.below(AHEAD_NS_MAX));

@@ -136,8 +136,8 @@ pub(crate) struct Native {
 
 /// A client process.
 pub(crate) enum Process {
-    Native(Native),
-    Redis(Redis),
+    Native(Box<Native>),
+    Redis(Box<Redis>),
 }
 
 impl Process {

@@ -5,6 +5,7 @@ use concord_core::Rng;
 use concord_engine::resp;
 
 use crate::gateways::Gateways;
+use crate::totals::RedisCounters;
 use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
 
 /// How often it is drawn for commands that go together.
@@ -91,6 +92,22 @@ pub(super) struct Pipeline {
     pub transactions: u64,
     pub splits: u64,
     pub inline: u64,
+}
+
+impl Pipeline {
+    /// What a run counts of it.
+    pub(super) fn counted(&self, end: End) -> RedisCounters {
+        RedisCounters {
+            pipelines: u64::from(self.commands.len() > 1),
+            transactions: self.transactions,
+            splits: self.splits,
+            inline: self.inline,
+            resp3: u64::from(self.resp3),
+            garbage: u64::from(end == End::Garbage),
+            torn: u64::from(end == End::Torn),
+            ..RedisCounters::default()
+        }
+    }
 }
 
 /// Writes a pipeline.
