@@ -1,6 +1,6 @@
 //! From a history to a verdict: keys apart, each searched by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +20,12 @@ const STALL_BEFORE_PROOF: usize = 1 << 16;
 const STALL_MAX: usize = 1 << 20;
 /// Violations that are minimised; further ones are reported as found.
 const MINIMISED_MAX: usize = 3;
+
+/// Most counts of keys in a history that are checked: each takes a search of every key.
+const COUNTS_MAX: usize = 256;
+/// For each of these searches.
+const COUNT_BUDGET: Budget =
+    Budget { configs_max: 100_000, memory_bytes_max: 1 << 28, time_max: None };
 
 /// How exactly expiry is known, and where the search stops.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +100,9 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
         report.configurations += answer.configurations;
         report.violations.extend(answer.violation);
         report.gave_up.extend(answer.gave_up);
+    }
+    if report.violations.is_empty() {
+        wrong_counts(&split, operations, &mut report);
     }
     if options.minimise {
         for violation in report.violations.iter_mut().take(MINIMISED_MAX) {
@@ -184,6 +193,64 @@ fn in_parallel<T: Send>(
     answers.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Which keys a KEYS or a call of SCAN named.
+struct Named<'h> {
+    keys: BTreeSet<&'h [u8]>,
+    /// A key that it does not name did not exist: a part of a scan says nothing of others.
+    is_whole: bool,
+}
+
+impl<'h> Named<'h> {
+    fn new(cmd: &[Vec<u8>], reply: &'h Reply) -> Option<Named<'h>> {
+        let Reply::Array(items) = reply else { return None };
+        let is_scan = cmd.first()?.eq_ignore_ascii_case(b"SCAN");
+        let (items, is_whole) = match items.as_slice() {
+            [Reply::Bulk(next), Reply::Array(items)] if is_scan => {
+                (items, next == b"0" && cmd.get(1)? == b"0")
+            }
+            _ if is_scan => return None,
+            _ => (items, true),
+        };
+        let key = |item: &'h Reply| match item {
+            Reply::Bulk(key) => Some(key.as_slice()),
+            _ => None,
+        };
+        let keys = items.iter().map(key).collect::<Option<BTreeSet<&[u8]>>>()?;
+        Some(Named { keys, is_whole })
+    }
+}
+
+/// Counts of keys that no moment between their call and return explains. Each key may have existed
+/// then or not, whatever the others did: a sum between the least and the most is taken for right.
+fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report) {
+    for (at, source) in split.sizes.iter().enumerate() {
+        let operation = &operations[*source as usize];
+        let Some(reply) = &operation.reply else { continue };
+        if at >= COUNTS_MAX {
+            let why = "counts of keys that are checked".to_owned();
+            return report.gave_up.push(GaveUp { key: Vec::new(), why, suspect: None });
+        }
+        let (mut least, mut most) = (0, 0);
+        for key in split.keys.keys() {
+            let may = |exists| may_exist(split, key, *source, exists);
+            least += i64::from(!may(false));
+            most += i64::from(may(true));
+        }
+        let is_unseen = *reply == Reply::Unseen;
+        if !is_unseen && !matches!(reply, Reply::Int(count) if (least..=most).contains(count)) {
+            report.violations.push(Violation::of_count(operation.clone(), least, most));
+        }
+    }
+}
+
+/// Whether `key` may have existed, or not, for an operation of that time. What is not found out in
+/// bounded effort may be.
+fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> bool {
+    let seen = split.exists(source, exists);
+    let Ok(plan) = Plan::new(split.ops(key).into_iter().chain([seen])) else { return true };
+    Search::new(&plan, COUNT_BUDGET).run_thoroughly() != Outcome::Violation
+}
+
 /// The history by key (linearizability is local: Horn and Kroening, "Faster linearizability
 /// checking via P-compositionality", 2015).
 struct Split<'h> {
@@ -191,8 +258,12 @@ struct Split<'h> {
     options: Options,
     /// Indices into the history.
     keys: BTreeMap<&'h [u8], Vec<u32>>,
-    /// FLUSHALL and the like: part of every key's history.
-    wildcards: Vec<u32>,
+    /// FLUSHALL, KEYS and the like: part of every key's history.
+    all_keys: Vec<u32>,
+    /// What each KEYS or SCAN named.
+    named: BTreeMap<u32, Named<'h>>,
+    /// DBSIZE.
+    sizes: Vec<u32>,
     unknown: usize,
     refused: usize,
 }
@@ -203,7 +274,9 @@ impl<'h> Split<'h> {
             operations,
             options: *options,
             keys: BTreeMap::new(),
-            wildcards: Vec::new(),
+            all_keys: Vec::new(),
+            named: BTreeMap::new(),
+            sizes: Vec::new(),
             unknown: 0,
             refused: 0,
         };
@@ -227,7 +300,22 @@ impl<'h> Split<'h> {
             }
             match parse(&operation.cmd).map_err(fail)? {
                 (Some(key), _) => split.keys.entry(key).or_default().push(source),
-                (None, _) => split.wildcards.push(source),
+                (None, Command::Dbsize) => split.sizes.push(source),
+                (None, Command::Keys) => {
+                    let Some(reply) = operation.reply.as_ref().filter(|r| **r != Reply::Unseen)
+                    else {
+                        continue;
+                    };
+                    let named = Named::new(&operation.cmd, reply)
+                        .ok_or_else(|| fail("a reply that names no keys".into()))?;
+                    // A key that nobody wrote has no order with it.
+                    for key in &named.keys {
+                        split.keys.entry(key).or_default();
+                    }
+                    split.named.insert(source, named);
+                    split.all_keys.push(source);
+                }
+                (None, _) => split.all_keys.push(source),
             }
         }
         Ok(split)
@@ -236,8 +324,9 @@ impl<'h> Split<'h> {
     /// The operations on `key`, those on every key included.
     fn ops(&self, key: &[u8]) -> Vec<Op<'h>> {
         let own = self.keys.get(key).map_or(&[][..], Vec::as_slice);
-        let all = own.iter().chain(&self.wildcards);
-        let mut ops: Vec<Op<'h>> = all.filter_map(|source| self.op(*source)).collect();
+        let own = own.iter().filter_map(|source| self.op(*source));
+        let all = self.all_keys.iter().filter_map(|source| self.op_of_all(*source, key));
+        let mut ops: Vec<Op<'h>> = own.chain(all).collect();
         self.keep_order(&mut ops);
         ops
     }
@@ -266,17 +355,37 @@ impl<'h> Split<'h> {
         }
     }
 
-    fn op(&self, source: u32) -> Option<Op<'h>> {
+    /// What an operation on all keys has to do with `key`.
+    fn op_of_all(&self, source: u32, key: &[u8]) -> Option<Op<'h>> {
+        match self.named.get(&source) {
+            None => self.op(source),
+            Some(named) if named.keys.contains(key) => Some(self.exists(source, true)),
+            Some(named) if named.is_whole => Some(self.exists(source, false)),
+            Some(_) => None,
+        }
+    }
+
+    /// An operation that sees whether a key exists.
+    fn exists(&self, source: u32, exists: bool) -> Op<'h> {
+        let reply = if exists { &Reply::Int(1) } else { &Reply::Int(0) };
+        Op::new(source, Command::Exists, self.moment(source), Some(reply))
+    }
+
+    fn moment(&self, source: u32) -> Moment {
         let operation = &self.operations[source as usize];
-        let (_, command): (_, Command) = parse(&operation.cmd).ok()?;
-        let moment = Moment {
+        Moment {
             call_ns: operation.call_ns,
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
             early_ns: self.options.early_ns,
             grace_ns: self.options.grace_ns,
-        };
+        }
+    }
+
+    fn op(&self, source: u32) -> Option<Op<'h>> {
+        let operation = &self.operations[source as usize];
+        let (_, command): (_, Command) = parse(&operation.cmd).ok()?;
         // What was executed whatever it answered is as good as an open operation that was seen.
         let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);
-        Some(Op::new(source, command, moment, reply))
+        Some(Op::new(source, command, self.moment(source), reply))
     }
 }

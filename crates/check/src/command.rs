@@ -74,6 +74,13 @@ pub(crate) enum Command {
     Hdel(Vec<Bytes>),
     /// EXEC: all of them at one moment.
     Exec(Vec<Command>),
+    Scard,
+    Smembers,
+    Hlen,
+    Hgetall,
+    /// KEYS *, SCAN: which keys there are.
+    Keys,
+    Dbsize,
 }
 
 impl Command {
@@ -86,7 +93,13 @@ impl Command {
             | Command::Llen
             | Command::Lrange(..)
             | Command::Sismember(_)
-            | Command::Hget(_) => true,
+            | Command::Hget(_)
+            | Command::Scard
+            | Command::Smembers
+            | Command::Hlen
+            | Command::Hgetall
+            | Command::Keys
+            | Command::Dbsize => true,
             Command::Exec(commands) => commands.iter().all(Command::is_read),
             Command::Set { .. }
             | Command::SetNx(_)
@@ -124,6 +137,9 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
             [option] if known(option) => Ok((None, Command::Flush)),
             _ => Err(format!("{name} takes ASYNC, SYNC or nothing")),
         };
+    }
+    if let Some(command) = all_keys(&name, rest)? {
+        return Ok((None, command));
     }
     if name == "EXEC" {
         return exec(rest);
@@ -164,6 +180,22 @@ fn exec(mut rest: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
     }
 }
 
+/// A read of all keys.
+fn all_keys(name: &str, rest: &[Vec<u8>]) -> Result<Option<Command>, String> {
+    match (name, rest) {
+        ("DBSIZE", []) => Ok(Some(Command::Dbsize)),
+        ("KEYS", [pattern]) if pattern == b"*" => Ok(Some(Command::Keys)),
+        ("SCAN", [_]) => Ok(Some(Command::Keys)),
+        ("SCAN", [_, option, _]) if option.eq_ignore_ascii_case(b"COUNT") => {
+            Ok(Some(Command::Keys))
+        }
+        ("DBSIZE" | "KEYS" | "SCAN", _) => {
+            Err(format!("{name} with these arguments: no model for it"))
+        }
+        _ => Ok(None),
+    }
+}
+
 fn bare(name: &str) -> Option<Command> {
     Some(match name {
         "GET" => Command::Get,
@@ -177,6 +209,10 @@ fn bare(name: &str) -> Option<Command> {
         "LPOP" => Command::Pop { left: true, count: None },
         "RPOP" => Command::Pop { left: false, count: None },
         "LLEN" => Command::Llen,
+        "SCARD" => Command::Scard,
+        "SMEMBERS" => Command::Smembers,
+        "HLEN" => Command::Hlen,
+        "HGETALL" => Command::Hgetall,
         _ => return None,
     })
 }

@@ -43,9 +43,11 @@
 //! # What is modelled
 //! SET (NX, XX, IFEQ, GET, EX, PX, KEEPTTL), GET, SETNX, GETSET, GETDEL, APPEND, STRLEN, INCR, DECR,
 //! INCRBY, DECRBY, DEL, UNLINK and EXISTS of one key, CAS (key expected value), CAD (key expected),
-//! EXPIRE, PEXPIRE, PERSIST, LPUSH, RPUSH, LPOP, RPOP, LLEN, LRANGE, SADD, SREM, SISMEMBER, HSET,
-//! HGET, HDEL, FLUSHALL, FLUSHDB, and EXEC: commands on one key as one, `["EXEC", "2", "GET", "k", "3",
-//! "SET", "k", "v"]` (before each the number of its arguments), with an array of replies. The models are written apart from the engines on purpose. A
+//! EXPIRE, PEXPIRE, PERSIST, LPUSH, RPUSH, LPOP, RPOP, LLEN, LRANGE, SADD, SREM, SISMEMBER, SCARD,
+//! SMEMBERS, HSET, HGET, HDEL, HLEN, HGETALL, FLUSHALL, FLUSHDB, KEYS of `*`, SCAN without a pattern,
+//! DBSIZE, and EXEC: commands on one key as one, `["EXEC", "2", "GET", "k", "3", "SET", "k", "v"]`
+//! (before each the number of its arguments), with an array of replies. The models are written apart
+//! from the engines on purpose. A
 //! command without a model is an error, not ignored.
 //!
 //! An error reply that the model predicts (WRONGTYPE, not an integer, overflow) must be predicted.
@@ -58,7 +60,9 @@
 //! Every key is checked by itself, which is enough for commands on one key: linearizability is
 //! local (Horn and Kroening 2015). FLUSHALL is not one: it must fit every key's history at some
 //! moment between its call and return, but that this was the same moment for all keys is not
-//! checked.
+//! checked. So it is with KEYS and SCAN, which see for each key whether it exists (a call of SCAN that
+//! is not the whole scan says nothing of keys that it does not name), and with DBSIZE: each key may
+//! have existed when it counted or not, and the count is between the least and the most.
 #![forbid(unsafe_code)]
 
 mod check;

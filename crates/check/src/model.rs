@@ -88,6 +88,10 @@ enum Got<'a> {
     Array(&'a [Bytes]),
     /// The same, last element first.
     Reversed(&'a [Bytes]),
+    /// In any order.
+    Members(&'a BTreeSet<Bytes>),
+    /// Each field with its value behind it, in any order.
+    Pairs(&'a BTreeMap<Bytes, Bytes>),
     Error(&'static str),
 }
 
@@ -98,6 +102,22 @@ const OVERFLOW: &str = "ERR increment or decrement would overflow";
 /// Errors that the model predicts, by prefix. Any other error means that the command was refused
 /// and nothing was executed.
 pub(crate) const PREDICTED_ERRORS: [&str; 3] = [WRONG_TYPE, NOT_INTEGER, OVERFLOW];
+
+fn bulk_of(reply: &Reply) -> Option<&[u8]> {
+    match reply {
+        Reply::Bulk(value) => Some(value),
+        Reply::Nil
+        | Reply::Ok
+        | Reply::Int(_)
+        | Reply::Array(_)
+        | Reply::Error(_)
+        | Reply::Unseen => None,
+    }
+}
+
+fn pair_of([field, value]: &[Reply; 2]) -> Option<(&[u8], &[u8])> {
+    Some((bulk_of(field)?, bulk_of(value)?))
+}
 
 impl Got<'_> {
     fn is(&self, reply: &Reply) -> bool {
@@ -111,6 +131,16 @@ impl Got<'_> {
             }
             (Got::Reversed(a), Reply::Array(b)) => {
                 a.len() == b.len() && a.iter().rev().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Got::Members(members), Reply::Array(b)) => {
+                let seen: BTreeSet<&[u8]> = b.iter().filter_map(bulk_of).collect();
+                members.len() == b.len() && members.iter().map(|m| &**m).eq(seen)
+            }
+            (Got::Pairs(fields), Reply::Array(b)) => {
+                let (pairs, rest) = b.as_chunks::<2>();
+                let seen: BTreeMap<&[u8], &[u8]> = pairs.iter().filter_map(pair_of).collect();
+                let same = fields.iter().map(|(field, value)| (&**field, &**value)).eq(seen);
+                rest.is_empty() && fields.len() == pairs.len() && same
             }
             (Got::Error(prefix), Reply::Error(text)) => text.starts_with(prefix),
             _ => false,
@@ -126,6 +156,10 @@ impl Got<'_> {
             Got::Bulk(value) => Reply::Bulk(value.to_vec()),
             Got::Array(items) => Reply::Array(items.iter().map(bulk).collect()),
             Got::Reversed(items) => Reply::Array(items.iter().rev().map(bulk).collect()),
+            Got::Members(members) => Reply::Array(members.iter().map(bulk).collect()),
+            Got::Pairs(fields) => {
+                Reply::Array(fields.iter().flat_map(|(f, v)| [bulk(f), bulk(v)]).collect())
+            }
             Got::Error(prefix) => Reply::Error((*prefix).into()),
         }
     }
@@ -230,10 +264,18 @@ pub(crate) fn step(
         Command::Push { .. } | Command::Pop { .. } | Command::Llen | Command::Lrange(..) => {
             list_step(state, command, want)
         }
-        Command::Sadd(_) | Command::Srem(_) | Command::Sismember(_) => {
-            set_type_step(state, command, want)
-        }
-        Command::Hset(_) | Command::Hget(_) | Command::Hdel(_) => hash_step(state, command, want),
+        Command::Sadd(_)
+        | Command::Srem(_)
+        | Command::Sismember(_)
+        | Command::Scard
+        | Command::Smembers => set_type_step(state, command, want),
+        Command::Hset(_)
+        | Command::Hget(_)
+        | Command::Hdel(_)
+        | Command::Hlen
+        | Command::Hgetall => hash_step(state, command, want),
+        // What one key has to do with them is whether it exists: see `check`.
+        Command::Keys | Command::Dbsize => Ok(want.same(&Got::Nil)),
         Command::Exec(commands) => Ok(exec_step(state, commands, want, moment)),
     };
     stepped.unwrap_or_else(|WrongType| want.same(&Got::Error(WRONG_TYPE)))
@@ -398,6 +440,8 @@ fn set_type_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
         Command::Srem(values) => {
             changed(members.iter().filter(|m| !values.contains(m)).cloned().collect())
         }
+        Command::Scard => want.same(&Got::Int(members.len() as i64)),
+        Command::Smembers => want.same(&Got::Members(members)),
         Command::Sismember(value) => want.same(&Got::Int(i64::from(members.contains(value)))),
         _ => None,
     })
@@ -428,6 +472,8 @@ fn hash_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
             let kept = fields.iter().filter(|(name, _)| !names.contains(name));
             changed(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
         }
+        Command::Hlen => want.same(&Got::Int(fields.len() as i64)),
+        Command::Hgetall => want.same(&Got::Pairs(fields)),
         Command::Hget(name) => want.optional(fields.get(name)).map(|()| Next::Same),
         _ => None,
     })

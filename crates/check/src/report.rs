@@ -112,6 +112,21 @@ impl Report {
 }
 
 impl Violation {
+    /// A count of keys that is below the least or above the most that there can have been.
+    pub(crate) fn of_count(operation: Operation, least: i64, most: i64) -> Violation {
+        Violation {
+            key: operation.cmd.first().cloned().unwrap_or_default(),
+            operations: 1,
+            unknown: 0,
+            ordered: 0,
+            last_ordered: Vec::new(),
+            state: "all keys".to_owned(),
+            stuck: vec![Stuck { operation, model: format!("{least} to {most}") }],
+            counterexample: Vec::new(),
+            writers: Vec::new(),
+        }
+    }
+
     pub(crate) fn new(
         key: &[u8],
         plan: &Plan<'_>,

@@ -325,6 +325,12 @@ fn mention_command<'a>(command: &'a Command, out: &mut Vec<&'a [u8]>) {
         | Command::Persist
         | Command::Pop { .. }
         | Command::Llen
-        | Command::Lrange(..) => {}
+        | Command::Lrange(..)
+        | Command::Scard
+        | Command::Smembers
+        | Command::Hlen
+        | Command::Hgetall
+        | Command::Keys
+        | Command::Dbsize => {}
     }
 }

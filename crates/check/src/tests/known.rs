@@ -415,3 +415,68 @@ fn a_line_that_cannot_be_checked_is_named() {
         assert!(error.line == 2 && error.message.contains(what), "{error}");
     }
 }
+
+/// Keys that a KEYS or a whole SCAN named.
+fn names(keys: &[&str]) -> Reply {
+    Array(keys.iter().map(|key| bulk(key)).collect())
+}
+
+#[test]
+fn keys_names_what_exists_at_some_moment() {
+    let set = |name: &str| op(1, 0, 10, &format!("SET {name} v"), Ok);
+    good(&[set("a"), set("b"), op(2, 20, 21, "KEYS *", names(&["b", "a"]))]);
+    bad(&[set("a"), set("b"), op(2, 20, 21, "KEYS *", names(&["a"]))]);
+    bad(&[set("a"), op(2, 20, 21, "KEYS *", names(&["a", "never-set"]))]);
+    // While it is set, both; and what a reader saw stays.
+    for seen in [&["a"][..], &[]] {
+        good(&[set("a"), op(2, 5, 6, "KEYS *", names(seen))]);
+    }
+    bad(&[set("a"), op(2, 5, 6, "KEYS *", names(&["a"])), op(3, 7, 8, "GET a", Nil)]);
+    bad(&[set("a"), op(2, 20, 21, "FLUSHALL", Ok), op(3, 22, 23, "KEYS *", names(&["a"]))]);
+}
+
+#[test]
+fn a_write_that_keys_saw_must_not_be_lost() {
+    bad(&[open(1, 0, "SET a v"), op(2, 5, 6, "KEYS *", names(&["a"])), op(2, 7, 8, "GET a", Nil)]);
+}
+
+#[test]
+fn a_part_of_a_scan_says_nothing_of_other_keys() {
+    let scan = |from: &str, next: &str, keys: &[&str]| {
+        op(2, 20, 21, &format!("SCAN {from} COUNT 10"), Array(vec![bulk(next), names(keys)]))
+    };
+    let both = [op(1, 0, 10, "SET a v", Ok), op(1, 0, 10, "SET b v", Ok)];
+    let with = |scan: Operation| [both[0].clone(), both[1].clone(), scan];
+    good(&with(scan("0", "7", &["a"])));
+    good(&with(scan("7", "0", &["b"])));
+    bad(&with(scan("0", "0", &["b"])));
+    bad(&with(scan("0", "7", &["c"])));
+}
+
+#[test]
+fn a_count_of_keys_is_between_the_least_and_the_most() {
+    for (count, is_good) in [(1, false), (2, true), (3, true), (4, false)] {
+        let history = [
+            op(1, 0, 10, "SET a v", Ok),
+            op(1, 0, 10, "SET b v", Ok),
+            op(3, 15, 25, "SET c v", Ok),
+            op(2, 20, 21, "DBSIZE", Int(count)),
+        ];
+        if is_good { good(&history) } else { bad(&history) }
+    }
+}
+
+#[test]
+fn sets_and_hashes_answer_whole_in_any_order() {
+    let set = [op(1, 0, 1, "SADD s a b", Int(2))];
+    let with = |cmd: &str, reply: Reply| [set[0].clone(), op(1, 2, 3, cmd, reply)];
+    good(&with("SMEMBERS s", names(&["b", "a"])));
+    bad(&with("SMEMBERS s", names(&["b", "b"])));
+    bad(&with("SMEMBERS s", names(&["a"])));
+    good(&with("SCARD s", Int(2)));
+    let hash = [op(1, 0, 1, "HSET h f 1 g 2", Int(2))];
+    let with = |cmd: &str, reply: Reply| [hash[0].clone(), op(1, 2, 3, cmd, reply)];
+    good(&with("HGETALL h", names(&["g", "2", "f", "1"])));
+    bad(&with("HGETALL h", names(&["g", "1", "f", "2"])));
+    good(&with("HLEN h", Int(2)));
+}
