@@ -141,6 +141,14 @@ impl Log {
         self.records.len() >= limits.log_records_max / 2 || self.bytes >= limits.log_bytes_max / 2
     }
 
+    /// Whether the ordering node keeps writes of its own back. VR keeps half of it for members that
+    /// lag, always: that much is not full.
+    #[must_use]
+    pub fn is_nearly_full(&self, limits: &Limits) -> bool {
+        self.records.len() >= limits.log_records_max / 4 * 3
+            || self.bytes >= limits.log_bytes_max / 4 * 3
+    }
+
     /// Number of records kept.
     #[must_use]
     pub fn len(&self) -> usize {

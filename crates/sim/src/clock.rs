@@ -8,8 +8,9 @@ const WALL_MS: u64 = 1_700_000_000_000;
 /// The clocks of one node. Instants of two nodes mean nothing to each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// What the monotonic clock showed at the start of the run, in ns.
-    offset_ns: u64,
+    /// What the monotonic clock showed at the start of the run, in ns; less than 0 if its host was
+    /// started since.
+    offset_ns: i64,
     /// How much faster than the world's it runs, per million; slower if negative.
     drift_ppm: i64,
     /// How far the wall clock is ahead, in ms.
@@ -21,10 +22,16 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn new(offset_ns: u64, drift_ppm: i64) -> Clock {
         // Wall clocks differ by some ms from the start.
-        let wall_ahead_ms = (offset_ns % 7) as i64;
+        let (offset_ns, wall_ahead_ms) = (offset_ns as i64, (offset_ns % 7) as i64);
         let mut clock = Clock { offset_ns, drift_ppm, wall_ahead_ms, steady: SteadyClock::NEW };
         clock.restart(0);
         clock
+    }
+
+    /// The host starts again: its monotonic clock shows `shows_ns` at the virtual time `now_ns`.
+    pub(crate) fn reboot(&mut self, now_ns: u64, shows_ns: u64) {
+        self.offset_ns = shows_ns as i64 - self.drifted(now_ns) as i64;
+        self.restart(now_ns);
     }
 
     /// Sets the wall clock.
@@ -45,7 +52,7 @@ impl Clock {
     }
 
     fn instant(&self, now_ns: u64) -> Instant {
-        Instant(self.offset_ns + self.drifted(now_ns))
+        Instant(self.drifted(now_ns).saturating_add_signed(self.offset_ns))
     }
 
     fn wall_ns(&self, now_ns: u64) -> u64 {
@@ -61,7 +68,7 @@ impl Clock {
 
     /// A virtual time at which the monotonic clock shows `instant` or a little more.
     pub(crate) fn when(&self, instant: Instant) -> u64 {
-        let elapsed = instant.0.saturating_sub(self.offset_ns);
+        let elapsed = instant.0.saturating_sub_signed(self.offset_ns);
         if self.drift_ppm == 0 {
             return elapsed;
         }
@@ -87,5 +94,16 @@ mod tests {
             }
             assert!(clock.when(Instant::NEVER) > u64::MAX / 2);
         }
+    }
+
+    #[test]
+    fn a_rebooted_host_counts_from_its_boot() {
+        let mut clock = Clock::new(5_000_000_123, -300);
+        let wall_ms = clock.at(9_000_000).unix_ms;
+        clock.reboot(9_000_000, 700);
+        let now = clock.at(9_000_000);
+        assert_eq!((now.instant, now.unix_ms), (Instant(700), wall_ms));
+        let at = clock.when(Instant(1_000_700));
+        assert!((9_900_000..10_100_000).contains(&at), "{at}");
     }
 }

@@ -2,10 +2,13 @@
 //! what can go wrong on, so that seeds differ in kind and not only in degree.
 
 use concord_core::{Duration, MS, Rng, SEC, US};
+use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::Protocol;
 
+use crate::edges::Packets;
 use crate::fault::{Fault, Node};
 use crate::gateways::Gateways;
+use crate::odd::up_to;
 use crate::plan::{PROTOCOLS, Plan, Service, Timed};
 
 /// Fewest operations of a seed.
@@ -13,15 +16,33 @@ const OPERATIONS_MIN: u64 = 500;
 /// Fewest faults of a seed that are surely injected, and of how many kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
-/// Kinds of faults that VR alone draws: the others lack what a held packet or a rack in two could
-/// break, and would only be drawn more thinly.
-const KINDS_OF_VR: [usize; 2] = [17, 18];
-/// Kinds of faults of the server behind an engine: where there is one.
-const KINDS_OF_SERVERS: [usize; 3] = [19, 20, 21];
+/// Faults that VR and NOPaxos alone draw: the others lack what a held packet, a rack in two or a
+/// write that some miss could break, and would only be drawn more thinly.
+const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
+/// Faults of the server behind an engine: where there is one.
+const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
+/// One seed of so many draws sizes that make its run long.
+const HEAVY: u64 = 16;
+/// Longest time to live that is drawn, in ms: three days.
+const TTL_MS_DRAWN_MAX: u64 = 3 * 24 * 3_600_000;
+/// Odd packets of each kind, at most, per million.
+const ODD_PPM_MAX: u64 = 10_000;
+/// How late a packet is at most: a minute, in ns.
+const LATE_NS_DRAWN_MAX: Duration = 60 * SEC;
+/// Longest key that is drawn, in bytes.
+const KEY_BYTES_DRAWN_MAX: u64 = 4_096;
+/// Most elements of a command that are drawn.
+const ELEMENTS_DRAWN_MAX: u64 = 2_000;
+/// Most keys that come due at once that are drawn.
+const DUE_DRAWN_MAX: u64 = 3_000;
 /// How long the controller is cut off, in times of what it takes for a failure.
 const CUT_OFF_TIMES: [u64; 3] = [2, 6, 20];
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
+/// A fault that long is longer than others may take to go on without the node.
+const LONG_NS: Duration = 5 * SEC;
+/// Whether a replica may hear nothing for that long.
+const DRAWS_DEAF_LONG: bool = true;
 
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
@@ -83,8 +104,75 @@ impl Plan {
         plan.batch_packets = [1, 64][rng.below(2) as usize];
         // By a generator of its own, so that it does not matter what else is drawn.
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
+        // Apart from the others, so that neither draws other values for what the other draws.
+        draw_edges(&mut plan, &mut Rng::new(seed ^ 0xed6e));
         plan
     }
+}
+
+/// What is near a limit. What makes a run long is in one seed of [`HEAVY`].
+fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
+    let some = |rng: &mut Rng, from: u64, to: u64| {
+        let drawn = rng.between(from, to);
+        if rng.chance(1, 4) { drawn } else { 0 }
+    };
+    plan.sizes.ttl_ms_max = if rng.chance(1, 4) { up_to(rng, TTL_MS_DRAWN_MAX) } else { 0 };
+    plan.sizes.all_keys_permille = some(rng, 1, 10);
+    plan.bounds.log_records_max = some(rng, 16, 128) as usize;
+    plan.bounds.sessions_max = some(rng, 2, 6) as usize;
+    plan.bounds.counter_bits = some(rng, 7, 12) as u8;
+    plan.bounds.last_switch_id =
+        some(rng, u64::from(u32::MAX) - 6_000, u64::from(u32::MAX) - 5_000) as u32;
+    if rng.chance(1, 4) {
+        plan.packets = Packets {
+            truncated_ppm: rng.below(ODD_PPM_MAX),
+            forged_ppm: rng.below(ODD_PPM_MAX),
+            padded_ppm: rng.below(5 * ODD_PPM_MAX),
+            late_ppm: rng.below(ODD_PPM_MAX),
+            late_ns_max: up_to(rng, LATE_NS_DRAWN_MAX),
+        };
+    }
+    if rng.chance(1, 8) {
+        plan.bounds.memory_bytes_max = rng.between(200, 4_000);
+    }
+    if rng.chance(1, HEAVY) {
+        draw_heavy(plan, rng);
+    }
+    if rng.chance(1, HEAVY) {
+        draw_minority(plan, rng);
+    }
+}
+
+/// Sizes that make a run long: one or two of them.
+fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
+    for _ in 0..rng.between(1, 2) {
+        match rng.below(4) {
+            0 => plan.sizes.key_bytes_max = up_to(rng, KEY_BYTES_DRAWN_MAX) as usize,
+            1 => {
+                let most = VALUE_BYTES_MAX as u64;
+                let drawn = if rng.chance(1, 2) { most } else { up_to(rng, most) };
+                plan.sizes.value_bytes_max = drawn as usize;
+                plan.long_values_percent = plan.long_values_percent.max(10);
+            }
+            2 => plan.sizes.elements_max = up_to(rng, ELEMENTS_DRAWN_MAX) as usize,
+            _ => plan.sizes.due_at_once = rng.between(100, DUE_DRAWN_MAX),
+        }
+    }
+}
+
+/// A minority that is at fault for so long that the others must go on without it.
+fn draw_minority(plan: &mut Plan, rng: &mut Rng) {
+    let replica = rng.below(plan.replicas as u64) as usize;
+    let (node, for_ns) = (Node::Replica(replica), LONG_NS);
+    let fault = match rng.below(if DRAWS_DEAF_LONG { 4 } else { 3 }) {
+        0 => Fault::Pause { node, for_ns },
+        1 => Fault::Isolate { replica, for_ns, stale_switch: false },
+        2 => Fault::Kill { replica },
+        _ => Fault::Deaf { replica, for_ns },
+    };
+    let last_ns = plan.faults.last().map_or(0, |f| f.at_ns);
+    plan.faults.push(Timed { at_ns: last_ns + rng.below(SEC), fault });
+    plan.linger_ns = LONG_NS;
 }
 
 /// The network, the hosts and their clocks.
@@ -199,14 +287,15 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
 
 /// The kinds of faults that a plan draws. In VR nobody joins: the group stays the founders'.
 fn kinds_of(plan: &Plan) -> Vec<usize> {
-    let is_quorum = plan.protocol.is_quorum();
-    let is_drawn = |kind: &usize| {
-        let is_of_servers = KINDS_OF_SERVERS.contains(kind);
-        let is_of_protocol =
-            if is_quorum { *kind != Fault::Join.kind() } else { !KINDS_OF_VR.contains(kind) };
-        is_of_protocol && (plan.engine_ns > 0 || !is_of_servers)
+    let is_drawn = |name: &str| match plan.protocol {
+        Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => !OF_QUORUMS.contains(&name),
+        Protocol::Vr | Protocol::NoPaxos => name != "join",
     };
-    (0..Fault::KINDS.len()).filter(is_drawn).collect()
+    let has_server = plan.engine_ns > 0;
+    let all = Fault::KINDS.into_iter().enumerate();
+    all.filter(|(_, name)| is_drawn(name) && (has_server || !OF_SERVERS.contains(name)))
+        .map(|(kind, _)| kind)
+        .collect()
 }
 
 fn is_enough(sure: &[usize]) -> bool {
@@ -279,11 +368,17 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
             let for_ns = plan.failure_ns * times * 2 / 3;
             Fault::CutController { with_switch: rng.chance(1, 2), for_ns }
         }
-        _ => {
+        23 => {
             let others = (plan.replicas as u64 - 1).max(1);
             let other = (replica + 1 + rng.below(others) as usize) % plan.replicas;
             Fault::CutPair { one: replica, other, for_ns: long_ns }
         }
+        24 => {
+            let node = if rng.chance(1, 4) { Node::Switch } else { Node::Replica(replica) };
+            Fault::Reboot { node }
+        }
+        25 => Fault::Deaf { replica, for_ns: long_ns },
+        _ => Fault::LoseWrites { replica, for_ns: long_ns },
     }
 }
 

@@ -96,6 +96,12 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
+    /// The host of a replica or of the switch is started again: the node comes back empty, and its
+    /// monotonic clock (time since boot) begins anew.
+    Reboot {
+        /// Which node.
+        node: Node,
+    },
     /// A replica that never was there starts, and joins.
     Join,
     /// A replica's engine loses its state, so that the replica must leave (traps T4, T11).
@@ -207,6 +213,21 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// A replica hears nothing of the other replicas and of the controller; what it sends arrives.
+    Deaf {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// Some of the writes that the switch numbered do not get to a replica; others get them
+    /// (NOPaxos multicasts them).
+    LoseWrites {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The active switch is started again, and knows nothing.
     RestartSwitch,
     /// The active switch stops for so long and wakes up beside another one, which was started
@@ -249,7 +270,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 24] = [
+    pub const KINDS: [&'static str; 27] = [
         "pause",
         "kill",
         "restart",
@@ -274,6 +295,9 @@ impl Fault {
         "cut-engine",
         "cut-controller",
         "cut-pair",
+        "reboot",
+        "deaf",
+        "lose-writes",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -304,6 +328,9 @@ impl Fault {
             Fault::CutEngine { .. } => 21,
             Fault::CutController { .. } => 22,
             Fault::CutPair { .. } => 23,
+            Fault::Reboot { .. } => 24,
+            Fault::Deaf { .. } => 25,
+            Fault::LoseWrites { .. } => 26,
         }
     }
 
@@ -321,6 +348,8 @@ impl Fault {
             | Fault::CutEngine { for_ns, .. }
             | Fault::FillTable { for_ns }
             | Fault::LoseRecords { for_ns, .. }
+            | Fault::Deaf { for_ns, .. }
+            | Fault::LoseWrites { for_ns, .. }
             | Fault::Hold { for_ns, .. }
             | Fault::Split { for_ns, .. }
             | Fault::CutController { for_ns, .. }
@@ -329,6 +358,7 @@ impl Fault {
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
             | Fault::Restart { .. }
+            | Fault::Reboot { .. }
             | Fault::Join
             | Fault::LoseEngine { .. }
             | Fault::HangEngine { .. }
@@ -349,6 +379,7 @@ impl Fault {
                 | Fault::LoseEngine { .. }
                 | Fault::HangEngine { .. }
                 | Fault::CutEngine { executed: true, .. }
+                | Fault::Reboot { node: Node::Replica(_) }
         )
     }
 
@@ -361,6 +392,7 @@ impl Fault {
             Fault::Pause { node: Node::Replica(_), .. }
             | Fault::CutPair { .. }
             | Fault::Isolate { .. }
+            | Fault::Deaf { .. }
             | Fault::LossBurst { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
@@ -378,7 +410,9 @@ impl Fault {
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         match *self {
-            Fault::Pause { node, .. } | Fault::ClockJump { node, .. } => vec![node],
+            Fault::Pause { node, .. } | Fault::ClockJump { node, .. } | Fault::Reboot { node } => {
+                vec![node]
+            }
             Fault::Kill { replica }
             | Fault::Restart { replica }
             | Fault::LoseEngine { replica }
@@ -388,6 +422,8 @@ impl Fault {
             | Fault::Isolate { replica, .. }
             | Fault::LoseRecords { replica, .. }
             | Fault::Split { replica, .. }
+            | Fault::Deaf { replica, .. }
+            | Fault::LoseWrites { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],

@@ -90,6 +90,8 @@ pub struct Plan {
     pub think_ns: Duration,
     /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns: races are there.
     pub rush_ns: Duration,
+    /// How long the safety phase goes on after the last fault began, at least, in ns.
+    pub linger_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
     /// One way between two replicas, in ns.
@@ -159,6 +161,7 @@ impl Default for Plan {
             flushes_permille: 0,
             think_ns: 10 * MS,
             rush_ns: 0,
+            linger_ns: 0,
             latency_ns: 50 * US,
             peer_latency_ns: 50 * US,
             loss_ppm: 0,
@@ -254,6 +257,7 @@ impl Plan {
         within("peer_latency_ns", self.peer_latency_ns, 1, hour_ns)?;
         within("delay_ns", self.delay_ns, 0, hour_ns)?;
         within("think_ns", self.think_ns, 0, hour_ns)?;
+        within("linger_ns", self.linger_ns, 0, hour_ns)?;
         within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("engine_silence_ns", self.engine_silence_ns, MS, hour_ns)?;
@@ -277,6 +281,11 @@ impl Plan {
         // Who joins late may be hit by this one only: the others do something to a running host.
         let is_early = !matches!(timed.fault, Fault::LoseRecords { .. });
         let replicas = if is_early { self.replicas } else { self.replicas_ever() };
+        if let Fault::Reboot { node } = timed.fault
+            && !matches!(node, Node::Replica(_) | Node::Switch)
+        {
+            return Err(format!("a fault reboots {node}: replicas and the switch can be"));
+        }
         for node in timed.fault.nodes() {
             let (count, what) = match node {
                 Node::Replica(n) if n >= replicas => (replicas, "replicas"),

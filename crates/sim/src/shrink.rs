@@ -68,6 +68,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.keys /= 2);
     with(|p| p.replicas -= 1);
     with(|p| p.rush_ns = 0);
+    with(|p| p.linger_ns = 0);
     with(|p| p.loss_ppm = 0);
     with(|p| p.duplicate_ppm = 0);
     with(|p| p.reorder_ppm = 0);

@@ -143,6 +143,10 @@ impl Backend for Store {
         self.memory.memory_bytes()
     }
 
+    fn memory_bytes_max(&self) -> u64 {
+        self.memory.memory_bytes_max()
+    }
+
     fn digest(&self) -> Option<u64> {
         self.memory.digest()
     }

@@ -9,6 +9,8 @@ use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::harmonia::Counters as SwitchCounters;
 
 use crate::fault::Fault;
+use crate::odd::OddCounts;
+use crate::seen::Large;
 
 counters! {
     /// What the clients of gateways did.
@@ -45,6 +47,11 @@ pub struct Totals {
     pub operations: u64,
     /// Operations of unknown outcome.
     pub unknown: u64,
+    /// The longest time that no read or no write ended while some were unwell and others could go
+    /// on, in ns.
+    pub stalled_ns_max: u64,
+    /// How long that was so, in ns.
+    pub watched_ns: u64,
     /// Reads answered fast.
     pub fast_reads: u64,
     /// What the replicas counted.
@@ -69,6 +76,12 @@ pub struct Totals {
     pub duplicated: u64,
     /// Packets that were received with a later one: their machine was not flushed before it.
     pub batched: u64,
+    /// Operations with something large.
+    pub large: Large,
+    /// Times that a client heard that its session was evicted.
+    pub sessions_lost: u64,
+    /// Packets that nobody sent so.
+    pub odd: OddCounts,
     /// Packets dropped at the full queue of a node.
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
@@ -87,6 +100,8 @@ impl Totals {
         self.runs += other.runs;
         self.operations += other.operations;
         self.unknown += other.unknown;
+        self.stalled_ns_max = self.stalled_ns_max.max(other.stalled_ns_max);
+        self.watched_ns += other.watched_ns;
         self.fast_reads += other.fast_reads;
         self.replicas.add(&other.replicas);
         self.vr.add(&other.vr);
@@ -99,6 +114,9 @@ impl Totals {
         self.lost += other.lost;
         self.duplicated += other.duplicated;
         self.batched += other.batched;
+        self.large.add(&other.large);
+        self.sessions_lost += other.sessions_lost;
+        self.odd.add(&other.odd);
         self.queue_full += other.queue_full;
         for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
             *mine += theirs;
@@ -175,6 +193,41 @@ impl fmt::Display for Totals {
                 ("queue full", self.queue_full),
                 ("dirty set full", self.switch.dropped_table_full),
                 ("resent between replicas", r.link_resent),
+            ],
+        )?;
+        line(
+            "large",
+            &[
+                ("of all keys", self.large.of_all_keys),
+                ("long keys", self.large.keys),
+                ("huge values", self.large.values),
+                ("long replies", self.large.replies),
+                ("lives of days", self.large.lifetimes),
+                ("due at once", self.large.due),
+            ],
+        )?;
+        line(
+            "bounds",
+            &[
+                ("refused at full memory", self.large.out_of_memory),
+                ("at a full log", r.writes_log_full),
+                ("sessions lost", self.sessions_lost),
+            ],
+        )?;
+        line(
+            "progress",
+            &[
+                ("ms beside nodes at fault", self.watched_ns / concord_core::MS),
+                ("ms without an end, at most", self.stalled_ns_max / concord_core::MS),
+            ],
+        )?;
+        line(
+            "odd packets",
+            &[
+                ("truncated", self.odd.truncated),
+                ("forged", self.odd.forged),
+                ("padded", self.odd.padded),
+                ("late", self.odd.late),
             ],
         )?;
         line(

@@ -4,14 +4,23 @@ use concord_check::Reply;
 use concord_client::Class;
 use concord_core::Rng;
 
+use crate::edges::Sizes;
+use crate::odd::up_to;
+
 /// An operation to send.
 pub(crate) struct Op {
     pub class: Class,
     pub cmd: Vec<Vec<u8>>,
+    pub of_all_keys: bool,
 }
 
 fn op(class: Class, args: &[&str]) -> Op {
-    Op { class, cmd: args.iter().map(|a| a.as_bytes().to_vec()).collect() }
+    let cmd = args.iter().map(|a| a.as_bytes().to_vec()).collect();
+    Op { class, cmd, of_all_keys: false }
+}
+
+fn of_all_keys(class: Class, args: &[&str]) -> Op {
+    Op { of_all_keys: true, ..op(class, args) }
 }
 
 /// What is asked for how often.
@@ -20,73 +29,204 @@ pub(crate) struct Mix {
     pub writes_percent: u64,
     pub long_values_percent: u64,
     pub flushes_permille: u64,
+    pub sizes: Sizes,
 }
+
+/// The time to live of what has one, where a run has one only, in ms.
+const TTL_MS: u64 = 40;
+/// Longest of the long values where a run says nothing else, in bytes, and the shortest.
+const LONG_BYTES: (u64, u64) = (2_000, 8_000);
+/// One in so many reads is of a key that comes due with others, and one in so many writes changes a
+/// time to live.
+const DUE_READS: u64 = 8;
+const TTL_WRITES: u64 = 12;
 
 /// The next operation. `unique` is in no other value.
 pub(crate) fn draw(rng: &mut Rng, mix: &Mix, unique: u64) -> Op {
     if rng.chance(mix.flushes_permille, 1_000) {
-        return op(Class::Write, &["FLUSHALL"]);
+        return of_all_keys(Class::Write, &["FLUSHALL"]);
+    }
+    if mix.sizes.all_keys_permille > 0 && rng.chance(mix.sizes.all_keys_permille, 1_000) {
+        return of_all_keys(
+            Class::Read,
+            match rng.below(4) {
+                0 => &["DBSIZE"],
+                1 => &["SCAN", "0", "COUNT", "10"],
+                2 => &["SCAN", "0", "COUNT", "100000"],
+                _ => &["KEYS", "*"],
+            },
+        );
     }
     if !rng.chance(mix.writes_percent, 100) {
-        return draw_read(rng, mix.keys);
+        return draw_read(rng, mix);
     }
     let n = rng.below(mix.keys);
-    let key = format!("k{n}");
+    let key = name_of(n, &mix.sizes);
     let key = key.as_str();
-    let mut value = format!("v{unique}");
-    match kind_of(n) {
+    if mix.sizes.ttl_ms_max > 0 && rng.chance(1, TTL_WRITES) {
+        return match rng.below(3) {
+            0 => op(Class::Write, &["PERSIST", key]),
+            _ => op(Class::Write, &["PEXPIRE", key, &draw_ttl(rng, mix)]),
+        };
+    }
+    let value = format!("v{unique}");
+    match kind_of(n, &mix.sizes) {
         Kind::List => match rng.below(3) {
-            0 => op(Class::Write, &["LPOP", key]),
-            _ => op(Class::Write, &["LPUSH", key, &value]),
+            0 => draw_pop(rng, mix, key),
+            _ => with_elements(rng, mix, &["LPUSH", key], &value),
         },
         Kind::Counter => match rng.below(8) {
             0 => op(Class::Write, &["DEL", key]),
             1 => op(Class::Write, &["GETDEL", key]),
             _ => op(Class::Write, &["INCR", key]),
         },
-        Kind::Text => {
-            if rng.chance(mix.long_values_percent, 100) {
-                let length = rng.between(2_000, 8_000) as usize;
-                value.extend(std::iter::repeat_n('.', length));
-                return op(Class::Write, &["SET", key, &value]);
-            }
-            match rng.below(10) {
-                0 => op(Class::Write, &["DEL", key]),
-                1 => op(Class::Write, &["SET", key, &value, "NX"]),
-                2 => op(Class::Write, &["APPEND", key, &value]),
-                3 => op(Class::Write, &["SET", key, &value, "PX", "40"]),
-                4 => op(Class::Write, &["GETDEL", key]),
-                _ => op(Class::Write, &["SET", key, &value]),
-            }
-        }
+        Kind::Set => match rng.below(4) {
+            0 => with_elements(rng, mix, &["SREM", key], "m"),
+            1 => op(Class::Write, &["DEL", key]),
+            _ => with_elements(rng, mix, &["SADD", key], "m"),
+        },
+        Kind::Hash => match rng.below(4) {
+            0 => with_elements(rng, mix, &["HDEL", key], "f"),
+            1 => op(Class::Write, &["DEL", key]),
+            _ => with_fields(rng, mix, key, &value),
+        },
+        Kind::Text => draw_text(rng, mix, key, value),
     }
 }
 
+fn draw_text(rng: &mut Rng, mix: &Mix, key: &str, mut value: String) -> Op {
+    if rng.chance(mix.long_values_percent, 100) {
+        let length = match mix.sizes.value_bytes_max {
+            0 => rng.between(LONG_BYTES.0, LONG_BYTES.1) as usize,
+            most => (up_to(rng, most as u64) as usize).min(most.saturating_sub(value.len())),
+        };
+        value.extend(std::iter::repeat_n('.', length));
+        return op(Class::Write, &["SET", key, &value]);
+    }
+    match rng.below(10) {
+        0 => op(Class::Write, &["DEL", key]),
+        1 => op(Class::Write, &["SET", key, &value, "NX"]),
+        2 => op(Class::Write, &["APPEND", key, &value]),
+        3 => op(Class::Write, &["SET", key, &value, "PX", &draw_ttl(rng, mix)]),
+        4 => op(Class::Write, &["GETDEL", key]),
+        _ => op(Class::Write, &["SET", key, &value]),
+    }
+}
+
+fn draw_pop(rng: &mut Rng, mix: &Mix, key: &str) -> Op {
+    match mix.sizes.elements_max {
+        0 => op(Class::Write, &["LPOP", key]),
+        most => op(Class::Write, &["LPOP", key, &up_to(rng, 2 * most as u64).to_string()]),
+    }
+}
+
+/// A time to live in ms.
+fn draw_ttl(rng: &mut Rng, mix: &Mix) -> String {
+    match mix.sizes.ttl_ms_max {
+        0 => TTL_MS.to_string(),
+        most => up_to(rng, most).to_string(),
+    }
+}
+
+/// Adds or takes elements: new ones to a list, and of those that a set or hash may have.
+fn with_elements(rng: &mut Rng, mix: &Mix, args: &[&str], prefix: &str) -> Op {
+    let mut op = op(Class::Write, args);
+    match mix.sizes.elements_max as u64 {
+        0 => op.cmd.push(prefix.into()),
+        most => {
+            let first = if prefix.len() > 1 { 0 } else { rng.below(2 * most) };
+            let count = up_to(rng, most);
+            op.cmd.extend((first..first + count).map(|n| format!("{prefix}.{n}").into_bytes()));
+        }
+    }
+    op
+}
+
+fn with_fields(rng: &mut Rng, mix: &Mix, key: &str, value: &str) -> Op {
+    let mut op = with_elements(rng, mix, &["HSET", key], "f");
+    let names = op.cmd.split_off(2);
+    op.cmd.extend(names.into_iter().flat_map(|name| [name, value.into()]));
+    op
+}
+
 /// A read.
-pub(crate) fn draw_read(rng: &mut Rng, keys: u64) -> Op {
-    let n = rng.below(keys);
-    let key = format!("k{n}");
+pub(crate) fn draw_read(rng: &mut Rng, mix: &Mix) -> Op {
+    if mix.sizes.due_at_once > 0 && rng.chance(1, DUE_READS) {
+        let key = due_name(rng.below(mix.sizes.due_at_once));
+        return op(Class::Read, &["GET", &key]);
+    }
+    let n = rng.below(mix.keys);
+    let key = name_of(n, &mix.sizes);
     let key = key.as_str();
-    match (kind_of(n), rng.below(3)) {
+    match (kind_of(n, &mix.sizes), rng.below(3)) {
         (Kind::List, 0) => op(Class::Read, &["LLEN", key]),
         (Kind::List, _) => op(Class::Read, &["LRANGE", key, "0", "-1"]),
+        (Kind::Set, 0) => op(Class::Read, &["SCARD", key]),
+        (Kind::Set, _) => op(Class::Read, &["SMEMBERS", key]),
+        (Kind::Hash, 0) => op(Class::Read, &["HLEN", key]),
+        (Kind::Hash, _) => op(Class::Read, &["HGETALL", key]),
         (Kind::Counter | Kind::Text, 0) => op(Class::Read, &["EXISTS", key]),
         (Kind::Counter | Kind::Text, _) => op(Class::Read, &["GET", key]),
     }
+}
+
+/// Whether a command that was drawn is a read.
+pub(crate) fn is_read(cmd: &[Vec<u8>]) -> bool {
+    const READS: [&[u8]; 11] = [
+        b"GET",
+        b"EXISTS",
+        b"LLEN",
+        b"LRANGE",
+        b"SCARD",
+        b"SMEMBERS",
+        b"HLEN",
+        b"HGETALL",
+        b"KEYS",
+        b"SCAN",
+        b"DBSIZE",
+    ];
+    cmd.first().is_some_and(|name| READS.contains(&name.as_slice()))
+}
+
+/// The write of the key of that number among those that come due at one time.
+pub(crate) fn due_write(n: u64, unique: u64, ttl_ms: u64) -> Op {
+    let (value, ttl_ms) = (format!("v{unique}"), ttl_ms.max(1).to_string());
+    op(Class::Write, &["SET", &due_name(n), &value, "PX", &ttl_ms])
+}
+
+fn due_name(n: u64) -> String {
+    format!("due{n}")
+}
+
+/// A key's name: always the same, and as long as its number says.
+fn name_of(n: u64, sizes: &Sizes) -> String {
+    let mut name = format!("k{n}");
+    if sizes.key_bytes_max > name.len() {
+        let length =
+            up_to(&mut Rng::new(n ^ (sizes.key_bytes_max as u64) << 8), sizes.key_bytes_max as u64)
+                as usize;
+        name.extend(std::iter::repeat_n('-', length.saturating_sub(name.len())));
+    }
+    name
 }
 
 enum Kind {
     Text,
     Counter,
     List,
+    Set,
+    Hash,
 }
 
 /// What a key holds.
-fn kind_of(n: u64) -> Kind {
-    match n % 3 {
+fn kind_of(n: u64, sizes: &Sizes) -> Kind {
+    let kinds = if sizes.elements_max > 0 { 5 } else { 3 };
+    match n % kinds {
         0 => Kind::Text,
         1 => Kind::Counter,
-        _ => Kind::List,
+        2 => Kind::List,
+        3 => Kind::Set,
+        _ => Kind::Hash,
     }
 }
 

@@ -6,9 +6,11 @@ use std::collections::BinaryHeap;
 use concord_core::hash::hash64;
 use concord_core::{Duration, Now, Rng};
 use concord_wire::harmonia::HEADER_BYTES;
-use concord_wire::{Addr, Kind, Op, Sink, link};
+use concord_wire::{Addr, Kind, Op, Packet, Sink, link};
 
 use crate::clock::Clock;
+use crate::edges::Packets;
+use crate::odd::Odd;
 use crate::record::{Fate, Recorder};
 
 /// The controller's place among the nodes.
@@ -20,6 +22,8 @@ pub(crate) const SWITCH: usize = 1;
 pub(crate) const REPLICAS: usize = 2;
 
 const MILLION: u64 = 1_000_000;
+/// Numbered writes that are lost while some are, per million.
+const WRITES_LOST_PPM: u64 = 300_000;
 const SPARE_MAX: usize = 1_024;
 const IP: u32 = 0x0a00_0001;
 const PORT: u16 = 7_400;
@@ -128,6 +132,9 @@ pub(crate) struct World {
     pub completions_lost_until_ns: u64,
     /// Until when records are lost on their way to a replica.
     pub records_lost: Vec<(usize, u64)>,
+    /// Until when some of the numbered writes are lost on their way to a replica.
+    pub writes_lost: Vec<(usize, u64)>,
+    pub odd: Odd,
     pub clocks: Vec<Clock>,
     /// The hash of everything that happened so far.
     pub digest: u64,
@@ -148,7 +155,7 @@ pub(crate) fn node_of(addr: Addr) -> usize {
 }
 
 impl World {
-    pub(crate) fn new(rng: Rng, weather: Weather) -> World {
+    pub(crate) fn new(rng: Rng, weather: Weather, odd: Odd) -> World {
         World {
             now_ns: 0,
             queue: BinaryHeap::new(),
@@ -160,6 +167,8 @@ impl World {
             bursts: Vec::new(),
             completions_lost_until_ns: 0,
             records_lost: Vec::new(),
+            writes_lost: Vec::new(),
+            odd,
             clocks: Vec::new(),
             digest: 0,
             events: 0,
@@ -203,17 +212,24 @@ impl World {
         self.bursts.clear();
         self.completions_lost_until_ns = 0;
         self.records_lost.clear();
+        self.writes_lost.clear();
+        self.odd.packets = Packets::default();
     }
 
     /// Puts what a node sent on the wire at `at_ns`.
     pub(crate) fn transmit(&mut self, from: usize, at_ns: u64, sent: &mut Outgoing) {
         let Outgoing { packets, spare } = sent;
-        for (to, bytes) in packets.drain(..) {
+        for (to, mut bytes) in packets.drain(..) {
             let to = node_of(to);
             if to >= self.clocks.len() {
                 continue;
             }
             self.packets += 1;
+            for (later_ns, odd) in self.odd.beside(&mut bytes) {
+                let arrives_ns = at_ns + self.weather.latency_ns(from, to) + later_ns;
+                self.record(from, to, at_ns, Fate::Arrives(arrives_ns), &odd);
+                self.push(arrives_ns, Event::Deliver { from, to, bytes: odd });
+            }
             let Some((loss_ppm, duplicate_ppm)) = self.passes(from, to, &bytes) else {
                 self.lose(from, to, at_ns, &bytes);
                 continue;
@@ -260,6 +276,10 @@ impl World {
             return None;
         }
         let mut ppm = (self.weather.loss_ppm, self.weather.duplicate_ppm);
+        let loses = |(node, until_ns): &(usize, u64)| *node == to && now_ns < *until_ns;
+        if self.writes_lost.iter().any(loses) && is_numbered_write(bytes) {
+            ppm.0 = ppm.0.max(WRITES_LOST_PPM);
+        }
         for burst in self.bursts.iter().filter(|b| now_ns < b.until_ns) {
             ppm = (ppm.0.max(burst.loss_ppm), ppm.1.max(burst.duplicate_ppm));
         }
@@ -280,6 +300,13 @@ impl World {
 
 fn is_record(bytes: &[u8]) -> bool {
     concord_wire::kind(bytes) == Ok(Kind::Link) && bytes[3] == link::OP_DATA
+}
+
+fn is_numbered_write(bytes: &[u8]) -> bool {
+    Packet::parse(bytes).is_ok_and(|packet| {
+        let repr = packet.repr();
+        repr.op == Op::Write && repr.seq.is_some()
+    })
 }
 
 fn is_completion(bytes: &[u8]) -> bool {

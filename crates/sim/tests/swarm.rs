@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use concord_core::{Guards, MS, US};
 use concord_sim::{
-    Aim, Fault, Gateways, Node, PROTOCOLS, Plan, SwarmOptions, Totals, protocol_name, run, swarm,
+    Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Totals,
+    protocol_name, run, swarm,
 };
 use concord_wire::control::Protocol;
 
@@ -93,6 +94,19 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("standby switches that took over", totals.control.standbys_taken),
         ("controllers that were too late", totals.control.superseded),
         ("clients that heard of another switch", totals.switches_heard_of),
+        ("truncated packets", totals.odd.truncated),
+        ("forged packets", totals.odd.forged),
+        ("padded packets", totals.odd.padded),
+        ("late packets", totals.odd.late),
+        ("time beside a minority at fault", totals.watched_ns),
+        ("writes refused at full memory", totals.large.out_of_memory),
+        ("sessions lost", totals.sessions_lost),
+        ("reads of all keys", totals.large.of_all_keys),
+        ("long keys", totals.large.keys),
+        ("huge values", totals.large.values),
+        ("replies of a thousand elements", totals.large.replies),
+        ("times to live of a day", totals.large.lifetimes),
+        ("keys due at one time", totals.large.due),
     ];
     seen.extend(seen_by_gateways(totals));
     match protocol {
@@ -125,7 +139,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
 fn is_drawn(protocol: Protocol, fault: &str) -> bool {
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
-            !["hold", "split"].contains(&fault)
+            !["hold", "split", "lose-writes"].contains(&fault)
         }
         Protocol::Vr | Protocol::NoPaxos => fault != "join",
     }
@@ -299,5 +313,19 @@ fn what_is_known_to_be_committed_may_be_heard_late() {
     {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         assert_eq!(run(&Plan::draw_aimed(seed, aim)).violation, None);
+    }
+}
+
+/// docs/bugs.md, 15.3b: a leader of VR or NOPaxos had no key deleted any more once its log held as many
+/// records as it keeps for members that lag, which is always, from the 32,768th on.
+#[test]
+fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
+    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+        let bounds = Bounds { log_records_max: 64, ..Bounds::default() };
+        let sizes = Sizes { due_at_once: 300, ..Sizes::default() };
+        let plan = Plan { protocol, bounds, sizes, linger_ns: 2_000 * MS, ..Plan::default() };
+        let outcome = run(&plan);
+        assert_eq!(outcome.violation, None, "{protocol:?}");
+        assert_eq!(outcome.totals.large.due, 300, "{protocol:?}");
     }
 }

@@ -559,7 +559,7 @@ impl<E: Engine> Vr<E> {
 
     /// Has keys deleted whose time has come.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
-        if !self.log.is_half_full(&self.setup.limits) {
+        if !self.log.is_nearly_full(&self.setup.limits) {
             let (settled, last_ms) = (self.executed, self.last_now_ms);
             let guards = self.setup.guards;
             self.serving().expire(now, (settled, last_ms), guards, sink);

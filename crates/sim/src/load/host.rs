@@ -20,6 +20,7 @@ use concord_wire::{Addr, Kind, Op, Repr, Sink, craq, link};
 use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
+use crate::odd::Odd;
 use crate::rack::Machine;
 use crate::store::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
@@ -90,7 +91,7 @@ impl<'a> Rack<'a> {
         let nodes = REPLICAS + load.replicas + 2 * CLIENTS;
         let mut rack = Rack {
             load,
-            world: World::new(rng.fork(), weather),
+            world: World::new(rng.fork(), weather, Odd::none()),
             hosts: (0..nodes).map(|_| Host::new(Role::Dead)).collect(),
             rng,
             out: Outgoing::default(),

@@ -9,9 +9,10 @@ use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
 
-use super::{Connection, Native, Process, Rack, Redis, Role, Slot, Stage, Watch};
+use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
 use crate::edges::Bounds;
+use crate::odd::Odd;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::totals::Totals;
@@ -38,7 +39,11 @@ impl<'a> Rack<'a> {
             stored: stored(&plan.bounds),
             replicas,
             started: plan.replicas,
-            world: World::new(rng.fork(), weather),
+            world: World::new(
+                rng.fork(),
+                weather,
+                Odd::new(plan.packets, Rng::new(plan.seed ^ 0x0dd)),
+            ),
             slots: Vec::new(),
             history: Vec::new(),
             stage: Stage::Safety,
@@ -46,10 +51,12 @@ impl<'a> Rack<'a> {
             faults_left: plan.faults.len(),
             fast_since_heal: 0,
             unique: 0,
+            due: 0,
             lives: rng.fork(),
             totals: Totals { runs: 1, ..Totals::default() },
             outgoing: Outgoing::default(),
             watch: Watch::new(replicas),
+            progress: Progress::default(),
             broken: None,
         };
         // The last two are the other controller and the other switch.
@@ -106,7 +113,8 @@ impl<'a> Rack<'a> {
             lease_ns: self.plan.lease_ns,
             replies_via_switch: true,
             copy_bytes: self.plan.copy_bytes,
-            records_kept: self.plan.records_kept,
+            // What is kept for those that lag must leave room for more.
+            records_kept: self.plan.records_kept.min(self.plan.bounds.limits().log_records_max / 2),
             replicate_replies: self.plan.replicate_replies,
             limits: Limits {
                 engine_silence_ns: self.plan.engine_silence_ns,

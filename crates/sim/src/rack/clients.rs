@@ -4,17 +4,20 @@ use concord_check::{Operation, Reply};
 use concord_client::{Class, Done, Outcome as Ended, Request, SubmitError};
 use concord_core::{MS, Rng, hash};
 use concord_engine::CommandBuf;
+use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::{Flags, Reason};
 
 use super::{Process, Rack, Role, Stage};
 use crate::plan::Plan;
-use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
+use crate::workload::{Mix, Op, draw, draw_read, due_write, is_read, parse_reply};
 use crate::world::Event;
 
 /// Shortest pause between operations that are more than the plan wants, while faults go on.
 const SPARE_THINK_NS: u64 = 5 * MS;
 /// Longest pause between operations around a fault.
 const RUSH_THINK_NS: u64 = MS;
+/// When the keys come due that come due at one time.
+const DUE_NS: u64 = 1_500 * MS;
 /// Pause between operations of the liveness phase.
 const LIVENESS_THINK_NS: u64 = MS;
 /// Operations that each connection must get answered after everything has healed.
@@ -71,19 +74,31 @@ impl Rack<'_> {
             return;
         }
         self.unique += 1;
+        let is_due = self.stage == Stage::Safety
+            && self.due < self.plan.sizes.due_at_once
+            && now_ns < DUE_NS
+            && slot.rng.chance(3, 4);
         let op = if self.stage != Stage::Safety && slot.good >= GOOD_MIN {
-            draw_read(&mut slot.rng, self.plan.keys)
+            draw_read(&mut slot.rng, &mix)
+        } else if is_due {
+            self.due += 1;
+            due_write(self.due - 1, self.unique, (DUE_NS - now_ns) / MS)
         } else {
             draw(&mut slot.rng, &mix, self.unique)
         };
-        let Op { class, cmd } = op;
+        let Op { class, cmd, of_all_keys } = op;
         let mut command = CommandBuf::new();
+        let first_key = u8::from(!of_all_keys);
+        let command = command.encode(first_key, cmd.iter().map(Vec::as_slice));
+        // A read that fits no packet goes as a write, as through the gateway.
+        let class = if command.len() > BODY_BYTES_MAX { Class::Write } else { class };
+        let key = if of_all_keys { &b""[..] } else { cmd.get(1).map_or(&b""[..], Vec::as_slice) };
         let request = Request {
             class,
-            obj_id: cmd.get(1).map_or(hash::object_id(b""), |key| hash::object_id(key)),
-            flags: if cmd.len() == 1 { Flags::WILDCARD } else { Flags(0) },
+            obj_id: hash::object_id(key),
+            flags: if of_all_keys { Flags::WILDCARD } else { Flags(0) },
             after: slot.last_write,
-            command: command.encode(u8::from(cmd.len() > 1), cmd.iter().map(Vec::as_slice)),
+            command,
         };
         match process.client.submit(now, request, &mut self.outgoing) {
             Ok(number) => {
@@ -116,6 +131,7 @@ impl Rack<'_> {
             writes_percent: self.plan.writes_percent,
             long_values_percent: self.plan.long_values_percent,
             flushes_permille: self.plan.flushes_permille,
+            sizes: self.plan.sizes,
         }
     }
 
@@ -144,7 +160,9 @@ impl Rack<'_> {
                 stage: self.stage,
                 is_spare: self.begun >= self.plan.operations,
             };
+            let is_burst = self.due < self.plan.sizes.due_at_once && pace.now_ns < DUE_NS;
             let next_ns = pace.next_ns(self.plan, &mut slot.rng, 1);
+            let next_ns = if is_burst { pace.now_ns } else { next_ns };
             self.record(node, operation, &done);
             self.world.push(next_ns, Event::Next { node, connection });
         }
@@ -172,10 +190,24 @@ impl Rack<'_> {
             }
         }
         self.world.note(6, node, &done.reply);
+        self.see(&operation);
         if self.world.recorder.is_some() {
             self.mark(Some(node), describe(&operation), false);
         }
         self.history.push(operation);
+    }
+
+    /// Counts an operation that ended.
+    pub(super) fn see(&mut self, operation: &Operation) {
+        let is_refused = |reply: &Reply| match reply {
+            Reply::Error(text) => !text.starts_with("OOM"),
+            _ => false,
+        };
+        if operation.reply.as_ref().is_some_and(|reply| !is_refused(reply)) {
+            let is_write = usize::from(!is_read(&operation.cmd));
+            self.progress.ended_ns[is_write] = self.world.now_ns;
+        }
+        self.totals.large.see(operation);
     }
 
     /// The requests under way of a client process that dies: their outcome is unknown.

@@ -406,6 +406,7 @@ impl Rack<'_> {
             {
                 connection.good += 1;
             }
+            self.see(&operation);
             if self.world.recorder.is_some() {
                 self.mark(Some(node), describe(&operation), false);
             }

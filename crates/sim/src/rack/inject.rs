@@ -10,6 +10,8 @@ use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
 /// After a silence, a node has been heard of again within that time.
 pub(super) const HEARD_AGAIN_NS: Duration = 300 * MS;
+/// What the monotonic clock shows at most when the node starts after a reboot.
+const BOOT_NS_MAX: Duration = 2_000 * MS;
 
 impl Rack<'_> {
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -21,6 +23,7 @@ impl Rack<'_> {
             self.totals.faults_skipped += 1;
             return self.mark(first, format!("left out: {fault:?}"), false);
         }
+        self.restart_progress();
         self.totals.faults[fault.kind()] += 1;
         self.world.note(4, fault.kind(), &[]);
         self.mark(first, format!("{fault:?}"), true);
@@ -38,6 +41,19 @@ impl Rack<'_> {
                 self.bury(REPLICAS + replica);
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
+            }
+            Fault::Reboot { node } => {
+                let node = self.index_of(node);
+                let shows_ns = self.lives.below(BOOT_NS_MAX);
+                self.world.clocks[node].reboot(now_ns, shows_ns);
+                match self.name_of(node) {
+                    Node::Replica(replica) => {
+                        self.bury(node);
+                        self.start_replica(replica);
+                        self.tick(node);
+                    }
+                    _ => self.begin_switch(node, false),
+                }
             }
             Fault::Join => {
                 let replica = self.started;
@@ -100,6 +116,17 @@ impl Rack<'_> {
             }
             Fault::LoseRecords { replica, for_ns } => {
                 self.world.records_lost.push((REPLICAS + replica, now_ns + for_ns));
+            }
+            Fault::Deaf { replica, for_ns } => {
+                let to = REPLICAS + replica;
+                let others = (0..REPLICAS + self.replicas).filter(|n| *n != SWITCH && *n != to);
+                for from in others.chain([self.other_controller()]) {
+                    self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
+                }
+                self.trouble(to, for_ns);
+            }
+            Fault::LoseWrites { replica, for_ns } => {
+                self.world.writes_lost.push((REPLICAS + replica, now_ns + for_ns));
             }
             Fault::RestartSwitch => self.begin_switch(self.active_switch(), false),
             Fault::ReplaceSwitch { standby, for_ns } => {

@@ -9,6 +9,7 @@ mod clients;
 mod gateway;
 mod inject;
 mod pipeline;
+mod progress;
 mod rest;
 mod step;
 mod watch;
@@ -36,6 +37,7 @@ use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 
 use clients::GOOD_MIN;
 use gateway::Redis;
+use progress::Progress;
 use watch::Watch;
 
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
@@ -214,11 +216,14 @@ struct Rack<'a> {
     fast_since_heal: u64,
     /// Values that were written so far: each is written once.
     unique: u64,
+    /// Keys that were written to come due at one time.
+    due: u64,
     /// Seeds for what starts in the course of the run.
     lives: Rng,
     totals: Totals,
     outgoing: Outgoing,
     watch: Watch,
+    progress: Progress,
     /// What the invariants found.
     broken: Option<String>,
 }
@@ -283,15 +288,19 @@ impl Rack<'_> {
 
     /// Until every operation has ended and every fault has happened.
     fn run_safety(&mut self) -> Option<String> {
+        let last_ns = self.plan.faults.last().map_or(0, |f| f.at_ns);
+        let linger_until_ns = last_ns + self.plan.linger_ns;
         loop {
-            let is_done = self.history.len() >= self.plan.operations && self.faults_left == 0;
+            let is_done = self.history.len() >= self.plan.operations
+                && self.faults_left == 0
+                && self.world.now_ns >= linger_until_ns;
             if is_done || self.world.now_ns > SAFETY_NS_MAX {
                 return None;
             }
             if self.world.events.is_multiple_of(1_024) && self.is_lost() {
                 return None;
             }
-            if let Some(text) = self.next_event() {
+            if let Some(text) = self.next_event().or_else(|| self.look_at_progress()) {
                 return Some(text);
             }
         }
@@ -314,12 +323,13 @@ impl Rack<'_> {
         drift_ns + 2 * self.world.now_ns / concord_core::clock::SLEW
     }
 
-    /// How long the controller stood still, in ns, where it alone replaces who orders writes (expiries
-    /// too) and died meanwhile. A quorum finds another leader without it.
+    /// How long nobody may have replaced who orders writes (expiries too), in ns, where the controller
+    /// does: it stood still, or somebody who heard nothing was heard. A quorum finds another leader.
     fn without_controller_ns(&self) -> u64 {
         let spans = self.plan.faults.iter().map(|f| match f.fault {
             Fault::Pause { node: Node::Controller, for_ns }
-            | Fault::CutController { for_ns, .. } => for_ns,
+            | Fault::CutController { for_ns, .. }
+            | Fault::Deaf { for_ns, .. } => for_ns,
             _ => 0,
         });
         let is_quorum = self.plan.protocol.is_quorum();
@@ -433,6 +443,7 @@ impl Rack<'_> {
             Role::Controller(c) => self.totals.control.add(c.counters()),
             Role::Client(p) => {
                 self.totals.switches_heard_of += p.client().counters().switch_changed;
+                self.totals.sessions_lost += p.client().counters().sessions_expired;
                 if let Process::Redis(redis) = &**p {
                     self.totals.gateway.add(redis.gateway.counters());
                     self.totals.fast_reads += p.client().counters().fast_reads;
@@ -450,6 +461,7 @@ impl Rack<'_> {
         self.totals.packets = self.world.packets;
         self.totals.lost = self.world.lost;
         self.totals.duplicated = self.world.duplicated;
+        self.totals.odd = self.world.odd.count;
         self.totals.events = self.world.events;
         self.totals.virtual_ns = self.world.now_ns;
     }

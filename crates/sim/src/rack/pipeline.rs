@@ -177,7 +177,7 @@ impl Writer<'_> {
     fn draw(&mut self) -> Vec<Vec<u8>> {
         *self.unique += 1;
         let Op { cmd, .. } = if self.reads_only {
-            draw_read(self.rng, self.mix.keys)
+            draw_read(self.rng, self.mix)
         } else {
             draw(self.rng, self.mix, *self.unique)
         };

@@ -1,10 +1,12 @@
 //! After the faults: whatever is alive makes progress, and all members come to hold the same.
 
 use concord_core::{MS, SEC};
+use concord_engine::Engine;
 use concord_protocols::Phase;
 use concord_wire::control::LogEnd;
 
 use super::{Process, Rack, Role, Stage};
+use crate::fault::Fault;
 use crate::world::REPLICAS;
 
 /// Within that time after everything has healed every connection must have got its answers.
@@ -12,6 +14,8 @@ const RECOVERY_NS_MAX: u64 = 8 * SEC;
 /// Within that time after the last operation began the rack must be at rest: longer than a client
 /// waits for an answer.
 const REST_NS_MAX: u64 = 5 * SEC;
+/// So much of a key's name is shown.
+const NAME_SHOWN: usize = 24;
 
 impl Rack<'_> {
     /// Until every connection got operations answered that it began after everything had healed,
@@ -90,12 +94,19 @@ impl Rack<'_> {
                 return Err(format!("{} is no member at rest", self.name_of(node)));
             }
         }
+        let decides = config.head().map_or(REPLICAS, |m| REPLICAS + usize::from(m.node));
         let mut first: Option<(LogEnd, Option<u64>, u64)> = None;
         for member in &config.members {
             let node = REPLICAS + usize::from(member.node);
             let Some(replica) = self.member(node).filter(|r| r.phase() == Phase::Open) else {
                 return Err(format!("{} has not opened the newest epoch", self.name_of(node)));
             };
+            if let Some(late) = self.overdue(replica.engine(), decides) {
+                return Err(format!(
+                    "{} keeps {late}, whose time is over, at rest",
+                    self.name_of(node)
+                ));
+            }
             let end = replica.log().end();
             if replica.executed().0 != end.position {
                 return Err(format!("{} has records to execute at rest", self.name_of(node)));
@@ -105,7 +116,7 @@ impl Rack<'_> {
             if is_reader && replica.committed().0 != end.position {
                 return Err(format!("{} has uncommitted records at rest", self.name_of(node)));
             }
-            let data = concord_engine::Engine::digest(replica.engine());
+            let data = replica.engine().digest();
             let holds = (end, data, replica.sessions_digest());
             if first.is_some_and(|other| other != holds) {
                 return Err(format!("replicas differ at rest: {first:?} and {holds:?}"));
@@ -113,5 +124,19 @@ impl Rack<'_> {
             first = Some(holds);
         }
         Ok(())
+    }
+
+    /// A key whose time is over by the clock of the node that decides on it.
+    pub(super) fn overdue(&self, engine: &impl Engine, decides: usize) -> Option<String> {
+        // What is due is so by the log's time, which follows no clock that jumped.
+        if self.plan.faults.iter().any(|f| matches!(f.fault, Fault::ClockJump { .. })) {
+            return None;
+        }
+        let now_ms = self.world.clock(decides).unix_ms;
+        let mut due = Vec::new();
+        engine.due(now_ms, None, 1, &|_, _| false, &mut due);
+        let (key, at_ms) = due.first()?;
+        let name: String = String::from_utf8_lossy(key).chars().take(NAME_SHOWN).collect();
+        Some(format!("{name} ({} bytes, {} ms late)", key.len(), now_ms - at_ms))
     }
 }

@@ -141,12 +141,20 @@ impl Rack<'_> {
                 return Err("the dirty set keeps entries at rest".into());
             }
         }
+        let leads =
+            |n: &&usize| self.vr(**n).is_some_and(|vr| Some(vr.view().0) == view && vr.leads());
+        let Some(leader) = alive.iter().find(leads).copied() else {
+            return Err("nobody leads the newest view".into());
+        };
         let mut first = None;
         for node in alive {
             let Some(vr) = self.vr(node) else { continue };
             let name = self.name_of(node);
             if vr.phase() != Phase::Open || Some(vr.view().0) != view {
                 return Err(format!("{name} is not in the newest view"));
+            }
+            if let Some(late) = self.overdue(vr.engine(), leader) {
+                return Err(format!("{name} keeps {late}, whose time is over, at rest"));
             }
             let end = vr.log().end();
             if vr.executed().0 != end.position {

@@ -1,0 +1,183 @@
+//! Progress while a minority is at fault: as long as the others can go on, operations end.
+//!
+//! Looked at every [`LOOK_NS`] of the safety phase. The others can go on if the network between them is
+//! as usual, the switch, the controller and a client are well, and
+//! - in VR and NOPaxos those that are well and have lost nothing are a quorum;
+//! - in the chain family somebody well has all data, and whoever is not well looks dead to the controller,
+//!   which decides (a member that hears nobody and is heard is not replaced: nobody knows).
+//!
+//! Then, from the last change of who is well on, an operation must end within
+//! [`Rack::progress_ns`], reads and writes each.
+
+use std::collections::BTreeSet;
+
+use concord_core::{Duration, MS};
+
+use super::{Rack, Replicas, Role};
+use crate::world::{CONTROLLER, REPLICAS};
+
+/// How often it is looked at.
+const LOOK_NS: Duration = 10 * MS;
+/// What requests take that were lost, a few times, and long ones.
+const RETRIES_NS: Duration = 1_000 * MS;
+/// VR, NOPaxos: how long a new view takes once its leader is suspected, if the first ones fail.
+const VIEWS_NS: Duration = 2_000 * MS;
+/// Shares of writes within which both reads and writes are frequent.
+const BOTH_PERCENT: std::ops::RangeInclusive<u64> = 10..=90;
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// When to look again.
+    look_ns: u64,
+    /// Who is not well, if the others can go on.
+    unwell: Option<BTreeSet<usize>>,
+    /// Since when that is so.
+    since_ns: u64,
+    /// When the last read ended with a reply, and the last write.
+    pub ended_ns: [u64; 2],
+}
+
+impl Rack<'_> {
+    /// Within that time operations end, in ns.
+    fn progress_ns(&self) -> Duration {
+        let plan = self.plan;
+        let decision_ns = if plan.protocol.is_quorum() { VIEWS_NS } else { 2 * plan.failure_ns };
+        // Behind a pipeline a client thinks for as long as behind each of its commands.
+        let together = if plan.gateways.count > 0 { plan.gateways.pipeline_max } else { 1 };
+        let think_ns = 2 * plan.think_ns * together;
+        decision_ns + 2 * plan.lease_ns + RETRIES_NS + think_ns
+    }
+
+    /// Some text if nothing ends though the others can go on.
+    pub(super) fn look_at_progress(&mut self) -> Option<String> {
+        let now_ns = self.world.now_ns;
+        if now_ns < self.progress.look_ns || !self.plan.invariants {
+            return None;
+        }
+        self.progress.look_ns = now_ns + LOOK_NS;
+        let unwell = self.unwell().filter(|unwell| self.can_go_on(unwell));
+        if unwell != self.progress.unwell {
+            self.progress.unwell = unwell;
+            self.progress.since_ns = now_ns;
+        }
+        let unwell = self.progress.unwell.as_ref()?;
+        let most_ns = self.progress_ns();
+        let kinds = if BOTH_PERCENT.contains(&self.plan.writes_percent) { 0..2 } else { 0..0 };
+        let last_ns = self.progress.ended_ns;
+        let least_ns = kinds.map(|kind| last_ns[kind]).min().unwrap_or(last_ns[0].max(last_ns[1]));
+        let stalled_ns = now_ns - least_ns.max(self.progress.since_ns).min(now_ns);
+        if !unwell.is_empty() {
+            self.totals.stalled_ns_max = self.totals.stalled_ns_max.max(stalled_ns);
+            self.totals.watched_ns += LOOK_NS;
+        }
+        if stalled_ns <= most_ns {
+            return None;
+        }
+        let names: Vec<String> = unwell.iter().map(|n| self.name_of(*n).to_string()).collect();
+        let why = format!(
+            "no progress for {} ms while only {names:?} are unwell (the last read ended at {} ms, \
+             the last write at {} ms)",
+            stalled_ns / MS,
+            last_ns[0] / MS,
+            last_ns[1] / MS
+        );
+        Some(self.standing(&why))
+    }
+
+    /// A fault begins or ends: who waits for an answer waits anew.
+    pub(super) fn restart_progress(&mut self) {
+        self.progress.since_ns = self.world.now_ns;
+    }
+
+    /// Replicas and clients that are not well, or do not reach somebody who is; `None` if more than
+    /// them is not.
+    fn unwell(&self) -> Option<BTreeSet<usize>> {
+        let now_ns = self.world.now_ns;
+        let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
+            || now_ns < self.world.completions_lost_until_ns;
+        let switch = self.active_switch();
+        let (fixed, other) = ([CONTROLLER, switch], self.other_controller());
+        let is_asleep = |node: usize| self.slots[node].paused_until_ns > now_ns;
+        let has_other = matches!(self.slots[other].role, Role::Controller(_));
+        if is_worse || fixed.into_iter().any(is_asleep) || (has_other && is_asleep(other)) {
+            return None;
+        }
+        let clients = REPLICAS + self.replicas..other;
+        let mut unwell: BTreeSet<usize> = (REPLICAS..clients.end)
+            .filter(|node| is_asleep(*node) || self.is_unwell_replica(*node))
+            .collect();
+        let counts = |node: &usize| *node < clients.end || *node == switch;
+        let cuts = self.world.cuts.iter().filter(|c| now_ns < c.until_ns).map(|c| (c.from, c.to));
+        // What is held on its way arrives late, all at once.
+        let holds =
+            self.world.holds.iter().filter(|h| now_ns < h.arrive_ns).map(|h| (h.from, h.to));
+        let mut edges: Vec<(usize, usize)> =
+            cuts.chain(holds).filter(|(a, b)| counts(a) && counts(b) && a != b).collect();
+        loop {
+            edges.retain(|(a, b)| !unwell.contains(a) && !unwell.contains(b));
+            if edges.iter().any(|(a, b)| fixed.contains(a) && fixed.contains(b)) {
+                return None;
+            }
+            // Whoever is cut off from most: a client first, which nobody needs.
+            let touched =
+                |node: &usize| edges.iter().filter(|(a, b)| a == node || b == node).count();
+            let Some(worst) = (REPLICAS..clients.end)
+                .filter(|node| touched(node) > 0)
+                .max_by_key(|node| (clients.contains(node), touched(node)))
+            else {
+                break;
+            };
+            unwell.insert(worst);
+        }
+        let is_well = |node: usize| !unwell.contains(&node);
+        clients.clone().any(is_well).then_some(unwell)
+    }
+
+    fn is_unwell_replica(&self, node: usize) -> bool {
+        let (slot, now_ns) = (&self.slots[node], self.world.now_ns);
+        let loses =
+            |lost: &[(usize, u64)]| lost.iter().any(|(n, until)| *n == node && now_ns < *until);
+        self.is_replica(node)
+            && (slot.replica().is_none()
+                || slot.engine_lost
+                || now_ns < slot.slow.1
+                || loses(&self.world.records_lost)
+                || loses(&self.world.writes_lost))
+    }
+
+    fn can_go_on(&self, unwell: &BTreeSet<usize>) -> bool {
+        let is_well = |node: &usize| !unwell.contains(node);
+        if self.plan.protocol.is_quorum() {
+            let intact = |node: &usize| match self.slots[*node].replica() {
+                Some(Replicas::Vr(vr)) => vr.is_intact(),
+                Some(Replicas::Replica(_)) | None => false,
+            };
+            let well = (REPLICAS..REPLICAS + self.plan.replicas).filter(is_well).filter(intact);
+            return well.count() > self.plan.replicas / 2;
+        }
+        let Some(config) = self.config() else { return false };
+        let node_of = |member: &concord_wire::control::Member| REPLICAS + usize::from(member.node);
+        let looks_well_or_dead = config.members.iter().all(|member| {
+            let node = node_of(member);
+            is_well(&node) || self.living(member).is_none() || self.looks_dead(node)
+        });
+        let has_all = config.members.iter().any(|member| {
+            let node = node_of(member);
+            let whole = |r: &super::Machine| r.status(self.world.clock(node)).whole;
+            is_well(&node) && self.living(member).is_some_and(whole)
+        });
+        looks_well_or_dead && has_all
+    }
+
+    /// Whether the controllers hear nothing of a replica.
+    fn looks_dead(&self, node: usize) -> bool {
+        let now_ns = self.world.now_ns;
+        let is_cut = |to: usize| {
+            let mut cuts = self.world.cuts.iter();
+            cuts.any(|c| c.from == node && c.to == to && now_ns < c.until_ns)
+        };
+        self.slots[node].paused_until_ns > now_ns
+            || (is_cut(CONTROLLER) && is_cut(self.other_controller()))
+    }
+}

@@ -1,0 +1,69 @@
+//! What a run saw of what is large.
+
+use concord_check::{Operation, Reply};
+
+/// A key above this fits no packet with what is around it.
+const LONG_KEY_BYTES: usize = 1_200;
+/// A value above this is in more packets than a window has.
+const HUGE_VALUE_BYTES: usize = 100_000;
+const MANY_ELEMENTS: usize = 1_000;
+/// A time to live above this is a day.
+const LONG_TTL_MS: u64 = 24 * 3_600_000;
+
+/// Operations that ended with a reply, by what is large about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Large {
+    /// Reads of all keys.
+    pub of_all_keys: u64,
+    /// On a key that is nearly as long as a packet, or longer.
+    pub keys: u64,
+    /// Writes of values of more than 100,000 bytes, and reads of them.
+    pub values: u64,
+    /// Replies of a thousand elements or more.
+    pub replies: u64,
+    /// Times to live of a day or more.
+    pub lifetimes: u64,
+    /// Keys written to come due at one time.
+    pub due: u64,
+    /// Writes refused because memory was full.
+    pub out_of_memory: u64,
+}
+
+impl Large {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Large) {
+        self.of_all_keys += other.of_all_keys;
+        self.keys += other.keys;
+        self.values += other.values;
+        self.replies += other.replies;
+        self.lifetimes += other.lifetimes;
+        self.due += other.due;
+        self.out_of_memory += other.out_of_memory;
+    }
+
+    pub(crate) fn see(&mut self, operation: &Operation) {
+        let (cmd, Some(reply)) = (&operation.cmd, &operation.reply) else { return };
+        let arg = |at: usize| cmd.get(at).map_or(&b""[..], Vec::as_slice);
+        let is_of_all = matches!(arg(0), b"KEYS" | b"SCAN" | b"DBSIZE");
+        self.of_all_keys += u64::from(is_of_all);
+        self.keys += u64::from(arg(1).len() > LONG_KEY_BYTES);
+        let value_bytes = match reply {
+            Reply::Bulk(value) => value.len(),
+            Reply::Nil
+            | Reply::Ok
+            | Reply::Int(_)
+            | Reply::Array(_)
+            | Reply::Error(_)
+            | Reply::Unseen => 0,
+        };
+        self.values += u64::from(value_bytes.max(arg(2).len()) > HUGE_VALUE_BYTES);
+        self.replies +=
+            u64::from(matches!(reply, Reply::Array(items) if items.len() >= MANY_ELEMENTS));
+        let ttl = if arg(0) == b"PEXPIRE" { arg(2) } else { arg(4) };
+        let ttl_ms = std::str::from_utf8(ttl).ok().and_then(|ttl| ttl.parse().ok());
+        self.lifetimes += u64::from(ttl_ms.is_some_and(|ttl_ms: u64| ttl_ms >= LONG_TTL_MS));
+        let is_full = matches!(reply, Reply::Error(text) if text.starts_with("OOM"));
+        self.out_of_memory += u64::from(is_full);
+        self.due += u64::from(arg(1).starts_with(b"due") && arg(0) == b"SET");
+    }
+}
