@@ -488,6 +488,11 @@ fn exec_step(state: &State, commands: &[Command], want: Want<'_>, moment: &Momen
     };
     let (mut now, mut told) = (state.clone(), Vec::new());
     for (at, command) in commands.iter().enumerate() {
+        // One of them may be refused as it would be alone (a full memory).
+        let is_refused = |items: &Vec<Reply>| matches!(&items[at], Reply::Error(text) if !PREDICTED_ERRORS.iter().any(|prefix| text.starts_with(prefix)));
+        if items.is_some_and(is_refused) {
+            continue;
+        }
         let cell = Cell::new(None);
         let part = match (&want, items) {
             (_, Some(items)) => Want::Reply(&items[at]),

@@ -480,3 +480,18 @@ fn sets_and_hashes_answer_whole_in_any_order() {
     bad(&with("HGETALL h", names(&["g", "1", "f", "2"])));
     good(&with("HLEN h", Int(2)));
 }
+
+#[test]
+fn a_command_of_a_transaction_that_was_refused_had_no_effect() {
+    let with = |seen: &str| {
+        let refused = Error("OOM command not allowed".into());
+        let replies = Array(vec![bulk("1"), refused, Int(2)]);
+        [
+            op(1, 0, 1, "SET k 1", Ok),
+            op(1, 2, 3, "EXEC 2 GET k 3 SET k 7 2 INCR k", replies),
+            op(1, 4, 5, "GET k", bulk(seen)),
+        ]
+    };
+    good(&with("2"));
+    bad(&with("8"));
+}
