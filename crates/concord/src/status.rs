@@ -121,13 +121,11 @@ fn report(
         entry.insert("node".to_string(), role.node.into());
         entry.insert("addr".to_string(), role.addr.clone().into());
         entry.insert("reachable".to_string(), after[i].is_some().into());
-        if let Some(now) = &after[i] {
-            if role.name == "replica" {
-                fast += counter(now, "reads_fast");
-                slow += counter(now, "reads_slow");
-                clean += counter(now, "reads_clean");
-                dirty += counter(now, "reads_dirty");
-            }
+        if let (Some(now), "replica") = (&after[i], role.name) {
+            fast += counter(now, "reads_fast");
+            slow += counter(now, "reads_slow");
+            clean += counter(now, "reads_clean");
+            dirty += counter(now, "reads_dirty");
         }
         let none = Value::Null;
         let now = after[i].as_ref().unwrap_or(&none);

@@ -217,7 +217,7 @@ mod tests {
         // Another controller renamed its state there, and died before it synced the directory.
         SYNCED.with_borrow_mut(Vec::clear);
         assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
-        assert_eq!(SYNCED.with_borrow(Vec::clone), [directory.0.clone()]);
+        assert_eq!(SYNCED.with_borrow(Vec::clone), std::slice::from_ref(&directory.0));
     }
 
     #[test]
