@@ -10,7 +10,7 @@
 //! that all which was agreed is executed there, the group cannot go on with it alone.
 //!
 //! What it decides by is what it hears, and it may be the one that hears nothing, or the one whose
-//! file is not the newest: [`hear`] says when it decides nothing.
+//! file is not the newest: the module `hear` says when it decides nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
