@@ -10,7 +10,7 @@ use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
 
-/// A write that was sent more often and is not answered goes alone.
+/// A write that was sent more often as the first of its connection, and is not answered, goes alone.
 const SENDS_TOGETHER_MAX: u16 = 2;
 
 impl Client {
@@ -75,6 +75,9 @@ impl Client {
             slot.session = session;
         }
         slot.sends = slot.sends.saturating_add(1);
+        if !is_after_live {
+            slot.sends_as_first = slot.sends_as_first.saturating_add(1);
+        }
         slot.state = State::Sent;
         slot.is_refused = false;
         slot.sent_at = now.instant;
@@ -118,7 +121,7 @@ impl Client {
 
     /// Whether others wait for the answer to a write, and not only until it is sent.
     fn goes_alone(&self, number: u64) -> bool {
-        self.slots.live(number).is_some_and(|slot| slot.sends > SENDS_TOGETHER_MAX)
+        self.slots.live(number).is_some_and(|slot| slot.sends_as_first > SENDS_TOGETHER_MAX)
     }
 
     /// A write was refused: the write before it was lost, or is late. It is not executed until that
@@ -134,7 +137,7 @@ impl Client {
         match self.slots.live(after) {
             Some(before)
                 if !matches!(before.state, State::Pulling | State::Parked)
-                    && (before.stamp < stamp || before.sends > SENDS_TOGETHER_MAX) =>
+                    && (before.stamp < stamp || before.sends_as_first > SENDS_TOGETHER_MAX) =>
             {
                 self.wait_for_order(now, number, after, tag);
             }

@@ -66,6 +66,9 @@ pub struct Slot {
     pub stamp: u64,
     /// How often the request itself was sent. The attempt on the wire is one less.
     pub sends: u16,
+    /// How often it was sent while no earlier write of its connection was unanswered: what keeps it
+    /// from being executed then is not its order.
+    pub sends_as_first: u16,
     /// Changes whenever older timers lose their meaning.
     pub tag: u16,
     pub round: u8,
