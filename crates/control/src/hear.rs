@@ -108,16 +108,18 @@ impl Controller {
     /// all of them, or, where a majority decides, so many.
     pub(crate) fn has_heard(&self, members: &[Member]) -> bool {
         let since = self.hearing.since.unwrap_or(Instant(0));
+        let is_quorum = self.setup.protocol.is_quorum();
         let heard = members.iter().filter(|m| {
+            // One that restarted has lost what it heard, so that it counts only once it is in a view: there
+            // it has heard of the newest switch from the others.
+            let knows = |r: &Replica| {
+                let is_in_view = is_quorum && matches!(r.standing, Standing::Open { .. });
+                r.member.incarnation == m.incarnation || is_in_view
+            };
             let own = self.replicas.get(&m.node);
-            own.is_some_and(|r| r.heard_at >= since && r.member.incarnation == m.incarnation)
+            own.is_some_and(|r| r.heard_at >= since && knows(r))
         });
-        let wanted = if self.setup.protocol.is_quorum() {
-            // One that restarted has lost what it heard, so that it does not count.
-            members.len() / 2 + 1
-        } else {
-            members.len()
-        };
+        let wanted = if is_quorum { members.len() / 2 + 1 } else { members.len() };
         heard.count() >= wanted || !self.setup.guards.on(Guard::Deaf)
     }
 

@@ -482,6 +482,25 @@ fn bug_16_1_a_controller_goes_on_with_nobody_whom_it_has_not_heard() {
     assert_eq!(nodes(&c), [1, 3]);
 }
 
+/// In VR the founders' incarnations stay the group's name, though most replicas restarted since.
+#[test]
+fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
+    let mut c = Controller::new(ControllerConfig { protocol: Protocol::Vr, ..setup() }, None);
+    for node in 1..=3 {
+        say(&mut c, 0, &alive(node, 10, 0));
+    }
+    say(&mut c, 0, &switch(77, 0));
+    assert_eq!(persist(&mut c, 0), Some(1));
+    for node in [1, 2] {
+        say(&mut c, 10, &stands(node, 11, 1, Standing::Opening { whole: false }));
+    }
+    say(&mut c, 10, &alive(3, 10, 1));
+    say(&mut c, 10, &switch(78, 0));
+    assert_eq!(persist(&mut c, 10), None, "who recovers may have heard of more");
+    say(&mut c, 20, &alive(1, 11, 1));
+    assert_eq!(persist(&mut c, 20), Some(2));
+}
+
 #[test]
 fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
     for (pair, expected) in [((1, 2), [1, 3]), ((2, 3), [1, 2]), ((1, 3), [1, 2])] {
