@@ -44,8 +44,9 @@ impl Hearing {
 }
 
 impl Controller {
-    /// Somebody says that it lives, and what it heard of. Whether it is one of this rack.
-    pub(crate) fn hears(&mut self, now: Now, addr: Addr, heard: &Heard) -> bool {
+    /// Somebody says that it lives, and what it heard of. Whether it is one of this rack; one that has
+    /// its place in the configuration is, though it may not have heard of it yet (`--fresh`).
+    pub(crate) fn hears(&mut self, now: Now, addr: Addr, heard: &Heard, is_placed: bool) -> bool {
         self.note_hearing(now.instant);
         let highest = &mut self.hearing.highest;
         highest.epoch = highest.epoch.max(heard.epoch);
@@ -55,7 +56,7 @@ impl Controller {
             return true;
         }
         let (rack, epoch) = self.state.config.as_ref().map_or((0, 0), |c| (c.rack, c.epoch));
-        if rack != 0 && heard.rack != 0 && heard.rack != rack {
+        if rack != 0 && heard.rack != 0 && heard.rack != rack && !is_placed {
             self.count.foreign += 1;
             self.hearing.stranger = Some((addr, now.instant));
             self.reconsider(now);

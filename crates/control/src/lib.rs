@@ -187,7 +187,10 @@ impl Controller {
         };
         match message {
             Ok(Control::ReplicaAlive { member, heard, standing, held, unheard }) => {
-                if self.hears(now, member.addr, &heard) {
+                let mut places =
+                    self.state.config.iter().flat_map(|c| c.members.iter().chain(&c.joining));
+                let is_placed = places.any(|m| *m == member);
+                if self.hears(now, member.addr, &heard, is_placed) {
                     let (epoch, heard_at) = (heard.epoch, now.instant);
                     let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
                     let steady_since = heard_at;
@@ -199,7 +202,8 @@ impl Controller {
                 }
             }
             Ok(Control::SwitchAlive { incarnation, addr, epoch, heard, standby }) => {
-                if self.hears(now, addr, &heard) {
+                let is_placed = incarnation == self.state.switch_incarnation;
+                if self.hears(now, addr, &heard, is_placed) {
                     let heard_at = now.instant;
                     let switch = Switch { incarnation, addr, epoch, standby, heard_at };
                     self.on_switch(now, switch, sink);

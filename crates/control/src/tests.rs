@@ -614,6 +614,8 @@ fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
     let mut other = founded().state().clone();
     other.config.as_mut().unwrap().rack = RACK + 1;
     other.config.as_mut().unwrap().epoch = 90;
+    other.config.as_mut().unwrap().members.iter_mut().for_each(|m| m.incarnation = 99);
+    other.switch_incarnation = 99;
     let mut c = Controller::new(setup(), Some(other));
     for ms in (0..3_000).step_by(50) {
         for node in 1..=3 {
@@ -728,4 +730,22 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
     let mut c = recovering(&[3], None);
     assert_eq!(recover(&mut c, &[3], &[outside(5, 0, 0)]), None);
     assert_eq!(c.problem(), Some(Problem::NothingLeft));
+}
+
+#[test]
+fn bug_16_3_who_is_of_a_rack_that_begins_anew_hears_of_it_until_it_knows() {
+    let before = founded().state().clone();
+    let again = ControllerConfig { fresh: true, rack: RACK + 1, ..setup() };
+    let mut c = Controller::new(again, Some(before));
+    (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, 1))));
+    say(&mut c, 1, &switch(77, 1));
+    assert_eq!(persist(&mut c, 1), Some(2));
+    assert_eq!(c.state().config.as_ref().unwrap().rack, RACK + 1);
+    // The first word was lost: they are still of the rack before.
+    let told = say(&mut c, 2, &alive(2, 10, 1));
+    assert_eq!(configured(&told, member(2, 10).addr), Some(2));
+    assert_eq!(c.problem(), None);
+    // One that has no place is a stranger until it is started again.
+    assert!(say(&mut c, 3, &alive(4, 10, 1)).is_empty());
+    assert!(matches!(c.problem(), Some(Problem::Stranger { .. })));
 }
