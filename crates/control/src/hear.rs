@@ -58,7 +58,10 @@ impl Controller {
         let (rack, epoch) = self.state.config.as_ref().map_or((0, 0), |c| (c.rack, c.epoch));
         if rack != 0 && heard.rack != 0 && heard.rack != rack && !is_placed {
             self.count.foreign += 1;
-            self.hearing.stranger = Some((addr, now.instant));
+            // One of several, so that the problem stays the same one.
+            let known = self.hearing.stranger;
+            let known = known.filter(|(_, at)| now.instant.since(*at) <= STRANGER_NS);
+            self.hearing.stranger = Some((known.map_or(addr, |(addr, _)| addr), now.instant));
             self.reconsider(now);
             return false;
         }
