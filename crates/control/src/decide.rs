@@ -163,6 +163,7 @@ impl Controller {
             (active != 0 && !config.members.is_empty()).then_some(Switch {
                 incarnation: active,
                 addr: config.switch,
+                sent_at: 0,
                 epoch: config.epoch,
                 standby: false,
                 heard_at: silent_since,

@@ -142,43 +142,44 @@ impl Controller {
         }
     }
 
-    /// Two members that are both heard here, and of which one does not hear the other: the one that
-    /// comes first in the order first. `for_ns`: for that long, without a break.
+    /// Two members that are both heard here, and of which the first says that it does not hear the other.
+    /// `for_ns`: for that long, without a break, and both were heard after it: neither has died.
     pub(crate) fn cut_pairs<'a>(
         &'a self,
         now: Instant,
         members: &'a [Member],
         for_ns: Duration,
     ) -> impl Iterator<Item = (u16, u16)> + 'a {
-        let at = move |node: u16| members.iter().position(|m| m.node == node);
-        let is_there = move |node: u16| {
-            let own = self.replicas.get(&node);
+        let is_there = move |node: u16, since: Instant| {
+            let own = self.replicas.get(&node).filter(|_| members.iter().any(|m| m.node == node));
             own.is_some_and(|r| {
                 now.since(r.heard_at) <= RECENT_NS
-                    && now.since(r.steady_since) >= for_ns
+                    && r.heard_at >= since.after(for_ns)
+                    && r.heard_at >= r.steady_since.after(for_ns)
                     && matches!(r.standing, Standing::Opening { .. } | Standing::Open { .. })
             })
         };
-        members.iter().filter(move |m| is_there(m.node)).flat_map(move |m| {
+        members.iter().flat_map(move |m| {
             let reporter = self.replicas.get(&m.node).filter(|r| r.member == *m);
             let unheard = reporter.map_or(&[][..], |r| &r.unheard).iter();
             unheard.filter_map(move |(other, since)| {
-                let (own, other_at) = (at(m.node)?, at(*other)?);
-                let is_long = now.since(*since) >= for_ns && is_there(*other);
-                let pair = if own < other_at { (m.node, *other) } else { (*other, m.node) };
-                is_long.then_some(pair)
+                (is_there(m.node, *since) && is_there(*other, *since)).then_some((m.node, *other))
             })
         })
     }
 
-    /// Who of `members` goes, so that all others hear each other: who is in most cuts, of those the
-    /// last one, and never the last one that is whole.
+    /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
+    /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and never the
+    /// last one that is whole.
     pub(crate) fn cut_off(&self, now: Instant, old: &Config, members: &[Member]) -> Option<u16> {
         if !self.setup.guards.on(Guard::CutPair) || self.setup.protocol.is_quorum() {
             return None;
         }
+        let patience_ns = self.setup.failure_ns / 3;
+        self.cut_pairs(now, members, patience_ns).next()?;
+        // Those that were cut in the same moment tell of it one after the other.
         let pairs: alloc::vec::Vec<(u16, u16)> =
-            self.cut_pairs(now, members, self.setup.failure_ns / 3).collect();
+            self.cut_pairs(now, members, patience_ns / 2).collect();
         let cuts = |node: u16| {
             let mut others: alloc::vec::Vec<u16> = pairs
                 .iter()
@@ -193,7 +194,8 @@ impl Controller {
             members.iter().any(|other| other.node != m.node && self.is_whole(old, other))
         };
         let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
-        candidates.max_by_key(|m| cuts(m.node)).map(|m| m.node)
+        let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
+        candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
     }
 
     /// What is to be said of what is heard.

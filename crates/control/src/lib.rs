@@ -81,6 +81,8 @@ counters! {
         deaf,
         /// Packets of another rack's nodes, ignored.
         foreign,
+        /// Signs of life that came later than newer ones, ignored.
+        stale,
         /// Replicas let in, to copy the state.
         admitted,
         /// Replicas made members after they had copied the state.
@@ -103,6 +105,8 @@ counters! {
 #[derive(Clone, Debug)]
 struct Replica {
     member: Member,
+    /// Its clock when it said all this.
+    sent_at: u64,
     epoch: u32,
     standing: Standing,
     held: Held,
@@ -117,6 +121,7 @@ struct Replica {
 struct Switch {
     incarnation: u64,
     addr: Addr,
+    sent_at: u64,
     epoch: u32,
     standby: bool,
     heard_at: Instant,
@@ -186,7 +191,13 @@ impl Controller {
             Err(error) => Err(error),
         };
         match message {
-            Ok(Control::ReplicaAlive { member, heard, standing, held, unheard }) => {
+            Ok(Control::ReplicaAlive { member, sent_at, heard, standing, held, unheard }) => {
+                let known = self.replicas.get(&member.node).filter(|r| r.member == member);
+                if known.is_some_and(|r| sent_at < r.sent_at) {
+                    // Late: it says nothing of now, nor that anything can be heard now.
+                    self.count.stale += 1;
+                    return;
+                }
                 let mut places =
                     self.state.config.iter().flat_map(|c| c.members.iter().chain(&c.joining));
                 let is_placed = places.any(|m| *m == member);
@@ -196,16 +207,30 @@ impl Controller {
                     let steady_since = heard_at;
                     self.on_replica(
                         now,
-                        Replica { member, epoch, standing, held, unheard, heard_at, steady_since },
+                        Replica {
+                            member,
+                            sent_at,
+                            epoch,
+                            standing,
+                            held,
+                            unheard,
+                            heard_at,
+                            steady_since,
+                        },
                         sink,
                     );
                 }
             }
-            Ok(Control::SwitchAlive { incarnation, addr, epoch, heard, standby }) => {
+            Ok(Control::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby }) => {
+                let known = self.switches.get(&addr).filter(|s| s.incarnation == incarnation);
+                if known.is_some_and(|s| sent_at < s.sent_at) {
+                    self.count.stale += 1;
+                    return;
+                }
                 let is_placed = incarnation == self.state.switch_incarnation;
                 if self.hears(now, addr, &heard, is_placed) {
                     let heard_at = now.instant;
-                    let switch = Switch { incarnation, addr, epoch, standby, heard_at };
+                    let switch = Switch { incarnation, addr, sent_at, epoch, standby, heard_at };
                     self.on_switch(now, switch, sink);
                 }
             }

@@ -40,7 +40,7 @@ fn say(c: &mut Controller, ms: u64, message: &Control) -> Sent {
 fn stands(node: u16, incarnation: u64, epoch: u32, standing: Standing) -> Control {
     let member = member(node, incarnation);
     let (heard, held, unheard) = (heard(epoch), Held::default(), vec![]);
-    Control::ReplicaAlive { member, heard, standing, held, unheard }
+    Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
 }
 
 /// What a node of this rack has heard of by that epoch, under the first switch.
@@ -56,12 +56,26 @@ fn alive(node: u16, incarnation: u64, epoch: u32) -> Control {
 
 fn switch(incarnation: u64, epoch: u32) -> Control {
     let addr = Addr { ip: 9, port: 9 };
-    Control::SwitchAlive { incarnation, addr, epoch, heard: heard(epoch), standby: false }
+    Control::SwitchAlive {
+        incarnation,
+        addr,
+        sent_at: 0,
+        epoch,
+        heard: heard(epoch),
+        standby: false,
+    }
 }
 
 fn standby(incarnation: u64, epoch: u32) -> Control {
     let addr = Addr { ip: 8, port: 8 };
-    Control::SwitchAlive { incarnation, addr, epoch, heard: heard(epoch), standby: true }
+    Control::SwitchAlive {
+        incarnation,
+        addr,
+        sent_at: 0,
+        epoch,
+        heard: heard(epoch),
+        standby: true,
+    }
 }
 
 /// Persists what is proposed; its epoch, if something is.
@@ -325,8 +339,14 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
     let mut c = founded();
     say(&mut c, 1, &switch(77, 1));
     let addr = Addr { ip: 7, port: 7 };
-    let newcomer =
-        Control::SwitchAlive { incarnation: 5, addr, epoch: 0, heard: heard(0), standby: false };
+    let newcomer = Control::SwitchAlive {
+        incarnation: 5,
+        addr,
+        sent_at: 0,
+        epoch: 0,
+        heard: heard(0),
+        standby: false,
+    };
     say(&mut c, 2, &newcomer);
     assert_eq!(persist(&mut c, 2), Some(2));
     c.tick(at(100), &mut vec![]);
@@ -417,7 +437,7 @@ fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Control {
     let Control::ReplicaAlive { member, heard, standing, held, .. } = alive(node, 10, epoch) else {
         panic!("a sign of life")
     };
-    Control::ReplicaAlive { member, heard, standing, held, unheard: unheard.to_vec() }
+    Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard: unheard.to_vec() }
 }
 
 /// Everybody lives, for so many ms; the last epoch that was made.
@@ -503,11 +523,17 @@ fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
 
 #[test]
 fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
-    for (pair, expected) in [((1, 2), [1, 3]), ((2, 3), [1, 2]), ((1, 3), [1, 2])] {
+    let both = [((1, 2), true, [1, 3]), ((2, 3), true, [1, 2]), ((1, 3), true, [1, 2])];
+    // Only one of the two says so: its packets arrive, the other one's do not.
+    let one = [((1, 2), false, [2, 3]), ((2, 3), false, [1, 3]), ((1, 3), false, [2, 3])];
+    for (pair, is_mutual, expected) in both.into_iter().chain(one) {
         let mut c = founded();
         live(&mut c, 50, 2_000, |_| vec![]);
-        // Only one of the two says so: its packets arrive, the other one's do not.
-        let says = |node| if node == pair.0 { vec![pair.1] } else { vec![] };
+        let says = |node| match node {
+            _ if node == pair.0 => vec![pair.1],
+            _ if node == pair.1 && is_mutual => vec![pair.0],
+            _ => vec![],
+        };
         live(&mut c, 2_000, 2_200, says);
         assert_eq!(nodes(&c), [1, 2, 3]);
         let problem = Problem::CutPair { one: pair.0, other: pair.1 };
@@ -528,7 +554,11 @@ fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
                 panic!("a sign of life")
             };
             let unheard = if ms < 4_500 { vec![lacked] } else { vec![] };
-            say(&mut c, ms, &Control::ReplicaAlive { member, heard, standing, held, unheard });
+            say(
+                &mut c,
+                ms,
+                &Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard },
+            );
             live(&mut c, ms, ms + 1, |_| vec![]);
             if ms == 4_400 {
                 assert_eq!((nodes(&c).len(), joining(&c)), (2, vec![gone]));
@@ -601,11 +631,12 @@ fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
     assert!(say(&mut c, 3_000, &Control::WhoIsWho { client: Addr { ip: 1, port: 1 } }).is_empty());
     // A switch id that nobody knows of here says it as well.
     let mut c = Controller::new(setup(), Some(yesterday));
-    let Control::SwitchAlive { incarnation, addr, epoch, heard, standby } = switch(77, 1) else {
+    let Control::SwitchAlive { incarnation, addr, epoch, heard, standby, .. } = switch(77, 1)
+    else {
         panic!("a sign of life")
     };
     let heard = Heard { switch_id: 2, ..heard };
-    say(&mut c, 1, &Control::SwitchAlive { incarnation, addr, epoch, heard, standby });
+    say(&mut c, 1, &Control::SwitchAlive { incarnation, addr, sent_at: 0, epoch, heard, standby });
     assert!(c.is_behind());
 }
 
@@ -710,7 +741,7 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
             panic!("a sign of life")
         };
         let held = Held { epoch, position };
-        Control::ReplicaAlive { member, heard, standing, held, unheard }
+        Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
     };
     let said = [outside(1, 21, 900), outside(2, 22, 500), outside(4, 22, 400), outside(5, 0, 0)];
     // Replica 3 was alone in epoch 23. Without the operator's word nobody goes on without it.
@@ -748,4 +779,47 @@ fn bug_16_3_who_is_of_a_rack_that_begins_anew_hears_of_it_until_it_knows() {
     // One that has no place is a stranger until it is started again.
     assert!(say(&mut c, 3, &alive(4, 10, 1)).is_empty());
     assert!(matches!(c.problem(), Some(Problem::Stranger { .. })));
+}
+
+#[test]
+fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    let says = |node| if node == 2 { vec![1, 3] } else { vec![] };
+    live(&mut c, 2_000, 2_250, says);
+    // Replica 2, which did not hear the others, is no more; all else goes on.
+    for ms in (2_250..3_900).step_by(50) {
+        for node in nodes(&c).into_iter().filter(|node| *node != 2) {
+            let epoch = c.state().config.as_ref().unwrap().epoch;
+            say(&mut c, ms, &lacks(node, epoch, &[]));
+        }
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+        assert!(nodes(&c).contains(&1) && nodes(&c).contains(&3), "{:?}", nodes(&c));
+    }
+    assert_eq!((nodes(&c), c.counters().removed_silent), (vec![1, 3], 1));
+}
+
+#[test]
+fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
+    let mut c = founded();
+    let stamped = |node, ms: u64| {
+        let Control::ReplicaAlive { member, heard, standing, held, unheard, .. } =
+            alive(node, 10, 1)
+        else {
+            panic!("a sign of life")
+        };
+        Control::ReplicaAlive { member, sent_at: ms * MS, heard, standing, held, unheard }
+    };
+    for ms in (50..1_000).step_by(50) {
+        (1..=3).for_each(|node| drop(say(&mut c, ms, &stamped(node, ms))));
+    }
+    // Its link is down; what replica 1 said long ago is still on its way.
+    for ms in (1_000..5_000).step_by(50) {
+        say(&mut c, ms, &stamped(1, 100 + ms / 10));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!(persist(&mut c, ms), None);
+    }
+    assert_eq!(nodes(&c), [1, 2, 3]);
+    assert!(c.counters().stale > 0);
 }

@@ -75,6 +75,7 @@ impl<E: Engine> Replica<E> {
             if takes_part { self.reach.unheard(now.instant, silent_ns) } else { Vec::new() };
         let alive = Control::ReplicaAlive {
             member: self.setup.me,
+            sent_at: now.instant.0,
             heard: self.heard(),
             standing,
             held: self.held(),

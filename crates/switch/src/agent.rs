@@ -225,7 +225,7 @@ impl Agent {
         let now = now.instant;
         if now >= self.alive_at {
             self.alive_at = now.after(self.config.alive_interval_ns);
-            self.send_alive(sink);
+            self.send_alive(now, sink);
         }
         if self.waiting && now >= self.noop_at {
             self.send_noop(clock, sink);
@@ -482,10 +482,11 @@ impl Agent {
         tables.switch_id > self.switch_id || self.program.tables().is_some_and(same)
     }
 
-    fn send_alive(&mut self, sink: &mut impl Sink) {
+    fn send_alive(&mut self, now: Instant, sink: &mut impl Sink) {
         let alive = Control::SwitchAlive {
             incarnation: self.incarnation.0,
             addr: self.config.addr,
+            sent_at: now.0,
             epoch: self.epoch.0,
             heard: self.heard,
             standby: self.standby,

@@ -264,7 +264,8 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
         let told = tick(&mut a, at(61));
         let (addr, epoch) = (SWITCH, 5);
         let heard = Heard { rack: 1, epoch, switch_id: OWN.0 };
-        let alive = Control::SwitchAlive { incarnation: 41, addr, epoch, heard, standby };
+        let sent_at = at(61).instant.0;
+        let alive = Control::SwitchAlive { incarnation: 41, addr, sent_at, epoch, heard, standby };
         assert_eq!(Control::parse(&told[0].1), Ok(alive));
     }
 }

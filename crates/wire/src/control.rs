@@ -162,6 +162,8 @@ pub enum Control {
     ReplicaAlive {
         /// Who, in which life, and where.
         member: Member,
+        /// Its clock when it said so, in ns: what arrives late is told apart.
+        sent_at: u64,
         /// What it heard of; it stands in that epoch.
         heard: Heard,
         /// Where it stands in it.
@@ -178,6 +180,8 @@ pub enum Control {
         incarnation: u64,
         /// Where it listens.
         addr: Addr,
+        /// Its clock when it said so, in ns.
+        sent_at: u64,
         /// The configuration it runs; 0 if none.
         epoch: u32,
         /// What it heard of.

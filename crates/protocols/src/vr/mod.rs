@@ -470,6 +470,7 @@ impl<E: Engine> Vr<E> {
             self.next_alive = t.after(ALIVE_NS);
             let alive = Control::ReplicaAlive {
                 member: self.setup.me,
+                sent_at: t.0,
                 heard: self.heard(),
                 standing: self.standing(),
                 // Its group stays, and knows by itself who is heard and who is ahead.
