@@ -609,10 +609,16 @@ impl<E: Engine> Replica<E> {
         if position > self.committed {
             self.committed = position;
             self.applied.commit(position);
-            let position = if self.has_joining { self.forgettable(position) } else { position };
-            // In CRAQ the engine may yet have to execute what is committed.
-            self.log.truncate(position.min(self.executed));
+            self.let_go();
         }
+    }
+
+    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute what is
+    /// committed.
+    pub(crate) fn let_go(&mut self) {
+        let position = self.committed.min(self.executed);
+        let position = if self.has_joining { self.forgettable(position) } else { position };
+        self.log.truncate(position);
     }
 
     /// This replica's log cannot be gone on with: it copies anew, or leaves.

@@ -377,6 +377,10 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open {
             return;
         }
+        // CRAQ: it was committed before, and nothing more may be while the log is full.
+        if self.executed <= self.committed {
+            self.let_go();
+        }
         if !self.whole {
             self.note_whole();
         }

@@ -35,6 +35,8 @@ const KEY_BYTES_DRAWN_MAX: u64 = 4_096;
 const ELEMENTS_DRAWN_MAX: u64 = 2_000;
 /// Most keys that come due at once that are drawn.
 const DUE_DRAWN_MAX: u64 = 3_000;
+/// Fewest slots of a switch's stage where they do.
+const DUE_SLOTS_MIN: u32 = 64;
 /// How long the controller is cut off, in times of what it takes for a failure.
 const CUT_OFF_TIMES: [u64; 3] = [2, 6, 20];
 /// A fault that short never makes a node look dead.
@@ -155,7 +157,12 @@ fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
                 plan.long_values_percent = plan.long_values_percent.max(10);
             }
             2 => plan.sizes.elements_max = up_to(rng, ELEMENTS_DRAWN_MAX) as usize,
-            _ => plan.sizes.due_at_once = rng.between(100, DUE_DRAWN_MAX),
+            _ => {
+                plan.sizes.due_at_once = rng.between(100, DUE_DRAWN_MAX);
+                // Each takes a slot and a record, and they are to be gone in seconds.
+                plan.slots = plan.slots.max(DUE_SLOTS_MIN);
+                plan.bounds.log_records_max = 0;
+            }
         }
     }
 }

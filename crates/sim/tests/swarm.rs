@@ -329,3 +329,34 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
         assert_eq!(outcome.totals.large.due, 300, "{protocol:?}");
     }
 }
+
+/// docs/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that founded the
+/// group, so that no switch got an id any more once most of them had restarted.
+#[test]
+fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
+    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+        let plan = Plan { protocol, think_ns: 50 * MS, ..Plan::default() }
+            .with_fault(300 * MS, Fault::Restart { replica: 0 })
+            .with_fault(1_000 * MS, Fault::Restart { replica: 1 })
+            .with_fault(2_000 * MS, Fault::RestartSwitch);
+        assert_eq!(run(&plan).violation, None, "{protocol:?}");
+    }
+}
+
+/// docs/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed in its log, and
+/// where that was full then it stayed full: nothing was ordered any more.
+#[test]
+fn bug_15_sim3_craqs_log_lets_go_of_what_is_executed_after_it_is_committed() {
+    let aim = Aim { protocol: Some(Protocol::Craq), ..Aim::default() };
+    assert_eq!(run(&Plan::draw_aimed(570, aim)).violation, None);
+}
+
+/// docs/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead replica, took it and the
+/// one that did not hear it for cut from each other, and removed the living one.
+#[test]
+fn bug_15_sim4_a_replica_that_does_not_hear_a_dead_one_is_not_cut_off() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
+        let aim = Aim { protocol: Some(protocol), ..Aim::default() };
+        assert_eq!(run(&Plan::draw_aimed(638, aim)).violation, None, "{protocol:?}");
+    }
+}

@@ -123,7 +123,8 @@ impl Rack<'_> {
                 for from in others.chain([self.other_controller()]) {
                     self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
                 }
-                self.trouble(to, for_ns);
+                // Of it and another one the controller may remove either.
+                (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.trouble(node, for_ns));
             }
             Fault::LoseWrites { replica, for_ns } => {
                 self.world.writes_lost.push((REPLICAS + replica, now_ns + for_ns));

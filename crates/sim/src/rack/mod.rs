@@ -333,7 +333,18 @@ impl Rack<'_> {
             _ => 0,
         });
         let is_quorum = self.plan.protocol.is_quorum();
-        if !is_quorum {
+        // Nor does a switch get numbers that begins, or whose numbers end.
+        let is_switch = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::RestartSwitch
+                    | Fault::ReplaceSwitch { .. }
+                    | Fault::Split { .. }
+                    | Fault::Reboot { node: Node::Switch }
+            )
+        };
+        let has_switches = self.plan.faults.iter().any(|f| is_switch(&f.fault));
+        if !is_quorum || has_switches || self.plan.bounds.counter_bits > 0 {
             return spans.sum();
         }
         // Nothing at all is ordered without a switch.
