@@ -10,8 +10,16 @@ use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
 
-/// A write that was sent more often as the first of its connection, and is not answered, goes alone.
-const SENDS_TOGETHER_MAX: u16 = 2;
+/// A write that was sent more often as the first of its connection, and is not answered, goes alone:
+/// it is not its order that keeps it from being executed.
+const SENDS_AS_FIRST_MAX: u16 = 1;
+/// So does one that was sent more often in whatever place.
+const SENDS_TOGETHER_MAX: u16 = 40;
+
+/// Whether others wait for the answer to a write, and not only until it is sent.
+fn goes_alone(slot: &Slot) -> bool {
+    slot.sends_as_first > SENDS_AS_FIRST_MAX || slot.sends > SENDS_TOGETHER_MAX
+}
 
 impl Client {
     /// Lets every write go on that may. One that is sent may let others go on: a queue and not a
@@ -119,9 +127,8 @@ impl Client {
         }
     }
 
-    /// Whether others wait for the answer to a write, and not only until it is sent.
     fn goes_alone(&self, number: u64) -> bool {
-        self.slots.live(number).is_some_and(|slot| slot.sends_as_first > SENDS_TOGETHER_MAX)
+        self.slots.live(number).is_some_and(goes_alone)
     }
 
     /// A write was refused: the write before it was lost, or is late. It is not executed until that
@@ -137,7 +144,7 @@ impl Client {
         match self.slots.live(after) {
             Some(before)
                 if !matches!(before.state, State::Pulling | State::Parked)
-                    && (before.stamp < stamp || before.sends_as_first > SENDS_TOGETHER_MAX) =>
+                    && (before.stamp < stamp || goes_alone(before)) =>
             {
                 self.wait_for_order(now, number, after, tag);
             }
