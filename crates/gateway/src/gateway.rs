@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_core::machine::Deadline;
-use concord_core::{Instant, Now, ObjectId, Rng, counters};
+use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng, counters};
 use concord_engine::{CommandBuf, CommandTable};
 use concord_wire::{Flags, Sink};
 use hashbrown::HashMap;
@@ -112,6 +112,9 @@ pub struct Gateway {
     /// Connections that wait for room for a read and for a write, first come, first served.
     wait_for_read: VecDeque<ConnectionId>,
     wait_for_write: VecDeque<ConnectionId>,
+    /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
+    /// the window until it is answered.
+    orphans: Vec<(RequestNumber, u32)>,
     is_shut_down: bool,
 }
 
@@ -146,6 +149,7 @@ impl Gateway {
             ready: VecDeque::new(),
             wait_for_read: VecDeque::new(),
             wait_for_write: VecDeque::new(),
+            orphans: Vec::new(),
             is_shut_down: false,
         }
     }
@@ -166,9 +170,13 @@ impl Gateway {
 
     /// The connection is gone; what it asked for may still be executed.
     pub fn closed(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connections.remove(&id) {
-            self.core.memory.forget(&connection);
-        }
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.core.memory.forget(&connection);
+        let offers = connection.offers.into_values();
+        self.orphans.extend(offers.filter_map(|offer| match offer.what {
+            Offered::Write(request) => Some((request, offer.bytes)),
+            Offered::Read(..) => None,
+        }));
     }
 
     /// Bytes of a connection.
@@ -386,6 +394,9 @@ impl Gateway {
 
     /// Long replies that replicas offered: each waits until its connection may take it.
     fn take_offers(&mut self, now: Now, sink: &mut impl Sink) {
+        for (request, bytes) in core::mem::take(&mut self.orphans) {
+            self.core.client.grant(now, request, bytes, sink);
+        }
         while let Some((request, bytes)) = self.core.client.poll_offer() {
             if self.core.table_request == Some(request) {
                 self.core.client.grant(now, request, bytes, sink);
@@ -394,8 +405,15 @@ impl Gateway {
             let Some(target) = self.core.targets.get_mut(&request.0) else { continue };
             let granted_bytes = core::mem::take(&mut target.granted_bytes) as usize;
             let target = *target;
-            let connection = self.connections.get_mut(&target.connection);
-            let Some(connection) = connection else { continue };
+            let Some(connection) = self.connections.get_mut(&target.connection) else {
+                // Nobody reads it, but its place in the window must be given back.
+                if self.core.client.withdraw(request, sink).is_some() {
+                    self.core.targets.remove(&request.0);
+                } else {
+                    self.core.client.grant(now, request, bytes, sink);
+                }
+                continue;
+            };
             // What it was granted before was less.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);

@@ -98,55 +98,55 @@ fn loses_nothing(protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, st
 fn no_history_is_lost() {
     let wait = Budget { waits: 1, ..Budget::NOTHING };
     loses_nothing(Chain, tiny(), Budget { losses: 1, ..wait }, 486_646);
-    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 51_095);
-    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 297_482);
-    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_327);
-    loses_nothing(PrimaryBackup, short(), Budget { rivals: 1, ..Budget::NOTHING }, 1_201_057);
+    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 52_371);
+    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 304_702);
+    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_185);
+    loses_nothing(PrimaryBackup, short(), Budget { rivals: 1, ..Budget::NOTHING }, 1_201_027);
     let duplicate = Budget { duplicates: 1, moments: 1, ..Budget::NOTHING };
-    loses_nothing(Protocol::Vr, tiny(), duplicate, 52_795);
-    loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 78_576);
+    loses_nothing(Protocol::Vr, tiny(), duplicate, 72_891);
+    loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 97_440);
     if is_large() {
-        loses_nothing(Protocol::Vr, writes(), Budget { crashes: 1, ..wait }, 2_530_093);
-        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_357_361);
+        loses_nothing(Protocol::Vr, writes(), Budget { crashes: 1, ..wait }, 2_542_941);
+        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_375_315);
         let replaced = Budget { replacements: 1, ..Budget::NOTHING };
-        loses_nothing(PrimaryBackup, short(), replaced, 1_599_333);
+        loses_nothing(PrimaryBackup, short(), replaced, 1_599_303);
     }
 }
 
 #[test]
 fn any_order_of_packets() {
     holds("any order", Chain, full(), Budget::NOTHING, 196);
-    holds("any order", PrimaryBackup, full(), Budget::NOTHING, 336);
+    holds("any order", PrimaryBackup, full(), Budget::NOTHING, 330);
 }
 
 #[test]
 fn a_packet_arrives_twice() {
     let budget = Budget { duplicates: 1, ..Budget::NOTHING };
     holds("one duplicate", Chain, full(), budget, 879);
-    holds("one duplicate", PrimaryBackup, full(), budget, 1_396);
+    holds("one duplicate", PrimaryBackup, full(), budget, 1_351);
 }
 
 #[test]
 fn a_packet_is_lost() {
     let budget = Budget { losses: 1, waits: 1, ..Budget::NOTHING };
-    holds("one loss", Chain, short(), budget, 295_744);
-    holds("one loss", PrimaryBackup, tiny(), budget, 3_116_236);
+    holds("one loss", Chain, short(), budget, 316_750);
+    holds("one loss", PrimaryBackup, tiny(), budget, 3_093_527);
 }
 
 #[test]
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
-    holds("one crash", Chain, short(), budget, 273_034);
-    holds("one crash", PrimaryBackup, tiny(), budget, 819_986);
+    holds("one crash", Chain, short(), budget, 297_999);
+    holds("one crash", PrimaryBackup, tiny(), budget, 1_042_748);
 }
 
 #[test]
 fn a_replica_is_cut_off() {
     let budget = Budget { isolations: 1, waits: 1, ..Budget::NOTHING };
-    holds("one cut off", Chain, tiny(), budget, 792_583);
-    holds("one cut off", PrimaryBackup, one(), budget, 305_286);
+    holds("one cut off", Chain, tiny(), budget, 809_026);
+    holds("one cut off", PrimaryBackup, one(), budget, 375_618);
     if is_large() {
-        holds("one cut off", PrimaryBackup, tiny(), budget, 4_297_031);
+        holds("one cut off", PrimaryBackup, tiny(), budget, 375_618);
     }
 }
 
@@ -154,11 +154,11 @@ fn a_replica_is_cut_off() {
 fn the_switch_is_replaced() {
     let budget = Budget { replacements: 1, ..Budget::NOTHING };
     holds("switch replaced", Chain, short(), budget, 25_832);
-    holds("switch replaced", PrimaryBackup, short(), budget, 191_722);
+    holds("switch replaced", PrimaryBackup, short(), budget, 191_692);
     let later = Budget { waits: 1, ..budget };
-    holds("switch replaced, time passes", Chain, tiny(), later, 3_057_242);
+    holds("switch replaced, time passes", Chain, tiny(), later, 3_242_169);
     if is_large() {
-        holds("switch replaced, time passes", PrimaryBackup, one(), later, 9_067_087);
+        holds("switch replaced, time passes", PrimaryBackup, one(), later, 13_088_932);
     }
 }
 
@@ -166,5 +166,5 @@ fn the_switch_is_replaced() {
 fn another_switch_takes_over_beside_the_first() {
     let budget = Budget { rivals: 1, ..Budget::NOTHING };
     holds("two switches", Chain, short(), budget, 18_774);
-    holds("two switches", PrimaryBackup, short(), budget, 141_747);
+    holds("two switches", PrimaryBackup, short(), budget, 141_717);
 }
