@@ -35,7 +35,7 @@ guards: ## every state of small racks; each guard removed is missed; a release b
 	CONCORD_BAG_SECONDS=$(BAG_SECONDS) \
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
-	$(CARGO) test --release --locked -p concord-switch --features mutants
+	$(CARGO) test --release --locked -p concord-switch -p concord-protocols --features mutants
 
 swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for longer)
 	$(CONCORD) sim --minutes $(MINUTES)
