@@ -150,25 +150,23 @@ fn report(
     })
 }
 
-/// A clock that is wrong by more is a PROBLEM, in ms.
-const CLOCK_ERROR_MS: f64 = 1_000.0;
+/// A clock that is wrong by more is a PROBLEM, in seconds.
+const CLOCK_ERROR_SECONDS: f64 = 1.0;
 
 /// Clocks that a role does not believe, or only follows.
 fn clock_problems(role: &Value) -> Vec<String> {
     let (name, gauges) = (name_of(role), &role["status"]["gauges"]);
-    let wrong = |gauge: &str| gauges[gauge].as_f64().filter(|ms| ms.abs() >= CLOCK_ERROR_MS);
+    let wrong = |gauge: &str| gauges[gauge].as_f64().filter(|s| s.abs() >= CLOCK_ERROR_SECONDS);
     let mut problems = Vec::new();
-    if let Some(ms) = wrong("wall_clock_ahead_ms") {
+    if let Some(seconds) = wrong("wall_clock_ahead_seconds") {
         problems.push(format!(
-            "PROBLEM: the wall clock of {name} was set, by {:.1} s; its time follows slowly",
-            ms / 1e3
+            "PROBLEM: the wall clock of {name} was set, by {seconds:.1} s; its time follows slowly"
         ));
     }
-    if let Some(ms) = wrong("log_behind_ms") {
+    if let Some(seconds) = wrong("log_behind_seconds") {
         problems.push(format!(
-            "PROBLEM: the time that keys expire by is {:.1} s behind the clock of {name}: keys \
-             with EXAT, PXAT and EXPIREAT go by it until it has caught up",
-            ms / 1e3
+            "PROBLEM: the time that keys expire by is {seconds:.1} s behind the clock of {name}: keys \
+             with EXAT, PXAT and EXPIREAT go by it until it has caught up"
         ));
     }
     problems
@@ -452,12 +450,12 @@ mod tests {
         let both = wrong(&rack, &controller(&[1], Some("p")));
         assert_eq!(both, ["PROBLEM: p", "replica 2 is not a member"]);
         let clocks = |wall: f64, log: f64| {
-            let gauges = json!({"wall_clock_ahead_ms": wall, "log_behind_ms": log});
+            let gauges = json!({"wall_clock_ahead_seconds": wall, "log_behind_seconds": log});
             vec![json!({"role": "replica", "node": 2, "reachable": true,
                         "status": {"gauges": gauges}})]
         };
-        assert_eq!(wrong(&rack, &clocks(-999.0, 999.0)), Vec::<String>::new());
-        let problems = wrong(&rack, &clocks(86_400_000.0, -2_500.0));
+        assert_eq!(wrong(&rack, &clocks(-0.999, 0.999)), Vec::<String>::new());
+        let problems = wrong(&rack, &clocks(86_400.0, -2.5));
         let set =
             "PROBLEM: the wall clock of replica 2 was set, by 86400.0 s; its time follows slowly";
         assert_eq!(problems[0], set);

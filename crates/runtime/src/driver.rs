@@ -212,8 +212,9 @@ impl Driver {
             let clock = clock::steady();
             let help = "Times that this node's wall clock was found to have been set.";
             snapshot.count(std::iter::once(("wall_clock_jumps", help, clock.jumps())));
-            let help = "How far the wall clock is ahead of the time that the node goes by, in ms.";
-            snapshot.gauge("wall_clock_ahead_ms", help, clock.wall_ahead_ms() as f64);
+            let help =
+                "How far the wall clock is ahead of the time that the node goes by, in seconds.";
+            snapshot.gauge("wall_clock_ahead_seconds", help, clock.wall_ahead_ms() as f64 / 1e3);
             snapshot.count(self.inbox.counters().each());
             snapshot.count(self.outbox.counters().each());
             if let Some(drops) = self.socket.addr().ok().and_then(udp::kernel_drops) {

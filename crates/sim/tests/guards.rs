@@ -452,7 +452,11 @@ fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
 fn no_lease_outlives_its_view_where_a_late_vote_counts() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         for seed in 0..100 {
-            assert_eq!(run(&late_leave(protocol, seed)).violation, None, "{protocol:?}, seed {seed}");
+            assert_eq!(
+                run(&late_leave(protocol, seed)).violation,
+                None,
+                "{protocol:?}, seed {seed}"
+            );
         }
     }
 }

@@ -265,8 +265,9 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         s.gauge("keys", "Number of keys.", status.keys as f64);
         s.gauge("memory_bytes", "Bytes that the data takes.", status.memory_bytes as f64);
         s.gauge("sessions", "Client sessions.", status.sessions as f64);
-        let help = "Who orders writes: how far the log's time is behind this node's clock, in ms.";
-        s.gauge("log_behind_ms", help, status.log_behind_ms as f64);
+        let help =
+            "Who orders writes: how far the log's time is behind this node's clock, in seconds.";
+        s.gauge("log_behind_seconds", help, status.log_behind_ms as f64 / 1e3);
         s.tell("phase", phase_name(status.phase));
         s.tell("place", status.role);
         s.tell("epoch", status.epoch.0);

@@ -146,7 +146,7 @@ fn a_replica_is_cut_off() {
     holds("one cut off", Chain, tiny(), budget, 809_026);
     holds("one cut off", PrimaryBackup, one(), budget, 375_618);
     if is_large() {
-        holds("one cut off", PrimaryBackup, tiny(), budget, 375_618);
+        holds("one cut off", PrimaryBackup, tiny(), budget, 4_957_369);
     }
 }
 
