@@ -136,17 +136,26 @@ fn wait_until_ready(
     }
 }
 
-/// `None` when writes are executed through every gateway, and the switch helps if it is to.
+/// `None` when writes are executed through every gateway, every gateway knows all commands, and the
+/// switch helps if it is to.
 fn what_is_missing(rack: &Rack) -> Option<String> {
     for gateway in &rack.gateway {
         if let Err(e) = write_through(gateway.listen, &rack.requirepass) {
             return Some(format!("gateway {}: {e}", gateway.node));
         }
     }
-    let http = rack.switch.as_ref().and_then(|s| s.http)?;
-    let status = http_get(http, "/status", ASK_TIMEOUT).ok();
-    let status = status.and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
-    let ready = status.is_some_and(|s| s["ready"] == true);
+    let is = |http: Option<SocketAddr>, what: &str| {
+        let Some(http) = http else { return true };
+        let status = http_get(http, "/status", ASK_TIMEOUT).ok();
+        let status =
+            status.and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
+        status.is_some_and(|s| s[what] == true)
+    };
+    // With the Redis engine a gateway has to ask for the server's commands first.
+    if let Some(gateway) = rack.gateway.iter().find(|g| !is(g.http, "serving")) {
+        return Some(format!("gateway {} does not know the engine's commands yet", gateway.node));
+    }
+    let ready = is(rack.switch.as_ref().and_then(|s| s.http), "ready");
     (!ready).then(|| "the switch has not seen a write completed".to_string())
 }
 
