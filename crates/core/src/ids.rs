@@ -58,7 +58,7 @@ id!(
 pub struct Seq {
     /// Who numbered it.
     pub switch_id: SwitchId,
-    /// The how-manieth of that switch, from 1.
+    /// Its ordinal among those of that switch, from 1.
     pub counter: u32,
 }
 

@@ -159,7 +159,7 @@ fn emit_fragment(repr: &Repr, hdr: &FragmentHdr, whole: &[u8]) -> Vec<u8> {
     emit(repr, &body)
 }
 
-/// When a packet arrives, the how-manieth it is, whether it goes to the rack, and its bytes.
+/// When a packet arrives, its ordinal, whether it goes to the rack, and its bytes.
 type Event = (Instant, u64, bool, Vec<u8>);
 
 /// A gateway, its connections, the network and the rack.
