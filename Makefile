@@ -6,8 +6,8 @@ CONCORD = target/release/concord
 ARGS ?=
 # How long `make swarm` goes on.
 MINUTES ?= 10
-# How long `make guards` fuzzes groups with bags of packets.
-BAG_SECONDS ?= 60
+# How many seeds of each protocol `make guards` fuzzes groups with bags of packets for.
+BAG_SEEDS ?= 2500
 
 .PHONY: help up build test lint unit guards swarm torture bench reproduce test-packages clean
 
@@ -32,7 +32,7 @@ unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 
 guards: ## every state of small racks; each guard removed is missed; a release build replays the same
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards --test exhaustive -- --nocapture
-	CONCORD_BAG_SECONDS=$(BAG_SECONDS) \
+	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
 	$(CARGO) test --release --locked -p concord-switch -p concord-protocols --features mutants

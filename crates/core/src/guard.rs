@@ -84,6 +84,8 @@ guards! {
     CutPair,
     /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so again.
     ApartAgain,
+    /// A head that lacks records which another member has in its state only is told so, and leaves.
+    FetchApart,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
     /// A lease is granted to the newest known incarnation of a member, and used by that one alone (VR).

@@ -87,6 +87,12 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let Some((record, hash)) = self.log.record(position).zip(self.log.hash_at(position)) else {
+            if position.0 <= self.log.base().position && self.setup.guards.on(Guard::FetchApart) {
+                // It came with a copy, which has what was committed only: the head lacks some of that.
+                self.count.members_apart += 1;
+                let (epoch, from) = (epoch.0, self.node().0);
+                self.send_control(addr, &Control::Apart { epoch, from, attempt: 0 }, sink);
+            }
             return;
         };
         let total_bytes = record.len() as u32;

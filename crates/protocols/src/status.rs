@@ -42,7 +42,8 @@ pub struct ReplicaStatus {
 
 impl<E: Engine> Replica<E> {
     /// Where it stands, as it tells the controller.
-    pub(crate) fn standing(&self) -> Standing {
+    #[must_use]
+    pub fn standing(&self) -> Standing {
         match self.phase {
             Phase::Out => Standing::Out,
             Phase::Joining if self.is_copied() => Standing::Copied,

@@ -5,6 +5,8 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
+#[cfg(feature = "mutants")]
+use concord_core::Guard;
 use concord_core::{
     Guards, Instant, MS, Now, Position, RequestNumber, Rng, Seq, SessionId, SwitchId, hash,
 };
@@ -41,6 +43,10 @@ struct Bench {
 }
 
 fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
+    guarded(node, incarnation, Guards::ALL)
+}
+
+fn guarded(node: u16, incarnation: u64, guards: Guards) -> Replica<Shimmed<Memory>> {
     let setup = ReplicaConfig {
         me: Member { node, incarnation, addr: addr(node) },
         controller: CONTROLLER,
@@ -50,7 +56,7 @@ fn replica(node: u16, incarnation: u64) -> Replica<Shimmed<Memory>> {
         records_kept: 32_768,
         replicate_replies: false,
         limits: Limits::default(),
-        guards: Guards::ALL,
+        guards,
     };
     Replica::new(setup, Shimmed::new(Memory::new(0)))
 }
@@ -67,7 +73,11 @@ fn is_record_to(flight: &Flight, node: u16) -> bool {
 impl Bench {
     /// Replicas 1 to `count` in epoch 1, open and leased, with a registered session.
     fn new(protocol: Protocol, count: u16) -> Bench {
-        let replicas = (1..=count).map(|node| replica(node, 10)).collect();
+        Bench::with_guards(protocol, count, Guards::ALL)
+    }
+
+    fn with_guards(protocol: Protocol, count: u16, guards: Guards) -> Bench {
+        let replicas = (1..=count).map(|node| guarded(node, 10, guards)).collect();
         let (wire, answers) = (VecDeque::new(), Vec::new());
         let mut bench = Bench { replicas, protocol, now_ms: 1_000, wire, answers };
         let members: Vec<u16> = (1..=count).collect();
@@ -323,6 +333,45 @@ fn t05_an_epoch_opens_with_the_longest_log_of_its_members() {
         b.read(node, "kb", Some(5));
         assert_eq!(b.read_replies(), [(Reason::Fast, b"$1\r\nb\r\n".to_vec())]);
     }
+}
+
+/// Replica 2 becomes a member before it has executed all that was committed, replica 3 copies, and the
+/// primary dies. What replica 2 lacks is nowhere a record any more. Then replica 3 is alone, if the others
+/// let it.
+fn what_only_a_copy_has(guards: Guards) -> Bench {
+    let mut b = Bench::with_guards(Protocol::PrimaryBackup, 1, guards);
+    b.replicas.push(guarded(2, 10, guards));
+    b.configure_joining(2, (&[1], &[2]), &[1, 2]);
+    b.pass(3 * LEASE_MS, to_all);
+    b.replicas.push(guarded(3, 10, guards));
+    for (counter, value) in [(2, "a"), (3, "b"), (4, "c")] {
+        b.write(1, counter, u64::from(counter) - 1, &["SET", &format!("k{value}"), value]);
+    }
+    let not_to_2 = |flight: &Flight| !is_record_to(flight, 2);
+    b.configure_joining(3, (&[1, 2], &[3]), &[1, 2, 3]);
+    b.pass(3 * LEASE_MS, not_to_2);
+    b.configure(4, &[1, 2, 3], &[1, 2, 3]);
+    b.pass(3 * LEASE_MS, not_to_2);
+    assert_eq!((b.executed(2), b.executed(3)), (1, 4));
+    b.configure(5, &[2, 3], &[2, 3]);
+    b.pass(3 * LEASE_MS, |flight| flight.0 != 1 && flight.1 != addr(1));
+    b
+}
+
+#[test]
+fn bug_15_21_a_head_that_lacks_what_only_a_copy_has_leaves() {
+    let mut b = what_only_a_copy_has(Guards::ALL);
+    assert_eq!((b.at(2).phase(), b.at(3).phase()), (Phase::Left, Phase::Opening));
+    b.configure(6, &[3], &[3]);
+    b.pass(3 * LEASE_MS, |flight| flight.0 == 3 && flight.1 == addr(3));
+    assert_eq!((b.at(3).phase(), b.executed(3)), (Phase::Open, 4));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_21_without_the_guard_it_waits_for_ever() {
+    let mut b = what_only_a_copy_has(Guards::without(Guard::FetchApart));
+    assert_eq!((b.at(2).phase(), b.at(3).phase()), (Phase::Opening, Phase::Opening));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use concord_core::{MS, SEC};
 use concord_engine::Engine;
 use concord_protocols::{Node, Phase};
+use concord_wire::control::{Member, Standing};
 
 use super::calls::KEYS;
 use super::group::{Group, Role, Step};
@@ -117,14 +118,16 @@ impl Group {
         if self.plan.protocol.is_quorum() {
             return well <= self.plan.replicas / 2;
         }
-        // Who is opening the newest epoch has not lost anything by that.
-        let opening = replicas.filter(|node| {
-            self.slots[*node].replica().is_some_and(|r| {
-                let is_in = self.config().is_some_and(|c| c.members.contains(r.member()));
-                is_in && !self.slots[*node].engine_lost && r.phase() != Phase::Left
-            })
+        // Who is opening the newest epoch has not lost anything by that, if it had everything before. Who
+        // has just copied may lack records until it has opened it.
+        let mut opening = replicas.filter_map(|node| match self.slots[node].replica() {
+            Some(Node::Replica(r)) if !self.slots[node].engine_lost => Some(r),
+            _ => None,
         });
-        well == 0 && opening.count() == 0
+        let is_in = |r: &Member| self.config().is_some_and(|c| c.members.contains(r));
+        well == 0
+            && !opening
+                .any(|r| is_in(r.member()) && r.standing() == Standing::Opening { whole: true })
     }
 
     fn is_at_rest(&self) -> Result<(), String> {
