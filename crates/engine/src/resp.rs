@@ -180,8 +180,14 @@ fn length_within(bytes: &[u8], depth: usize) -> Option<usize> {
 /// The length of the first line, its CRLF included; at least 3.
 #[must_use]
 pub fn line_length(bytes: &[u8]) -> Option<usize> {
-    let end = bytes.windows(2).position(|w| w == b"\r\n")?;
-    (end > 0).then_some(end + 2)
+    let mut from = 0;
+    loop {
+        let end = from + bytes[from..].iter().position(|byte| *byte == b'\r')?;
+        if bytes.get(end + 1) == Some(&b'\n') {
+            return (end > 0).then_some(end + 2);
+        }
+        from = end + 1;
+    }
 }
 
 /// A decimal integer, strictly as Redis reads one: no spaces, no plus, no leading zeros.

@@ -78,6 +78,12 @@ impl<E: Engine> Replica<E> {
         self.sessions.digest()
     }
 
+    /// Whether all that was agreed when its epoch opened is executed here.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.phase == Phase::Open && self.whole
+    }
+
     /// What to show of the replica.
     #[must_use]
     pub fn status(&self, now: Now) -> ReplicaStatus {
@@ -89,7 +95,7 @@ impl<E: Engine> Replica<E> {
             switch_id: self.config.as_ref().map_or(0, |c| c.switch_id),
             executed: self.executed,
             committed: self.committed,
-            whole: self.phase == Phase::Open && self.whole,
+            whole: self.is_whole(),
             copied_percent: (self.phase == Phase::Joining).then(|| self.copy.percent()),
             leased: self.phase == Phase::Open && self.leases.is_held(now.instant),
             keys: self.engine.keys(),

@@ -36,14 +36,14 @@ impl Clock {
 
     /// Sets the wall clock.
     pub(crate) fn jump(&mut self, now_ns: u64, by_ms: i64) {
-        self.steady.read(self.instant(now_ns), self.wall_ns(now_ns));
+        self.read(now_ns);
         self.wall_ahead_ms += by_ms;
     }
 
     /// A process is started: it begins with the wall clock.
     pub(crate) fn restart(&mut self, now_ns: u64) {
         self.steady = SteadyClock::NEW;
-        self.steady.read(self.instant(now_ns), self.wall_ns(now_ns));
+        self.read(now_ns);
     }
 
     /// Monotonic ns since the start of the run.
@@ -51,19 +51,24 @@ impl Clock {
         (now_ns as i64 + now_ns as i64 * self.drift_ppm / MILLION as i64) as u64
     }
 
-    fn instant(&self, now_ns: u64) -> Instant {
-        Instant(self.drifted(now_ns).saturating_add_signed(self.offset_ns))
+    /// What the monotonic and the wall clock show when `drifted_ns` have passed by the first.
+    fn both(&self, drifted_ns: u64) -> (Instant, u64) {
+        let wall_ns = WALL_MS * MILLION + drifted_ns;
+        (
+            Instant(drifted_ns.saturating_add_signed(self.offset_ns)),
+            wall_ns.saturating_add_signed(self.wall_ahead_ms * MILLION as i64),
+        )
     }
 
-    fn wall_ns(&self, now_ns: u64) -> u64 {
-        let drifted = WALL_MS * MILLION + self.drifted(now_ns);
-        drifted.saturating_add_signed(self.wall_ahead_ms * MILLION as i64)
+    fn read(&mut self, now_ns: u64) {
+        let (instant, wall_ns) = self.both(self.drifted(now_ns));
+        self.steady.read(instant, wall_ns);
     }
 
     /// What the clocks show at the virtual time `now_ns`.
     pub(crate) fn at(&self, now_ns: u64) -> Now {
-        let instant = self.instant(now_ns);
-        Now { instant, unix_ms: self.steady.peek(instant, self.wall_ns(now_ns)) / MILLION }
+        let (instant, wall_ns) = self.both(self.drifted(now_ns));
+        Now { instant, unix_ms: self.steady.peek(instant, wall_ns) / MILLION }
     }
 
     /// A virtual time at which the monotonic clock shows `instant` or a little more.

@@ -3,6 +3,7 @@
 use concord_check::Reply;
 use concord_client::Class;
 use concord_core::Rng;
+use concord_engine::resp::line_length;
 
 use crate::edges::Sizes;
 use crate::odd::up_to;
@@ -238,14 +239,14 @@ pub(crate) fn parse_reply(bytes: &[u8]) -> Option<Reply> {
 }
 
 fn parse_one(rest: &mut &[u8]) -> Option<Reply> {
-    let end = rest.windows(2).position(|w| w == b"\r\n")?;
-    let line = std::str::from_utf8(&rest[1..end]).ok()?.to_string();
+    let end = line_length(rest)? - 2;
+    let line = std::str::from_utf8(&rest[1..end]).ok()?;
     let kind = rest[0];
     *rest = &rest[end + 2..];
     match kind {
         b'+' if line == "OK" => Some(Reply::Ok),
         b'+' => Some(Reply::bulk(line)),
-        b'-' => Some(Reply::Error(line)),
+        b'-' => Some(Reply::Error(line.into())),
         b':' => line.parse().ok().map(Reply::Int),
         b'$' if line == "-1" => Some(Reply::Nil),
         b'$' => {

@@ -1,6 +1,6 @@
 //! Virtual time, and a network that misbehaves as the plan says.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use concord_core::hash::hash64;
@@ -25,6 +25,8 @@ const MILLION: u64 = 1_000_000;
 /// Numbered writes that are lost while some are, per million.
 const WRITES_LOST_PPM: u64 = 300_000;
 const SPARE_MAX: usize = 1_024;
+/// Bits of an event's slot in its key; the other 40 below its time are its ordinal.
+const SLOT_BITS: u32 = 24;
 const IP: u32 = 0x0a00_0001;
 const PORT: u16 = 7_400;
 
@@ -45,30 +47,35 @@ pub(crate) enum Event {
     Fault { index: usize },
 }
 
-struct Entry {
-    at_ns: u64,
-    /// Ties leave in the order in which they were pushed.
-    order: u64,
-    event: Event,
+/// Events that wait, by time; those of one time leave in the order in which they were pushed.
+///
+/// The heap has keys of 16 bytes: time, ordinal and the event's slot, which no comparison reaches.
+#[derive(Default)]
+struct Queue {
+    heap: BinaryHeap<Reverse<u128>>,
+    ordinal: u64,
+    slots: Vec<Option<Event>>,
+    free: Vec<usize>,
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.order == other.order
+impl Queue {
+    fn push(&mut self, at_ns: u64, event: Event) {
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            assert!(slot < 1 << SLOT_BITS, "more events wait than have a slot");
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(event);
+        self.ordinal += 1;
+        let key = u128::from(at_ns) << 64 | u128::from(self.ordinal << SLOT_BITS) | slot as u128;
+        self.heap.push(Reverse(key));
     }
-}
 
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        (self.at_ns, self.order).cmp(&(other.at_ns, other.order))
+    fn pop(&mut self) -> Option<(u64, Event)> {
+        let Reverse(key) = self.heap.pop()?;
+        let slot = key as usize & ((1 << SLOT_BITS) - 1);
+        self.free.push(slot);
+        Some(((key >> 64) as u64, self.slots[slot].take()?))
     }
 }
 
@@ -121,8 +128,7 @@ impl Weather {
 pub(crate) struct World {
     /// Virtual ns since the start.
     pub now_ns: u64,
-    queue: BinaryHeap<Reverse<Entry>>,
-    order: u64,
+    queue: Queue,
     rng: Rng,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
@@ -158,8 +164,7 @@ impl World {
     pub(crate) fn new(rng: Rng, weather: Weather, odd: Odd) -> World {
         World {
             now_ns: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
+            queue: Queue::default(),
             rng,
             weather,
             cuts: Vec::new(),
@@ -180,12 +185,11 @@ impl World {
     }
 
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
-        self.order += 1;
-        self.queue.push(Reverse(Entry { at_ns, order: self.order, event }));
+        self.queue.push(at_ns, event);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        let Reverse(Entry { at_ns, event, .. }) = self.queue.pop()?;
+        let (at_ns, event) = self.queue.pop()?;
         self.now_ns = self.now_ns.max(at_ns);
         self.events += 1;
         Some(event)

@@ -203,7 +203,8 @@ impl Redis {
         let reads = now_ns >= connection.reads_from_ns;
         let length = if reads { output.len() } else { output.len().min(connection.room) };
         connection.room = connection.room.saturating_sub(length);
-        connection.received.extend(output.drain(..length));
+        connection.received.extend_from_slice(&output[..length]);
+        output.drain(..length);
         if output.is_empty() && self.gateway.wants_close(id) {
             self.gateway.closed(id);
             connection.id = None;
@@ -355,10 +356,10 @@ impl Rack<'_> {
 
     /// Carries what the gateway has for its clients, and lets them deal with it.
     pub(super) fn serve_clients(&mut self, node: usize) {
-        let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
+        let now_ns = self.world.now_ns;
         let Role::Client(process) = &mut self.slots[node].role else { return };
         let Process::Redis(redis) = &mut **process else { return };
-        redis.serve(now_ns, now, &mut self.outgoing);
+        redis.serve(now_ns, self.world.clock(node), &mut self.outgoing);
         for at in 0..self.plan.connections {
             self.take_replies(node, at);
             self.think(node, at);
@@ -381,12 +382,10 @@ impl Rack<'_> {
                 self.broken = Some(format!("a gateway's reply that nobody waits for: {text}"));
                 return;
             };
-            let wanted = format!("{:?}", awaited.wanted);
             match judge(awaited, &bytes, now_ns) {
                 Ok(operations) => self.record_all(node, at, operations),
                 Err(why) => {
-                    let text = String::from_utf8_lossy(&bytes).into_owned();
-                    self.broken = Some(format!("a gateway's reply to {wanted}: {why}: {text}"));
+                    self.broken = Some(why);
                     return;
                 }
             }

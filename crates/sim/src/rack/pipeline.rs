@@ -369,6 +369,24 @@ fn ended(reply: Reply) -> Result<Ended, String> {
 /// # Errors
 /// Why this cannot be the reply to it.
 pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<Operation>, String> {
+    let replies = match replies_of(&awaited, bytes) {
+        Ok(replies) => replies,
+        Err(why) => {
+            let (wanted, text) = (&awaited.wanted, String::from_utf8_lossy(bytes));
+            return Err(format!("a gateway's reply to {wanted:?}: {why}: {text}"));
+        }
+    };
+    let end = |(mut operation, reply): (Operation, Option<Reply>)| {
+        if reply.is_some() {
+            (operation.return_ns, operation.reply) = (Some(now_ns), reply);
+        }
+        operation
+    };
+    Ok(awaited.operations().into_iter().zip(replies).map(end).collect())
+}
+
+/// The reply to each operation of a command; `None` where nobody knows whether it was executed.
+fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, String> {
     let is_new = matches!(bytes.first(), Some(b'_' | b'%' | b'~' | b',' | b'#' | b'(' | b'='));
     let is_old = bytes.starts_with(b"$-1") || bytes.starts_with(b"*-1");
     if if awaited.resp3 { is_old } else { is_new } {
@@ -383,27 +401,22 @@ pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<O
     if !is_right {
         return Err("another reply than there can be".into());
     }
-    let over = |mut operation: Operation, reply: Reply| {
-        (operation.return_ns, operation.reply) = (Some(now_ns), Some(reply));
-        operation
-    };
     let parse = || parse_reply(bytes).ok_or("a reply that cannot be read".to_string());
-    Ok(match awaited.wanted {
+    Ok(match &awaited.wanted {
         Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
-        Wanted::One(operation) => match ended(parse()?)? {
-            Ended::Answered(reply) | Ended::Refused(reply) => vec![over(operation, reply)],
-            Ended::Unknown => vec![operation],
+        Wanted::One(_) => match ended(parse()?)? {
+            Ended::Answered(reply) | Ended::Refused(reply) => vec![Some(reply)],
+            Ended::Unknown => vec![None],
         },
-        Wanted::Parts(combine, operations) => match (ended(parse()?)?, combine) {
-            (Ended::Unknown, _) => operations,
+        Wanted::Parts(combine, operations) => match ended(parse()?)? {
+            Ended::Unknown => vec![None; operations.len()],
             // Out of memory for one key says nothing of the others.
-            (Ended::Refused(Reply::Error(text)), _) if text.starts_with("OOM") => operations,
-            (Ended::Refused(reply), _) => {
-                operations.into_iter().map(|o| over(o, reply.clone())).collect()
+            Ended::Refused(Reply::Error(text)) if text.starts_with("OOM") => {
+                vec![None; operations.len()]
             }
-            (Ended::Answered(reply), _) => {
-                let replies = parts_of(combine, reply, operations.len())?;
-                operations.into_iter().zip(replies).map(|(o, reply)| over(o, reply)).collect()
+            Ended::Refused(reply) => vec![Some(reply); operations.len()],
+            Ended::Answered(reply) => {
+                parts_of(*combine, reply, operations.len())?.into_iter().map(Some).collect()
             }
         },
     })

@@ -27,7 +27,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::inject::HEARD_AGAIN_NS;
 use super::watch_vr::WatchVr;
-use super::{Machine, Rack, Role, Stage};
+use super::{Machine, Rack, Replicas, Role, Stage};
 use crate::world::{REPLICAS, SWITCH};
 
 /// Where more is lost, four signs of life in a row are missing too often.
@@ -119,7 +119,7 @@ impl Rack<'_> {
             epoch,
             is_open: replica.phase() == Phase::Open,
             is_joining: replica.phase() == Phase::Joining,
-            is_whole: replica.status(self.world.clock(node)).whole,
+            is_whole: matches!(replica, Replicas::Replica(replica) if replica.is_whole()),
             executed: replica.executed().0,
             committed: replica.committed().0,
             end: end.position,
