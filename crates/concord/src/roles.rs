@@ -124,6 +124,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         redis: rack.engine == Engine::Redis,
+        memory_bytes_max: rack.maxmemory.0,
         rack_info: rack_info(&rack),
     };
     gateway::run(&place, &setup)

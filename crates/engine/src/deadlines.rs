@@ -19,6 +19,8 @@ pub(crate) struct Deadlines {
     by_time: BTreeSet<(u64, Arc<[u8]>)>,
     /// Sum of the lengths of all keys here.
     key_bytes: u64,
+    /// Sum of the deadlines here.
+    sum_ms: u128,
 }
 
 impl Deadlines {
@@ -32,6 +34,7 @@ impl Deadlines {
             TtlChange::Clear => {
                 if let Some((key, old)) = self.by_key.remove_entry(key) {
                     self.key_bytes -= key.len() as u64;
+                    self.sum_ms -= u128::from(old);
                     self.by_time.remove(&(old, key));
                 }
             }
@@ -44,6 +47,7 @@ impl Deadlines {
             Some((_, old)) if *old == deadline_ms => return,
             Some((shared, old)) => {
                 let shared = shared.clone();
+                self.sum_ms -= u128::from(*old);
                 self.by_time.remove(&(*old, shared.clone()));
                 shared
             }
@@ -52,6 +56,7 @@ impl Deadlines {
                 key.into()
             }
         };
+        self.sum_ms += u128::from(deadline_ms);
         self.by_key.insert(shared.clone(), deadline_ms);
         self.by_time.insert((deadline_ms, shared));
     }
@@ -78,6 +83,17 @@ impl Deadlines {
         let rest = self.by_time.range((from, Bound::Unbounded));
         let due = rest.take_while(move |(at, _)| *at <= now_ms);
         due.map(|(at, key)| (&**key, *at))
+    }
+
+    /// How many keys have a deadline.
+    pub(crate) fn count(&self) -> u64 {
+        self.by_time.len() as u64
+    }
+
+    /// What these keys have left on average at `now_ms`, in ms; 0 for none.
+    pub(crate) fn average_ms(&self, now_ms: u64) -> u64 {
+        let average = self.sum_ms.checked_div(u128::from(self.count())).unwrap_or(0);
+        u64::try_from(average).unwrap_or(u64::MAX).saturating_sub(now_ms)
     }
 
     /// About 64 bytes for each place of a key, in the map and in the order by time.

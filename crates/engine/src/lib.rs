@@ -12,6 +12,7 @@ pub mod backend;
 pub mod command;
 pub mod copy;
 mod deadlines;
+pub mod info;
 pub mod memory;
 mod plan;
 pub mod redis;

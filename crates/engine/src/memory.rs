@@ -152,6 +152,8 @@ pub struct Memory {
     table: CommandTable,
     /// 0: no limit.
     memory_bytes_max: u64,
+    /// The most that the data ever took.
+    peak_bytes: u64,
 }
 
 impl Memory {
@@ -176,7 +178,7 @@ impl Memory {
                 handlers.insert(name, (handler, spec.clone()));
             }
         }
-        Memory { store: Store::new(), handlers, table, memory_bytes_max }
+        Memory { store: Store::new(), handlers, table, memory_bytes_max, peak_bytes: 0 }
     }
 
     fn execute(
@@ -233,7 +235,7 @@ impl Memory {
             .is_some_and(|(_, spec)| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
     }
 
-    /// COMMAND, and what there is not.
+    /// COMMAND, INFO (for [`mod@crate::info`]), and what there is not.
     fn run_other(
         &self,
         name: &UpperName,
@@ -241,6 +243,12 @@ impl Memory {
         resp3: bool,
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
+        if name.is(b"INFO") {
+            let (used, peak) = (self.store.used_bytes(), self.peak_bytes);
+            let text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
+            resp::bulk(reply, text.as_bytes());
+            return Ok(());
+        }
         if !name.is(b"COMMAND") {
             return Err(unknown(args));
         }
@@ -299,6 +307,7 @@ impl Backend for Memory {
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
         }
+        self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         let exists = match (step.want_exists, step.key) {
             (true, Some(key)) => Some(self.store.get(key).is_some()),
             _ => None,
@@ -326,6 +335,7 @@ impl Backend for Memory {
                 return Err(BadChunk);
             }
         }
+        self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         Ok(Submitted::Done(Outcome::default()))
     }
 

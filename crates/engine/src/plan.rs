@@ -251,6 +251,7 @@ pub(crate) fn reads_deadline(name: &UpperName) -> bool {
             | b"EXPIRETIME"
             | b"PEXPIRETIME"
             | b"CONCORD.EXEC"
+            | b"CONCORD.INFO"
             | b"EVAL_RO"
             | b"EVALSHA_RO"
             | b"FCALL_RO"

@@ -35,7 +35,7 @@ use crate::copy::{BadChunk, Copied, Object};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::ttl::EXEC_COMMAND;
-use crate::{Class, Command, Context, resp};
+use crate::{Class, Command, Context, info, resp};
 use copier::Copier;
 
 /// Where the applied number lives.
@@ -577,14 +577,13 @@ impl RedisEngine {
             Ask::Names(generation) => self.on_names(generation, frame),
             Ask::Size => self.keys = count.unsigned_abs(),
             Ask::Memory => {
-                self.memory_bytes = info_field(value, b"used_memory:")
-                    .map_or(0, |v| number(v).unwrap_or(0).unsigned_abs())
+                self.memory_bytes = info::number(value, "used_memory").unwrap_or(0);
             }
         }
     }
 
     fn on_run_id(&mut self, info: &[u8]) {
-        let run_id = info_field(info, b"run_id:").unwrap_or_default();
+        let run_id = info::field(info, "run_id").unwrap_or_default();
         if self.run_id.is_empty() {
             self.run_id = run_id.to_vec();
         }
@@ -863,11 +862,6 @@ fn encode<'a>(out: &mut Vec<u8>, args: impl IntoIterator<Item = &'a [u8], IntoIt
     for arg in args {
         resp::bulk(out, arg);
     }
-}
-
-/// The value of a field of INFO; `name` ends by a colon.
-fn info_field<'a>(info: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    info.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii_end)
 }
 
 /// `what` and the reply that showed it.

@@ -9,6 +9,8 @@
 //! - `CONCORD.EXPIRE key deadline_ms`, that numbered delete, removes the key iff it still has
 //!   exactly this deadline and is due: `:1`, else `:0`.
 //!
+//! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
+//!
 //! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC of one
 //! key) and answers the array of their replies.
 
@@ -28,6 +30,7 @@ use crate::table::UpperName;
 use crate::{Class, Completion, Context, Engine, Progress, resp};
 
 mod alone;
+mod figures;
 
 use alone::Alone;
 
@@ -38,6 +41,9 @@ pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
 pub const REFUSE_COMMAND: &[u8] = b"CONCORD.REFUSE";
 /// The internal command that executes several commands on one key as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
+
+/// The internal read that answers figures of the data.
+pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
 
 /// What is left to do when a step has finished.
 #[derive(Debug)]
@@ -56,6 +62,8 @@ enum Work {
     One(After),
     /// CONCORD.EXEC: the original, and each command's plan with the number of its replies.
     Exec(Vec<u8>, Vec<(After, usize)>),
+    /// CONCORD.INFO: INFO and DBSIZE of the backend.
+    Info,
     /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
     Flush,
     /// A part of a copy, which runs alone.
@@ -90,6 +98,8 @@ pub struct Shimmed<B> {
     alone_pending: bool,
     /// The backend was given values that are none.
     broken: bool,
+    /// Keys that were deleted because they were due.
+    expired: u64,
     stalled: VecDeque<Stalled>,
 }
 
@@ -105,6 +115,7 @@ impl<B: Backend> Shimmed<B> {
             flushes_pending: 0,
             alone_pending: false,
             broken: false,
+            expired: 0,
             stalled: VecDeque::new(),
         }
     }
@@ -155,6 +166,9 @@ impl<B: Backend> Shimmed<B> {
         if name.is(EXEC_COMMAND) {
             return self.start_exec(context, class, command, reply);
         }
+        if name.is(INFO_COMMAND) {
+            return self.start_info(context, reply);
+        }
         if name.is(REFUSE_COMMAND) {
             let text = command.args().nth(1).unwrap_or_default();
             return self.refuse(context, class, text, reply);
@@ -194,6 +208,7 @@ impl<B: Backend> Shimmed<B> {
         let Some(key) = key else { return (false, None) };
         match self.deadlines.of(key) {
             Some(at) if at <= context.now_ms && class == Class::Write => {
+                self.expired += 1;
                 self.deadlines.change(key, TtlChange::Clear);
                 (true, None)
             }
@@ -218,6 +233,7 @@ impl<B: Backend> Shimmed<B> {
         let delete_first =
             self.deadlines.of(key) == Some(deadline_ms) && deadline_ms <= context.now_ms;
         if delete_first {
+            self.expired += 1;
             self.deadlines.change(key, TtlChange::Clear);
         }
         let mut step = step_of(class, Some(key), &[]);
@@ -310,6 +326,7 @@ impl<B: Backend> Shimmed<B> {
         let single_effect = outcome.effects.first().map(|effect| effect.command.clone());
         match work {
             Work::Pass | Work::Finished(_) | Work::Alone(_) => return single_effect,
+            Work::Info => self.settle_info(context, reply, start),
             Work::Flush => {
                 if !reply[start..].starts_with(b"-") {
                     self.deadlines.clear();

@@ -4,6 +4,7 @@ use super::*;
 use crate::Memory;
 use crate::copy::{BadChunk, Copied, Object, PLACE_END, next_place};
 use crate::table::CommandTable;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use concord_core::rng::Rng;
@@ -289,6 +290,47 @@ fn a_transaction_sees_its_own_deadlines() {
     assert!(rig.submit(6, Class::Write, &encode_exec(&["FLUSHALL"])).starts_with("-ERR"));
     let torn = CommandBuf::new().encode(0, [EXEC_COMMAND, &b"torn"[..]]).to_vec();
     assert_eq!(rig.submit(6, Class::Write, &torn), "-ERR CONCORD.EXEC: malformed");
+}
+
+/// Lines of what CONCORD.INFO answers, read at `now_ms`.
+fn figures(rig: &mut Rig, now_ms: u64) -> Vec<String> {
+    let info = CommandBuf::new().encode(0, [INFO_COMMAND]).to_vec();
+    let reply = rig.submit(now_ms, Class::Read, &info);
+    assert!(reply.starts_with('$'), "{reply}");
+    reply.split(' ').skip(1).map(str::to_string).collect()
+}
+
+#[test]
+fn bug_16_8_info_tells_what_the_data_takes_and_which_keys_expire() {
+    let mut rig = Rig::new();
+    let nothing = ["used_memory:0", "used_memory_peak:0", "maxmemory:0"];
+    let no_keys = ["keys:0", "expires:0", "avg_ttl:0", "expired_keys:0"];
+    assert_eq!(figures(&mut rig, 1), [&nothing[..], &no_keys].concat());
+    rig.script(
+        "1000 SET stays v => +OK
+         1000 SET a v PX 1000 => +OK
+         1000 SET b v PX 5000 => +OK
+         1000 SET c v PX 9000 => +OK
+         1000 PEXPIRE c 3000 => :1",
+    );
+    // 2,000, 6,000 and 4,000.
+    let told = figures(&mut rig, 1_500);
+    assert_eq!(told[3..], ["keys:4", "expires:3", "avg_ttl:2500", "expired_keys:0"]);
+    let used = rig.0.memory_bytes();
+    assert_eq!(told[..2], [format!("used_memory:{used}"), format!("used_memory_peak:{used}")]);
+    rig.script("2000 CONCORD.EXPIRE a 2000 => :1");
+    assert_eq!(figures(&mut rig, 2_000)[4..], ["expires:2", "avg_ttl:3000", "expired_keys:1"]);
+    rig.script(
+        "7000 SET b w => +OK
+         7000 PERSIST c => :0",
+    );
+    // `a` went by its numbered delete, `b` and `c` by a write after their time.
+    let told = figures(&mut rig, 7_000);
+    assert_eq!(told[3..], ["keys:2", "expires:0", "avg_ttl:0", "expired_keys:3"]);
+    let peak = format!("used_memory_peak:{}", used - rig.0.deadlines.memory_bytes());
+    assert!(told[0] < format!("used_memory:{used}") && told[1] < peak, "{told:?}");
+    rig.call(7_000, "FLUSHALL");
+    assert_eq!(figures(&mut rig, 7_000)[0], "used_memory:0");
 }
 
 #[test]

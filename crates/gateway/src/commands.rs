@@ -49,6 +49,8 @@ pub(crate) enum Handling {
     Discard,
     Watch,
     Explain,
+    /// Answered here, with what a replica says of the data.
+    Info,
     /// Answered here.
     Local(Handler),
     /// Answered here, inside of a transaction and before the password too.
@@ -142,13 +144,13 @@ const REFUSED: [(&str, Refusal); 54] = [
     ("SLOWLOG", Refusal::Admin),
     ("LATENCY", Refusal::Admin),
     ("MODULE", Refusal::Admin),
-    ("MEMORY", Refusal::Admin),
     ("LOLWUT", Refusal::Other),
     ("FCALL", Refusal::Other),
     ("FCALL_RO", Refusal::Other),
     ("FUNCTION", Refusal::Other),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
+    ("CONCORD.INFO", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.REFUSE", Refusal::Because("ERR this command is Concord's own")),
     ("PFDEBUG", Refusal::Admin),
     ("PFSELFTEST", Refusal::Admin),
@@ -194,7 +196,7 @@ const OWN: [(&str, i32, Handling); 26] = [
     ("CLIENT", -2, Handling::Local(local::client)),
     ("COMMAND", -1, Handling::Local(server::command)),
     ("CONFIG", -2, Handling::Local(server::config)),
-    ("INFO", -1, Handling::Local(server::info)),
+    ("INFO", -1, Handling::Info),
     ("ACL", -2, Handling::Local(local::acl)),
     ("UNWATCH", 1, Handling::Local(local::unwatch)),
     ("SCRIPT", -2, Handling::Local(crate::scripts::script)),

@@ -10,6 +10,7 @@ use concord_core::{Instant, ObjectId, RequestNumber};
 use concord_engine::resp;
 
 use crate::dispatch::{SLOTS_MAX, Target};
+use crate::info::Wanted;
 use crate::parts::Parts;
 use crate::request::Parser;
 
@@ -44,6 +45,8 @@ pub(crate) enum SlotState {
     Waiting,
     /// Its reply is wanted with the path that it took.
     Explaining,
+    /// INFO: what a replica says has not come.
+    Info(Wanted),
     /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
     /// A command over several keys: replies so far.
@@ -60,7 +63,7 @@ impl Slot {
         self.class == class
             && match &self.state {
                 SlotState::Ready(_) => false,
-                SlotState::Waiting | SlotState::Explaining => {
+                SlotState::Waiting | SlotState::Explaining | SlotState::Info(_) => {
                     self.subject == Subject::Object(object)
                 }
                 SlotState::Parts(parts) => parts.holds(object),
@@ -269,7 +272,10 @@ impl Connection {
         let first = self.slots.front().filter(|_| slot == self.first_slot);
         first.is_some_and(|slot| match &slot.state {
             SlotState::Parts(parts) => parts.is_next(part),
-            SlotState::Waiting | SlotState::Explaining | SlotState::Ready(_) => true,
+            SlotState::Waiting
+            | SlotState::Explaining
+            | SlotState::Info(_)
+            | SlotState::Ready(_) => true,
         })
     }
 
@@ -311,7 +317,7 @@ impl Connection {
     pub(crate) fn write_in_turn(&mut self) {
         while let Some(slot) = self.slots.front_mut() {
             match &mut slot.state {
-                SlotState::Waiting | SlotState::Explaining => return,
+                SlotState::Waiting | SlotState::Explaining | SlotState::Info(_) => return,
                 SlotState::Parts(parts) => {
                     let before = parts.held_bytes();
                     let is_whole = parts.write(slot.resp3, &mut self.output);

@@ -20,12 +20,14 @@ use rustc_hash::FxBuildHasher;
 use crate::commands::{CROSS_KEY, Commands, Failure, Handling, class_of, handling_of, unknown};
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
 use crate::gateway::{Connections, GatewayConfig, GatewayCounters};
+use crate::info::Process;
 use crate::keys::{Keys, keys};
 use crate::memory::Memory;
 use crate::parts::{Parts, Split};
 use crate::replies::Ended;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
+use crate::traffic::Traffic;
 
 /// Most unanswered commands of one connection, and requests of them, before its input waits.
 pub(crate) const SLOTS_MAX: usize = 1_024;
@@ -72,6 +74,26 @@ pub(crate) struct Core {
     pub started_at: Option<Instant>,
     /// What INFO says of the rack.
     pub rack_info: String,
+    /// The limit of the data, as the rack is configured; 0 for none.
+    pub memory_bytes_max: u64,
+    /// Number of connections.
+    pub connected: usize,
+    pub traffic: Traffic,
+    /// What had been counted when CONFIG RESETSTAT came last.
+    pub counted_from: Totals,
+    pub process: Process,
+    /// Names this start of the gateway.
+    pub run_id: String,
+}
+
+/// What INFO counts from the last CONFIG RESETSTAT on; metrics never go back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub connections: u64,
+    pub refused: u64,
+    pub commands: u64,
+    pub input_bytes: u64,
+    pub output_bytes: u64,
 }
 
 /// The command of one connection, while it is looked at.
@@ -97,6 +119,16 @@ struct Place {
 }
 
 impl Core {
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            connections: self.count.connections,
+            refused: self.count.connections_refused,
+            commands: self.count.commands,
+            input_bytes: self.traffic.input_bytes,
+            output_bytes: self.traffic.output_bytes,
+        }
+    }
+
     /// One request of a connection; `ranges` are its arguments within `bytes`, at least one.
     pub(crate) fn run(
         &mut self,
@@ -186,6 +218,7 @@ impl Core {
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Explain => self.explain(turn, args, sink),
+            Handling::Info => Ok(self.info(turn, args, sink)),
             Handling::Multi => {
                 turn.connection.multi = Some(Box::default());
                 turn.connection.ok();

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_core::machine::Deadline;
+use concord_core::rng::splitmix64;
 use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng, counters};
 use concord_engine::{CommandBuf, CommandTable};
 use concord_wire::{Flags, Sink};
@@ -15,12 +16,14 @@ use rustc_hash::FxBuildHasher;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Offer, Offered, Wait};
-use crate::dispatch::{Core, Flow, SLOTS_MAX, TOO_LARGE, Turn};
+use crate::dispatch::{Core, Flow, SLOTS_MAX, TOO_LARGE, Totals, Turn};
+use crate::info::{self, Process};
 use crate::memory::{CONNECTION_REPLIES_BYTES_MAX, Grant, Memory, RESERVED_BYTES, STUCK_NS};
 use crate::multi;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
+use crate::traffic::Traffic;
 
 /// Input buffers above that size are given back once they are empty.
 const INPUT_BYTES_KEPT: usize = 64 << 10;
@@ -127,6 +130,9 @@ impl Gateway {
     #[must_use]
     pub fn new(mut setup: GatewayConfig, rng: Rng) -> Gateway {
         setup.client.grants_replies = true;
+        // Drawn beside, so that what the session's id is drawn from is as it was, and hashed.
+        let mut drawn = rng.clone();
+        let run_id = info::run_id([1, 2, 3].map(|n| splitmix64(drawn.next_u64() ^ n)));
         let core = Core {
             memory: Memory::new(setup.limits.output_bytes_max),
             client: Client::new(setup.client.clone(), rng),
@@ -142,6 +148,12 @@ impl Gateway {
             writes: Latencies::default(),
             started_at: None,
             rack_info: String::new(),
+            memory_bytes_max: 0,
+            connected: 0,
+            traffic: Traffic::default(),
+            counted_from: Totals::default(),
+            process: Process::default(),
+            run_id,
         };
         Gateway {
             core,
@@ -157,11 +169,12 @@ impl Gateway {
     /// A client connected from `peer`. False: there are too many; write [`Gateway::TOO_MANY`] and
     /// close.
     pub fn connected(&mut self, now: Now, id: ConnectionId, peer: &str) -> bool {
-        if self.is_shut_down || self.connections.len() >= self.core.setup.connections_max {
+        if self.is_shut_down || self.core.connected >= self.core.setup.connections_max {
             self.core.count.connections_refused += 1;
             return false;
         }
         self.core.count.connections += 1;
+        self.core.connected += 1;
         let authenticated = self.core.setup.requirepass.is_none();
         let connection = Connection::new(id, peer, now.instant, authenticated);
         self.connections.insert(id, Box::new(connection));
@@ -171,6 +184,7 @@ impl Gateway {
     /// The connection is gone; what it asked for may still be executed.
     pub fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.core.connected -= 1;
         self.core.memory.forget(&connection);
         let offers = connection.offers.into_values();
         self.orphans.extend(offers.filter_map(|offer| match offer.what {
@@ -183,6 +197,8 @@ impl Gateway {
     pub fn input(&mut self, now: Now, id: ConnectionId, bytes: &[u8], sink: &mut impl Sink) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.active_at = now.instant;
+        self.core.traffic.sample(now.instant, self.core.count.commands);
+        self.core.traffic.input_bytes += bytes.len() as u64;
         connection.input.extend_from_slice(bytes);
         if connection.wait == Wait::Nothing {
             self.go_on(now, id, sink);
@@ -255,8 +271,10 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| !c.closing && c.wait == Wait::Nothing)
     }
 
-    /// The driver wrote what it could: commands that waited for that go on.
-    pub fn written(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
+    /// The driver wrote so many bytes, as much as it could: commands that waited for that go on.
+    pub fn written(&mut self, now: Now, id: ConnectionId, bytes: usize, sink: &mut impl Sink) {
+        self.core.traffic.sample(now.instant, self.core.count.commands);
+        self.core.traffic.output_bytes += bytes as u64;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.unread_since = None;
         self.core.memory.note(now.instant, connection);
@@ -281,6 +299,16 @@ impl Gateway {
     /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
     pub fn set_rack_info(&mut self, text: String) {
         self.core.rack_info = text;
+    }
+
+    /// The limit of the data that the rack is configured with, for CONFIG GET; 0 for none.
+    pub fn set_memory_bytes_max(&mut self, bytes: u64) {
+        self.core.memory_bytes_max = bytes;
+    }
+
+    /// What the gateway's process is and has used by now, for INFO.
+    pub fn process_mut(&mut self) -> &mut Process {
+        &mut self.core.process
     }
 
     /// What was counted.
@@ -322,7 +350,7 @@ impl Gateway {
     /// Number of connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.connections.len()
+        self.core.connected
     }
 
     fn must_ask_table(&self) -> bool {
@@ -535,7 +563,7 @@ impl Gateway {
                 self.core.client.give_back(done.reply);
                 continue;
             };
-            self.core.take_reply(connection, target, done);
+            self.core.take_reply(now, connection, target, done);
             self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);
             self.grant_offers(now, target.connection, sink);

@@ -55,6 +55,7 @@ impl Core {
             Handling::AllKeys(_)
             | Handling::Cursor
             | Handling::Explain
+            | Handling::Info
             | Handling::Local(_)
             | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;

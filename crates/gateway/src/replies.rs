@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_client::{Class, Done, Outcome, Trace};
+use concord_core::Now;
 use concord_core::guard::Guard;
 use concord_engine::{CommandTable, resp};
 use concord_wire::Reason;
@@ -39,7 +40,13 @@ impl Core {
     }
 
     /// A request of `connection` ended.
-    pub(crate) fn take_reply(&mut self, connection: &mut Connection, target: Target, done: Done) {
+    pub(crate) fn take_reply(
+        &mut self,
+        now: Now,
+        connection: &mut Connection,
+        target: Target,
+        done: Done,
+    ) {
         connection.note_done(target.class, target.subject);
         connection.granted_bytes -= target.granted_bytes as usize;
         if target.granted_bytes == 0 {
@@ -77,6 +84,12 @@ impl Core {
             }
             SlotState::Explaining => {
                 let reply = explained(&reply, &done.trace, slot.resp3);
+                let reply_bytes = reply.len();
+                slot.state = SlotState::Ready(reply);
+                connection.ready_bytes += reply_bytes;
+            }
+            SlotState::Info(wanted) => {
+                let reply = self.info_reply(now, *wanted, &reply, slot.resp3);
                 let reply_bytes = reply.len();
                 slot.state = SlotState::Ready(reply);
                 connection.ready_bytes += reply_bytes;

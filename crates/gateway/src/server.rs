@@ -1,17 +1,16 @@
-//! Commands about the server, which the gateway answers without the rack: INFO, CONFIG, COMMAND.
+//! Commands about the server, which the gateway answers without the rack: CONFIG, COMMAND, TIME.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use concord_core::{SEC, US};
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
 use crate::commands::Failure;
 use crate::dispatch::{Core, Turn, no_subcommand};
 use crate::keys::{Keys, keys};
-use crate::local::{REDIS_VERSION, wrong_arity};
+use crate::local::wrong_arity;
 
 pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
     let unix_ms = turn.now.unix_ms;
@@ -72,7 +71,7 @@ const CONFIG: [(&str, &str); 10] = [
     ("bind", ""),
     ("databases", "1"),
     ("io-threads", "1"),
-    ("maxmemory", "0"),
+    ("maxmemory", ""),
     ("maxmemory-policy", "noeviction"),
     ("proto-max-bulk-len", "1048576"),
     ("save", ""),
@@ -86,12 +85,14 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"GET", patterns @ [_, ..]) => {
             let maxclients = core.setup.connections_max.to_string();
+            let maxmemory = core.memory_bytes_max.to_string();
             let asked = |name: &str| patterns.iter().any(|p| matches(p, name.as_bytes()));
             let found: Vec<(&str, &str)> = CONFIG
                 .iter()
                 .filter(|(name, _)| asked(name))
                 .map(|(name, value)| match *name {
                     "maxclients" => (*name, maxclients.as_str()),
+                    "maxmemory" => (*name, maxmemory.as_str()),
                     name => (name, *value),
                 })
                 .collect();
@@ -107,6 +108,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             core.commands.reset_counts();
             core.reads = Default::default();
             core.writes = Default::default();
+            core.counted_from = core.totals();
             turn.connection.ok();
         }
         (b"GET" | b"RESETSTAT", _) => {
@@ -136,87 +138,6 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
         }
         (None, Some(_)) | (Some(_), None) => false,
     }
-}
-
-/// Writes the lines of one section of INFO.
-type Section = fn(&Core, &Turn<'_>) -> String;
-
-/// INFO [section ...]
-pub(crate) fn info(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let wanted = |section: &str| {
-        let named = |arg: &&[u8]| arg.eq_ignore_ascii_case(section.as_bytes());
-        let whole = |arg: &&[u8]| {
-            [&b"default"[..], b"all", b"everything"].iter().any(|w| arg.eq_ignore_ascii_case(w))
-        };
-        args.len() == 1 || args[1..].iter().any(|arg| named(arg) || whole(arg))
-    };
-    let sections: [(&str, Section); 7] = [
-        ("Server", server_section),
-        ("Clients", clients_section),
-        ("Persistence", |_, _| "loading:0\r\naof_enabled:0\r\nconcord_durable:0\r\n".into()),
-        ("Stats", stats_section),
-        ("Replication", |_, _| "role:master\r\nconnected_slaves:0\r\n".into()),
-        ("Commandstats", commands_section),
-        ("Concord", |core, _| core.rack_info.clone()),
-    ];
-    let mut text = String::new();
-    for (name, section) in sections.into_iter().filter(|(name, _)| wanted(name)) {
-        let separator = if text.is_empty() { "" } else { "\r\n" };
-        text.push_str(&format!("{separator}# {name}\r\n{}", section(core, turn)));
-    }
-    turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
-    Ok(())
-}
-
-fn server_section(core: &Core, turn: &Turn<'_>) -> String {
-    let started = core.started_at.unwrap_or(turn.now.instant);
-    format!(
-        "redis_version:{REDIS_VERSION}\r\nconcord_version:{}\r\nredis_mode:standalone\r\n\
-         concord_gateway:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{}\r\n",
-        env!("CARGO_PKG_VERSION"),
-        core.setup.node,
-        core.setup.port,
-        turn.now.instant.since(started) / SEC,
-    )
-}
-
-fn clients_section(core: &Core, turn: &Turn<'_>) -> String {
-    format!(
-        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:0\r\n",
-        turn.others.len() + 1,
-        core.setup.connections_max
-    )
-}
-
-fn stats_section(core: &Core, _: &Turn<'_>) -> String {
-    let (count, client) = (&core.count, core.client.counters());
-    let mut text = format!(
-        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
-         rejected_connections:{}\r\nconcord_reads:{}\r\nconcord_reads_fast:{}\r\n\
-         concord_writes:{}\r\nconcord_writes_unknown:{}\r\n",
-        count.connections,
-        count.commands,
-        count.connections_refused,
-        client.read_replies,
-        client.fast_reads,
-        client.write_replies,
-        client.writes_unknown,
-    );
-    for (class, latencies) in [("read", &core.reads), ("write", &core.writes)] {
-        for percent in [50, 99] {
-            let us = latencies.percentile_ns(percent) / US;
-            text.push_str(&format!("concord_{class}_p{percent}_us:{us}\r\n"));
-        }
-    }
-    text
-}
-
-fn commands_section(core: &Core, _: &Turn<'_>) -> String {
-    let line = |entry: &crate::commands::Entry| {
-        let (name, calls, refused) = (&entry.name, entry.calls, entry.refused);
-        format!("cmdstat_{name}:calls={calls},rejected_calls={refused}\r\n")
-    };
-    core.commands.called().map(line).collect()
 }
 
 #[cfg(test)]

@@ -317,6 +317,68 @@ fn explain_tells_the_path_beside_the_reply() {
     assert!(world.ask(&["CONCORD HELP"]).starts_with("*5\r\n"));
 }
 
+/// The value of a field of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+#[test]
+fn bug_16_8_info_shows_memory_and_keys_as_a_replica_tells_them() {
+    let mut world = World::new(12);
+    assert_eq!(world.ask(&["INFO keyspace"]), "$12\r\n# Keyspace\r\n\r\n");
+    world.ask(&["SET k v", "SET l v EX 100", "SET m v PX 50000"]);
+    world.executed();
+    // Behind a write of its connection, in one piece: it is in the figures.
+    let info = world.ask(&["SET n v", "INFO"]);
+    assert_eq!(world.executed(), ["SET n", "CONCORD.INFO "]);
+    assert!(info.starts_with("+OK\r\n$"), "{info}");
+    assert_eq!(field(&info, "db0"), Some("keys=4,expires=2,avg_ttl=75000"));
+    let used: u64 = field(&info, "used_memory").unwrap().parse().unwrap();
+    assert!(used > 4 * 64 && used < 2_000, "{used}");
+    assert_eq!(field(&info, "used_memory_human"), Some(&*format!("{used}B")));
+    assert_eq!(field(&info, "concord_data_known"), Some("1"));
+    assert_eq!(field(&info, "total_commands_processed"), Some("6"));
+    // What the gateway knows itself costs the rack nothing.
+    let own = world.ask(&["INFO server clients cpu replication persistence commandstats"]);
+    assert!(own.contains("# Server\r\n") && own.contains("\r\n\r\n# CPU\r\n"), "{own}");
+    assert_eq!(world.executed(), [""; 0]);
+    let resp3 = world.ask(&["HELLO 3", "INFO keyspace"]);
+    assert!(resp3.contains("=52\r\ntxt:# Keyspace\r\ndb0:keys=4,"), "{resp3}");
+}
+
+#[test]
+fn bug_16_8_info_of_a_rack_that_is_silent_shows_what_the_gateway_knows() {
+    let mut world = World::new(12);
+    world.ask(&["SET k v"]);
+    world.store.mood = Mood::Dead;
+    world.input(1, b"INFO\r\nPING\r\n");
+    world.run_for(60 * SEC);
+    let info = world.replies(1);
+    assert!(info.ends_with("+PONG\r\n"), "{info}");
+    assert_eq!(field(&info, "concord_data_known"), Some("0"));
+    assert_eq!(field(&info, "uptime_in_seconds").map(|n| n != "0"), Some(true));
+    assert_eq!((field(&info, "used_memory"), field(&info, "db0")), (None, None), "nothing made up");
+}
+
+#[test]
+fn memory_usage_is_asked_of_its_key_and_resetstat_begins_anew() {
+    let mut world = World::new(12);
+    world.ask(&["SET k v", "GET k"]);
+    world.executed();
+    assert_eq!(world.ask(&["MEMORY USAGE k"]), ":66\r\n");
+    assert_eq!(world.ask(&["memory usage nosuch"]), "$-1\r\n");
+    assert_eq!(world.executed(), ["MEMORY k", "MEMORY nosuch"]);
+    assert!(world.ask(&["MEMORY DOCTOR"]).starts_with("-ERR"));
+    assert!(world.ask(&["MEMORY USAGE"]).contains("arguments for 'memory|usage' command"));
+    assert!(world.ask(&["CONFIG RESETSTAT"]).starts_with("+OK"));
+    let info = world.ask(&["INFO stats"]);
+    // RESETSTAT is counted once it has run, INFO once it was sent.
+    assert_eq!(field(&info, "total_commands_processed"), Some("2"));
+    assert_eq!(field(&info, "total_net_input_bytes"), Some("12"));
+    world.gateway.set_memory_bytes_max(1 << 30);
+    assert!(world.ask(&["CONFIG GET maxmemory"]).ends_with("$10\r\n1073741824\r\n"));
+}
+
 #[test]
 fn the_gateway_answers_for_itself() {
     let mut world = World::new(12);
@@ -331,7 +393,7 @@ fn the_gateway_answers_for_itself() {
     assert!(list.contains("id=1 addr=127.0.0.1:50001 ") && list.contains("\nid=2 "), "{list}");
     assert!(list.contains("name=me") && list.contains("lib-name=redis-py"), "{list}");
     world.gateway.set_rack_info("concord_replicas:3\r\n".into());
-    let info = world.ask(&["GET k", "INFO"]);
+    let info = world.ask(&["GET k", "INFO everything"]);
     for line in ["redis_version:7.0.15", "connected_clients:2", "role:master", "concord_replicas:3"]
     {
         assert!(info.contains(&format!("{line}\r\n")), "{line}: {info}");
@@ -396,7 +458,7 @@ fn input_waits_for_a_client_that_does_not_read() {
     let output = std::mem::take(world.gateway.output(ConnectionId(1)).unwrap());
     world.received.get_mut(&1).unwrap().extend(output);
     let mut sent = vec![];
-    world.gateway.written(world.now(), ConnectionId(1), &mut sent);
+    world.gateway.written(world.now(), ConnectionId(1), held, &mut sent);
     world.after_input(sent);
     for _ in 0..10 {
         world.run_for(SEC);

@@ -13,6 +13,7 @@ pub mod error;
 pub mod http;
 pub mod logging;
 pub mod poller;
+mod process;
 pub mod redis_server;
 pub mod roles;
 pub mod state_file;

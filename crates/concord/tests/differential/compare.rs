@@ -31,6 +31,7 @@ pub fn how(form: &str) -> How {
         "time" => How::Own("another clock"),
         "hello" | "client id" | "client info" | "client list" => How::Own("another connection"),
         "info" => How::Own("Concord's own numbers"),
+        "memory usage" => How::Own("each engine counts by itself"),
         "config get" => How::Own("Concord's own settings"),
         "command" | "command count" | "command docs" | "command info" | "command list" => {
             How::Own("Concord's own table: no ACL categories, tips, key specifications")

@@ -62,6 +62,22 @@ redis-server, and compares the replies byte for byte.
 but not atomic (docs/semantics.md). Concord's own commands: `CAS`, `CAD`, `DELEX`, `SET ... IFEQ` (memory
 engine), `CONCORD EXPLAIN`.
 
+`INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of
+their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
+compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothing is on a disk),
+`Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
+10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls and rejected calls), `Concord` (the rack), and
+of `Stats` connections, commands, bytes and rates; `CONFIG RESETSTAT` sets them back. What one replica tells
+(one read of all keys, behind the connection's earlier commands; it looks at no key): `used_memory`,
+`used_memory_peak` and `maxmemory` (the data and its times to live, as the limit counts them; with the Redis
+engine what its server uses, `used_memory_rss`, `mem_fragmentation_ratio` and `mem_allocator` too), `db0`
+(keys, how many have a time to live, and its average in ms), `expired_keys`. Peak and expired keys count from
+the start of the replica that answers. If none answers before the read's deadline these are left out, and
+`concord_data_known` is 0. Left out always: hits and misses (replicas share the reads), snapshots and
+append-only files, forks, defragmentation, latencies by command. `MEMORY USAGE` is what a key adds to
+`used_memory` of the memory engine, or what the server says. redis-cli's `--stat`, `--bigkeys`, `--memkeys`,
+`--latency` and `--latency-history` work as they do with a redis-server.
+
 | command | memory engine | Redis engine |
 |---|---|---|
 ";

@@ -4,17 +4,18 @@ use alloc::vec::Vec;
 
 use super::scan::{ScanOptions, cursor, reply_header};
 use super::store::SHARDS;
-use super::{Call, Failure, Handler, SYNTAX, fixed, glob};
+use super::{Call, Failure, Handler, SYNTAX, fixed, glob, integer};
 use crate::resp;
 use crate::table::UpperName;
 
-pub(super) const HANDLERS: [(&[u8], Handler); 11] = [
+pub(super) const HANDLERS: [(&[u8], Handler); 12] = [
     (b"DEL", delete),
     (b"UNLINK", delete),
     (b"EXISTS", exists),
     (b"TOUCH", exists),
     (b"TYPE", type_name),
     (b"DBSIZE", dbsize),
+    (b"MEMORY", memory),
     (b"SCAN", scan),
     (b"KEYS", keys),
     (b"RANDOMKEY", randomkey),
@@ -53,6 +54,30 @@ fn type_name(call: &mut Call<'_>) -> Result<(), Failure> {
 fn dbsize(call: &mut Call<'_>) -> Result<(), Failure> {
     let count = call.store.count();
     call.integer(count as i64);
+    Ok(())
+}
+
+const NO_OTHER_MEMORY: Failure = fixed(b"ERR Concord supports MEMORY USAGE alone");
+
+/// MEMORY USAGE key [SAMPLES count]: all of a value is counted, however many samples are wanted.
+fn memory(call: &mut Call<'_>) -> Result<(), Failure> {
+    let &[_, sub, key, ref options @ ..] = call.args else { return Err(NO_OTHER_MEMORY) };
+    if !UpperName::of(sub).is(b"USAGE") {
+        return Err(NO_OTHER_MEMORY);
+    }
+    let (pairs, rest) = options.as_chunks::<2>();
+    for [name, samples] in pairs {
+        if !name.eq_ignore_ascii_case(b"SAMPLES") || integer(samples)? < 0 {
+            return Err(SYNTAX);
+        }
+    }
+    if !rest.is_empty() {
+        return Err(SYNTAX);
+    }
+    match call.store.size_bytes(key) {
+        Some(size_bytes) => call.integer(size_bytes as i64),
+        None => call.null(),
+    }
     Ok(())
 }
 

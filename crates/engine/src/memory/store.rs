@@ -282,6 +282,11 @@ impl Store {
         self.shards[shard_of(hash)].find(hash, |slot| *slot.key == *key).map(|slot| &slot.value)
     }
 
+    /// What a key takes with its value, as [`Store::used_bytes`] counts it.
+    pub(super) fn size_bytes(&self, key: &[u8]) -> Option<u64> {
+        self.get(key).map(|value| KEY_BYTES + key.len() as u64 + value.size_bytes())
+    }
+
     /// The value of type `K`; `None` if there is no such key.
     pub(super) fn read<K: Kind>(&self, key: &[u8]) -> Result<Option<&K>, Failure> {
         match self.get(key) {

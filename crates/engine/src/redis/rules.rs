@@ -24,7 +24,9 @@ pub(super) fn check(
     let name = UpperName::of(command.name());
     let Some(mut spec) = table.find(name.bytes()) else { return Ok(()) };
     match (name.bytes(), class) {
-        (b"EVAL", Class::Write) | (b"EVAL_RO" | b"COMMAND", _) => return Ok(()),
+        (b"EVAL", Class::Write) | (b"EVAL_RO" | b"COMMAND", _) | (b"INFO", Class::Read) => {
+            return Ok(());
+        }
         _ => {}
     }
     if spec.class().is_none()

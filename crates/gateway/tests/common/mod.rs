@@ -247,7 +247,7 @@ impl World {
             let bytes = core::mem::take(output);
             if !bytes.is_empty() {
                 self.received.entry(id.0).or_default().extend_from_slice(&bytes);
-                self.gateway.written(self.now(), id, &mut sent);
+                self.gateway.written(self.now(), id, bytes.len(), &mut sent);
             }
         }
         for (to, bytes) in sent {
@@ -262,7 +262,7 @@ impl World {
         let bytes = core::mem::take(output);
         let mut sent = vec![];
         if !bytes.is_empty() {
-            self.gateway.written(self.now(), ConnectionId(id), &mut sent);
+            self.gateway.written(self.now(), ConnectionId(id), bytes.len(), &mut sent);
         }
         self.after_input(sent);
         bytes.len()

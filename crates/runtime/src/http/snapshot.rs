@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::process;
+
 /// Whether a role does its work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
@@ -157,6 +159,12 @@ impl Snapshot {
     }
 }
 
+/// When the system was started, in seconds since 1970.
+fn booted_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
 /// What every Prometheus client library shows of its process, and which build it is. What the system
 /// does not tell is left out.
 #[must_use]
@@ -167,16 +175,17 @@ pub fn process() -> String {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
         }
     };
-    let stat = ProcessStat::read();
-    let of = |field: fn(&ProcessStat) -> f64| stat.as_ref().map(field);
+    let stat = process::Stat::of_process();
+    let of = |field: fn(&process::Stat) -> f64| stat.as_ref().map(field);
     let cpu = "Processor time in user and system mode, in seconds.";
-    gauge("process_cpu_seconds_total", cpu, "counter", of(|s| s.cpu_seconds));
+    gauge("process_cpu_seconds_total", cpu, "counter", of(|s| process::seconds(s.used)));
     let resident = "Memory in use, in bytes.";
     gauge("process_resident_memory_bytes", resident, "gauge", of(|s| s.resident_bytes));
     let size = "Address space, in bytes.";
     gauge("process_virtual_memory_bytes", size, "gauge", of(|s| s.virtual_bytes));
     let start = "When it was started, in seconds since 1970.";
-    gauge("process_start_time_seconds", start, "gauge", of(|s| s.start_seconds));
+    let started = booted_seconds().zip(of(|s| s.started_seconds)).map(|(boot, own)| boot + own);
+    gauge("process_start_time_seconds", start, "gauge", started);
     let open = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
     gauge("process_open_fds", "Descriptors that are open.", "gauge", open);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -188,31 +197,4 @@ pub fn process() -> String {
         env!("CARGO_PKG_VERSION")
     );
     out
-}
-
-/// What `/proc/self/stat` says, in units of Prometheus.
-struct ProcessStat {
-    cpu_seconds: f64,
-    start_seconds: f64,
-    virtual_bytes: f64,
-    resident_bytes: f64,
-}
-
-impl ProcessStat {
-    /// `None` where there is no such file, or it does not read as proc(5) says.
-    fn read() -> Option<ProcessStat> {
-        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The name in parentheses may have spaces; what follows it is field 3 and the next ones.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let boot = std::fs::read_to_string("/proc/stat").ok()?;
-        let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
-        Some(ProcessStat {
-            cpu_seconds: (field(14)? + field(15)?) / ticks,
-            start_seconds: boot.trim().parse::<f64>().ok()? + field(22)? / ticks,
-            virtual_bytes: field(23)?,
-            resident_bytes: field(24)? * rustix::param::page_size() as f64,
-        })
-    }
 }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use concord_client::ClientConfig;
 use concord_core::machine::Deadline;
-use concord_core::{Now, Rng};
+use concord_core::{Duration, Instant, MS, Now, Rng};
 use concord_engine::CommandTable;
-use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies, Limits};
+use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process};
 use concord_wire::Addr;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -21,6 +21,7 @@ use crate::error::{Context, Error};
 use crate::http::{self, Health, Snapshot};
 use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
+use crate::process::{self, Stat};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
@@ -33,6 +34,8 @@ const READ_BYTES: usize = 64 << 10;
 const CONNECTIONS_MAX: u64 = 10_000;
 /// Descriptors that a gateway needs beside its connections.
 const DESCRIPTORS_KEPT: u64 = 64 + http::CONNECTIONS_MAX as u64;
+/// Time between two looks at what the process has used, at least.
+const FIGURES_NS: Duration = 100 * MS;
 /// An output buffer that grew beyond is given back once written, in bytes.
 const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 
@@ -49,6 +52,8 @@ pub struct GatewaySetup {
     pub requirepass: String,
     /// The engine is a Redis server, with commands of its own.
     pub redis: bool,
+    /// The limit of the data; 0 for none.
+    pub memory_bytes_max: u64,
     /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
     pub rack_info: String,
 }
@@ -70,6 +75,8 @@ struct GatewayRole {
     next_id: u64,
     buffer: Vec<u8>,
     is_stopping: bool,
+    /// When INFO's figures of the process are read again.
+    figures_at: Instant,
     /// Whether it served when that was logged last.
     logged_serving: bool,
 }
@@ -109,9 +116,16 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         next_id: ROLE_TOKEN_MIN + 1,
         buffer: vec![0; READ_BYTES],
         is_stopping: false,
+        figures_at: Instant(0),
         logged_serving: false,
     };
     role.gateway.set_rack_info(setup.rack_info.clone());
+    role.gateway.set_memory_bytes_max(setup.memory_bytes_max);
+    let own = role.gateway.process_mut();
+    own.id = std::process::id();
+    own.os = process::system();
+    let program = std::env::current_exe().unwrap_or_default();
+    own.executable = program.to_string_lossy().into_owned();
     info!(addr = %place.addr, listen = %setup.listen, "started");
     driver.run(&mut role)?;
     info!("stopped");
@@ -132,6 +146,13 @@ fn connections_max() -> usize {
         Err(_) => current,
     };
     descriptors.saturating_sub(DESCRIPTORS_KEPT).min(CONNECTIONS_MAX) as usize
+}
+
+/// What the process has used by now.
+fn read_figures(own: &mut Process) {
+    let (Some(all), Some(thread)) = (Stat::of_process(), Stat::of_thread()) else { return };
+    (own.all, own.children, own.main) = (all.used, all.children, thread.used);
+    own.resident_bytes = all.resident_bytes as u64;
 }
 
 impl GatewayRole {
@@ -165,8 +186,12 @@ impl GatewayRole {
         match connection.stream.read(&mut self.buffer) {
             Ok(0) => self.close(id),
             Ok(count) => {
-                let bytes = &self.buffer[..count];
-                self.gateway.input(clock::now(), ConnectionId(id), bytes, out);
+                let now = clock::now();
+                if now.instant >= self.figures_at {
+                    self.figures_at = now.instant.after(FIGURES_NS);
+                    read_figures(self.gateway.process_mut());
+                }
+                self.gateway.input(now, ConnectionId(id), &self.buffer[..count], out);
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.close(id),
@@ -209,7 +234,7 @@ impl GatewayRole {
             self.poller.change(&connection.stream, Token(id), interest)?;
         }
         if written > 0 {
-            self.gateway.written(now, gateway_id, out);
+            self.gateway.written(now, gateway_id, written, out);
         }
         Ok(())
     }

@@ -211,7 +211,7 @@ impl Redis {
             return;
         }
         if length > 0 {
-            self.gateway.written(now, id, out);
+            self.gateway.written(now, id, length, out);
         }
     }
 }
