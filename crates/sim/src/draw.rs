@@ -25,6 +25,8 @@ const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
 const HEAVY: u64 = 16;
 /// Longest time to live that is drawn, in ms: three days.
 const TTL_MS_DRAWN_MAX: u64 = 3 * 24 * 3_600_000;
+/// Furthest that a wall clock is set in one seed of some, in minutes: ten days.
+const JUMP_MINUTES_DRAWN_MAX: u64 = 10 * 24 * 60;
 /// Odd packets of each kind, at most, per million.
 const ODD_PPM_MAX: u64 = 10_000;
 /// How late a packet is at most: a minute, in ns.
@@ -142,6 +144,14 @@ fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
     }
     if rng.chance(1, HEAVY) {
         draw_minority(plan, rng);
+    }
+    for timed in &mut plan.faults {
+        if let Fault::ClockJump { by_ms, .. } = &mut timed.fault
+            && rng.chance(1, 3)
+        {
+            let far_ms = 60_000 * up_to(rng, JUMP_MINUTES_DRAWN_MAX) as i64;
+            *by_ms = if rng.chance(1, 2) { far_ms } else { -far_ms };
+        }
     }
 }
 

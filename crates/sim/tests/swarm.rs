@@ -1,7 +1,6 @@
-//! A fixed set of seeds for every commit and a short fresh swarm: no violation, and no thin runs.
+//! A fixed set of seeds for every commit: no violation, and no thin runs. `make swarm` runs fresh ones.
 
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use concord_core::{Guards, MS, US};
 use concord_sim::{
@@ -12,8 +11,6 @@ use concord_wire::control::Protocol;
 
 /// Seeds of each protocol; `CONCORD_SEEDS` sets another number.
 const SEEDS: u64 = 2_000;
-/// How long fresh seeds are run; `CONCORD_FRESH_SECONDS` sets another time.
-const FRESH_SECONDS: u64 = 10;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
@@ -64,14 +61,6 @@ fn every_fixed_seed_of_every_protocol_is_linearizable_and_makes_progress() {
         let thin = thin(protocol, &totals);
         assert!(seeds < SEEDS || thin.is_empty(), "no run of {protocol:?} saw: {thin:?}");
     }
-}
-
-#[test]
-fn fresh_seeds_are_linearizable_and_make_progress() {
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let time = Duration::from_secs(setting("CONCORD_FRESH_SECONDS", FRESH_SECONDS));
-    let first_seed = concord_core::rng::splitmix64(nanos as u64) >> 16 << 8;
-    passes(&SwarmOptions { first_seed, time: Some(time), ..options(Aim::default()) });
 }
 
 /// What no run of the set saw was not tested.
