@@ -230,17 +230,34 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
             let why = "counts of keys that are checked".to_owned();
             return report.gave_up.push(GaveUp { key: Vec::new(), why, suspect: None });
         }
+        let is_right = match reply {
+            Reply::Unseen => true,
+            Reply::Int(count) => may_be_count(split, *source, *count),
+            _ => false,
+        };
+        if is_right {
+            continue;
+        }
         let (mut least, mut most) = (0, 0);
         for key in split.keys.keys() {
             let may = |exists| may_exist(split, key, *source, exists);
             least += i64::from(!may(false));
             most += i64::from(may(true));
         }
-        let is_unseen = *reply == Reply::Unseen;
-        if !is_unseen && !matches!(reply, Reply::Int(count) if (least..=most).contains(count)) {
-            report.violations.push(Violation::of_count(operation.clone(), least, most));
-        }
+        report.violations.push(Violation::of_count(operation.clone(), least, most));
     }
+}
+
+/// Whether so many keys may have existed for an operation of that time: as many may have, and all
+/// others may not have. Searches no key more than that takes.
+fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> bool {
+    let Ok(count) = usize::try_from(count) else { return false };
+    let Some(others) = split.keys.len().checked_sub(count) else { return false };
+    let are_enough = |needed: usize, exists: bool| {
+        let may = split.keys.keys().filter(|key| may_exist(split, key, source, exists));
+        may.take(needed).count() == needed
+    };
+    are_enough(count, true) && are_enough(others, false)
 }
 
 /// Whether `key` may have existed, or not, for an operation of that time. What is not found out in

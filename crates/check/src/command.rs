@@ -123,13 +123,28 @@ impl Command {
     }
 }
 
+/// Longest name of a command that has a model, in bytes.
+const NAME_BYTES_MAX: usize = 16;
+
 /// Parses arguments, the name first: the key (`None`: every key) and what is done to it.
 pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
     let Some((name, rest)) = args.split_first() else {
         return Err("a command without arguments".into());
     };
-    let name = String::from_utf8_lossy(name).to_ascii_uppercase();
-    if matches!(name.as_str(), "FLUSHALL" | "FLUSHDB") {
+    let (mut short, long);
+    let name = match name.len() {
+        length @ ..=NAME_BYTES_MAX if name.is_ascii() => {
+            short = [0; NAME_BYTES_MAX];
+            short[..length].copy_from_slice(name);
+            short.make_ascii_uppercase();
+            str::from_utf8(&short[..length]).unwrap_or_default()
+        }
+        _ => {
+            long = String::from_utf8_lossy(name).to_ascii_uppercase();
+            &long
+        }
+    };
+    if matches!(name, "FLUSHALL" | "FLUSHDB") {
         let options = [&b"ASYNC"[..], b"SYNC"];
         let known = |arg: &Vec<u8>| options.iter().any(|o| arg.eq_ignore_ascii_case(o));
         return match rest {
@@ -138,7 +153,7 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
             _ => Err(format!("{name} takes ASYNC, SYNC or nothing")),
         };
     }
-    if let Some(command) = all_keys(&name, rest)? {
+    if let Some(command) = all_keys(name, rest)? {
         return Ok((None, command));
     }
     if name == "EXEC" {
@@ -148,13 +163,13 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
         return Err(format!("{name} without a key: no model"));
     };
     let command = match rest {
-        [] => bare(&name),
-        [a] => with_one(&name, a)?,
+        [] => bare(name),
+        [a] => with_one(name, a)?,
         _ => None,
     };
     let command = match command {
         Some(command) => Some(command),
-        None => with_many(&name, rest)?,
+        None => with_many(name, rest)?,
     };
     let arity = || format!("{name} with {} arguments behind the key: no model for it", rest.len());
     Ok((Some(key), command.ok_or_else(arity)?))
@@ -260,7 +275,7 @@ fn set(value: &[u8], options: &[Vec<u8>]) -> Result<Command, String> {
     let mut options = options.iter();
     while let Some(option) = options.next() {
         let name = String::from_utf8_lossy(option).to_ascii_uppercase();
-        let mut value = || options.next().ok_or(format!("SET: {name} without a value"));
+        let mut value = || options.next().ok_or_else(|| format!("SET: {name} without a value"));
         match name.as_str() {
             "NX" => condition = Condition::IfMissing,
             "XX" => condition = Condition::IfExists,
@@ -293,6 +308,7 @@ fn number(text: &[u8]) -> Result<i64, String> {
 
 /// An integer as Redis reads one (`string2ll`): no sign but a minus, no leading zeros, no blanks.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
-    let value: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    (value.to_string().as_bytes() == text).then_some(value)
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let is_canonical = matches!(digits, [b'1'..=b'9', ..]) || text == b"0";
+    is_canonical.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }

@@ -133,14 +133,14 @@ impl Got<'_> {
                 a.len() == b.len() && a.iter().rev().zip(b).all(|(a, b)| same(a, b))
             }
             (Got::Members(members), Reply::Array(b)) => {
-                let seen: BTreeSet<&[u8]> = b.iter().filter_map(bulk_of).collect();
-                members.len() == b.len() && members.iter().map(|m| &**m).eq(seen)
+                let seen = || b.iter().filter_map(bulk_of).collect::<BTreeSet<&[u8]>>();
+                members.len() == b.len() && members.iter().map(|m| &**m).eq(seen())
             }
             (Got::Pairs(fields), Reply::Array(b)) => {
                 let (pairs, rest) = b.as_chunks::<2>();
-                let seen: BTreeMap<&[u8], &[u8]> = pairs.iter().filter_map(pair_of).collect();
-                let same = fields.iter().map(|(field, value)| (&**field, &**value)).eq(seen);
-                rest.is_empty() && fields.len() == pairs.len() && same
+                let seen = || pairs.iter().filter_map(pair_of).collect::<BTreeMap<_, _>>();
+                let own = fields.iter().map(|(field, value)| (&**field, &**value));
+                rest.is_empty() && fields.len() == pairs.len() && own.eq(seen())
             }
             (Got::Error(prefix), Reply::Error(text)) => text.starts_with(prefix),
             _ => false,
@@ -418,6 +418,11 @@ fn list_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     })
 }
 
+/// Each once: a command may name an element twice.
+fn distinct<'a>(elements: impl Iterator<Item = &'a Bytes>) -> BTreeSet<&'a Bytes> {
+    elements.collect()
+}
+
 fn set_type_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     let empty = BTreeSet::new();
     let members = match &state.value {
@@ -425,20 +430,29 @@ fn set_type_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
         Value::Set(members) => members,
         _ => return Err(WrongType),
     };
-    let changed = |then: BTreeSet<Bytes>| {
-        let count = then.len().abs_diff(members.len()) as i64;
-        want.check(&Got::Int(count)).and_then(|()| match count {
-            0 => Some(Next::Same),
-            _ if then.is_empty() => State::gone(),
-            _ => state.put(Value::Set(then)),
-        })
-    };
     Ok(match command {
         Command::Sadd(values) => {
-            changed(members.iter().cloned().chain(values.iter().cloned()).collect())
+            let added = distinct(values.iter().filter(|value| !members.contains(*value)));
+            want.check(&Got::Int(added.len() as i64)).and_then(|()| {
+                if added.is_empty() {
+                    return Some(Next::Same);
+                }
+                let mut then = members.clone();
+                then.extend(added.into_iter().cloned());
+                state.put(Value::Set(then))
+            })
         }
         Command::Srem(values) => {
-            changed(members.iter().filter(|m| !values.contains(m)).cloned().collect())
+            let gone = distinct(values.iter().filter(|value| members.contains(*value)));
+            want.check(&Got::Int(gone.len() as i64)).and_then(|()| match gone.len() {
+                0 => Some(Next::Same),
+                count if count == members.len() => State::gone(),
+                _ => {
+                    let mut then = members.clone();
+                    then.retain(|member| !gone.contains(member));
+                    state.put(Value::Set(then))
+                }
+            })
         }
         Command::Scard => want.same(&Got::Int(members.len() as i64)),
         Command::Smembers => want.same(&Got::Members(members)),
@@ -454,23 +468,27 @@ fn hash_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
         Value::Hash(fields) => fields,
         _ => return Err(WrongType),
     };
-    let changed = |then: BTreeMap<Bytes, Bytes>| {
-        let count = then.len().abs_diff(fields.len()) as i64;
-        want.check(&Got::Int(count)).and_then(|()| match &then {
-            _ if then == *fields => Some(Next::Same),
-            _ if then.is_empty() => State::gone(),
-            _ => state.put(Value::Hash(then)),
-        })
-    };
     Ok(match command {
         Command::Hset(pairs) => {
-            let mut then = fields.clone();
-            then.extend(pairs.iter().cloned());
-            changed(then)
+            let names = pairs.iter().map(|(name, _)| name);
+            let added = distinct(names.filter(|name| !fields.contains_key(*name)));
+            want.check(&Got::Int(added.len() as i64)).and_then(|()| {
+                let mut then = fields.clone();
+                then.extend(pairs.iter().cloned());
+                if then == *fields { Some(Next::Same) } else { state.put(Value::Hash(then)) }
+            })
         }
         Command::Hdel(names) => {
-            let kept = fields.iter().filter(|(name, _)| !names.contains(name));
-            changed(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+            let gone = distinct(names.iter().filter(|name| fields.contains_key(*name)));
+            want.check(&Got::Int(gone.len() as i64)).and_then(|()| match gone.len() {
+                0 => Some(Next::Same),
+                count if count == fields.len() => State::gone(),
+                _ => {
+                    let mut then = fields.clone();
+                    then.retain(|name, _| !gone.contains(name));
+                    state.put(Value::Hash(then))
+                }
+            })
         }
         Command::Hlen => want.same(&Got::Int(fields.len() as i64)),
         Command::Hgetall => want.same(&Got::Pairs(fields)),

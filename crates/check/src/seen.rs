@@ -207,7 +207,13 @@ pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
         if appends && scan_bytes.saturating_mul(values.len()) > SCAN_BYTES_MAX {
             return;
         }
-        let within = |value: &[u8], m: &[u8]| m.windows(value.len()).any(|w| w == value);
+        let within = |value: &[u8], m: &[u8]| match value.split_first() {
+            None => true,
+            Some((first, rest)) => {
+                let mut places = m.iter().enumerate().filter(|(_, byte)| *byte == first);
+                places.any(|(at, _)| m[at + 1..].starts_with(rest))
+            }
+        };
         let seen = |value: &[u8]| {
             mentioned.contains(value) || (appends && mentioned.iter().any(|m| within(value, m)))
         };

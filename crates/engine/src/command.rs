@@ -114,6 +114,9 @@ impl<'a> Iterator for Args<'a> {
     }
 }
 
+/// Room that an encoded command gets at once.
+const SHORT_BYTES: usize = 64;
+
 /// Builds encoded commands; reusable, so that the hot path allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct CommandBuf {
@@ -134,6 +137,7 @@ impl CommandBuf {
     /// If there are no arguments or more than [`ARGS_MAX`], or the key index is past the last.
     pub fn encode<'a>(&mut self, key_index: u8, args: impl IntoIterator<Item = &'a [u8]>) -> &[u8] {
         self.bytes.clear();
+        self.bytes.reserve(SHORT_BYTES);
         self.bytes.extend_from_slice(&[0, 0, key_index, 0]);
         let mut argc = 0usize;
         for arg in args {

@@ -509,13 +509,8 @@ impl Receiver {
     /// The acknowledgement of all that arrived.
     pub fn ack(&mut self, epoch: Epoch, me: NodeId, applied: Position, committed: Position) -> Ack {
         self.ack_due = false;
-        let mut held = 0u64;
-        for seq in self.held.keys() {
-            let bit = seq - self.next - 1;
-            if bit < 64 {
-                held |= 1 << bit;
-            }
-        }
+        let bits = self.held.keys().map(|seq| seq - self.next - 1);
+        let held = bits.take_while(|bit| *bit < 64).fold(0u64, |held, bit| held | 1 << bit);
         let (stream, next) = (self.stream, self.next);
         Ack { epoch, from: me, stream, next, held, applied, committed, life: 0 }
     }

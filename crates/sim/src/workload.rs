@@ -101,7 +101,7 @@ fn draw_text(rng: &mut Rng, mix: &Mix, key: &str, mut value: String) -> Op {
             0 => rng.between(LONG_BYTES.0, LONG_BYTES.1) as usize,
             most => (up_to(rng, most as u64) as usize).min(most.saturating_sub(value.len())),
         };
-        value.extend(std::iter::repeat_n('.', length));
+        value.push_str(&".".repeat(length));
         return op(Class::Write, &["SET", key, &value]);
     }
     match rng.below(10) {
@@ -206,7 +206,7 @@ fn name_of(n: u64, sizes: &Sizes) -> String {
         let length =
             up_to(&mut Rng::new(n ^ (sizes.key_bytes_max as u64) << 8), sizes.key_bytes_max as u64)
                 as usize;
-        name.extend(std::iter::repeat_n('-', length.saturating_sub(name.len())));
+        name.push_str(&"-".repeat(length.saturating_sub(name.len())));
     }
     name
 }

@@ -45,6 +45,8 @@ pub(super) struct Connection {
     awaited: VecDeque<Awaited>,
     /// What the gateway wrote and the client has not dealt with.
     received: Vec<u8>,
+    /// How many of these bytes are known to be no whole reply.
+    torn_bytes: usize,
     /// The client reads from then on.
     reads_from_ns: u64,
     /// Bytes that the connection takes until then.
@@ -129,6 +131,7 @@ impl Redis {
             socket: Vec::new(),
             awaited: VecDeque::new(),
             received: Vec::new(),
+            torn_bytes: 0,
             reads_from_ns: 0,
             room: 0,
             turn_ns: Some(0),
@@ -181,8 +184,8 @@ impl Redis {
         let all = connection.socket.len();
         let few = connection.rng.chance(1, 8);
         let length = if few { connection.rng.between(1, all as u64) as usize } else { all };
-        let bytes: Vec<u8> = connection.socket.drain(..length).collect();
-        self.gateway.input(now, id, &bytes, out);
+        self.gateway.input(now, id, &connection.socket[..length], out);
+        connection.socket.drain(..length);
     }
 
     /// Deals with all connections that the gateway has something for, as the runtime's driver does.
@@ -340,6 +343,7 @@ impl Rack<'_> {
         connection.sending.clear();
         connection.socket.clear();
         connection.received.clear();
+        connection.torn_bytes = 0;
         let awaited = std::mem::take(&mut connection.awaited);
         let operations: Vec<_> = awaited.into_iter().flat_map(Awaited::operations).collect();
         self.totals.unknown += operations.len() as u64;
@@ -368,21 +372,24 @@ impl Rack<'_> {
 
     fn take_replies(&mut self, node: usize, at: usize) {
         let now_ns = self.world.now_ns;
-        loop {
-            let Some(connection) = self.connection(node, at) else { return };
-            if now_ns < connection.reads_from_ns {
-                return;
-            }
-            let Some(length) = resp::value_length(&connection.received) else { return };
-            let bytes: Vec<u8> = connection.received.drain(..length).collect();
-            let awaited = connection.awaited.pop_front();
-            self.world.note(6, node, &bytes);
+        let Some(connection) = self.connection(node, at) else { return };
+        // What was no whole reply is none before more of it has arrived.
+        if now_ns < connection.reads_from_ns || connection.received.len() == connection.torn_bytes {
+            return;
+        }
+        let mut received = std::mem::take(&mut connection.received);
+        let mut from = 0;
+        while let Some(length) = resp::value_length(&received[from..]) {
+            let bytes = &received[from..from + length];
+            from += length;
+            self.world.note(6, node, bytes);
+            let awaited = self.connection(node, at).and_then(|c| c.awaited.pop_front());
             let Some(awaited) = awaited else {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let text = String::from_utf8_lossy(bytes);
                 self.broken = Some(format!("a gateway's reply that nobody waits for: {text}"));
                 return;
             };
-            match judge(awaited, &bytes, now_ns) {
+            match judge(awaited, bytes, now_ns) {
                 Ok(operations) => self.record_all(node, at, operations),
                 Err(why) => {
                     self.broken = Some(why);
@@ -390,6 +397,10 @@ impl Rack<'_> {
                 }
             }
         }
+        received.drain(..from);
+        let Some(connection) = self.connection(node, at) else { return };
+        connection.torn_bytes = received.len();
+        connection.received = received;
     }
 
     fn record_all(&mut self, node: usize, at: usize, operations: Vec<concord_check::Operation>) {

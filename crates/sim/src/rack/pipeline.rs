@@ -166,7 +166,7 @@ impl Writer<'_> {
                 let text = format!("echo{}", self.unique);
                 let mut reply = Vec::new();
                 resp::bulk(&mut reply, text.as_bytes());
-                self.send(out, args(&["ECHO", &text]), Wanted::Exactly(reply));
+                self.send(out, &args(&["ECHO", &text]), Wanted::Exactly(reply));
             }
             1 => self.hello(out),
             2 => self.refused(out),
@@ -197,12 +197,21 @@ impl Writer<'_> {
         }
     }
 
-    fn send(&mut self, out: &mut Pipeline, cmd: Vec<Vec<u8>>, wanted: Wanted) {
+    fn send(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>], wanted: Wanted) {
+        self.encode(out, cmd);
+        Self::expect(out, wanted);
+    }
+
+    fn expect(out: &mut Pipeline, wanted: Wanted) {
         out.operations += match &wanted {
             Wanted::One(_) => 1,
             Wanted::Parts(_, operations) => operations.len(),
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => 0,
         };
+        out.commands.push((out.bytes.len(), Awaited { wanted, resp3: out.resp3 }));
+    }
+
+    fn encode(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>]) {
         let is_plain = |arg: &Vec<u8>| {
             !arg.is_empty() && arg.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.')
         };
@@ -212,21 +221,21 @@ impl Writer<'_> {
             out.bytes.extend_from_slice(&cmd.join(&b' '));
             out.bytes.extend_from_slice(if self.rng.chance(1, 2) { b"\n" } else { b"\r\n" });
         } else {
-            as_array(&cmd, &mut out.bytes);
+            as_array(cmd, &mut out.bytes);
         }
-        out.commands.push((out.bytes.len(), Awaited { wanted, resp3: out.resp3 }));
     }
 
     fn one(&mut self, out: &mut Pipeline) {
         let cmd = self.draw();
-        let operation = self.operation(cmd.clone());
-        self.send(out, cmd, Wanted::One(operation));
+        let operation = self.operation(cmd);
+        self.encode(out, &operation.cmd);
+        Self::expect(out, Wanted::One(operation));
     }
 
     fn hello(&mut self, out: &mut Pipeline) {
         out.resp3 = self.rng.chance(1, 2);
         let version = if out.resp3 { "3" } else { "2" };
-        self.send(out, args(&["HELLO", version]), Wanted::Hello);
+        self.send(out, &args(&["HELLO", version]), Wanted::Hello);
     }
 
     fn refused(&mut self, out: &mut Pipeline) {
@@ -237,7 +246,7 @@ impl Writer<'_> {
             3 => (&["SUBSCRIBE", "c"], "-ERR Concord does not support publish/subscribe"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
-        self.send(out, args(words), Wanted::Begins(error));
+        self.send(out, &args(words), Wanted::Begins(error));
     }
 
     /// MULTI, commands on one key, and EXEC, or what keeps them from being executed.
@@ -255,23 +264,23 @@ impl Writer<'_> {
             return self.one(out);
         }
         let fate = self.rng.below(8);
-        self.send(out, args(&["MULTI"]), Wanted::Exactly(b"+OK\r\n".to_vec()));
+        self.send(out, &args(&["MULTI"]), Wanted::Exactly(b"+OK\r\n".to_vec()));
         let mut whole = args(&["EXEC"]);
         for cmd in commands {
             whole.push(cmd.len().to_string().into_bytes());
-            whole.extend(cmd.iter().cloned());
-            self.send(out, cmd, Wanted::Exactly(b"+QUEUED\r\n".to_vec()));
+            self.send(out, &cmd, Wanted::Exactly(b"+QUEUED\r\n".to_vec()));
+            whole.extend(cmd);
         }
         match fate {
-            0 => self.send(out, args(&["DISCARD"]), Wanted::Exactly(b"+OK\r\n".to_vec())),
+            0 => self.send(out, &args(&["DISCARD"]), Wanted::Exactly(b"+OK\r\n".to_vec())),
             1 => {
-                self.send(out, args(&["NOSUCH"]), Wanted::Begins("-ERR unknown command"));
-                self.send(out, args(&["EXEC"]), Wanted::Begins("-EXECABORT"));
+                self.send(out, &args(&["NOSUCH"]), Wanted::Begins("-ERR unknown command"));
+                self.send(out, &args(&["EXEC"]), Wanted::Begins("-EXECABORT"));
             }
             _ => {
                 out.transactions += 1;
                 let operation = self.operation(whole);
-                self.send(out, args(&["EXEC"]), Wanted::One(operation));
+                self.send(out, &args(&["EXEC"]), Wanted::One(operation));
             }
         }
     }
@@ -307,7 +316,7 @@ impl Writer<'_> {
         }
         out.splits += 1;
         let operations = parts.into_iter().map(|part| self.operation(part)).collect();
-        self.send(out, cmd, Wanted::Parts(combine, operations));
+        self.send(out, &cmd, Wanted::Parts(combine, operations));
     }
 
     /// What is no RESP, and a write behind it that must not be executed.
@@ -336,6 +345,7 @@ impl Writer<'_> {
 }
 
 fn as_array(cmd: &[Vec<u8>], out: &mut Vec<u8>) {
+    out.reserve(cmd.iter().map(|arg| arg.len() + 16).sum::<usize>() + 16);
     resp::array(out, cmd.len());
     cmd.iter().for_each(|arg| resp::bulk(out, arg));
 }

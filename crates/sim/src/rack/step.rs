@@ -174,7 +174,6 @@ impl Rack<'_> {
 
     /// The compare-and-swap of the controllers' state (trap T3).
     fn persist(&mut self, node: usize) {
-        let now = self.world.clock(node);
         let Role::Controller(c) = &mut self.slots[node].role else { return };
         // Another controller went on meanwhile.
         if c.is_behind()
@@ -188,6 +187,7 @@ impl Rack<'_> {
             if self.plan.invariants && self.broken.is_none() {
                 self.broken = self.removes_healthy(&state).map(|why| self.standing(&why));
             }
+            let now = self.world.clock(node);
             let Role::Controller(c) = &mut self.slots[node].role else { return };
             self.stored = Some(state);
             c.persisted(now, &mut self.outgoing);

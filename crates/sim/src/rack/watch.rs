@@ -147,20 +147,31 @@ impl Rack<'_> {
         }
         let opens = now.is_open && (!before.is_open || before.epoch != now.epoch);
         let config = replica.config().filter(|_| opens).cloned();
-        let seqs = new_seqs(replica, if same_life { before.end } else { 0 }, now.end);
-        self.note_replica(node, now, end.hash, &seqs);
+        self.note_records(node, if same_life { before.end } else { 0 }, now.end);
+        self.note_replica(node, now, end.hash);
         config.and_then(|config| self.note_opened(config))
     }
 
-    fn note_replica(&mut self, node: usize, now: Seen, hash: u64, seqs: &[(Seq, u64)]) {
+    /// The numbers of the records that a replica got since it was last looked at, where it still has
+    /// them.
+    fn note_records(&mut self, node: usize, from: u64, to: u64) {
+        let Some(replica) = self.slots[node].replica() else { return };
+        for position in from + 1..=to {
+            let record = replica.log().record(concord_core::Position(position));
+            if let Some(record) = record.and_then(|r| Record::parse(r).ok())
+                && record.seq.is_some()
+            {
+                self.watch.positions.entry(record.seq.to_u64()).or_insert(position);
+            }
+        }
+    }
+
+    fn note_replica(&mut self, node: usize, now: Seen, hash: u64) {
         if now.is_open {
             self.watch.hashes.insert((now.epoch, now.end), hash);
             if now.committed > self.watch.committed.1 {
                 self.watch.committed = (now.epoch, now.committed);
             }
-        }
-        for (seq, position) in seqs {
-            self.watch.positions.entry(seq.to_u64()).or_insert(*position);
         }
         self.watch.replicas[node - REPLICAS] = now;
     }
@@ -364,19 +375,4 @@ fn is_disordered(replica: &Machine, now: &Seen) -> Option<String> {
     let committed = if is_craq(replica) { now.end } else { now.executed };
     let is_ordered = now.committed <= committed && now.executed <= now.end;
     (!is_ordered).then(|| format!("committed <= executed <= end does not hold: {now:?}"))
-}
-
-/// The numbers of the records that a replica got since it was last looked at, where it still has
-/// them.
-fn new_seqs(replica: &Machine, from: u64, to: u64) -> Vec<(Seq, u64)> {
-    let mut seqs = Vec::new();
-    for position in from + 1..=to {
-        let record = replica.log().record(concord_core::Position(position));
-        if let Some(record) = record.and_then(|r| Record::parse(r).ok())
-            && record.seq.is_some()
-        {
-            seqs.push((record.seq, position));
-        }
-    }
-    seqs
 }
