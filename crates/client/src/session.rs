@@ -34,6 +34,8 @@ pub struct Session {
     pub state: SessionState,
     /// The log position that it registers with; 0 at first.
     heard: RequestNumber,
+    /// It is wanted without a write that waits for it.
+    is_wanted: bool,
     attempt: u16,
     round: u8,
     pub resend_at: Instant,
@@ -52,6 +54,7 @@ impl Session {
             id: SessionId(id),
             state: SessionState::Fresh,
             heard: SESSION_REQUEST,
+            is_wanted: false,
             attempt: 0,
             round: 0,
             resend_at: Instant::NEVER,
@@ -61,6 +64,14 @@ impl Session {
 }
 
 impl Client {
+    /// Registers a session, if there is none yet, before a write asks for it.
+    pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.session.state == SessionState::Fresh {
+            self.session.is_wanted = true;
+            self.register(now, sink);
+        }
+    }
+
     /// Registers the session through the replicated stream, or tries again.
     pub(crate) fn register(&mut self, now: Now, sink: &mut impl Sink) {
         let session = &mut self.session;
@@ -112,8 +123,8 @@ impl Client {
 
     /// When the registration is to be tried again.
     pub(crate) fn register_at(&self) -> Instant {
-        let wanted =
-            self.session.state == SessionState::Registering && self.slots.low() < self.slots.next();
+        let is_wanted = self.session.is_wanted || self.slots.low() < self.slots.next();
+        let wanted = self.session.state == SessionState::Registering && is_wanted;
         if wanted { self.session.resend_at } else { Instant::NEVER }
     }
 

@@ -107,3 +107,21 @@ fn section_6_3_a_client_that_gets_no_answer_asks_which_switch_is_active() {
     let count = client.counters();
     assert_eq!((count.switch_changed, count.malformed), (1, 0));
 }
+
+#[test]
+fn a_session_that_no_write_asks_for_yet_is_registered_and_tried_again() {
+    let (mut client, mut sent) = (client(), Sent::new());
+    client.open_session(at(0), &mut sent);
+    let register = reprs(&sent)[0];
+    assert!(register.flags.has(Flags::REGISTER));
+    client.open_session(at(1), &mut sent);
+    assert_eq!(sent.len(), 1, "it is under way");
+    let again: Vec<_> =
+        run_until(&mut client, 1_000).into_iter().filter(|(to, _)| *to == SWITCH).collect();
+    assert!(reprs(&again).iter().all(|r| r.session == register.session));
+    assert!((2..=20).contains(&again.len()), "{} attempts", again.len());
+    answer(&mut client, at(1_000), &register, Status::Ok, b"");
+    assert!(client.is_registered());
+    let sent = run_until(&mut client, 5_000);
+    assert_eq!(sent, [], "nothing waits");
+}

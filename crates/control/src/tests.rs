@@ -823,3 +823,21 @@ fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
     assert_eq!(nodes(&c), [1, 2, 3]);
     assert!(c.counters().stale > 0);
 }
+
+#[test]
+fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_is_not() {
+    let mut c = founded();
+    for (node, left) in [(1, vec![2, 3]), (3, vec![2])] {
+        let epoch = c.state().config.as_ref().unwrap().epoch;
+        for other in 1..=3 {
+            say(&mut c, 1, &alive(other, 10, epoch));
+        }
+        say(&mut c, 2, &stands(node, 10, epoch, Standing::Leaving));
+        assert_eq!(persist(&mut c, 2), Some(epoch + 1));
+        assert_eq!(nodes(&c), left);
+    }
+    assert_eq!(c.counters().removed_leaving, 2);
+    say(&mut c, 3, &stands(2, 10, 3, Standing::Leaving));
+    assert_eq!((persist(&mut c, 3), nodes(&c)), (None, vec![2]));
+    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+}

@@ -90,6 +90,9 @@ guards! {
     LeaseClock,
     /// A lease is granted to the newest known incarnation of a member, and used by that one alone (VR).
     LeaseLife,
+    /// A lease is given back by the incarnation to which it was granted, and by no other one of its
+    /// node (trap T2).
+    Release,
     /// A replica that joined answers no reads before all that was agreed is executed there (T4); one
     /// that copies a state votes with nothing, and does not lead, before it has it (VR).
     Whole,

@@ -347,6 +347,12 @@ impl Gateway {
         self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
     }
 
+    /// Registers a session with the rack, if there is none: a gateway that serves nobody yet is ready for
+    /// whoever comes, and says so.
+    pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
+        self.core.client.open_session(now, sink);
+    }
+
     /// Number of connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {

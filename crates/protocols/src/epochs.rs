@@ -60,6 +60,9 @@ impl<E: Engine> Replica<E> {
         if !member {
             self.phase = Phase::Out;
             self.next_retry = Instant::NEVER;
+            if let Some(retiring) = &mut self.retiring {
+                retiring.next_at = now.instant;
+            }
             return;
         }
         if self.copy.stage != Stage::Whole {
@@ -102,7 +105,7 @@ impl<E: Engine> Replica<E> {
         Control::EpochState { epoch, from, end: self.end(), ask }
     }
 
-    fn tell_others(&mut self, message: &Control, sink: &mut impl Sink) {
+    pub(crate) fn tell_others(&mut self, message: &Control, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         for member in self.others() {
             sink.send(member.addr, &self.scratch);
@@ -316,11 +319,11 @@ impl<E: Engine> Replica<E> {
         asked_at: u64,
         sink: &mut impl Sink,
     ) {
-        let Some(addr) = self.member_addr(from) else { return };
+        let Some(Member { addr, incarnation, .. }) = self.member_of(from) else { return };
         if self.phase != Phase::Open || !self.is_epoch(epoch) {
             return;
         }
-        self.leases.grant(now.instant, from);
+        self.leases.grant(now.instant, from, incarnation);
         let grant = Control::LeaseGrant { epoch: epoch.0, from: self.node().0, asked_at };
         self.send_control(addr, &grant, sink);
     }

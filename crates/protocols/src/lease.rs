@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Instant, NodeId};
+use concord_core::{Duration, Guard, Guards, Instant, NodeId};
 
 /// The leases that a replica holds and has granted.
 #[derive(Clone, Debug)]
@@ -12,21 +12,26 @@ pub struct Leases {
     duration_ns: Duration,
     /// When each other member's last grant was asked for.
     held: Vec<(NodeId, Option<Instant>)>,
-    /// Until when what was granted to each node may be used; kept across epochs.
-    granted_until: Vec<(NodeId, Instant)>,
+    /// What was granted to each incarnation of each node; kept across epochs.
+    granted: Vec<Grant>,
     next_request: Instant,
+}
+
+/// A lease that was granted.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    node: NodeId,
+    /// The incarnation that may use it, and so may give it back.
+    holder: u64,
+    /// Until when it may be used.
+    until: Instant,
 }
 
 impl Leases {
     /// Leases of `duration_ns`; asked for three times in that time.
     #[must_use]
     pub fn new(duration_ns: Duration) -> Leases {
-        Leases {
-            duration_ns,
-            held: Vec::new(),
-            granted_until: Vec::new(),
-            next_request: Instant::NEVER,
-        }
+        Leases { duration_ns, held: Vec::new(), granted: Vec::new(), next_request: Instant::NEVER }
     }
 
     /// A new epoch opens with these other members: nothing is held, what was granted stays.
@@ -64,13 +69,24 @@ impl Leases {
         }
     }
 
-    /// Grants `to` a lease now.
-    pub fn grant(&mut self, now: Instant, to: NodeId) {
+    /// Grants incarnation `holder` of `node` a lease now.
+    pub fn grant(&mut self, now: Instant, node: NodeId, holder: u64) {
         let until = now.after(self.duration_ns);
-        match self.granted_until.iter_mut().find(|(node, _)| *node == to) {
-            Some((_, granted)) => *granted = (*granted).max(until),
-            None => self.granted_until.push((to, until)),
+        let mut known = self.granted.iter_mut();
+        if let Some(grant) = known.find(|g| g.node == node && g.holder == holder) {
+            grant.until = grant.until.max(until);
+            return;
         }
+        // As many stay as there are incarnations that asked within one lease.
+        self.granted.retain(|g| now < g.until);
+        self.granted.push(Grant { node, holder, until });
+    }
+
+    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to wait
+    /// for its end. Another incarnation may hold one.
+    pub fn release(&mut self, node: NodeId, holder: u64, guards: Guards) {
+        let is_its_own = |g: &Grant| g.holder == holder || !guards.on(Guard::Release);
+        self.granted.retain(|g| g.node != node || !is_its_own(g));
     }
 
     /// Whether this replica may answer alone at `now`. The holder counts a tenth less than the
@@ -94,8 +110,8 @@ impl Leases {
     /// Until when a node that is not in `members` may still answer alone.
     #[must_use]
     pub fn others_until(&self, is_member: impl Fn(NodeId) -> bool) -> Instant {
-        let outside = self.granted_until.iter().filter(|(node, _)| !is_member(*node));
-        outside.map(|(_, until)| *until).max().unwrap_or(Instant(0))
+        let outside = self.granted.iter().filter(|g| !is_member(g.node));
+        outside.map(|g| g.until).max().unwrap_or(Instant(0))
     }
 }
 
@@ -131,11 +147,24 @@ mod tests {
     #[test]
     fn t2_a_granter_knows_how_long_a_removed_member_may_answer() {
         let mut l = Leases::new(100);
-        l.grant(Instant(7), NodeId(3));
-        l.grant(Instant(9), NodeId(2));
+        l.grant(Instant(7), NodeId(3), 30);
+        l.grant(Instant(9), NodeId(2), 20);
         assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
         l.open(Instant(20), [NodeId(2)].into_iter());
         assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
+    }
+
+    #[test]
+    fn t2_a_lease_is_given_back_by_the_incarnation_that_held_it_and_by_no_other() {
+        let mut l = Leases::new(100);
+        l.grant(Instant(0), NodeId(3), 30);
+        l.grant(Instant(10), NodeId(3), 31);
+        l.grant(Instant(5), NodeId(2), 20);
+        l.release(NodeId(3), 30, Guards::ALL);
+        assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(110), "the later one holds its own");
+        l.release(NodeId(3), 31, Guards::ALL);
+        assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(0));
+        assert_eq!(l.others_until(|_| false), Instant(105), "nobody spoke for another node");
     }
 
     #[test]

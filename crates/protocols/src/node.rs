@@ -10,6 +10,7 @@ use concord_wire::control::{Config, Member, Protocol};
 
 use crate::log::Log;
 use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use crate::retire::Retired;
 use crate::status::ReplicaStatus;
 use crate::vr::Vr;
 
@@ -60,6 +61,17 @@ impl<E: Engine> Node<E> {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         inside!(self, node => node.tick(now, sink));
+    }
+
+    /// Tells it to end: it leaves in order.
+    pub fn retire(&mut self, now: Now) {
+        inside!(self, node => node.retire(now));
+    }
+
+    /// Whether it has left, if it was told to end: its host may end it.
+    #[must_use]
+    pub fn retired(&self, now: Now) -> Option<Retired> {
+        inside!(self, node => node.retired(now))
     }
 
     /// When to call [`Node::tick`] next.

@@ -28,6 +28,7 @@ use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;
 use crate::reach::Reach;
 use crate::reads::Waiting;
+use crate::retire::Retiring;
 use crate::serve::Serving;
 use crate::sessions::Sessions;
 use crate::watch::{EngineWatch, Reading};
@@ -36,7 +37,7 @@ use crate::writes::{Pending, Turn};
 /// How long a silence between neighbours lasts at most, so that acknowledgements and commits
 /// travel when no records do.
 const KEEPALIVE_NS: Duration = 50 * MS;
-const ALIVE_NS: Duration = 100 * MS;
+pub(crate) const ALIVE_NS: Duration = 100 * MS;
 pub(crate) const RETRY_NS: Duration = 20 * MS;
 
 /// What a replica is told at its start.
@@ -243,7 +244,9 @@ pub struct Replica<E> {
     /// Which members it hears of.
     pub(crate) reach: Reach,
     /// What the controller was told last.
-    said: Option<Standing>,
+    pub(crate) said: Option<Standing>,
+    /// It was told to end.
+    pub(crate) retiring: Option<Retiring>,
     pub(crate) fetching: Fetching,
     pub(crate) next_alive: Instant,
     pub(crate) next_retry: Instant,
@@ -292,6 +295,7 @@ impl<E: Engine> Replica<E> {
             held_epoch: 0,
             reach: Reach::default(),
             said: None,
+            retiring: None,
             fetching: Fetching::default(),
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
@@ -396,6 +400,10 @@ impl<E: Engine> Replica<E> {
             | Control::CopyPiece { .. } => self.on_copy_control(now, message, sink),
             Control::Reach { epoch, from, ask } => {
                 self.on_reach(Epoch(epoch), NodeId(from), ask, sink);
+            }
+            Control::Release { from, incarnation } => {
+                self.leases.release(NodeId(from), incarnation, self.setup.guards);
+                self.try_open(now, sink);
             }
             // A controller that lost its state.
             Control::WhoIsWho { client } => {
@@ -707,9 +715,13 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    pub(crate) fn member_addr(&self, node: NodeId) -> Option<Addr> {
+    pub(crate) fn member_of(&self, node: NodeId) -> Option<Member> {
         let members = &self.config.as_ref()?.members;
-        members.iter().find(|m| m.node == node.0).map(|m| m.addr)
+        members.iter().find(|m| m.node == node.0).copied()
+    }
+
+    pub(crate) fn member_addr(&self, node: NodeId) -> Option<Addr> {
+        self.member_of(node).map(|m| m.addr)
     }
 
     /// Time passed.
@@ -718,13 +730,14 @@ impl<E: Engine> Replica<E> {
         self.watch_engine(t);
         let standing = self.standing();
         if t >= self.next_alive || self.said != Some(standing) {
-            self.next_alive = t.after(ALIVE_NS);
+            self.next_alive = t.after(self.alive_ns());
             self.said = Some(standing);
             self.say_alive(now, standing, sink);
         }
         if t >= self.next_retry {
             self.retry_opening(now, sink);
         }
+        self.tick_retiring(t, sink);
         if t >= self.next_keepalive && self.receiver.is_some() {
             self.next_keepalive = t.after(KEEPALIVE_NS);
             self.send_ack(now, sink);
@@ -754,6 +767,9 @@ impl<E: Engine> Replica<E> {
     pub fn deadline(&self) -> Deadline {
         let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
         d = d.min(Deadline { at: self.next_retry, reason: "open the epoch, or join" });
+        if let Some(retiring) = &self.retiring {
+            d = d.min(Deadline { at: retiring.next_at, reason: "give leases back" });
+        }
         if self.is_watching() {
             let at = self.engine_watch.next_at(!self.pending.is_empty());
             d = d.min(Deadline { at, reason: "is the engine silent?" });

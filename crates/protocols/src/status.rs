@@ -45,6 +45,7 @@ impl<E: Engine> Replica<E> {
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self.phase {
+            _ if self.retiring.is_some() => Standing::Leaving,
             Phase::Out => Standing::Out,
             Phase::Joining if self.is_copied() => Standing::Copied,
             Phase::Joining => Standing::Copying,

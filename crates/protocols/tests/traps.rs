@@ -12,8 +12,8 @@ use concord_core::{
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
-use concord_protocols::{Limits, Phase, Replica, ReplicaConfig};
-use concord_wire::control::{Config, Control, Member, Protocol};
+use concord_protocols::{Limits, Phase, Replica, ReplicaConfig, Retired};
+use concord_wire::control::{Config, Control, Member, Protocol, Standing};
 use concord_wire::craq::{OP_ANSWER, OP_QUERY};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Data, OP_DATA};
@@ -294,6 +294,120 @@ fn t02_a_forwarded_read_makes_one_hop_and_only_within_its_epoch() {
     b.hand(2, &bytes);
     b.hand(1, &bytes);
     assert_eq!(b.read_replies(), []);
+}
+
+/// What replicas told the controller of where they stand.
+fn standings(wire: &VecDeque<Flight>) -> Vec<(u16, Standing)> {
+    let told = wire.iter().filter(|flight| flight.1 == CONTROLLER);
+    told.filter_map(|flight| match Control::parse(&flight.2) {
+        Ok(Control::ReplicaAlive { member, standing, .. }) => Some((member.node, standing)),
+        _ => None,
+    })
+    .collect()
+}
+
+fn is_release(flight: &Flight) -> bool {
+    matches!(Control::parse(&flight.2), Ok(Control::Release { .. }))
+}
+
+impl Bench {
+    /// Tells a replica to end, lets it look at the time, and gives what it says of where it stands.
+    fn retire(&mut self, node: u16) -> Vec<(u16, Standing)> {
+        let (now, mut sent) = (self.now(), Vec::new());
+        self.at(node).retire(now);
+        self.at(node).tick(now, &mut sent);
+        self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
+        standings(&self.wire)
+    }
+
+    fn retired(&mut self, node: u16) -> Option<Retired> {
+        let now = self.now();
+        self.at(node).retired(now)
+    }
+}
+
+#[test]
+fn t02_a_member_that_goes_serves_on_and_then_gives_its_lease_back() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
+        let fast = (protocol != Protocol::Craq).then_some(2);
+        let mut b = Bench::new(protocol, 3);
+        b.write(1, 2, 1, &["SET", "k", "old"]);
+        b.pass(60, to_all);
+        assert_eq!(b.retire(3), [(3, Standing::Leaving)]);
+        b.write(1, 3, 2, &["SET", "other", "new"]);
+        b.pass(60, to_all);
+        assert!(b.completions().contains(&3), "{protocol:?}: writes go on with it");
+        b.read(3, "k", fast);
+        assert_eq!(b.read_replies().len(), 1, "{protocol:?}: and reads at it");
+        assert_eq!(b.retired(3), None);
+        b.configure(2, &[1, 2], &[1, 2, 3]);
+        // The others have agreed, and wait for its lease.
+        b.pass(1, |flight| !is_release(flight));
+        assert_eq!(b.at(1).phase(), Phase::Opening);
+        b.pass(25, to_all);
+        assert_eq!((b.at(1).phase(), b.at(2).phase()), (Phase::Open, Phase::Open), "{protocol:?}");
+        b.read(3, "k", fast);
+        assert_eq!(b.read_replies(), []);
+        b.pass(25, to_all);
+        assert_eq!(b.retired(3), Some(Retired::InOrder));
+    }
+}
+
+#[test]
+fn t02_a_lease_that_an_earlier_incarnation_gave_back_is_not_the_later_ones() {
+    let mut b = Bench::new(Protocol::Chain, 3);
+    b.write(1, 2, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    b.retire(3);
+    b.configure(2, &[1, 2], &[1, 2, 3]);
+    b.now_ms += 1;
+    let (now, mut sent) = (b.now(), Vec::new());
+    b.at(3).tick(now, &mut sent);
+    let late: Vec<Flight> = sent.into_iter().map(|(to, bytes)| (3, to, bytes)).collect();
+    let late: Vec<Flight> = late.into_iter().filter(is_release).collect();
+    assert_eq!(late.len(), 2);
+    b.pass(LEASE_MS, to_all);
+    // Another incarnation joins, and holds a lease.
+    b.replicas[2] = replica(3, 11);
+    b.configure_joining(3, (&[1, 2], &[3]), &[1, 2, 3]);
+    b.pass(100, to_all);
+    b.configure(4, &[1, 2, 3], &[1, 2, 3]);
+    b.pass(100, to_all);
+    b.read(3, "k", Some(2));
+    assert_eq!(b.read_replies(), [(Reason::Fast, b"$3\r\nold\r\n".to_vec())]);
+    // What the one before said comes late; then the later one is cut off.
+    for (_, to, bytes) in &late {
+        b.hand(to.port, bytes);
+    }
+    let not_3 = |flight: &Flight| flight.0 != 3 && flight.1 != addr(3);
+    b.configure(5, &[1, 2], &[1, 2]);
+    b.pass(20, not_3);
+    assert_eq!(b.at(1).phase(), Phase::Opening, "the later one may still answer");
+    b.pass(LEASE_MS, not_3);
+    assert_eq!(b.at(1).phase(), Phase::Open);
+}
+
+#[test]
+fn a_replica_that_nobody_takes_out_goes_after_a_bounded_wait_and_a_lone_one_at_once() {
+    let mut b = Bench::new(Protocol::Chain, 2);
+    b.retire(2);
+    // The controller is not reached. Until the end it serves.
+    b.pass(790, to_all);
+    assert_eq!(b.retired(2), None);
+    b.write(1, 2, 1, &["SET", "k", "v"]);
+    b.pass(5, to_all);
+    assert_eq!(b.completions().last(), Some(&2));
+    b.pass(20, to_all);
+    b.read(2, "k", Some(2));
+    assert_eq!((b.read_replies(), b.retired(2)), (vec![], None));
+    b.pass(45, to_all);
+    assert_eq!(b.retired(2), Some(Retired::InVain));
+    // It is taken out once the controller is there again: nobody waits for its lease.
+    b.configure(2, &[1], &[1]);
+    assert_eq!(b.at(1).phase(), Phase::Open);
+    let mut b = Bench::new(Protocol::Chain, 1);
+    b.retire(1);
+    assert_eq!(b.retired(1), Some(Retired::Alone));
 }
 
 #[test]

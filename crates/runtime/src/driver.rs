@@ -33,6 +33,15 @@ const STOP_NS_MAX: u64 = SEC;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
+/// Why a process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It was sent SIGTERM or SIGINT: the others go on without it.
+    Signal,
+    /// Standard input came to its end: whoever started the rack is gone, and all others end as well.
+    Rack,
+}
+
 /// A machine with what it needs of the outside beside UDP.
 pub trait Role {
     /// Takes one datagram that came from `from`; there may be padding behind it.
@@ -54,8 +63,8 @@ pub trait Role {
     /// What the role cannot go on after.
     fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error>;
 
-    /// The process was told to end. True once nothing is left to do; asked after every turn.
-    fn stop(&mut self) -> bool {
+    /// The process was told to end. True once nothing is left to do; asked in every event-loop iteration.
+    fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
     }
 
@@ -146,7 +155,7 @@ impl Driver {
     pub fn run(&mut self, role: &mut impl Role) -> Result<(), Error> {
         let mut raw: Vec<epoll::Event> = Vec::new();
         let mut events = Vec::new();
-        let mut stop_by: Option<Instant> = None;
+        let mut stop: Option<(Stop, Instant)> = None;
         loop {
             // Everything received so far was received before this moment (trap T1).
             let now = clock::now();
@@ -158,20 +167,22 @@ impl Driver {
             if let Some(share) = &mut self.share {
                 share.pay();
             }
-            if stop_by.is_some_and(|by| by <= now.instant || role.stop()) {
+            if stop.is_some_and(|(why, by)| by <= now.instant || role.stop(now, why)) {
                 return Ok(());
             }
-            let deadline = stop_by.map_or(role.deadline().at, |by| by.min(role.deadline().at));
+            let deadline = role.deadline().at.min(stop.map_or(Instant::NEVER, |(_, by)| by));
             self.poller.wait(clock::now().instant, deadline, &mut raw, &mut events)?;
             for event in &events {
                 match event.token {
                     UDP => self.receive(role),
                     SIGNAL | PARENT => {
                         if self.should_end(event.token) {
-                            if stop_by.is_some() || role.stop() {
+                            let why = if event.token == PARENT { Stop::Rack } else { Stop::Signal };
+                            let now = clock::now();
+                            if stop.is_some() || role.stop(now, why) {
                                 return Ok(());
                             }
-                            stop_by = Some(clock::now().instant.after(STOP_NS_MAX));
+                            stop = Some((why, now.instant.after(STOP_NS_MAX)));
                             if let Some(stdin) = self.parent.take() {
                                 self.poller.remove(&stdin);
                             }

@@ -395,7 +395,8 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
             Fault::Reboot { node }
         }
         25 => Fault::Deaf { replica, for_ns: long_ns },
-        _ => Fault::LoseWrites { replica, for_ns: long_ns },
+        26 => Fault::LoseWrites { replica, for_ns: long_ns },
+        _ => Fault::Retire { replica, for_ns: long_ns },
     }
 }
 

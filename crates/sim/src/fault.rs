@@ -96,6 +96,14 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
+    /// A replica is told to end: it leaves in order, goes, and is started again, empty, so long after it
+    /// went.
+    Retire {
+        /// Which replica, from 0.
+        replica: usize,
+        /// How long it is gone, in ns.
+        for_ns: Duration,
+    },
     /// The host of a replica or of the switch is started again: the node comes back empty, and its
     /// monotonic clock (time since boot) begins anew.
     Reboot {
@@ -270,7 +278,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 27] = [
+    pub const KINDS: [&'static str; 28] = [
         "pause",
         "kill",
         "restart",
@@ -298,6 +306,7 @@ impl Fault {
         "reboot",
         "deaf",
         "lose-writes",
+        "retire",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -331,6 +340,7 @@ impl Fault {
             Fault::Reboot { .. } => 24,
             Fault::Deaf { .. } => 25,
             Fault::LoseWrites { .. } => 26,
+            Fault::Retire { .. } => 27,
         }
     }
 
@@ -350,6 +360,7 @@ impl Fault {
             | Fault::LoseRecords { for_ns, .. }
             | Fault::Deaf { for_ns, .. }
             | Fault::LoseWrites { for_ns, .. }
+            | Fault::Retire { for_ns, .. }
             | Fault::Hold { for_ns, .. }
             | Fault::Split { for_ns, .. }
             | Fault::CutController { for_ns, .. }
@@ -376,6 +387,7 @@ impl Fault {
             self,
             Fault::Kill { .. }
                 | Fault::Restart { .. }
+                | Fault::Retire { .. }
                 | Fault::LoseEngine { .. }
                 | Fault::HangEngine { .. }
                 | Fault::CutEngine { executed: true, .. }
@@ -424,6 +436,7 @@ impl Fault {
             | Fault::Split { replica, .. }
             | Fault::Deaf { replica, .. }
             | Fault::LoseWrites { replica, .. }
+            | Fault::Retire { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],

@@ -86,6 +86,9 @@ pub struct Totals {
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
     pub faults: [u64; Fault::KINDS.len()],
+    /// Replicas that were told to end and waited in vain for the others to go on without them; those that
+    /// left in order.
+    pub retired: [u64; 2],
     /// Faults left out because they would have gone beyond the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
@@ -121,6 +124,8 @@ impl Totals {
         for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
             *mine += theirs;
         }
+        self.retired[0] += other.retired[0];
+        self.retired[1] += other.retired[1];
         self.faults_skipped += other.faults_skipped;
         self.events += other.events;
         self.virtual_ns += other.virtual_ns;
@@ -250,6 +255,8 @@ impl fmt::Display for Totals {
                 ("chunks", r.chunks_installed),
                 ("went on from records", r.copies_resumed),
                 ("reads refused as not whole", r.reads_not_whole),
+                ("left in order", self.retired[1]),
+                ("left in vain", self.retired[0]),
             ],
         )?;
         let (g, c) = (&self.gateway, &self.redis);

@@ -45,6 +45,8 @@ pub(crate) enum Event {
     Next { node: usize, connection: usize },
     /// The plan's fault of that index.
     Fault { index: usize },
+    /// A replica that was told to end is started again.
+    Start { node: usize },
 }
 
 /// Events that wait, by time; those of one time leave in the order in which they were pushed.

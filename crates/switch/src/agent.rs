@@ -383,6 +383,7 @@ impl Agent {
                 | Control::CopyAsk { .. }
                 | Control::CopyPiece { .. }
                 | Control::Reach { .. }
+                | Control::Release { .. }
                 | Control::Vr(_),
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,

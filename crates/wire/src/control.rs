@@ -121,7 +121,8 @@ pub enum Standing {
         /// executed here. Only a whole member can go on without the others.
         whole: bool,
     },
-    /// It lost its engine, or its log is not the others': it asks to be removed (traps T4, T11).
+    /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the others'
+    /// (traps T4, T11).
     Leaving,
 }
 
@@ -358,6 +359,14 @@ pub enum Control {
         from: u16,
         /// Whether an answer is wanted.
         ask: bool,
+    },
+    /// Replica that goes to those that may have granted it a lease: this incarnation holds none any
+    /// more, and never will again. Nobody waits for its end (trap T2).
+    Release {
+        /// Which node.
+        from: u16,
+        /// Which incarnation of it.
+        incarnation: u64,
     },
 }
 

@@ -132,4 +132,9 @@ pub enum VrBody {
         /// From the view's leader alone: the end of its log, the switch, and the view's floor.
         leader: Option<(LogEnd, SwitchLife, u32)>,
     },
+    /// I was told to end: let no reads be sent to me.
+    Retire {
+        /// I answer nothing any more: this incarnation holds no lease, and never will again (trap T2).
+        released: bool,
+    },
 }

@@ -95,6 +95,7 @@ impl<E: Engine> Vr<E> {
             | Control::LeaseRequest { .. }
             | Control::LeaseGrant { .. }
             | Control::Reach { .. }
+            | Control::Release { .. }
             | Control::SwitchRetired { .. }
             | Control::Resume { .. }
             | Control::Resumed { .. }
@@ -222,9 +223,13 @@ impl<E: Engine> Vr<E> {
             self.vr_count.other_view += 1;
             return;
         }
-        let leases =
-            matches!(message.body, VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. });
-        let judged = !leases || self.setup.guards.on(Guard::LeaseLife);
+        let judged = match message.body {
+            VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. } => {
+                self.setup.guards.on(Guard::LeaseLife)
+            }
+            VrBody::Retire { .. } => self.setup.guards.on(Guard::Release),
+            _ => true,
+        };
         if judged && !self.is_of_known_life(now, from, message, sink) {
             return;
         }
@@ -255,6 +260,10 @@ impl<E: Engine> Vr<E> {
             }
             VrBody::LeaseGrant { asked_at, to } => {
                 self.on_lease_grant(now, (from, view), (to, asked_at), sink);
+            }
+            VrBody::Retire { released } => {
+                let life = message.lives.get(from).copied().unwrap_or_default();
+                self.on_retire(now, from, life.incarnation, released, sink);
             }
             VrBody::Recovery => self.on_recovery(from, sink),
             VrBody::RecoveryResponse { leader } => {

@@ -18,6 +18,7 @@ mod lives;
 mod normal;
 mod reads;
 mod recovery;
+mod retire;
 mod scripts;
 mod sequence;
 mod status;
@@ -77,6 +78,8 @@ counters! {
         stepped_aside,
         /// Views left as their leader, because the engine was silent.
         stepped_down,
+        /// Views left as their leader, because the process was told to end.
+        handed_on,
         /// Views joined on their leader's word.
         views_joined,
         /// Recoveries begun.
@@ -219,6 +222,8 @@ pub struct Vr<E> {
     /// there, is not below it.
     base_now_ms: u64,
     answers: Vec<Option<Answer>>,
+    /// It was told to end.
+    farewell: Option<retire::Farewell>,
     started_at: Option<Instant>,
     next_alive: Instant,
     next_retry: Instant,
@@ -291,6 +296,7 @@ impl<E: Engine> Vr<E> {
             copies: 0,
             base_now_ms: 0,
             answers: Vec::new(),
+            farewell: None,
             started_at: None,
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
@@ -465,6 +471,7 @@ impl<E: Engine> Vr<E> {
             // It slept: what others said meanwhile waits to be read.
             self.listens_since = t;
         }
+        self.tick_retiring(now, sink);
         self.watch_engine(now, sink);
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
@@ -521,8 +528,11 @@ impl<E: Engine> Vr<E> {
         !self.pending.is_empty() && !self.scripts.is_stopped()
     }
 
-    /// Whether its engine answers, as that of a leader must.
+    /// Whether its engine answers, as that of a leader must, and it was not told to end.
     fn may_lead(&self) -> bool {
+        if self.farewell.is_some() {
+            return false;
+        }
         !self.engine_watch.is_silent() || !self.setup.guards.on(Guard::StepDown)
     }
 
@@ -550,6 +560,7 @@ impl<E: Engine> Vr<E> {
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
+        d = d.min(Deadline { at: self.retiring_at(), reason: "leave" });
         if matches!(self.stage, Stage::Out | Stage::Left) {
             return d;
         }

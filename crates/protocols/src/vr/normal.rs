@@ -50,6 +50,8 @@ pub(super) struct Follower {
     pub(super) lag: Option<(Position, Instant)>,
     /// NOPaxos: it is sent records up to there.
     pub(super) stream_upto: Position,
+    /// It was told to end: no reads are sent to it.
+    pub(super) retires: bool,
     /// It copies the state.
     pub(super) feed: Option<super::copy::Feed>,
 }
@@ -605,18 +607,21 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Leader: whether a member was heard of lately, and stays.
+    pub(super) fn is_live(&self, now: Instant, member: usize) -> bool {
+        let follower = self.followers.get(member).filter(|f| !f.retires);
+        let heard_at = follower.and_then(|f| f.heard_at);
+        heard_at.is_some_and(|at| now.since(at) < self.suspect_ns())
+    }
+
     /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
     /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;
         }
-        let since = |f: &Follower| f.heard_at.map(|at| now.since(at));
-        let live = |i: usize| {
-            let follower = self.followers.get(i);
-            follower.and_then(since).is_some_and(|ns| ns < self.suspect_ns())
-        };
-        let others = (0..self.members().len()).filter(|i| *i != self.me && live(*i));
+        let is_live = |i: &usize| *i != self.me && self.is_live(now, *i);
+        let others = (0..self.members().len()).filter(is_live);
         let members = core::iter::once(self.me).chain(others).map(|i| self.members()[i]);
         let config = Config {
             epoch: self.view.0,

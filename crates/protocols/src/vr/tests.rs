@@ -25,6 +25,7 @@ mod copy;
 mod edges;
 mod lives;
 mod nopaxos;
+mod retire;
 
 struct Group {
     protocol: Protocol,

@@ -220,10 +220,16 @@ impl<E: Engine> Vr<E> {
     fn note_joined(&mut self, now: Now, from: usize, view: ViewNumber, sink: &mut impl Sink) {
         if view == self.view && self.stage == Stage::ViewChange {
             let was = core::mem::replace(&mut self.change.joined[from], true);
-            let voted = self.change.votes[self.me].is_some();
-            if !was && !voted {
-                self.vote(now, sink);
+            if !was {
+                self.vote_if_due(now, sink);
             }
+        }
+    }
+
+    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no longer.
+    pub(super) fn vote_if_due(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.change.votes[self.me].is_none() {
+            self.vote(now, sink);
         }
     }
 
@@ -417,7 +423,7 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal || !self.is_view(view) {
             return;
         }
-        self.leases.grant(now.instant, NodeId(self.members()[from].node));
+        self.leases.grant(now.instant, NodeId(self.members()[from].node), life.incarnation);
         self.say(from, VrBody::LeaseGrant { asked_at, to: life }, sink);
     }
 

@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::info;
 
 use crate::clock;
-use crate::driver::{ROLE_TOKEN_MIN, Role};
+use crate::driver::{ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::{Context, Error};
 use crate::http::{self, Health, Snapshot};
 use crate::logging;
@@ -269,6 +269,7 @@ impl Role for GatewayRole {
     }
 
     fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        self.gateway.open_session(now, out);
         while let Some(ConnectionId(id)) = self.gateway.take_ready() {
             self.serve(now, id, out)?;
         }
@@ -281,7 +282,7 @@ impl Role for GatewayRole {
     }
 
     /// Accepts nobody any more, and closes each connection when what it sent is answered.
-    fn stop(&mut self) -> bool {
+    fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         if !self.is_stopping {
             self.is_stopping = true;
             self.poller.remove(&self.listener);

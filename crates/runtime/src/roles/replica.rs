@@ -7,13 +7,13 @@ use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
-use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
 use concord_wire::Addr;
 use concord_wire::control::{Member, Protocol};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::clock;
-use crate::driver::{ROLE_TOKEN_MIN, Role};
+use crate::driver::{ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
@@ -163,6 +163,7 @@ struct ReplicaRole<E, F> {
     feed: F,
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
+    is_stopping: bool,
 }
 
 impl<E: Engine, F> ReplicaRole<E, F> {
@@ -202,7 +203,8 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         EngineSetup::Memory => {
             let engine = Shimmed::new(Memory::new(setup.memory_bytes_max));
             let replica = Node::new(setup.protocol, config, engine);
-            driver.run(&mut ReplicaRole { node, replica, feed: NoFeed, logged })
+            let feed = NoFeed;
+            driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
         }
         EngineSetup::Redis { program, directory } => {
             let mut engine =
@@ -211,7 +213,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = Node::new(setup.protocol, config, engine);
             let feed = RedisFeed::new(server, driver.poller())?;
-            driver.run(&mut ReplicaRole { node, replica, feed, logged })
+            driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
         }
     };
     info!("stopped");
@@ -244,6 +246,30 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         self.replica.flush(now, out);
         self.log(now);
         Ok(())
+    }
+
+    /// One that goes alone leaves in order. Where the whole rack ends, nobody waits for anybody.
+    fn stop(&mut self, now: Now, why: Stop) -> bool {
+        if why == Stop::Rack {
+            return true;
+        }
+        if !self.is_stopping {
+            self.is_stopping = true;
+            info!(epoch = self.replica.status(now).epoch.0, "leaves");
+            self.replica.retire(now);
+        }
+        let Some(how) = self.replica.retired(now) else { return false };
+        let epoch = self.replica.status(now).epoch.0;
+        match how {
+            Retired::InOrder => info!(epoch, "left: the others go on"),
+            Retired::Alone => warn!(epoch, "goes, and is the only member: nobody can go on"),
+            Retired::InVain => warn!(
+                epoch,
+                "goes, though the others have not gone on without it yet: the controller is not \
+                 reached, or no other replica has all the data"
+            ),
+        }
+        true
     }
 
     fn deadline(&self) -> Deadline {

@@ -56,6 +56,7 @@ struct Rates {
     writes_percent: u64,
     restart: u64,
     kill: u64,
+    retire: u64,
     switch: u64,
     controller: u64,
     client: u64,
@@ -90,6 +91,7 @@ impl Chooser {
             controller: some(2),
             client: some(2),
             engine_loss: some(1),
+            retire: some(4),
         };
         let window = if rng.chance(1, 2) { 1 } else { rng.between(2, 12) as usize };
         let mood = Mood::calm(rates.old);
@@ -132,6 +134,8 @@ impl Chooser {
             Some(Step::RestartClient { client, tag: self.rng.next_u64() })
         } else if is(rates.engine_loss) {
             self.draw_victim(group).map(|r| Step::LoseEngine(r as u8))
+        } else if is(rates.retire) {
+            self.draw_victim(group).map(|r| Step::Retire(r as u8))
         } else {
             None
         };
@@ -388,7 +392,7 @@ impl Group {
     /// nothing, or has it back.
     pub(super) fn has_everything(&self, node: usize) -> bool {
         use concord_protocols::Node;
-        if self.slots[node].engine_lost {
+        if self.slots[node].engine_lost || self.slots[node].retires {
             return false;
         }
         match self.slots[node].replica() {

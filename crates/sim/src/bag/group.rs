@@ -6,7 +6,7 @@ use concord_core::hash::hash64;
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::{Limits, Node, ReplicaConfig};
+use concord_protocols::{Limits, Node, ReplicaConfig, Retired};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::{Config, Member};
@@ -46,6 +46,8 @@ pub(super) enum Step {
     Kill(u8),
     /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins anew.
     Restart { replica: u8, tag: u64, host: bool },
+    /// A replica is told to end: it leaves in order, and goes.
+    Retire(u8),
     /// A replica loses its engine.
     LoseEngine(u8),
     /// The switch comes back and knows nothing.
@@ -84,6 +86,8 @@ pub(super) struct Slot {
     pub role: Role,
     pub clock: HostClock,
     pub engine_lost: bool,
+    /// It was told to end.
+    pub retires: bool,
 }
 
 impl Slot {
@@ -107,6 +111,8 @@ pub(super) struct Group {
     /// The hash of everything that happened.
     pub digest: u64,
     pub wrong: Option<String>,
+    /// The last one that had all the data was told to end, and did.
+    pub is_beyond: bool,
     pub(super) out: Outgoing,
     /// How many incarnations there were.
     lives: u64,
@@ -126,6 +132,7 @@ impl Group {
             watch: Watch::new(plan.replicas),
             digest: 0,
             wrong: None,
+            is_beyond: false,
             out: Outgoing::default(),
             lives: 0,
         };
@@ -136,7 +143,7 @@ impl Group {
                 (0, 0)
             };
             let clock = HostClock { booted_ns: 0, offset_ns, drift_ppm };
-            group.slots.push(Slot { role: Role::Dead, clock, engine_lost: false });
+            group.slots.push(Slot { role: Role::Dead, clock, engine_lost: false, retires: false });
         }
         group.slots[CONTROLLER].role = group.controller();
         for replica in 0..plan.replicas {
@@ -287,6 +294,7 @@ impl Group {
                 self.place(node, role);
                 self.tick(node);
             }
+            Step::Retire(replica) => self.retire(REPLICAS + usize::from(replica)),
             Step::LoseEngine(replica) => self.lose_engine(REPLICAS + usize::from(replica)),
             Step::RestartSwitch { is_other, standby, tag } => {
                 let node = if is_other { self.other_switch() } else { SWITCH };
@@ -317,7 +325,7 @@ impl Group {
 
     fn place(&mut self, node: usize, role: Role) {
         let clock = self.slots[node].clock;
-        self.slots[node] = Slot { role, clock, engine_lost: false };
+        self.slots[node] = Slot { role, clock, engine_lost: false, retires: false };
     }
 
     fn deliver(&mut self, name: &Name) {
@@ -352,6 +360,27 @@ impl Group {
         replica.engine_ready(now, &mut self.out);
         replica.flush(now, &mut self.out);
         self.after(node);
+    }
+
+    fn retire(&mut self, node: usize) {
+        let now = self.now(node);
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.retire(now);
+            self.slots[node].retires = true;
+            self.tick(node);
+        }
+    }
+
+    /// A replica that was told to end goes once it has left, or has waited in vain: the others may have
+    /// been removed meanwhile, so that it takes all data with it.
+    fn bury_retired(&mut self, node: usize) {
+        if !self.slots[node].retires {
+            return;
+        }
+        let how = self.slots[node].replica().and_then(|r| r.retired(self.now(node)));
+        let Some(how) = how else { return };
+        self.is_beyond |= how != Retired::InOrder && !self.can_lose(node);
+        self.place(node, Role::Dead);
     }
 
     fn lose_engine(&mut self, node: usize) {
@@ -410,6 +439,7 @@ impl Group {
         if let Some(what) = found.filter(|_| self.wrong.is_none()) {
             self.wrong = Some(format!("{}: {what}", self.name_of(node)));
         }
+        self.bury_retired(node);
     }
 
     pub(super) fn name_of(&self, node: usize) -> String {

@@ -185,6 +185,7 @@ fn sort_of(bytes: &[u8]) -> u8 {
                     VrBody::RecoveryResponse { .. } => 8,
                     VrBody::LeaseRequest { .. } => 9,
                     VrBody::LeaseGrant { .. } => 10,
+                    VrBody::Retire { .. } => 11,
                 }
         }
         _ => SORT_CONTROL + variant,

@@ -70,13 +70,16 @@ impl Group {
     /// Nobody is dead any more and packets arrive: calls are answered, and then all hold the same.
     /// Nothing is asked of a group that has lost more than it can: then this is false.
     pub(super) fn come_to_rest(&mut self, tag: u64) -> bool {
-        if self.is_lost() {
+        let nodes = REPLICAS..REPLICAS + self.plan.replicas;
+        let takes_all = |node: usize| self.slots[node].retires && !self.can_lose(node);
+        if self.is_lost() || nodes.into_iter().any(takes_all) {
             return false;
         }
         self.bag.forget_fresh();
         for replica in 0..self.plan.replicas {
             let node = REPLICAS + replica;
-            let has_left = self.slots[node].replica().is_none_or(|r| r.phase() == Phase::Left);
+            let slot = &self.slots[node];
+            let has_left = slot.retires || slot.replica().is_none_or(|r| r.phase() == Phase::Left);
             if has_left {
                 let tag = tag.wrapping_add(replica as u64) << 16;
                 self.take(&Step::Restart { replica: replica as u8, tag, host: false });
@@ -115,6 +118,9 @@ impl Group {
     fn is_lost(&self) -> bool {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let well = replicas.clone().filter(|node| self.has_everything(*node)).count();
+        if self.is_beyond {
+            return true;
+        }
         if self.plan.protocol.is_quorum() {
             return well <= self.plan.replicas / 2;
         }

@@ -148,7 +148,8 @@ impl Group {
         let now = seen(replica, self.now(node));
         let is_same = before.incarnation == now.incarnation;
         let before = if is_same { before } else { Seen::default() };
-        if replica.phase() == Phase::Left && !self.slots[node].engine_lost {
+        let is_to_leave = self.slots[node].engine_lost || self.slots[node].retires;
+        if replica.phase() == Phase::Left && !is_to_leave {
             // A member of an epoch that lacks something may be told to copy anew.
             if replica_is_vr(replica) || (is_same && before.is_whole) {
                 return Some("it left, and its engine was not lost".into());

@@ -99,6 +99,7 @@ fn use_of_word(message: &Control) -> Use {
             VrBody::Suspect
             | VrBody::LeaseRequest { .. }
             | VrBody::Apart { .. }
+            | VrBody::Retire { .. }
             | VrBody::Recovery
             | VrBody::RecoveryResponse { .. } => Use::Any,
         },

@@ -296,7 +296,7 @@ impl<'a> Rack<'a> {
                 }
             }
             Event::Next { node, .. } => self.begin_operations(node),
-            Event::Engine { .. } | Event::Fault { .. } => {}
+            Event::Engine { .. } | Event::Fault { .. } | Event::Start { .. } => {}
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Faults as they happen, and how they end.
 
 use concord_core::{Duration, MS};
-use concord_protocols::Phase;
+use concord_protocols::{Phase, Retired};
 use concord_wire::control::{Config, Member};
 
 use super::{Machine, Process, Rack, Replicas, Role, Slot, Stage};
@@ -42,6 +42,7 @@ impl Rack<'_> {
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
             }
+            Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
                 let shows_ns = self.lives.below(BOOT_NS_MAX);
@@ -187,6 +188,40 @@ impl Rack<'_> {
         if is_other { self.other_switch() } else { SWITCH }
     }
 
+    fn retire(&mut self, node: usize, for_ns: u64) {
+        let now = self.world.clock(node);
+        let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        replica.retire(now);
+        self.slots[node].retiring_for_ns.get_or_insert(for_ns);
+        self.after(node, 0);
+    }
+
+    /// A replica that was told to end goes once it has left.
+    pub(super) fn bury_retired(&mut self, node: usize) {
+        let Some(for_ns) = self.slots[node].retiring_for_ns else { return };
+        let Some(how) = self.slots[node].replica().and_then(|r| r.retired(self.world.clock(node)))
+        else {
+            return;
+        };
+        self.restart_progress();
+        self.totals.retired[usize::from(how == Retired::InOrder)] += 1;
+        self.mark(Some(node), format!("ends: {how:?}"), true);
+        self.bury(node);
+        self.slots[node] = Slot { retiring_for_ns: Some(for_ns), ..Slot::new(Role::Dead) };
+        let is_over = self.stage != Stage::Safety;
+        let at_ns = self.world.now_ns + if is_over { 0 } else { for_ns };
+        self.world.push(at_ns, Event::Start { node });
+    }
+
+    /// A replica that was told to end, and did, comes again.
+    pub(super) fn start_again(&mut self, node: usize) {
+        let slot = &self.slots[node];
+        if matches!(slot.role, Role::Dead) && slot.retiring_for_ns.is_some() {
+            self.start_replica(node - REPLICAS);
+            self.tick(node);
+        }
+    }
+
     fn lose_engine(&mut self, node: usize) {
         let now = self.world.clock(node);
         self.slots[node].engine_lost = true;
@@ -270,7 +305,9 @@ impl Rack<'_> {
         let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
             let slot = &self.slots[*other];
             let intact = |r: &Machine| matches!(r, Replicas::Vr(vr) if vr.is_intact());
-            !slot.engine_lost && slot.replica().is_some_and(intact)
+            !slot.engine_lost
+                && slot.retiring_for_ns.is_none()
+                && slot.replica().is_some_and(intact)
         });
         intact.count() > self.plan.replicas / 2
     }
@@ -287,6 +324,7 @@ impl Rack<'_> {
             let slot = &self.slots[other];
             slot.troubled_until_ns <= self.world.now_ns
                 && !slot.engine_lost
+                && slot.retiring_for_ns.is_none()
                 && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
         })
     }
@@ -294,7 +332,8 @@ impl Rack<'_> {
     /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
     fn has_dead_member(&self) -> bool {
         let is_dead = |m: &Member| {
-            self.living(m).is_none() || self.slots[REPLICAS + usize::from(m.node)].engine_lost
+            let slot = &self.slots[REPLICAS + usize::from(m.node)];
+            self.living(m).is_none() || slot.engine_lost || slot.retiring_for_ns.is_some()
         };
         self.config().is_some_and(|config| config.members.iter().any(is_dead))
     }
@@ -336,6 +375,7 @@ impl Rack<'_> {
         self.stage = Stage::Liveness { since_ns: now_ns };
         self.mark(None, "everything heals".into(), true);
         for node in 0..self.slots.len() {
+            self.start_again(node);
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;

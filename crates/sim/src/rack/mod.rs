@@ -93,6 +93,8 @@ pub(crate) struct Slot {
     troubled_until_ns: u64,
     /// Its storage engine was lost on purpose.
     engine_lost: bool,
+    /// It was told to end, and how long it is to be gone, in ns; once it has gone, it is to come again.
+    retiring_for_ns: Option<u64>,
 }
 
 impl Slot {
@@ -111,6 +113,7 @@ impl Slot {
             engine_stalled_until_ns: 0,
             troubled_until_ns: 0,
             engine_lost: false,
+            retiring_for_ns: None,
         }
     }
 

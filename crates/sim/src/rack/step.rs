@@ -38,6 +38,7 @@ impl Rack<'_> {
                 self.faults_left -= 1;
                 self.inject(self.plan.faults[index].fault);
             }
+            Event::Start { node } => self.start_again(node),
         }
     }
 
@@ -208,6 +209,7 @@ impl Rack<'_> {
         self.slots[node].busy_until_ns = self.slots[node].busy_until_ns.max(leaves_ns);
         self.world.transmit(node, leaves_ns, &mut self.outgoing);
         self.take_done(node);
+        self.bury_retired(node);
         self.schedule_completions(node);
         let deadline = self.slots[node].role.deadline();
         if deadline != Deadline::NONE {

@@ -127,7 +127,9 @@ impl Rack<'_> {
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
         let was_whole = same_life && before.is_whole;
-        if replica.phase() == Phase::Left && was_whole && !self.slots[node].engine_lost {
+        let is_to_leave =
+            self.slots[node].engine_lost || self.slots[node].retiring_for_ns.is_some();
+        if replica.phase() == Phase::Left && was_whole && !is_to_leave {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
@@ -284,6 +286,7 @@ impl Rack<'_> {
             let slot = &self.slots[REPLICAS + usize::from(m.node)];
             self.living(m).is_some()
                 && !slot.engine_lost
+                && slot.retiring_for_ns.is_none()
                 && slot.troubled_until_ns <= self.world.now_ns
         };
         if !old.members.iter().all(is_well) {

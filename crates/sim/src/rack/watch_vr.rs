@@ -56,7 +56,9 @@ impl Rack<'_> {
             executed: vr.executed().0,
             committed: vr.committed().0,
         };
-        if vr.phase() == Phase::Left && !self.slots[node].engine_lost {
+        let is_to_leave =
+            self.slots[node].engine_lost || self.slots[node].retiring_for_ns.is_some();
+        if vr.phase() == Phase::Left && !is_to_leave {
             return Some("it left, and its engine was not lost".into());
         }
         let begun = self.watch.vr.begun;

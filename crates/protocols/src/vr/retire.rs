@@ -1,0 +1,130 @@
+//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not heard is
+//! outvoted. So
+//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and does
+//!    not lead again;
+//! 2. a follower tells its leader, which has the switch send it no more reads, and answers meanwhile;
+//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their end
+//!    (trap T2).
+
+use concord_core::{Instant, Now, ViewNumber};
+use concord_engine::Engine;
+use concord_wire::Sink;
+use concord_wire::vr::VrBody;
+
+use super::{Stage, Vr};
+use crate::retire::{RELEASES, Retired, Retiring};
+
+/// How often a follower says that it goes before it does.
+const FAREWELLS: u8 = 3;
+
+/// A replica that was told to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    pub(super) retiring: Retiring,
+    /// How often the leader of which view was told.
+    told: (ViewNumber, u8),
+    /// No view began in time that another one leads.
+    in_vain: bool,
+}
+
+impl<E: Engine> Vr<E> {
+    /// Tells it to end: see [`crate::Replica::retire`].
+    pub fn retire(&mut self, now: Now) {
+        let retiring = Retiring::begin(now.instant);
+        self.farewell.get_or_insert(Farewell {
+            retiring,
+            told: (ViewNumber(0), 0),
+            in_vain: false,
+        });
+    }
+
+    /// Whether it has left, if it was told to end.
+    #[must_use]
+    pub fn retired(&self, _now: Now) -> Option<Retired> {
+        let farewell = self.farewell.as_ref()?;
+        // Who recovers has promised nothing yet.
+        if matches!(self.stage, Stage::Out | Stage::Recovering) {
+            return Some(Retired::InOrder);
+        }
+        if self.members().len() == 1 {
+            return Some(Retired::Alone);
+        }
+        let how = if farewell.in_vain { Retired::InVain } else { Retired::InOrder };
+        (farewell.retiring.releases >= RELEASES).then_some(how)
+    }
+
+    /// When [`Vr::tick_retiring`] has to do something.
+    pub(super) fn retiring_at(&self) -> Instant {
+        self.farewell.as_ref().map_or(Instant::NEVER, |f| f.retiring.next_at)
+    }
+
+    pub(super) fn tick_retiring(&mut self, now: Now, sink: &mut impl Sink) {
+        let (view, leader) = (self.view, self.leader_of(self.view));
+        let Some(farewell) = &mut self.farewell else { return };
+        if !farewell.retiring.is_due(now.instant) {
+            return;
+        }
+        if now.instant >= farewell.retiring.until && self.stage != Stage::Left {
+            farewell.in_vain = true;
+            farewell.retiring.next_at = now.instant;
+            return self.leave();
+        }
+        match self.stage {
+            Stage::Left if farewell.retiring.releases < RELEASES => {
+                farewell.retiring.releases += 1;
+                self.say_all(VrBody::Retire { released: true }, sink);
+            }
+            Stage::Normal if leader == self.me => self.hand_on(now, sink),
+            Stage::Normal => {
+                if farewell.told.0 != view {
+                    farewell.told = (view, 0);
+                }
+                if farewell.told.1 < FAREWELLS {
+                    farewell.told.1 += 1;
+                    self.say(leader, VrBody::Retire { released: false }, sink);
+                } else {
+                    farewell.retiring.next_at = now.instant;
+                    self.leave();
+                }
+            }
+            Stage::Out | Stage::ViewChange | Stage::Starting | Stage::Recovering | Stage::Left => {}
+        }
+    }
+
+    /// Leader: leaves its view for the next one whose leader it hears.
+    fn hand_on(&mut self, now: Now, sink: &mut impl Sink) {
+        let members = self.members().len();
+        if members < 2 {
+            return;
+        }
+        let is_live = |by: &usize| self.is_live(now.instant, self.leader_of(self.next_view(*by)));
+        let by = (1..members).find(is_live).unwrap_or(1);
+        self.vr_count.handed_on += 1;
+        self.enter_view(now, self.next_view(by), sink);
+    }
+
+    /// Member `from` goes, as which incarnation the crash vector says.
+    pub(super) fn on_retire(
+        &mut self,
+        now: Now,
+        from: usize,
+        incarnation: u64,
+        released: bool,
+        sink: &mut impl Sink,
+    ) {
+        if let Some(follower) = self.followers.get_mut(from)
+            && !follower.retires
+        {
+            follower.retires = true;
+            self.next_switch = now.instant;
+        }
+        if !released {
+            return;
+        }
+        let node = concord_core::NodeId(self.members()[from].node);
+        self.leases.release(node, incarnation, self.setup.guards);
+        if self.stage == Stage::ViewChange {
+            self.vote_if_due(now, sink);
+        }
+    }
+}
