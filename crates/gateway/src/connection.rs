@@ -11,6 +11,7 @@ use concord_engine::resp;
 
 use crate::dispatch::{SLOTS_MAX, Target};
 use crate::info::Wanted;
+use crate::inputs::InputPlace;
 use crate::parts::Parts;
 use crate::request::Parser;
 
@@ -135,6 +136,8 @@ pub(crate) struct Connection {
     pub resp3: bool,
     pub authenticated: bool,
     pub input: Vec<u8>,
+    /// Its place among those whose input is long.
+    pub place: InputPlace,
     pub parser: Parser,
     pub output: Vec<u8>,
     /// Commands whose replies are not written yet; the first has number `first_slot`.
@@ -189,6 +192,7 @@ impl Connection {
             resp3: false,
             authenticated,
             input: Vec::new(),
+            place: InputPlace::None,
             parser: Parser::default(),
             output: Vec::new(),
             slots: VecDeque::new(),

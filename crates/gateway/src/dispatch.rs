@@ -21,6 +21,7 @@ use crate::commands::{CROSS_KEY, Commands, Failure, Handling, class_of, handling
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
 use crate::gateway::{Connections, GatewayConfig, GatewayCounters};
 use crate::info::Process;
+use crate::inputs::Inputs;
 use crate::keys::{Keys, keys};
 use crate::memory::Memory;
 use crate::parts::{Parts, Split};
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub scripts: Scripts,
     /// What replies take.
     pub memory: Memory,
+    /// What parts of commands take.
+    pub inputs: Inputs,
     /// The command that is being sent.
     pub command: CommandBuf,
     /// The engine's own command table is still to be asked for.

@@ -18,15 +18,13 @@ use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Offer, Offered, Wait};
 use crate::dispatch::{Core, Flow, SLOTS_MAX, TOO_LARGE, Totals, Turn};
 use crate::info::{self, Process};
+use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{CONNECTION_REPLIES_BYTES_MAX, Grant, Memory, RESERVED_BYTES, STUCK_NS};
 use crate::multi;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
 use crate::traffic::Traffic;
-
-/// Input buffers above that size are given back once they are empty.
-const INPUT_BYTES_KEPT: usize = 64 << 10;
 
 /// All connections. Never iterated where the order could be seen.
 pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
@@ -90,7 +88,8 @@ counters! {
         slots_full,
         /// Times that a connection's input waited: its client does not read.
         output_full,
-        /// Connections closed because their clients read nothing while others waited for memory.
+        /// Connections closed because their clients read nothing, or did not send the rest of a long
+        /// command, while others waited for the memory.
         clients_given_up,
         /// Protocol errors.
         protocol_errors,
@@ -135,6 +134,7 @@ impl Gateway {
         let run_id = info::run_id([1, 2, 3].map(|n| splitmix64(drawn.next_u64() ^ n)));
         let core = Core {
             memory: Memory::new(setup.limits.output_bytes_max),
+            inputs: Inputs::default(),
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -183,7 +183,8 @@ impl Gateway {
 
     /// The connection is gone; what it asked for may still be executed.
     pub fn closed(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.remove(&id) else { return };
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        self.core.inputs.forget(&mut connection);
         self.core.connected -= 1;
         self.core.memory.forget(&connection);
         let offers = connection.offers.into_values();
@@ -218,9 +219,10 @@ impl Gateway {
             self.ask_table(now, sink);
         }
         self.core.client.tick(now, sink);
-        if self.core.memory.must_look(now.instant) {
+        if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.give_up_stuck(now);
         }
+        self.give_places(now);
         self.take_done(now, sink);
     }
 
@@ -230,7 +232,9 @@ impl Gateway {
         if self.must_ask_table() {
             return Deadline { at: Instant(0), reason: "ask for the command table" };
         }
-        let look = Deadline { at: self.core.memory.deadline(), reason: "clients that do not read" };
+        let at = self.core.memory.deadline(self.core.inputs.are_short());
+        let look =
+            Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
         self.core.client.deadline().min(look)
     }
 
@@ -264,11 +268,18 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.closing && c.slots.is_empty())
     }
 
-    /// Whether the driver should read the connection: not while its commands wait for the rack, for
-    /// each other, or for the client to read its replies.
+    /// How many bytes the driver should read of the connection at most, [`READ_BYTES_MAX`] or less: none
+    /// while its commands wait for the rack, for each other, for the client to read its replies, or for
+    /// a place for a long command.
+    #[must_use]
+    pub fn input_room(&self, id: ConnectionId) -> usize {
+        self.connections.get(&id).map_or(0, |c| c.input_room())
+    }
+
+    /// Whether the driver should read the connection.
     #[must_use]
     pub fn wants_input(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_some_and(|c| !c.closing && c.wait == Wait::Nothing)
+        self.input_room(id) > 0
     }
 
     /// The driver wrote so many bytes, as much as it could: commands that waited for that go on.
@@ -413,8 +424,9 @@ impl Gateway {
         connection.parser = parser;
         connection.input = input;
         connection.input.drain(..at);
+        self.core.inputs.note(now.instant, &mut connection, at > 0);
         if connection.input.is_empty() {
-            connection.input.shrink_to(INPUT_BYTES_KEPT);
+            connection.input.shrink_to(INPUT_BYTES_MAX);
         }
         match connection.wait {
             Wait::Room(Class::Read) => self.wait_for_read.push_back(id),
@@ -424,6 +436,17 @@ impl Gateway {
         self.core.memory.note(now.instant, &mut connection);
         list(&mut self.ready, &mut connection);
         self.connections.insert(id, connection);
+        self.give_places(now);
+    }
+
+    /// Places for long commands that are free go to whoever waits for one.
+    fn give_places(&mut self, now: Now) {
+        while let Some(id) = self.core.inputs.poll() {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if self.core.inputs.give(now.instant, connection) {
+                list(&mut self.ready, connection);
+            }
+        }
     }
 
     /// Long replies that replicas offered: each waits until its connection may take it.
@@ -533,11 +556,15 @@ impl Gateway {
         }
     }
 
-    /// Others wait for the memory of clients that read nothing: these are disconnected.
+    /// Others wait for the memory of clients that read nothing, or that do not send the rest of a
+    /// command: these are disconnected.
     fn give_up_stuck(&mut self, now: Now) {
+        let Core { inputs, memory, .. } = &self.core;
+        let are_short = !memory.short.is_empty();
         let is_stuck = |c: &Connection| {
-            let since = c.unread_since.filter(|_| c.reply_bytes() > RESERVED_BYTES);
+            let since = c.unread_since.filter(|_| are_short && c.reply_bytes() > RESERVED_BYTES);
             since.is_some_and(|since| now.instant.since(since) >= STUCK_NS)
+                || inputs.is_stuck(now.instant, c)
         };
         let stuck = self.connections.iter().filter(|(_, c)| is_stuck(c));
         let mut ids: Vec<ConnectionId> = stuck.map(|(id, _)| *id).collect();

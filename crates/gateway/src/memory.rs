@@ -105,17 +105,19 @@ impl Memory {
         if bytes <= free_bytes { Grant::Yes } else { Grant::NoRoom }
     }
 
-    /// Whether it is time to look for clients that read nothing.
-    pub(crate) fn must_look(&mut self, now: Instant) -> bool {
-        let must = now >= self.deadline();
+    /// Whether it is time to look for clients that are in the way of others; `are_others_short` if
+    /// somebody waits for something else than this memory.
+    pub(crate) fn must_look(&mut self, now: Instant, are_others_short: bool) -> bool {
+        let must = now >= self.deadline(are_others_short);
         if must {
             self.look_at = now.after(LOOK_NS);
         }
         must
     }
 
-    pub(crate) fn deadline(&self) -> Instant {
-        if self.short.is_empty() { Instant::NEVER } else { self.look_at }
+    pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
+        let is_short = are_others_short || !self.short.is_empty();
+        if is_short { self.look_at } else { Instant::NEVER }
     }
 }
 

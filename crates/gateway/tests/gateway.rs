@@ -8,7 +8,8 @@ use common::{Mood, World, request};
 use concord_core::{MS, SEC};
 use concord_engine::Class;
 use concord_gateway::{
-    CONNECTION_REPLIES_BYTES_MAX, ConnectionId, Gateway, REPLIES_BYTES_MAX, STUCK_NS,
+    CONNECTION_REPLIES_BYTES_MAX, ConnectionId, Gateway, INPUT_BYTES_MAX, LONG_INPUTS_MAX,
+    REPLIES_BYTES_MAX, STUCK_NS,
 };
 
 #[test]
@@ -315,6 +316,50 @@ fn explain_tells_the_path_beside_the_reply() {
     assert!(world.ask(&["CONCORD EXPLAIN SET k v"]).starts_with("-ERR CONCORD EXPLAIN"));
     assert!(world.ask(&["CONCORD EXPLAIN GET"]).starts_with("-ERR wrong number"));
     assert!(world.ask(&["CONCORD HELP"]).starts_with("*5\r\n"));
+}
+
+/// As a driver: hands over as much of `bytes` as the gateway has room for; how much that was.
+fn give(world: &mut World, id: u64, bytes: &[u8]) -> usize {
+    let mut given = 0;
+    while given < bytes.len() {
+        let room = world.gateway.input_room(ConnectionId(id)).min(bytes.len() - given);
+        if room == 0 {
+            break;
+        }
+        world.input(id, &bytes[given..given + room]);
+        given += room;
+    }
+    given
+}
+
+#[test]
+fn bug_16_4_parts_of_commands_take_bounded_memory_and_nobody_keeps_a_place_for_long() {
+    let count = LONG_INPUTS_MAX as u64 + 100;
+    let mut world = World::with(13, |setup| setup.connections_max = 1_000);
+    let set = request(&[b"SET", b"k", &vec![b'v'; 1 << 20]]);
+    let all_but_one = &set[..set.len() - 1];
+    (2..=count).for_each(|id| world.connect(id));
+    let given: Vec<usize> = (1..=count).map(|id| give(&mut world, id, all_but_one)).collect();
+    let all: usize = given.iter().sum();
+    let bound = LONG_INPUTS_MAX * set.len() + count as usize * INPUT_BYTES_MAX;
+    assert!(all <= bound, "{all} bytes, more than {bound}");
+    assert_eq!(given.iter().filter(|bytes| **bytes > INPUT_BYTES_MAX).count(), LONG_INPUTS_MAX);
+    // Short commands need no place.
+    world.connect(count + 1);
+    world.input(count + 1, b"PING\r\n");
+    assert_eq!(world.replies(count + 1), "+PONG\r\n");
+    // One sends the rest: the next in line goes on, and whoever keeps others waiting is closed.
+    world.input(1, &set[set.len() - 1..]);
+    assert_eq!(world.replies(1), "+OK\r\n");
+    let next = LONG_INPUTS_MAX as u64 + 1;
+    let rest = give(&mut world, next, &set[given[next as usize - 1]..]);
+    assert_eq!(given[next as usize - 1] + rest, set.len());
+    assert_eq!(world.replies(next), "+OK\r\n");
+    world.run_for(STUCK_NS + 2 * SEC);
+    let given_up = world.gateway.counters().clients_given_up;
+    assert!((1..=LONG_INPUTS_MAX as u64).contains(&given_up), "{given_up}");
+    assert!(world.gateway.wants_input(ConnectionId(count)), "its turn has come");
+    assert_eq!(world.ask(&["PING"]), "+PONG\r\n", "who sent all stays");
 }
 
 /// The value of a field of INFO.

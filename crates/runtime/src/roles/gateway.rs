@@ -8,7 +8,9 @@ use concord_client::ClientConfig;
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, MS, Now, Rng};
 use concord_engine::CommandTable;
-use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process};
+use concord_gateway::{
+    ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process, READ_BYTES_MAX,
+};
 use concord_wire::Addr;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -28,8 +30,6 @@ use crate::udp::Outbox;
 const LISTENER: Token = Token(ROLE_TOKEN_MIN);
 /// Connections accepted in one turn, so that packets are served in between.
 const ACCEPTS_MAX: usize = 64;
-/// Bytes read of a connection in one turn.
-const READ_BYTES: usize = 64 << 10;
 /// Most connections, where the system allows as many descriptors (Redis' default).
 const CONNECTIONS_MAX: u64 = 10_000;
 /// Descriptors that a gateway needs beside its connections.
@@ -114,7 +114,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         poller: driver.poller(),
         connections: HashMap::default(),
         next_id: ROLE_TOKEN_MIN + 1,
-        buffer: vec![0; READ_BYTES],
+        buffer: vec![0; READ_BYTES_MAX],
         is_stopping: false,
         figures_at: Instant(0),
         logged_serving: false,
@@ -183,7 +183,12 @@ impl GatewayRole {
     /// One read: what is left makes the descriptor ready again at the next turn.
     fn read(&mut self, id: u64, out: &mut Outbox) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        match connection.stream.read(&mut self.buffer) {
+        // An event that nobody wanted is that of a connection which broke: the read tells.
+        let room = match self.gateway.input_room(ConnectionId(id)) {
+            0 => READ_BYTES_MAX,
+            room => room,
+        };
+        match connection.stream.read(&mut self.buffer[..room]) {
             Ok(0) => self.close(id),
             Ok(count) => {
                 let now = clock::now();

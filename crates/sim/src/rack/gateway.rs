@@ -178,10 +178,10 @@ impl Redis {
     fn read(&mut self, at: usize, now: Now, out: &mut Outgoing) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
-        if connection.socket.is_empty() || !self.gateway.wants_input(id) {
+        let all = connection.socket.len().min(self.gateway.input_room(id));
+        if all == 0 {
             return;
         }
-        let all = connection.socket.len();
         let few = connection.rng.chance(1, 8);
         let length = if few { connection.rng.between(1, all as u64) as usize } else { all };
         self.gateway.input(now, id, &connection.socket[..length], out);

@@ -1,0 +1,201 @@
+//! A gateway with as many connections as it takes, of clients that ask for much and read nothing: it
+//! stays under its bound of memory, and others are served as before.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const MIB: usize = 1 << 20;
+/// Connections of a gateway, at most.
+const CONNECTIONS: usize = 10_000;
+/// Those among them that read.
+const OTHERS: usize = 4;
+/// Descriptors that the test and a gateway need beside.
+const DESCRIPTORS_KEPT: usize = 200;
+/// What unread replies may take (256 MiB, and 16 KiB of each connection), what was read of commands
+/// (16 KiB of each connection, a command of 128), the connection's state, and what buffers grow by
+/// doubling.
+const BOUND_BYTES: usize = 256 * MIB + CONNECTIONS * (16 + 16 + 8) * 1_024 + 128 * MIB + 128 * MIB;
+/// Of the crowd, so many send all of a command of 1 MiB but its last byte.
+const OWING: usize = 1_000;
+
+/// As many connections as the system allows here; says so if these are fewer.
+fn connections() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (CONNECTIONS + DESCRIPTORS_KEPT) as u64;
+    let maximum = limit.maximum.unwrap_or(wanted);
+    let current = limit.current.unwrap_or(wanted);
+    if current < wanted.min(maximum) {
+        let raised = Rlimit { current: Some(wanted.min(maximum)), maximum: limit.maximum };
+        setrlimit(Resource::Nofile, raised).unwrap();
+    }
+    let allowed = wanted.min(maximum.max(current)) as usize - DESCRIPTORS_KEPT;
+    if allowed < CONNECTIONS {
+        println!("SKIPPED in part: the system allows {allowed} connections, not {CONNECTIONS}");
+    }
+    allowed
+}
+
+/// Resident memory of a process in bytes, now and at most.
+fn memory(pid: u32) -> (usize, usize) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let of = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1_024
+    };
+    (of("VmRSS:"), of("VmHWM:"))
+}
+
+/// Pages of memory that the system holds for all TCP connections, in bytes.
+fn system_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
+    line.rsplit(' ').next().and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4_096
+}
+
+/// What clients waited for small replies.
+#[derive(Clone, Copy, Debug)]
+struct Served {
+    p99: Duration,
+    longest: Duration,
+    requests: usize,
+    /// Those that the rack did not answer before the deadline of reads: a machine that is busy, or a
+    /// gateway that is not fair.
+    timeouts: usize,
+}
+
+impl std::fmt::Display for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Served { p99, longest, requests, timeouts } = self;
+        write!(
+            f,
+            "99th percentile {p99:?}, longest {longest:?}, of {requests}, {timeouts} timed out"
+        )
+    }
+}
+
+/// What `OTHERS` clients wait until `done`.
+fn served(listen: SocketAddr, done: &AtomicBool) -> Served {
+    let timeouts = AtomicUsize::new(0);
+    let mut all: Vec<Duration> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..OTHERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = Resp::open(listen);
+                    let mut took = Vec::new();
+                    while !done.load(Ordering::Relaxed) {
+                        let began = Instant::now();
+                        match &client.say("EXISTS long-0")[..] {
+                            ":1" => {}
+                            text if text.starts_with("-TIMEOUT") => {
+                                timeouts.fetch_add(1, Ordering::Relaxed);
+                            }
+                            text => panic!("{text}"),
+                        }
+                        took.push(began.elapsed());
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    took
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    all.sort_unstable();
+    let requests = all.len();
+    let timeouts = timeouts.into_inner();
+    Served { p99: all[requests * 99 / 100], longest: all[requests - 1], requests, timeouts }
+}
+
+/// The same, for so long.
+fn served_for(listen: SocketAddr, time: Duration) -> Served {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(time);
+            done.store(true, Ordering::Relaxed);
+        });
+        served(listen, &done)
+    })
+}
+
+/// Commands that ask for 400 kB each, or for 800 MB in all; or most of one.
+fn commands(number: usize) -> Vec<u8> {
+    if number < OWING {
+        let mut set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n".to_vec();
+        set.resize(set.len() + MIB - 1, b'v');
+        return set;
+    }
+    if number % 10 != 0 {
+        return format!("GET long-{}\r\n", number % 100).repeat(10).into_bytes();
+    }
+    let keys: String = (0..100).map(|n| format!(" long-{n}")).collect();
+    format!("MGET{keys}\r\n").repeat(20).into_bytes()
+}
+
+/// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without.
+#[test]
+fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
+    let silent = connections() - OTHERS;
+    let rack = Rack::start("crowd", &[]);
+    let mut client = rack.client();
+    let long = vec![b'v'; 400_000];
+    for number in 0..100 {
+        let key = format!("long-{number}");
+        assert_eq!(client.call(&[b"SET", key.as_bytes(), &long]).unwrap().0, "+OK");
+    }
+    drop(client);
+    let gateway = rack.pid("gateway-1");
+    let quiet = served_for(rack.listen, Duration::from_secs(5));
+    let (before, _) = memory(gateway);
+    let (done, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (streams, filling) = std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| {
+            let began = Instant::now();
+            let streams: Vec<TcpStream> = (0..silent)
+                .map(|number| {
+                    let mut stream = TcpStream::connect(rack.listen).unwrap();
+                    stream.set_nonblocking(true).unwrap();
+                    // As much as the system takes; the gateway may not read the rest for now.
+                    let _ = stream.write(&commands(number)).unwrap();
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    stream
+                })
+                .collect();
+            println!("{silent} connections in {:?}", began.elapsed());
+            std::thread::sleep(Duration::from_secs(10));
+            done.store(true, Ordering::Relaxed);
+            streams
+        });
+        let filling = served(rack.listen, &done);
+        (crowd.join().unwrap(), filling)
+    });
+    let full = served_for(rack.listen, Duration::from_secs(10));
+    let (now, most) = memory(gateway);
+    println!("others, quiet: {quiet}\n  as they come: {filling}\n  then: {full}");
+    println!(
+        "gateway: {} MiB, then {} MiB, at most {} MiB; the system for TCP {} MiB",
+        before / MIB,
+        now / MIB,
+        most / MIB,
+        system_bytes() / MIB
+    );
+    let status = rack.status();
+    for name in ["clients_given_up", "connections", "output_full"] {
+        println!("{name}: {}", Rack::counter(&status, "gateway", name));
+    }
+    assert!(most < BOUND_BYTES, "{} MiB, more than {} MiB", most / MIB, BOUND_BYTES / MIB);
+    let times = setting("CONCORD_CROWD_P99", 0) as u32;
+    if times > 0 {
+        assert!(filling.p99.max(full.p99) <= quiet.p99 * times, "{quiet}; {filling}; {full}");
+    }
+    drop(streams);
+    until("room", || rack.client().say("PING") == "+PONG");
+}
