@@ -261,6 +261,10 @@ impl Connection {
         ((self.unanswered.reads + self.unanswered.writes) as usize) < self.requests_max
     }
 
+    pub(crate) fn has_nothing_unanswered(&self) -> bool {
+        self.unanswered.reads + self.unanswered.writes == 0
+    }
+
     /// A short reply came: as many requests as there is patience for.
     pub(crate) fn note_short_reply(&mut self) {
         self.requests_max = (self.requests_max + 1).min(SLOTS_MAX);

@@ -28,6 +28,7 @@ use crate::parts::{Parts, Split};
 use crate::replies::Ended;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
+use crate::tentative::Tentative;
 use crate::traffic::Traffic;
 
 /// Most unanswered commands of one connection, and requests of them, before its input waits.
@@ -51,6 +52,8 @@ pub(crate) struct Target {
     pub only_reads: bool,
     /// How long its reply may be, where that was granted.
     pub granted_bytes: u32,
+    /// A read about whose reply nothing is known.
+    pub is_tentative: bool,
 }
 
 /// All of a gateway but its connections.
@@ -65,6 +68,8 @@ pub(crate) struct Core {
     pub memory: Memory,
     /// What parts of commands take.
     pub inputs: Inputs,
+    /// Reads whose replies may be long.
+    pub tentative: Tentative,
     /// The command that is being sent.
     pub command: CommandBuf,
     /// The engine's own command table is still to be asked for.
@@ -359,6 +364,11 @@ impl Core {
             connection.wait = Wait::Order(class, subject);
             return Sent::Waits;
         }
+        if class == Class::Read && !self.tentative.has_room() {
+            self.count.window_full += 1;
+            connection.wait = Wait::Room(class);
+            return Sent::Waits;
+        }
         let mut flags = Flags(0);
         if connection.resp3 {
             flags = flags.with(Flags::RESP3);
@@ -380,9 +390,20 @@ impl Core {
                 connection.note_sent(class, subject);
                 let Place { slot, part } = place;
                 let connection = connection.id;
-                let granted_bytes = 0;
-                let target =
-                    Target { connection, slot, part, class, subject, only_reads, granted_bytes };
+                let is_tentative = class == Class::Read;
+                if is_tentative {
+                    self.tentative.sent();
+                }
+                let target = Target {
+                    connection,
+                    slot,
+                    part,
+                    class,
+                    subject,
+                    only_reads,
+                    granted_bytes: 0,
+                    is_tentative,
+                };
                 self.targets.insert(number.0, target);
                 Sent::As(class)
             }
@@ -489,6 +510,11 @@ impl Core {
             return Some(Wait::Output);
         }
         None
+    }
+
+    /// Whether a read of which nothing is known may be sent.
+    pub(crate) fn has_room_for_read(&self) -> bool {
+        self.tentative.has_room() && self.client.has_room(Class::Read)
     }
 
     /// Whether a connection's client has to read before more is asked for it.

@@ -24,6 +24,7 @@ use crate::multi;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::stats::Latencies;
+use crate::tentative::Tentative;
 use crate::traffic::Traffic;
 
 /// All connections. Never iterated where the order could be seen.
@@ -113,6 +114,9 @@ pub struct Gateway {
     ready: VecDeque<ConnectionId>,
     /// Connections that wait for room for a read and for a write, first come, first served.
     wait_for_read: VecDeque<ConnectionId>,
+    /// Those that wait for a read and have nothing under way: a client that waits for each reply goes
+    /// before those that pipeline.
+    wait_for_first_read: VecDeque<ConnectionId>,
     wait_for_write: VecDeque<ConnectionId>,
     /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
     /// the window until it is answered.
@@ -135,6 +139,7 @@ impl Gateway {
         let core = Core {
             memory: Memory::new(setup.limits.output_bytes_max),
             inputs: Inputs::default(),
+            tentative: Tentative::default(),
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -160,6 +165,7 @@ impl Gateway {
             connections: HashMap::default(),
             ready: VecDeque::new(),
             wait_for_read: VecDeque::new(),
+            wait_for_first_read: VecDeque::new(),
             wait_for_write: VecDeque::new(),
             orphans: Vec::new(),
             is_shut_down: false,
@@ -429,6 +435,9 @@ impl Gateway {
             connection.input.shrink_to(INPUT_BYTES_MAX);
         }
         match connection.wait {
+            Wait::Room(Class::Read) if connection.has_nothing_unanswered() => {
+                self.wait_for_first_read.push_back(id);
+            }
             Wait::Room(Class::Read) => self.wait_for_read.push_back(id),
             Wait::Room(Class::Write) => self.wait_for_write.push_back(id),
             Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output => {}
@@ -460,6 +469,7 @@ impl Gateway {
                 continue;
             }
             let Some(target) = self.core.targets.get_mut(&request.0) else { continue };
+            self.core.tentative.settle(target);
             let granted_bytes = core::mem::take(&mut target.granted_bytes) as usize;
             let target = *target;
             let Some(connection) = self.connections.get_mut(&target.connection) else {
@@ -485,6 +495,7 @@ impl Gateway {
                     self.core.targets.remove(&request.0);
                     connection.offer_bytes += read.bytes();
                     connection.note_long_reply();
+                    self.core.tentative.note_long_reply();
                     Offered::Read(read, target)
                 }
                 None => Offered::Write(request),
@@ -586,7 +597,8 @@ impl Gateway {
                 self.core.take_table(&done);
                 continue;
             }
-            let Some(target) = self.core.targets.remove(&done.request.0) else { continue };
+            let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
+            self.core.tentative.settle(&mut target);
             let latencies = match target.only_reads {
                 true => &mut self.core.reads,
                 false => &mut self.core.writes,
@@ -615,9 +627,10 @@ impl Gateway {
             }
         }
         self.take_offers(now, sink);
-        while self.core.client.has_room(Class::Read)
-            && let Some(id) = self.wait_for_read.pop_front()
-        {
+        while self.core.has_room_for_read() {
+            // Who has nothing under way goes before those who want more.
+            let first = self.wait_for_first_read.pop_front();
+            let Some(id) = first.or_else(|| self.wait_for_read.pop_front()) else { break };
             self.go_on(now, id, sink);
         }
         while self.core.client.has_room(Class::Write)

@@ -59,6 +59,7 @@ mod request;
 mod scripts;
 mod server;
 mod stats;
+mod tentative;
 mod traffic;
 
 pub use connection::ConnectionId;
@@ -68,3 +69,4 @@ pub use inputs::{INPUT_BYTES_MAX, LONG_INPUTS_MAX, READ_BYTES_MAX};
 pub use memory::{CONNECTION_REPLIES_BYTES_MAX, REPLIES_BYTES_MAX, RESERVED_BYTES, STUCK_NS};
 pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use stats::Latencies;
+pub use tentative::TENTATIVE_MIN;

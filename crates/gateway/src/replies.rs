@@ -51,6 +51,7 @@ impl Core {
         connection.granted_bytes -= target.granted_bytes as usize;
         if target.granted_bytes == 0 {
             connection.note_short_reply();
+            self.tentative.note_short_reply();
         }
         let (ended, text) = self.ended(&target, done.outcome);
         let mut reply = done.reply;

@@ -9,7 +9,7 @@ use concord_core::{MS, SEC};
 use concord_engine::Class;
 use concord_gateway::{
     CONNECTION_REPLIES_BYTES_MAX, ConnectionId, Gateway, INPUT_BYTES_MAX, LONG_INPUTS_MAX,
-    REPLIES_BYTES_MAX, STUCK_NS,
+    REPLIES_BYTES_MAX, STUCK_NS, TENTATIVE_MIN,
 };
 
 #[test]
@@ -316,6 +316,61 @@ fn explain_tells_the_path_beside_the_reply() {
     assert!(world.ask(&["CONCORD EXPLAIN SET k v"]).starts_with("-ERR CONCORD EXPLAIN"));
     assert!(world.ask(&["CONCORD EXPLAIN GET"]).starts_with("-ERR wrong number"));
     assert!(world.ask(&["CONCORD HELP"]).starts_with("*5\r\n"));
+}
+
+#[test]
+fn bug_16_4_few_reads_are_out_while_replies_turn_out_to_be_long_and_who_waits_for_each_goes_first()
+{
+    let mut world = World::with(14, |setup| setup.connections_max = 1_000);
+    world.input(1, &request(&[b"SET", b"long", &vec![b'v'; 400_000]]));
+    assert_eq!(world.replies(1), "+OK\r\n");
+    world.ask(&["SET short v"]);
+    let out = |world: &World| world.gateway.client().unanswered();
+    // The first replies show that these are long; then many ask at once.
+    for (first, last) in [(2, 20), (21, 800)] {
+        for id in first..=last {
+            world.connect(id);
+            world.stuck.push(id);
+            world.input(id, "GET long\r\n".repeat(10).as_bytes());
+        }
+        if first > 2 {
+            // Those that were granted, 4 MiB of each connection, and a few that are tried.
+            assert!(out(&world) < 19 * 10 + TENTATIVE_MIN, "{}", out(&world));
+        }
+        world.run_for(20 * MS);
+    }
+    world.run_for(SEC);
+    assert!(longest_wait(&mut world) < 20 * MS);
+}
+
+/// The longest that connection 1 waits for a short reply.
+fn longest_wait(world: &mut World) -> u64 {
+    let mut longest = 0;
+    for _ in 0..50 {
+        let began = world.at;
+        world.input(1, b"EXISTS k\r\n");
+        while world.received[&1].is_empty() {
+            assert!(world.step(began.after(SEC)), "no reply for a second");
+        }
+        assert_eq!(world.received.insert(1, vec![]).unwrap(), b":0\r\n");
+        longest = longest.max(world.at.since(began));
+    }
+    longest
+}
+
+#[test]
+fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
+    let mut world = World::with(15, |setup| setup.client.reads_max = 4);
+    for id in 2..=90 {
+        world.connect(id);
+        world.input(id, "EXISTS l\r\n".repeat(1_000).as_bytes());
+    }
+    // Each has had its first by then.
+    world.run_for(SEC / 5);
+    // There and back twice: until somebody's reply came, and its own.
+    let longest = longest_wait(&mut world);
+    assert!(longest <= 4 * world.delay_ns.1 + MS, "{longest} ns");
+    assert!(world.gateway.client().unanswered() >= 4, "all the while others wanted more");
 }
 
 /// As a driver: hands over as much of `bytes` as the gateway has room for; how much that was.
