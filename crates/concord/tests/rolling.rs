@@ -87,13 +87,13 @@ fn a_replica_is_added_and_removed_for_good_as_documented_without_an_error() {
             rack.add("replica-4", &["replica", "--node", "4"]);
             rack.wait();
         });
-        assert_eq!(rack.members(), [1, 2, 3, 4]);
+        until("four members", || rack.members() == [1, 2, 3, 4]);
         steps.take("it is removed for good", || {
             rack.stop("replica-4");
             rack.take_out("[[replica]]");
             rack.wait();
         });
-        assert_eq!(rack.members(), [1, 2, 3]);
+        until("three members", || rack.members() == [1, 2, 3]);
     });
     steps.judge(&seen);
     assert_eq!(seen.ends, 0);

@@ -84,10 +84,17 @@ fn ctrl_c_stops_all_of_it_cleanly() {
     let roles = rack.pids();
     assert_eq!(roles.len(), 5);
     let group = format!("-{}", rack.up.id());
+    let began = std::time::Instant::now();
     let kill = std::process::Command::new("kill").args(["-INT", "--", &group]).status().unwrap();
     assert!(kill.success());
     assert!(rack.up.wait().unwrap().success());
+    println!("Ctrl-C: all ended after {:?}", began.elapsed());
     assert!(roles.iter().all(|(_, pid)| !is_alive(*pid)));
+    // A replica that goes alone waits until the others go on without it. Here nobody does.
+    for node in 1..=2 {
+        let log = std::fs::read_to_string(rack.run.join(format!("replica-{node}.log"))).unwrap();
+        assert!(log.contains("stopped") && !log.contains("leaves"), "{log}");
+    }
 }
 
 #[test]

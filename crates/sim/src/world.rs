@@ -231,7 +231,8 @@ impl World {
                 continue;
             }
             self.packets += 1;
-            for (later_ns, odd) in self.odd.beside(&mut bytes) {
+            let is_cut = self.is_cut(from, to);
+            for (later_ns, odd) in self.odd.beside(&mut bytes).into_iter().filter(|_| !is_cut) {
                 let arrives_ns = at_ns + self.weather.latency_ns(from, to) + later_ns;
                 self.record(from, to, at_ns, Fate::Arrives(arrives_ns), &odd);
                 self.push(arrives_ns, Event::Deliver { from, to, bytes: odd });
@@ -267,11 +268,16 @@ impl World {
         self.holds.iter().find(holds).map(|h| h.arrive_ns)
     }
 
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        let is_on_way = |c: &Cut| c.from == from && c.to == to && self.now_ns < c.until_ns;
+        self.cuts.iter().any(is_on_way)
+    }
+
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
     fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
         let now_ns = self.now_ns;
         let is_switch = to == SWITCH || to + 1 == self.clocks.len();
-        if self.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
+        if self.is_cut(from, to)
             || (is_switch && now_ns < self.completions_lost_until_ns && is_completion(bytes))
         {
             return None;

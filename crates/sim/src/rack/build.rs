@@ -47,6 +47,7 @@ impl<'a> Rack<'a> {
             slots: Vec::new(),
             history: Vec::new(),
             stage: Stage::Safety,
+            healed_ns: None,
             begun: 0,
             faults_left: plan.faults.len(),
             fast_since_heal: 0,

@@ -373,6 +373,7 @@ impl Rack<'_> {
         let now_ns = self.world.now_ns;
         self.world.calm();
         self.stage = Stage::Liveness { since_ns: now_ns };
+        self.healed_ns = Some(now_ns);
         self.mark(None, "everything heals".into(), true);
         for node in 0..self.slots.len() {
             self.start_again(node);

@@ -213,6 +213,8 @@ struct Rack<'a> {
     slots: Vec<Slot>,
     history: Vec<Operation>,
     stage: Stage,
+    /// When everything healed, if it has.
+    healed_ns: Option<u64>,
     begun: usize,
     /// Faults of the plan that have not happened yet.
     faults_left: usize,

@@ -27,7 +27,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::inject::HEARD_AGAIN_NS;
 use super::watch_vr::WatchVr;
-use super::{Machine, Rack, Replicas, Role, Stage};
+use super::{Machine, Rack, Replicas, Role};
 use crate::world::{REPLICAS, SWITCH};
 
 /// Where more is lost, four signs of life in a row are missing too often.
@@ -275,9 +275,7 @@ impl Rack<'_> {
             // Several signs of life in a row may be lost by chance.
             return None;
         }
-        if let Stage::Liveness { since_ns } = self.stage
-            && self.world.now_ns < since_ns + HEARD_AGAIN_NS
-        {
+        if self.healed_ns.is_some_and(|at| self.world.now_ns < at + HEARD_AGAIN_NS) {
             // What the faults caused is decided yet.
             return None;
         }
