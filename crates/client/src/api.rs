@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::{
     Duration, Epoch, Guards, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters,
 };
-use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
 
 /// How a client behaves.
@@ -95,7 +95,7 @@ pub enum SubmitError {
     /// As many as allowed are unanswered: submit it again after the next [`crate::Done`].
     Full,
     /// A write above [`concord_wire::COMMAND_BYTES_MAX`], or a read above
-    /// [`concord_wire::harmonia::BODY_BYTES_MAX`].
+    /// [`concord_wire::rpc::BODY_BYTES_MAX`].
     TooLarge,
 }
 

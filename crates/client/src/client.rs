@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use concord_core::guard::Guard;
 use concord_core::machine::Deadline;
 use concord_core::{Instant, Now, RequestNumber, Rng, SessionId};
-use concord_wire::harmonia::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
     COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
 };
@@ -151,7 +151,13 @@ impl Client {
             Op::ReadReply | Op::WriteReply => self.on_reply(now, &packet, sink),
             Op::WRestAck => self.on_fragment_ack(now, &packet, sink),
             Op::Fragment => self.on_fragment(now, &packet, sink),
-            Op::Write | Op::WRest | Op::Read | Op::WriteCompletion | Op::Pull | Op::Sweep => {
+            Op::Write
+            | Op::WRest
+            | Op::Read
+            | Op::WriteCompletion
+            | Op::Pull
+            | Op::Push
+            | Op::Sweep => {
                 self.count.unexpected += 1;
                 Ok(())
             }
@@ -199,7 +205,7 @@ impl Client {
         }
         match repr.status {
             Status::Ok => return self.on_ok(now, &repr, packet.body(), sink),
-            Status::Malformed => {
+            Status::Malformed | Status::ManyObjects => {
                 self.finish(now, repr.request.0, Outcome::Malformed, Vec::new(), Some(&repr));
             }
             Status::SessionExpired if !is_read => self.expire_session(now, sink),

@@ -12,7 +12,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 
 use concord_core::{Duration, Instant, MS, Now, RequestNumber};
 use concord_wire::Sink;
-use concord_wire::harmonia::READ_BIT;
+use concord_wire::rpc::READ_BIT;
 
 use crate::api::Withdrawn;
 use crate::client::Client;

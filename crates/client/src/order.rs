@@ -1,7 +1,7 @@
 //! Sending requests, again where needed, and the writes of a connection in their order (trap T22).
 
 use concord_core::{Now, RequestNumber};
-use concord_wire::harmonia::{HEADER_BYTES, READ_BIT};
+use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::client::Client;

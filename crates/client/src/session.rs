@@ -1,7 +1,7 @@
 //! The session under which writes are executed at most once (trap T16).
 
 use concord_core::{Instant, MS, Now, RequestNumber, Rng, SessionId};
-use concord_wire::control::Control;
+use concord_wire::control::{Membership, Message as _};
 use concord_wire::{Flags, Op, Repr, Sink, Status};
 
 use crate::api::Outcome;
@@ -190,13 +190,13 @@ impl Client {
         }
         self.next_doubt = now.instant.after(DOUBT_INTERVAL_NS);
         self.count.switch_asked += 1;
-        Control::WhoIsWho { client: self.config.addr }.emit(&mut self.scratch);
+        Membership::WhoIsWho { client: self.config.addr }.emit(&mut self.scratch);
         sink.send(controller, &self.scratch);
     }
 
     /// The controller's answer; false if the packet is none.
     pub(crate) fn on_control(&mut self, bytes: &[u8]) -> bool {
-        let Ok(Control::Configure(config)) = Control::parse(bytes) else { return false };
+        let Ok(Membership::Configure(config)) = Membership::parse(bytes) else { return false };
         if config.epoch > self.epoch {
             self.epoch = config.epoch;
             self.count.switch_changed += u64::from(config.switch != self.config.switch);

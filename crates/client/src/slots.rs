@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Instant, ObjectId, SessionId};
 use concord_wire::Flags;
-use concord_wire::harmonia::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 
 use crate::timers::{Lane, Timer};
 use crate::transfer::Transfer;

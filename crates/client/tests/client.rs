@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use concord_client::{Class, Outcome, SubmitError};
 use concord_core::{MS, RequestNumber, SEC, SessionId};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
-use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{COMMAND_BYTES_MAX, Op, Packet, Repr, Status};
 use rack::{CLIENT, World, command, reply_of};
 

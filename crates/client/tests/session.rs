@@ -3,7 +3,7 @@
 
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_core::{Instant, MS, Now, ObjectId, RequestNumber, Rng};
-use concord_wire::control::{Config, Control, Protocol};
+use concord_wire::control::{Config, Membership, Message as _, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Status};
 
 const CLIENT: Addr = Addr { ip: 1, port: 1 };
@@ -75,6 +75,7 @@ fn run_until(client: &mut Client, ms: u64) -> Sent {
 
 fn tell(client: &mut Client, epoch: u32, switch: Addr) {
     let config = Config {
+        group: concord_wire::GroupId(0),
         epoch,
         rack: 1,
         switch_id: 1,
@@ -86,7 +87,7 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
         joining: vec![],
     };
     let mut bytes = vec![];
-    Control::Configure(config).emit(&mut bytes);
+    Membership::Configure(config).emit(&mut bytes);
     client.handle(at(0), &bytes, &mut Sent::new());
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::counters::while_counting;
 use common::*;
+use concord_wire::rpc::BODY_BYTES_MAX;
 
 fn survive(name: &str, victim: &str, more: &[&str]) {
     let rack = Rack::start(name, more);
@@ -159,7 +160,7 @@ fn values_of_1_mib_work_at_1_percent_loss_and_larger_ones_are_refused() {
     let loss = ["--fault-drop", "10000", "--fault-duplicate", "10000", "--fault-reorder", "10000"];
     let rack = Rack::start("large", &loss);
     let mut client = rack.client();
-    for size in [1_200, 1_336, 5_000, 100_000, 1 << 20] {
+    for size in [1_200, BODY_BYTES_MAX, 5_000, 100_000, 1 << 20] {
         let value: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
         assert_eq!(client.call(&[b"SET", b"large", &value]).unwrap().0, "+OK", "{size}");
         assert!(client.call(&[b"GET", b"large"]).unwrap().1 == value, "GET of {size} bytes");

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now};
-use concord_wire::Addr;
 use concord_wire::control::{Config, Member, Standing};
+use concord_wire::{Addr, GroupId};
 
 use crate::{Controller, Problem, REPLICAS_MAX, RETIRED_MAX, Replica, State, Switch};
 
@@ -92,6 +92,7 @@ impl Controller {
         self.count_changes(now.instant, &old, &members, &joining);
         state.config = Some(Config {
             epoch,
+            group: GroupId(0),
             rack,
             switch_id: state.last_switch_id,
             switch_incarnation: switch.incarnation,
@@ -109,6 +110,7 @@ impl Controller {
     fn nothing(&self) -> Config {
         Config {
             epoch: 0,
+            group: GroupId(0),
             rack: 0,
             switch_id: 0,
             switch_incarnation: 0,

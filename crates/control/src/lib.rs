@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{Control, Held, Member, Protocol, Standing};
+use concord_wire::control::{Held, Member, Membership, Message as _, Protocol, Standing};
 use concord_wire::{Addr, Kind, Sink};
 
 use hear::Hearing;
@@ -183,15 +183,23 @@ impl Controller {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         let message = match concord_wire::kind(bytes) {
-            Ok(Kind::Control) => Control::parse(bytes),
-            Ok(Kind::Harmonia | Kind::Link) => {
+            Ok(Kind::Membership) => Membership::parse(bytes),
+            Ok(
+                Kind::Lease
+                | Kind::Copy
+                | Kind::Vr
+                | Kind::Link
+                | Kind::Craq
+                | Kind::NoPaxos
+                | Kind::Harmonia,
+            ) => {
                 self.count.unexpected += 1;
                 return;
             }
             Err(error) => Err(error),
         };
         match message {
-            Ok(Control::ReplicaAlive { member, sent_at, heard, standing, held, unheard }) => {
+            Ok(Membership::ReplicaAlive { member, sent_at, heard, standing, held, unheard }) => {
                 let known = self.replicas.get(&member.node).filter(|r| r.member == member);
                 if known.is_some_and(|r| sent_at < r.sent_at) {
                     // Late: it says nothing of now, nor that anything can be heard now.
@@ -221,7 +229,7 @@ impl Controller {
                     );
                 }
             }
-            Ok(Control::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby }) => {
+            Ok(Membership::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby }) => {
                 let known = self.switches.get(&addr).filter(|s| s.incarnation == incarnation);
                 if known.is_some_and(|s| sent_at < s.sent_at) {
                     self.count.stale += 1;
@@ -234,10 +242,10 @@ impl Controller {
                     self.on_switch(now, switch, sink);
                 }
             }
-            Ok(Control::Configure(config)) => self.on_config(config),
-            Ok(Control::WhoIsWho { client }) => {
+            Ok(Membership::Configure(config)) => self.on_config(config),
+            Ok(Membership::WhoIsWho { client }) => {
                 if let Some(config) = self.state.config.as_ref().filter(|_| !self.is_mute()) {
-                    Control::Configure(config.clone()).emit(&mut self.scratch);
+                    Membership::Configure(config.clone()).emit(&mut self.scratch);
                     sink.send(client, &self.scratch);
                 }
             }
@@ -259,7 +267,7 @@ impl Controller {
         }
         let Some(config) = &self.state.config else { return };
         if config.epoch > replica.epoch && !config.members.is_empty() {
-            Control::Configure(config.clone()).emit(&mut self.scratch);
+            Membership::Configure(config.clone()).emit(&mut self.scratch);
             sink.send(replica.member.addr, &self.scratch);
         } else if config.epoch == replica.epoch && matches!(replica.standing, Standing::Open { .. })
         {
@@ -282,7 +290,7 @@ impl Controller {
             // It was replaced while it slept, or because of a late packet.
             let active = self.state.config.as_ref().map_or(Addr::default(), |c| c.switch);
             let incarnation = switch.incarnation;
-            Control::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
+            Membership::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
             return sink.send(switch.addr, &self.scratch);
         }
         self.switches.insert(switch.addr, switch);
@@ -300,7 +308,7 @@ impl Controller {
             && !config.members.is_empty()
             && config.epoch > switch.epoch
         {
-            Control::Configure(config.clone()).emit(&mut self.scratch);
+            Membership::Configure(config.clone()).emit(&mut self.scratch);
             sink.send(switch.addr, &self.scratch);
         }
     }
@@ -363,7 +371,7 @@ impl Controller {
         self.recovery = None;
         self.count.epochs += 1;
         let Some(config) = &self.state.config else { return };
-        Control::Configure(config.clone()).emit(&mut self.scratch);
+        Membership::Configure(config.clone()).emit(&mut self.scratch);
         for replica in self.replicas.values() {
             sink.send(replica.member.addr, &self.scratch);
         }

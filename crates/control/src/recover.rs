@@ -10,7 +10,7 @@ use core::fmt;
 
 use concord_core::{Duration, Instant};
 use concord_wire::Sink;
-use concord_wire::control::{Config, Control, Held, Member, Standing};
+use concord_wire::control::{Config, Held, Member, Membership, Message as _, Standing};
 
 use crate::{Controller, Problem, Replica, State};
 
@@ -96,7 +96,7 @@ impl Controller {
         if self.recovery.is_none() {
             return;
         }
-        Control::WhoIsWho { client: self.setup.addr }.emit(&mut self.scratch);
+        Membership::WhoIsWho { client: self.setup.addr }.emit(&mut self.scratch);
         for replica in self.replicas.values().filter(|r| r.epoch > 0) {
             sink.send(replica.member.addr, &self.scratch);
         }

@@ -30,17 +30,17 @@ fn setup() -> ControllerConfig {
     }
 }
 
-fn say(c: &mut Controller, ms: u64, message: &Control) -> Sent {
+fn say(c: &mut Controller, ms: u64, message: &Membership) -> Sent {
     let (mut bytes, mut sent) = (vec![], vec![]);
     message.emit(&mut bytes);
     c.handle(at(ms), &bytes, &mut sent);
     sent
 }
 
-fn stands(node: u16, incarnation: u64, epoch: u32, standing: Standing) -> Control {
+fn stands(node: u16, incarnation: u64, epoch: u32, standing: Standing) -> Membership {
     let member = member(node, incarnation);
     let (heard, held, unheard) = (heard(epoch), Held::default(), vec![]);
-    Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+    Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
 }
 
 /// What a node of this rack has heard of by that epoch, under the first switch.
@@ -49,14 +49,14 @@ fn heard(epoch: u32) -> Heard {
     Heard { rack, epoch, switch_id }
 }
 
-fn alive(node: u16, incarnation: u64, epoch: u32) -> Control {
+fn alive(node: u16, incarnation: u64, epoch: u32) -> Membership {
     let standing = if epoch == 0 { Standing::Out } else { Standing::Open { whole: true } };
     stands(node, incarnation, epoch, standing)
 }
 
-fn switch(incarnation: u64, epoch: u32) -> Control {
+fn switch(incarnation: u64, epoch: u32) -> Membership {
     let addr = Addr { ip: 9, port: 9 };
-    Control::SwitchAlive {
+    Membership::SwitchAlive {
         incarnation,
         addr,
         sent_at: 0,
@@ -66,9 +66,9 @@ fn switch(incarnation: u64, epoch: u32) -> Control {
     }
 }
 
-fn standby(incarnation: u64, epoch: u32) -> Control {
+fn standby(incarnation: u64, epoch: u32) -> Membership {
     let addr = Addr { ip: 8, port: 8 };
-    Control::SwitchAlive {
+    Membership::SwitchAlive {
         incarnation,
         addr,
         sent_at: 0,
@@ -91,9 +91,11 @@ fn joining(c: &Controller) -> Vec<u16> {
 
 /// The epoch of the configuration among `sent` to that address.
 fn configured(sent: &Sent, to: Addr) -> Option<u32> {
-    sent.iter().filter(|(addr, _)| *addr == to).find_map(|(_, bytes)| match Control::parse(bytes) {
-        Ok(Control::Configure(config)) => Some(config.epoch),
-        _ => None,
+    sent.iter().filter(|(addr, _)| *addr == to).find_map(|(_, bytes)| {
+        match Membership::parse(bytes) {
+            Ok(Membership::Configure(config)) => Some(config.epoch),
+            _ => None,
+        }
     })
 }
 
@@ -339,7 +341,7 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
     let mut c = founded();
     say(&mut c, 1, &switch(77, 1));
     let addr = Addr { ip: 7, port: 7 };
-    let newcomer = Control::SwitchAlive {
+    let newcomer = Membership::SwitchAlive {
         incarnation: 5,
         addr,
         sent_at: 0,
@@ -386,8 +388,8 @@ fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     assert_eq!(configured(&say(&mut c, t, &standby(90, 0)), STANDBY), Some(2));
     // The old one wakes up: it gets no id, and is told that it is not the switch any more.
     let told = say(&mut c, t, &switch(77, 1));
-    let retired = Control::SwitchRetired { incarnation: 77, switch: STANDBY };
-    assert_eq!(Control::parse(&told[0].1), Ok(retired));
+    let retired = Membership::SwitchRetired { incarnation: 77, switch: STANDBY };
+    assert_eq!(Membership::parse(&told[0].1), Ok(retired));
     assert_eq!(persist(&mut c, t), None);
 }
 
@@ -433,11 +435,19 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
 }
 
 /// What a replica says, with whom it does not hear.
-fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Control {
-    let Control::ReplicaAlive { member, heard, standing, held, .. } = alive(node, 10, epoch) else {
+fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Membership {
+    let Membership::ReplicaAlive { member, heard, standing, held, .. } = alive(node, 10, epoch)
+    else {
         panic!("a sign of life")
     };
-    Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard: unheard.to_vec() }
+    Membership::ReplicaAlive {
+        member,
+        sent_at: 0,
+        heard,
+        standing,
+        held,
+        unheard: unheard.to_vec(),
+    }
 }
 
 /// Everybody lives, for so many ms; the last epoch that was made.
@@ -548,7 +558,7 @@ fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
             ms += 50;
             let epoch = c.state().config.as_ref().unwrap().epoch;
             let standing = if epoch == 2 { Standing::Out } else { Standing::Copied };
-            let Control::ReplicaAlive { member, heard, held, .. } =
+            let Membership::ReplicaAlive { member, heard, held, .. } =
                 stands(gone, 10, epoch, standing)
             else {
                 panic!("a sign of life")
@@ -557,7 +567,7 @@ fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
             say(
                 &mut c,
                 ms,
-                &Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard },
+                &Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard },
             );
             live(&mut c, ms, ms + 1, |_| vec![]);
             if ms == 4_400 {
@@ -628,15 +638,21 @@ fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
     let expected = Problem::StateOld { epoch: 1, heard_epoch: 5, heard_switch_id: 1 };
     assert_eq!(c.problem(), Some(expected));
     // A gateway is not told who is who, either: that was long ago.
-    assert!(say(&mut c, 3_000, &Control::WhoIsWho { client: Addr { ip: 1, port: 1 } }).is_empty());
+    assert!(
+        say(&mut c, 3_000, &Membership::WhoIsWho { client: Addr { ip: 1, port: 1 } }).is_empty()
+    );
     // A switch id that nobody knows of here says it as well.
     let mut c = Controller::new(setup(), Some(yesterday));
-    let Control::SwitchAlive { incarnation, addr, epoch, heard, standby, .. } = switch(77, 1)
+    let Membership::SwitchAlive { incarnation, addr, epoch, heard, standby, .. } = switch(77, 1)
     else {
         panic!("a sign of life")
     };
     let heard = Heard { switch_id: 2, ..heard };
-    say(&mut c, 1, &Control::SwitchAlive { incarnation, addr, sent_at: 0, epoch, heard, standby });
+    say(
+        &mut c,
+        1,
+        &Membership::SwitchAlive { incarnation, addr, sent_at: 0, epoch, heard, standby },
+    );
     assert!(c.is_behind());
 }
 
@@ -665,8 +681,9 @@ fn recovering(gone: &[u16], state: Option<State>) -> Controller {
 }
 
 /// Replicas that are in epoch 23 of `members` and say so, for so long that the state is made anew.
-fn recover(c: &mut Controller, members: &[u16], says: &[Control]) -> Option<u32> {
+fn recover(c: &mut Controller, members: &[u16], says: &[Membership]) -> Option<u32> {
     let config = Config {
+        group: concord_wire::GroupId(0),
         epoch: 23,
         rack: RACK,
         switch_id: 4,
@@ -685,9 +702,9 @@ fn recover(c: &mut Controller, members: &[u16], says: &[Control]) -> Option<u32>
         let mut sent = vec![];
         c.tick(at(ms), &mut sent);
         if let Some((_, bytes)) = sent.first() {
-            let asked = Control::WhoIsWho { client: setup().addr };
-            assert_eq!(Control::parse(bytes), Ok(asked));
-            say(c, ms, &Control::Configure(config.clone()));
+            let asked = Membership::WhoIsWho { client: setup().addr };
+            assert_eq!(Membership::parse(bytes), Ok(asked));
+            say(c, ms, &Membership::Configure(config.clone()));
         }
         if let Some(epoch) = persist(c, ms) {
             assert!(ms >= 2_000, "it listens first");
@@ -699,7 +716,7 @@ fn recover(c: &mut Controller, members: &[u16], says: &[Control]) -> Option<u32>
 
 #[test]
 fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
-    let all: Vec<Control> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
     let mut c = recovering(&[], None);
     assert_eq!(recover(&mut c, &[3, 1, 2], &all), Some(23 + 1_024));
     assert_eq!((nodes(&c), c.state().whole.clone()), (vec![3, 1, 2], vec![3, 1, 2]));
@@ -718,7 +735,7 @@ fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
 
 #[test]
 fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
-    let two: Vec<Control> = [1, 3].map(|node| alive(node, 10, 23)).to_vec();
+    let two: Vec<Membership> = [1, 3].map(|node| alive(node, 10, 23)).to_vec();
     let mut c = recovering(&[], None);
     assert_eq!(recover(&mut c, &[1, 2, 3], &two), None);
     assert_eq!(c.problem(), Some(Problem::NotHeard { node: 2, epoch: 23 }));
@@ -727,7 +744,7 @@ fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
     assert_eq!(nodes(&c), [1, 3]);
     // Nobody has heard of anything.
     let mut c = recovering(&[], None);
-    let blank: Vec<Control> = (1..=3).map(|node| alive(node, 10, 0)).collect();
+    let blank: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 0)).collect();
     assert_eq!(recover(&mut c, &[1], &blank), None);
     assert_eq!(c.problem(), Some(Problem::NothingHeard));
 }
@@ -735,13 +752,13 @@ fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
 #[test]
 fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() {
     let outside = |node: u16, epoch: u32, position: u64| {
-        let Control::ReplicaAlive { member, heard, standing, unheard, .. } =
+        let Membership::ReplicaAlive { member, heard, standing, unheard, .. } =
             stands(node, 10, 23, Standing::Out)
         else {
             panic!("a sign of life")
         };
         let held = Held { epoch, position };
-        Control::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+        Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
     };
     let said = [outside(1, 21, 900), outside(2, 22, 500), outside(4, 22, 400), outside(5, 0, 0)];
     // Replica 3 was alone in epoch 23. Without the operator's word nobody goes on without it.
@@ -755,7 +772,7 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
     assert!(line.contains("record 500 in epoch 22") && line.contains("lost"), "{line}");
     // And not while one that has all is there, whoever else is said to be gone.
     let mut c = recovering(&[3], None);
-    let three: Vec<Control> = said.iter().cloned().chain([alive(6, 10, 23)]).collect();
+    let three: Vec<Membership> = said.iter().cloned().chain([alive(6, 10, 23)]).collect();
     assert_eq!(recover(&mut c, &[3, 6], &three), Some(1_047));
     assert_eq!((nodes(&c), c.recovered().unwrap().lost_behind), (vec![6], None));
     let mut c = recovering(&[3], None);
@@ -804,12 +821,12 @@ fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
 fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
     let mut c = founded();
     let stamped = |node, ms: u64| {
-        let Control::ReplicaAlive { member, heard, standing, held, unheard, .. } =
+        let Membership::ReplicaAlive { member, heard, standing, held, unheard, .. } =
             alive(node, 10, 1)
         else {
             panic!("a sign of life")
         };
-        Control::ReplicaAlive { member, sent_at: ms * MS, heard, standing, held, unheard }
+        Membership::ReplicaAlive { member, sent_at: ms * MS, heard, standing, held, unheard }
     };
     for ms in (50..1_000).step_by(50) {
         (1..=3).for_each(|node| drop(say(&mut c, ms, &stamped(node, ms))));

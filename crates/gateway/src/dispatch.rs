@@ -12,7 +12,7 @@ use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
 use concord_engine::command::ARGS_MAX;
 use concord_engine::table::UpperName;
 use concord_engine::{CommandBuf, CommandSpec, resp};
-use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, Sink};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

@@ -8,7 +8,9 @@
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol};
+use concord_wire::control::{
+    Config, CopyMessage, LeaseMessage, LogEnd, Member, Membership, Message, Protocol,
+};
 use concord_wire::record::Record;
 
 use crate::fetch::Fetching;
@@ -100,12 +102,12 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    fn epoch_state(&self, ask: bool) -> Control {
+    fn epoch_state(&self, ask: bool) -> Membership {
         let (epoch, from) = (self.epoch().0, self.node().0);
-        Control::EpochState { epoch, from, end: self.end(), ask }
+        Membership::EpochState { epoch, from, end: self.end(), ask }
     }
 
-    pub(crate) fn tell_others(&mut self, message: &Control, sink: &mut impl Sink) {
+    pub(crate) fn tell_others(&mut self, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         for member in self.others() {
             sink.send(member.addr, &self.scratch);
@@ -114,7 +116,7 @@ impl<E: Engine> Replica<E> {
 
     fn say_open(&mut self, sink: &mut impl Sink) {
         let Some(end) = self.agreed else { return };
-        let open = Control::Open { epoch: self.epoch().0, from: self.node().0, end };
+        let open = Membership::Open { epoch: self.epoch().0, from: self.node().0, end };
         open.emit(&mut self.scratch);
         for member in self.others().filter(|m| self.unopened.contains(&NodeId(m.node))) {
             sink.send(member.addr, &self.scratch);
@@ -151,7 +153,7 @@ impl<E: Engine> Replica<E> {
                     && let Some(end) = self.agreed
                 {
                     // It has not heard the head's word yet.
-                    let open = Control::Open { epoch: epoch.0, from: self.node().0, end };
+                    let open = Membership::Open { epoch: epoch.0, from: self.node().0, end };
                     self.send_control(addr, &open, sink);
                 }
                 self.add_sender(from, end, sink);
@@ -204,7 +206,7 @@ impl<E: Engine> Replica<E> {
             self.say_open(sink);
             self.next_retry = now.instant.after(RETRY_NS);
         } else {
-            let opened = Control::Opened { epoch: self.epoch().0, from: me.0 };
+            let opened = Membership::Opened { epoch: self.epoch().0, from: me.0 };
             let head = self.config.as_ref().and_then(Config::head).map(|m| m.addr);
             if let Some(addr) = head {
                 self.send_control(addr, &opened, sink);
@@ -263,7 +265,7 @@ impl<E: Engine> Replica<E> {
             let agrees = self.log.hash_at(position) == Some(end.hash);
             if !is_longer && !agrees && self.setup.guards.on(Guard::EpochAgreement) {
                 self.count.members_apart += 1;
-                let apart = Control::Apart { epoch: epoch.0, from: me.0, attempt: 0 };
+                let apart = CopyMessage::Apart { epoch: epoch.0, from: me.0, attempt: 0 };
                 return self.send_control(addr, &apart, sink);
             }
             self.senders.push(Sender::new(me, epoch, (node, addr), position, 0));
@@ -294,7 +296,7 @@ impl<E: Engine> Replica<E> {
                 self.try_open(now, sink);
             }
             Phase::Open => {
-                let opened = Control::Opened { epoch: epoch.0, from: self.node().0 };
+                let opened = Membership::Opened { epoch: epoch.0, from: self.node().0 };
                 self.send_control(addr, &opened, sink);
             }
             Phase::Out | Phase::Joining | Phase::Left => {}
@@ -303,7 +305,7 @@ impl<E: Engine> Replica<E> {
 
     pub(crate) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
         self.leases.on_requested(now.instant);
-        let request = Control::LeaseRequest {
+        let request = LeaseMessage::Request {
             epoch: self.epoch().0,
             from: self.node().0,
             asked_at: now.instant.0,
@@ -324,7 +326,7 @@ impl<E: Engine> Replica<E> {
             return;
         }
         self.leases.grant(now.instant, from, incarnation);
-        let grant = Control::LeaseGrant { epoch: epoch.0, from: self.node().0, asked_at };
+        let grant = LeaseMessage::Grant { epoch: epoch.0, from: self.node().0, asked_at };
         self.send_control(addr, &grant, sink);
     }
 

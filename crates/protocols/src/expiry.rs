@@ -16,7 +16,7 @@ use concord_core::{Epoch, Guard, Guards, Instant, MS, Now, Position, RequestNumb
 use concord_engine::ttl::EXPIRE_COMMAND;
 use concord_engine::{CommandBuf, Engine};
 use concord_wire::fragment::FragmentHdr;
-use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, Op, Repr, Sink};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

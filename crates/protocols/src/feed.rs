@@ -14,10 +14,10 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::copy::PLACE_END;
 use concord_engine::{Engine, Progress};
-use concord_wire::control::{Config, Control, LogEnd, Member};
+use concord_wire::control::{Config, CopyMessage, LogEnd, Member, Message as _};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::link::Ack;
-use concord_wire::{Addr, DATAGRAM_BYTES_MAX, Sink};
+use concord_wire::{Addr, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::link::Sender;
@@ -90,7 +90,7 @@ impl Part {
         };
         let end = hdr.fragments().min(first.saturating_add(FRAGMENTS_MAX));
         for index in first..end {
-            let piece = Control::CopyPiece {
+            let piece = CopyMessage::Piece {
                 epoch,
                 attempt,
                 part: self.number,
@@ -100,7 +100,7 @@ impl Part {
                 piece: bytes[FragmentHdr { index, ..hdr }.range()].to_vec(),
             };
             piece.emit(scratch);
-            debug_assert!(scratch.len() <= DATAGRAM_BYTES_MAX, "{FRAGMENT_BYTES} and its header");
+            debug_assert!(!scratch.is_empty(), "a packet holds {FRAGMENT_BYTES} bytes of a part");
             sink.send(addr, scratch);
         }
     }
@@ -164,7 +164,7 @@ impl<E: Engine> Replica<E> {
             let known = self.log.hash_at(position);
             let agrees = known == Some(end.hash) || !self.setup.guards.on(Guard::EpochAgreement);
             if known.is_none() || !agrees {
-                let apart = Control::Apart { epoch: epoch.0, from: node, attempt };
+                let apart = CopyMessage::Apart { epoch: epoch.0, from: node, attempt };
                 return self.send_control(addr, &apart, sink);
             }
             let sender = Some(Sender::new(me, epoch, (from, addr), position, attempt));
@@ -173,7 +173,7 @@ impl<E: Engine> Replica<E> {
         let known = self.feeds.iter().find(|feed| feed.node == from);
         match known {
             Some(feed) if feed.attempt == attempt && feed.sender.is_some() => {
-                let resumed = Control::Resumed { epoch: epoch.0, from: node, attempt };
+                let resumed = CopyMessage::Resumed { epoch: epoch.0, from: node, attempt };
                 self.send_control(addr, &resumed, sink);
             }
             _ => self.say_apart_again(from, sink),
@@ -190,7 +190,7 @@ impl<E: Engine> Replica<E> {
         {
             let (epoch, from) = (self.epoch().0, self.node().0);
             let (addr, attempt) = (feed.addr, feed.attempt);
-            self.send_control(addr, &Control::Apart { epoch, from, attempt }, sink);
+            self.send_control(addr, &CopyMessage::Apart { epoch, from, attempt }, sink);
         }
     }
 
@@ -313,7 +313,7 @@ impl<E: Engine> Replica<E> {
                 feed.is_dropped = true;
                 feed.part = None;
                 self.count.feeds_dropped += 1;
-                Control::Apart { epoch, from, attempt: feed.attempt }.emit(&mut self.scratch);
+                CopyMessage::Apart { epoch, from, attempt: feed.attempt }.emit(&mut self.scratch);
                 sink.send(feed.addr, &self.scratch);
                 continue;
             }
@@ -369,6 +369,7 @@ mod tests {
                 request: RequestNumber(n),
                 now_ms: 0,
                 obj_id: concord_core::ObjectId(0),
+                further: concord_wire::FurtherIds::NONE,
                 after_delta: 0,
                 attempt: 0,
                 client: Addr::default(),
@@ -393,8 +394,8 @@ mod tests {
             let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
             part.send((1, 1), asked, Addr::default(), &mut scratch, &mut sent);
             for (_, packet) in sent {
-                let Ok(Control::CopyPiece { position, total_bytes, index, piece, .. }) =
-                    Control::parse(&packet)
+                let Ok(CopyMessage::Piece { position, total_bytes, index, piece, .. }) =
+                    CopyMessage::parse(&packet)
                 else {
                     unreachable!("the part is sent by pieces")
                 };

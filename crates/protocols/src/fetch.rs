@@ -6,7 +6,7 @@
 
 use concord_core::{Epoch, Guard, NodeId, Now, Position};
 use concord_engine::Engine;
-use concord_wire::control::Control;
+use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
@@ -70,7 +70,7 @@ impl<E: Engine> Replica<E> {
         let (index, missing) = self.fetching.missing();
         self.fetching.last_asked = index + missing.ilog2();
         let (epoch, from) = (self.epoch().0, self.node().0);
-        let fetch = Control::Fetch { epoch, from, position: next.0, index, missing };
+        let fetch = CopyMessage::Fetch { epoch, from, position: next.0, index, missing };
         self.send_control(addr, &fetch, sink);
     }
 
@@ -91,7 +91,7 @@ impl<E: Engine> Replica<E> {
                 // It came with a copy, which has what was committed only: the head lacks some of that.
                 self.count.members_apart += 1;
                 let (epoch, from) = (epoch.0, self.node().0);
-                self.send_control(addr, &Control::Apart { epoch, from, attempt: 0 }, sink);
+                self.send_control(addr, &CopyMessage::Apart { epoch, from, attempt: 0 }, sink);
             }
             return;
         };
@@ -102,7 +102,7 @@ impl<E: Engine> Replica<E> {
             let hdr = FragmentHdr { version: hash, total_bytes, index, count: 1 };
             let piece = record[hdr.range()].to_vec();
             let (epoch, position) = (epoch.0, position.0);
-            Control::Fetched { epoch, position, hash, total_bytes, index, piece }
+            CopyMessage::Fetched { epoch, position, hash, total_bytes, index, piece }
                 .emit(&mut self.scratch);
             sink.send(addr, &self.scratch);
             self.count.fragments_fetched += 1;

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
 use concord_engine::copy::{PLACE_END, next_place, place};
 use concord_engine::{Engine, Progress};
-use concord_wire::control::{Control, LogEnd};
+use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Sink};
@@ -124,13 +124,13 @@ impl<E: Engine> Replica<E> {
             if !self.pending.is_empty() {
                 return;
             }
-            let resume = Control::Resume { epoch, from, attempt, end: self.log.end() };
+            let resume = CopyMessage::Resume { epoch, from, attempt, end: self.log.end() };
             return self.send_control(feeder, &resume, sink);
         }
         let Some(part) = self.copy.wanted() else { return };
         let index = self.copy.part.as_ref().map_or(0, first_missing);
         self.copy.asked = index;
-        self.send_control(feeder, &Control::CopyAsk { epoch, from, attempt, part, index }, sink);
+        self.send_control(feeder, &CopyMessage::Ask { epoch, from, attempt, part, index }, sink);
     }
 
     /// What is here is given up.

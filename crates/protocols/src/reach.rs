@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Epoch, Instant, NodeId, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Control, Member, Standing};
+use concord_wire::control::{Member, Membership, Standing};
 
 use crate::replica::{Phase, Replica};
 
@@ -52,10 +52,10 @@ impl Reach {
 }
 
 impl<E: Engine> Replica<E> {
-    /// A member is heard of; one that was called silent is not any more, and the controller hears of
-    /// that at once.
-    pub(crate) fn note_heard(&mut self, now: Now, message: &Control) {
-        if let Some((epoch, from)) = message.member_heard()
+    /// A member said something in an epoch. One that was called silent is not any more, and the controller
+    /// hears of that at once.
+    pub(crate) fn note_heard(&mut self, now: Now, said: Option<(u32, u16)>) {
+        if let Some((epoch, from)) = said
             && self.is_epoch(Epoch(epoch))
             && self.reach.note(now.instant, from)
         {
@@ -73,7 +73,7 @@ impl<E: Engine> Replica<E> {
         let takes_part = matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open);
         let unheard =
             if takes_part { self.reach.unheard(now.instant, silent_ns) } else { Vec::new() };
-        let alive = Control::ReplicaAlive {
+        let alive = Membership::ReplicaAlive {
             member: self.setup.me,
             sent_at: now.instant.0,
             heard: self.heard(),
@@ -84,7 +84,7 @@ impl<E: Engine> Replica<E> {
         self.send_control(self.setup.controller, &alive, sink);
         if self.phase == Phase::Joining {
             let (epoch, from) = (self.epoch().0, self.node().0);
-            let reach = Control::Reach { epoch, from, ask: true };
+            let reach = Membership::Reach { epoch, from, ask: true };
             for addr in self.members() {
                 self.send_control(addr, &reach, sink);
             }
@@ -103,7 +103,7 @@ impl<E: Engine> Replica<E> {
             && self.is_epoch(epoch)
             && let Some(addr) = self.joining_addr(from)
         {
-            let answer = Control::Reach { epoch: epoch.0, from: self.node().0, ask: false };
+            let answer = Membership::Reach { epoch: epoch.0, from: self.node().0, ask: false };
             self.send_control(addr, &answer, sink);
         }
     }

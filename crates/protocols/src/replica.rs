@@ -8,12 +8,14 @@ use concord_core::{
     Duration, Epoch, Guard, Guards, Instant, LogClock, MS, NodeId, Now, Position, Seq, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, LogEnd, Member, Protocol, Standing};
-use concord_wire::craq::{OP_ANSWER, OP_QUERY, VersionAnswer, VersionQuery};
+use concord_wire::control::{
+    Config, CopyMessage, LeaseMessage, LogEnd, Member, Membership, Message, Protocol, Standing,
+};
+use concord_wire::craq::{OP_QUERY, VersionAnswer, VersionQuery};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::record::Record;
-use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link};
+use concord_wire::{Addr, Kind, Op, Packet, Sink, WireError, link, op};
 
 use crate::applied::Applied;
 use crate::bodies::{Kept, Staging};
@@ -313,7 +315,14 @@ impl<E: Engine> Replica<E> {
         let handled = match concord_wire::kind(bytes) {
             Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
             Ok(Kind::Link) => self.on_link(now, bytes, sink),
-            Ok(Kind::Control) => self.on_control(now, bytes, sink),
+            Ok(Kind::Craq) => self.on_craq(now, bytes, sink),
+            Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
+            Ok(Kind::Lease) => self.on_lease(now, bytes, sink),
+            Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
+            Ok(Kind::Vr | Kind::NoPaxos) => {
+                self.count.unexpected += 1;
+                Ok(())
+            }
             Err(error) => Err(error),
         };
         if handled.is_err() {
@@ -339,110 +348,118 @@ impl<E: Engine> Replica<E> {
             | Op::WriteReply
             | Op::ReadReply
             | Op::Fragment
+            | Op::Push
             | Op::Sweep => self.count.unexpected += 1,
         }
         Ok(())
     }
 
     fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
-        match bytes[3] {
+        match op(bytes) {
             link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
-            OP_QUERY => self.on_version_query(now, &VersionQuery::parse(bytes)?, sink),
-            OP_ANSWER => self.on_version_answer(now, &VersionAnswer::parse(bytes)?, sink),
             _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
         }
         Ok(())
     }
 
-    fn on_control(
+    fn on_craq(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        match op(bytes) {
+            OP_QUERY => self.on_version_query(now, &VersionQuery::parse(bytes)?, sink),
+            _ => self.on_version_answer(now, &VersionAnswer::parse(bytes)?, sink),
+        }
+        Ok(())
+    }
+
+    fn on_membership(
         &mut self,
         now: Now,
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
-        let message = Control::parse(bytes)?;
-        self.note_heard(now, &message);
+        let message = Membership::parse(bytes)?;
+        self.note_heard(now, message.member_heard());
         match message {
-            Control::Configure(config) => self.on_configure(now, config, sink),
-            Control::EpochState { epoch, from, end, ask } => {
+            Membership::Configure(config) => self.on_configure(now, config, sink),
+            Membership::EpochState { epoch, from, end, ask } => {
                 self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), ask, sink);
             }
-            Control::Fetch { epoch, from, position, index, missing } => {
-                let wanted = (index, missing);
-                self.on_fetch(Epoch(epoch), NodeId(from), Position(position), wanted, sink);
-            }
-            Control::Fetched { epoch, position, hash, total_bytes, index, piece } => {
-                let hdr = FragmentHdr { version: hash, total_bytes, index, count: 1 };
-                self.on_fetched(now, Epoch(epoch), Position(position), hdr, &piece, sink);
-            }
-            Control::Open { epoch, from, end } => {
+            Membership::Open { epoch, from, end } => {
                 self.on_open(now, Epoch(epoch), NodeId(from), end, sink);
             }
-            Control::Opened { epoch, from } => {
+            Membership::Opened { epoch, from } => {
                 if self.is_epoch(Epoch(epoch)) {
                     self.unopened.retain(|node| node.0 != from);
                 }
             }
-            Control::LeaseRequest { epoch, from, asked_at } => {
+            Membership::Reach { epoch, from, ask } => {
+                self.on_reach(Epoch(epoch), NodeId(from), ask, sink);
+            }
+            // A controller that lost its state.
+            Membership::WhoIsWho { client } => {
+                if let Some(config) = self.config.clone() {
+                    self.send_control(client, &Membership::Configure(config), sink);
+                }
+            }
+            Membership::ReplicaAlive { .. }
+            | Membership::SwitchAlive { .. }
+            | Membership::SwitchRetired { .. } => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    fn on_lease(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        let message = LeaseMessage::parse(bytes)?;
+        self.note_heard(now, message.member_heard());
+        match message {
+            LeaseMessage::Request { epoch, from, asked_at } => {
                 self.on_lease_request(now, Epoch(epoch), NodeId(from), asked_at, sink);
             }
-            Control::LeaseGrant { epoch, from, asked_at } => {
+            LeaseMessage::Grant { epoch, from, asked_at } => {
                 if self.is_epoch(Epoch(epoch)) && self.phase == Phase::Open {
                     let is_asked = self.setup.guards.on(Guard::LeaseClock);
                     let counted = if is_asked { Instant(asked_at) } else { now.instant };
                     self.leases.on_grant(now.instant, NodeId(from), counted);
                 }
             }
-            Control::Resume { .. }
-            | Control::Resumed { .. }
-            | Control::Apart { .. }
-            | Control::CopyAsk { .. }
-            | Control::CopyPiece { .. } => self.on_copy_control(now, message, sink),
-            Control::Reach { epoch, from, ask } => {
-                self.on_reach(Epoch(epoch), NodeId(from), ask, sink);
-            }
-            Control::Release { from, incarnation } => {
+            LeaseMessage::Release { from, incarnation } => {
                 self.leases.release(NodeId(from), incarnation, self.setup.guards);
                 self.try_open(now, sink);
-            }
-            // A controller that lost its state.
-            Control::WhoIsWho { client } => {
-                if let Some(config) = self.config.clone() {
-                    self.send_control(client, &Control::Configure(config), sink);
-                }
-            }
-            Control::ReplicaAlive { .. }
-            | Control::SwitchAlive { .. }
-            | Control::SwitchRetired { .. }
-            | Control::Vr(_)
-            | Control::Stamp { .. } => {
-                self.count.unexpected += 1;
             }
         }
         Ok(())
     }
 
-    /// About copies of the state.
-    fn on_copy_control(&mut self, now: Now, message: Control, sink: &mut impl Sink) {
+    /// About copies of records and of the state.
+    fn on_copy(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        let message = CopyMessage::parse(bytes)?;
+        self.note_heard(now, message.member_heard());
         match message {
-            Control::Resume { epoch, from, attempt, end } => {
+            CopyMessage::Fetch { epoch, from, position, index, missing } => {
+                let wanted = (index, missing);
+                self.on_fetch(Epoch(epoch), NodeId(from), Position(position), wanted, sink);
+            }
+            CopyMessage::Fetched { epoch, position, hash, total_bytes, index, piece } => {
+                let hdr = FragmentHdr { version: hash, total_bytes, index, count: 1 };
+                self.on_fetched(now, Epoch(epoch), Position(position), hdr, &piece, sink);
+            }
+            CopyMessage::Resume { epoch, from, attempt, end } => {
                 self.on_resume(Epoch(epoch), (NodeId(from), attempt), end, sink);
             }
-            Control::Resumed { epoch, from, attempt } => {
+            CopyMessage::Resumed { epoch, from, attempt } => {
                 self.on_resumed(now, Epoch(epoch), (NodeId(from), attempt), sink);
             }
-            Control::Apart { epoch, from, attempt } => {
+            CopyMessage::Apart { epoch, from, attempt } => {
                 self.on_apart(now, Epoch(epoch), NodeId(from), attempt);
             }
-            Control::CopyAsk { epoch, from, attempt, part, index } => {
+            CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 self.on_copy_ask(Epoch(epoch), (NodeId(from), attempt), part, index, sink);
             }
-            Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
+            CopyMessage::Piece { epoch, attempt, part, position, total_bytes, index, piece } => {
                 let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
                 self.on_copy_piece(now, Epoch(epoch), (attempt, part), hdr, &piece, sink);
             }
-            _ => self.count.unexpected += 1,
         }
+        Ok(())
     }
 
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
@@ -792,7 +809,7 @@ impl<E: Engine> Replica<E> {
         d
     }
 
-    pub(crate) fn send_control(&mut self, to: Addr, message: &Control, sink: &mut impl Sink) {
+    pub(crate) fn send_control(&mut self, to: Addr, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         sink.send(to, &self.scratch);
     }

@@ -11,7 +11,7 @@
 use concord_core::{Duration, Instant, MS, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Control, Member, Standing};
+use concord_wire::control::{LeaseMessage, Member, Standing};
 
 use crate::replica::{ALIVE_NS, Phase, RETRY_NS, Replica};
 
@@ -109,7 +109,7 @@ impl<E: Engine> Replica<E> {
         }
         retiring.releases += 1;
         let me = self.setup.me;
-        let release = Control::Release { from: me.node, incarnation: me.incarnation };
+        let release = LeaseMessage::Release { from: me.node, incarnation: me.incarnation };
         self.tell_others(&release, sink);
     }
 }

@@ -8,7 +8,7 @@ use concord_core::rng::splitmix64;
 use concord_core::{Epoch, Instant, LogClock, NodeId, Now, RequestNumber, SessionId};
 use concord_engine::{Class, Command, Context, Engine, Progress};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
-use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
     Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
 };
@@ -77,12 +77,16 @@ impl<E: Engine> Serving<'_, E> {
         command: &[u8],
         sink: &mut impl Sink,
     ) -> Option<Progress> {
-        let Ok(command) = Command::parse(command) else {
-            self.count.malformed += 1;
-            let refused = turn.reply(self.epoch, self.node);
-            Repr { status: Status::Malformed, ..refused }.emit(&[], self.scratch);
-            sink.send(self.to(turn.client), self.scratch);
-            return None;
+        let command = match Command::parse(command) {
+            Ok(command) if repr.further.is_empty() => command,
+            refused => {
+                let status = if refused.is_ok() { Status::ManyObjects } else { Status::Malformed };
+                self.count.malformed += 1;
+                let reply = turn.reply(self.epoch, self.node);
+                Repr { status, ..reply }.emit(&[], self.scratch);
+                sink.send(self.to(turn.client), self.scratch);
+                return None;
+            }
         };
         let context = Context {
             now_ms: self.clock.read(now.unix_ms),

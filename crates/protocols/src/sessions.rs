@@ -416,6 +416,7 @@ mod tests {
             request: RequestNumber(request),
             now_ms: 0,
             obj_id: ObjectId(0),
+            further: concord_wire::FurtherIds::NONE,
             after_delta: if after == 0 { 0 } else { (request - after) as u16 },
             attempt: 0,
             client: Addr::default(),

@@ -12,9 +12,9 @@ use concord_core::{
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::FragmentHdr;
-use concord_wire::harmonia::BODY_BYTES_MAX;
 use concord_wire::record::Record;
-use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink, Status, WireError};
+use concord_wire::rpc::BODY_BYTES_MAX;
+use concord_wire::{Addr, Flags, FurtherIds, Op, Packet, Repr, Sink, Status, WireError};
 
 use crate::reads::ReadTurn;
 use crate::replica::{Phase, Replica, ReplicaCounters};
@@ -190,6 +190,9 @@ impl<E: Engine> Replica<E> {
     ) -> Result<Option<u64>, Status> {
         if repr.has_no_command() {
             return Ok(None);
+        }
+        if !repr.further.is_empty() {
+            return Err(Status::ManyObjects);
         }
         if !repr.flags.has(Flags::BODY_STAGED) || is_own {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
@@ -548,6 +551,8 @@ impl Turn {
             request: self.request,
             now_ms: self.now_ms,
             obj_id: self.obj_id,
+            // More than one is refused.
+            further: FurtherIds::NONE,
             after_delta: self.after_delta,
             attempt: self.attempt,
             client: self.client,

@@ -13,10 +13,11 @@ use concord_engine::{
     Backend, BackendDone, CommandBuf, Context, Outcome, Shimmed, Step, Submitted,
 };
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
-use concord_wire::control::{Config, Control, Member, Protocol};
-use concord_wire::harmonia::READ_BIT;
+use concord_wire::control::{Config, Member, Membership, Message as _, Protocol};
+use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
-use concord_wire::{Addr, Flags, Kind, Op, Packet, Repr, kind};
+use concord_wire::rpc::READ_BIT;
+use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Repr};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CLIENT: Addr = Addr { ip: 1, port: 100 };
@@ -134,7 +135,7 @@ fn to_all(_: &Flight) -> bool {
 
 /// All but records, so that nothing more is committed.
 fn no_records(flight: &Flight) -> bool {
-    kind(&flight.2) != Ok(Kind::Link) || flight.2[3] != OP_DATA
+    !is(&flight.2, Kind::Link, OP_DATA)
 }
 
 impl Bench {
@@ -174,6 +175,7 @@ impl Bench {
             request: 0,
         };
         let config = Config {
+            group: GroupId(0),
             epoch: 1,
             rack: 1,
             switch_id: 1,
@@ -185,7 +187,7 @@ impl Bench {
             joining: Vec::new(),
         };
         let mut bytes = Vec::new();
-        Control::Configure(config).emit(&mut bytes);
+        Membership::Configure(config).emit(&mut bytes);
         (1..=3).for_each(|node| bench.hand(node, &bytes));
         bench.pass(60, to_all);
         bench.write(Flags::REGISTER, &[]);

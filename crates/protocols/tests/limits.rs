@@ -5,14 +5,15 @@
 use std::collections::VecDeque;
 
 use concord_core::{
-    Guards, Instant, LogClock, MS, Now, RequestNumber, Seq, SessionId, SwitchId, hash,
+    Guards, Instant, LogClock, MS, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId, hash,
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Engine, Shimmed};
 use concord_protocols::{Node, ReplicaConfig};
-use concord_wire::control::{Config, Control, Member, Protocol};
-use concord_wire::harmonia::BODY_BYTES_MAX;
-use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, kind};
+use concord_wire::control::{Config, CopyMessage, Member, Membership, Message as _, Protocol};
+use concord_wire::nopaxos::Stamp;
+use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::{Addr, Flags, FurtherIds, GroupId, Kind, Op, PacketMut, Repr, Status, kind};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
@@ -131,6 +132,7 @@ impl Group {
         self.epoch += 1;
         let member = |node: &u16| *self.at(*node).member();
         let config = Config {
+            group: GroupId(0),
             epoch: self.epoch,
             rack: 1,
             switch_id: 1,
@@ -142,7 +144,7 @@ impl Group {
             joining: self.joining.iter().map(member).collect(),
         };
         let mut bytes = Vec::new();
-        Control::Configure(config).emit(&mut bytes);
+        Membership::Configure(config).emit(&mut bytes);
         for node in self.members.clone().into_iter().chain(self.joining.clone()) {
             self.hand(node, &bytes);
         }
@@ -152,6 +154,7 @@ impl Group {
     fn tell_founders(&mut self, node: u16) {
         let member = |n: &u16| Member { node: *n, incarnation: 10, addr: addr(*n) };
         let config = Config {
+            group: GroupId(0),
             epoch: self.epoch,
             rack: 1,
             switch_id: 1,
@@ -163,7 +166,7 @@ impl Group {
             joining: Vec::new(),
         };
         let mut bytes = Vec::new();
-        Control::Configure(config).emit(&mut bytes);
+        Membership::Configure(config).emit(&mut bytes);
         self.hand(node, &bytes);
     }
 
@@ -194,7 +197,7 @@ impl Group {
     /// What comes to the switch: writes get numbers.
     fn switch(&mut self, mut bytes: Vec<u8>) {
         if kind(&bytes) != Ok(Kind::Harmonia) {
-            if let Ok(Control::Stamp { memory_full, now_ms, .. }) = Control::parse(&bytes) {
+            if let Ok(Stamp { memory_full, now_ms, .. }) = Stamp::parse(&bytes) {
                 self.stamp_full = memory_full;
                 if now_ms > self.stamp_clock.read(self.now_ms) || self.stamp_clock.is_unset() {
                     self.stamp_clock.note(now_ms, self.now_ms);
@@ -205,8 +208,11 @@ impl Group {
         let mut packet = PacketMut::parse(&mut bytes).unwrap();
         let repr = packet.view().repr();
         match repr.op {
-            Op::WriteReply => {
-                let text = String::from_utf8_lossy(packet.view().body()).into_owned();
+            Op::WriteReply | Op::ReadReply => {
+                let text = match repr.status {
+                    Status::Ok => String::from_utf8_lossy(packet.view().body()).into_owned(),
+                    refused => format!("{refused:?}"),
+                };
                 self.replies.push((repr.request.0, text));
             }
             Op::Write => {
@@ -295,7 +301,7 @@ impl Group {
 
     fn deliver(&mut self) {
         while let Some((to, bytes)) = self.wire.pop_front() {
-            let is_piece = matches!(Control::parse(&bytes), Ok(Control::CopyPiece { .. }));
+            let is_piece = matches!(CopyMessage::parse(&bytes), Ok(CopyMessage::Piece { .. }));
             if is_piece {
                 self.pieces.push_back((to, bytes));
             } else if to == SWITCH {
@@ -586,6 +592,50 @@ mod clocks {
             g.write("SET k v PX 600000");
             g.pass(10_000);
             assert!((8..=12).contains(&g.internal), "{protocol:?}: {}", g.internal);
+            g.assert_alike();
+        }
+    }
+}
+
+/// A request can name up to eight objects; nobody executes one of several yet.
+mod several_objects {
+    use super::*;
+
+    /// A request of two objects, sent to `to`; what came back.
+    fn answer(g: &mut Group, to: Addr, op: Op, args: [&[u8]; 3]) -> Option<String> {
+        g.request += 1;
+        let number = g.request | if op == Op::Read { READ_BIT } else { 0 };
+        let repr = Repr {
+            obj_id: hash::object_id(args[1]),
+            further: FurtherIds::new(&[ObjectId(9)]).unwrap(),
+            session: SESSION,
+            request: RequestNumber(number),
+            client: CLIENT,
+            ..Repr::new(op)
+        };
+        let mut command = CommandBuf::new();
+        let mut bytes = Vec::new();
+        repr.emit(command.encode(1, args), &mut bytes);
+        g.wire.push_back((to, bytes));
+        g.pass(20);
+        g.replies.iter().find(|(request, _)| *request == number).map(|(_, text)| text.clone())
+    }
+
+    #[test]
+    fn they_are_refused_with_a_status_of_their_own_and_what_follows_is_executed() {
+        for protocol in ALL {
+            let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+            assert_eq!(g.write("APPEND a 1"), ":1\r\n");
+            let refused = answer(&mut g, SWITCH, Op::Write, [b"APPEND", b"a", b"2"]);
+            assert_eq!(refused.as_deref(), Some("ManyObjects"), "{protocol:?}");
+            assert_eq!(g.write("APPEND a 3"), ":2\r\n", "{protocol:?}");
+            let reader = match protocol {
+                Protocol::Chain | Protocol::Craq => 3,
+                Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => g.orders(),
+            };
+            let refused = answer(&mut g, addr(reader), Op::Read, [b"GETRANGE", b"a", b"0"]);
+            assert_eq!(refused.as_deref(), Some("ManyObjects"), "{protocol:?}");
+            g.pass(60);
             g.assert_alike();
         }
     }

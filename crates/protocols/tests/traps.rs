@@ -13,11 +13,13 @@ use concord_core::{
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
 use concord_protocols::{Limits, Phase, Replica, ReplicaConfig, Retired};
-use concord_wire::control::{Config, Control, Member, Protocol, Standing};
-use concord_wire::craq::{OP_ANSWER, OP_QUERY};
+use concord_wire::control::{
+    Config, CopyMessage, LeaseMessage, Member, Membership, Message as _, Protocol, Standing,
+};
 use concord_wire::fragment::FragmentHdr;
+use concord_wire::header::is;
 use concord_wire::link::{Data, OP_DATA};
-use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, kind};
+use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Reason, Repr, kind};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
@@ -67,7 +69,7 @@ fn to_all(_: &Flight) -> bool {
 
 /// Whether a packet is a record on its way to `node`.
 fn is_record_to(flight: &Flight, node: u16) -> bool {
-    flight.1 == addr(node) && kind(&flight.2) == Ok(Kind::Link) && flight.2[3] == OP_DATA
+    flight.1 == addr(node) && is(&flight.2, Kind::Link, OP_DATA)
 }
 
 impl Bench {
@@ -119,6 +121,7 @@ impl Bench {
         let (members, joining) = places;
         let member = |node: &u16| *self.replicas[usize::from(*node) - 1].member();
         let config = Config {
+            group: GroupId(0),
             epoch,
             rack: 1,
             switch_id: 1,
@@ -130,7 +133,7 @@ impl Bench {
             joining: joining.iter().map(member).collect(),
         };
         let mut bytes = Vec::new();
-        Control::Configure(config).emit(&mut bytes);
+        Membership::Configure(config).emit(&mut bytes);
         for node in told {
             self.hand(*node, &bytes);
         }
@@ -219,7 +222,7 @@ impl Bench {
             obj_id: hash::object_id(key.as_bytes()),
             last_committed: last_committed.map_or(Seq::NONE, |l| Seq::new(SwitchId(1), l)),
             session: SESSION,
-            request: RequestNumber(1_000 | concord_wire::harmonia::READ_BIT),
+            request: RequestNumber(1_000 | concord_wire::rpc::READ_BIT),
             client: CLIENT,
             ..Repr::new(Op::Read)
         };
@@ -299,15 +302,15 @@ fn t02_a_forwarded_read_makes_one_hop_and_only_within_its_epoch() {
 /// What replicas told the controller of where they stand.
 fn standings(wire: &VecDeque<Flight>) -> Vec<(u16, Standing)> {
     let told = wire.iter().filter(|flight| flight.1 == CONTROLLER);
-    told.filter_map(|flight| match Control::parse(&flight.2) {
-        Ok(Control::ReplicaAlive { member, standing, .. }) => Some((member.node, standing)),
+    told.filter_map(|flight| match Membership::parse(&flight.2) {
+        Ok(Membership::ReplicaAlive { member, standing, .. }) => Some((member.node, standing)),
         _ => None,
     })
     .collect()
 }
 
 fn is_release(flight: &Flight) -> bool {
-    matches!(Control::parse(&flight.2), Ok(Control::Release { .. }))
+    matches!(LeaseMessage::parse(&flight.2), Ok(LeaseMessage::Release { .. }))
 }
 
 impl Bench {
@@ -418,7 +421,7 @@ fn t04_a_new_life_answers_nothing_in_the_epoch_of_the_one_before() {
     let config = b.at(2).config().unwrap().clone();
     b.replicas[1] = replica(2, 11);
     let mut bytes = Vec::new();
-    Control::Configure(config).emit(&mut bytes);
+    Membership::Configure(config).emit(&mut bytes);
     b.hand(2, &bytes);
     assert_eq!(b.at(2).phase(), Phase::Out);
     b.read(2, "k", Some(2));
@@ -653,7 +656,7 @@ fn t15_what_the_switch_skips_is_skipped_and_what_a_neighbour_lost_is_not() {
 
 /// Whether a packet is one of CRAQ's version queries or answers.
 fn is_about_versions(flight: &Flight) -> bool {
-    kind(&flight.2) == Ok(Kind::Link) && matches!(flight.2[3], OP_QUERY | OP_ANSWER)
+    kind(&flight.2) == Ok(Kind::Craq)
 }
 
 #[test]
@@ -714,7 +717,7 @@ fn t25_neither_query_nor_answer_counts_in_another_epoch() {
 
 /// What is said to a replica whose log cannot be gone on with.
 fn is_apart(flight: &Flight) -> bool {
-    matches!(Control::parse(&flight.2), Ok(Control::Apart { .. }))
+    matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::Apart { .. }))
 }
 
 #[test]
@@ -727,7 +730,7 @@ fn bug_15_8_a_joining_replica_that_missed_that_it_was_dropped_hears_it_again() {
         b.write(1, 100, 1, &["SET", "k", "v"]);
         b.pass(60, to_all);
         b.replicas.push(replica(3, 10));
-        let is_piece = |flight: &Flight| matches!(Control::parse(&flight.2), Ok(Control::CopyPiece { part, .. }) if part > 0);
+        let is_piece = |flight: &Flight| matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::Piece { part, .. }) if part > 0);
         b.configure_joining(2, (&[1, 2], &[3]), &[1, 2, 3]);
         b.pass(3 * LEASE_MS, |flight| !(is_amid_its_copy && is_piece(flight)));
         assert_eq!(b.at(3).phase(), Phase::Joining);

@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::error::{Context, Error};
 
-const MAGIC: &[u8; 8] = b"CNCRDST3";
+const MAGIC: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 
 /// The file, locked by this process for as long as it lives.

@@ -1,10 +1,12 @@
 //! A packet in a line, for whoever looks at a diagram.
 
-use concord_wire::control::Control;
+use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::craq::{self, VersionAnswer, VersionQuery};
-use concord_wire::harmonia::READ_BIT;
 use concord_wire::link::{Ack, Data, OP_DATA};
-use concord_wire::{Flags, Kind, Op, Packet, Repr, Status, kind};
+use concord_wire::nopaxos::Stamp;
+use concord_wire::rpc::READ_BIT;
+use concord_wire::vr::VrMessage;
+use concord_wire::{Flags, Kind, Op, Packet, Repr, Status, WireError, kind, op};
 
 /// What a packet is about, for colours and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,63 +59,66 @@ impl Topic {
 
 /// What a packet is about, and all that matters of it.
 pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
-    match kind(bytes) {
-        Ok(Kind::Harmonia) => match Packet::parse(bytes) {
-            Ok(packet) => harmonia(&packet.repr(), packet.body().len()),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Ok(Kind::Link) if bytes[3] == OP_DATA => match Data::parse(bytes) {
-            Ok(d) => (
-                Topic::Record,
-                format!(
-                    "record piece, epoch {}, link number {}, committed {}, {} bytes",
-                    d.epoch,
-                    d.link_seq,
-                    d.committed,
-                    d.piece.len()
-                ),
-            ),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Ok(Kind::Link) if bytes[3] == craq::OP_QUERY => match VersionQuery::parse(bytes) {
-            Ok(q) => (Topic::Read, format!("version query {}, epoch {}", q.number, q.epoch)),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Ok(Kind::Link) if bytes[3] == craq::OP_ANSWER => match VersionAnswer::parse(bytes) {
-            Ok(a) => (
-                Topic::Reply,
-                format!(
-                    "version answer {}, epoch {}, committed {}",
-                    a.number, a.epoch, a.committed
-                ),
-            ),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Ok(Kind::Link) => match Ack::parse(bytes) {
-            Ok(a) => (
-                Topic::Ack,
-                format!(
-                    "ack, epoch {}, next {}, applied {}, committed {}",
-                    a.epoch, a.next, a.applied, a.committed
-                ),
-            ),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Ok(Kind::Control) => match Control::parse(bytes) {
-            Ok(control) => (Topic::Control, shortened(&format!("{control:?}"))),
-            Err(error) => (Topic::Other, format!("malformed: {error}")),
-        },
-        Err(error) => (Topic::Other, format!("malformed: {error}")),
+    let described = match kind(bytes) {
+        Ok(Kind::Harmonia) => {
+            Packet::parse(bytes).map(|packet| harmonia(&packet.repr(), packet.body().len()))
+        }
+        Ok(Kind::Link) => describe_link(bytes),
+        Ok(Kind::Craq) => describe_craq(bytes),
+        Ok(Kind::Membership) => Membership::parse(bytes).map(|m| control(&m)),
+        Ok(Kind::Lease) => LeaseMessage::parse(bytes).map(|m| control(&m)),
+        Ok(Kind::Copy) => CopyMessage::parse(bytes).map(|m| control(&m)),
+        Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| control(&m)),
+        Ok(Kind::NoPaxos) => Stamp::parse(bytes).map(|m| control(&m)),
+        Err(error) => Err(error),
+    };
+    described.unwrap_or_else(|error| (Topic::Other, format!("malformed: {error}")))
+}
+
+fn control(message: &impl std::fmt::Debug) -> (Topic, String) {
+    (Topic::Control, shortened(&format!("{message:?}")))
+}
+
+fn describe_link(bytes: &[u8]) -> Result<(Topic, String), WireError> {
+    if op(bytes) == OP_DATA {
+        let d = Data::parse(bytes)?;
+        let text = format!(
+            "record piece, epoch {}, link number {}, committed {}, {} bytes",
+            d.epoch,
+            d.link_seq,
+            d.committed,
+            d.piece.len()
+        );
+        return Ok((Topic::Record, text));
     }
+    let a = Ack::parse(bytes)?;
+    let text = format!(
+        "ack, epoch {}, next {}, applied {}, committed {}",
+        a.epoch, a.next, a.applied, a.committed
+    );
+    Ok((Topic::Ack, text))
+}
+
+fn describe_craq(bytes: &[u8]) -> Result<(Topic, String), WireError> {
+    if op(bytes) == craq::OP_QUERY {
+        let q = VersionQuery::parse(bytes)?;
+        return Ok((Topic::Read, format!("version query {}, epoch {}", q.number, q.epoch)));
+    }
+    let a = VersionAnswer::parse(bytes)?;
+    let text = format!("version answer {}, epoch {}, committed {}", a.number, a.epoch, a.committed);
+    Ok((Topic::Reply, text))
 }
 
 fn harmonia(r: &Repr, body_bytes: usize) -> (Topic, String) {
     let topic = match r.op {
         Op::Write | Op::WRest => Topic::Write,
         Op::Read | Op::Pull => Topic::Read,
-        Op::WRestAck | Op::WriteReply | Op::ReadReply | Op::Fragment | Op::WriteCompletion => {
-            Topic::Reply
-        }
+        Op::WRestAck
+        | Op::WriteReply
+        | Op::ReadReply
+        | Op::Fragment
+        | Op::Push
+        | Op::WriteCompletion => Topic::Reply,
         Op::Sweep => Topic::Other,
     };
     let number = r.request.0 & !READ_BIT;

@@ -6,16 +6,14 @@
 //! packet: that could be an epoch, which everybody believes.)
 
 use concord_core::{Duration, MS, Rng};
-use concord_wire::{DATAGRAM_BYTES_MAX, Kind, MAGIC, VERSION, craq, kind, link};
+use concord_wire::header::{COMMON_BYTES, Header, at, set_length};
+use concord_wire::{DATAGRAM_BYTES_MAX, Kind, Op, PACKET_BYTES_MAX, kind};
 
 use crate::edges::Packets;
 
 const MILLION: u64 = 1_000_000;
-/// The last operation byte of the header that the switch looks at.
-const HARMONIA_OPS: u64 = 15;
-/// Where a packet between replicas carries its epoch.
-const EPOCH: std::ops::Range<usize> = 4..8;
-
+/// Kinds of which a packet can say nothing that is believed, unless its epoch is in force.
+const DATA_KINDS: [Kind; 3] = [Kind::Harmonia, Kind::Link, Kind::Craq];
 /// How many there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OddCounts {
@@ -97,41 +95,58 @@ impl Odd {
                 }
             }
             1 => {
-                let other = self.rng.below(256) as u8;
+                // What stands there would be another thing by chance: a word of the epoch in force.
+                self.let_epoch_never_come(&mut forged);
+                let other = match self.rng.below(2) {
+                    0 => self.rng.below(256) as u8,
+                    _ => DATA_KINDS[self.rng.below(DATA_KINDS.len() as u64) as usize] as u8,
+                };
                 let own = kind(&forged);
-                if let Some(byte) = forged.get_mut(3) {
+                if let Some(byte) = forged.get_mut(at::KIND) {
                     *byte = other;
                 }
-                if kind(&forged) == own || kind(&forged) == Ok(Kind::Control) {
-                    forged.truncate(3);
+                let forged_kind = kind(&forged);
+                if forged_kind == own || forged_kind.is_ok_and(Kind::is_control) {
+                    forged.truncate(at::KIND);
                 }
             }
-            2 if kind(&forged) == Ok(Kind::Link) => {
-                let never = if self.rng.chance(1, 2) { u32::MAX } else { 0 };
-                if let Some(epoch) = forged.get_mut(EPOCH) {
-                    epoch.copy_from_slice(&never.to_be_bytes());
-                }
+            2 if matches!(kind(&forged), Ok(Kind::Link | Kind::Craq)) => {
+                self.let_epoch_never_come(&mut forged);
             }
             _ => forged = self.garbage(),
         }
         forged
     }
 
+    fn let_epoch_never_come(&mut self, forged: &mut [u8]) {
+        let never = if self.rng.chance(1, 2) { u32::MAX } else { 0 };
+        if let Some(epoch) = forged.get_mut(at::EPOCH) {
+            epoch.copy_from_slice(&never.to_be_bytes());
+        }
+    }
+
     /// Random bytes behind a right header, or none.
     fn garbage(&mut self) -> Vec<u8> {
-        let ops = [link::OP_DATA, link::OP_ACK, craq::OP_QUERY, craq::OP_ANSWER];
-        let op = match self.rng.below(2) {
-            0 => self.rng.between(1, HARMONIA_OPS) as u8,
-            _ => ops[self.rng.below(ops.len() as u64) as usize],
+        let (kind, op) = match self.rng.below(2) {
+            0 => (Kind::Harmonia, Op::ALL[self.rng.below(Op::ALL.len() as u64) as usize] as u8),
+            _ if self.rng.chance(1, 2) => (Kind::Link, self.rng.between(1, 2) as u8),
+            _ => (Kind::Craq, self.rng.between(1, 2) as u8),
         };
-        let mut bytes = MAGIC.to_be_bytes().to_vec();
-        bytes.extend([VERSION, op]);
-        if self.rng.chance(1, 4) {
-            bytes.clear();
-        }
-        let length = up_to(&mut self.rng, DATAGRAM_BYTES_MAX as u64);
+        let mut bytes = Header::new(kind, op).bytes(COMMON_BYTES).to_vec();
+        let has_header = !self.rng.chance(1, 4);
+        let length = up_to(&mut self.rng, PACKET_BYTES_MAX as u64) as usize;
         bytes.extend((0..length).map(|_| self.rng.below(256) as u8));
-        bytes.truncate(DATAGRAM_BYTES_MAX);
+        bytes.truncate(PACKET_BYTES_MAX);
+        // Group, node and epoch: none that is there.
+        bytes[at::GROUP.start..at::END].fill_with(|| self.rng.below(256) as u8);
+        if self.rng.chance(1, 2) {
+            set_length(&mut bytes);
+        } else {
+            bytes[at::LENGTH].fill_with(|| self.rng.below(256) as u8);
+        }
+        if !has_header {
+            bytes.drain(..COMMON_BYTES);
+        }
         bytes
     }
 }
@@ -157,11 +172,13 @@ mod tests {
             late_ns_max: 1,
         };
         let mut odd = Odd::new(packets, Rng::new(1));
-        let mut control = vec![0x48, 0xc1, 1, concord_wire::control::OP_CONTROL];
+        let mut control = Header::new(Kind::Membership, 3).bytes(COMMON_BYTES).to_vec();
         control.extend([7; 40]);
+        set_length(&mut control);
         for _ in 0..1_000 {
             for (_, bytes) in odd.beside(&mut control) {
-                assert!(kind(&bytes) != Ok(Kind::Control) && bytes.len() <= DATAGRAM_BYTES_MAX);
+                let is_control = kind(&bytes).is_ok_and(Kind::is_control);
+                assert!(!is_control && bytes.len() <= DATAGRAM_BYTES_MAX);
             }
         }
         assert_eq!(odd.count.forged, 1_000);

@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use concord_core::hash::hash64;
 use concord_core::{Duration, Now, Rng};
-use concord_wire::harmonia::HEADER_BYTES;
-use concord_wire::{Addr, Kind, Op, Packet, Sink, link};
+use concord_wire::rpc::HEADER_BYTES;
+use concord_wire::{Addr, Kind, Op, Packet, Sink, header, link};
 
 use crate::clock::Clock;
 use crate::edges::Packets;
@@ -311,7 +311,7 @@ impl World {
 }
 
 fn is_record(bytes: &[u8]) -> bool {
-    concord_wire::kind(bytes) == Ok(Kind::Link) && bytes[3] == link::OP_DATA
+    header::is(bytes, Kind::Link, link::OP_DATA)
 }
 
 fn is_numbered_write(bytes: &[u8]) -> bool {
@@ -322,8 +322,8 @@ fn is_numbered_write(bytes: &[u8]) -> bool {
 }
 
 fn is_completion(bytes: &[u8]) -> bool {
-    bytes.len() >= HEADER_BYTES
-        && (bytes[3] == Op::WriteCompletion as u8 || bytes[3] == Op::WriteReply as u8)
+    let is = |op| header::is(bytes, Kind::Harmonia, op as u8);
+    bytes.len() >= HEADER_BYTES && (is(Op::WriteCompletion) || is(Op::WriteReply))
 }
 
 /// What a node sent while it handled one input.

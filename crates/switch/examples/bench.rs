@@ -8,7 +8,7 @@ use std::time::Instant;
 use concord_core::{Guards, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{ConfigError, Harmonia, Layout, Tables};
-use concord_wire::harmonia::HEADER_BYTES;
+use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, Op, Repr};
 
 const OBJECTS: u64 = 1_000_000;

@@ -4,10 +4,11 @@
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guards, Incarnation, Instant, LogClock, MS, Now, ObjectId, Seq, SwitchId,
+    Duration, Epoch, Guards, Incarnation, Instant, LogClock, MS, Now, ObjectId, SwitchId,
 };
 use concord_pisa::Verdict;
-use concord_wire::control::{Config, Control, Heard};
+use concord_wire::control::{Config, Heard, Membership, Message as _};
+use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, Sink, kind};
 
 use alloc::vec::Vec;
@@ -211,8 +212,14 @@ impl Agent {
                     self.look(now.instant);
                 }
             }
-            Ok(Kind::Control) => self.on_control(now, packet, sink),
-            Ok(Kind::Link) => self.counters.misdirected += 1,
+            Ok(Kind::Membership) => self.on_membership(now, packet, sink),
+            Ok(Kind::NoPaxos) => match Stamp::parse(packet) {
+                Ok(stamp) => self.on_stamp(now, &stamp, sink),
+                Err(_) => self.counters.control_malformed += 1,
+            },
+            Ok(Kind::Lease | Kind::Copy | Kind::Vr | Kind::Link | Kind::Craq) => {
+                self.counters.misdirected += 1;
+            }
             Err(error) => {
                 let _: Verdict<_> = self.program.malformed(error);
             }
@@ -354,37 +361,23 @@ impl Agent {
         }
     }
 
-    fn on_control(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
-        match Control::parse(packet) {
-            Ok(Control::Configure(config)) => self.on_configure(now, &config, sink),
-            Ok(Control::Stamp { epoch, now_ms, memory_full }) => {
-                self.on_stamp(now, Epoch(epoch), (now_ms, memory_full), sink);
-            }
-            Ok(Control::SwitchRetired { incarnation, switch }) => {
+    fn on_membership(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
+        match Membership::parse(packet) {
+            Ok(Membership::Configure(config)) => self.on_configure(now, &config, sink),
+            Ok(Membership::SwitchRetired { incarnation, switch }) => {
                 if Incarnation(incarnation) == self.incarnation {
                     self.stand_down(switch);
                     self.alive_at = now.instant;
                 }
             }
             Ok(
-                Control::ReplicaAlive { .. }
-                | Control::SwitchAlive { .. }
-                | Control::EpochState { .. }
-                | Control::Fetch { .. }
-                | Control::Fetched { .. }
-                | Control::Open { .. }
-                | Control::Opened { .. }
-                | Control::LeaseRequest { .. }
-                | Control::LeaseGrant { .. }
-                | Control::WhoIsWho { .. }
-                | Control::Resume { .. }
-                | Control::Resumed { .. }
-                | Control::Apart { .. }
-                | Control::CopyAsk { .. }
-                | Control::CopyPiece { .. }
-                | Control::Reach { .. }
-                | Control::Release { .. }
-                | Control::Vr(_),
+                Membership::ReplicaAlive { .. }
+                | Membership::SwitchAlive { .. }
+                | Membership::EpochState { .. }
+                | Membership::Open { .. }
+                | Membership::Opened { .. }
+                | Membership::WhoIsWho { .. }
+                | Membership::Reach { .. },
             ) => self.counters.misdirected += 1,
             Err(_) => self.counters.control_malformed += 1,
         }
@@ -392,13 +385,8 @@ impl Agent {
 
     /// NOPaxos: a leader's word on what is stamped on writes. The time never falls: if the leader is
     /// ahead, it is caught up with.
-    fn on_stamp(
-        &mut self,
-        now: Now,
-        view: Epoch,
-        (now_ms, memory_full): (u64, bool),
-        sink: &mut impl Sink,
-    ) {
+    fn on_stamp(&mut self, now: Now, stamp: &Stamp, sink: &mut impl Sink) {
+        let Stamp { view, now_ms, memory_full, .. } = *stamp;
         if view < self.stamped_in {
             return;
         }
@@ -484,7 +472,7 @@ impl Agent {
     }
 
     fn send_alive(&mut self, now: Instant, sink: &mut impl Sink) {
-        let alive = Control::SwitchAlive {
+        let alive = Membership::SwitchAlive {
             incarnation: self.incarnation.0,
             addr: self.config.addr,
             sent_at: now.0,
@@ -524,8 +512,7 @@ impl Agent {
             self.counters.sweep_laps += 1;
         }
         for _ in 0..self.sweep.left.min(self.config.sweep_chunk) {
-            let seq = Seq::new(SwitchId(0), self.sweep.next);
-            let mut packet = Repr { seq, ..Repr::new(Op::Sweep) }.header(0);
+            let mut packet = Repr { index: self.sweep.next, ..Repr::new(Op::Sweep) }.header(0);
             let _: Verdict<_> = self.program.process(&mut packet);
             self.sweep.next = (self.sweep.next + 1) % self.config.layout.slots;
             self.sweep.left -= 1;

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
-use concord_wire::control::{Config, Control, Heard, Protocol};
+use concord_wire::control::{Config, Heard, Membership, Message as _, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
@@ -29,7 +29,7 @@ fn handle(agent: &mut Agent, now: Now, hdr: Repr) -> Sent {
 
 fn configure(agent: &mut Agent, now: Now, config: &Config) -> Sent {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
-    Control::Configure(config.clone()).emit(&mut bytes);
+    Membership::Configure(config.clone()).emit(&mut bytes);
     agent.handle(now, &mut bytes, &mut sent);
     sent
 }
@@ -66,8 +66,8 @@ fn noops(sent: &Sent) -> Vec<u32> {
 }
 
 fn alive(sent: &Sent) -> Vec<(u64, u32)> {
-    let of = |(to, bytes): &(Addr, Vec<u8>)| match Control::parse(bytes) {
-        Ok(Control::SwitchAlive { incarnation, addr, epoch, .. }) => {
+    let of = |(to, bytes): &(Addr, Vec<u8>)| match Membership::parse(bytes) {
+        Ok(Membership::SwitchAlive { incarnation, addr, epoch, .. }) => {
             assert_eq!((*to, addr), (CONTROLLER, SWITCH));
             Some((incarnation, epoch))
         }
@@ -257,7 +257,7 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
         let mut sent = Sent::new();
         for incarnation in [39, LIFE, LIFE] {
             let mut bytes = Vec::new();
-            Control::SwitchRetired { incarnation, switch: active }.emit(&mut bytes);
+            Membership::SwitchRetired { incarnation, switch: active }.emit(&mut bytes);
             a.handle(at(60), &mut bytes, &mut sent);
         }
         assert_eq!(handle(&mut a, at(61), request(Op::Read, 5)), []);
@@ -265,8 +265,9 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
         let (addr, epoch) = (SWITCH, 5);
         let heard = Heard { rack: 1, epoch, switch_id: OWN.0 };
         let sent_at = at(61).instant.0;
-        let alive = Control::SwitchAlive { incarnation: 41, addr, sent_at, epoch, heard, standby };
-        assert_eq!(Control::parse(&told[0].1), Ok(alive));
+        let alive =
+            Membership::SwitchAlive { incarnation: 41, addr, sent_at, epoch, heard, standby };
+        assert_eq!(Membership::parse(&told[0].1), Ok(alive));
     }
 }
 
@@ -318,7 +319,7 @@ fn without_help_there_are_no_no_ops() {
 fn what_a_switch_cannot_use_is_counted() {
     let mut a = agent(Layout::DEFAULT);
     let mut control = Vec::new();
-    Control::WhoIsWho { client: CLIENT }.emit(&mut control);
+    Membership::WhoIsWho { client: CLIENT }.emit(&mut control);
     let mut link = Vec::new();
     let epoch = concord_core::Epoch(1);
     let ack = concord_wire::link::Ack {
@@ -336,7 +337,7 @@ fn what_a_switch_cannot_use_is_counted() {
     for bytes in [&mut control, &mut link] {
         a.handle(at(0), bytes, &mut sent);
     }
-    control[8] = 200;
+    control[concord_wire::header::at::OP] = 200;
     a.handle(at(0), &mut control, &mut sent);
     a.handle(at(0), &mut [], &mut sent);
     a.handle(at(0), &mut [1, 2, 3, 4, 5], &mut sent);

@@ -139,10 +139,7 @@ impl Load<'_> {
             0..=27 if room => request(Op::Write, obj_id),
             0..=46 => self.completion(switch_id, obj_id),
             47..=48 => Repr {
-                seq: Seq::new(
-                    SwitchId(0),
-                    self.rng.below(u64::from(self.trace.layout.slots)) as u32,
-                ),
+                index: self.rng.below(u64::from(self.trace.layout.slots)) as u32,
                 ..request(Op::Sweep, 0)
             },
             _ => request(Op::Read, obj_id),

@@ -4,10 +4,12 @@
 mod common;
 
 use common::*;
-use concord_core::{NodeId, Seq, SwitchId};
+use concord_core::{NodeId, ObjectId, Seq, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{ConfigError, DropReason, Harmonia, Layout, Tables};
-use concord_wire::{Addr, Flags, Op, Reason, Repr};
+use concord_wire::header::at;
+use concord_wire::rpc::HEADER_BYTES;
+use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr};
 
 /// A program that has seen its first completion: number 1 of object 99.
 fn ready(layout: Layout) -> Harmonia {
@@ -316,6 +318,7 @@ fn everything_else_is_forwarded_untouched_or_dropped_with_a_reason() {
         (Op::WRestAck, CLIENT),
         (Op::ReadReply, CLIENT),
         (Op::Fragment, CLIENT),
+        (Op::Push, CLIENT),
     ] {
         assert_eq!(run(&mut p, request(op, 5)), Ok((to, request(op, 5))));
     }
@@ -341,19 +344,40 @@ fn a_switch_that_does_not_know_its_replicas_drops_and_numbers_nothing() {
 }
 
 #[test]
+fn a_request_of_several_objects_is_one_of_all_keys() {
+    let mut p = program(Layout::DEFAULT);
+    write(&mut p, 1).unwrap();
+    complete(&mut p, 1, 1);
+    let two = FurtherIds::new(&[ObjectId(6)]).unwrap();
+    let (_, out) = run(&mut p, Repr { further: two, ..request(Op::Read, 5) }).unwrap();
+    assert_eq!((out.reason, out.further), (Reason::SlowAllKeys, two));
+    let (to, out) = run(&mut p, Repr { further: two, ..request(Op::Write, 5) }).unwrap();
+    assert_eq!((to, out.seq.counter, out.further), (replica(1), 2, two));
+    assert!(!out.flags.has(Flags::WILDCARD), "it stays what its client said");
+    assert_eq!((p.occupied(), p.wildcard_seq()), (0, 2));
+    for obj_id in [5, 6, 7] {
+        assert_eq!(read(&mut p, obj_id).1.reason, Reason::SlowWildcard);
+    }
+    complete(&mut p, 5, 2);
+    assert_eq!(read(&mut p, 6).1.reason, Reason::Fast);
+}
+
+#[test]
 fn padding_is_cut_off_and_what_is_malformed_is_counted() {
     let mut p = program(Layout::DEFAULT);
     let mut bytes = Vec::new();
     request(Op::Read, 5).emit(b"body", &mut bytes);
     bytes.extend_from_slice(&[0; 40]);
     let Verdict::Forward { size_bytes, .. } = p.process(&mut bytes) else { panic!("dropped") };
-    assert_eq!(size_bytes, 68);
-    for cut in 0..68 {
+    let length = HEADER_BYTES + 4;
+    assert_eq!(size_bytes, length);
+    for cut in 0..length {
         assert!(matches!(p.process(&mut bytes[..cut]), Verdict::Drop(DropReason::Malformed(_))));
     }
-    bytes[3] = 15;
+    bytes[at::OP] = 15;
     assert!(matches!(p.process(&mut bytes), Verdict::Drop(DropReason::Malformed(_))));
-    assert_eq!((p.counters().malformed_truncated, p.counters().malformed_op), (68, 1));
+    let counted = (p.counters().malformed_truncated, p.counters().malformed_op);
+    assert_eq!(counted, (length as u64, 1));
 }
 
 #[test]

@@ -4,11 +4,16 @@
 mod common;
 
 use common::*;
-use concord_core::{Guards, Incarnation, Instant, Now, Seq};
+use concord_core::{Epoch, Guards, Incarnation, Instant, NodeId, Now, Seq};
 use concord_pisa::Verdict;
 use concord_switch::{Agent, AgentConfig, DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::{Config, Control, Protocol};
+use concord_wire::control::{Config, Membership, Message as _, Protocol};
+use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, Op, Packet, Repr};
+
+fn stamp_of(view: u32, now_ms: u64, memory_full: bool) -> Stamp {
+    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full }
+}
 
 fn sequencer(layout: Layout, accelerated: bool) -> Harmonia {
     let mut program = Harmonia::new(layout, Guards::ALL).unwrap();
@@ -74,14 +79,14 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let config = Config { protocol: Protocol::NoPaxos, ..config(1, OWN.0) };
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
     let mut bytes = Vec::new();
-    Control::Configure(config).emit(&mut bytes);
+    Membership::Configure(config).emit(&mut bytes);
     agent.handle(now, &mut bytes, &mut sent);
     sent.clear();
     request(Op::Write, 5).emit(b"body", &mut bytes);
     agent.handle(now, &mut bytes.clone(), &mut sent);
     assert!(sent.is_empty(), "it has not heard the log's time");
     let mut stamp = Vec::new();
-    Control::Stamp { epoch: 1, now_ms: 55_000, memory_full: true }.emit(&mut stamp);
+    stamp_of(1, 55_000, true).emit(&mut stamp);
     agent.handle(now, &mut stamp.clone(), &mut sent);
     sent.clear();
     // Whatever its own clock says, the log's time goes on by it.
@@ -90,18 +95,18 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
     assert_eq!(to, [replica(1), replica(2), replica(3)]);
     let out = Packet::parse(&sent[0].1).unwrap().repr();
-    assert_eq!(out.last_committed.to_u64(), 55_101, "100 ms, and a hundredth");
+    assert_eq!(out.time_ms, 55_101, "100 ms, and a hundredth");
     assert!(out.flags.has(Flags::MEMORY_FULL));
     // A leader that was deposed says nothing any more; the time never falls.
-    Control::Stamp { epoch: 0, now_ms: 99_000, memory_full: false }.emit(&mut stamp);
+    stamp_of(0, 99_000, false).emit(&mut stamp);
     agent.handle(now, &mut stamp.clone(), &mut Vec::new());
-    Control::Stamp { epoch: 1, now_ms: 50_000, memory_full: true }.emit(&mut stamp);
+    stamp_of(1, 50_000, true).emit(&mut stamp);
     agent.handle(now, &mut stamp, &mut Vec::new());
     let mut again = Vec::new();
     request(Op::Write, 5).emit(b"body", &mut bytes);
     agent.handle(now, &mut bytes, &mut again);
     let out = Packet::parse(&again[0].1).unwrap().repr();
-    assert_eq!(out.last_committed.to_u64(), 55_101);
+    assert_eq!(out.time_ms, 55_101);
     assert!(out.flags.has(Flags::MEMORY_FULL));
     assert!(sent.iter().all(|(_, bytes)| *bytes == sent[0].1));
 }

@@ -13,7 +13,8 @@ use concord_core::{Guards, NodeId, ObjectId, RequestNumber, Rng, Seq, SessionId,
 use concord_pisa::Verdict;
 use concord_switch::{DropReason, Harmonia, Layout, Tables};
 use concord_wire::control::{Config, Protocol};
-use concord_wire::{Addr, Flags, Op, Repr, WireError};
+use concord_wire::header::at;
+use concord_wire::{Addr, Flags, FurtherIds, Op, Repr, WireError};
 
 /// A scenario: a switch, and what comes to it one after another.
 struct Scenario {
@@ -131,8 +132,14 @@ fn flagged(flags: Flags, hdr: Repr) -> Repr {
     Repr { flags: hdr.flags.with(flags), ..hdr }
 }
 
+/// The same of eight objects.
+fn several(hdr: Repr) -> Repr {
+    let ids: Vec<ObjectId> = (1..8).map(|i| ObjectId(hdr.obj_id.0 + i)).collect();
+    Repr { further: FurtherIds::new(&ids).unwrap(), ..hdr }
+}
+
 fn swept(index: u32) -> Repr {
-    Repr { seq: Seq::new(SwitchId(0), index), ..Repr::new(Op::Sweep) }
+    Repr { index, ..Repr::new(Op::Sweep) }
 }
 
 fn algorithm_1() -> Scenario {
@@ -153,6 +160,7 @@ fn algorithm_1() -> Scenario {
         .step("clean, and a retry goes to another replica (T21)", Repr { attempt: 1, ..r(6) })
         .step("an old completion does not take the point back", done(5, 1))
         .step("a read of more than one object is slow", flagged(Flags::WILDCARD, r(5)))
+        .step("also if it names them", several(r(5)))
 }
 
 fn two_stages() -> Scenario {
@@ -215,6 +223,8 @@ fn wildcard() -> Scenario {
         .step("completion of the write of all keys", done(0, 2))
         .step("fast again", r(9))
         .step("but not what is in flight", r(5))
+        .step("a write of several objects is one of all keys", several(w(6)))
+        .step("every read is slow", r(9))
 }
 
 fn ids_and_widths() -> Scenario {
@@ -239,9 +249,10 @@ fn ids_and_widths() -> Scenario {
 fn other_packets() -> Scenario {
     let mut padded = Vec::new();
     r(5).emit(b"body", &mut padded);
-    let (cut, mut op, mut magic) = (padded[..67].to_vec(), padded.clone(), padded.clone());
+    let (cut, mut op, mut magic) =
+        (padded[..padded.len() - 1].to_vec(), padded.clone(), padded.clone());
     padded.extend_from_slice(&[0; 9]);
-    op[3] = 15;
+    op[at::OP] = 15;
     magic[0] = 0;
     let pull = |node| Repr { node: NodeId(node), ..request(Op::Pull, 5) };
     let reply = |client| Repr { client, ..request(Op::ReadReply, 5) };

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// An IPv4 address and a UDP port, as the Harmonia header carries the client's.
+/// An IPv4 address and a UDP port, as requests carry the client's. Six bytes wherever it
+/// stands.
 #[derive(
     Clone,
     Copy,
@@ -18,8 +19,10 @@ use core::fmt;
 )]
 pub struct Addr {
     /// The address, most significant byte first.
+    #[serde(with = "postcard::fixint::be")]
     pub ip: u32,
     /// The UDP port.
+    #[serde(with = "postcard::fixint::be")]
     pub port: u16,
 }
 

@@ -1,23 +1,34 @@
 //! CRAQ's version queries (CRAQ §2.3): a replica asks the tail up to where the log is committed.
 //!
-//! QUERY: `magic, version, op: 4 bytes; epoch: u32; from: u16; port: u16; ip: u32; number: u64;
-//! reserved: u64`: the answer goes to `ip` and `port`.
-//!
-//! ANSWER: the same; `reserved` is `committed: u64`, `port` and `ip` are 0.
+//! | offset | bytes | QUERY (op 1) | ANSWER (op 2) |
+//! |---|---|---|---|
+//! | 0 | 16 | what all headers have: the asker's node and epoch | the tail's |
+//! | 16 | 8 | the question's number | the same |
+//! | 24 | 4 + 2 | where the answer goes: address, port | committed (8) |
+//! | 30 | 2 | reserved | |
 
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId, Position};
 
 use crate::addr::Addr;
-use crate::{MAGIC, VERSION, WireError, u16_at, u32_at, u64_at};
+use crate::header::{Header, Kind, set_length};
+use crate::{WireError, u16_at, u32_at, u64_at};
 
-/// Operation byte of QUERY.
-pub const OP_QUERY: u8 = 36;
-/// Operation byte of ANSWER.
-pub const OP_ANSWER: u8 = 37;
+/// Operation of QUERY.
+pub const OP_QUERY: u8 = 1;
+/// Operation of ANSWER.
+pub const OP_ANSWER: u8 = 2;
 /// Length of both in bytes.
 pub const VERSION_BYTES: usize = 32;
+
+/// Where the fields are.
+mod at {
+    pub(super) const NUMBER: usize = 16;
+    pub(super) const ASKER_IP: usize = 24;
+    pub(super) const ASKER_PORT: usize = 28;
+    pub(super) const COMMITTED: usize = 24;
+}
 
 /// A replica's question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,31 +56,18 @@ pub struct VersionAnswer {
     pub committed: Position,
 }
 
-/// What both have in common: epoch, sender, address, number, last word.
-type Fields = (Epoch, NodeId, Addr, u64, u64);
-
-fn emit(op: u8, (epoch, from, asker, number, committed): Fields, out: &mut Vec<u8>) {
-    out.clear();
-    out.extend_from_slice(&MAGIC.to_be_bytes());
-    out.extend_from_slice(&[VERSION, op]);
-    out.extend_from_slice(&epoch.0.to_be_bytes());
-    out.extend_from_slice(&from.0.to_be_bytes());
-    out.extend_from_slice(&asker.port.to_be_bytes());
-    out.extend_from_slice(&asker.ip.to_be_bytes());
+/// Begins a packet: what both have in common.
+fn begin(op: u8, (epoch, from): (Epoch, NodeId), number: u64, out: &mut Vec<u8>) {
+    Header { node: from, epoch, ..Header::new(Kind::Craq, op) }.begin(out);
     out.extend_from_slice(&number.to_be_bytes());
-    out.extend_from_slice(&committed.to_be_bytes());
 }
 
-fn parse(op: u8, bytes: &[u8]) -> Result<Fields, WireError> {
-    if bytes.len() < VERSION_BYTES {
-        return Err(WireError::Truncated);
-    }
-    if bytes[3] != op {
+fn parse(op: u8, bytes: &[u8]) -> Result<(Header, &[u8]), WireError> {
+    let (header, b) = Header::parse_kind(bytes, Kind::Craq, VERSION_BYTES)?;
+    if header.op != op {
         return Err(WireError::Op);
     }
-    let asker = Addr { ip: u32_at(bytes, 12), port: u16_at(bytes, 10) };
-    let (epoch, from) = (Epoch(u32_at(bytes, 4)), NodeId(u16_at(bytes, 8)));
-    Ok((epoch, from, asker, u64_at(bytes, 16), u64_at(bytes, 24)))
+    Ok((header, b))
 }
 
 impl VersionQuery {
@@ -78,13 +76,19 @@ impl VersionQuery {
     /// # Errors
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &[u8]) -> Result<VersionQuery, WireError> {
-        let (epoch, from, asker, number, _) = parse(OP_QUERY, bytes)?;
-        Ok(VersionQuery { epoch, from, asker, number })
+        let (header, b) = parse(OP_QUERY, bytes)?;
+        let asker = Addr { ip: u32_at(b, at::ASKER_IP), port: u16_at(b, at::ASKER_PORT) };
+        let number = u64_at(b, at::NUMBER);
+        Ok(VersionQuery { epoch: header.epoch, from: header.node, asker, number })
     }
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        emit(OP_QUERY, (self.epoch, self.from, self.asker, self.number, 0), out);
+        begin(OP_QUERY, (self.epoch, self.from), self.number, out);
+        out.extend_from_slice(&self.asker.ip.to_be_bytes());
+        out.extend_from_slice(&self.asker.port.to_be_bytes());
+        out.extend_from_slice(&[0; 2]);
+        set_length(out);
     }
 }
 
@@ -94,14 +98,16 @@ impl VersionAnswer {
     /// # Errors
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &[u8]) -> Result<VersionAnswer, WireError> {
-        let (epoch, from, _, number, committed) = parse(OP_ANSWER, bytes)?;
-        Ok(VersionAnswer { epoch, from, number, committed: Position(committed) })
+        let (header, b) = parse(OP_ANSWER, bytes)?;
+        let (number, committed) = (u64_at(b, at::NUMBER), Position(u64_at(b, at::COMMITTED)));
+        Ok(VersionAnswer { epoch: header.epoch, from: header.node, number, committed })
     }
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let nobody = Addr::default();
-        emit(OP_ANSWER, (self.epoch, self.from, nobody, self.number, self.committed.0), out);
+        begin(OP_ANSWER, (self.epoch, self.from), self.number, out);
+        out.extend_from_slice(&self.committed.0.to_be_bytes());
+        set_length(out);
     }
 }
 
@@ -118,9 +124,7 @@ mod tests {
         let (mut query, mut answer) = (Vec::new(), Vec::new());
         q.emit(&mut query);
         a.emit(&mut answer);
-        let both = query.iter().chain(&answer);
-        let hex: alloc::string::String = both.map(|b| alloc::format!("{b:02x}")).collect();
-        assert_eq!(hex, include_str!("../../../vectors/wire/craq.hex").trim());
+        crate::golden("craq.hex", &[query.clone(), answer.clone()]);
         assert_eq!(VersionQuery::parse(&query).unwrap(), q);
         assert_eq!(VersionAnswer::parse(&answer).unwrap(), a);
         assert_eq!(VersionAnswer::parse(&query).unwrap_err(), WireError::Op);
@@ -128,7 +132,7 @@ mod tests {
         for cut in 0..VERSION_BYTES {
             assert_eq!(VersionQuery::parse(&query[..cut]).unwrap_err(), WireError::Truncated);
         }
-        assert_eq!(crate::kind(&query), Ok(crate::Kind::Link));
-        assert_eq!(crate::kind(&answer), Ok(crate::Kind::Link));
+        assert_eq!(crate::kind(&query), Ok(crate::Kind::Craq));
+        assert_eq!(crate::kind(&answer), Ok(crate::Kind::Craq));
     }
 }

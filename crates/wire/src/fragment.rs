@@ -3,17 +3,32 @@
 //! from the one who gave it.
 //!
 //! Sub-header at the start of the body of WRest, WRestAck, Pull, Fragment, and of replies with
-//! [`crate::Flags::MORE`]: `version: u64, total_bytes: u32, index: u32, count: u32` (20 bytes).
+//! [`crate::Flags::MORE`]:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | version |
+//! | 8 | 4 | length of the whole in bytes |
+//! | 12 | 4 | index |
+//! | 16 | 4 | count |
 
 use alloc::vec::Vec;
 
-use crate::harmonia::BODY_BYTES_MAX;
+use crate::rpc::BODY_BYTES_MAX;
 use crate::{WireError, u32_at, u64_at};
 
 /// Length of the sub-header in bytes.
 pub const FRAGMENT_HEADER_BYTES: usize = 20;
+/// Where the fields are.
+mod at {
+    pub(super) const VERSION: usize = 0;
+    pub(super) const TOTAL_BYTES: usize = 8;
+    pub(super) const INDEX: usize = 12;
+    pub(super) const COUNT: usize = 16;
+}
+
 /// Payload of every fragment but the last, in bytes.
-pub const FRAGMENT_BYTES: usize = 1_280;
+pub const FRAGMENT_BYTES: usize = 1_248;
 /// Most fragments that one Pull asks for.
 pub const PULL_MAX: u32 = 64;
 
@@ -41,10 +56,10 @@ impl FragmentHdr {
         let (head, rest) =
             body.split_at_checked(FRAGMENT_HEADER_BYTES).ok_or(WireError::Truncated)?;
         let hdr = FragmentHdr {
-            version: u64_at(head, 0),
-            total_bytes: u32_at(head, 8),
-            index: u32_at(head, 12),
-            count: u32_at(head, 16),
+            version: u64_at(head, at::VERSION),
+            total_bytes: u32_at(head, at::TOTAL_BYTES),
+            index: u32_at(head, at::INDEX),
+            count: u32_at(head, at::COUNT),
         };
         if hdr.total_bytes as usize > crate::REPLY_BYTES_MAX || hdr.index >= hdr.fragments().max(1)
         {

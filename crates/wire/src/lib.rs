@@ -1,9 +1,9 @@
 //! What travels between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
-//! its meaning. All integers are big-endian. Read [`harmonia`] first: it is the only header that a
-//! switch looks at.
+//! its meaning. All integers are big-endian. All begin alike ([`header`]); what every request has is in
+//! [`rpc`], what one system adds in a file of its own. docs/wire.md has all of it in tables.
 //!
-//! A datagram may be padded behind its body (trains need segments of one size), so every header
-//! says how long its body is.
+//! A datagram may be padded behind its body (trains need segments of one size), and keeps room for a
+//! tag, so every header says how long it and its body are.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -13,21 +13,29 @@ pub mod control;
 pub mod craq;
 pub mod fragment;
 pub mod harmonia;
+pub mod header;
 pub mod link;
+pub mod nopaxos;
+pub mod objects;
 pub mod record;
+pub mod rpc;
 pub mod vr;
 
 pub use addr::{Addr, Sink};
-pub use harmonia::{Flags, Op, Packet, PacketMut, Reason, Repr, Status};
+pub use header::{GroupId, Header, Kind, kind, op};
+pub use objects::{FurtherIds, OBJECTS_MAX};
+pub use rpc::{Flags, Op, Packet, PacketMut, Reason, Repr, Status};
 
 use core::fmt;
 
 /// First two bytes of every Concord datagram.
 pub const MAGIC: u16 = 0x48c1;
 /// The version of the wire format; a node drops what is not its own.
-pub const VERSION: u8 = 1;
-/// Largest datagram that a role sends, headers included, in bytes: fits an Ethernet frame.
+pub const VERSION: u8 = 2;
+/// Largest datagram, headers and tag included, in bytes: fits an Ethernet frame.
 pub const DATAGRAM_BYTES_MAX: usize = 1_400;
+/// Largest packet that a role sends, without the tag that may follow it, in bytes.
+pub const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - header::TAG_BYTES;
 /// Largest value or reply, in bytes; a larger one is refused with a clear error.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Largest encoded command, in bytes: a value, its key and what is around them.
@@ -46,7 +54,7 @@ pub enum WireError {
     Magic,
     /// Another version of the format.
     Version,
-    /// An operation this version does not know.
+    /// A kind or an operation that this version does not know, or another than the one asked for.
     Op,
     /// A field has a value that it cannot have.
     Field,
@@ -64,38 +72,6 @@ impl fmt::Display for WireError {
     }
 }
 
-/// Which header a datagram carries, by its fourth byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// [`harmonia`]: between clients, the switch and the replicas.
-    Harmonia,
-    /// [`link`] and [`craq`]: between replicas.
-    Link,
-    /// [`control`]: with the controller, and about epochs and leases among replicas.
-    Control,
-}
-
-/// The first four bytes' check, and which header follows.
-///
-/// # Errors
-/// [`WireError`] for anything that is not a Concord packet of this version.
-#[inline]
-pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
-    let head = bytes.first_chunk::<4>().ok_or(WireError::Truncated)?;
-    if u16::from_be_bytes([head[0], head[1]]) != MAGIC {
-        return Err(WireError::Magic);
-    }
-    if head[2] != VERSION {
-        return Err(WireError::Version);
-    }
-    match head[3] {
-        1..=15 => Ok(Kind::Harmonia),
-        link::OP_DATA | link::OP_ACK | craq::OP_QUERY | craq::OP_ANSWER => Ok(Kind::Link),
-        control::OP_CONTROL => Ok(Kind::Control),
-        _ => Err(WireError::Op),
-    }
-}
-
 #[inline]
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -109,4 +85,25 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 #[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     (u64::from(u32_at(bytes, at)) << 32) | u64::from(u32_at(bytes, at + 4))
+}
+
+/// Compares packets with the golden bytes in `vectors/wire`, one packet a line; with
+/// `CONCORD_REGENERATE=1` it writes them anew.
+#[cfg(test)]
+fn golden(name: &str, packets: &[alloc::vec::Vec<u8>]) {
+    extern crate std;
+    use core::fmt::Write as _;
+
+    let mut text = alloc::string::String::new();
+    for packet in packets {
+        for byte in packet {
+            write!(text, "{byte:02x}").unwrap();
+        }
+        text.push('\n');
+    }
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/wire");
+    if std::env::var_os("CONCORD_REGENERATE").is_some() {
+        std::fs::write(dir.join(name), &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(dir.join(name)).unwrap(), "{name}");
 }

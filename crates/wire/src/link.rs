@@ -1,33 +1,53 @@
 //! Between replicas: a stream of records without gaps (trap T15). Every packet of the stream has a
 //! number; the receiver acknowledges cumulatively and says what it holds beyond.
 //!
-//! DATA: `magic, version, op: 4 bytes; epoch: u32; from: u16; flags: u16; length: u16; stream: u16;
-//! link_seq: u64; committed: u64`, then a piece of an encoded record. `flags` bit 0: first piece,
-//! bit 1: last piece. A packet with both may hold several records, one behind the other, where the
-//! receiver expects that.
+//! | offset | bytes | DATA (op 1) | ACK (op 2) |
+//! |---|---|---|---|
+//! | 0 | 16 | what all headers have | the same |
+//! | 16 | 2 | stream | stream |
+//! | 18 | 1 | bit 0: first piece, bit 1: last piece | reserved |
+//! | 19 | 1 | reserved | reserved |
+//! | 20 | 4 | reserved: the sender's life | the sender's life |
+//! | 24 | 8 | number of the packet | the next one that is missing |
+//! | 32 | 8 | committed | committed |
+//! | 40 | 8 | reserved: durable | reserved: durable |
+//! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) |
+//! | 56 | | | applied (8) |
 //!
-//! ACK: the same first 16 bytes, with the sender's `life: u32` in the place of `flags` and `length`;
-//! `next: u64; held: u64; applied: u64; committed: u64`.
+//! A DATA packet whose piece is first and last may hold several records, one behind the other, where the
+//! receiver expects that.
 
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId, Position};
 
-use crate::{DATAGRAM_BYTES_MAX, MAGIC, VERSION, WireError, u16_at, u32_at, u64_at};
+use crate::header::{Header, Kind, set_length};
+use crate::{PACKET_BYTES_MAX, WireError, u16_at, u32_at, u64_at};
 
-/// Operation byte of DATA.
-pub const OP_DATA: u8 = 32;
-/// Operation byte of ACK.
-pub const OP_ACK: u8 = 33;
+/// Operation of DATA.
+pub const OP_DATA: u8 = 1;
+/// Operation of ACK.
+pub const OP_ACK: u8 = 2;
 /// Length of DATA's header in bytes.
-pub const DATA_HEADER_BYTES: usize = 32;
+pub const DATA_HEADER_BYTES: usize = 48;
 /// Length of ACK in bytes.
-pub const ACK_BYTES: usize = 48;
+pub const ACK_BYTES: usize = 64;
 /// Largest piece of a record in one packet, in bytes.
-pub const PIECE_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - DATA_HEADER_BYTES;
+pub const PIECE_BYTES_MAX: usize = PACKET_BYTES_MAX - DATA_HEADER_BYTES;
 
-const FIRST: u16 = 1;
-const LAST: u16 = 2;
+/// Where the fields are; the first five are those of both.
+mod at {
+    pub(super) const STREAM: usize = 16;
+    pub(super) const PIECES: usize = 18;
+    pub(super) const LIFE: usize = 20;
+    pub(super) const NUMBER: usize = 24;
+    pub(super) const COMMITTED: usize = 32;
+    pub(super) const HELD: usize = 48;
+    pub(super) const APPLIED: usize = 56;
+}
+
+const FIRST: u8 = 1;
+const LAST: u8 = 2;
 
 /// One packet of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,21 +91,21 @@ pub struct Ack {
     pub life: u32,
 }
 
-fn head(
+/// Begins a packet of the link: what DATA and ACK have in common.
+fn begin(
     op: u8,
-    epoch: Epoch,
-    from: NodeId,
-    (flags, length, stream): (u16, u16, u16),
+    (epoch, from): (Epoch, NodeId),
+    (stream, pieces, life): (u16, u8, u32),
+    (number, committed): (u64, Position),
     out: &mut Vec<u8>,
 ) {
-    out.clear();
-    out.extend_from_slice(&MAGIC.to_be_bytes());
-    out.extend_from_slice(&[VERSION, op]);
-    out.extend_from_slice(&epoch.0.to_be_bytes());
-    out.extend_from_slice(&from.0.to_be_bytes());
-    out.extend_from_slice(&flags.to_be_bytes());
-    out.extend_from_slice(&length.to_be_bytes());
+    Header { node: from, epoch, ..Header::new(Kind::Link, op) }.begin(out);
     out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(&[pieces, 0]);
+    out.extend_from_slice(&life.to_be_bytes());
+    for word in [number, committed.0, 0] {
+        out.extend_from_slice(&word.to_be_bytes());
+    }
 }
 
 impl<'a> Data<'a> {
@@ -94,48 +114,44 @@ impl<'a> Data<'a> {
     /// # Errors
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &'a [u8]) -> Result<Data<'a>, WireError> {
-        if bytes.len() < DATA_HEADER_BYTES {
-            return Err(WireError::Truncated);
-        }
-        if bytes[3] != OP_DATA {
+        let (header, b) = Header::parse_kind(bytes, Kind::Link, DATA_HEADER_BYTES)?;
+        if header.op != OP_DATA {
             return Err(WireError::Op);
         }
-        let flags = u16_at(bytes, 10);
-        let length = u16_at(bytes, 12) as usize;
-        let piece =
-            bytes.get(DATA_HEADER_BYTES..DATA_HEADER_BYTES + length).ok_or(WireError::Truncated)?;
+        let pieces = b[at::PIECES];
         Ok(Data {
-            epoch: Epoch(u32_at(bytes, 4)),
-            from: NodeId(u16_at(bytes, 8)),
-            stream: u16_at(bytes, 14),
-            link_seq: u64_at(bytes, 16),
-            committed: Position(u64_at(bytes, 24)),
-            first: flags & FIRST != 0,
-            last: flags & LAST != 0,
-            piece,
+            epoch: header.epoch,
+            from: header.node,
+            stream: u16_at(b, at::STREAM),
+            link_seq: u64_at(b, at::NUMBER),
+            committed: Position(u64_at(b, at::COMMITTED)),
+            first: pieces & FIRST != 0,
+            last: pieces & LAST != 0,
+            piece: &b[DATA_HEADER_BYTES..],
         })
     }
 
     /// Writes the packet into `out`, replacing what was there.
+    ///
+    /// # Panics
+    /// If the piece is longer than [`PIECE_BYTES_MAX`]: the sender cuts records before.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let flags = if self.first { FIRST } else { 0 } | if self.last { LAST } else { 0 };
-        let length = self.piece.len() as u16;
-        head(OP_DATA, self.epoch, self.from, (flags, length, self.stream), out);
-        out.extend_from_slice(&self.link_seq.to_be_bytes());
-        out.extend_from_slice(&self.committed.0.to_be_bytes());
+        let pieces = if self.first { FIRST } else { 0 } | if self.last { LAST } else { 0 };
+        let own = (self.stream, pieces, 0);
+        begin(OP_DATA, (self.epoch, self.from), own, (self.link_seq, self.committed), out);
         out.extend_from_slice(self.piece);
+        set_length(out);
     }
 }
 
 /// Appends a whole record to an encoded DATA packet that holds whole records; false if there is no
 /// room.
 pub fn append_record(packet: &mut Vec<u8>, record: &[u8]) -> bool {
-    if packet.len() + record.len() > DATAGRAM_BYTES_MAX {
+    if packet.len() + record.len() > PACKET_BYTES_MAX {
         return false;
     }
     packet.extend_from_slice(record);
-    let length = (packet.len() - DATA_HEADER_BYTES) as u16;
-    packet[12..14].copy_from_slice(&length.to_be_bytes());
+    set_length(packet);
     true
 }
 
@@ -145,37 +161,40 @@ impl Ack {
     /// # Errors
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &[u8]) -> Result<Ack, WireError> {
-        if bytes.len() < ACK_BYTES {
-            return Err(WireError::Truncated);
-        }
-        if bytes[3] != OP_ACK {
+        let (header, b) = Header::parse_kind(bytes, Kind::Link, DATA_HEADER_BYTES)?;
+        if header.op != OP_ACK {
             return Err(WireError::Op);
         }
+        if b.len() < ACK_BYTES {
+            return Err(WireError::Truncated);
+        }
         Ok(Ack {
-            epoch: Epoch(u32_at(bytes, 4)),
-            from: NodeId(u16_at(bytes, 8)),
-            stream: u16_at(bytes, 14),
-            next: u64_at(bytes, 16),
-            held: u64_at(bytes, 24),
-            applied: Position(u64_at(bytes, 32)),
-            committed: Position(u64_at(bytes, 40)),
-            life: u32_at(bytes, 10),
+            epoch: header.epoch,
+            from: header.node,
+            stream: u16_at(b, at::STREAM),
+            next: u64_at(b, at::NUMBER),
+            held: u64_at(b, at::HELD),
+            applied: Position(u64_at(b, at::APPLIED)),
+            committed: Position(u64_at(b, at::COMMITTED)),
+            life: u32_at(b, at::LIFE),
         })
     }
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let life = ((self.life >> 16) as u16, self.life as u16);
-        head(OP_ACK, self.epoch, self.from, (life.0, life.1, self.stream), out);
-        for word in [self.next, self.held, self.applied.0, self.committed.0] {
+        let own = (self.stream, 0, self.life);
+        begin(OP_ACK, (self.epoch, self.from), own, (self.next, self.committed), out);
+        for word in [self.held, self.applied.0] {
             out.extend_from_slice(&word.to_be_bytes());
         }
+        set_length(out);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DATAGRAM_BYTES_MAX;
 
     #[test]
     fn data_and_acks_survive_the_wire_and_golden_bytes_hold() {
@@ -189,17 +208,6 @@ mod tests {
             last: false,
             piece: b"piece",
         };
-        let mut out = Vec::new();
-        d.emit(&mut out);
-        let hex: alloc::string::String = out.iter().map(|b| alloc::format!("{b:02x}")).collect();
-        assert_eq!(hex, include_str!("../../../vectors/wire/link.hex").trim());
-        assert_eq!(Data::parse(&out).unwrap(), d);
-        for cut in 0..out.len() {
-            assert_eq!(Data::parse(&out[..cut]).unwrap_err(), WireError::Truncated);
-        }
-        assert!(append_record(&mut out, b" and another"));
-        assert_eq!(Data::parse(&out).unwrap().piece, b"piece and another");
-        assert!(!append_record(&mut out, &[0; DATAGRAM_BYTES_MAX]));
         let a = Ack {
             epoch: Epoch(3),
             from: NodeId(1),
@@ -210,8 +218,28 @@ mod tests {
             committed: Position(70),
             life: 0x0102_0304,
         };
-        a.emit(&mut out);
-        assert_eq!(Ack::parse(&out).unwrap(), a);
-        assert_eq!(Data::parse(&out).unwrap_err(), WireError::Op);
+        let (mut out, mut ack) = (Vec::new(), Vec::new());
+        d.emit(&mut out);
+        a.emit(&mut ack);
+        crate::golden("link.hex", &[out.clone(), ack.clone()]);
+        assert_eq!(Data::parse(&out).unwrap(), d);
+        for cut in 0..out.len() {
+            assert_eq!(Data::parse(&out[..cut]).unwrap_err(), WireError::Truncated);
+        }
+        assert!(append_record(&mut out, b" and another"));
+        assert_eq!(Data::parse(&out).unwrap().piece, b"piece and another");
+        assert!(!append_record(&mut out, &[0; DATAGRAM_BYTES_MAX]));
+        assert_eq!(out.len(), DATA_HEADER_BYTES + "piece and another".len());
+        let full = [7; PIECE_BYTES_MAX];
+        Data { piece: &full, ..d }.emit(&mut out);
+        assert_eq!(out.len() + crate::header::TAG_BYTES, DATAGRAM_BYTES_MAX);
+        assert_eq!(Data::parse(&out).unwrap().piece, full);
+        assert!(!append_record(&mut out, &[0]));
+        assert_eq!(Ack::parse(&ack).unwrap(), a);
+        for cut in 0..ack.len() {
+            assert_eq!(Ack::parse(&ack[..cut]).unwrap_err(), WireError::Truncated);
+        }
+        assert_eq!(Data::parse(&ack).unwrap_err(), WireError::Op);
+        assert_eq!(Ack::parse(&out).unwrap_err(), WireError::Op);
     }
 }

@@ -1,8 +1,26 @@
 //! A record of the replicated log: what the ordering node decided, for every replica.
 //!
-//! `position: u64, hash: u64, epoch: u32, flags: u16, low_delta: u16, seq: u64, session: u64,
-//! request: u64, now_ms: u64, obj_id: u32, after_delta: u16, attempt: u16, client: u32 + u16,
-//! refused: u8, reserved: u8, command_bytes: u32, reply_bytes: u32`, the command, the reply.
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | position |
+//! | 8 | 8 | running hash |
+//! | 16 | 4 | epoch |
+//! | 20 | 2 | flags |
+//! | 22 | 2 | request number minus the lowest unanswered one |
+//! | 24 | 4 + 4 | sequence number: switch id, counter |
+//! | 32 | 8 | session id |
+//! | 40 | 8 | request number |
+//! | 48 | 8 | the log's time in ms |
+//! | 56 | 4 | object id, the first |
+//! | 60 | 2 | request number minus that of the write before |
+//! | 62 | 2 | attempt |
+//! | 64 | 4 + 2 | client address |
+//! | 70 | 1 | status if it was refused |
+//! | 71 | 1 | further object ids: 0 to 7 |
+//! | 72 | 4 | length of the command in bytes |
+//! | 76 | 4 | length of the reply in bytes |
+//! | 80 | 4 each | further object ids |
+//! | then | | command, reply |
 //!
 //! `hash` is the running hash over all records up to this one (trap T5).
 
@@ -12,12 +30,40 @@ use concord_core::hash::hash64;
 use concord_core::{Epoch, ObjectId, Position, RequestNumber, Seq, SessionId};
 
 use crate::addr::Addr;
-use crate::harmonia::{Flags, Status};
+use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
+use crate::rpc::{Flags, Status};
 use crate::{WireError, u16_at, u32_at, u64_at};
 
-/// Length of a record before its command, in bytes.
-pub const RECORD_HEADER_BYTES: usize = 80;
-const HASHED_FROM: usize = 16;
+/// Length of a record before its further object ids and its command, in bytes.
+pub const RECORD_HEADER_BYTES: usize = at::END;
+/// Most bytes of a record beside its command and its reply.
+pub const RECORD_OVERHEAD_BYTES_MAX: usize = RECORD_HEADER_BYTES + FURTHER_MAX * ID_BYTES;
+
+/// Where the fields are.
+mod at {
+    use core::ops::Range;
+
+    pub(super) const POSITION: usize = 0;
+    pub(super) const HASH: Range<usize> = 8..16;
+    /// What is before is not hashed.
+    pub(super) const EPOCH: usize = 16;
+    pub(super) const FLAGS: usize = 20;
+    pub(super) const LOW_DELTA: usize = 22;
+    pub(super) const SEQ: usize = 24;
+    pub(super) const SESSION: usize = 32;
+    pub(super) const REQUEST: usize = 40;
+    pub(super) const NOW_MS: usize = 48;
+    pub(super) const OBJECT: usize = 56;
+    pub(super) const AFTER_DELTA: usize = 60;
+    pub(super) const ATTEMPT: usize = 62;
+    pub(super) const CLIENT_IP: usize = 64;
+    pub(super) const CLIENT_PORT: usize = 68;
+    pub(super) const REFUSED: usize = 70;
+    pub(super) const FURTHER: usize = 71;
+    pub(super) const COMMAND_BYTES: usize = 72;
+    pub(super) const REPLY_BYTES: usize = 76;
+    pub(super) const END: usize = 80;
+}
 
 /// A record, its command and its reply borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +86,10 @@ pub struct Record<'a> {
     pub request: RequestNumber,
     /// The log's time in ms (docs/semantics.md); it falls only where no key has a time to live.
     pub now_ms: u64,
-    /// The object.
+    /// The first object.
     pub obj_id: ObjectId,
+    /// The other objects.
+    pub further: FurtherIds,
     /// As in the write's header.
     pub after_delta: u16,
     /// As in the write's header.
@@ -65,28 +113,30 @@ impl<'a> Record<'a> {
         if b.len() < RECORD_HEADER_BYTES {
             return Err(WireError::Truncated);
         }
-        let command_bytes = u32_at(b, 72) as usize;
-        let reply_bytes = u32_at(b, 76) as usize;
-        let rest = &b[RECORD_HEADER_BYTES..];
+        let command_bytes = u32_at(b, at::COMMAND_BYTES) as usize;
+        let reply_bytes = u32_at(b, at::REPLY_BYTES) as usize;
+        let further = FurtherIds::parse(b[at::FURTHER], &b[RECORD_HEADER_BYTES..])?;
+        let rest = &b[RECORD_HEADER_BYTES + further.size_bytes()..];
         let (command, reply) = rest.split_at_checked(command_bytes).ok_or(WireError::Truncated)?;
         if reply.len() != reply_bytes {
             return Err(WireError::Truncated);
         }
         Ok(Record {
-            position: Position(u64_at(b, 0)),
-            hash: u64_at(b, 8),
-            epoch: Epoch(u32_at(b, 16)),
-            flags: Flags(u16_at(b, 20)),
-            low_delta: u16_at(b, 22),
-            seq: Seq::from_u64(u64_at(b, 24)),
-            session: SessionId(u64_at(b, 32)),
-            request: RequestNumber(u64_at(b, 40)),
-            now_ms: u64_at(b, 48),
-            obj_id: ObjectId(u32_at(b, 56)),
-            after_delta: u16_at(b, 60),
-            attempt: u16_at(b, 62),
-            client: Addr { ip: u32_at(b, 64), port: u16_at(b, 68) },
-            refused: Status::from_byte(b[70]).ok_or(WireError::Field)?,
+            position: Position(u64_at(b, at::POSITION)),
+            hash: u64_at(b, at::HASH.start),
+            epoch: Epoch(u32_at(b, at::EPOCH)),
+            flags: Flags(u16_at(b, at::FLAGS)),
+            low_delta: u16_at(b, at::LOW_DELTA),
+            seq: Seq::from_u64(u64_at(b, at::SEQ)),
+            session: SessionId(u64_at(b, at::SESSION)),
+            request: RequestNumber(u64_at(b, at::REQUEST)),
+            now_ms: u64_at(b, at::NOW_MS),
+            obj_id: ObjectId(u32_at(b, at::OBJECT)),
+            further,
+            after_delta: u16_at(b, at::AFTER_DELTA),
+            attempt: u16_at(b, at::ATTEMPT),
+            client: Addr { ip: u32_at(b, at::CLIENT_IP), port: u16_at(b, at::CLIENT_PORT) },
+            refused: Status::from_byte(b[at::REFUSED]).ok_or(WireError::Field)?,
             command,
             reply,
         })
@@ -98,7 +148,10 @@ impl<'a> Record<'a> {
         if b.len() < RECORD_HEADER_BYTES {
             return None;
         }
-        let behind_header = (u32_at(b, 72) as usize).checked_add(u32_at(b, 76) as usize)?;
+        let further_bytes = usize::from(b[at::FURTHER]) * ID_BYTES;
+        let behind_header = (u32_at(b, at::COMMAND_BYTES) as usize)
+            .checked_add(u32_at(b, at::REPLY_BYTES) as usize)?
+            .checked_add(further_bytes)?;
         b.split_at_checked(RECORD_HEADER_BYTES.checked_add(behind_header)?)
     }
 
@@ -120,13 +173,14 @@ impl<'a> Record<'a> {
         out.extend_from_slice(&self.attempt.to_be_bytes());
         out.extend_from_slice(&self.client.ip.to_be_bytes());
         out.extend_from_slice(&self.client.port.to_be_bytes());
-        out.extend_from_slice(&[self.refused as u8, 0]);
+        out.extend_from_slice(&[self.refused as u8, self.further.len() as u8]);
         out.extend_from_slice(&(self.command.len() as u32).to_be_bytes());
         out.extend_from_slice(&(self.reply.len() as u32).to_be_bytes());
+        self.further.emit(out);
         out.extend_from_slice(self.command);
         out.extend_from_slice(self.reply);
         let hash = running_hash(previous_hash, &out[start..]);
-        out[start + 8..start + 16].copy_from_slice(&hash.to_be_bytes());
+        out[start..][at::HASH].copy_from_slice(&hash.to_be_bytes());
         hash
     }
 }
@@ -135,7 +189,7 @@ impl<'a> Record<'a> {
 /// position is implied by the order.
 #[must_use]
 pub fn running_hash(previous_hash: u64, bytes: &[u8]) -> u64 {
-    hash64(previous_hash, &bytes[HASHED_FROM..])
+    hash64(previous_hash, &bytes[at::EPOCH..])
 }
 
 #[cfg(test)]
@@ -156,6 +210,7 @@ mod tests {
             request: RequestNumber(7),
             now_ms: 8,
             obj_id: ObjectId(9),
+            further: FurtherIds::NONE,
             after_delta: 10,
             attempt: 11,
             client: Addr { ip: 12, port: 13 },
@@ -163,18 +218,27 @@ mod tests {
             command: b"command",
             reply: b"reply",
         };
-        let mut out = Vec::new();
-        let hash = r.emit(1, &mut out);
-        let hex: alloc::string::String = out.iter().map(|b| alloc::format!("{b:02x}")).collect();
-        assert_eq!(hex, include_str!("../../../vectors/wire/record.hex").trim());
-        assert_eq!(Record::parse(&out).unwrap(), Record { hash, ..r });
-        assert_eq!(running_hash(1, &out), hash);
-        assert_ne!(running_hash(2, &out), hash);
-        for cut in 0..out.len() {
-            assert!(Record::parse(&out[..cut]).is_err());
-            assert_eq!(Record::split_first(&out[..cut]), None);
+        let seven: Vec<ObjectId> = (21..28).map(ObjectId).collect();
+        let of_eight = Record { further: FurtherIds::new(&seven).unwrap(), ..r };
+        let mut encoded = Vec::new();
+        for r in [r, of_eight] {
+            let mut out = Vec::new();
+            let hash = r.emit(1, &mut out);
+            assert_eq!(Record::parse(&out).unwrap(), Record { hash, ..r });
+            assert_eq!(running_hash(1, &out), hash);
+            assert_ne!(running_hash(2, &out), hash);
+            for cut in 0..out.len() {
+                assert!(Record::parse(&out[..cut]).is_err());
+                assert_eq!(Record::split_first(&out[..cut]), None);
+            }
+            let two = [out.clone(), out.clone()].concat();
+            assert_eq!(Record::split_first(&two), Some((&out[..], &out[..])));
+            encoded.push(out);
         }
-        let two = [out.clone(), out.clone()].concat();
-        assert_eq!(Record::split_first(&two), Some((&out[..], &out[..])));
+        let beside = encoded[1].len() - r.command.len() - r.reply.len();
+        assert_eq!(beside, RECORD_OVERHEAD_BYTES_MAX);
+        crate::golden("record.hex", &encoded);
+        encoded[1][at::FURTHER] = 8;
+        assert_eq!(Record::parse(&encoded[1]).unwrap_err(), WireError::Field);
     }
 }

@@ -4,10 +4,12 @@
 
 use alloc::vec::Vec;
 
+use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
-use crate::control::LogEnd;
+use crate::control::{LogEnd, Message};
+use crate::header::Kind;
 
 /// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation. A
 /// process that cannot know how often its node has lived begins low; once it hears of a higher one it takes
@@ -47,17 +49,31 @@ pub struct SwitchLife {
 /// A message between VR replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VrMessage {
+    /// What it says; its variant is the operation.
+    pub body: VrBody,
     /// Which group: made of its founders' lives, so that no two groups share one.
     pub group: u64,
     /// Who sends.
+    #[serde(skip)]
     pub from: u16,
     /// The view of which the message speaks.
+    #[serde(skip)]
     pub view: u32,
     /// The sender's crash vector: the newest life that it knows of each member, in the
     /// configuration's order (Michael et al., DISC 2017).
     pub lives: Vec<Life>,
-    /// What it says.
-    pub body: VrBody,
+}
+
+impl Message for VrMessage {
+    const KIND: Kind = Kind::Vr;
+
+    fn sender(&self) -> (NodeId, Epoch) {
+        (NodeId(self.from), Epoch(self.view))
+    }
+
+    fn set_sender(&mut self, node: NodeId, view: Epoch) {
+        (self.from, self.view) = (node.0, view.0);
+    }
 }
 
 /// What a [`VrMessage`] says. The names are those of Viewstamped Replication Revisited.

@@ -7,7 +7,7 @@ use concord_client::{Class, Client, ClientConfig, Done, Outcome, Request, Submit
 use concord_core::hash::hash64;
 use concord_core::{Duration, Instant, MS, NodeId, Now, ObjectId, RequestNumber, Rng, SEC, US};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr, PULL_MAX};
-use concord_wire::harmonia::{BODY_BYTES_MAX, READ_BIT};
+use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status, WINDOW_MAX};
 
 pub const CLIENT: Addr = Addr { ip: 0x7f00_0001, port: 1 };

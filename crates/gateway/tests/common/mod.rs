@@ -9,7 +9,7 @@ use concord_core::{Duration, Instant, MS, NodeId, Now, Rng, SEC, US};
 use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::fragment::{Assembly, FragmentHdr};
-use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
 
 const GATEWAY: Addr = Addr { ip: 0x7f00_0001, port: 1 };

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use concord_core::{Guard, Instant, Now, Position, Seq, ViewNumber};
 use concord_engine::copy::{PLACE_END, next_place, place};
 use concord_engine::{Engine, Progress};
-use concord_wire::control::{Control, LogEnd};
+use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::record::Record;
 use concord_wire::vr::VrBody;
@@ -157,7 +157,7 @@ impl<E: Engine> Vr<E> {
     fn ask_part(&mut self, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut().filter(|c| c.wanted < PART_NONE) else { return };
         copying.asked = copying.part.as_ref().map_or(0, first_missing);
-        let ask = Control::CopyAsk {
+        let ask = CopyMessage::Ask {
             epoch: self.view.0,
             from: self.setup.me.node,
             attempt: copying.attempt,

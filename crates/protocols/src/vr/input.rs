@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber, hash};
 use concord_engine::{Engine, Progress};
-use concord_wire::control::{Config, Control, LogEnd, Member};
+use concord_wire::control::{Config, CopyMessage, LogEnd, Member, Membership, Message as _};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{self, Ack, Data};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
-use concord_wire::{Kind, Op, Packet, Sink, WireError};
+use concord_wire::{Kind, Op, Packet, Sink, WireError, op};
 
 use super::execute::Pending;
 use super::lives::Heard;
@@ -30,7 +30,13 @@ impl<E: Engine> Vr<E> {
         let handled = match concord_wire::kind(bytes) {
             Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
             Ok(Kind::Link) => self.on_link(now, bytes, sink),
-            Ok(Kind::Control) => self.on_control(now, bytes, sink),
+            Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
+            Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
+            Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| self.on_vr(now, &m, sink)),
+            Ok(Kind::Lease | Kind::Craq | Kind::NoPaxos) => {
+                self.count.unexpected += 1;
+                Ok(())
+            }
             Err(error) => Err(error),
         };
         if handled.is_err() {
@@ -57,57 +63,59 @@ impl<E: Engine> Vr<E> {
             | Op::WriteReply
             | Op::ReadReply
             | Op::Fragment
+            | Op::Push
             | Op::Sweep => self.count.unexpected += 1,
         }
         Ok(())
     }
 
     fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
-        match bytes[3] {
+        match op(bytes) {
             link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
             _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
         }
         Ok(())
     }
 
-    fn on_control(
+    fn on_membership(
         &mut self,
         now: Now,
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
-        match Control::parse(bytes)? {
-            Control::Configure(config) => self.on_configure(now, config, sink),
-            Control::Vr(message) => self.on_vr(now, &message, sink),
+        match Membership::parse(bytes)? {
+            Membership::Configure(config) => self.on_configure(now, config, sink),
             // A controller that lost its state.
-            Control::WhoIsWho { client } => {
+            Membership::WhoIsWho { client } => {
                 if let Some(config) = self.config.clone() {
-                    self.send_control(client, &Control::Configure(config), sink);
+                    self.send_control(client, &Membership::Configure(config), sink);
                 }
             }
-            Control::ReplicaAlive { .. }
-            | Control::SwitchAlive { .. }
-            | Control::EpochState { .. }
-            | Control::Fetch { .. }
-            | Control::Fetched { .. }
-            | Control::Open { .. }
-            | Control::Opened { .. }
-            | Control::LeaseRequest { .. }
-            | Control::LeaseGrant { .. }
-            | Control::Reach { .. }
-            | Control::Release { .. }
-            | Control::SwitchRetired { .. }
-            | Control::Resume { .. }
-            | Control::Resumed { .. }
-            | Control::Apart { .. }
-            | Control::Stamp { .. } => self.count.unexpected += 1,
-            Control::CopyAsk { epoch, from, attempt, part, index } => {
+            Membership::ReplicaAlive { .. }
+            | Membership::SwitchAlive { .. }
+            | Membership::EpochState { .. }
+            | Membership::Open { .. }
+            | Membership::Opened { .. }
+            | Membership::Reach { .. }
+            | Membership::SwitchRetired { .. } => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    fn on_copy(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
+        match CopyMessage::parse(bytes)? {
+            CopyMessage::Fetch { .. }
+            | CopyMessage::Fetched { .. }
+            | CopyMessage::Resume { .. }
+            | CopyMessage::Resumed { .. }
+            | CopyMessage::Apart { .. } => self.count.unexpected += 1,
+            CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 let from = self.member_index(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {
                     self.on_copy_ask(now.instant, from, attempt, (part, index), sink);
                 }
             }
-            Control::CopyPiece { epoch, attempt, part, position, total_bytes, index, piece } => {
+            CopyMessage::Piece { epoch, attempt, part, position, total_bytes, index, piece } => {
                 if epoch == self.view.0 {
                     let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
                     self.on_copy_piece(now, (attempt, part), hdr, &piece, sink);
@@ -209,7 +217,7 @@ impl<E: Engine> Vr<E> {
         if self.is_leader() {
             self.enter_view(now, self.next_view(self.members().len()), sink);
         } else if let Some((config, leader)) = self.config.clone().zip(self.leader_addr()) {
-            self.send_control(leader, &Control::Configure(config), sink);
+            self.send_control(leader, &Membership::Configure(config), sink);
         }
     }
 

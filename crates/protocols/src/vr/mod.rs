@@ -33,7 +33,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, LogClock, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Control, Held, LogEnd, Member, Protocol};
+use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Protocol};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -312,14 +312,14 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    fn message(&self, view: ViewNumber, body: VrBody) -> Control {
-        Control::Vr(VrMessage {
+    fn message(&self, view: ViewNumber, body: VrBody) -> VrMessage {
+        VrMessage {
+            body,
             group: self.group,
             from: self.setup.me.node,
             view: view.0,
             lives: self.lives.vector().to_vec(),
-            body,
-        })
+        }
     }
 
     fn say(&mut self, to: usize, body: VrBody, sink: &mut impl Sink) {
@@ -333,7 +333,7 @@ impl<E: Engine> Vr<E> {
         self.tell_all(&self.message(self.view, body), sink);
     }
 
-    fn tell_all(&mut self, message: &Control, sink: &mut impl Sink) {
+    fn tell_all(&mut self, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         for (index, member) in self.config.iter().flat_map(|c| c.members.iter()).enumerate() {
             if index != self.me {
@@ -342,7 +342,7 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    fn send_control(&mut self, to: Addr, message: &Control, sink: &mut impl Sink) {
+    fn send_control(&mut self, to: Addr, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         sink.send(to, &self.scratch);
     }
@@ -475,7 +475,7 @@ impl<E: Engine> Vr<E> {
         self.watch_engine(now, sink);
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
-            let alive = Control::ReplicaAlive {
+            let alive = Membership::ReplicaAlive {
                 member: self.setup.me,
                 sent_at: t.0,
                 heard: self.heard(),

@@ -14,11 +14,12 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Instant, Now, ObjectId, Position, Seq, US, ViewNumber};
 use concord_engine::{Command, Engine};
-use concord_wire::control::{Config, Control};
+use concord_wire::control::{Config, Membership};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
+use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
+use concord_wire::{Flags, FurtherIds, GroupId, Op, Packet, Repr, Sink, Status, WireError};
 
 use super::{ALIVE_NS, MEMBERS_MAX, Stage, Vr};
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
@@ -140,6 +141,8 @@ impl<E: Engine> Vr<E> {
             request: repr.request,
             now_ms: self.last_now_ms,
             obj_id: repr.obj_id,
+            // More than one is refused.
+            further: FurtherIds::NONE,
             after_delta: repr.after_delta,
             attempt: repr.attempt,
             client: repr.client,
@@ -179,6 +182,9 @@ impl<E: Engine> Vr<E> {
     fn staged(&mut self, repr: &Repr, body: &[u8]) -> Result<Option<Vec<u8>>, Status> {
         if repr.has_no_command() {
             return Ok(None);
+        }
+        if !repr.further.is_empty() {
+            return Err(Status::ManyObjects);
         }
         if !repr.flags.has(Flags::BODY_STAGED) {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
@@ -625,6 +631,7 @@ impl<E: Engine> Vr<E> {
         let members = core::iter::once(self.me).chain(others).map(|i| self.members()[i]);
         let config = Config {
             epoch: self.view.0,
+            group: self.config.as_ref().map_or(GroupId(0), |c| c.group),
             rack: self.config.as_ref().map_or(0, |c| c.rack),
             switch_id: self.switch.id,
             switch: self.switch.addr,
@@ -634,7 +641,7 @@ impl<E: Engine> Vr<E> {
             members: members.collect(),
             joining: Vec::new(),
         };
-        self.send_control(self.switch.addr, &Control::Configure(config), sink);
+        self.send_control(self.switch.addr, &Membership::Configure(config), sink);
         self.tell_stamp(sink);
     }
 
@@ -648,12 +655,14 @@ impl<E: Engine> Vr<E> {
         // switch, if no key has a time to live. Later one may be on its way to get one.
         let is_first = self.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
         let own_ms = if is_first { self.local_ms } else { 0 };
-        let stamp = Control::Stamp {
-            epoch: self.view.0,
+        let stamp = Stamp {
+            view: self.epoch(),
+            from: self.node(),
             now_ms: self.clock.read(self.local_ms).max(own_ms),
             memory_full: self.told_full,
         };
-        self.send_control(self.switch.addr, &stamp, sink);
+        stamp.emit(&mut self.scratch);
+        sink.send(self.switch.addr, &self.scratch);
     }
 
     /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.

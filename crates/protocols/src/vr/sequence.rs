@@ -92,7 +92,7 @@ impl<E: Engine> Vr<E> {
 
     /// Logs a write with the switch's stamp. By the log alone: every replica computes the same.
     fn order_stamped(&mut self, repr: &Repr, body: &[u8]) {
-        self.order(repr.last_committed.to_u64().max(self.last_now_ms), repr, body);
+        self.order(repr.time_ms.max(self.last_now_ms), repr, body);
     }
 
     /// Whether the write can be logged now. The body of a staged one is at the leader, who streams
@@ -207,7 +207,7 @@ impl<E: Engine> Vr<E> {
                 flags: record.flags,
                 low_delta: record.low_delta,
                 after_delta: record.after_delta,
-                last_committed: Seq::from_u64(record.now_ms),
+                time_ms: record.now_ms,
                 ..Turn::of(&record).header(Repr::new(Op::Write))
             };
             repr.emit(record.command, &mut self.scratch);

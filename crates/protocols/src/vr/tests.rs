@@ -11,7 +11,7 @@ use concord_core::hash::object_id;
 use concord_core::{Guards, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
 use concord_wire::vr::Life;
-use concord_wire::{Flags, Kind, Op, Packet, Reason, Repr};
+use concord_wire::{Flags, GroupId, Kind, Op, Packet, Reason, Repr};
 
 const LEASE_NS: u64 = 100 * MS;
 const SWITCH: Addr = Addr { ip: 9, port: 1 };
@@ -68,6 +68,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
 
 fn config(protocol: Protocol, nodes: usize, switch_id: u32) -> Config {
     Config {
+        group: GroupId(0),
         epoch: switch_id,
         rack: 1,
         switch_id,
@@ -114,7 +115,7 @@ impl Group {
 
     fn configure(&mut self, switch_id: u32) {
         let mut bytes = vec![];
-        Control::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
+        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
         (0..self.nodes.len()).for_each(|to| self.deliver(to, &bytes));
         self.run();
     }
@@ -180,7 +181,7 @@ impl Group {
         self.packets.clear();
         let mut bytes = vec![];
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
-        Control::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
+        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
         self.deliver(index, &bytes);
     }
 
@@ -212,8 +213,7 @@ impl Group {
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
         let seq = Seq::new(SwitchId(switch_id), self.counter);
         let mut bytes = vec![];
-        let last_committed = Seq::from_u64(self.now.unix_ms);
-        Repr { seq, last_committed, ..write }.emit(body, &mut bytes);
+        Repr { seq, time_ms: self.now.unix_ms, ..write }.emit(body, &mut bytes);
         to.iter().for_each(|to| self.deliver(*to, &bytes));
         seq
     }
@@ -431,8 +431,8 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(200);
     let told = core::mem::take(&mut g.to_switch);
-    let mut configs = told.iter().filter_map(|b| match Control::parse(b) {
-        Ok(Control::Configure(config)) => Some(config),
+    let mut configs = told.iter().filter_map(|b| match Membership::parse(b) {
+        Ok(Membership::Configure(config)) => Some(config),
         _ => None,
     });
     let last = configs.next_back().unwrap();
@@ -441,7 +441,8 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     assert_eq!(members, [1, 2, 3], "the leader first");
     g.isolate(1);
     g.pass(300);
-    let Control::Configure(last) = Control::parse(g.to_switch.last().unwrap()).unwrap() else {
+    let Membership::Configure(last) = Membership::parse(g.to_switch.last().unwrap()).unwrap()
+    else {
         panic!("the switch is told who leads");
     };
     let members: Vec<u16> = last.members.iter().map(|m| m.node).collect();
@@ -510,8 +511,8 @@ fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
     g.route(2, sent);
     g.pass(150);
     let is_vote = |bytes: &[u8]| {
-        let vr = Control::parse(bytes);
-        matches!(vr, Ok(Control::Vr(VrMessage { body: VrBody::DoViewChange { .. }, .. })))
+        let vr = VrMessage::parse(bytes);
+        matches!(vr, Ok(VrMessage { body: VrBody::DoViewChange { .. }, .. }))
     };
     let votes: Vec<_> = g.held.iter().filter(|(_, _, b)| is_vote(b)).cloned().collect();
     assert!(!votes.is_empty());

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use concord_core::Rng;
 use concord_core::hash::hash64;
-use concord_wire::control::Control;
-use concord_wire::vr::VrBody;
-use concord_wire::{Kind, kind};
+use concord_wire::{Kind, kind, op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -14,9 +12,6 @@ use rustc_hash::FxBuildHasher;
 const SORTS: usize = 160;
 /// So many packets of a kind are its latest.
 const LATEST: usize = 12;
-/// Where the kinds of control messages and of messages between VR replicas begin.
-const SORT_CONTROL: u8 = 64;
-const SORT_VR: u8 = 128;
 
 /// A packet, by its place in the bag.
 pub(super) type PacketId = u32;
@@ -163,31 +158,18 @@ impl Bag {
     }
 }
 
-/// The kind of a packet: its operation, and what a control message says.
+/// What kind a packet is of: its kind and operation on the wire.
 fn sort_of(bytes: &[u8]) -> u8 {
-    if kind(bytes) != Ok(Kind::Control) {
-        return bytes.get(3).map_or(0, |op| op % SORT_CONTROL);
-    }
-    // The variant is the first byte of the encoding.
-    let variant = bytes.get(8).map_or(0, |variant| variant % SORT_CONTROL);
-    match Control::parse(bytes) {
-        Ok(Control::Vr(message)) => {
-            SORT_VR
-                + match message.body {
-                    VrBody::Suspect => 0,
-                    VrBody::StartViewChange => 1,
-                    VrBody::DoViewChange { .. } => 2,
-                    VrBody::StartView { .. } => 3,
-                    VrBody::Lacks { .. } => 4,
-                    VrBody::Follow { .. } => 5,
-                    VrBody::Apart { .. } => 6,
-                    VrBody::Recovery => 7,
-                    VrBody::RecoveryResponse { .. } => 8,
-                    VrBody::LeaseRequest { .. } => 9,
-                    VrBody::LeaseGrant { .. } => 10,
-                    VrBody::Retire { .. } => 11,
-                }
-        }
-        _ => SORT_CONTROL + variant,
-    }
+    let (begin, most) = match kind(bytes) {
+        Ok(Kind::Harmonia) => (0, 48),
+        Ok(Kind::Link) => (48, 4),
+        Ok(Kind::Craq) => (52, 4),
+        Ok(Kind::NoPaxos) => (56, 4),
+        Err(_) => (60, 4),
+        Ok(Kind::Membership) => (64, 32),
+        Ok(Kind::Lease) => (96, 8),
+        Ok(Kind::Copy) => (104, 24),
+        Ok(Kind::Vr) => (128, 32),
+    };
+    begin + op(bytes) % most
 }

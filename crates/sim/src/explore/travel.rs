@@ -1,9 +1,9 @@
 //! How packets travel: most are under way, and arrive in every order; some arrive at once.
 
-use concord_wire::control::Control;
+use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::link::OP_ACK;
-use concord_wire::vr::VrBody;
-use concord_wire::{Flags, Kind, Op, Packet, kind};
+use concord_wire::vr::{VrBody, VrMessage};
+use concord_wire::{Flags, Kind, Op, Packet, kind, op};
 
 /// What a packet is to the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,39 +29,58 @@ pub(super) enum Sort {
 impl Sort {
     pub(super) fn of(bytes: &[u8]) -> Sort {
         match kind(bytes) {
-            Ok(Kind::Harmonia) => match Op::from_byte(bytes[3]) {
+            Ok(Kind::Harmonia) => match Op::from_byte(op(bytes)) {
                 Some(Op::ReadReply) => Sort::ReadReply,
                 Some(Op::WriteReply) => Sort::WriteReply,
                 Some(Op::Read) if is_fast(bytes) => Sort::FastRead,
                 Some(_) | None => Sort::Request,
             },
-            Ok(Kind::Link) if bytes[3] == OP_ACK => Sort::Ack,
-            Ok(Kind::Control) => Control::parse(bytes).map_or(Sort::Message, |c| Sort::word(&c)),
-            Ok(Kind::Link) | Err(_) => Sort::Message,
+            Ok(Kind::Link) if op(bytes) == OP_ACK => Sort::Ack,
+            Ok(Kind::Membership) => {
+                Membership::parse(bytes).map_or(Sort::Message, |m| Sort::membership(&m))
+            }
+            Ok(Kind::Lease) => match LeaseMessage::parse(bytes) {
+                Ok(LeaseMessage::Request { .. }) => Sort::LeaseRequest,
+                Ok(LeaseMessage::Grant { .. }) => Sort::LeaseGrant,
+                Ok(LeaseMessage::Release { .. }) | Err(_) => Sort::Message,
+            },
+            Ok(Kind::Copy) => CopyMessage::parse(bytes).map_or(Sort::Message, |m| Sort::copy(&m)),
+            Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Sort::Message, |m| Sort::view(&m)),
+            Ok(Kind::NoPaxos) => Sort::Periodic,
+            Ok(Kind::Link | Kind::Craq) | Err(_) => Sort::Message,
         }
     }
 
-    fn word(message: &Control) -> Sort {
+    fn membership(message: &Membership) -> Sort {
         match message {
-            Control::LeaseRequest { .. } => Sort::LeaseRequest,
-            Control::LeaseGrant { .. } => Sort::LeaseGrant,
-            Control::Configure(_) => Sort::Configure,
-            Control::ReplicaAlive { .. }
-            | Control::SwitchAlive { .. }
-            | Control::SwitchRetired { .. }
-            | Control::EpochState { .. }
-            | Control::Fetch { .. }
-            | Control::Fetched { .. }
-            | Control::Opened { .. }
-            | Control::Reach { .. }
-            | Control::WhoIsWho { .. }
-            | Control::Stamp { .. } => Sort::Periodic,
-            Control::Vr(message) => match message.body {
-                VrBody::Suspect => Sort::Periodic,
-                VrBody::LeaseRequest { .. } => Sort::LeaseRequest,
-                VrBody::LeaseGrant { .. } => Sort::LeaseGrant,
-                _ => Sort::Message,
-            },
+            Membership::Configure(_) => Sort::Configure,
+            Membership::ReplicaAlive { .. }
+            | Membership::SwitchAlive { .. }
+            | Membership::SwitchRetired { .. }
+            | Membership::EpochState { .. }
+            | Membership::Opened { .. }
+            | Membership::Reach { .. }
+            | Membership::WhoIsWho { .. } => Sort::Periodic,
+            Membership::Open { .. } => Sort::Message,
+        }
+    }
+
+    fn copy(message: &CopyMessage) -> Sort {
+        match message {
+            CopyMessage::Fetch { .. } | CopyMessage::Fetched { .. } => Sort::Periodic,
+            CopyMessage::Resume { .. }
+            | CopyMessage::Resumed { .. }
+            | CopyMessage::Apart { .. }
+            | CopyMessage::Ask { .. }
+            | CopyMessage::Piece { .. } => Sort::Message,
+        }
+    }
+
+    fn view(message: &VrMessage) -> Sort {
+        match message.body {
+            VrBody::Suspect => Sort::Periodic,
+            VrBody::LeaseRequest { .. } => Sort::LeaseRequest,
+            VrBody::LeaseGrant { .. } => Sort::LeaseGrant,
             _ => Sort::Message,
         }
     }

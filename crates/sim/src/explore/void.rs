@@ -3,11 +3,11 @@
 
 use concord_core::{Guard, Position, Seq};
 use concord_protocols::{Node, Phase};
-use concord_wire::control::{Control, Protocol};
-use concord_wire::harmonia::READ_BIT;
+use concord_wire::control::{LeaseMessage, Membership, Message as _, Protocol};
 use concord_wire::link::{Ack, Data, OP_ACK, OP_DATA};
-use concord_wire::vr::VrBody;
-use concord_wire::{Kind, Op, Packet, Repr, kind};
+use concord_wire::rpc::READ_BIT;
+use concord_wire::vr::{VrBody, VrMessage};
+use concord_wire::{Kind, Op, Packet, Repr, header, kind, op};
 
 use super::Setup;
 use super::rig::{Flight, Input, Machine, PacketId, Rig};
@@ -54,17 +54,28 @@ impl Rig {
     pub(super) fn use_of(&mut self, flight: &Flight) -> Use {
         let bytes = &flight.bytes[..];
         match kind(bytes) {
-            Ok(Kind::Link) if bytes[3] == OP_DATA => {
+            Ok(Kind::Link) if op(bytes) == OP_DATA => {
                 Data::parse(bytes).map_or(Use::Any, |d| Use::Epoch(d.epoch.0))
             }
-            Ok(Kind::Link) if bytes[3] == OP_ACK => {
+            Ok(Kind::Link) if op(bytes) == OP_ACK => {
                 Ack::parse(bytes).map_or(Use::Any, |a| Use::Ack(a.epoch.0))
             }
-            Ok(Kind::Control) => Control::parse(bytes).map_or(Use::Any, |c| use_of_word(&c)),
+            Ok(Kind::Membership) => match Membership::parse(bytes) {
+                Ok(Membership::Configure(config)) => Use::Config(config.epoch),
+                Ok(Membership::Open { epoch, .. }) => Use::Epoch(epoch),
+                Ok(_) | Err(_) => Use::Any,
+            },
+            Ok(Kind::Lease) => match LeaseMessage::parse(bytes) {
+                Ok(LeaseMessage::Grant { epoch, .. }) => Use::Epoch(epoch),
+                Ok(LeaseMessage::Request { .. } | LeaseMessage::Release { .. }) | Err(_) => {
+                    Use::Any
+                }
+            },
+            Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Use::Any, |m| use_of_view(&m)),
             Ok(Kind::Harmonia) => {
                 Packet::parse(bytes).map_or(Use::Any, |p| self.use_of_request(flight, &p.repr()))
             }
-            Ok(Kind::Link) | Err(_) => Use::Any,
+            Ok(Kind::Link | Kind::Craq | Kind::Copy | Kind::NoPaxos) | Err(_) => Use::Any,
         }
     }
 
@@ -84,31 +95,26 @@ impl Rig {
     }
 }
 
-fn use_of_word(message: &Control) -> Use {
-    match message {
-        Control::Configure(config) => Use::Config(config.epoch),
-        Control::Open { epoch, .. } | Control::LeaseGrant { epoch, .. } => Use::Epoch(*epoch),
-        // The others tell of lives as well (crash vectors).
-        Control::Vr(message) => match message.body {
-            VrBody::StartViewChange
-            | VrBody::DoViewChange { .. }
-            | VrBody::StartView { .. }
-            | VrBody::Lacks { .. }
-            | VrBody::LeaseGrant { .. }
-            | VrBody::Follow { .. } => Use::Epoch(message.view),
-            VrBody::Suspect
-            | VrBody::LeaseRequest { .. }
-            | VrBody::Apart { .. }
-            | VrBody::Retire { .. }
-            | VrBody::Recovery
-            | VrBody::RecoveryResponse { .. } => Use::Any,
-        },
-        _ => Use::Any,
+fn use_of_view(message: &VrMessage) -> Use {
+    match message.body {
+        VrBody::StartViewChange
+        | VrBody::DoViewChange { .. }
+        | VrBody::StartView { .. }
+        | VrBody::Lacks { .. }
+        | VrBody::LeaseGrant { .. }
+        | VrBody::Follow { .. } => Use::Epoch(message.view),
+        // They tell of lives as well (crash vectors).
+        VrBody::Suspect
+        | VrBody::LeaseRequest { .. }
+        | VrBody::Apart { .. }
+        | VrBody::Retire { .. }
+        | VrBody::Recovery
+        | VrBody::RecoveryResponse { .. } => Use::Any,
     }
 }
 
 fn link_number(bytes: &[u8]) -> Option<u64> {
-    if kind(bytes) != Ok(Kind::Link) || bytes[3] != OP_DATA {
+    if !header::is(bytes, Kind::Link, OP_DATA) {
         return None;
     }
     Data::parse(bytes).ok().map(|data| data.link_seq)

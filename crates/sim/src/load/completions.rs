@@ -2,8 +2,8 @@
 //! PREPARE-OKs, as ablations.
 
 use concord_core::{Position, Rng};
-use concord_wire::harmonia::{Op, Packet, PacketMut, Repr};
 use concord_wire::link::Ack;
+use concord_wire::rpc::{Op, Packet, PacketMut, Repr};
 use concord_wire::{Flags, Kind};
 
 use super::Apart;

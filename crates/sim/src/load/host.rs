@@ -13,9 +13,9 @@ use concord_protocols::{Limits, Node, Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
-use concord_wire::harmonia::HEADER_BYTES;
 use concord_wire::record::Record;
-use concord_wire::{Addr, Kind, Op, Repr, Sink, craq, link};
+use concord_wire::rpc::HEADER_BYTES;
+use concord_wire::{Addr, Kind, Op, Repr, Sink, craq, header, link, op};
 
 use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
@@ -496,16 +496,16 @@ fn latency(all_ns: &mut [u32]) -> Latency {
 fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
-        Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(bytes[3]) {
+        Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(op(bytes)) {
             Some(Op::Read) if !forwards => service.read_ns,
             Some(Op::Write) => service.write_ns,
             _ => service.other_ns,
         },
-        Ok(Kind::Link) => match bytes[3] {
+        Ok(Kind::Link) => match op(bytes) {
             link::OP_DATA => service.record_ns * records_in(bytes),
-            craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
             _ => service.ack_ns,
         },
+        Ok(Kind::Craq) => service.query_ns,
         _ => service.other_ns,
     }
 }
@@ -526,11 +526,10 @@ fn records_in(bytes: &[u8]) -> u64 {
 }
 
 fn is_read(packet: &[u8]) -> bool {
-    concord_wire::kind(packet) == Ok(Kind::Harmonia) && packet.get(3) == Some(&(Op::Read as u8))
+    header::is(packet, Kind::Harmonia, Op::Read as u8)
 }
 
 /// Whether a packet tells a replica of CRAQ what is committed.
 fn is_commit(bytes: &[u8]) -> bool {
-    matches!(concord_wire::kind(bytes), Ok(Kind::Link))
-        && matches!(bytes[3], link::OP_ACK | craq::OP_ANSWER)
+    header::is(bytes, Kind::Link, link::OP_ACK) || header::is(bytes, Kind::Craq, craq::OP_ANSWER)
 }

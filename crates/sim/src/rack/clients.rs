@@ -4,7 +4,7 @@ use concord_check::{Operation, Reply};
 use concord_client::{Class, Done, Outcome as Ended, Request, SubmitError};
 use concord_core::{MS, Rng, hash};
 use concord_engine::CommandBuf;
-use concord_wire::harmonia::BODY_BYTES_MAX;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, Reason};
 
 use super::{Process, Rack, Role, Stage};

@@ -3,8 +3,8 @@
 
 use concord_core::machine::Deadline;
 use concord_core::{Now, US};
-use concord_wire::harmonia::HEADER_BYTES;
-use concord_wire::{Kind, Op, craq, link};
+use concord_wire::rpc::HEADER_BYTES;
+use concord_wire::{Kind, Op, link, op};
 
 use super::{Rack, Role};
 use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH};
@@ -132,17 +132,17 @@ impl Rack<'_> {
             (Role::Client(_), _) => service.client_ns,
             (Role::Controller(_) | Role::Dead, _) => 0,
             (Role::Replica(_), Ok(Kind::Harmonia)) if bytes.len() >= HEADER_BYTES => {
-                match Op::from_byte(bytes[3]) {
+                match Op::from_byte(op(bytes)) {
                     Some(Op::Read) => service.read_ns,
                     Some(Op::Write) => service.write_ns,
                     _ => service.other_ns,
                 }
             }
-            (Role::Replica(_), Ok(Kind::Link)) => match bytes[3] {
+            (Role::Replica(_), Ok(Kind::Link)) => match op(bytes) {
                 link::OP_DATA => service.record_ns,
-                craq::OP_QUERY | craq::OP_ANSWER => service.query_ns,
                 _ => service.ack_ns,
             },
+            (Role::Replica(_), Ok(Kind::Craq)) => service.query_ns,
             (Role::Replica(_), _) => service.other_ns,
         };
         own_ns + extra_ns

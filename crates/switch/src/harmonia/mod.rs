@@ -302,7 +302,7 @@ impl Harmonia {
             Op::Read => self.on_read(&hdr, &mut packet),
             Op::WriteCompletion => self.on_completion(&hdr),
             Op::WriteReply => self.on_write_reply(&hdr),
-            Op::WRestAck | Op::ReadReply | Op::Fragment => self.on_reply(&hdr),
+            Op::WRestAck | Op::ReadReply | Op::Fragment | Op::Push => self.on_reply(&hdr),
             Op::WRest => self.on_write_body(),
             Op::Pull => self.on_pull(&hdr),
             Op::Sweep => self.on_sweep(&hdr),
@@ -340,7 +340,12 @@ impl Harmonia {
         }
         let ports = self.registers.ports();
         // Without help a write takes a number, and no slot: as a no-op does.
-        let flags = if tables.accelerated { hdr.flags } else { Flags::NOOP };
+        // Several objects would need a pass each: they are taken for all keys.
+        let flags = if tables.accelerated {
+            hdr.flags.set(Flags::WILDCARD, hdr.is_of_many())
+        } else {
+            Flags::NOOP
+        };
         let write = ports.write(hdr.obj_id, flags, self.layout.counter_max());
         let (counter, slot) = write.ok_or(DropReason::SeqExhausted)?;
         match slot {
@@ -367,7 +372,7 @@ impl Harmonia {
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
         // A cursor of one Redis server means nothing to another: reads of all keys go to one reader.
-        let to_reader = hdr.flags.has(Flags::WILDCARD) && self.guards.on(Guard::OneReader);
+        let to_reader = hdr.is_of_many() && self.guards.on(Guard::OneReader);
         if tables.spread_reads && !to_reader {
             packet.set_flags(hdr.flags.without(Flags::FAST));
             packet.set_reason(Reason::None);
@@ -377,7 +382,7 @@ impl Harmonia {
         let mut last_committed = 0;
         let reason = if !tables.accelerated {
             Reason::SlowUnaided
-        } else if hdr.flags.has(Flags::WILDCARD) {
+        } else if hdr.is_of_many() {
             Reason::SlowAllKeys
         } else {
             let read = self.registers.ports().read(hdr.obj_id);
@@ -475,7 +480,7 @@ impl Harmonia {
     /// Trap T19: the sweep is a packet, so that no write can slip in between its look and its
     /// clearing. It clears nothing but strays, so whoever sends one does no harm.
     fn on_sweep(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
-        let removed = self.registers.ports().sweep(hdr.seq.counter);
+        let removed = self.registers.ports().sweep(hdr.index);
         self.counters.strays_swept += u64::from(removed);
         Err(DropReason::Consumed)
     }

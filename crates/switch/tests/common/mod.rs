@@ -5,7 +5,7 @@ use concord_core::{Guards, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{DropReason, Harmonia, Layout, Tables};
 use concord_wire::control::{Config, Member, Protocol};
-use concord_wire::{Addr, Flags, Op, Packet, Repr};
+use concord_wire::{Addr, Flags, GroupId, Op, Packet, Repr};
 
 pub const SWITCH: Addr = Addr { ip: 0x0a00_0001, port: 7000 };
 pub const CLIENT: Addr = Addr { ip: 0x0a00_00c8, port: 9000 };
@@ -22,6 +22,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
     let member = |node| Member { node, incarnation: 1, addr: replica(node) };
     Config {
         epoch,
+        group: GroupId(0),
         rack: 1,
         switch_id,
         switch_incarnation: LIFE,
@@ -104,8 +105,7 @@ pub fn read(program: &mut Harmonia, obj_id: u32) -> (Addr, Repr) {
 }
 
 pub fn sweep(program: &mut Harmonia, index: u32) {
-    let seq = Seq::new(SwitchId(0), index);
-    assert_eq!(run(program, Repr { seq, ..Repr::new(Op::Sweep) }), Err(DropReason::Consumed));
+    assert_eq!(run(program, Repr { index, ..Repr::new(Op::Sweep) }), Err(DropReason::Consumed));
 }
 
 /// The cells in use of `obj_id`: stage and counter.

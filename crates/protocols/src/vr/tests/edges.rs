@@ -1,5 +1,7 @@
 //! Questions that come twice, clocks that went back, ways that are cut in one direction.
 
+use concord_wire::control::CopyMessage;
+
 use super::*;
 use concord_wire::fragment::FragmentHdr;
 
@@ -187,7 +189,7 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     for _ in 0..10 * LEASE_NS / MS {
         // Follower 1 asks for a part of the state now and then, and says nothing else.
         let attempt = u64::from(g.nodes[1].tag_of(g.nodes[1].lives.mine())) << 32 | 1;
-        let ask = Control::CopyAsk { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
+        let ask = CopyMessage::Ask { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
         let mut bytes = vec![];
         ask.emit(&mut bytes);
         g.cuts.push((1, 0));

@@ -4,10 +4,7 @@ use super::*;
 
 /// The message of a packet between replicas.
 fn said(bytes: &[u8]) -> Option<VrBody> {
-    match Control::parse(bytes) {
-        Ok(Control::Vr(message)) => Some(message.body),
-        _ => None,
-    }
+    VrMessage::parse(bytes).ok().map(|message| message.body)
 }
 
 impl Group {
@@ -187,7 +184,7 @@ fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
     let (group, view) = (g.nodes[1].group, g.nodes[1].view.0);
     let body = VrBody::Suspect;
     let mut bytes = vec![];
-    Control::Vr(VrMessage { group, from: 2, view, lives, body }).emit(&mut bytes);
+    VrMessage { body, group, from: 2, view, lives }.emit(&mut bytes);
     g.deliver(0, &bytes);
     assert_eq!(g.nodes[0].stage, Stage::Left);
     g.pass(500);
@@ -199,7 +196,7 @@ fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
     let mut next = Config { epoch: 50, ..config(g.protocol, g.nodes.len(), switch_id) };
     next.members[2].incarnation = incarnation;
     let mut bytes = vec![];
-    Control::Configure(next).emit(&mut bytes);
+    Membership::Configure(next).emit(&mut bytes);
     bytes
 }
 

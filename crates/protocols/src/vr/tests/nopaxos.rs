@@ -207,9 +207,9 @@ fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
     g.pass(200);
     assert!(g.nodes[1].is_intact());
     // Now the write reaches the leader, and the acknowledgement: nobody else has it.
-    let (seq, last_committed) = (Seq::new(SwitchId(1), g.counter), Seq::from_u64(g.now.unix_ms));
+    let (seq, time_ms) = (Seq::new(SwitchId(1), g.counter), g.now.unix_ms);
     let mut bytes = vec![];
-    Repr { seq, last_committed, ..write }.emit(&body, &mut bytes);
+    Repr { seq, time_ms, ..write }.emit(&body, &mut bytes);
     g.isolate(0);
     g.deliver(0, &bytes);
     for (_, to, bytes) in late {

@@ -11,8 +11,8 @@ impl Group {
 
     /// Whom the leader last told the switch of.
     fn readers(&self) -> Vec<u16> {
-        let configs = self.to_switch.iter().rev().filter_map(|b| match Control::parse(b) {
-            Ok(Control::Configure(config)) => Some(config),
+        let configs = self.to_switch.iter().rev().filter_map(|b| match Membership::parse(b) {
+            Ok(Membership::Configure(config)) => Some(config),
             _ => None,
         });
         configs.take(1).flat_map(|c| c.members.iter().map(|m| m.node).collect::<Vec<_>>()).collect()
@@ -79,9 +79,8 @@ fn t2_a_lease_that_an_earlier_incarnation_gave_back_is_not_the_later_ones() {
         g.pass(1);
     }
     let held = core::mem::take(&mut g.held);
-    let is_release = |bytes: &[u8]| match Control::parse(bytes) {
-        Ok(Control::Vr(m)) => m.body == VrBody::Retire { released: true },
-        _ => false,
+    let is_release = |bytes: &[u8]| {
+        VrMessage::parse(bytes).is_ok_and(|m| m.body == VrBody::Retire { released: true })
     };
     let release = held.into_iter().map(|(.., bytes)| bytes).find(|b| is_release(b)).unwrap();
     g.held_way = None;

@@ -1,0 +1,239 @@
+//! Who is who.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::Member;
+use crate::WireError;
+use crate::addr::Addr;
+use crate::header::GroupId;
+
+/// Most members of a configuration: what one packet holds, with a dozen that join beside them.
+pub const MEMBERS_MAX: usize = 64;
+
+/// How replicas replicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// The primary orders, all backups acknowledge to it.
+    PrimaryBackup,
+    /// The head orders, the tail acknowledges.
+    Chain,
+    /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
+    Vr,
+    /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
+    /// the tail first.
+    Craq,
+    /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
+    NoPaxos,
+}
+
+impl Protocol {
+    /// Whether a majority decides, and the replicas choose who leads by themselves.
+    #[must_use]
+    pub const fn is_quorum(self) -> bool {
+        match self {
+            Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => false,
+            Protocol::Vr | Protocol::NoPaxos => true,
+        }
+    }
+
+    /// Whether the switch orders the writes and sends them to every replica.
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        matches!(self, Protocol::NoPaxos)
+    }
+}
+
+/// Who is who, from an epoch number on. The first member orders writes (head, primary).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Part", try_from = "Part")]
+pub struct Config {
+    /// The number of this configuration.
+    pub epoch: u32,
+    /// Which group of the rack it is of.
+    pub group: GroupId,
+    /// Which rack it is of: drawn when its first configuration was made, so that another rack's
+    /// state file is told apart.
+    pub rack: u64,
+    /// The one switch whose numbers and fast reads are accepted (Harmonia §6.3).
+    pub switch_id: u32,
+    /// The switch's life to which that id was granted.
+    pub switch_incarnation: u64,
+    /// Where the switch listens.
+    pub switch: Addr,
+    /// How the members replicate.
+    pub protocol: Protocol,
+    /// Whether the switch helps.
+    pub accelerated: bool,
+    /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
+    /// and whom it hears of.
+    pub members: Vec<Member>,
+    /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
+    /// them (trap T4).
+    pub joining: Vec<Member>,
+}
+
+impl Config {
+    /// Who orders writes.
+    #[must_use]
+    pub fn head(&self) -> Option<&Member> {
+        self.members.first()
+    }
+
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it is
+    /// who the others ask.
+    #[must_use]
+    pub fn reader(&self) -> Option<&Member> {
+        match self.protocol {
+            Protocol::Chain | Protocol::Craq => self.members.last(),
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
+        }
+    }
+}
+
+/// What a switch runs without its help.
+const FORWARD: &str = "forward";
+
+/// The name of the switch's program for a protocol, with and without the switch's help.
+const fn program(protocol: Protocol, accelerated: bool) -> &'static str {
+    match (protocol, accelerated) {
+        (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, true) => "harmonia",
+        (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, false) => FORWARD,
+        (Protocol::Craq, true) => "craq+harmonia",
+        (Protocol::Craq, false) => "craq",
+        (Protocol::NoPaxos, true) => "nopaxos+harmonia",
+        (Protocol::NoPaxos, false) => "nopaxos",
+    }
+}
+
+/// A configuration as it is written, in packets and in the controller's state. One that is too long for
+/// a packet has several parts, which have all but `members` and `joining` in common; nobody makes more
+/// than one yet, and one of several is refused.
+#[derive(Clone, Serialize, Deserialize)]
+struct Part {
+    /// Which part, from 0.
+    part: u8,
+    /// How many there are.
+    parts: u8,
+    epoch: u32,
+    rack: u64,
+    group: GroupId,
+    switch_id: u32,
+    switch_incarnation: u64,
+    switch: Addr,
+    protocol: Protocol,
+    /// The name of the program that the switch runs for this group.
+    program: String,
+    members: Vec<Member>,
+    joining: Vec<Member>,
+}
+
+impl From<Config> for Part {
+    fn from(config: Config) -> Part {
+        Part {
+            part: 0,
+            parts: 1,
+            epoch: config.epoch,
+            rack: config.rack,
+            group: config.group,
+            switch_id: config.switch_id,
+            switch_incarnation: config.switch_incarnation,
+            switch: config.switch,
+            protocol: config.protocol,
+            program: program(config.protocol, config.accelerated).into(),
+            members: config.members,
+            joining: config.joining,
+        }
+    }
+}
+
+impl TryFrom<Part> for Config {
+    type Error = WireError;
+
+    fn try_from(part: Part) -> Result<Config, WireError> {
+        let known = |accelerated| program(part.protocol, accelerated) == part.program;
+        if (part.part, part.parts) != (0, 1) || !(known(false) || known(true)) {
+            return Err(WireError::Field);
+        }
+        Ok(Config {
+            epoch: part.epoch,
+            rack: part.rack,
+            group: part.group,
+            switch_id: part.switch_id,
+            switch_incarnation: part.switch_incarnation,
+            switch: part.switch,
+            protocol: part.protocol,
+            accelerated: known(true),
+            members: part.members,
+            joining: part.joining,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTOCOLS: [Protocol; 5] =
+        [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
+
+    fn written(protocol: Protocol, accelerated: bool) -> Part {
+        let config = Config {
+            epoch: 2,
+            rack: 0x7ac4,
+            group: GroupId(5),
+            switch_id: 3,
+            switch_incarnation: 5,
+            switch: Addr { ip: 0x7f00_0001, port: 9 },
+            protocol,
+            accelerated,
+            members: alloc::vec![Member {
+                node: 1,
+                incarnation: 77,
+                addr: Addr { ip: 1, port: 2 }
+            }],
+            joining: Vec::new(),
+        };
+        assert_eq!((config.head(), config.reader()), (config.members.first(), config.head()));
+        Part::from(config)
+    }
+
+    fn read(part: &Part) -> Result<Config, postcard::Error> {
+        postcard::from_bytes(&postcard::to_allocvec(part).unwrap())
+    }
+
+    #[test]
+    fn the_protocol_is_a_byte_and_the_program_a_name() {
+        for (byte, protocol) in (0..).zip(PROTOCOLS) {
+            assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
+            for accelerated in [false, true] {
+                let config = read(&written(protocol, accelerated)).unwrap();
+                assert_eq!((config.protocol, config.accelerated), (protocol, accelerated));
+                assert_eq!(Part::from(config).program, program(protocol, accelerated));
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_nobody_knows_and_a_part_of_several_are_refused() {
+        let whole = written(Protocol::Chain, true);
+        assert!(read(&whole).is_ok());
+        assert!(read(&Part { program: "flair".into(), ..whole.clone() }).is_err());
+        assert!(read(&Part { program: "nopaxos".into(), ..whole.clone() }).is_err());
+        assert!(read(&Part { parts: 2, ..whole.clone() }).is_err());
+        assert!(read(&Part { part: 1, ..whole }).is_err());
+    }
+
+    #[test]
+    fn a_member_takes_sixteen_bytes_whatever_it_is() {
+        for node in [0, u16::MAX] {
+            let addr = Addr { ip: u32::from(node) << 16, port: node };
+            let member = Member { node, incarnation: u64::from(node) << 48, addr };
+            let bytes = postcard::to_allocvec(&member).unwrap();
+            assert_eq!(bytes.len(), 16);
+            assert_eq!(postcard::from_bytes::<Member>(&bytes).unwrap(), member);
+        }
+    }
+}

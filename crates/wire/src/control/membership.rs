@@ -1,0 +1,146 @@
+//! Who is who: with the controller, and among members while an epoch opens.
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Config, Heard, Held, LogEnd, Member, Message, Standing};
+use crate::addr::Addr;
+use crate::header::Kind;
+
+/// A message about who is who.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Membership {
+    /// Replica to controller, periodically: I live.
+    ReplicaAlive {
+        /// Who, in which life, and where.
+        member: Member,
+        /// Its clock when it said so, in ns: what arrives late is told apart.
+        sent_at: u64,
+        /// What it heard of; it stands in that epoch.
+        heard: Heard,
+        /// Where it stands in it.
+        standing: Standing,
+        /// The data that it has.
+        held: Held,
+        /// Members that it has not heard of lately, though it should; of one that joins, all members
+        /// that did not answer lately.
+        unheard: Vec<u16>,
+    },
+    /// Switch to controller, periodically: I live.
+    SwitchAlive {
+        /// The switch's life.
+        incarnation: u64,
+        /// Where it listens.
+        addr: Addr,
+        /// Its clock when it said so, in ns.
+        sent_at: u64,
+        /// The configuration it runs; 0 if none.
+        epoch: u32,
+        /// What it heard of.
+        heard: Heard,
+        /// It takes over when the active switch is silent, not before.
+        standby: bool,
+    },
+    /// Controller to replicas, and to the switch once open.
+    Configure(Config),
+    /// Gateway or client to controller: which configuration is in force? Controller to a replica, to
+    /// recover: which one is yours?
+    WhoIsWho {
+        /// Where the answer goes.
+        client: Addr,
+    },
+    /// Controller to a switch in a life whose place another has: it may come again as a new life.
+    SwitchRetired {
+        /// That life.
+        incarnation: u64,
+        /// Where the active switch listens.
+        switch: Addr,
+    },
+    /// Replica to replica: where my log ends, in this epoch (trap T5).
+    EpochState {
+        /// The epoch that is to open.
+        #[serde(skip)]
+        epoch: u32,
+        /// Who says so.
+        #[serde(skip)]
+        from: u16,
+        /// Where its log ends.
+        end: LogEnd,
+        /// Whether the receiver's own end is wanted in return.
+        ask: bool,
+    },
+    /// Head to members: the epoch is open; the log up to here is agreed.
+    Open {
+        /// The epoch.
+        #[serde(skip)]
+        epoch: u32,
+        /// Who says so.
+        #[serde(skip)]
+        from: u16,
+        /// The end of the agreed log.
+        end: LogEnd,
+    },
+    /// Member to head: I opened it.
+    Opened {
+        /// The epoch.
+        #[serde(skip)]
+        epoch: u32,
+        /// Who says so.
+        #[serde(skip)]
+        from: u16,
+    },
+    /// Joining replica to members: do you hear me? And the answer.
+    Reach {
+        /// The epoch.
+        #[serde(skip)]
+        epoch: u32,
+        /// Who says so.
+        #[serde(skip)]
+        from: u16,
+        /// Whether an answer is wanted.
+        ask: bool,
+    },
+}
+
+impl Membership {
+    /// The member of an epoch that says this to another one, and the epoch: a sign that it is heard.
+    #[must_use]
+    pub fn member_heard(&self) -> Option<(u32, u16)> {
+        match *self {
+            Membership::EpochState { epoch, from, .. }
+            | Membership::Open { epoch, from, .. }
+            | Membership::Opened { epoch, from }
+            | Membership::Reach { epoch, from, .. } => Some((epoch, from)),
+            Membership::ReplicaAlive { .. }
+            | Membership::SwitchAlive { .. }
+            | Membership::Configure(_)
+            | Membership::WhoIsWho { .. }
+            | Membership::SwitchRetired { .. } => None,
+        }
+    }
+}
+
+impl Message for Membership {
+    const KIND: Kind = Kind::Membership;
+
+    fn sender(&self) -> (NodeId, Epoch) {
+        let (epoch, from) = self.member_heard().unwrap_or_default();
+        (NodeId(from), Epoch(epoch))
+    }
+
+    fn set_sender(&mut self, node: NodeId, in_epoch: Epoch) {
+        match self {
+            Membership::EpochState { epoch, from, .. }
+            | Membership::Open { epoch, from, .. }
+            | Membership::Opened { epoch, from }
+            | Membership::Reach { epoch, from, .. } => (*epoch, *from) = (in_epoch.0, node.0),
+            Membership::ReplicaAlive { .. }
+            | Membership::SwitchAlive { .. }
+            | Membership::Configure(_)
+            | Membership::WhoIsWho { .. }
+            | Membership::SwitchRetired { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Rare messages: an enum for each kind, with the controller and about epochs ([`Membership`]), about
+//! leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]), and of views
+//! ([`crate::vr`]). The operation is the variant's place in its enum, from 1. Who says it and of which
+//! epoch stand in the common header, the rest behind it, encoded by postcard ([`Message`]).
+
+mod config;
+mod copy;
+mod lease;
+mod membership;
+mod message;
+
+pub use config::{Config, MEMBERS_MAX, Protocol};
+pub use copy::CopyMessage;
+pub use lease::LeaseMessage;
+pub use membership::Membership;
+pub use message::Message;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::Addr;
+
+/// A member of an epoch: a node in one of its lives (trap T4), and where it listens. 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The node's number.
+    #[serde(with = "postcard::fixint::be")]
+    pub node: u16,
+    /// Which life of it.
+    #[serde(with = "postcard::fixint::be")]
+    pub incarnation: u64,
+    /// Its UDP address.
+    pub addr: Addr,
+}
+
+/// Where a replica stands, as it tells the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// In no epoch; it asks to be let in.
+    Out,
+    /// It joins, and lacks a part of the state.
+    Copying,
+    /// It joins, and has all of the state.
+    Copied,
+    /// A member; the epoch is not open here.
+    Opening {
+        /// It was whole in the epoch before, and so has everything that was ever committed.
+        whole: bool,
+    },
+    /// A member; the epoch is open here.
+    Open {
+        /// All that the members agreed on, at the opening of some epoch since it became one, is
+        /// executed here. Only a whole member can go on without the others.
+        whole: bool,
+    },
+    /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the others'
+    /// (traps T4, T11).
+    Leaving,
+}
+
+/// What a node has heard of, whoever said it: a controller whose state knows less has lost its file,
+/// or has another's (trap T3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The rack of its configuration; 0 if it has none.
+    pub rack: u64,
+    /// The highest epoch; 0 if none, and from a switch whose epochs are views.
+    pub epoch: u32,
+    /// The highest switch id; 0 if none.
+    pub switch_id: u32,
+}
+
+/// A complete state that a replica has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Held {
+    /// The last epoch in which it had all that was agreed; 0 if what is here is not complete.
+    pub epoch: u32,
+    /// The end of its log.
+    pub position: u64,
+}
+
+/// The end of a replica's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEnd {
+    /// The last record applied; 0 if none.
+    pub position: u64,
+    /// The running hash there.
+    pub hash: u64,
+}
+
+#[cfg(test)]
+mod tests;

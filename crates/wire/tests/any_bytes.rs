@@ -1,0 +1,352 @@
+//! Every header, drawn at random from a seed: what is written is read as it was, with a tag and padding
+//! behind it; what is cut short, changed or random is refused or is another packet, and never a panic.
+#![allow(clippy::unwrap_used)]
+
+use concord_core::{Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
+use concord_wire::control::{
+    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message, Protocol,
+    Standing,
+};
+use concord_wire::craq::{VersionAnswer, VersionQuery};
+use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
+use concord_wire::header::{COMMON_BYTES, Header, TAG_BYTES, at};
+use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
+use concord_wire::nopaxos::Stamp;
+use concord_wire::record::Record;
+use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
+use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::{
+    Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
+};
+
+const ROUNDS: u64 = 2_000;
+const SEED: u64 = 17;
+
+/// A number of any width: small ones as often as large ones.
+fn number(rng: &mut Rng) -> u64 {
+    let bits = rng.below(64);
+    rng.next_u64() >> bits
+}
+
+fn word(rng: &mut Rng) -> u32 {
+    number(rng) as u32
+}
+
+fn short(rng: &mut Rng) -> u16 {
+    number(rng) as u16
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[rng.below(all.len() as u64) as usize]
+}
+
+fn bytes(rng: &mut Rng, most: usize) -> Vec<u8> {
+    let length = rng.between(0, most as u64);
+    (0..length).map(|_| rng.below(256) as u8).collect()
+}
+
+fn addr(rng: &mut Rng) -> Addr {
+    Addr { ip: word(rng), port: short(rng) }
+}
+
+fn end(rng: &mut Rng) -> LogEnd {
+    LogEnd { position: number(rng), hash: number(rng) }
+}
+
+fn further(rng: &mut Rng) -> FurtherIds {
+    let ids: Vec<ObjectId> = (0..rng.below(8)).map(|_| ObjectId(word(rng))).collect();
+    FurtherIds::new(&ids).unwrap()
+}
+
+fn request(rng: &mut Rng) -> Repr {
+    Repr {
+        op: one_of(rng, Op::ALL),
+        group: GroupId(short(rng)),
+        flags: Flags(short(rng)),
+        obj_id: ObjectId(word(rng)),
+        further: further(rng),
+        seq: Seq::from_u64(number(rng)),
+        last_committed: Seq::from_u64(number(rng)),
+        index: word(rng),
+        session: SessionId(number(rng)),
+        request: RequestNumber(number(rng)),
+        client: addr(rng),
+        attempt: short(rng),
+        low_delta: short(rng),
+        after_delta: short(rng),
+        time_ms: number(rng),
+        epoch: Epoch(word(rng)),
+        node: NodeId(short(rng)),
+        status: one_of(rng, Status::ALL),
+        reason: one_of(rng, Reason::ALL),
+    }
+}
+
+fn config(rng: &mut Rng) -> Config {
+    let member =
+        |rng: &mut Rng| Member { node: short(rng), incarnation: number(rng), addr: addr(rng) };
+    let protocols =
+        [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
+    let (members, joining) = (rng.below(65), rng.below(12));
+    Config {
+        epoch: word(rng),
+        group: GroupId(short(rng)),
+        rack: number(rng),
+        switch_id: word(rng),
+        switch_incarnation: number(rng),
+        switch: addr(rng),
+        protocol: one_of(rng, &protocols),
+        accelerated: rng.chance(1, 2),
+        members: (0..members).map(|_| member(rng)).collect(),
+        joining: (0..joining).map(|_| member(rng)).collect(),
+    }
+}
+
+fn membership(rng: &mut Rng) -> Membership {
+    let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
+    let (epoch, from) = (word(rng), short(rng));
+    match rng.below(9) {
+        0 => Membership::ReplicaAlive {
+            member: Member { node: from, incarnation: number(rng), addr: addr(rng) },
+            sent_at: number(rng),
+            heard,
+            standing: Standing::Opening { whole: rng.chance(1, 2) },
+            held: Held { epoch, position: number(rng) },
+            unheard: (0..rng.below(64)).map(|_| short(rng)).collect(),
+        },
+        1 => Membership::SwitchAlive {
+            incarnation: number(rng),
+            addr: addr(rng),
+            sent_at: number(rng),
+            epoch,
+            heard,
+            standby: rng.chance(1, 2),
+        },
+        2 => Membership::Configure(config(rng)),
+        3 => Membership::WhoIsWho { client: addr(rng) },
+        4 => Membership::SwitchRetired { incarnation: number(rng), switch: addr(rng) },
+        5 => Membership::EpochState { epoch, from, end: end(rng), ask: rng.chance(1, 2) },
+        6 => Membership::Open { epoch, from, end: end(rng) },
+        7 => Membership::Opened { epoch, from },
+        _ => Membership::Reach { epoch, from, ask: rng.chance(1, 2) },
+    }
+}
+
+fn copy(rng: &mut Rng) -> CopyMessage {
+    let (epoch, from, attempt) = (word(rng), short(rng), number(rng));
+    let (position, total_bytes, index) = (number(rng), word(rng), word(rng));
+    let (part, end) = (number(rng), end(rng));
+    match rng.below(7) {
+        0 => CopyMessage::Fetch { epoch, from, position, index, missing: number(rng) },
+        1 => {
+            let (hash, piece) = (number(rng), bytes(rng, FRAGMENT_BYTES));
+            CopyMessage::Fetched { epoch, position, hash, total_bytes, index, piece }
+        }
+        2 => CopyMessage::Resume { epoch, from, attempt, end },
+        3 => CopyMessage::Resumed { epoch, from, attempt },
+        4 => CopyMessage::Apart { epoch, from, attempt },
+        5 => CopyMessage::Ask { epoch, from, attempt, part, index },
+        _ => {
+            let piece = bytes(rng, FRAGMENT_BYTES);
+            CopyMessage::Piece { epoch, attempt, part, position, total_bytes, index, piece }
+        }
+    }
+}
+
+fn view(rng: &mut Rng) -> VrMessage {
+    let life = |rng: &mut Rng| Life { count: word(rng), incarnation: number(rng) };
+    let switch = SwitchLife { id: word(rng), incarnation: number(rng), addr: addr(rng) };
+    let (asked_at, end) = (number(rng), end(rng));
+    let body = match rng.below(6) {
+        0 => VrBody::Suspect,
+        1 => VrBody::DoViewChange { last_normal: word(rng), end, committed: number(rng), switch },
+        2 => VrBody::LeaseGrant { asked_at, to: life(rng) },
+        3 => VrBody::StartView { end, switch, floor: word(rng) },
+        4 => VrBody::Follow { stream: short(rng), end, committed: end },
+        _ => VrBody::RecoveryResponse { leader: Some((end, switch, word(rng))) },
+    };
+    let lives = (0..rng.below(65)).map(|_| life(rng)).collect();
+    VrMessage { body, group: number(rng), from: short(rng), view: word(rng), lives }
+}
+
+/// Reads `bytes` as whatever they say they are, as a record and as a fragment.
+fn read(bytes: &[u8]) {
+    let mut changed = bytes.to_vec();
+    if let Ok(packet) = Packet::parse(bytes) {
+        let repr = packet.repr();
+        let mut again = Vec::new();
+        repr.emit(packet.body(), &mut again);
+        assert_eq!(Packet::parse(&again).unwrap().repr(), repr);
+        let mut packet = PacketMut::parse(&mut changed).unwrap();
+        packet.set_seq(Seq::NONE);
+        packet.set_reason(Reason::Fast);
+        packet.set_memory_full(true);
+    }
+    if append_record(&mut changed.clone(), b"a record") {
+        assert!(bytes.len() < DATAGRAM_BYTES_MAX);
+    }
+    let _ = Header::parse(bytes);
+    let _ = Data::parse(bytes);
+    let _ = Ack::parse(bytes);
+    let _ = VersionQuery::parse(bytes);
+    let _ = VersionAnswer::parse(bytes);
+    let _ = Stamp::parse(bytes);
+    let _ = Membership::parse(bytes);
+    let _ = LeaseMessage::parse(bytes);
+    let _ = CopyMessage::parse(bytes);
+    let _ = VrMessage::parse(bytes);
+    let _ = Record::parse(bytes);
+    let _ = Record::split_first(bytes);
+    if let Ok((hdr, _)) = FragmentHdr::parse(bytes) {
+        assert!(hdr.range().len() <= FRAGMENT_BYTES);
+    }
+}
+
+/// Cuts a packet short, changes bytes of it, and reads what is left.
+fn spoil(rng: &mut Rng, packet: &[u8]) {
+    read(&packet[..rng.below(packet.len() as u64) as usize]);
+    let mut changed = packet.to_vec();
+    for _ in 0..rng.between(1, 4) {
+        let at = match rng.below(2) {
+            0 => rng.below(packet.len().min(96) as u64),
+            _ => rng.below(packet.len() as u64),
+        };
+        changed[at as usize] = one_of(rng, &[0, 1, 7, 0x7f, 0x80, 0xff]);
+        read(&changed);
+    }
+}
+
+/// What was written fits a datagram beside a tag; the same with a tag and padding behind.
+fn padded(rng: &mut Rng, packet: &[u8]) -> Vec<u8> {
+    assert!((COMMON_BYTES..=DATAGRAM_BYTES_MAX - TAG_BYTES).contains(&packet.len()));
+    let mut padded = packet.to_vec();
+    padded.extend_from_slice(&[0xa5; TAG_BYTES]);
+    padded.extend(bytes(rng, 64));
+    padded
+}
+
+#[test]
+fn requests_survive_the_wire() {
+    let rng = &mut Rng::new(SEED);
+    let mut out = Vec::new();
+    for _ in 0..ROUNDS {
+        let (repr, body) = (request(rng), bytes(rng, BODY_BYTES_MAX));
+        repr.emit(&body, &mut out);
+        let with_tag = padded(rng, &out);
+        let packet = Packet::parse(&with_tag).unwrap();
+        assert_eq!((packet.repr(), packet.body(), packet.bytes()), (repr, &body[..], &out[..]));
+        spoil(rng, &out);
+    }
+}
+
+#[test]
+fn what_replicas_stream_survives_the_wire() {
+    let rng = &mut Rng::new(SEED);
+    let mut out = Vec::new();
+    for _ in 0..ROUNDS {
+        let (epoch, from) = (Epoch(word(rng)), NodeId(short(rng)));
+        let (stream, committed) = (short(rng), Position(number(rng)));
+        let piece = bytes(rng, PIECE_BYTES_MAX);
+        let (first, last, link_seq) = (rng.chance(1, 2), rng.chance(1, 2), number(rng));
+        let data = Data { epoch, from, stream, link_seq, committed, first, last, piece: &piece };
+        data.emit(&mut out);
+        assert_eq!(Data::parse(&padded(rng, &out)).unwrap(), data);
+        spoil(rng, &out);
+        let (next, held, applied) = (number(rng), number(rng), Position(number(rng)));
+        let ack = Ack { epoch, from, stream, next, held, applied, committed, life: word(rng) };
+        ack.emit(&mut out);
+        assert_eq!(Ack::parse(&padded(rng, &out)).unwrap(), ack);
+        spoil(rng, &out);
+        let query = VersionQuery { epoch, from, asker: addr(rng), number: next };
+        query.emit(&mut out);
+        assert_eq!(VersionQuery::parse(&padded(rng, &out)).unwrap(), query);
+        spoil(rng, &out);
+        let answer = VersionAnswer { epoch, from, number: next, committed };
+        answer.emit(&mut out);
+        assert_eq!(VersionAnswer::parse(&padded(rng, &out)).unwrap(), answer);
+        spoil(rng, &out);
+        let stamp = Stamp { view: epoch, from, now_ms: number(rng), memory_full: first };
+        stamp.emit(&mut out);
+        assert_eq!(Stamp::parse(&padded(rng, &out)).unwrap(), stamp);
+        spoil(rng, &out);
+    }
+}
+
+#[test]
+fn rare_messages_survive_the_wire() {
+    fn survives<M: Message + PartialEq + std::fmt::Debug>(rng: &mut Rng, message: &M) {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        assert_eq!(M::parse(&padded(rng, &out)).as_ref(), Ok(message));
+        spoil(rng, &out);
+    }
+    let rng = &mut Rng::new(SEED);
+    for _ in 0..ROUNDS {
+        let message = membership(rng);
+        survives(rng, &message);
+        let (epoch, from, asked_at) = (word(rng), short(rng), number(rng));
+        survives(rng, &LeaseMessage::Request { epoch, from, asked_at });
+        survives(rng, &LeaseMessage::Grant { epoch, from, asked_at });
+        survives(rng, &LeaseMessage::Release { from, incarnation: asked_at });
+        let message = copy(rng);
+        survives(rng, &message);
+        let message = view(rng);
+        survives(rng, &message);
+    }
+}
+
+#[test]
+fn records_survive_one_behind_the_other() {
+    let rng = &mut Rng::new(SEED);
+    for _ in 0..ROUNDS {
+        let (command, reply) = (bytes(rng, 300), bytes(rng, 300));
+        let record = Record {
+            position: Position(number(rng)),
+            hash: 0,
+            epoch: Epoch(word(rng)),
+            flags: Flags(short(rng)),
+            low_delta: short(rng),
+            seq: Seq::from_u64(number(rng)),
+            session: SessionId(number(rng)),
+            request: RequestNumber(number(rng)),
+            now_ms: number(rng),
+            obj_id: ObjectId(word(rng)),
+            further: further(rng),
+            after_delta: short(rng),
+            attempt: short(rng),
+            client: addr(rng),
+            refused: one_of(rng, Status::ALL),
+            command: &command,
+            reply: &reply,
+        };
+        let mut two = Vec::new();
+        let hash = record.emit(7, &mut two);
+        let length = two.len();
+        let again = record.emit(hash, &mut two);
+        let (first, rest) = Record::split_first(&two).unwrap();
+        assert_eq!((first.len(), rest.len()), (length, length));
+        assert_eq!(Record::parse(first).unwrap(), Record { hash, ..record });
+        assert_eq!(Record::parse(rest).unwrap(), Record { hash: again, ..record });
+        spoil(rng, first);
+    }
+}
+
+#[test]
+fn random_bytes_behind_a_right_header_are_no_panic() {
+    let rng = &mut Rng::new(SEED);
+    for _ in 0..20 * ROUNDS {
+        let header = Header {
+            group: GroupId(short(rng)),
+            node: NodeId(short(rng)),
+            epoch: Epoch(word(rng)),
+            ..Header::new(one_of(rng, Kind::ALL), rng.below(40) as u8)
+        };
+        let body = bytes(rng, 200);
+        let mut packet = header.bytes(COMMON_BYTES + body.len()).to_vec();
+        packet.extend_from_slice(&body);
+        read(&packet);
+        packet[at::LENGTH].fill(rng.below(256) as u8);
+        read(&packet);
+        read(&body);
+    }
+}
