@@ -133,7 +133,7 @@ fn commands(number: usize) -> Vec<u8> {
         set.resize(set.len() + MIB - 1, b'v');
         return set;
     }
-    if number % 10 != 0 {
+    if !number.is_multiple_of(10) {
         return format!("GET long-{}\r\n", number % 100).repeat(10).into_bytes();
     }
     let keys: String = (0..100).map(|n| format!(" long-{n}")).collect();

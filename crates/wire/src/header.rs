@@ -165,13 +165,15 @@ impl Header {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), WireError> {
         let kind = kind(bytes)?;
-        let packet = bytes.get(..length(bytes)?).ok_or(WireError::Truncated)?;
+        // Of a known length, so that one check is for all fields.
+        let h = bytes.first_chunk::<COMMON_BYTES>().ok_or(WireError::Truncated)?;
+        let packet = bytes.get(..length(h)?).ok_or(WireError::Truncated)?;
         let header = Header {
             kind,
-            op: packet[at::OP],
-            group: GroupId(u16_at(packet, at::GROUP.start)),
-            node: NodeId(u16_at(packet, at::NODE.start)),
-            epoch: Epoch(u32_at(packet, at::EPOCH.start)),
+            op: h[at::OP],
+            group: GroupId(u16_at(h, at::GROUP.start)),
+            node: NodeId(u16_at(h, at::NODE.start)),
+            epoch: Epoch(u32_at(h, at::EPOCH.start)),
         };
         Ok((header, packet))
     }
@@ -262,12 +264,9 @@ pub fn is(bytes: &[u8], wanted: Kind, operation: u8) -> bool {
 
 /// The length that the header says, without tag and padding.
 #[inline]
-fn length(bytes: &[u8]) -> Result<usize, WireError> {
-    if bytes.len() < COMMON_BYTES {
-        return Err(WireError::Truncated);
-    }
-    let length = u16_at(bytes, at::LENGTH.start) as usize;
-    if bytes[at::MARKS] != 0 || !(COMMON_BYTES..=PACKET_BYTES_MAX).contains(&length) {
+fn length(h: &[u8; COMMON_BYTES]) -> Result<usize, WireError> {
+    let length = u16_at(h, at::LENGTH.start) as usize;
+    if h[at::MARKS] != 0 || !(COMMON_BYTES..=PACKET_BYTES_MAX).contains(&length) {
         return Err(WireError::Field);
     }
     Ok(length)

@@ -68,9 +68,12 @@ impl FurtherIds {
     /// `Field` if there are too many, `Truncated` if they are not there.
     #[inline]
     pub(crate) fn parse(count: u8, bytes: &[u8]) -> Result<FurtherIds, WireError> {
-        if count == 0 {
-            return Ok(FurtherIds::NONE);
-        }
+        if count == 0 { Ok(FurtherIds::NONE) } else { FurtherIds::parse_some(count, bytes) }
+    }
+
+    /// Few requests name several objects: it is kept out of the way of those that do not.
+    #[cold]
+    fn parse_some(count: u8, bytes: &[u8]) -> Result<FurtherIds, WireError> {
         if usize::from(count) > FURTHER_MAX {
             return Err(WireError::Field);
         }

@@ -398,9 +398,11 @@ impl<'a> Packet<'a> {
         if Op::from_byte(header.op).is_none() {
             return Err(WireError::Op);
         }
-        let further = usize::from(bytes[at::FURTHER]);
-        if Status::from_byte(bytes[at::STATUS]).is_none()
-            || Reason::from_byte(bytes[at::REASON]).is_none()
+        // Of a known length, so that one check is for all fields.
+        let h = bytes.first_chunk::<HEADER_BYTES>().ok_or(WireError::Truncated)?;
+        let further = usize::from(h[at::FURTHER]);
+        if Status::from_byte(h[at::STATUS]).is_none()
+            || Reason::from_byte(h[at::REASON]).is_none()
             || further > FURTHER_MAX
         {
             return Err(WireError::Field);
@@ -459,17 +461,19 @@ impl<'a> Packet<'a> {
     #[must_use]
     #[inline]
     pub fn repr(&self) -> Repr {
-        let b = self.bytes;
-        let further = FurtherIds::parse(b[at::FURTHER], &b[HEADER_BYTES..]);
+        const NOTHING: &[u8; HEADER_BYTES] = &[0; HEADER_BYTES];
+        // Parsing has checked that it is there. Of a known length, so that one check is for all fields.
+        let (b, rest) = self.bytes.split_first_chunk().unwrap_or((NOTHING, &[]));
+        let further = FurtherIds::parse(b[at::FURTHER], rest).unwrap_or(FurtherIds::NONE);
         let client =
             Addr { ip: u32_at(b, at::CLIENT_IP.start), port: u16_at(b, at::CLIENT_PORT.start) };
         Repr {
-            op: self.op(),
+            op: Op::from_byte(b[crate::header::at::OP]).unwrap_or(Op::Write),
             group: GroupId(u16_at(b, crate::header::at::GROUP.start)),
-            flags: self.flags(),
-            obj_id: self.obj_id(),
-            further: further.unwrap_or(FurtherIds::NONE),
-            seq: self.seq(),
+            flags: Flags(u16_at(b, at::FLAGS.start)),
+            obj_id: ObjectId(u32_at(b, at::OBJECT.start)),
+            further,
+            seq: Seq::from_u64(u64_at(b, harmonia::at::SEQ.start)),
             last_committed: Seq::from_u64(u64_at(b, harmonia::at::LAST_COMMITTED.start)),
             index: u32_at(b, harmonia::at::INDEX.start),
             session: SessionId(u64_at(b, at::SESSION.start)),
