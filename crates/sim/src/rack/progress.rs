@@ -4,7 +4,8 @@
 //! as usual, the switch, the controller and a client are well, and
 //! - in VR and NOPaxos those that are well and have lost nothing are a quorum;
 //! - in the chain family somebody well has all data, and whoever is not well looks dead to the controller,
-//!   which decides (a member that hears nobody and is heard is not replaced: nobody knows).
+//!   which decides, or tells it that it does not reach another member (a member that hears nobody and is
+//!   heard is not replaced: nobody knows).
 //!
 //! Then, from the last change of who is well on, an operation must end within
 //! [`Rack::progress_ns`], reads and writes each.
@@ -160,7 +161,14 @@ impl Rack<'_> {
         let node_of = |member: &concord_wire::control::Member| REPLICAS + usize::from(member.node);
         let looks_well_or_dead = config.members.iter().all(|member| {
             let node = node_of(member);
-            is_well(&node) || self.living(member).is_none() || self.looks_dead(node)
+            is_well(&node)
+                || self.living(member).is_none()
+                || self.looks_dead(node)
+                || (self.reaches_controller(node)
+                    && config.members.iter().any(|m| {
+                        let other = node_of(m);
+                        is_well(&other) && self.is_apart(node, other)
+                    }))
         });
         let has_all = config.members.iter().any(|member| {
             let node = node_of(member);
@@ -170,13 +178,27 @@ impl Rack<'_> {
         looks_well_or_dead && has_all
     }
 
+    /// Whether a replica hears the controller and is heard, and nothing else is wrong with it.
+    fn reaches_controller(&self, node: usize) -> bool {
+        let is_cut = |a, b| self.is_cut(a, b) || self.is_cut(b, a);
+        let is_asleep = self.slots[node].paused_until_ns > self.world.now_ns;
+        !is_asleep && !self.is_unwell_replica(node) && !is_cut(node, CONTROLLER)
+    }
+
+    /// Whether two replicas do not hear each other: both say so, and the controller removes one.
+    fn is_apart(&self, one: usize, other: usize) -> bool {
+        self.is_cut(one, other) && self.is_cut(other, one)
+    }
+
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        let now_ns = self.world.now_ns;
+        self.world.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
+    }
+
     /// Whether the controllers hear nothing of a replica.
     fn looks_dead(&self, node: usize) -> bool {
         let now_ns = self.world.now_ns;
-        let is_cut = |to: usize| {
-            let mut cuts = self.world.cuts.iter();
-            cuts.any(|c| c.from == node && c.to == to && now_ns < c.until_ns)
-        };
+        let is_cut = |to: usize| self.is_cut(node, to);
         self.slots[node].paused_until_ns > now_ns
             || (is_cut(CONTROLLER) && is_cut(self.other_controller()))
     }
