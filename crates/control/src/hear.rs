@@ -135,6 +135,10 @@ impl Controller {
         if now.heard_at.since(before.heard_at) <= self.setup.failure_ns / 2 {
             now.steady_since = before.steady_since;
         }
+        if before.epoch != now.epoch {
+            // Whom it did not hear was perhaps in another epoch.
+            return;
+        }
         for (node, since) in &mut now.unheard {
             if let Some((_, earlier)) = before.unheard.iter().find(|(other, _)| other == node) {
                 *since = *earlier;
@@ -142,7 +146,8 @@ impl Controller {
         }
     }
 
-    /// Two members that are both heard here, and of which the first says that it does not hear the other.
+    /// Two members of the epoch in force that are both heard here, and of which the first says that it does
+    /// not hear the other.
     /// `for_ns`: for that long, without a break, and both were heard after it: neither has died.
     pub(crate) fn cut_pairs<'a>(
         &'a self,
@@ -150,10 +155,12 @@ impl Controller {
         members: &'a [Member],
         for_ns: Duration,
     ) -> impl Iterator<Item = (u16, u16)> + 'a {
+        let epoch = self.state.config.as_ref().map_or(0, |c| c.epoch);
         let is_there = move |node: u16, since: Instant| {
             let own = self.replicas.get(&node).filter(|_| members.iter().any(|m| m.node == node));
             own.is_some_and(|r| {
-                now.since(r.heard_at) <= RECENT_NS
+                r.epoch == epoch
+                    && now.since(r.heard_at) <= RECENT_NS
                     && r.heard_at >= since.after(for_ns)
                     && r.heard_at >= r.steady_since.after(for_ns)
                     && matches!(r.standing, Standing::Opening { .. } | Standing::Open { .. })

@@ -276,13 +276,13 @@ impl Controller {
     }
 
     /// Whether it may be a late packet of an earlier life of a node that has its place in another:
-    /// only who has heard of the configuration in force has certainly begun since.
+    /// only who has heard of the configuration in force, or of a later one, has certainly begun since.
     fn is_stray(&self, replica: &Replica) -> bool {
         let Some(config) = &self.state.config else { return false };
         let mut places = config.members.iter().chain(&config.joining);
         let own = places.find(|m| m.node == replica.member.node);
         own.is_some_and(|m| m.incarnation != replica.member.incarnation)
-            && replica.epoch != config.epoch
+            && replica.epoch < config.epoch
     }
 
     fn on_switch(&mut self, now: Now, switch: Switch, sink: &mut impl Sink) {

@@ -165,14 +165,14 @@ impl Controller {
             // The group stays; a majority has heard of every switch that it accepts.
             let count = newest.members.iter().filter(|m| heard(m).is_some()).count();
             if count <= newest.members.len() / 2 {
-                return Err(Problem::NotHeard { node: 0, epoch: newest.epoch });
+                return Err(Problem::NotHeard { node: None, epoch: newest.epoch });
             }
             let whole = newest.members.iter().map(|m| m.node).collect();
             return Ok((newest.members.clone(), whole, None));
         }
         let missing = newest.members.iter().find(|m| !is_gone(m) && heard(m).is_none());
         if let Some(missing) = missing {
-            return Err(Problem::NotHeard { node: missing.node, epoch: newest.epoch });
+            return Err(Problem::NotHeard { node: Some(missing.node), epoch: newest.epoch });
         }
         // Another life of a node has nothing of what the one before had.
         let stays = |m: &&Member| {

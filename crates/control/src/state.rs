@@ -79,8 +79,8 @@ pub enum Problem {
     NothingHeard,
     /// The state cannot be made anew yet: a member of the newest configuration is not heard.
     NotHeard {
-        /// Which one; 0 for a majority of them.
-        node: u16,
+        /// Which one; `None`: a majority of them.
+        node: Option<u16>,
         /// The newest epoch.
         epoch: u32,
     },
@@ -132,14 +132,14 @@ impl fmt::Display for Problem {
                      both: the network between them is down; one of them stays outside meanwhile"
                 );
             }
-            Problem::NotHeard { node: 0, epoch } => {
+            Problem::NotHeard { node: None, epoch } => {
                 return write!(
                     f,
                     "the state cannot be made anew: fewer than a majority of the members of epoch \
                      {epoch} is heard; start them"
                 );
             }
-            Problem::NotHeard { node, epoch } => {
+            Problem::NotHeard { node: Some(node), epoch } => {
                 return write!(
                     f,
                     "the state cannot be made anew: replica {node}, a member of epoch {epoch}, is not \

@@ -597,6 +597,24 @@ fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
 }
 
 #[test]
+fn bug_15_22_who_is_in_another_epoch_is_not_cut_off() {
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    let epoch = c.state().config.as_ref().unwrap().epoch;
+    // Replica 2 has not heard of the epoch yet, and so hears nobody in it; then it has.
+    for ms in (2_000..2_600).step_by(50) {
+        [alive(1, 10, epoch), lacks(2, epoch - 1, &[1, 3]), alive(3, 10, epoch)]
+            .iter()
+            .for_each(|message| drop(say(&mut c, ms, message)));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!((persist(&mut c, ms), c.problem()), (None, None));
+    }
+    live(&mut c, 2_600, 2_700, |node| if node == 2 { vec![1] } else { vec![] });
+    live(&mut c, 2_700, 3_000, |_| vec![]);
+    assert_eq!(nodes(&c), [1, 2, 3]);
+}
+
+#[test]
 fn bug_16_3_a_controller_without_its_file_decides_nothing() {
     let mut c = Controller::new(setup(), None);
     for node in 1..=3 {
@@ -734,11 +752,20 @@ fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
 }
 
 #[test]
+fn bug_15_24_a_state_is_made_anew_with_replicas_that_restarted_since_the_file_of_yesterday() {
+    let mut yesterday = founded().state().clone();
+    yesterday.config.as_mut().unwrap().members.iter_mut().for_each(|m| m.incarnation = 9);
+    let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let mut c = recovering(&[], Some(yesterday));
+    assert_eq!(recover(&mut c, &[1, 2, 3], &all), Some(1_047));
+}
+
+#[test]
 fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
     let two: Vec<Membership> = [1, 3].map(|node| alive(node, 10, 23)).to_vec();
     let mut c = recovering(&[], None);
     assert_eq!(recover(&mut c, &[1, 2, 3], &two), None);
-    assert_eq!(c.problem(), Some(Problem::NotHeard { node: 2, epoch: 23 }));
+    assert_eq!(c.problem(), Some(Problem::NotHeard { node: Some(2), epoch: 23 }));
     let mut c = recovering(&[2], None);
     assert_eq!(recover(&mut c, &[1, 2, 3], &two), Some(1_047));
     assert_eq!(nodes(&c), [1, 3]);
@@ -764,7 +791,7 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
     // Replica 3 was alone in epoch 23. Without the operator's word nobody goes on without it.
     let mut c = recovering(&[], None);
     assert_eq!(recover(&mut c, &[3], &said), None);
-    assert_eq!(c.problem(), Some(Problem::NotHeard { node: 3, epoch: 23 }));
+    assert_eq!(c.problem(), Some(Problem::NotHeard { node: Some(3), epoch: 23 }));
     let mut c = recovering(&[3], None);
     assert_eq!(recover(&mut c, &[3], &said), Some(1_047));
     assert_eq!((nodes(&c), c.state().whole.clone()), (vec![2], vec![2]));

@@ -396,7 +396,8 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         }
         25 => Fault::Deaf { replica, for_ns: long_ns },
         26 => Fault::LoseWrites { replica, for_ns: long_ns },
-        _ => Fault::Retire { replica, for_ns: long_ns },
+        27 => Fault::Retire { replica, for_ns: long_ns },
+        _ => Fault::OldState { gone: rng.chance(1, 2), for_ns: long_ns },
     }
 }
 

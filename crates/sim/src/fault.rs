@@ -260,6 +260,14 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// The controller is started without its file, or with the one of the beginning; after so long the
+    /// operator has the state made anew.
+    OldState {
+        /// The file is gone.
+        gone: bool,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// Two replicas do not reach each other; everybody else reaches both.
     CutPair {
         /// One, from 0.
@@ -278,7 +286,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 28] = [
+    pub const KINDS: [&'static str; 29] = [
         "pause",
         "kill",
         "restart",
@@ -307,6 +315,7 @@ impl Fault {
         "deaf",
         "lose-writes",
         "retire",
+        "old-state",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -341,6 +350,7 @@ impl Fault {
             Fault::Deaf { .. } => 25,
             Fault::LoseWrites { .. } => 26,
             Fault::Retire { .. } => 27,
+            Fault::OldState { .. } => 28,
         }
     }
 
@@ -364,6 +374,7 @@ impl Fault {
             | Fault::Hold { for_ns, .. }
             | Fault::Split { for_ns, .. }
             | Fault::CutController { for_ns, .. }
+            | Fault::OldState { for_ns, .. }
             | Fault::CutPair { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
@@ -442,7 +453,9 @@ impl Fault {
             Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],
             Fault::RestartClient { client } => vec![Node::Client(client)],
             Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
-            Fault::SecondController { .. } | Fault::CutController { .. } => vec![Node::Controller],
+            Fault::SecondController { .. }
+            | Fault::OldState { .. }
+            | Fault::CutController { .. } => vec![Node::Controller],
             Fault::LossBurst { .. }
             | Fault::DuplicateBurst { .. }
             | Fault::FillTable { .. }

@@ -1,7 +1,7 @@
 //! The nodes of a rack, at the start and when one takes another's place.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, State};
+use concord_control::{Controller, ControllerConfig, Recover, State};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, ReplicaConfig};
@@ -9,6 +9,7 @@ use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
 
+use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
 use crate::edges::Bounds;
@@ -36,7 +37,7 @@ impl<'a> Rack<'a> {
         let mut clocks = rng.fork();
         let mut rack = Rack {
             plan,
-            stored: stored(&plan.bounds),
+            file: StateFile::new(stored(&plan.bounds)),
             replicas,
             started: plan.replicas,
             world: World::new(
@@ -68,7 +69,7 @@ impl<'a> Rack<'a> {
             rack.world.clocks.push(Clock::new(offset_ns, drift_ppm));
             rack.slots.push(Slot::new(Role::Dead));
         }
-        rack.slots[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
+        rack.slots[CONTROLLER].role = Role::Controller(Box::new(rack.controller(None)));
         for replica in 0..plan.replicas {
             rack.start_replica(replica);
         }
@@ -86,19 +87,19 @@ impl<'a> Rack<'a> {
     }
 
     /// A controller that goes on from what is stored.
-    pub(super) fn controller(&self) -> Controller {
+    pub(super) fn controller(&self, recover: Option<Recover>) -> Controller {
         let config = ControllerConfig {
             replicas: (0..self.plan.replicas as u16).collect(),
             protocol: self.plan.protocol,
             accelerated: self.plan.accelerated,
             failure_ns: self.plan.failure_ns,
             fresh: false,
-            recover: None,
+            recover,
             rack: self.plan.seed | 1,
             addr: addr(CONTROLLER),
             guards: self.plan.guards,
         };
-        Controller::new(config, self.stored.clone())
+        Controller::new(config, self.file.stored.clone())
     }
 
     pub(super) fn start_replica(&mut self, replica: usize) {

@@ -18,7 +18,8 @@ impl Rack<'_> {
         let now_ns = self.world.now_ns;
         let first = fault.nodes().first().map(|node| self.index_of(*node));
         let beyond = (fault.is_lethal() && !self.others_are_well(first))
-            || (fault.is_troubling() && self.has_dead_member());
+            || (fault.is_troubling() && self.has_dead_member())
+            || (matches!(fault, Fault::OldState { .. }) && !self.has_begun());
         if beyond {
             self.totals.faults_skipped += 1;
             return self.mark(first, format!("left out: {fault:?}"), false);
@@ -141,7 +142,7 @@ impl Rack<'_> {
                 self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
                 let other = self.other_controller();
                 self.bury(other);
-                self.place(other, Role::Controller(Box::new(self.controller())));
+                self.place(other, Role::Controller(Box::new(self.controller(None))));
                 self.tick(other);
             }
             Fault::CutController { with_switch, for_ns } => {
@@ -151,6 +152,7 @@ impl Rack<'_> {
                     self.cut_off(self.active_switch(), now_ns + for_ns);
                 }
             }
+            Fault::OldState { gone, for_ns } => self.lose_state(gone, for_ns),
             Fault::CutPair { one, other, for_ns } => {
                 let (one, other) = (REPLICAS + one, REPLICAS + other);
                 for (from, to) in [(one, other), (other, one)] {
@@ -329,6 +331,12 @@ impl Rack<'_> {
         })
     }
 
+    /// Whether there is something to make a state anew from: the first epoch is open somewhere.
+    fn has_begun(&self) -> bool {
+        let mut replicas = REPLICAS..REPLICAS + self.replicas;
+        replicas.any(|node| self.member(node).is_some()) && self.others_are_well(None)
+    }
+
     /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
     fn has_dead_member(&self) -> bool {
         let is_dead = |m: &Member| {
@@ -340,7 +348,7 @@ impl Rack<'_> {
 
     /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
-        self.stored.as_ref()?.config.as_ref()
+        self.file.newest.as_ref()?.config.as_ref()
     }
 
     /// The replica at `node`, if it has the newest epoch open.
@@ -375,6 +383,7 @@ impl Rack<'_> {
         self.stage = Stage::Liveness { since_ns: now_ns };
         self.healed_ns = Some(now_ns);
         self.mark(None, "everything heals".into(), true);
+        self.recover_state(true);
         for node in 0..self.slots.len() {
             self.start_again(node);
             let slot = &mut self.slots[node];

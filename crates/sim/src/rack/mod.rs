@@ -6,6 +6,7 @@
 
 mod build;
 mod clients;
+mod file;
 mod gateway;
 mod inject;
 mod pipeline;
@@ -20,7 +21,6 @@ use std::time::Duration;
 
 use concord_check::{Operation, Options, Verdict, check};
 use concord_client::Client;
-use concord_control::State;
 use concord_core::machine::Deadline;
 use concord_core::{Guards, MS, Now, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
@@ -36,6 +36,7 @@ use crate::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 
 use clients::GOOD_MIN;
+use file::StateFile;
 use gateway::Redis;
 use progress::Progress;
 use watch::Watch;
@@ -204,7 +205,7 @@ enum Stage {
 struct Rack<'a> {
     plan: &'a Plan,
     /// The controllers' state, as it is stored.
-    stored: Option<State>,
+    file: StateFile,
     /// Replicas that there are or will be.
     replicas: usize,
     /// Those that were started.
@@ -317,6 +318,7 @@ impl Rack<'_> {
         if self.world.events > EVENTS_MAX {
             return Some(self.standing("too many events"));
         }
+        self.recover_state(false);
         self.step(event);
         self.broken.take()
     }
@@ -331,9 +333,16 @@ impl Rack<'_> {
     /// How long nobody may have replaced who orders writes (expiries too), in ns, where the controller
     /// does: it stood still, or somebody who heard nothing was heard. A quorum finds another leader.
     fn without_controller_ns(&self) -> u64 {
+        let faults = || self.plan.faults.iter().map(|f| f.fault);
+        if faults().any(|fault| matches!(fault, Fault::OldState { .. })) {
+            // A state is made anew only once every member is heard, and the operator may have to try again.
+            let tries_ns = 4 * self.plan.failure_ns + SEC;
+            return faults().map(|fault| fault.for_ns() + tries_ns).sum();
+        }
         let spans = self.plan.faults.iter().map(|f| match f.fault {
             Fault::Pause { node: Node::Controller, for_ns }
             | Fault::CutController { for_ns, .. }
+            | Fault::OldState { for_ns, .. }
             | Fault::Deaf { for_ns, .. } => for_ns,
             _ => 0,
         });
@@ -368,8 +377,9 @@ impl Rack<'_> {
             text += &format!("\n{}: ", self.name_of(node));
             text += &match &slot.role {
                 Role::Controller(c) => format!(
-                    "{}; counted: {}",
+                    "{}{}; counted: {}",
                     c.state().config.as_ref().map_or("no epoch".into(), describe_config),
+                    c.problem().map_or(String::new(), |problem| format!("; {problem}")),
                     counted(c.counters().each())
                 ),
                 Role::Switch(s) => {

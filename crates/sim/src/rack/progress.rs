@@ -98,6 +98,9 @@ impl Rack<'_> {
         let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
             || now_ns < self.world.completions_lost_until_ns;
         let switch = self.active_switch();
+        if self.file.is_old() {
+            return None;
+        }
         let (fixed, other) = ([CONTROLLER, switch], self.other_controller());
         let is_asleep = |node: usize| self.slots[node].paused_until_ns > now_ns;
         let has_other = matches!(self.slots[other].role, Role::Controller(_));

@@ -178,21 +178,21 @@ impl Rack<'_> {
         let Role::Controller(c) = &mut self.slots[node].role else { return };
         // Another controller went on meanwhile.
         if c.is_behind()
-            && let Some(stored) = self.stored.clone()
+            && let Some(stored) = self.file.stored.clone()
             && stored.version > c.state().version
         {
             return c.superseded(stored);
         }
         let Some(state) = c.poll_persist() else { return };
-        if state.follows(self.stored.as_ref(), self.plan.guards) {
+        if state.follows(self.file.stored.as_ref(), self.plan.guards) {
             if self.plan.invariants && self.broken.is_none() {
                 self.broken = self.removes_healthy(&state).map(|why| self.standing(&why));
             }
             let now = self.world.clock(node);
             let Role::Controller(c) = &mut self.slots[node].role else { return };
-            self.stored = Some(state);
+            self.file.store(state);
             c.persisted(now, &mut self.outgoing);
-        } else if let Some(stored) = self.stored.clone() {
+        } else if let Some(stored) = self.file.stored.clone() {
             c.superseded(stored);
         }
     }

@@ -1,0 +1,86 @@
+//! The controllers' file: lost, or of yesterday, until the operator has the state made anew
+//! (`controller --recover`).
+
+use concord_control::{Recover, State};
+use concord_core::SEC;
+
+use super::{Rack, Role};
+use crate::world::CONTROLLER;
+
+/// What controllers go on from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StateFile {
+    /// What the file says.
+    pub stored: Option<State>,
+    /// The newest state that was ever stored: what is in force, whatever the file says.
+    pub newest: Option<State>,
+    /// The first state of the run.
+    first: Option<State>,
+    /// When the operator sees that the file is wrong; `u64::MAX`: it is not.
+    recover_ns: u64,
+    /// A state is being made anew.
+    is_recovering: bool,
+}
+
+impl StateFile {
+    pub(super) fn new(stored: Option<State>) -> StateFile {
+        StateFile {
+            newest: stored.clone(),
+            stored,
+            first: None,
+            recover_ns: u64::MAX,
+            is_recovering: false,
+        }
+    }
+
+    pub(super) fn store(&mut self, state: State) {
+        self.first.get_or_insert_with(|| state.clone());
+        self.newest = Some(state.clone());
+        self.stored = Some(state);
+        if self.is_recovering {
+            self.is_recovering = false;
+            self.recover_ns = u64::MAX;
+        }
+    }
+
+    /// Whether the file is lost or of yesterday, and not made anew yet.
+    pub(super) fn is_old(&self) -> bool {
+        let version = |state: &Option<State>| state.as_ref().map_or(0, |s| s.version);
+        self.is_recovering || version(&self.stored) < version(&self.newest)
+    }
+}
+
+impl Rack<'_> {
+    /// Controllers end, and one begins without the file, or with the one of the beginning.
+    pub(super) fn lose_state(&mut self, is_gone: bool, for_ns: u64) {
+        self.file.stored = if is_gone { None } else { self.file.first.clone() };
+        self.file.recover_ns = self.world.now_ns + for_ns;
+        self.restart_controller(None);
+    }
+
+    /// The operator has the state made anew, if the file is wrong and it is time, or `now`; and again some time
+    /// later, if nothing came of it: somebody may have died meanwhile. Who is dead is known to be gone.
+    pub(super) fn recover_state(&mut self, now: bool) {
+        let is_time = self.file.recover_ns <= self.world.now_ns;
+        let is_wrong = self.file.recover_ns != u64::MAX;
+        if !(is_time || (now && is_wrong)) {
+            return;
+        }
+        // It listens for twice the time of a failure.
+        self.file.recover_ns = self.world.now_ns + 4 * self.plan.failure_ns + SEC;
+        self.file.is_recovering = true;
+        let members = self.config().map(|c| c.members.clone()).unwrap_or_default();
+        let is_gone = |m: &concord_wire::control::Member| self.living(m).is_none();
+        let gone = members.iter().filter(|m| is_gone(m)).map(|m| m.node).collect();
+        self.restart_progress();
+        self.restart_controller(Some(Recover { gone }));
+    }
+
+    fn restart_controller(&mut self, recover: Option<Recover>) {
+        self.bury(self.other_controller());
+        self.bury(CONTROLLER);
+        let controller = self.controller(recover);
+        self.place(CONTROLLER, Role::Controller(Box::new(controller)));
+        self.tick(CONTROLLER);
+    }
+}
