@@ -274,7 +274,7 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.closing && c.slots.is_empty())
     }
 
-    /// How many bytes the driver should read of the connection at most, [`READ_BYTES_MAX`] or less: none
+    /// How many bytes the driver should read of the connection at most, 64 KiB or less: none
     /// while its commands wait for the rack, for each other, for the client to read its replies, or for
     /// a place for a long command.
     #[must_use]
