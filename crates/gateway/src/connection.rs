@@ -15,6 +15,8 @@ use crate::inputs::InputPlace;
 use crate::parts::Parts;
 use crate::request::Parser;
 
+/// Replies that are as long are not to make a buffer of unread replies twice as large.
+const LONG_REPLY_BYTES: usize = 16 << 10;
 /// Most unanswered requests of a connection at first, and if its replies are long.
 const REQUESTS_START: usize = 512;
 const REQUESTS_MIN: usize = 4;
@@ -336,13 +338,22 @@ impl Connection {
                 }
                 SlotState::Ready(reply) => {
                     self.ready_bytes -= reply.len();
-                    self.output.extend_from_slice(reply);
+                    append(&mut self.output, reply);
                 }
             }
             self.slots.pop_front();
             self.first_slot += 1;
         }
     }
+}
+
+/// Appends a reply to what a client has not read. Where it is long the buffer gets room for it and no more: it
+/// may be held for long, and is counted by its length.
+pub(crate) fn append(output: &mut Vec<u8>, reply: &[u8]) {
+    if reply.len() >= LONG_REPLY_BYTES {
+        output.reserve_exact(reply.len());
+    }
+    output.extend_from_slice(reply);
 }
 
 #[cfg(test)]

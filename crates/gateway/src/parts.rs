@@ -9,6 +9,7 @@ use concord_client::Class;
 use concord_core::ObjectId;
 use concord_engine::resp;
 
+use crate::connection::append;
 use crate::replies::Ended;
 
 /// How the parts of a command over several keys become one reply.
@@ -180,7 +181,7 @@ impl Parts {
             if reply.starts_with(b"-WRONGTYPE") {
                 resp::null(out, resp3);
             } else {
-                out.extend_from_slice(&reply);
+                append(out, &reply);
             }
         }
         self.written == self.replies.len()

@@ -9,7 +9,7 @@ use concord_engine::{CommandTable, resp};
 use concord_wire::Reason;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, SlotState};
+use crate::connection::{Connection, SlotState, append};
 use crate::dispatch::{Core, Target};
 
 /// Room that a reply's buffer may have beyond its length, in bytes.
@@ -67,7 +67,7 @@ impl Core {
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
             SlotState::Waiting if is_first => {
-                connection.output.extend_from_slice(&reply);
+                append(&mut connection.output, &reply);
                 connection.slots.pop_front();
                 connection.first_slot += 1;
                 self.client.give_back(reply);
@@ -76,7 +76,7 @@ impl Core {
             }
             SlotState::Waiting if !self.setup.client.guards.on(Guard::ReplyOrder) => {
                 slot.state = SlotState::Ready(Vec::new());
-                connection.output.extend_from_slice(&reply);
+                append(&mut connection.output, &reply);
             }
             SlotState::Waiting => {
                 let reply_bytes = reply.len();
