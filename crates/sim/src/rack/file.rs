@@ -35,19 +35,26 @@ impl StateFile {
 
     pub(super) fn store(&mut self, state: State) {
         self.first.get_or_insert_with(|| state.clone());
-        self.newest = Some(state.clone());
-        self.stored = Some(state);
-        if self.is_recovering {
-            self.is_recovering = false;
-            self.recover_ns = u64::MAX;
+        // A controller that goes on from an old file, and has heard of nothing newer yet, makes epochs that
+        // members ignore.
+        if epoch_of(Some(&state)) >= epoch_of(self.newest.as_ref()) {
+            self.newest = Some(state.clone());
+            if self.is_recovering {
+                self.is_recovering = false;
+                self.recover_ns = u64::MAX;
+            }
         }
+        self.stored = Some(state);
     }
 
     /// Whether the file is lost or of yesterday, and not made anew yet.
     pub(super) fn is_old(&self) -> bool {
-        let version = |state: &Option<State>| state.as_ref().map_or(0, |s| s.version);
-        self.is_recovering || version(&self.stored) < version(&self.newest)
+        self.is_recovering || epoch_of(self.stored.as_ref()) < epoch_of(self.newest.as_ref())
     }
+}
+
+fn epoch_of(state: Option<&State>) -> u32 {
+    state.and_then(|s| s.config.as_ref()).map_or(0, |c| c.epoch)
 }
 
 impl Rack<'_> {
