@@ -114,9 +114,11 @@ pub struct Gateway {
     ready: VecDeque<ConnectionId>,
     /// Connections that wait for room for a read and for a write, first come, first served.
     wait_for_read: VecDeque<ConnectionId>,
-    /// Those that wait for a read and have nothing under way: a client that waits for each reply goes
-    /// before those that pipeline.
+    /// Those that wait for a read and have nothing under way: clients that wait for each reply do not wait
+    /// for those that pipeline.
     wait_for_first_read: VecDeque<ConnectionId>,
+    /// The two take turns, so that neither starves.
+    is_first_next: bool,
     wait_for_write: VecDeque<ConnectionId>,
     /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
     /// the window until it is answered.
@@ -166,6 +168,7 @@ impl Gateway {
             ready: VecDeque::new(),
             wait_for_read: VecDeque::new(),
             wait_for_first_read: VecDeque::new(),
+            is_first_next: false,
             wait_for_write: VecDeque::new(),
             orphans: Vec::new(),
             is_shut_down: false,
@@ -628,9 +631,7 @@ impl Gateway {
         }
         self.take_offers(now, sink);
         while self.core.has_room_for_read() {
-            // Who has nothing under way goes before those who want more.
-            let first = self.wait_for_first_read.pop_front();
-            let Some(id) = first.or_else(|| self.wait_for_read.pop_front()) else { break };
+            let Some(id) = self.next_to_read() else { break };
             self.go_on(now, id, sink);
         }
         while self.core.client.has_room(Class::Write)
@@ -638,6 +639,14 @@ impl Gateway {
         {
             self.go_on(now, id, sink);
         }
+    }
+
+    /// Who may send the next read.
+    fn next_to_read(&mut self) -> Option<ConnectionId> {
+        self.is_first_next = !self.is_first_next;
+        let (first, more) = (&mut self.wait_for_first_read, &mut self.wait_for_read);
+        let (next, other) = if self.is_first_next { (first, more) } else { (more, first) };
+        next.pop_front().or_else(|| other.pop_front())
     }
 }
 

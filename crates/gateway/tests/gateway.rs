@@ -373,6 +373,25 @@ fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
     assert!(world.gateway.client().unanswered() >= 4, "all the while others wanted more");
 }
 
+#[test]
+fn bug_16_4_who_pipelines_does_not_starve_behind_many_that_wait_for_each_reply() {
+    let mut world = World::with(16, |setup| setup.client.reads_max = 4);
+    for id in 2..=40 {
+        world.connect(id);
+        world.input(id, b"EXISTS l\r\n");
+    }
+    world.input(1, "EXISTS k\r\n".repeat(100).as_bytes());
+    let until = world.at.after(SEC);
+    while world.received[&1].len() < 100 * b":0\r\n".len() {
+        assert!(world.step(until), "{} bytes of replies in a second", world.received[&1].len());
+        for id in 2..=40 {
+            if !world.received.insert(id, vec![]).unwrap().is_empty() {
+                world.input(id, b"EXISTS l\r\n");
+            }
+        }
+    }
+}
+
 /// As a driver: hands over as much of `bytes` as the gateway has room for; how much that was.
 fn give(world: &mut World, id: u64, bytes: &[u8]) -> usize {
     let mut given = 0;
