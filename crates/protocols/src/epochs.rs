@@ -193,6 +193,8 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
         self.note_whole();
+        // What was committed in an earlier epoch and executed while this one opened.
+        self.let_go();
         let me = self.node();
         let others: alloc::vec::Vec<NodeId> = self.others().map(|m| NodeId(m.node)).collect();
         self.leases.open(now.instant, others.iter().copied());

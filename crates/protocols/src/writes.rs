@@ -73,10 +73,6 @@ impl<E: Engine> Replica<E> {
             return;
         }
         if self.log.is_full(&self.setup.limits) {
-            // What was committed in an earlier epoch and executed while this one opened.
-            self.let_go();
-        }
-        if self.log.is_full(&self.setup.limits) {
             self.count.writes_log_full += 1;
             return;
         }

@@ -122,11 +122,16 @@ type Flight = (u16, Addr, Vec<u8>);
 struct Bench {
     replicas: Vec<Node<Shimmed<Server>>>,
     protocol: Protocol,
+    head: u16,
     now_ms: u64,
     wire: VecDeque<Flight>,
     answers: Vec<(Repr, Vec<u8>)>,
     counter: u32,
     request: u64,
+}
+
+fn member(node: u16) -> Member {
+    Member { node, incarnation: 10, addr: Addr { ip: 1, port: node } }
 }
 
 fn to_all(_: &Flight) -> bool {
@@ -140,7 +145,10 @@ fn no_records(flight: &Flight) -> bool {
 
 impl Bench {
     fn new(protocol: Protocol, guards: Guards) -> Bench {
-        let member = |node| Member { node, incarnation: 10, addr: Addr { ip: 1, port: node } };
+        Bench::limited(protocol, guards, Limits::default())
+    }
+
+    fn limited(protocol: Protocol, guards: Guards, limits: Limits) -> Bench {
         let replica = |node| {
             let setup = ReplicaConfig {
                 me: member(node),
@@ -150,7 +158,7 @@ impl Bench {
                 copy_bytes: 4_096,
                 records_kept: 32_768,
                 replicate_replies: true,
-                limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..Limits::default() },
+                limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..limits },
                 guards,
             };
             let memory = Memory::new(0);
@@ -168,32 +176,39 @@ impl Bench {
         let mut bench = Bench {
             replicas: (1..=3).map(replica).collect(),
             protocol,
+            head: 1,
             now_ms: 1_000,
             wire: VecDeque::new(),
             answers: Vec::new(),
             counter: 0,
             request: 0,
         };
-        let config = Config {
-            group: GroupId(0),
-            epoch: 1,
-            rack: 1,
-            switch_id: 1,
-            switch_incarnation: 1,
-            switch: SWITCH,
-            protocol,
-            accelerated: protocol != Protocol::Craq,
-            members: (1..=3).map(member).collect(),
-            joining: Vec::new(),
-        };
-        let mut bytes = Vec::new();
-        Membership::Configure(config).emit(&mut bytes);
-        (1..=3).for_each(|node| bench.hand(node, &bytes));
+        bench.configure(1, 1);
         bench.pass(60, to_all);
         bench.write(Flags::REGISTER, &[]);
         bench.pass(5, to_all);
         bench.answers.clear();
         bench
+    }
+
+    /// The controller's word: an epoch of the nodes from `head` on.
+    fn configure(&mut self, epoch: u32, head: u16) {
+        self.head = head;
+        let config = Config {
+            group: GroupId(0),
+            epoch,
+            rack: 1,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            protocol: self.protocol,
+            accelerated: self.protocol != Protocol::Craq,
+            members: (head..=3).map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        Membership::Configure(config).emit(&mut bytes);
+        (1..=3).for_each(|node| self.hand(node, &bytes));
     }
 
     fn at(&mut self, node: u16) -> &mut Node<Shimmed<Server>> {
@@ -285,7 +300,7 @@ impl Bench {
         let last_committed = Seq::from_u64(self.now_ms);
         let mut bytes = Vec::new();
         Repr { seq, last_committed, ..repr }.emit(body, &mut bytes);
-        let orders = self.leader().unwrap_or(1);
+        let orders = self.leader().unwrap_or(self.head);
         let to = if self.protocol == Protocol::NoPaxos { 1..=3 } else { orders..=orders };
         to.for_each(|node| self.hand(node, &bytes));
     }
@@ -361,6 +376,26 @@ fn bug_15_5_craqs_head_passes_a_read_of_all_keys_on_while_a_write_is_at_its_engi
     b.read(1, 1, &["DBSIZE"]);
     b.pass(20, no_records);
     assert_eq!(b.read_replies(), [b":0\r\n".to_vec()], "the tail answers");
+}
+
+#[test]
+fn bug_15_23_craqs_head_takes_writes_after_an_epoch_in_which_its_full_log_was_executed() {
+    const RECORDS: usize = 8;
+    let limits = Limits { log_records_max: RECORDS, ..Limits::default() };
+    let mut b = Bench::limited(Protocol::Craq, Guards::ALL, limits);
+    // The next head has them all, and has executed none when the tail commits them.
+    b.server(2).hangs = true;
+    (0..RECORDS).for_each(|_| b.write(Flags(0), &["SET", "k", "v"]));
+    b.pass(150, to_all);
+    b.configure(2, 2);
+    b.pass(5, to_all);
+    b.server(2).hangs = false;
+    b.pass(200, to_all);
+    assert_eq!(b.at(2).phase(), Phase::Open);
+    b.write_replies();
+    b.write(Flags(0), &["SET", "k", "w"]);
+    b.pass(50, to_all);
+    assert_eq!(b.write_replies(), ["+OK\r\n"]);
 }
 
 #[cfg(feature = "mutants")]

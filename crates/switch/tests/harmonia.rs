@@ -4,9 +4,10 @@
 mod common;
 
 use common::*;
-use concord_core::{NodeId, ObjectId, Seq, SwitchId};
+use concord_core::{Guards, NodeId, ObjectId, Seq, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{ConfigError, DropReason, Harmonia, Layout, Tables};
+use concord_wire::control::{Config, Protocol};
 use concord_wire::header::at;
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr};
@@ -280,6 +281,27 @@ fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
     assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
 }
 
+/// Where CRAQ's switch sends a read of all keys, attempt by attempt.
+fn readers_of_all_keys(guards: Guards) -> Vec<Addr> {
+    let craq = Config { protocol: Protocol::Craq, accelerated: false, ..config(2, OWN.0 + 1) };
+    let mut p = guarded(Layout::DEFAULT, guards);
+    p.install(Tables::of(&craq).unwrap());
+    let all_keys = Repr { flags: Flags::WILDCARD, ..request(Op::Read, 0) };
+    (0..3).map(|attempt| run(&mut p, Repr { attempt, ..all_keys }).unwrap().0).collect()
+}
+
+#[test]
+fn bug_15_6_a_read_of_all_keys_goes_to_one_reader() {
+    assert_eq!(readers_of_all_keys(Guards::ALL), [replica(3); 3]);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_6_is_seen_without_its_guard() {
+    let readers = readers_of_all_keys(Guards::without(concord_core::Guard::OneReader));
+    assert!(readers[0] != readers[1] && readers[1] != readers[2] && readers[0] != readers[2]);
+}
+
 #[test]
 fn a_membership_change_under_one_id_keeps_the_dirty_set() {
     let mut p = ready(Layout::DEFAULT);
@@ -297,7 +319,7 @@ fn a_membership_change_under_one_id_keeps_the_dirty_set() {
 #[test]
 fn without_help_it_is_a_plain_switch() {
     let mut p = program(Layout::DEFAULT);
-    let plain = concord_wire::control::Config { accelerated: false, ..config(2, OWN.0 + 1) };
+    let plain = Config { accelerated: false, ..config(2, OWN.0 + 1) };
     p.install(Tables::of(&plain).unwrap());
     let numbered = Repr { seq: Seq::new(OWN, 3), ..request(Op::Write, 5) };
     let (to, out) = run(&mut p, numbered).unwrap();
