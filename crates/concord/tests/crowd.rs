@@ -43,16 +43,6 @@ fn connections() -> usize {
     allowed
 }
 
-/// Resident memory of a process in bytes, now and at most.
-fn memory(pid: u32) -> (usize, usize) {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let of = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1_024
-    };
-    (of("VmRSS:"), of("VmHWM:"))
-}
-
 /// Pages of memory that the system holds for all TCP connections, in bytes.
 fn system_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default();

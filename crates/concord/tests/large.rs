@@ -98,16 +98,6 @@ fn bug_15_4_many_large_values_at_once_are_all_answered() {
     }
 }
 
-/// Resident memory of a process in bytes, now and at most.
-fn memory(pid: u32) -> (usize, usize) {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let of = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1_024
-    };
-    (of("VmRSS:"), of("VmHWM:"))
-}
-
 /// The 99th percentile of what a small request takes.
 fn p99(client: &mut Resp) -> Duration {
     let mut took: Vec<Duration> = (0..1_000)

@@ -54,28 +54,18 @@ fn alive(node: u16, incarnation: u64, epoch: u32) -> Membership {
     stands(node, incarnation, epoch, standing)
 }
 
+/// A switch's sign of life.
+fn switch_alive(at: u16, incarnation: u64, epoch: u32, standby: bool) -> Membership {
+    let addr = Addr { ip: at.into(), port: at };
+    Membership::SwitchAlive { incarnation, addr, sent_at: 0, epoch, heard: heard(epoch), standby }
+}
+
 fn switch(incarnation: u64, epoch: u32) -> Membership {
-    let addr = Addr { ip: 9, port: 9 };
-    Membership::SwitchAlive {
-        incarnation,
-        addr,
-        sent_at: 0,
-        epoch,
-        heard: heard(epoch),
-        standby: false,
-    }
+    switch_alive(9, incarnation, epoch, false)
 }
 
 fn standby(incarnation: u64, epoch: u32) -> Membership {
-    let addr = Addr { ip: 8, port: 8 };
-    Membership::SwitchAlive {
-        incarnation,
-        addr,
-        sent_at: 0,
-        epoch,
-        heard: heard(epoch),
-        standby: true,
-    }
+    switch_alive(8, incarnation, epoch, true)
 }
 
 /// Persists what is proposed; its epoch, if something is.

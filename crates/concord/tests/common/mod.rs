@@ -277,6 +277,16 @@ impl Resp {
     }
 }
 
+/// Resident memory of a process in bytes, now and at most.
+pub fn memory(pid: u32) -> (usize, usize) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let of = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1_024
+    };
+    (of("VmRSS:"), of("VmHWM:"))
+}
+
 /// A redis-server of its own, as the oracle.
 pub struct PlainRedis {
     process: Child,

@@ -8,7 +8,7 @@ use super::{Rack, Role};
 use crate::world::CONTROLLER;
 
 /// What controllers go on from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct StateFile {
     /// What the file says.
     pub stored: Option<State>,
