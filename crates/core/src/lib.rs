@@ -17,6 +17,7 @@ pub mod counters;
 pub mod guard;
 pub mod hash;
 pub mod ids;
+pub mod lease;
 pub mod machine;
 pub mod rng;
 pub mod time;
@@ -27,5 +28,6 @@ pub use ids::{
     Epoch, Incarnation, NodeId, ObjectId, Position, RequestNumber, Seq, SessionId, SwitchId,
     ViewNumber,
 };
+pub use lease::Leases;
 pub use rng::Rng;
 pub use time::{Duration, Instant, MS, Now, SEC, US};

@@ -21,7 +21,6 @@ mod expiry;
 mod feed;
 mod fetch;
 mod join;
-pub mod lease;
 pub mod limits;
 pub mod link;
 pub mod log;

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Guards, Instant, LogClock, MS, NodeId, Now, Position, Seq, counters,
+    Duration, Epoch, Guard, Guards, Instant, Leases, LogClock, MS, NodeId, Now, Position, Seq,
+    counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{
@@ -24,7 +25,6 @@ use crate::expiry::Expiring;
 use crate::feed::Feed;
 use crate::fetch::Fetching;
 use crate::join::Copy;
-use crate::lease::Leases;
 use crate::limits::Limits;
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
 use crate::log::Log;

@@ -30,7 +30,8 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, LogClock, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
+    Duration, Epoch, Guard, Instant, Leases, LogClock, MS, NodeId, Now, Position, Seq, ViewNumber,
+    counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Protocol};
@@ -39,7 +40,6 @@ use concord_wire::{Addr, Sink};
 
 use crate::bodies::{Kept, Staging};
 use crate::expiry::Expiring;
-use crate::lease::Leases;
 use crate::link::{Receiver, Sender};
 use crate::log::Log;
 use crate::replica::{ReplicaConfig, ReplicaCounters};

@@ -1,10 +1,11 @@
 //! Leases among the members of an epoch (traps T2, T8): whoever answers a read alone holds one,
 //! granted by every other member, counted from when its holder asked. The controller has no part in
-//! it, so that the data path outlives the controller.
+//! it, so that the data path outlives the controller. Of no protocol and no store: any system whose
+//! nodes answer alone keeps a [`Leases`] and sends the requests and grants that it asks for.
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Guard, Guards, Instant, NodeId};
+use crate::{Duration, Guard, Guards, Instant, NodeId};
 
 /// The leases that a replica holds and has granted.
 #[derive(Clone, Debug)]
