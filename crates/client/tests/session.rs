@@ -3,7 +3,7 @@
 
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_core::{Instant, MS, Now, ObjectId, RequestNumber, Rng};
-use concord_wire::control::{Config, Membership, Message as _, Protocol};
+use concord_wire::control::{Config, Membership, Message as _, Program, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Status};
 
 const CLIENT: Addr = Addr { ip: 1, port: 1 };
@@ -82,7 +82,7 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
         switch_incarnation: 1,
         switch,
         protocol: Protocol::Chain,
-        accelerated: true,
+        program: Program::Harmonia,
         members: vec![],
         joining: vec![],
     };

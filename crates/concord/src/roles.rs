@@ -10,6 +10,7 @@ use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{EngineSetup, ReplicaSetup};
 use concord_runtime::roles::switch::SwitchSetup;
 use concord_runtime::roles::{Place, controller, gateway, replica, switch};
+use concord_wire::control::Program;
 
 use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
 use crate::rack::{Accel, Engine, Rack, Table, pick, wire};
@@ -30,7 +31,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let config = ControllerConfig {
         replicas: rack.replica.iter().map(|r| r.node).collect(),
         protocol: rack.protocol.wire(),
-        accelerated: rack.accel == Accel::Harmonia,
+        program: Program::of(rack.protocol.wire(), rack.accel == Accel::Harmonia),
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
         recover: args.recover.then(|| Recover { gone: args.gone.clone() }),

@@ -98,7 +98,7 @@ impl Controller {
             switch_incarnation: switch.incarnation,
             switch: switch.addr,
             protocol: self.setup.protocol,
-            accelerated: self.setup.accelerated,
+            program: self.setup.program,
             members,
             joining,
         });
@@ -116,7 +116,7 @@ impl Controller {
             switch_incarnation: 0,
             switch: Addr::default(),
             protocol: self.setup.protocol,
-            accelerated: self.setup.accelerated,
+            program: self.setup.program,
             members: Vec::new(),
             joining: Vec::new(),
         }

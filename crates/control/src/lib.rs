@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{Held, Member, Membership, Message as _, Protocol, Standing};
+use concord_wire::control::{Held, Member, Membership, Message as _, Program, Protocol, Standing};
 use concord_wire::{Addr, Kind, Sink};
 
 use hear::Hearing;
@@ -47,8 +47,8 @@ pub struct ControllerConfig {
     pub replicas: Vec<u16>,
     /// How they replicate.
     pub protocol: Protocol,
-    /// Whether the switch helps.
-    pub accelerated: bool,
+    /// What the switch runs for them.
+    pub program: Program,
     /// A replica that is not heard of for so long is removed, in ns.
     pub failure_ns: Duration,
     /// Start anew with whoever registers: the data of earlier members is given up. Epochs and switch

@@ -212,9 +212,9 @@ impl Controller {
         state.switch_incarnation = newest.switch_incarnation;
         state.retired_switches.retain(|life| *life != newest.switch_incarnation);
         state.last_switch_id = switch_id.checked_add(NUMBERS_SPARED)?;
-        let (protocol, accelerated) = (self.setup.protocol, self.setup.accelerated);
+        let (protocol, program) = (self.setup.protocol, self.setup.program);
         state.config =
-            Some(Config { epoch, members, joining: Vec::new(), protocol, accelerated, ..newest });
+            Some(Config { epoch, members, joining: Vec::new(), protocol, program, ..newest });
         Some(state)
     }
 }

@@ -20,7 +20,7 @@ fn setup() -> ControllerConfig {
     ControllerConfig {
         replicas: vec![1, 2, 3],
         protocol: Protocol::Chain,
-        accelerated: true,
+        program: Program::Harmonia,
         failure_ns: SEC,
         fresh: false,
         recover: None,
@@ -698,7 +698,7 @@ fn recover(c: &mut Controller, members: &[u16], says: &[Membership]) -> Option<u
         switch_incarnation: 77,
         switch: Addr { ip: 9, port: 9 },
         protocol: Protocol::Chain,
-        accelerated: true,
+        program: Program::Harmonia,
         members: members.iter().map(|node| member(*node, 10)).collect(),
         joining: vec![],
     };

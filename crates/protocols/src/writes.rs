@@ -80,7 +80,9 @@ impl<E: Engine> Replica<E> {
             self.count.writes_queued += 1;
             return;
         }
-        if self.config.as_ref().is_some_and(|c| c.accelerated) && !self.take_number(repr.seq) {
+        if self.config.as_ref().is_some_and(|c| c.program.has_dirty_set())
+            && !self.take_number(repr.seq)
+        {
             return;
         }
         let now_ms = self.stamp(now);

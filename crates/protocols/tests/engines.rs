@@ -13,7 +13,7 @@ use concord_engine::{
     Backend, BackendDone, CommandBuf, Context, Outcome, Shimmed, Step, Submitted,
 };
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
-use concord_wire::control::{Config, Member, Membership, Message as _, Protocol};
+use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
 use concord_wire::rpc::READ_BIT;
@@ -202,7 +202,7 @@ impl Bench {
             switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
-            accelerated: self.protocol != Protocol::Craq,
+            program: Program::of(self.protocol, true),
             members: (head..=3).map(member).collect(),
             joining: Vec::new(),
         };

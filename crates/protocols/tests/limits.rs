@@ -10,7 +10,9 @@ use concord_core::{
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Engine, Shimmed};
 use concord_protocols::{Node, ReplicaConfig};
-use concord_wire::control::{Config, CopyMessage, Member, Membership, Message as _, Protocol};
+use concord_wire::control::{
+    Config, CopyMessage, Member, Membership, Message as _, Program, Protocol,
+};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{Addr, Flags, FurtherIds, GroupId, Kind, Op, PacketMut, Repr, Status, kind};
@@ -139,7 +141,7 @@ impl Group {
             switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
-            accelerated: self.protocol != Protocol::Craq,
+            program: Program::of(self.protocol, true),
             members: self.members.iter().map(member).collect(),
             joining: self.joining.iter().map(member).collect(),
         };
@@ -161,7 +163,7 @@ impl Group {
             switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
-            accelerated: true,
+            program: Program::of(self.protocol, true),
             members: self.members.iter().map(member).collect(),
             joining: Vec::new(),
         };

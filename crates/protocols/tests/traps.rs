@@ -14,7 +14,8 @@ use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
 use concord_protocols::{Limits, Phase, Replica, ReplicaConfig, Retired};
 use concord_wire::control::{
-    Config, CopyMessage, LeaseMessage, Member, Membership, Message as _, Protocol, Standing,
+    Config, CopyMessage, LeaseMessage, Member, Membership, Message as _, Program, Protocol,
+    Standing,
 };
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::header::is;
@@ -128,7 +129,7 @@ impl Bench {
             switch_incarnation: 1,
             switch: SWITCH,
             protocol: self.protocol,
-            accelerated: self.protocol != Protocol::Craq,
+            program: Program::of(self.protocol, true),
             members: members.iter().map(member).collect(),
             joining: joining.iter().map(member).collect(),
         };

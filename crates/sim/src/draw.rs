@@ -3,7 +3,7 @@
 
 use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_wire::VALUE_BYTES_MAX;
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 
 use crate::edges::Packets;
 use crate::fault::{Fault, Node};
@@ -56,8 +56,8 @@ const GATEWAYS: u64 = 0x6a7e_3a75;
 pub struct Aim {
     /// The protocol; drawn if `None`.
     pub protocol: Option<Protocol>,
-    /// Whether the switch helps; drawn if `None`.
-    pub accelerated: Option<bool>,
+    /// Whether the switch helps, where it can; drawn if `None`.
+    pub with_harmonia: Option<bool>,
 }
 
 impl Plan {
@@ -74,7 +74,7 @@ impl Plan {
         let rng = &mut rng;
         let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let protocol = aim.protocol.unwrap_or(drawn);
-        let accelerated = !rng.chance(1, 10);
+        let with_harmonia = !rng.chance(1, 10);
         let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
         let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
@@ -85,8 +85,7 @@ impl Plan {
         let mut plan = Plan {
             seed,
             protocol,
-            // No switch helps CRAQ.
-            accelerated: protocol != Protocol::Craq && aim.accelerated.unwrap_or(accelerated),
+            program: Program::of(protocol, aim.with_harmonia.unwrap_or(with_harmonia)),
             replicas,
             clients,
             connections,
@@ -426,10 +425,10 @@ mod tests {
 
     #[test]
     fn aiming_changes_nothing_else() {
-        let aim = Aim { protocol: Some(Protocol::Chain), accelerated: Some(false) };
-        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), accelerated: None };
+        let aim = Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false) };
+        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), with_harmonia: None };
         let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
-        let Plan { protocol, accelerated, .. } = drawn;
-        assert_eq!(Plan { protocol, accelerated, ..aimed }, drawn);
+        let Plan { protocol, program, .. } = drawn;
+        assert_eq!(Plan { protocol, program, ..aimed }, drawn);
     }
 }

@@ -1,10 +1,10 @@
 //! A plan as a TOML file: every value by its name, units in the names, faults as a list.
 //!
-//! What a file leaves out is as in [`Plan::default`]. Unknown names and values that cannot be are one
+//! What a file leaves out is as in [`Plan::of`] its protocol. Unknown names and values that cannot be are one
 //! clear line.
 
 use concord_core::guard::{ALL_GUARDS, Guard, Guards};
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Deserializer, Serializer};
 use toml::{Table, Value};
 
@@ -25,6 +25,9 @@ impl Plan {
     /// One line that says what is wrong, and in which line of the file where that is known.
     pub fn from_toml(text: &str) -> Result<Plan, String> {
         let mut plan: Plan = toml::from_str(text).map_err(|error| one_line(text, &error))?;
+        if !toml::from_str::<Table>(text).is_ok_and(|table| table.contains_key("program")) {
+            plan.program = Program::of(plan.protocol, true);
+        }
         plan.faults.sort_by_key(|fault| fault.at_ns);
         plan.validate()?;
         Ok(plan)
@@ -87,6 +90,22 @@ pub(crate) mod protocol {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Protocol, D::Error> {
         let name = String::deserialize(from)?;
         super::parse_protocol(&name).map_err(serde::de::Error::custom)
+    }
+}
+
+pub(crate) mod program {
+    use super::{Deserialize, Deserializer, Program, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(program: &Program, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(program.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Program, D::Error> {
+        let name = String::deserialize(from)?;
+        Program::named(&name).ok_or_else(|| {
+            let names = Program::ALL.map(Program::name).join(", ");
+            serde::de::Error::custom(format!("no program {name:?}: {names}"))
+        })
     }
 }
 
@@ -206,6 +225,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_names_no_program_has_its_protocol_s() {
+        for (protocol, program) in [("craq", "craq"), ("nopaxos", "nopaxos+harmonia")] {
+            let plan = Plan::from_toml(&format!("protocol = \"{protocol}\"")).unwrap();
+            assert_eq!(plan.program.name(), program);
+        }
+        let plan = Plan::from_toml("protocol = \"vr\"\nprogram = \"forward\"").unwrap();
+        assert_eq!(plan.program, Program::Forward);
+    }
+
+    #[test]
     fn what_is_wrong_is_one_clear_line() {
         let fault = |text: &str| format!("[[faults]]\nat_ns = 1\n{text}");
         for (text, wanted) in [
@@ -215,6 +244,11 @@ mod tests {
             ("slots = 3".into(), "slots is 3: give it a power of two"),
             ("drift_ppm = 90000".into(), "drift_ppm is 90000"),
             ("protocol = \"ring\"".into(), "no protocol \"ring\": primary-backup, chain"),
+            ("program = \"flair\"".into(), "no program \"flair\": forward, harmonia"),
+            (
+                "protocol = \"craq\"\nprogram = \"harmonia\"".into(),
+                "program harmonia does not serve craq: give it craq",
+            ),
             ("seed = \"xyz\"".into(), "no seed \"xyz\""),
             ("without = [\"luck\"]".into(), "no guard \"luck\": drop-on-full"),
             ("[service]\nwait_ns = 3".into(), "unknown field `wait_ns`"),
@@ -225,7 +259,7 @@ mod tests {
             (fault("kind = \"pause\"\nnode = \"gateway\"\nfor_ns = 1"), "no node \"gateway\""),
             ("[[faults]]\nkind = \"restart-switch\"".into(), "a fault has no at_ns"),
             ("seed =".into(), "line 1: "),
-        ] as [(String, &str); 16]
+        ] as [(String, &str); 18]
         {
             let error = Plan::from_toml(&text).unwrap_err();
             assert!(error.contains(wanted), "{text:?}: {error}");

@@ -2,7 +2,7 @@
 
 use concord_core::{Duration, Guards, MS, US};
 use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
 
 use crate::edges::{Bounds, Packets, Sizes};
@@ -60,8 +60,9 @@ pub struct Plan {
     /// How the replicas replicate.
     #[serde(with = "crate::experiment::protocol")]
     pub protocol: Protocol,
-    /// Whether the switch helps.
-    pub accelerated: bool,
+    /// What the switch runs.
+    #[serde(with = "crate::experiment::program")]
+    pub program: Program,
     /// Number of replicas at the start.
     pub replicas: usize,
     /// Client processes, each with a session of its own.
@@ -146,7 +147,7 @@ impl Default for Plan {
         Plan {
             seed: 0,
             protocol: Protocol::Chain,
-            accelerated: true,
+            program: Program::Harmonia,
             replicas: 3,
             clients: 2,
             connections: 4,
@@ -206,6 +207,12 @@ pub const PROTOCOLS: [Protocol; 5] =
     [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos, Protocol::Craq];
 
 impl Plan {
+    /// A good day of a rack of that protocol, with Harmonia's help where it has any.
+    #[must_use]
+    pub fn of(protocol: Protocol) -> Plan {
+        Plan { protocol, program: Program::of(protocol, true), ..Plan::default() }
+    }
+
     /// Adds a fault, for plans written by hand.
     #[must_use]
     pub fn with_fault(mut self, at_ns: Duration, fault: Fault) -> Plan {
@@ -225,8 +232,14 @@ impl Plan {
             }
             Err(format!("{name} is {value}: give it {least} to {most}"))
         };
-        if self.protocol == Protocol::Craq && self.accelerated {
-            return Err("craq runs without the switch's help: accelerated = false".into());
+        if !self.program.serves(self.protocol) {
+            let serving = Program::ALL.into_iter().filter(|p| p.serves(self.protocol));
+            let names: Vec<&str> = serving.map(Program::name).collect();
+            let (program, protocol) = (self.program.name(), protocol_name(self.protocol));
+            return Err(format!(
+                "program {program} does not serve {protocol}: give it {}",
+                names.join(" or ")
+            ));
         }
         let nodes = NODES_MAX as u64;
         let million = 1_000_000;

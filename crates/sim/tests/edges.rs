@@ -18,14 +18,7 @@ type Draw = fn(u64) -> Plan;
 
 /// A small rack without faults; a third of the operations are writes.
 fn plain(protocol: Protocol, replicas: usize, seed: u64) -> Plan {
-    Plan {
-        seed,
-        protocol,
-        replicas,
-        accelerated: protocol != Protocol::Craq,
-        operations: 400,
-        ..Plan::default()
-    }
+    Plan { seed, replicas, operations: 400, ..Plan::of(protocol) }
 }
 
 fn with(plan: Plan, faults: Vec<(u64, Fault)>) -> Plan {

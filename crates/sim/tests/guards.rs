@@ -20,7 +20,7 @@ use std::time::Instant;
 use concord_core::guard::{Guard, Guards};
 use concord_core::{MS, Rng, US};
 use concord_sim::{Aim, Fault, Gateways, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of};
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 
 const SEEDS_MAX: u64 = 1_000;
 
@@ -148,7 +148,7 @@ fn late_release(seed: u64) -> Plan {
 fn ordered(seed: u64) -> Plan {
     let plan = read_ahead(seed);
     Plan {
-        accelerated: true,
+        program: Program::of(plan.protocol, true),
         replicas: plan.replicas.max(3),
         loss_ppm: 0,
         duplicate_ppm: 0,
@@ -259,7 +259,7 @@ const NOPAXOS_ALONE: [Guard; 7] = [
 fn of_three(protocol: Protocol, seed: u64) -> Plan {
     let plan = drawn(protocol, seed);
     Plan {
-        accelerated: true,
+        program: Program::of(protocol, true),
         replicas: 3,
         clients: plan.clients.max(2),
         loss_ppm: plan.loss_ppm / 4,
@@ -426,7 +426,7 @@ fn deaf_leader(protocol: Protocol, seed: u64) -> Plan {
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
 fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     let plan = ordered(seed);
-    Plan { protocol, replicas: 2, slots: 64, ..plan }
+    Plan { protocol, program: Program::of(protocol, true), replicas: 2, slots: 64, ..plan }
 }
 
 /// Each guard is missed by its draw, which passes with all of them where it was made for the guard.

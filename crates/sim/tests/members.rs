@@ -15,8 +15,6 @@ const PROTOCOLS: [Protocol; 5] =
 fn plan(protocol: Protocol, seed: u64, for_ns: u64) -> Plan {
     Plan {
         seed,
-        protocol,
-        accelerated: protocol != Protocol::Craq,
         clients: 1,
         connections: 2,
         think_ns: 20 * MS,
@@ -25,7 +23,7 @@ fn plan(protocol: Protocol, seed: u64, for_ns: u64) -> Plan {
         lease_ns: 500 * MS,
         failure_ns: 1_500 * MS,
         loss_ppm: 2_000,
-        ..Plan::default()
+        ..Plan::of(protocol)
     }
 }
 

@@ -7,7 +7,7 @@ use concord_sim::{
     Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Totals,
     protocol_name, run, swarm,
 };
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 
 /// Seeds of each protocol; `CONCORD_SEEDS` sets another number.
 const SEEDS: u64 = 2_000;
@@ -277,7 +277,8 @@ fn bug_15_pipelined_writes_get_through_a_dirty_set_of_one_slot() {
     };
     for protocol in [Protocol::Vr, Protocol::NoPaxos, Protocol::Chain] {
         for seed in 0..5 {
-            let outcome = run(&Plan { protocol, seed, ..plan.clone() });
+            let program = Program::of(protocol, true);
+            let outcome = run(&Plan { protocol, program, seed, ..plan.clone() });
             assert_eq!(outcome.violation, None, "{protocol:?}, seed {seed}");
             assert_eq!(outcome.totals.unknown, 0, "{protocol:?}, seed {seed}: writes given up");
         }
@@ -312,7 +313,7 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let bounds = Bounds { log_records_max: 64, ..Bounds::default() };
         let sizes = Sizes { due_at_once: 300, ..Sizes::default() };
-        let plan = Plan { protocol, bounds, sizes, linger_ns: 2_000 * MS, ..Plan::default() };
+        let plan = Plan { bounds, sizes, linger_ns: 2_000 * MS, ..Plan::of(protocol) };
         let outcome = run(&plan);
         assert_eq!(outcome.violation, None, "{protocol:?}");
         assert_eq!(outcome.totals.large.due, 300, "{protocol:?}");
@@ -324,7 +325,7 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
 #[test]
 fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
-        let plan = Plan { protocol, think_ns: 50 * MS, ..Plan::default() }
+        let plan = Plan { think_ns: 50 * MS, ..Plan::of(protocol) }
             .with_fault(300 * MS, Fault::Restart { replica: 0 })
             .with_fault(1_000 * MS, Fault::Restart { replica: 1 })
             .with_fault(2_000 * MS, Fault::RestartSwitch);

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
-use concord_wire::control::{Config, Heard, Membership, Message as _, Protocol};
+use concord_wire::control::{Config, Heard, Membership, Message as _, Program, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
@@ -192,7 +192,7 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     configure(&mut a, at(3), &config(6, 0));
     let empty = Config { members: vec![], ..config(6, OWN.0) };
     configure(&mut a, at(3), &empty);
-    let unaided = Config { accelerated: false, ..config(6, OWN.0) };
+    let unaided = Config { program: Program::Forward, ..config(6, OWN.0) };
     configure(&mut a, at(3), &unaided);
     assert_eq!((a.status().epoch.0, a.status().agent.configures_refused), (5, 4));
     assert_eq!((a.status().switch_id, a.status().seq, a.status().occupied), (OWN, 2, 1));
@@ -309,7 +309,7 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
 #[test]
 fn without_help_there_are_no_no_ops() {
     let mut a = agent(Layout::DEFAULT);
-    let unaided = Config { accelerated: false, ..config(1, OWN.0) };
+    let unaided = Config { program: Program::Forward, ..config(1, OWN.0) };
     assert_eq!(configure(&mut a, at(0), &unaided), []);
     assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1);
     assert_eq!(noops(&run_until(&mut a, 500)), []);

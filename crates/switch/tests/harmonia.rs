@@ -7,7 +7,7 @@ use common::*;
 use concord_core::{Guards, NodeId, ObjectId, Seq, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{ConfigError, DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::{Config, Protocol};
+use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr};
@@ -283,7 +283,7 @@ fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
 
 /// Where CRAQ's switch sends a read of all keys, attempt by attempt.
 fn readers_of_all_keys(guards: Guards) -> Vec<Addr> {
-    let craq = Config { protocol: Protocol::Craq, accelerated: false, ..config(2, OWN.0 + 1) };
+    let craq = Config { protocol: Protocol::Craq, program: Program::Craq, ..config(2, OWN.0 + 1) };
     let mut p = guarded(Layout::DEFAULT, guards);
     p.install(Tables::of(&craq).unwrap());
     let all_keys = Repr { flags: Flags::WILDCARD, ..request(Op::Read, 0) };
@@ -319,7 +319,7 @@ fn a_membership_change_under_one_id_keeps_the_dirty_set() {
 #[test]
 fn without_help_it_is_a_plain_switch() {
     let mut p = program(Layout::DEFAULT);
-    let plain = Config { accelerated: false, ..config(2, OWN.0 + 1) };
+    let plain = Config { program: Program::Forward, ..config(2, OWN.0 + 1) };
     p.install(Tables::of(&plain).unwrap());
     let numbered = Repr { seq: Seq::new(OWN, 3), ..request(Op::Write, 5) };
     let (to, out) = run(&mut p, numbered).unwrap();

@@ -7,7 +7,7 @@ use common::*;
 use concord_core::{Epoch, Guards, Incarnation, Instant, NodeId, Now, Seq};
 use concord_pisa::Verdict;
 use concord_switch::{Agent, AgentConfig, DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::{Config, Membership, Message as _, Protocol};
+use concord_wire::control::{Config, Membership, Message as _, Program, Protocol};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, Op, Packet, Repr};
 
@@ -16,10 +16,11 @@ fn stamp_of(view: u32, now_ms: u64, memory_full: bool) -> Stamp {
 }
 
 fn sequencer(layout: Layout, accelerated: bool) -> Harmonia {
-    let mut program = Harmonia::new(layout, Guards::ALL).unwrap();
-    let config = Config { protocol: Protocol::NoPaxos, accelerated, ..config(1, OWN.0) };
-    program.install(Tables::of(&config).unwrap());
-    program
+    let mut sequencer = Harmonia::new(layout, Guards::ALL).unwrap();
+    let program = Program::of(Protocol::NoPaxos, accelerated);
+    let config = Config { protocol: Protocol::NoPaxos, program, ..config(1, OWN.0) };
+    sequencer.install(Tables::of(&config).unwrap());
+    sequencer
 }
 
 /// A write through the program: it is sent to all.
@@ -67,7 +68,11 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
     assert_eq!(cells(&p, 5), [(0, out.seq.counter)]);
     complete(&mut p, 5, out.seq.counter);
     assert_eq!((p.occupied(), p.last_committed()), (0, out.seq.counter));
-    let next = Config { protocol: Protocol::NoPaxos, ..config(2, OWN.0 + 1) };
+    let next = Config {
+        protocol: Protocol::NoPaxos,
+        program: Program::NoPaxosHarmonia,
+        ..config(2, OWN.0 + 1)
+    };
     p.install(Tables::of(&next).unwrap());
     assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 1, "a new session");
 }
@@ -76,7 +81,11 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
 fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
     let now = Now { instant: Instant(1_000), unix_ms: 77_000 };
-    let config = Config { protocol: Protocol::NoPaxos, ..config(1, OWN.0) };
+    let config = Config {
+        protocol: Protocol::NoPaxos,
+        program: Program::NoPaxosHarmonia,
+        ..config(1, OWN.0)
+    };
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
     let mut bytes = Vec::new();
     Membership::Configure(config).emit(&mut bytes);

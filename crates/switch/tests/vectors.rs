@@ -12,7 +12,7 @@ use common::*;
 use concord_core::{Guards, NodeId, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::{Config, Protocol};
+use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
 use concord_wire::{Addr, Flags, FurtherIds, Op, Repr, WireError};
 
@@ -273,7 +273,7 @@ fn other_packets() -> Scenario {
 }
 
 fn unaided() -> Scenario {
-    let off = Config { accelerated: false, ..config(1, OWN.0) };
+    let off = Config { program: Program::Forward, ..config(1, OWN.0) };
     let reply = flagged(Flags::COMPLETION, request(Op::WriteReply, 5));
     let description = "Without the switch's help: writes to the head, reads to the tail.";
     let plain = Scenario { config: off, ..Scenario::new("unaided", description, layout(1, 16)) };
@@ -284,7 +284,7 @@ fn unaided() -> Scenario {
 }
 
 fn craq() -> Scenario {
-    let config = Config { accelerated: false, protocol: Protocol::Craq, ..config(1, OWN.0) };
+    let config = Config { program: Program::Craq, protocol: Protocol::Craq, ..config(1, OWN.0) };
     let again = |attempt| Repr { attempt, ..r(5) };
     let description = "CRAQ, without the switch's help: any replica takes reads.";
     let plain = Scenario { config, ..Scenario::new("craq", description, layout(1, 16)) };

@@ -4,8 +4,8 @@
 
 use concord_core::{Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
 use concord_wire::control::{
-    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message, Protocol,
-    Standing,
+    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message, Program,
+    Protocol, Standing,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
@@ -87,6 +87,8 @@ fn config(rng: &mut Rng) -> Config {
         |rng: &mut Rng| Member { node: short(rng), incarnation: number(rng), addr: addr(rng) };
     let protocols =
         [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
+    let protocol = one_of(rng, &protocols);
+    let program = Program::of(protocol, rng.chance(1, 2));
     let (members, joining) = (rng.below(65), rng.below(12));
     Config {
         epoch: word(rng),
@@ -95,8 +97,8 @@ fn config(rng: &mut Rng) -> Config {
         switch_id: word(rng),
         switch_incarnation: number(rng),
         switch: addr(rng),
-        protocol: one_of(rng, &protocols),
-        accelerated: rng.chance(1, 2),
+        protocol,
+        program,
         members: (0..members).map(|_| member(rng)).collect(),
         joining: (0..joining).map(|_| member(rng)).collect(),
     }

@@ -124,11 +124,11 @@ impl Figure {
 
     /// Two lines: chain replication alone, and with Harmonia.
     fn both<T: Copy>(self, points: &[T], x: impl Fn(T) -> f64, load: impl Fn(T) -> Load) -> Figure {
-        self.line("CR", points, &x, |p| Load { accelerated: false, ..load(p) }).line(
+        self.line("CR", points, &x, |p| load(p).over(Protocol::Chain, false)).line(
             "Harmonia (CR)",
             points,
             &x,
-            |p| Load { accelerated: true, ..load(p) },
+            |p| load(p).over(Protocol::Chain, true),
         )
     }
 }
@@ -298,7 +298,7 @@ fn rack_latency() -> Figure {
             |(_, permille)| {
                 let load = idle(permille);
                 let service = Service { switch_ns: 300, ..load.service };
-                Load { accelerated: false, service, ..load }
+                Load { service, ..load }.over(Protocol::Chain, false)
             },
         )
         .line("Harmonia (CR)", &places, |(at, _)| f64::from(at), |(_, permille)| idle(permille))
@@ -377,7 +377,7 @@ fn switch_overhead() -> Figure {
         Figure { x_value: Some(x), y: "mean latency in us", y_value: y, y_unit: 1e3, ..figure };
     let ways =
         [("direct link", 0, false), ("conventional switch", 300, false), ("Harmonia", 600, true)];
-    for (name, switch_ns, accelerated) in ways {
+    for (name, switch_ns, with_harmonia) in ways {
         figure = figure.line(
             name,
             &depths,
@@ -385,7 +385,7 @@ fn switch_overhead() -> Figure {
             |outstanding| {
                 let load = saturated(1, 0);
                 let service = Service { switch_ns, ..load.service };
-                Load { outstanding, accelerated, service, ..load }
+                Load { outstanding, service, ..load }.over(Protocol::Chain, with_harmonia)
             },
         );
     }
@@ -393,11 +393,11 @@ fn switch_overhead() -> Figure {
 }
 
 /// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs too.
-fn compared(protocol: Protocol, accelerated: bool) -> impl Fn(u64) -> Load {
+fn compared(protocol: Protocol, with_harmonia: bool) -> impl Fn(u64) -> Load {
     move |rate| {
         let load = reads_beside(rate * 1_000);
         let service = Service { ack_ns: ACK_NS, query_ns: ACK_NS, ..load.service };
-        Load { protocol, accelerated, service, ..load }
+        Load { service, ..load }.over(protocol, with_harmonia)
     }
 }
 
@@ -522,7 +522,7 @@ fn commit_acks_apart() -> Figure {
     let load = |percent: u64, commit_acks_apart: bool| {
         let load = saturated(3, percent * 10);
         let service = Service { ack_ns: ACK_NS, ..load.service };
-        Load { protocol: Protocol::Vr, service, commit_acks_apart, ..load }
+        Load { service, commit_acks_apart, ..load }.over(Protocol::Vr, true)
     };
     let x = |percent: u64| percent as f64;
     Figure::new("acks", "Harmonia (VR), COMMIT-ACKs in PREPARE-OKs, and apart", "percent of writes")

@@ -16,7 +16,7 @@ const MANY: usize = 288;
 /// What is counted.
 struct Case {
     protocol: Protocol,
-    accelerated: bool,
+    with_harmonia: bool,
     writes_permille: u64,
     outstanding: usize,
     apart: bool,
@@ -25,17 +25,16 @@ struct Case {
 impl Case {
     fn load(&self) -> Load {
         Load {
-            protocol: self.protocol,
-            accelerated: self.accelerated,
             writes_permille: self.writes_permille,
             outstanding: self.outstanding,
             completions_apart: self.apart.then_some(Apart::default()),
             ..Load::default()
         }
+        .over(self.protocol, self.with_harmonia)
     }
 
     fn names(&self) -> [String; 3] {
-        let help = if self.accelerated { " with Harmonia" } else { "" };
+        let help = if self.with_harmonia { " with Harmonia" } else { "" };
         let apart = if self.apart { ", completion apart" } else { "" };
         let operation = if self.writes_permille == 0 { "read" } else { "write" };
         [
@@ -59,12 +58,12 @@ fn cases() -> Vec<Case> {
         (Protocol::NoPaxos, true),
     ];
     let mut cases = Vec::new();
-    for (protocol, accelerated) in protocols {
+    for (protocol, with_harmonia) in protocols {
         let ways = [(0, 1, false), (1_000, 1, false), (1_000, MANY, false), (1_000, 1, true)];
         for (writes_permille, outstanding, apart) in ways {
             // A quorum's completions are apart as they are.
-            if !apart || (accelerated && !protocol.is_quorum()) {
-                cases.push(Case { protocol, accelerated, writes_permille, outstanding, apart });
+            if !apart || (with_harmonia && !protocol.is_quorum()) {
+                cases.push(Case { protocol, with_harmonia, writes_permille, outstanding, apart });
             }
         }
     }

@@ -115,7 +115,7 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
 }
 
 fn aim_of(args: &SimArgs) -> Aim {
-    Aim { protocol: args.protocol, accelerated: args.system.map(|s| s == System::Harmonia) }
+    Aim { protocol: args.protocol, with_harmonia: args.system.map(|s| s == System::Harmonia) }
 }
 
 /// The one plan that is to be run, if it is one.
@@ -167,7 +167,7 @@ fn verdict(outcome: &Outcome) -> ExitCode {
 
 /// A plan in a line.
 fn summary(plan: &Plan) -> String {
-    let system = if plan.accelerated { "harmonia" } else { "no system" };
+    let system = if plan.program.has_dirty_set() { "harmonia" } else { "no system" };
     format!(
         "seed {:#x}: {system} over {}, {} replicas, {} operations on {} keys, {} faults",
         plan.seed,

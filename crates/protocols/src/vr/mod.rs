@@ -34,7 +34,7 @@ use concord_core::{
     counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Protocol};
+use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Program, Protocol};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -385,8 +385,12 @@ impl<E: Engine> Vr<E> {
         view == self.view || !self.setup.guards.on(Guard::View)
     }
 
+    fn program(&self) -> Program {
+        self.config.as_ref().map_or(Program::Forward, |c| c.program)
+    }
+
     fn is_accelerated(&self) -> bool {
-        self.config.as_ref().is_some_and(|c| c.accelerated)
+        self.program().has_dirty_set()
     }
 
     fn protocol(&self) -> Protocol {

@@ -637,7 +637,7 @@ impl<E: Engine> Vr<E> {
             switch: self.switch.addr,
             switch_incarnation: self.switch.incarnation,
             protocol: self.protocol(),
-            accelerated: self.is_accelerated(),
+            program: self.program(),
             members: members.collect(),
             joining: Vec::new(),
         };

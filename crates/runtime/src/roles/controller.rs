@@ -167,7 +167,7 @@ impl Role for ControllerRole {
         s.tell("recovered", self.controller.recovered().map(ToString::to_string));
         s.tell("switch_id", config.map_or(0, |c| c.switch_id));
         s.tell("protocol", config.map(|c| format!("{:?}", c.protocol)));
-        s.tell("accelerated", config.map(|c| c.accelerated));
+        s.tell("program", config.map(|c| c.program.name()));
         let members = config.map_or(&[][..], |c| &c.members);
         let nodes: Vec<u16> = members.iter().map(|m| m.node).collect();
         let joining = config.map_or(&[][..], |c| &c.joining);

@@ -178,7 +178,7 @@ impl Group {
         let config = ControllerConfig {
             replicas: (0..self.plan.replicas as u16).collect(),
             protocol: self.plan.protocol,
-            accelerated: self.plan.accelerated,
+            program: self.plan.program,
             failure_ns: self.plan.failure_ns,
             fresh: false,
             recover: None,

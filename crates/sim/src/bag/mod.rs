@@ -24,7 +24,7 @@ mod shrink;
 mod watch;
 
 use concord_core::{Guards, MS, Rng};
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 
 use choose::Chooser;
 use group::{Group, Step};
@@ -46,8 +46,8 @@ pub struct BagPlan {
     pub replicas: usize,
     /// How many client processes.
     pub clients: usize,
-    /// Whether the switch helps.
-    pub accelerated: bool,
+    /// What the switch runs.
+    pub program: Program,
     /// Steps before everything is delivered fairly.
     pub steps: u64,
     /// Whether the group is open before the first step.
@@ -83,7 +83,7 @@ impl BagPlan {
             protocol,
             replicas: if protocol.is_quorum() || rng.chance(1, 4) { replicas } else { 3 },
             clients: rng.between(1, 2) as usize,
-            accelerated: protocol != Protocol::Craq && rng.chance(9, 10),
+            program: Program::of(protocol, protocol != Protocol::Craq && rng.chance(9, 10)),
             steps: rng.between(300, 1_500),
             begins_open: rng.chance(7, 8),
             slots: 1 << rng.below(7),
@@ -100,7 +100,7 @@ impl BagPlan {
     /// The plan in a line.
     #[must_use]
     pub fn summary(&self) -> String {
-        let help = if self.accelerated { "" } else { " without the switch's help" };
+        let help = if self.program.has_dirty_set() { "" } else { " without the switch's help" };
         format!(
             "seed {:#x}: {} replicas, {}{help}, {} steps",
             self.seed,

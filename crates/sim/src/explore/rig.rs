@@ -14,7 +14,7 @@ use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::Flags;
-use concord_wire::control::Member;
+use concord_wire::control::{Member, Program};
 use rustc_hash::FxBuildHasher;
 
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
@@ -172,7 +172,7 @@ impl Rig {
                 let config = ControllerConfig {
                     replicas: (0..self.setup.replicas as u16).collect(),
                     protocol: self.setup.protocol,
-                    accelerated: true,
+                    program: Program::of(self.setup.protocol, true),
                     failure_ns: FAILURE_NS,
                     fresh: false,
                     recover: None,

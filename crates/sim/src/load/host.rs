@@ -120,7 +120,7 @@ impl<'a> Rack<'a> {
         let config = ControllerConfig {
             replicas: (0..self.load.replicas as u16).collect(),
             protocol: self.load.protocol,
-            accelerated: self.load.accelerated,
+            program: self.load.program,
             failure_ns: 500 * MS,
             fresh: false,
             recover: None,
@@ -230,7 +230,7 @@ impl<'a> Rack<'a> {
         };
         let now = self.world.clock(REPLICAS);
         let leased = replicas().filter(|r| r.holds_lease(now)).count();
-        let answering = if self.load.protocol.is_quorum() && !self.load.accelerated {
+        let answering = if self.load.protocol.is_quorum() && !self.load.program.has_dirty_set() {
             1
         } else {
             self.load.replicas
@@ -243,7 +243,8 @@ impl<'a> Rack<'a> {
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
         let tables = switch.program().tables();
-        !self.load.accelerated || tables.is_some_and(|t| t.replicas.len() == self.load.replicas)
+        !self.load.program.has_dirty_set()
+            || tables.is_some_and(|t| t.replicas.len() == self.load.replicas)
     }
 
     /// Makes objects dirty by writes that reach nobody.

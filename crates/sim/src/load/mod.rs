@@ -16,7 +16,7 @@ use std::sync::Arc;
 use concord_core::{Duration, MS, Rng, SEC};
 use concord_protocols::ReplicaCounters;
 use concord_switch::harmonia::Counters as SwitchCounters;
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 
 use crate::plan::Service;
 use host::Rack;
@@ -78,8 +78,8 @@ pub struct Load {
     pub seed: u64,
     /// How the replicas replicate.
     pub protocol: Protocol,
-    /// Whether the switch helps.
-    pub accelerated: bool,
+    /// What the switch runs.
+    pub program: Program,
     /// How many there are.
     pub replicas: usize,
     /// Stages of the dirty set.
@@ -132,7 +132,7 @@ impl Default for Load {
         Load {
             seed: 1,
             protocol: Protocol::Chain,
-            accelerated: true,
+            program: Program::Harmonia,
             replicas: 3,
             table_stages: 3,
             slots: 65_536,
@@ -165,6 +165,14 @@ impl Default for Load {
             bucket_ns: SEC,
             switch_stops: None,
         }
+    }
+}
+
+impl Load {
+    /// The same over another protocol, with Harmonia's help or without.
+    #[must_use]
+    pub fn over(self, protocol: Protocol, with_harmonia: bool) -> Load {
+        Load { protocol, program: Program::of(protocol, with_harmonia), ..self }
     }
 }
 
@@ -256,7 +264,7 @@ mod tests {
     #[test]
     fn a_chain_reads_as_fast_as_its_tail_and_harmonia_as_all_of_them() {
         let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
-        let alone = quick(Load { accelerated: false, ..reads.clone() });
+        let alone = quick(reads.clone().over(Protocol::Chain, false));
         assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
         let helped = quick(reads);
         assert!(helped.total() > 2.85 * alone.total(), "{}", helped.total());
@@ -266,8 +274,8 @@ mod tests {
     #[test]
     fn writes_are_as_fast_as_one_server_with_and_without_help() {
         let writes = Load { writes_permille: 1_000, outstanding: 256, ..Load::default() };
-        for accelerated in [true, false] {
-            let total = quick(Load { accelerated, ..writes.clone() }).total();
+        for with_harmonia in [true, false] {
+            let total = quick(writes.clone().over(Protocol::Chain, with_harmonia)).total();
             assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
         }
     }
@@ -279,7 +287,7 @@ mod tests {
             replicas: 8,
             writes_permille: 1_000,
             outstanding: 8 * 96,
-            accelerated: false,
+            program: Program::Forward,
             ..Load::default()
         };
         let total = quick(load).total();
@@ -343,9 +351,9 @@ mod tests {
     fn commit_acks_apart_are_packets_of_the_leader() {
         let load = |commit_acks_apart| {
             let service = Service { ack_ns: 100, ..Load::default().service };
-            let load =
-                Load { protocol: Protocol::Vr, service, commit_acks_apart, ..Load::default() };
-            quick(Load { writes_permille: 1_000, outstanding: 1, ..load })
+            let load = Load { service, commit_acks_apart, ..Load::default() };
+            let load = Load { writes_permille: 1_000, outstanding: 1, ..load };
+            quick(load.over(Protocol::Vr, true))
         };
         let (within, apart) = (load(false), load(true));
         let a_write = |m: &Measured| m.packets[1].got as f64 / m.answered as f64;
@@ -356,10 +364,10 @@ mod tests {
     #[test]
     fn the_leader_of_a_quorum_reads_alone_and_with_help_all_do() {
         for protocol in [Protocol::Vr, Protocol::NoPaxos] {
-            let reads = Load { protocol, writes_permille: 0, outstanding: 192, ..Load::default() };
-            let alone = quick(Load { accelerated: false, ..reads.clone() });
+            let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
+            let alone = quick(reads.clone().over(protocol, false));
             assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
-            let helped = quick(reads);
+            let helped = quick(reads.over(protocol, true));
             assert!(helped.total() > 2.85 * alone.total(), "{protocol:?}: {}", helped.total());
         }
     }

@@ -45,7 +45,7 @@ impl Rack<'_> {
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
         };
         let is_fast = || self.fast_since_heal > 0 || self.slots.iter().any(was_fast);
-        all_good && (!self.plan.accelerated || is_fast())
+        all_good && (!self.plan.program.has_dirty_set() || is_fast())
     }
 
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.

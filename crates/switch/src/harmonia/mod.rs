@@ -237,7 +237,7 @@ impl Tables {
         Some(Tables {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
-            accelerated: config.accelerated,
+            accelerated: config.program.has_dirty_set(),
             sequenced: config.protocol.is_sequenced(),
             head: config.head()?.addr,
             reader: config.reader()?.addr,

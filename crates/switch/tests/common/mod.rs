@@ -4,7 +4,7 @@
 use concord_core::{Guards, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::{DropReason, Harmonia, Layout, Tables};
-use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::control::{Config, Member, Program, Protocol};
 use concord_wire::{Addr, Flags, GroupId, Op, Packet, Repr};
 
 pub const SWITCH: Addr = Addr { ip: 0x0a00_0001, port: 7000 };
@@ -28,7 +28,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
         switch_incarnation: LIFE,
         switch: SWITCH,
         protocol: Protocol::Chain,
-        accelerated: true,
+        program: Program::Harmonia,
         members: (1..=3).map(member).collect(),
         joining: Vec::new(),
     }

@@ -46,6 +46,75 @@ impl Protocol {
     }
 }
 
+/// What a switch runs for a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    /// Passes writes on to who orders them, and reads to who answers them.
+    Forward,
+    /// Harmonia's dirty set, under a protocol whose replicas order the writes.
+    Harmonia,
+    /// Spreads reads over all replicas, which ask the tail where they have to.
+    Craq,
+    /// NOPaxos' sequencer: numbers every write and sends it to all replicas.
+    NoPaxos,
+    /// The sequencer and the dirty set in one pass.
+    NoPaxosHarmonia,
+}
+
+impl Program {
+    /// Every program that a switch can run for replicas.
+    pub const ALL: [Program; 5] = [
+        Program::Forward,
+        Program::Harmonia,
+        Program::Craq,
+        Program::NoPaxos,
+        Program::NoPaxosHarmonia,
+    ];
+
+    /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
+    #[must_use]
+    pub const fn of(protocol: Protocol, with_harmonia: bool) -> Program {
+        match (protocol, with_harmonia) {
+            (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, true) => Program::Harmonia,
+            (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, false) => Program::Forward,
+            (Protocol::Craq, _) => Program::Craq,
+            (Protocol::NoPaxos, true) => Program::NoPaxosHarmonia,
+            (Protocol::NoPaxos, false) => Program::NoPaxos,
+        }
+    }
+
+    /// Its name, on the wire and for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Program::Forward => "forward",
+            Program::Harmonia => "harmonia",
+            Program::Craq => "craq",
+            Program::NoPaxos => "nopaxos",
+            Program::NoPaxosHarmonia => "nopaxos+harmonia",
+        }
+    }
+
+    /// The program of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Program> {
+        Program::ALL.into_iter().find(|program| program.name() == name)
+    }
+
+    /// Whether replicas of that protocol can do with it.
+    #[must_use]
+    pub fn serves(self, protocol: Protocol) -> bool {
+        self == Program::of(protocol, false) || self == Program::of(protocol, true)
+    }
+
+    /// Whether it has Harmonia's dirty set: it numbers writes, and lets any replica answer reads of
+    /// objects without a write in flight.
+    #[must_use]
+    pub const fn has_dirty_set(self) -> bool {
+        matches!(self, Program::Harmonia | Program::NoPaxosHarmonia)
+    }
+}
+
 /// Who is who, from an epoch number on. The first member orders writes (head, primary).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Part", try_from = "Part")]
@@ -65,8 +134,8 @@ pub struct Config {
     pub switch: Addr,
     /// How the members replicate.
     pub protocol: Protocol,
-    /// Whether the switch helps.
-    pub accelerated: bool,
+    /// What the switch runs for them.
+    pub program: Program,
     /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
     /// and whom it hears of.
     pub members: Vec<Member>,
@@ -90,21 +159,6 @@ impl Config {
             Protocol::Chain | Protocol::Craq => self.members.last(),
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
         }
-    }
-}
-
-/// What a switch runs without its help.
-const FORWARD: &str = "forward";
-
-/// The name of the switch's program for a protocol, with and without the switch's help.
-const fn program(protocol: Protocol, accelerated: bool) -> &'static str {
-    match (protocol, accelerated) {
-        (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, true) => "harmonia",
-        (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, false) => FORWARD,
-        (Protocol::Craq, true) => "craq+harmonia",
-        (Protocol::Craq, false) => "craq",
-        (Protocol::NoPaxos, true) => "nopaxos+harmonia",
-        (Protocol::NoPaxos, false) => "nopaxos",
     }
 }
 
@@ -142,7 +196,7 @@ impl From<Config> for Part {
             switch_incarnation: config.switch_incarnation,
             switch: config.switch,
             protocol: config.protocol,
-            program: program(config.protocol, config.accelerated).into(),
+            program: config.program.name().into(),
             members: config.members,
             joining: config.joining,
         }
@@ -153,10 +207,9 @@ impl TryFrom<Part> for Config {
     type Error = WireError;
 
     fn try_from(part: Part) -> Result<Config, WireError> {
-        let known = |accelerated| program(part.protocol, accelerated) == part.program;
-        if (part.part, part.parts) != (0, 1) || !(known(false) || known(true)) {
-            return Err(WireError::Field);
-        }
+        let program = Program::named(&part.program).filter(|p| p.serves(part.protocol));
+        let program = program.filter(|_| (part.part, part.parts) == (0, 1));
+        let program = program.ok_or(WireError::Field)?;
         Ok(Config {
             epoch: part.epoch,
             rack: part.rack,
@@ -165,7 +218,7 @@ impl TryFrom<Part> for Config {
             switch_incarnation: part.switch_incarnation,
             switch: part.switch,
             protocol: part.protocol,
-            accelerated: known(true),
+            program,
             members: part.members,
             joining: part.joining,
         })
@@ -179,7 +232,7 @@ mod tests {
     const PROTOCOLS: [Protocol; 5] =
         [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
 
-    fn written(protocol: Protocol, accelerated: bool) -> Part {
+    fn written(protocol: Protocol, program: Program) -> Part {
         let config = Config {
             epoch: 2,
             rack: 0x7ac4,
@@ -188,7 +241,7 @@ mod tests {
             switch_incarnation: 5,
             switch: Addr { ip: 0x7f00_0001, port: 9 },
             protocol,
-            accelerated,
+            program,
             members: alloc::vec![Member {
                 node: 1,
                 incarnation: 77,
@@ -208,17 +261,21 @@ mod tests {
     fn the_protocol_is_a_byte_and_the_program_a_name() {
         for (byte, protocol) in (0..).zip(PROTOCOLS) {
             assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
-            for accelerated in [false, true] {
-                let config = read(&written(protocol, accelerated)).unwrap();
-                assert_eq!((config.protocol, config.accelerated), (protocol, accelerated));
-                assert_eq!(Part::from(config).program, program(protocol, accelerated));
+            for with_harmonia in [false, true] {
+                let program = Program::of(protocol, with_harmonia);
+                assert_eq!(program.has_dirty_set(), with_harmonia && protocol != Protocol::Craq);
+                let config = read(&written(protocol, program)).unwrap();
+                assert_eq!((config.protocol, config.program), (protocol, program));
+                assert_eq!(Part::from(config).program, program.name());
             }
         }
+        let names = Program::ALL.map(Program::name);
+        assert_eq!(names, ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"]);
     }
 
     #[test]
     fn a_program_that_nobody_knows_and_a_part_of_several_are_refused() {
-        let whole = written(Protocol::Chain, true);
+        let whole = written(Protocol::Chain, Program::Harmonia);
         assert!(read(&whole).is_ok());
         assert!(read(&Part { program: "flair".into(), ..whole.clone() }).is_err());
         assert!(read(&Part { program: "nopaxos".into(), ..whole.clone() }).is_err());
