@@ -614,8 +614,15 @@ impl Gateway {
             self.core.take_reply(now, connection, target, done);
             self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);
-            self.grant_offers(now, target.connection, sink);
-            let Some(connection) = self.connections.get(&target.connection) else { continue };
+            let connection: &Connection = if connection.wait == Wait::Output
+                || !connection.offers.is_empty()
+            {
+                self.grant_offers(now, target.connection, sink);
+                let Some(connection) = self.connections.get(&target.connection) else { continue };
+                connection
+            } else {
+                connection
+            };
             let goes_on = match connection.wait {
                 Wait::Order(class, subject) => !connection.must_wait(class, subject),
                 Wait::Slots => {
