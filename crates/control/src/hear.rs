@@ -55,7 +55,7 @@ impl Controller {
         if self.setup.fresh || self.recovery.is_some() || !self.setup.guards.on(Guard::StateHeard) {
             return true;
         }
-        let (rack, epoch) = self.state.config.as_ref().map_or((0, 0), |c| (c.rack, c.epoch));
+        let rack = self.state.config.as_ref().map_or(0, |c| c.rack);
         if rack != 0 && heard.rack != 0 && heard.rack != rack && !is_placed {
             self.count.foreign += 1;
             // One of several, so that the problem stays the same one.
@@ -65,12 +65,21 @@ impl Controller {
             self.reconsider(now);
             return false;
         }
+        self.note_ahead(heard);
+        true
+    }
+
+    /// Somebody has heard of these numbers: if the state says less, it is not the newest.
+    pub(crate) fn note_ahead(&mut self, heard: &Heard) {
+        if !self.setup.guards.on(Guard::StateHeard) {
+            return;
+        }
+        let epoch = self.state.config.as_ref().map_or(0, |c| c.epoch);
         if heard.epoch > epoch || heard.switch_id > self.state.last_switch_id {
             let ahead = self.hearing.ahead.get_or_insert_default();
             ahead.epoch = ahead.epoch.max(heard.epoch);
             ahead.switch_id = ahead.switch_id.max(heard.switch_id);
         }
-        true
     }
 
     /// It can hear. Looked at with every packet, since the first one after a silence comes before the

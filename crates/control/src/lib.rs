@@ -25,7 +25,9 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{Held, Member, Membership, Message as _, Program, Protocol, Standing};
+use concord_wire::control::{
+    Heard, Held, Member, Membership, Message as _, Program, Protocol, Standing,
+};
 use concord_wire::{Addr, Kind, Sink};
 
 use hear::Hearing;
@@ -366,6 +368,7 @@ impl Controller {
     pub fn persisted(&mut self, _now: Now, sink: &mut impl Sink) {
         let Some(state) = self.proposed.take() else { return };
         self.state = state;
+        self.hearing.know(&self.state);
         // From here on whoever knows more knows of a newer state.
         self.setup.fresh = false;
         self.recovery = None;
@@ -382,7 +385,11 @@ impl Controller {
     pub fn superseded(&mut self, stored: State) {
         self.count.superseded += 1;
         self.proposed = None;
-        self.state = stored;
+        let before = core::mem::replace(&mut self.state, stored);
+        // A file of yesterday does not take back what this controller gave out itself.
+        let epoch = before.config.as_ref().map_or(0, |c| c.epoch);
+        let switch_id = before.last_switch_id;
+        self.note_ahead(&Heard { epoch, switch_id, ..Heard::default() });
         self.hearing.know(&self.state);
     }
 

@@ -118,7 +118,8 @@ impl Controller {
         let own = self.state.config.clone();
         let rack = recovery.newest.as_ref().map(|c| c.rack);
         let own = own.filter(|c| rack.is_none_or(|rack| rack == c.rack) && !c.members.is_empty());
-        let newest = recovery.newest.into_iter().chain(own).max_by_key(|c| c.epoch);
+        // Of two of the same number the members', who have it.
+        let newest = own.into_iter().chain(recovery.newest).max_by_key(|c| c.epoch);
         let Some(newest) = newest else {
             self.problem = Some(Problem::NothingHeard);
             return;

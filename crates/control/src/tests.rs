@@ -665,6 +665,24 @@ fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
 }
 
 #[test]
+fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back() {
+    let mut c = founded();
+    let yesterday = c.state().clone();
+    live(&mut c, 50, 1_000, |_| vec![]);
+    // The switch asks for another id, and gets it; then the file is put back, and it asks again.
+    say(&mut c, 1_000, &switch(78, 1));
+    assert_eq!(persist(&mut c, 1_000), Some(2));
+    say(&mut c, 1_050, &switch(79, 2));
+    let refused = c.poll_persist().unwrap();
+    assert!(!refused.follows(Some(&yesterday), Guards::ALL));
+    c.superseded(yesterday);
+    c.tick(at(1_100), &mut vec![]);
+    assert_eq!(persist(&mut c, 1_100), None);
+    let expected = Problem::StateOld { epoch: 1, heard_epoch: 2, heard_switch_id: 2 };
+    assert_eq!((c.is_behind(), c.problem()), (true, Some(expected)));
+}
+
+#[test]
 fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
     let mut other = founded().state().clone();
     other.config.as_mut().unwrap().rack = RACK + 1;
