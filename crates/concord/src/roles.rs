@@ -1,7 +1,7 @@
 //! The roles as processes: from the rack file to the runtime.
 
 use clap::ValueEnum;
-use concord_control::{ControllerConfig, Recover};
+use concord_control::{ControllerConfig, GroupSetup, Recover};
 use concord_core::Guards;
 use concord_runtime::Error;
 use concord_runtime::driver::DriverOptions;
@@ -29,9 +29,11 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
     let config = ControllerConfig {
-        replicas: rack.replica.iter().map(|r| r.node).collect(),
-        protocol: rack.protocol.wire(),
-        program: Program::of(rack.protocol.wire(), rack.accel == Accel::Harmonia),
+        groups: vec![GroupSetup::replicas(
+            rack.replica.iter().map(|r| r.node).collect(),
+            rack.protocol.wire(),
+            Program::of(rack.protocol.wire(), rack.accel == Accel::Harmonia),
+        )],
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
         recover: args.recover.then(|| Recover { gone: args.gone.clone() }),

@@ -1,189 +1,185 @@
-//! Which configuration comes next: who is gone, who comes, which switch is active.
+//! Which configurations come next: of which group one asks for another, and what all of them have in
+//! common. What a kind of group decides itself is in its own file.
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Instant, Now};
-use concord_wire::control::{Config, Member, Standing};
-use concord_wire::{Addr, GroupId};
+use concord_core::{Instant, Now};
+use concord_wire::control::{Config, Member};
 
-use crate::{Controller, Problem, REPLICAS_MAX, RETIRED_MAX, Replica, State, Switch};
+use crate::group::{Gone, Group, Look, Places};
+use crate::switches::NextSwitch;
+use crate::{Controller, GroupState, Problem, State};
 
-/// Why a replica loses its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
-    Silent,
-    Restarted,
-    Leaving,
-    /// It and another member do not hear each other.
-    Cut,
+/// What a group asks for.
+enum Next {
+    /// Nothing, or nothing that could be done now.
+    Same,
+    /// It cannot begin yet.
+    Waits(Problem),
+    /// It cannot go on.
+    Stuck(Problem),
+    /// Another configuration: who has which place, and who has all the data.
+    Change(Places, Vec<u16>),
 }
 
 impl Controller {
-    /// Whether what is known asks for another configuration; if so, proposes it.
+    /// Whether what is known asks for other configurations; if so, proposes them.
     pub(crate) fn reconsider(&mut self, now: Now) {
         if self.proposed.is_some() {
             return;
         }
-        self.problem = self.heard_problem(now.instant);
+        let now = now.instant;
+        self.problem = self.heard_problem(now);
         if self.recovery.is_some() {
-            return self.try_recover(now.instant);
+            return self.try_recover(now);
         }
-        self.hearing.since.get_or_insert(now.instant);
-        let is_deaf = self.is_deaf(now.instant);
-        if is_deaf && self.state.config.is_none() {
-            self.note_wait(now.instant, self.founders().err().unwrap_or(Problem::WaitsForSwitch));
+        self.hearing.since.get_or_insert(now);
+        let is_deaf = self.hearing.is_deaf(now, self.setup.failure_ns, self.setup.guards);
+        if is_deaf && self.state.groups.is_empty() {
+            self.note_wait(now, self.first_wait(now));
         }
         if is_deaf || self.is_mute() {
             return;
         }
-        let Some(switch) = self.next_switch(now.instant) else {
-            return self.note_wait(now.instant, Problem::WaitsForSwitch);
+        let Some(switch) = self.next_switch(now) else {
+            return self.note_wait(now, Problem::WaitsForSwitch);
         };
-        let old = self.state.config.clone().unwrap_or_else(|| self.nothing());
-        let (members, joining, whole) = if old.members.is_empty() {
-            let members = match self.founders() {
-                Ok(members) => members,
-                Err(waits) => return self.note_wait(now.instant, waits),
-            };
-            let whole = members.iter().map(|m| m.node).collect();
-            (members, Vec::new(), whole)
-        } else {
-            let (members, joining) = self.survivors(now.instant, &old);
-            let same_switch =
-                switch.incarnation == self.state.switch_incarnation && switch.addr == old.switch;
-            if members == old.members && joining == old.joining && same_switch {
-                return;
-            }
-            let is_whole = |m: &&Member| self.is_whole(&old, m);
-            let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
-            if whole.is_empty() {
+        let mut changes = Vec::new();
+        for index in 0..self.groups.len() {
+            match self.next_of(now, &self.groups[index], switch) {
+                Next::Same => {}
+                Next::Waits(problem) => self.note_wait(now, problem),
                 // Where all who are heard are of another rack, that is why.
-                self.problem.get_or_insert(Problem::NobodyWhole);
-                return;
+                Next::Stuck(problem) => {
+                    self.problem.get_or_insert(problem);
+                }
+                Next::Change(places, whole) => changes.push((index, places, whole)),
             }
-            if !self.has_heard(&members) {
-                return;
-            }
-            (members, joining, whole)
+        }
+        if changes.is_empty() {
+            return;
+        }
+        if let Err(problem) = self.propose(now, switch, changes) {
+            self.problem = Some(problem);
+        }
+    }
+
+    /// What a kind of group is shown.
+    pub(crate) fn look<'a>(&'a self, now: Instant, group: &'a Group) -> Look<'a> {
+        Look {
+            now,
+            nodes: &group.nodes,
+            whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
+            hearing: &self.hearing,
+            failure_ns: self.setup.failure_ns,
+            guards: self.setup.guards,
+        }
+    }
+
+    /// What the first group of a rack that has none yet waits for.
+    fn first_wait(&self, now: Instant) -> Problem {
+        let waits = |group: &Group| group.setup.rules().founders(&self.look(now, group)).err()?;
+        self.groups.iter().find_map(waits).unwrap_or(Problem::WaitsForSwitch)
+    }
+
+    fn next_of(&self, now: Instant, group: &Group, switch: NextSwitch) -> Next {
+        let (rules, look) = (group.setup.rules(), self.look(now, group));
+        let Some(old) = self.founded(group) else {
+            return match rules.founders(&look) {
+                Ok(members) => {
+                    let whole = members.iter().map(|m| m.node).collect();
+                    Next::Change(Places { members, joining: Vec::new() }, whole)
+                }
+                Err(Some(waits)) => Next::Waits(waits),
+                Err(None) => Next::Same,
+            };
         };
+        let places = rules.survivors(&look, old);
+        let same_switch = switch.incarnation == old.switch_incarnation && switch.addr == old.switch;
+        if places.members == old.members && places.joining == old.joining && same_switch {
+            return Next::Same;
+        }
+        match rules.go_on(&look, old, &places.members) {
+            Ok(whole) => Next::Change(places, whole),
+            Err(Some(problem)) => Next::Stuck(problem),
+            Err(None) => Next::Same,
+        }
+    }
+
+    /// A group's configuration in force, unless it begins with the next one.
+    fn founded(&self, group: &Group) -> Option<&Config> {
+        self.state.config(group.id()).filter(|c| !c.members.is_empty())
+    }
+
+    /// Proposes the groups' next configurations, in one state.
+    fn propose(
+        &mut self,
+        now: Instant,
+        switch: NextSwitch,
+        changes: Vec<(usize, Places, Vec<u16>)>,
+    ) -> Result<(), Problem> {
         let mut state = self.state.clone();
         state.version += 1;
-        state.whole = whole;
-        let mut rack = old.rack;
-        let mut last_epoch = old.epoch;
-        if old.members.is_empty() {
-            // The first configuration, or the first after what was before was given up: its numbers
-            // go on behind all that anybody has heard of.
-            rack = self.setup.rack;
-            last_epoch = last_epoch.max(self.hearing.highest.epoch);
-            state.last_switch_id = state.last_switch_id.max(self.hearing.highest.switch_id);
+        if state.rack == 0 {
+            state.rack = self.setup.rack;
         }
-        // A group that was founded anew beside a running switch: its numbers, its registers and, in VR, its
-        // views are those of the group before, so it gets a new id.
-        let is_anew = old.members.is_empty() && state.last_switch_id > 0;
-        let is_other = switch.incarnation != state.switch_incarnation;
-        if (is_other || is_anew) && !self.grant(&mut state, &switch) {
-            return;
+        for (index, ..) in &changes {
+            // The numbers of a group that begins go on behind all that anybody has heard of.
+            let group = &self.groups[*index];
+            if self.founded(group).is_none() {
+                state.last_switch_id = state.last_switch_id.max(group.highest.switch_id);
+            }
         }
-        let Some(epoch) = last_epoch.checked_add(1) else {
-            self.problem = Some(Problem::EpochsExhausted);
-            return;
+        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers and, in
+        // VR, the views that the switch may know are those of a group before, so it gets a new id.
+        let asks_for_id = |(index, ..): &&(usize, Places, Vec<u16>)| {
+            let known = self.founded(&self.groups[*index]);
+            known.is_none_or(|old| old.switch_incarnation != switch.incarnation)
         };
-        self.count_changes(now.instant, &old, &members, &joining);
-        state.config = Some(Config {
-            epoch,
-            group: GroupId(0),
-            rack,
-            switch_id: state.last_switch_id,
-            switch_incarnation: switch.incarnation,
-            switch: switch.addr,
-            protocol: self.setup.protocol,
-            program: self.setup.program,
-            members,
-            joining,
-        });
+        let renewed: Vec<usize> = changes.iter().filter(asks_for_id).map(|(i, ..)| *i).collect();
+        // Nobody has the last id where the state was made anew: the next configurations take it.
+        let is_spared = !state.groups.iter().any(|g| g.config.switch_id == state.last_switch_id);
+        if !renewed.is_empty() {
+            self.grant(&mut state, switch)?;
+        }
+        for (index, places, whole) in changes {
+            let group = &self.groups[index];
+            let epoch = self.next_epoch(group)?;
+            let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
+            let switch_id = known.map_or(state.last_switch_id, |c| c.switch_id);
+            let (protocol, program) = group.setup.rules().template();
+            let group = group.id();
+            self.count_changes(now, index, &places);
+            let config = Config {
+                epoch,
+                group,
+                rack: state.rack,
+                switch_id,
+                switch_incarnation: switch.incarnation,
+                switch: switch.addr,
+                protocol,
+                program,
+                members: places.members,
+                joining: places.joining,
+            };
+            state.put(GroupState { config, whole });
+        }
+        self.suggest(state);
+        Ok(())
+    }
+
+    /// A state to be persisted.
+    pub(crate) fn suggest(&mut self, state: State) {
         self.proposed = Some(state);
         self.handed_out = false;
     }
 
-    /// The configuration before the first.
-    fn nothing(&self) -> Config {
-        Config {
-            epoch: 0,
-            group: GroupId(0),
-            rack: 0,
-            switch_id: 0,
-            switch_incarnation: 0,
-            switch: Addr::default(),
-            protocol: self.setup.protocol,
-            program: self.setup.program,
-            members: Vec::new(),
-            joining: Vec::new(),
+    fn next_epoch(&self, group: &Group) -> Result<u32, Problem> {
+        let mut last = self.state.config(group.id()).map_or(0, |c| c.epoch);
+        if self.founded(group).is_none() {
+            last = last.max(group.highest.epoch);
         }
-    }
-
-    /// A new switch id, persisted before anybody hears of it (trap T20).
-    fn grant(&mut self, state: &mut State, switch: &Switch) -> bool {
-        let Some(id) = state.last_switch_id.checked_add(1) else {
-            self.problem = Some(Problem::SwitchIdsExhausted);
-            return false;
-        };
-        if state.switch_incarnation != 0 && state.switch_incarnation != switch.incarnation {
-            state.retired_switches.push(state.switch_incarnation);
-            let excess = state.retired_switches.len().saturating_sub(RETIRED_MAX);
-            state.retired_switches.drain(..excess);
-        }
-        state.switch_incarnation = switch.incarnation;
-        state.last_switch_id = id;
-        self.count.switch_ids_granted += 1;
-        self.count.standbys_taken += u64::from(switch.standby);
-        true
-    }
-
-    /// The switch to go on with: the active one; a new life of it, or one that was started in its
-    /// place; a standby once the active one is silent. `None` if there is none.
-    fn next_switch(&self, now: Instant) -> Option<Switch> {
-        let active = self.state.switch_incarnation;
-        let own = self.switches.values().find(|s| s.incarnation == active);
-        let retired = &self.state.retired_switches;
-        let others = self.switches.values().filter(|s| {
-            s.incarnation != active
-                && !retired.contains(&s.incarnation)
-                && now.since(s.heard_at) <= self.setup.failure_ns
-        });
-        let newcomer = others.clone().filter(|s| !s.standby).max_by_key(|s| s.heard_at);
-        let silent_since = self.silent_since(own.map(|s| s.heard_at));
-        let is_silent = now.since(silent_since) > self.setup.failure_ns;
-        let standby = others.max_by_key(|s| s.heard_at);
-        let taking_over = if is_silent || active == 0 { standby } else { None };
-        if let Some(other) = newcomer.or(taking_over) {
-            return Some(*other);
-        }
-        // A controller that was just started knows of the active switch what it wrote.
-        own.copied().or_else(|| {
-            let config = self.state.config.as_ref()?;
-            (active != 0 && !config.members.is_empty()).then_some(Switch {
-                incarnation: active,
-                addr: config.switch,
-                sent_at: 0,
-                epoch: config.epoch,
-                standby: false,
-                heard_at: silent_since,
-            })
-        })
-    }
-
-    /// The members of the first epoch: everybody who was expected, once all are there.
-    fn founders(&self) -> Result<Vec<Member>, Problem> {
-        let stays = |r: &&Replica| r.standing != Standing::Leaving;
-        let founder = |node: u16| self.replicas.get(&node).filter(stays).map(|r| r.member);
-        let expected = self.setup.replicas.iter().copied();
-        let mut missing = expected.clone().filter(|node| founder(*node).is_none());
-        if let Some(node) = missing.next() {
-            let others = u16::try_from(missing.count()).unwrap_or(u16::MAX);
-            return Err(Problem::WaitsForReplicas { node, others });
-        }
-        Ok(expected.filter_map(founder).collect())
+        last.checked_add(1).ok_or(Problem::EpochsExhausted)
     }
 
     /// The first epoch waits. Roles that are started together come within moments, so that this is
@@ -195,104 +191,26 @@ impl Controller {
         }
     }
 
-    /// Whether a member has everything that was committed: it had, or it has said so since.
-    pub(crate) fn is_whole(&self, old: &Config, member: &Member) -> bool {
-        let said = self.replicas.get(&member.node).is_some_and(|r| {
-            r.member.incarnation == member.incarnation
-                && r.epoch == old.epoch
-                && matches!(
-                    r.standing,
-                    Standing::Open { whole: true } | Standing::Opening { whole: true }
-                )
-        });
-        said || self.state.whole.contains(&member.node) || !self.setup.guards.on(Guard::Whole)
-    }
-
-    /// Who of the old configuration still has its place, and who comes. In VR all have, for ever,
-    /// and nobody comes: who is silent is outvoted, who restarted recovers, and the founders' lives
-    /// are the group's name.
-    fn survivors(&self, now: Instant, old: &Config) -> (Vec<Member>, Vec<Member>) {
-        if self.setup.protocol.is_quorum() {
-            return (old.members.clone(), Vec::new());
-        }
-        let stays = |m: &&Member| self.gone(now, old.epoch, m).is_none();
-        let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
-        let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();
-        if members.is_empty() {
-            return (members, joining);
-        }
-        if let Some(node) = self.cut_off(now, old, &members) {
-            members.retain(|m| m.node != node);
-        }
-        let cut_counts = self.setup.guards.on(Guard::CutPair);
-        let hears_all = |r: &Replica| {
-            !r.unheard.iter().any(|(node, _)| members.iter().any(|m| m.node == *node))
-        };
-        let copied = |m: &Member| {
-            let said = self.replicas.get(&m.node);
-            said.is_some_and(|r| {
-                r.epoch == old.epoch
-                    && r.standing == Standing::Copied
-                    && (hears_all(r) || !cut_counts)
-            })
-        };
-        let copied: Vec<u16> = joining.iter().filter(|m| copied(m)).map(|m| m.node).collect();
-        members.extend(joining.extract_if(.., |m| copied.contains(&m.node)));
-        // One change at a time: the last must be over before others come.
-        if self.is_open_everywhere() {
-            for replica in self.replicas.values() {
-                let known = members.iter().chain(&joining).any(|m| m.node == replica.member.node);
-                let asks = replica.standing == Standing::Out
-                    && replica.epoch == old.epoch
-                    && now.since(replica.heard_at) <= self.setup.failure_ns;
-                if asks && !known && members.len() + joining.len() < REPLICAS_MAX {
-                    joining.push(replica.member);
-                }
-            }
-        }
-        (members, joining)
-    }
-
-    /// Why a replica loses its place in that epoch, if it does.
-    fn gone(&self, now: Instant, epoch: u32, member: &Member) -> Option<Gone> {
-        let known = self.replicas.get(&member.node);
-        let silent_since = self.silent_since(known.map(|r| r.heard_at));
-        let is_other_life =
-            |r: &Replica| r.member.incarnation != member.incarnation && r.epoch == epoch;
-        let restarted =
-            known.is_some_and(is_other_life) && self.setup.guards.on(Guard::Incarnation);
-        if restarted {
-            Some(Gone::Restarted)
-        } else if known.is_some_and(|r| r.standing == Standing::Leaving && r.epoch == epoch) {
-            Some(Gone::Leaving)
-        } else if now.since(silent_since) > self.setup.failure_ns {
-            Some(Gone::Silent)
-        } else {
-            None
-        }
-    }
-
-    fn count_changes(
-        &mut self,
-        now: Instant,
-        old: &Config,
-        members: &[Member],
-        joining: &[Member],
-    ) {
-        for member in old.members.iter().filter(|m| !members.contains(m)) {
-            match self.gone(now, old.epoch, member).unwrap_or(Gone::Cut) {
-                Gone::Restarted => self.count.removed_restarted += 1,
-                Gone::Leaving => self.count.removed_leaving += 1,
-                Gone::Silent => self.count.removed_silent += 1,
-                Gone::Cut => self.count.removed_cut += 1,
+    fn count_changes(&mut self, now: Instant, index: usize, next: &Places) {
+        let group = &self.groups[index];
+        let look = self.look(now, group);
+        let Some(old) = self.founded(group) else { return };
+        let mut count = self.count;
+        for member in old.members.iter().filter(|m| !next.members.contains(m)) {
+            match look.gone(old.epoch, member).unwrap_or(Gone::Cut) {
+                Gone::Restarted => count.removed_restarted += 1,
+                Gone::Leaving => count.removed_leaving += 1,
+                Gone::Silent => count.removed_silent += 1,
+                Gone::Cut => count.removed_cut += 1,
             }
         }
         let came = |m: &&Member| !old.joining.contains(m);
-        self.count.admitted += joining.iter().filter(came).count() as u64;
-        for member in old.joining.iter().filter(|m| !joining.contains(m)) {
-            let promoted = u64::from(members.contains(member));
-            self.count.promoted += promoted;
-            self.count.joining_removed += 1 - promoted;
+        count.admitted += next.joining.iter().filter(came).count() as u64;
+        for member in old.joining.iter().filter(|m| !next.joining.contains(m)) {
+            let promoted = u64::from(next.members.contains(member));
+            count.promoted += promoted;
+            count.joining_removed += 1 - promoted;
         }
+        self.count = count;
     }
 }

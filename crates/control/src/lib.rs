@@ -9,6 +9,10 @@
 //! while nobody waits for it; when it has all, the second makes it the last member. Until it said
 //! that all which was agreed is executed there, the group cannot go on with it alone.
 //!
+//! A rack has several groups, each with a number, an epoch, members and a program of its own: a change in
+//! one opens no epoch in another. What is common to all of them is in [`Controller`]: hearing, the state, the
+//! switch and its ids. What a kind of group decides itself is in a file of its own, as `replicas` is.
+//!
 //! What it decides by is what it hears, and it may be the one that hears nothing, or the one whose
 //! file is not the newest: the module `hear` says when it decides nothing.
 #![no_std]
@@ -16,24 +20,29 @@
 extern crate alloc;
 
 mod decide;
+mod group;
 mod hear;
 mod recover;
+mod replicas;
 mod state;
+mod switches;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Guards, Instant, MS, Now, counters};
-use concord_wire::control::{
-    Heard, Held, Member, Membership, Message as _, Program, Protocol, Standing,
-};
-use concord_wire::{Addr, Kind, Sink};
+use concord_core::{Duration, Guard, Guards, Instant, MS, Now, counters};
+use concord_wire::control::{Config, Heard, Member, Membership, Message as _, Standing};
+use concord_wire::{Addr, GroupId, Kind, Sink};
 
+use group::{Group, Node};
+pub use group::{GroupSetup, Members};
 use hear::Hearing;
 use recover::Recovery;
 pub use recover::{Recover, Recovered};
-pub use state::{Problem, State};
+pub use replicas::Replicas;
+pub use state::{GroupState, Problem, State};
+use switches::Switch;
 
 const TICK_NS: Duration = 50 * MS;
 const RETIRED_MAX: usize = 64;
@@ -45,13 +54,9 @@ const SWITCHES_MAX: usize = 8;
 /// What the controller is told at its start.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// The nodes that the first epoch waits for, in order: head first.
-    pub replicas: Vec<u16>,
-    /// How they replicate.
-    pub protocol: Protocol,
-    /// What the switch runs for them.
-    pub program: Program,
-    /// A replica that is not heard of for so long is removed, in ns.
+    /// The rack's groups.
+    pub groups: Vec<GroupSetup>,
+    /// A node that is not heard of for so long is removed, in ns.
     pub failure_ns: Duration,
     /// Start anew with whoever registers: the data of earlier members is given up. Epochs and switch
     /// ids go on.
@@ -83,6 +88,8 @@ counters! {
         deaf,
         /// Packets of another rack's nodes, ignored.
         foreign,
+        /// Packets of a group that the rack file does not have, dropped.
+        other_group,
         /// Signs of life that came later than newer ones, ignored.
         stale,
         /// Replicas let in, to copy the state.
@@ -104,31 +111,6 @@ counters! {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Replica {
-    member: Member,
-    /// Its clock when it said all this.
-    sent_at: u64,
-    epoch: u32,
-    standing: Standing,
-    held: Held,
-    /// Members that it does not hear, and since when it says so without a break.
-    unheard: Vec<(u16, Instant)>,
-    heard_at: Instant,
-    /// Since when it was heard without a break.
-    steady_since: Instant,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Switch {
-    incarnation: u64,
-    addr: Addr,
-    sent_at: u64,
-    epoch: u32,
-    standby: bool,
-    heard_at: Instant,
-}
-
 /// The controller.
 #[derive(Clone, Debug)]
 pub struct Controller {
@@ -138,14 +120,14 @@ pub struct Controller {
     proposed: Option<State>,
     /// Whether `proposed` was handed to the driver.
     handed_out: bool,
-    replicas: BTreeMap<u16, Replica>,
+    groups: Vec<Group>,
     /// Every switch that was heard of, by its address; the active one among them.
     switches: BTreeMap<Addr, Switch>,
     problem: Option<Problem>,
     hearing: Hearing,
     /// While the state is made anew.
     recovery: Option<Recovery>,
-    recovered: Option<Recovered>,
+    recovered: Vec<Recovered>,
     next_tick: Instant,
     scratch: Vec<u8>,
     count: ControllerCounters,
@@ -156,26 +138,28 @@ impl Controller {
     #[must_use]
     pub fn new(setup: ControllerConfig, state: Option<State>) -> Controller {
         let mut state = state.unwrap_or_default();
-        if setup.fresh
-            && let Some(config) = &mut state.config
-        {
-            // The next epoch is the first of the new group; its number goes on.
-            config.members.clear();
-            config.joining.clear();
-            state.whole.clear();
+        if setup.fresh {
+            // The next epoch of each group is the first of a new one; its number goes on.
+            state.rack = 0;
+            for group in &mut state.groups {
+                group.config.members.clear();
+                group.config.joining.clear();
+                group.whole.clear();
+            }
         }
+        let groups = setup.groups.iter().map(|g| Group::new(g.clone(), setup.fresh)).collect();
         let recovery = setup.recover.clone().map(Recovery::new);
         Controller {
             setup,
             state,
             proposed: None,
             handed_out: false,
-            replicas: BTreeMap::new(),
+            groups,
             switches: BTreeMap::new(),
             problem: None,
             hearing: Hearing::default(),
             recovery,
-            recovered: None,
+            recovered: Vec::new(),
             next_tick: Instant(0),
             scratch: Vec::new(),
             count: ControllerCounters::default(),
@@ -200,157 +184,82 @@ impl Controller {
             }
             Err(error) => Err(error),
         };
+        let Ok(message) = message else {
+            self.count.malformed += 1;
+            return;
+        };
+        let group = concord_wire::group(bytes);
+        let Some(index) = self.groups.iter().position(|g| g.id() == group) else {
+            self.count.other_group += 1;
+            return;
+        };
         match message {
-            Ok(Membership::ReplicaAlive { member, sent_at, heard, standing, held, unheard }) => {
-                let known = self.replicas.get(&member.node).filter(|r| r.member == member);
-                if known.is_some_and(|r| sent_at < r.sent_at) {
+            Membership::ReplicaAlive { member, sent_at, heard, standing, held, unheard } => {
+                let (epoch, heard_at) = (heard.epoch, now.instant);
+                let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
+                let steady_since = heard_at;
+                #[rustfmt::skip]
+                let node = Node { member, sent_at, epoch, standing, held, unheard, heard_at, steady_since };
+                let known = self.groups[index].nodes.get(&member.node);
+                if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
                     // Late: it says nothing of now, nor that anything can be heard now.
                     self.count.stale += 1;
                     return;
                 }
-                let mut places =
-                    self.state.config.iter().flat_map(|c| c.members.iter().chain(&c.joining));
+                let configs = self.state.config(group).into_iter();
+                let mut places = configs.flat_map(|c| c.members.iter().chain(&c.joining));
                 let is_placed = places.any(|m| *m == member);
-                if self.hears(now, member.addr, &heard, is_placed) {
-                    let (epoch, heard_at) = (heard.epoch, now.instant);
-                    let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
-                    let steady_since = heard_at;
-                    self.on_replica(
-                        now,
-                        Replica {
-                            member,
-                            sent_at,
-                            epoch,
-                            standing,
-                            held,
-                            unheard,
-                            heard_at,
-                            steady_since,
-                        },
-                        sink,
-                    );
+                if self.hears(now, index, member.addr, &heard, is_placed) {
+                    self.on_node(now, index, node, sink);
                 }
             }
-            Ok(Membership::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby }) => {
+            Membership::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby } => {
                 let known = self.switches.get(&addr).filter(|s| s.incarnation == incarnation);
                 if known.is_some_and(|s| sent_at < s.sent_at) {
                     self.count.stale += 1;
                     return;
                 }
                 let is_placed = incarnation == self.state.switch_incarnation;
-                if self.hears(now, addr, &heard, is_placed) {
-                    let heard_at = now.instant;
-                    let switch = Switch { incarnation, addr, sent_at, epoch, standby, heard_at };
+                if self.hears(now, index, addr, &heard, is_placed) {
+                    let (epochs, heard_at) = (alloc::vec![(group, epoch)], now.instant);
+                    let switch = Switch { incarnation, addr, sent_at, epochs, standby, heard_at };
                     self.on_switch(now, switch, sink);
                 }
             }
-            Ok(Membership::Configure(config)) => self.on_config(config),
-            Ok(Membership::WhoIsWho { client }) => {
-                if let Some(config) = self.state.config.as_ref().filter(|_| !self.is_mute()) {
+            Membership::Configure(config) => self.on_config(config),
+            Membership::WhoIsWho { client } => {
+                if let Some(config) = self.state.config(group).filter(|_| !self.is_mute()) {
                     Membership::Configure(config.clone()).emit(&mut self.scratch);
                     sink.send(client, &self.scratch);
                 }
             }
-            Ok(_) => self.count.unexpected += 1,
-            Err(_) => self.count.malformed += 1,
+            Membership::SwitchRetired { .. }
+            | Membership::EpochState { .. }
+            | Membership::Open { .. }
+            | Membership::Opened { .. }
+            | Membership::Reach { .. } => self.count.unexpected += 1,
         }
     }
 
-    fn on_replica(&mut self, now: Now, mut replica: Replica, sink: &mut impl Sink) {
-        if !self.is_stray(&replica) {
-            if let Some(before) = self.replicas.get(&replica.member.node) {
-                self.go_on(before, &mut replica);
-            }
-            self.replicas.insert(replica.member.node, replica.clone());
+    fn on_node(&mut self, now: Now, index: usize, mut node: Node, sink: &mut impl Sink) {
+        let group = &mut self.groups[index];
+        let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
+        let is_open = matches!(node.standing, Standing::Open { .. });
+        if !is_stray(self.state.config(id), &node) {
+            group.go_on(self.setup.failure_ns, &mut node);
+            group.nodes.insert(node.member.node, node);
             self.reconsider(now);
         }
         if self.is_mute() {
             return;
         }
-        let Some(config) = &self.state.config else { return };
-        if config.epoch > replica.epoch && !config.members.is_empty() {
+        let Some(config) = self.state.config(id) else { return };
+        if config.epoch > epoch && !config.members.is_empty() {
             Membership::Configure(config.clone()).emit(&mut self.scratch);
-            sink.send(replica.member.addr, &self.scratch);
-        } else if config.epoch == replica.epoch && matches!(replica.standing, Standing::Open { .. })
-        {
-            self.configure_switch(sink);
+            sink.send(addr, &self.scratch);
+        } else if config.epoch == epoch && is_open {
+            self.configure_switch(now.instant, sink);
         }
-    }
-
-    /// Whether it may be a late packet of an earlier life of a node that has its place in another:
-    /// only who has heard of the configuration in force, or of a later one, has certainly begun since.
-    fn is_stray(&self, replica: &Replica) -> bool {
-        let Some(config) = &self.state.config else { return false };
-        let mut places = config.members.iter().chain(&config.joining);
-        let own = places.find(|m| m.node == replica.member.node);
-        own.is_some_and(|m| m.incarnation != replica.member.incarnation)
-            && replica.epoch < config.epoch
-    }
-
-    fn on_switch(&mut self, now: Now, switch: Switch, sink: &mut impl Sink) {
-        if !self.is_mute() && self.state.retired_switches.contains(&switch.incarnation) {
-            // It was replaced while it slept, or because of a late packet.
-            let active = self.state.config.as_ref().map_or(Addr::default(), |c| c.switch);
-            let incarnation = switch.incarnation;
-            Membership::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
-            return sink.send(switch.addr, &self.scratch);
-        }
-        self.switches.insert(switch.addr, switch);
-        if self.switches.len() > SWITCHES_MAX {
-            self.forget_switch();
-        }
-        self.reconsider(now);
-        if !self.is_mute() {
-            self.configure_switch(sink);
-        }
-    }
-
-    fn tell_switch(&mut self, switch: &Switch, sink: &mut impl Sink) {
-        if let Some(config) = &self.state.config
-            && !config.members.is_empty()
-            && config.epoch > switch.epoch
-        {
-            Membership::Configure(config.clone()).emit(&mut self.scratch);
-            sink.send(switch.addr, &self.scratch);
-        }
-    }
-
-    /// The one that was silent for longest, of those that are not active.
-    fn forget_switch(&mut self) {
-        let active = self.state.switch_incarnation;
-        let others = self.switches.values().filter(|s| s.incarnation != active);
-        if let Some(addr) = others.min_by_key(|s| s.heard_at).map(|s| s.addr) {
-            self.switches.remove(&addr);
-        }
-    }
-
-    /// The switch hears of an epoch only when it is open at every member: all of them refuse the
-    /// fast reads of any other switch by then (Harmonia §6.3).
-    ///
-    /// Not in VR: its leader tells the switch itself, so that a view change waits for no controller.
-    fn configure_switch(&mut self, sink: &mut impl Sink) {
-        if self.setup.protocol.is_quorum() {
-            return;
-        }
-        let active = self.state.switch_incarnation;
-        let switch = self.switches.values().find(|s| s.incarnation == active).copied();
-        if let Some(switch) = switch
-            && self.is_open_everywhere()
-        {
-            self.tell_switch(&switch, sink);
-        }
-    }
-
-    /// Whether every member has opened the epoch in force.
-    fn is_open_everywhere(&self) -> bool {
-        let Some(config) = &self.state.config else { return false };
-        let open = |m: &Member| {
-            let replica = self.replicas.get(&m.node);
-            replica.is_some_and(|r| {
-                matches!(r.standing, Standing::Open { .. }) && r.epoch == config.epoch
-            })
-        };
-        config.members.iter().all(open)
     }
 
     /// The state to persist, if there is one: write it durably if and only if the stored version is
@@ -367,16 +276,21 @@ impl Controller {
     /// What was handed out is durable: now everybody may hear of it.
     pub fn persisted(&mut self, _now: Now, sink: &mut impl Sink) {
         let Some(state) = self.proposed.take() else { return };
-        self.state = state;
-        self.hearing.know(&self.state);
-        // From here on whoever knows more knows of a newer state.
-        self.setup.fresh = false;
+        let before = core::mem::replace(&mut self.state, state);
         self.recovery = None;
-        self.count.epochs += 1;
-        let Some(config) = &self.state.config else { return };
-        Membership::Configure(config.clone()).emit(&mut self.scratch);
-        for replica in self.replicas.values() {
-            sink.send(replica.member.addr, &self.scratch);
+        for group in &mut self.groups {
+            group.know(&self.state);
+            let Some(config) = self.state.config(group.id()) else { continue };
+            if before.config(group.id()).is_some_and(|c| c.epoch == config.epoch) {
+                continue;
+            }
+            // From here on whoever knows more knows of a newer state.
+            group.is_fresh = false;
+            self.count.epochs += 1;
+            Membership::Configure(config.clone()).emit(&mut self.scratch);
+            for node in group.nodes.values() {
+                sink.send(node.member.addr, &self.scratch);
+            }
         }
     }
 
@@ -386,24 +300,28 @@ impl Controller {
         self.count.superseded += 1;
         self.proposed = None;
         let before = core::mem::replace(&mut self.state, stored);
-        // A file of yesterday does not take back what this controller gave out itself.
-        let epoch = before.config.as_ref().map_or(0, |c| c.epoch);
-        let switch_id = before.last_switch_id;
-        self.note_ahead(&Heard { epoch, switch_id, ..Heard::default() });
-        self.hearing.know(&self.state);
+        for group in &mut self.groups {
+            // A file of yesterday does not take back what this controller gave out itself.
+            if self.setup.guards.on(Guard::StateHeard) {
+                let epoch = before.config(group.id()).map_or(0, |c| c.epoch);
+                let switch_id = before.last_switch_id;
+                group.note_ahead(&self.state, &Heard { epoch, switch_id, ..Heard::default() });
+            }
+            group.know(&self.state);
+        }
     }
 
-    /// Whether members have heard of more than the state says (trap T3): another controller may have
+    /// Whether nodes have heard of more than the state says (trap T3): another controller may have
     /// stored a newer one, to be handed to [`Controller::superseded`].
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.hearing.ahead.is_some()
+        self.groups.iter().any(|group| group.ahead.is_some())
     }
 
-    /// How the state was made anew, once it was.
+    /// How the groups' state was made anew, once it was.
     #[must_use]
-    pub fn recovered(&self) -> Option<&Recovered> {
-        self.recovered.as_ref()
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
     }
 
     /// Why it cannot do what it should, if it cannot.
@@ -421,7 +339,7 @@ impl Controller {
         self.ask_configs(sink);
         self.reconsider(now);
         if !self.is_mute() {
-            self.configure_switch(sink);
+            self.configure_switch(now.instant, sink);
         }
     }
 
@@ -443,13 +361,20 @@ impl Controller {
         &self.count
     }
 
-    /// Every replica that was heard of: node, epoch, where it stands, ns since it was heard.
-    pub fn replicas(
+    /// The groups' numbers.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.groups.iter().map(Group::id)
+    }
+
+    /// Every node of a group that was heard of: who, epoch, where it stands, ns since it was heard.
+    pub fn nodes(
         &self,
+        group: GroupId,
         now: Now,
     ) -> impl Iterator<Item = (Member, u32, Standing, Duration)> + '_ {
-        let known = self.replicas.values();
-        known.map(move |r| (r.member, r.epoch, r.standing, now.instant.since(r.heard_at)))
+        let known = self.groups.iter().filter(move |g| g.id() == group);
+        let known = known.flat_map(|g| g.nodes.values());
+        known.map(move |n| (n.member, n.epoch, n.standing, now.instant.since(n.heard_at)))
     }
 
     /// Every switch that was heard of: its life, its address, whether it stands by, ns since it was
@@ -458,6 +383,15 @@ impl Controller {
         let known = self.switches.values();
         known.map(move |s| (s.incarnation, s.addr, s.standby, now.instant.since(s.heard_at)))
     }
+}
+
+/// Whether it may be a late packet of an earlier life of a node that has its place in another:
+/// only who has heard of the configuration in force, or of a later one, has certainly begun since.
+fn is_stray(config: Option<&Config>, node: &Node) -> bool {
+    let Some(config) = config else { return false };
+    let mut places = config.members.iter().chain(&config.joining);
+    let own = places.find(|m| m.node == node.member.node);
+    own.is_some_and(|m| m.incarnation != node.member.incarnation) && node.epoch < config.epoch
 }
 
 #[cfg(test)]

@@ -4,25 +4,37 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use concord_core::{Guard, Guards};
-use concord_wire::Addr;
 use concord_wire::control::Config;
+use concord_wire::{Addr, GroupId};
 use serde::{Deserialize, Serialize};
 
-/// What is persisted. `version` rises by one with each write: the compare-and-swap.
+/// What is persisted: the rack, its switch, and its groups. `version` rises by one with each write: the
+/// compare-and-swap, which is one for all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Number of this state.
     pub version: u64,
-    /// The configuration in force; `None` before the first.
-    pub config: Option<Config>,
+    /// The rack's number: drawn once, when its first configuration was made; 0 before. In every
+    /// configuration, so that nodes and files of another rack are told apart.
+    pub rack: u64,
     /// The switch's life to which the active switch id was granted.
     pub switch_incarnation: u64,
-    /// The last switch id that was granted; never goes back (trap T20).
+    /// The last switch id that was granted, to whichever group; never goes back (trap T20).
     pub last_switch_id: u32,
     /// Earlier lives of the switch: one that wakes up is not granted anything again.
     pub retired_switches: Vec<u64>,
-    /// The members that have everything that was ever committed before this configuration. Never
-    /// empty once there is a configuration: no other one would be safe.
+    /// The groups that have a configuration, in rising order of their numbers.
+    pub groups: Vec<GroupState>,
+}
+
+/// What is persisted of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupState {
+    /// The configuration in force. A change in another group makes no other one of it.
+    pub config: Config,
+    /// Of replicas: the members that have everything that was ever committed before this configuration.
+    /// Never empty once there is a configuration: no other one would be safe. Empty in groups that hold
+    /// no data.
     pub whole: Vec<u16>,
 }
 
@@ -33,6 +45,27 @@ impl State {
     pub fn follows(&self, stored: Option<&State>, guards: Guards) -> bool {
         let before = stored.map_or(0, |stored| stored.version);
         self.version == before + 1 || !guards.on(Guard::EpochSwap)
+    }
+
+    /// What is known of a group that has a configuration.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<&GroupState> {
+        self.groups.iter().find(|g| g.config.group == id)
+    }
+
+    /// A group's configuration in force; `None` before its first.
+    #[must_use]
+    pub fn config(&self, id: GroupId) -> Option<&Config> {
+        self.group(id).map(|g| &g.config)
+    }
+
+    /// Puts a group's configuration in the place of the one before.
+    pub(crate) fn put(&mut self, group: GroupState) {
+        let id = group.config.group;
+        match self.groups.binary_search_by_key(&id, |g| g.config.group) {
+            Ok(index) => self.groups[index] = group,
+            Err(index) => self.groups.insert(index, group),
+        }
     }
 }
 

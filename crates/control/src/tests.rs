@@ -2,7 +2,7 @@ use super::*;
 use alloc::string::ToString;
 use alloc::vec;
 use concord_core::SEC;
-use concord_wire::control::{Config, Heard};
+use concord_wire::control::{Config, Heard, Held, Program, Protocol};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
 
@@ -15,12 +15,11 @@ fn member(node: u16, incarnation: u64) -> Member {
 }
 
 const RACK: u64 = 0x7ac4;
+const GROUP: GroupId = GroupId(0);
 
 fn setup() -> ControllerConfig {
     ControllerConfig {
-        replicas: vec![1, 2, 3],
-        protocol: Protocol::Chain,
-        program: Program::Harmonia,
+        groups: vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Chain, Program::Harmonia)],
         failure_ns: SEC,
         fresh: false,
         recover: None,
@@ -72,11 +71,11 @@ fn standby(incarnation: u64, epoch: u32) -> Membership {
 fn persist(c: &mut Controller, ms: u64) -> Option<u32> {
     let state = c.poll_persist()?;
     c.persisted(at(ms), &mut vec![]);
-    state.config.map(|config| config.epoch)
+    state.config(GROUP).map(|config| config.epoch)
 }
 
 fn joining(c: &Controller) -> Vec<u16> {
-    c.state().config.iter().flat_map(|c| c.joining.iter()).map(|m| m.node).collect()
+    c.state().config(GROUP).into_iter().flat_map(|c| c.joining.iter()).map(|m| m.node).collect()
 }
 
 /// The epoch of the configuration among `sent` to that address.
@@ -101,7 +100,11 @@ fn founded() -> Controller {
 }
 
 fn nodes(c: &Controller) -> Vec<u16> {
-    c.state().config.iter().flat_map(|c| c.members.iter()).map(|m| m.node).collect()
+    c.state().config(GROUP).into_iter().flat_map(|c| c.members.iter()).map(|m| m.node).collect()
+}
+
+fn wholes(c: &Controller) -> Vec<u16> {
+    c.state().group(GROUP).map_or(vec![], |g| g.whole.clone())
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn t4_a_restarted_replica_is_removed_and_let_in_by_two_epochs() {
     say(&mut c, 8, &stands(2, 11, 3, Standing::Copied));
     assert_eq!(persist(&mut c, 8), Some(4));
     assert_eq!((nodes(&c), joining(&c)), (vec![1, 3, 2], vec![]));
-    assert_eq!(c.state().whole, [1, 3]);
+    assert_eq!(wholes(&c), [1, 3]);
     assert_eq!((c.counters().admitted, c.counters().promoted), (1, 1));
 }
 
@@ -208,7 +211,7 @@ fn t4_a_replica_that_never_got_the_whole_log_cannot_go_on_alone() {
         if !whole {
             say(&mut c, t, &alive(1, 10, 1));
             persist(&mut c, t);
-            assert_eq!((nodes(&c), c.state().whole.clone()), (vec![1, 4], vec![1]));
+            assert_eq!((nodes(&c), wholes(&c)), (vec![1, 4], vec![1]));
         }
     }
 }
@@ -304,7 +307,7 @@ fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none()
     }
     say(&mut c, 0, &switch(79, 0));
     let state = c.poll_persist().unwrap();
-    assert_eq!((state.last_switch_id, state.config.unwrap().epoch), (3, 3));
+    assert_eq!((state.last_switch_id, state.config(GROUP).unwrap().epoch), (3, 3));
 }
 
 /// The numbers, the registers and, in VR, the views that the switch knows are those of the group before.
@@ -323,7 +326,7 @@ fn bug_15_19_a_group_that_is_founded_anew_gets_a_new_id_from_the_same_switch() {
     let state = c.poll_persist().unwrap();
     assert_eq!((state.last_switch_id, state.switch_incarnation), (2, 77));
     assert_eq!(state.retired_switches, []);
-    assert_eq!(state.config.unwrap().switch_id, 2);
+    assert_eq!(state.config(GROUP).unwrap().switch_id, 2);
 }
 
 #[test]
@@ -369,7 +372,7 @@ fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     t += 200;
     replicas_live(&mut c, t, 1);
     assert_eq!(persist(&mut c, t), Some(2));
-    let config = c.state().config.clone().unwrap();
+    let config = c.state().config(GROUP).unwrap().clone();
     assert_eq!((config.switch, config.switch_id, config.switch_incarnation), (STANDBY, 2, 90));
     assert_eq!(c.counters().standbys_taken, 1);
     // It hears of it when every member refuses the old one's fast reads.
@@ -411,12 +414,12 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
     while ms < 5_000 {
         ms += 50;
         for node in 1..=3 {
-            let epoch = c.state().config.as_ref().map_or(0, |config| config.epoch);
+            let epoch = c.state().config(GROUP).map_or(0, |config| config.epoch);
             say(&mut c, ms, &stands(node, 11, epoch, Standing::Out));
         }
         c.tick(at(ms), &mut vec![]);
         if let Some(epoch) = persist(&mut c, ms) {
-            let config = c.state().config.as_ref().map(|c| c.members.clone()).unwrap_or_default();
+            let config = c.state().config(GROUP).map(|c| c.members.clone()).unwrap_or_default();
             assert!(config.iter().any(|m| m.incarnation == 10), "epoch {epoch} has no data");
         }
     }
@@ -443,7 +446,7 @@ fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Membership {
 /// Everybody lives, for so many ms; the last epoch that was made.
 fn live(c: &mut Controller, from_ms: u64, to_ms: u64, says: impl Fn(u16) -> Vec<u16>) {
     for ms in (from_ms..to_ms).step_by(50) {
-        let epoch = c.state().config.as_ref().map_or(0, |config| config.epoch);
+        let epoch = c.state().config(GROUP).map_or(0, |config| config.epoch);
         for node in nodes(c) {
             say(c, ms, &lacks(node, epoch, &says(node)));
         }
@@ -475,7 +478,7 @@ fn bug_16_1_a_controller_that_was_cut_off_removes_nobody_for_it() {
         c.tick(at(again + 10), &mut vec![]);
         assert_eq!(persist(&mut c, again + 10), None);
         live(&mut c, again + 100, again + 5_000, |_| vec![]);
-        assert_eq!((nodes(&c), c.state().config.as_ref().unwrap().epoch), (vec![1, 2, 3], 1));
+        assert_eq!((nodes(&c), c.state().config(GROUP).unwrap().epoch), (vec![1, 2, 3], 1));
         // Who is silent from then on is removed as ever.
         let mut t = again + 5_000;
         while t < again + 7_000 {
@@ -505,7 +508,13 @@ fn bug_16_1_a_controller_goes_on_with_nobody_whom_it_has_not_heard() {
 /// In VR the founders' incarnations stay the group's name, though most replicas restarted since.
 #[test]
 fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
-    let mut c = Controller::new(ControllerConfig { protocol: Protocol::Vr, ..setup() }, None);
+    let mut c = Controller::new(
+        ControllerConfig {
+            groups: vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)],
+            ..setup()
+        },
+        None,
+    );
     for node in 1..=3 {
         say(&mut c, 0, &alive(node, 10, 0));
     }
@@ -546,7 +555,7 @@ fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
         let mut ms = 2_500;
         while ms < 5_000 {
             ms += 50;
-            let epoch = c.state().config.as_ref().unwrap().epoch;
+            let epoch = c.state().config(GROUP).unwrap().epoch;
             let standing = if epoch == 2 { Standing::Out } else { Standing::Copied };
             let Membership::ReplicaAlive { member, heard, held, .. } =
                 stands(gone, 10, epoch, standing)
@@ -590,7 +599,7 @@ fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
 fn bug_15_22_who_is_in_another_epoch_is_not_cut_off() {
     let mut c = founded();
     live(&mut c, 50, 2_000, |_| vec![]);
-    let epoch = c.state().config.as_ref().unwrap().epoch;
+    let epoch = c.state().config(GROUP).unwrap().epoch;
     // Replica 2 has not heard of the epoch yet, and so hears nobody in it; then it has.
     for ms in (2_000..2_600).step_by(50) {
         [alive(1, 10, epoch), lacks(2, epoch - 1, &[1, 3]), alive(3, 10, epoch)]
@@ -685,9 +694,10 @@ fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back()
 #[test]
 fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
     let mut other = founded().state().clone();
-    other.config.as_mut().unwrap().rack = RACK + 1;
-    other.config.as_mut().unwrap().epoch = 90;
-    other.config.as_mut().unwrap().members.iter_mut().for_each(|m| m.incarnation = 99);
+    other.rack = RACK + 1;
+    other.groups[0].config.rack = RACK + 1;
+    other.groups[0].config.epoch = 90;
+    other.groups[0].config.members.iter_mut().for_each(|m| m.incarnation = 99);
     other.switch_incarnation = 99;
     let mut c = Controller::new(setup(), Some(other));
     for ms in (0..3_000).step_by(50) {
@@ -745,10 +755,10 @@ fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
     let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
     let mut c = recovering(&[], None);
     assert_eq!(recover(&mut c, &[3, 1, 2], &all), Some(23 + 1_024));
-    assert_eq!((nodes(&c), c.state().whole.clone()), (vec![3, 1, 2], vec![3, 1, 2]));
-    let config = c.state().config.clone().unwrap();
+    assert_eq!((nodes(&c), wholes(&c)), (vec![3, 1, 2], vec![3, 1, 2]));
+    let config = c.state().config(GROUP).unwrap().clone();
     assert_eq!((config.rack, config.switch_id, c.state().last_switch_id), (RACK, 4, 4 + 1_024));
-    assert!(c.recovered().unwrap().to_string().contains("no data is lost"));
+    assert!(c.recovered()[0].to_string().contains("no data is lost"));
     // It goes on as ever.
     say(&mut c, 2_600, &switch(78, 0));
     (1..=3).for_each(|node| drop(say(&mut c, 2_600, &alive(node, 10, 1_047))));
@@ -762,7 +772,7 @@ fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
 #[test]
 fn bug_15_24_a_state_is_made_anew_with_replicas_that_restarted_since_the_file_of_yesterday() {
     let mut yesterday = founded().state().clone();
-    yesterday.config.as_mut().unwrap().members.iter_mut().for_each(|m| m.incarnation = 9);
+    yesterday.groups[0].config.members.iter_mut().for_each(|m| m.incarnation = 9);
     let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
     let mut c = recovering(&[], Some(yesterday));
     assert_eq!(recover(&mut c, &[1, 2, 3], &all), Some(1_047));
@@ -802,14 +812,14 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
     assert_eq!(c.problem(), Some(Problem::NotHeard { node: Some(3), epoch: 23 }));
     let mut c = recovering(&[3], None);
     assert_eq!(recover(&mut c, &[3], &said), Some(1_047));
-    assert_eq!((nodes(&c), c.state().whole.clone()), (vec![2], vec![2]));
-    let line = c.recovered().unwrap().to_string();
+    assert_eq!((nodes(&c), wholes(&c)), (vec![2], vec![2]));
+    let line = c.recovered()[0].to_string();
     assert!(line.contains("record 500 in epoch 22") && line.contains("lost"), "{line}");
     // And not while one that has all is there, whoever else is said to be gone.
     let mut c = recovering(&[3], None);
     let three: Vec<Membership> = said.iter().cloned().chain([alive(6, 10, 23)]).collect();
     assert_eq!(recover(&mut c, &[3, 6], &three), Some(1_047));
-    assert_eq!((nodes(&c), c.recovered().unwrap().lost_behind), (vec![6], None));
+    assert_eq!((nodes(&c), c.recovered()[0].lost_behind), (vec![6], None));
     let mut c = recovering(&[3], None);
     assert_eq!(recover(&mut c, &[3], &[outside(5, 0, 0)]), None);
     assert_eq!(c.problem(), Some(Problem::NothingLeft));
@@ -823,7 +833,7 @@ fn bug_16_3_who_is_of_a_rack_that_begins_anew_hears_of_it_until_it_knows() {
     (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, 1))));
     say(&mut c, 1, &switch(77, 1));
     assert_eq!(persist(&mut c, 1), Some(2));
-    assert_eq!(c.state().config.as_ref().unwrap().rack, RACK + 1);
+    assert_eq!(c.state().config(GROUP).unwrap().rack, RACK + 1);
     // The first word was lost: they are still of the rack before.
     let told = say(&mut c, 2, &alive(2, 10, 1));
     assert_eq!(configured(&told, member(2, 10).addr), Some(2));
@@ -842,7 +852,7 @@ fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
     // Replica 2, which did not hear the others, is no more; all else goes on.
     for ms in (2_250..3_900).step_by(50) {
         for node in nodes(&c).into_iter().filter(|node| *node != 2) {
-            let epoch = c.state().config.as_ref().unwrap().epoch;
+            let epoch = c.state().config(GROUP).unwrap().epoch;
             say(&mut c, ms, &lacks(node, epoch, &[]));
         }
         c.tick(at(ms), &mut vec![]);
@@ -880,7 +890,7 @@ fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
 fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_is_not() {
     let mut c = founded();
     for (node, left) in [(1, vec![2, 3]), (3, vec![2])] {
-        let epoch = c.state().config.as_ref().unwrap().epoch;
+        let epoch = c.state().config(GROUP).unwrap().epoch;
         for other in 1..=3 {
             say(&mut c, 1, &alive(other, 10, epoch));
         }

@@ -11,14 +11,20 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use concord_control::State;
+use concord_control::{GroupState, State};
 use concord_core::Guards;
 use concord_core::hash::hash64;
+use concord_wire::control::Config;
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error};
 
-const MAGIC: &[u8; 8] = b"CNCRDST4";
+const MAGIC: &[u8; 8] = b"CNCRDST5";
+/// Of the checksum: another one than that of the format before, of which the magic number differs in a bit.
+const SEED: u64 = 5;
+/// The format before: of one group, whose configuration named the rack. It is read, and never written.
+const MAGIC_4: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 
 /// The file, locked by this process for as long as it lives.
@@ -120,7 +126,7 @@ fn encode(state: &State) -> Result<Vec<u8>, postcard::Error> {
     let body = postcard::to_allocvec(state)?;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&hash64(0, &body).to_be_bytes());
+    bytes.extend_from_slice(&hash64(SEED, &body).to_be_bytes());
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
@@ -128,15 +134,44 @@ fn encode(state: &State) -> Result<Vec<u8>, postcard::Error> {
 fn decode(bytes: &[u8]) -> Option<State> {
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
     let (sum, body) = rest.split_first_chunk::<8>()?;
-    if magic != MAGIC || u64::from_be_bytes(*sum) != hash64(0, body) {
-        return None;
+    let is_sum = |seed| u64::from_be_bytes(*sum) == hash64(seed, body);
+    match magic {
+        MAGIC if is_sum(SEED) => postcard::from_bytes(body).ok(),
+        MAGIC_4 if is_sum(0) => postcard::from_bytes::<State4>(body).ok().map(State::from),
+        _ => None,
     }
-    postcard::from_bytes(body).ok()
+}
+
+/// The state as the format before had it.
+#[derive(Serialize, Deserialize)]
+struct State4 {
+    version: u64,
+    config: Option<Config>,
+    switch_incarnation: u64,
+    last_switch_id: u32,
+    retired_switches: Vec<u64>,
+    whole: Vec<u16>,
+}
+
+impl From<State4> for State {
+    fn from(old: State4) -> State {
+        let whole = old.whole;
+        State {
+            version: old.version,
+            rack: old.config.as_ref().map_or(0, |c| c.rack),
+            switch_incarnation: old.switch_incarnation,
+            last_switch_id: old.last_switch_id,
+            retired_switches: old.retired_switches,
+            groups: old.config.map(|config| GroupState { config, whole }).into_iter().collect(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use concord_wire::control::{Member, Program, Protocol};
+    use concord_wire::{Addr, GroupId};
 
     std::thread_local! {
         /// The directories that this test's thread synced.
@@ -218,6 +253,54 @@ mod tests {
         SYNCED.with_borrow_mut(Vec::clear);
         assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
         assert_eq!(SYNCED.with_borrow(Vec::clone), std::slice::from_ref(&directory.0));
+    }
+
+    #[test]
+    fn a_file_of_the_format_before_is_read_and_written_in_the_new_one() {
+        let directory = directory("format");
+        let path = directory.0.join("controller.state");
+        std::fs::create_dir_all(&directory.0).unwrap();
+        let addr = Addr { ip: 0x7f00_0001, port: 9 };
+        let config = Config {
+            epoch: 23,
+            group: GroupId::FIRST,
+            rack: 0x7ac4,
+            switch_id: 4,
+            switch_incarnation: 77,
+            switch: addr,
+            protocol: Protocol::Chain,
+            program: Program::Harmonia,
+            members: vec![Member { node: 1, incarnation: 10, addr }],
+            joining: vec![Member { node: 2, incarnation: 11, addr }],
+        };
+        let old = State4 {
+            version: 9,
+            config: Some(config.clone()),
+            switch_incarnation: 77,
+            last_switch_id: 5,
+            retired_switches: vec![76],
+            whole: vec![1],
+        };
+        let body = postcard::to_allocvec(&old).unwrap();
+        let bytes = [&MAGIC_4[..], &hash64(0, &body).to_be_bytes(), &body].concat();
+        std::fs::write(&path, bytes).unwrap();
+        let (mut file, read) = StateFile::open(&path).unwrap();
+        let expected = State {
+            version: 9,
+            rack: 0x7ac4,
+            switch_incarnation: 77,
+            last_switch_id: 5,
+            retired_switches: vec![76],
+            groups: vec![GroupState { config, whole: vec![1] }],
+        };
+        assert_eq!(read, Some(expected.clone()));
+        file.write(&State { version: 10, ..expected.clone() }).unwrap();
+        drop(file);
+        assert!(std::fs::read(&path).unwrap().starts_with(MAGIC));
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(State { version: 10, ..expected }));
+        // Nothing that was written before its first configuration is lost, either.
+        let old = State4 { config: None, whole: vec![], ..old };
+        assert_eq!(State::from(old).groups, []);
     }
 
     #[test]

@@ -135,6 +135,11 @@ impl Kind {
 )]
 pub struct GroupId(pub u16);
 
+impl GroupId {
+    /// The group of a rack that has no other one.
+    pub const FIRST: GroupId = GroupId(0);
+}
+
 /// The meaning of the common header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -155,7 +160,7 @@ impl Header {
     /// A header that names nothing but its kind and operation.
     #[must_use]
     pub const fn new(kind: Kind, op: u8) -> Header {
-        Header { kind, op, group: GroupId(0), node: NodeId(0), epoch: Epoch(0) }
+        Header { kind, op, group: GroupId::FIRST, node: NodeId(0), epoch: Epoch(0) }
     }
 
     /// Checks the common header, and gives the packet without tag and padding.
@@ -253,6 +258,14 @@ pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
 #[inline]
 pub fn op(bytes: &[u8]) -> u8 {
     bytes.get(at::OP).copied().unwrap_or(0)
+}
+
+/// The group that a packet concerns; the first, if there are no such bytes.
+#[must_use]
+#[inline]
+pub fn group(bytes: &[u8]) -> GroupId {
+    let bytes = bytes.get(at::GROUP).and_then(|b| b.first_chunk());
+    GroupId(bytes.map_or(0, |b| u16::from_be_bytes(*b)))
 }
 
 /// Whether `bytes` are of that kind and operation.

@@ -22,7 +22,7 @@ pub mod rpc;
 pub mod vr;
 
 pub use addr::{Addr, Sink};
-pub use header::{GroupId, Header, Kind, kind, op};
+pub use header::{GroupId, Header, Kind, group, kind, op};
 pub use objects::{FurtherIds, OBJECTS_MAX};
 pub use rpc::{Flags, Op, Packet, PacketMut, Reason, Repr, Status};
 

@@ -1,13 +1,14 @@
 //! The controller with its state in a file (trap T3).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use concord_control::{Controller, ControllerConfig};
+use concord_control::{Controller, ControllerConfig, GroupState};
 use concord_core::machine::Deadline;
 use concord_core::{MS, Now};
-use concord_wire::Addr;
 use concord_wire::control::{Config, Member, Standing};
-use serde_json::json;
+use concord_wire::{Addr, GroupId};
+use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
 use crate::driver::Role;
@@ -39,7 +40,7 @@ struct ControllerRole {
 /// What was logged last.
 #[derive(Debug, Default)]
 struct Logged {
-    config: Option<Config>,
+    configs: BTreeMap<GroupId, Config>,
     problem: Option<String>,
     has_recovered: bool,
 }
@@ -55,7 +56,7 @@ pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let mut driver = place.driver()?;
     let config = ControllerConfig { rack: unique()?, ..setup.config };
     let controller = Controller::new(config, state);
-    let epoch = controller.state().config.as_ref().map_or(0, |c| c.epoch);
+    let epoch = controller.state().config(GroupId::FIRST).map_or(0, |c| c.epoch);
     info!(addr = %place.addr, epoch, state = %setup.state.display(), "started");
     let logged = Logged::default();
     driver.run(&mut ControllerRole { node: place.node, controller, file, logged })?;
@@ -65,30 +66,30 @@ pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
 
 /// The changes from one configuration to the next: a line each.
 fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Config) {
-    let epoch = new.epoch;
+    let (epoch, group) = (new.epoch, new.group.0);
     let nothing = (&[][..], &[][..]);
     let (members, joining) = old.map_or(nothing, |c| (&c.members[..], &c.joining[..]));
     let has = |places: &[Member], m: &Member| places.contains(m);
     for gone in members.iter().chain(joining) {
         if !has(&new.members, gone) && !has(&new.joining, gone) {
-            let known = controller.replicas(now).find(|(m, ..)| m.node == gone.node);
+            let known = controller.nodes(new.group, now).find(|(m, ..)| m.node == gone.node);
             let silent_ms = known.map_or(0, |(.., silent_ns)| silent_ns / MS);
             let standing = known.map_or("unknown", |(_, _, standing, _)| standing_name(standing));
             let other_incarnation = known.is_some_and(|(m, ..)| m.incarnation != gone.incarnation);
             let replica = gone.node;
-            warn!(epoch, replica, silent_ms, standing, other_incarnation, "replica removed");
+            warn!(epoch, group, replica, silent_ms, standing, other_incarnation, "replica removed");
         }
     }
     for come in new.joining.iter().filter(|m| !has(joining, m)) {
-        info!(epoch, replica = come.node, addr = %come.addr, "replica joins");
+        info!(epoch, group, replica = come.node, addr = %come.addr, "replica joins");
     }
     for come in new.members.iter().filter(|m| !has(members, m)) {
-        info!(epoch, replica = come.node, addr = %come.addr, "replica is a member");
+        info!(epoch, group, replica = come.node, addr = %come.addr, "replica is a member");
     }
     if old.is_none_or(|c| (c.switch_id, c.switch) != (new.switch_id, new.switch)) {
-        info!(epoch, switch_id = new.switch_id, addr = %new.switch, "switch is active");
+        info!(epoch, group, switch_id = new.switch_id, addr = %new.switch, "switch is active");
     }
-    info!(epoch, members = %nodes(&new.members), joining = %nodes(&new.joining), "new epoch");
+    info!(epoch, group, members = %nodes(&new.members), joining = %nodes(&new.joining), "new epoch");
 }
 
 /// Numbers with spaces between.
@@ -106,18 +107,19 @@ impl ControllerRole {
     }
 
     fn log(&mut self, now: Now) {
-        let config = self.controller.state().config.as_ref();
-        let epoch = config.map_or(0, |c| c.epoch);
-        if let Some(new) = config
-            && self.logged.config.as_ref().is_none_or(|old| old.epoch != new.epoch)
-        {
-            log_changes(&self.controller, now, self.logged.config.as_ref(), new);
-            self.logged.config = Some(new.clone());
+        for GroupState { config: new, .. } in &self.controller.state().groups {
+            let old = self.logged.configs.get(&new.group);
+            if old.is_none_or(|old| old.epoch != new.epoch) {
+                log_changes(&self.controller, now, old, new);
+                self.logged.configs.insert(new.group, new.clone());
+            }
         }
-        if let Some(recovered) = self.controller.recovered().filter(|_| !self.logged.has_recovered)
-        {
-            self.logged.has_recovered = true;
-            warn!(epoch, "{recovered}");
+        let epoch = self.controller.state().config(GroupId::FIRST).map_or(0, |c| c.epoch);
+        if !self.logged.has_recovered {
+            for recovered in self.controller.recovered() {
+                self.logged.has_recovered = true;
+                warn!(epoch = recovered.epoch, "{recovered}");
+            }
         }
         let problem = self.controller.problem().map(|p| p.to_string());
         if problem != self.logged.problem {
@@ -157,37 +159,35 @@ impl Role for ControllerRole {
         let mut s = Snapshot::new("controller", self.node);
         s.count(self.controller.counters().each());
         let state = self.controller.state();
-        let config = state.config.as_ref();
+        let config = state.config(GroupId::FIRST);
         let epoch = config.map_or(0, |c| c.epoch);
-        s.gauge("epoch", "The configuration in force.", epoch.into());
+        s.gauge("epoch", "The configuration in force of the first group.", epoch.into());
         s.gauge("switch_id", "The last switch id granted.", state.last_switch_id.into());
         let members = config.map_or(0, |c| c.members.len());
-        s.gauge("members", "Replicas in the configuration.", members as f64);
-        s.tell("epoch", epoch);
-        s.tell("recovered", self.controller.recovered().map(ToString::to_string));
+        s.gauge("members", "Members of the first group's configuration.", members as f64);
+        let recovered: Vec<String> =
+            self.controller.recovered().iter().map(ToString::to_string).collect();
+        s.tell("recovered", (!recovered.is_empty()).then(|| recovered.join("; ")));
+        s.tell("rack", format!("{:016x}", state.rack));
         s.tell("switch_id", config.map_or(0, |c| c.switch_id));
         s.tell("protocol", config.map(|c| format!("{:?}", c.protocol)));
         s.tell("program", config.map(|c| c.program.name()));
-        let members = config.map_or(&[][..], |c| &c.members);
-        let nodes: Vec<u16> = members.iter().map(|m| m.node).collect();
-        let joining = config.map_or(&[][..], |c| &c.joining);
-        let joining: Vec<u16> = joining.iter().map(|m| m.node).collect();
-        let known: Vec<_> = self
+        // What the first group has is beside the other groups', for those who know of no others.
+        for (key, value) in group_json(&self.controller, GroupId::FIRST, now) {
+            s.tell(key, value);
+        }
+        let groups: Vec<_> = self
             .controller
-            .replicas(now)
-            .map(|(member, epoch, standing, silent_ns)| {
-                json!({
-                    "node": member.node,
-                    "addr": member.addr.to_string(),
-                    "member": members.iter().any(|m| m == &member),
-                    "joining": joining.contains(&member.node),
-                    "epoch": epoch,
-                    "open": matches!(standing, Standing::Open { .. }),
-                    "standing": standing_name(standing),
-                    "silent_ms": silent_ns / MS,
-                })
+            .groups()
+            .map(|group| {
+                let told = group_json(&self.controller, group, now).into_iter();
+                let mut told: serde_json::Map<_, _> =
+                    told.map(|(k, v)| (k.to_string(), v)).collect();
+                told.insert("group".to_string(), json!(group.0));
+                told
             })
             .collect();
+        s.tell("groups", groups);
         let switches: Vec<_> = self
             .controller
             .switches(now)
@@ -200,9 +200,6 @@ impl Role for ControllerRole {
                 })
             })
             .collect();
-        s.tell("members", nodes);
-        s.tell("joining", joining);
-        s.tell("replicas", known);
         s.tell("switches", switches);
         let problem = self.controller.problem().map(|p| p.to_string());
         s.health = match (&problem, epoch) {
@@ -213,6 +210,35 @@ impl Role for ControllerRole {
         s.tell("problem", problem);
         s
     }
+}
+
+/// What there is to say of a group.
+fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 4] {
+    let config = controller.state().config(group);
+    let numbers = |members: &[Member]| members.iter().map(|m| m.node).collect::<Vec<u16>>();
+    let members = config.map_or(&[][..], |c| &c.members);
+    let joining = numbers(config.map_or(&[][..], |c| &c.joining));
+    let known: Vec<_> = controller
+        .nodes(group, now)
+        .map(|(member, epoch, standing, silent_ns)| {
+            json!({
+                "node": member.node,
+                "addr": member.addr.to_string(),
+                "member": members.iter().any(|m| m == &member),
+                "joining": joining.contains(&member.node),
+                "epoch": epoch,
+                "open": matches!(standing, Standing::Open { .. }),
+                "standing": standing_name(standing),
+                "silent_ms": silent_ns / MS,
+            })
+        })
+        .collect();
+    [
+        ("epoch", json!(config.map_or(0, |c| c.epoch))),
+        ("members", json!(numbers(members))),
+        ("joining", json!(joining)),
+        ("replicas", json!(known)),
+    ]
 }
 
 fn standing_name(standing: Standing) -> &'static str {

@@ -1,7 +1,7 @@
 //! A group of the shipped machines, and one step of it.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, State};
+use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::hash::hash64;
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
@@ -9,6 +9,7 @@ use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, ReplicaConfig, Retired};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
+use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
 use super::BagPlan;
@@ -176,9 +177,11 @@ impl Group {
 
     fn controller(&self) -> Role {
         let config = ControllerConfig {
-            replicas: (0..self.plan.replicas as u16).collect(),
-            protocol: self.plan.protocol,
-            program: self.plan.program,
+            groups: vec![GroupSetup::replicas(
+                (0..self.plan.replicas as u16).collect(),
+                self.plan.protocol,
+                self.plan.program,
+            )],
             failure_ns: self.plan.failure_ns,
             fresh: false,
             recover: None,
@@ -251,7 +254,7 @@ impl Group {
 
     /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
-        self.stored.as_ref()?.config.as_ref()
+        self.stored.as_ref()?.config(GroupId::FIRST)
     }
 
     /// The newest epoch, or view, that a node has heard of; 0 if it has no such thing.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use concord_check::Reply;
 use concord_client::{Class, Client, ClientConfig, Request};
-use concord_control::{Controller, ControllerConfig};
+use concord_control::{Controller, ControllerConfig, GroupSetup};
 use concord_core::hash;
 use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
 use concord_engine::CommandBuf;
@@ -170,9 +170,11 @@ impl Rig {
         let machine = match node {
             CONTROLLER => {
                 let config = ControllerConfig {
-                    replicas: (0..self.setup.replicas as u16).collect(),
-                    protocol: self.setup.protocol,
-                    program: Program::of(self.setup.protocol, true),
+                    groups: vec![GroupSetup::replicas(
+                        (0..self.setup.replicas as u16).collect(),
+                        self.setup.protocol,
+                        Program::of(self.setup.protocol, true),
+                    )],
                     failure_ns: FAILURE_NS,
                     fresh: false,
                     recover: None,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig};
+use concord_control::{Controller, ControllerConfig, GroupSetup};
 use concord_core::machine::Deadline;
 use concord_core::{
     Guards, Incarnation, MS, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
@@ -118,9 +118,11 @@ impl<'a> Rack<'a> {
 
     fn controller(&self) -> Controller {
         let config = ControllerConfig {
-            replicas: (0..self.load.replicas as u16).collect(),
-            protocol: self.load.protocol,
-            program: self.load.program,
+            groups: vec![GroupSetup::replicas(
+                (0..self.load.replicas as u16).collect(),
+                self.load.protocol,
+                self.load.program,
+            )],
             failure_ns: 500 * MS,
             fresh: false,
             recover: None,

@@ -1,7 +1,7 @@
 //! The nodes of a rack, at the start and when one takes another's place.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, Recover, State};
+use concord_control::{Controller, ControllerConfig, GroupSetup, Recover, State};
 use concord_core::{Incarnation, MS, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, ReplicaConfig};
@@ -89,9 +89,11 @@ impl<'a> Rack<'a> {
     /// A controller that goes on from what is stored.
     pub(super) fn controller(&self, recover: Option<Recover>) -> Controller {
         let config = ControllerConfig {
-            replicas: (0..self.plan.replicas as u16).collect(),
-            protocol: self.plan.protocol,
-            program: self.plan.program,
+            groups: vec![GroupSetup::replicas(
+                (0..self.plan.replicas as u16).collect(),
+                self.plan.protocol,
+                self.plan.program,
+            )],
             failure_ns: self.plan.failure_ns,
             fresh: false,
             recover,

@@ -3,6 +3,7 @@
 
 use concord_control::{Recover, State};
 use concord_core::SEC;
+use concord_wire::GroupId;
 
 use super::{Rack, Role};
 use crate::world::CONTROLLER;
@@ -54,7 +55,7 @@ impl StateFile {
 }
 
 fn epoch_of(state: Option<&State>) -> u32 {
-    state.and_then(|s| s.config.as_ref()).map_or(0, |c| c.epoch)
+    state.and_then(|s| s.config(GroupId::FIRST)).map_or(0, |c| c.epoch)
 }
 
 impl Rack<'_> {

@@ -2,6 +2,7 @@
 
 use concord_core::{Duration, MS};
 use concord_protocols::{Phase, Retired};
+use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
 use super::{Machine, Process, Rack, Replicas, Role, Slot, Stage};
@@ -348,7 +349,7 @@ impl Rack<'_> {
 
     /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
-        self.file.newest.as_ref()?.config.as_ref()
+        self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
     /// The replica at `node`, if it has the newest epoch open.

@@ -25,6 +25,7 @@ use concord_core::machine::Deadline;
 use concord_core::{Guards, MS, Now, RequestNumber, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
+use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
 use crate::fault::{Fault, Node};
@@ -378,7 +379,7 @@ impl Rack<'_> {
             text += &match &slot.role {
                 Role::Controller(c) => format!(
                     "{}{}; counted: {}",
-                    c.state().config.as_ref().map_or("no epoch".into(), describe_config),
+                    c.state().config(GroupId::FIRST).map_or("no epoch".into(), describe_config),
                     c.problem().map_or(String::new(), |problem| format!("; {problem}")),
                     counted(c.counters().each())
                 ),

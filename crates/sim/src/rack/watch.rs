@@ -21,7 +21,7 @@ use concord_core::{ObjectId, Seq};
 use concord_protocols::Phase;
 use concord_wire::control::{Config, Member, Protocol};
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Packet};
+use concord_wire::{Flags, GroupId, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -290,7 +290,7 @@ impl Rack<'_> {
         if !old.members.iter().all(is_well) {
             return None;
         }
-        let next = next.config.as_ref()?;
+        let next = next.config(GroupId::FIRST)?;
         let gone = old.members.iter().find(|m| !next.members.contains(m))?;
         Some(format!("epoch {} takes out replica-{}, and all are well", next.epoch, gone.node))
     }

@@ -1,0 +1,197 @@
+//! A group of the rack: what all kinds of groups have in common, and what each kind decides itself.
+//!
+//! A further kind is a file with its [`Rules`], and a line in [`Members`].
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Guard, Guards, Instant};
+use concord_wire::GroupId;
+use concord_wire::control::{Config, Heard, Held, Member, Program, Protocol, Standing};
+
+use crate::Problem;
+use crate::hear::Hearing;
+use crate::replicas::Replicas;
+
+/// What the controller is told of a group.
+#[derive(Clone, Debug)]
+pub struct GroupSetup {
+    /// Its number, which no other group of the rack has.
+    pub id: GroupId,
+    /// What its members are.
+    pub members: Members,
+}
+
+/// What the members of a group are.
+#[derive(Clone, Debug)]
+pub enum Members {
+    /// Replicas of a store.
+    Replicas(Replicas),
+}
+
+impl GroupSetup {
+    /// Replicas that are the only group of their rack.
+    #[must_use]
+    pub fn replicas(replicas: Vec<u16>, protocol: Protocol, program: Program) -> GroupSetup {
+        let members = Members::Replicas(Replicas { replicas, protocol, program });
+        GroupSetup { id: GroupId::FIRST, members }
+    }
+
+    pub(crate) fn rules(&self) -> &dyn Rules {
+        match &self.members {
+            Members::Replicas(replicas) => replicas,
+        }
+    }
+}
+
+/// What a kind of group decides itself. All that it is asked is answered from what it is shown.
+pub(crate) trait Rules {
+    /// A configuration of this kind without members.
+    fn template(&self) -> (Protocol, Program);
+
+    /// The members of the first configuration, or of the first after what was before was given up.
+    ///
+    /// # Errors
+    /// What it waits for; nothing, if a group without members is nothing to speak of.
+    fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>>;
+
+    /// Who of the configuration in force keeps its place, and who comes.
+    fn survivors(&self, look: &Look<'_>, old: &Config) -> Places;
+
+    /// Whether the group can go on with these members, and which of them have all the data.
+    ///
+    /// # Errors
+    /// Why not; nothing, if that is only not known yet.
+    fn go_on(
+        &self,
+        look: &Look<'_>,
+        old: &Config,
+        members: &[Member],
+    ) -> Result<Vec<u16>, Option<Problem>>;
+
+    /// Whether the controller tells the switch: not where a leader of the group does.
+    fn tells_switch(&self) -> bool;
+
+    /// What is to be said of the group as it is.
+    fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem>;
+
+    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come back.
+    ///
+    /// # Errors
+    /// Why that cannot be said yet.
+    fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem>;
+}
+
+/// Who has which place in a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    pub members: Vec<Member>,
+    pub joining: Vec<Member>,
+}
+
+/// With whom a group goes on whose state is made anew.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub members: Vec<Member>,
+    pub whole: Vec<u16>,
+    /// What the best of them has, if nobody has all the data.
+    pub lost_behind: Option<Held>,
+}
+
+/// A node that was heard of.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub member: Member,
+    /// Its clock when it said all this.
+    pub sent_at: u64,
+    pub epoch: u32,
+    pub standing: Standing,
+    pub held: Held,
+    /// Members that it does not hear, and since when it says so without a break.
+    pub unheard: Vec<(u16, Instant)>,
+    pub heard_at: Instant,
+    /// Since when it was heard without a break.
+    pub steady_since: Instant,
+}
+
+/// A group as the controller knows it beside its state.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub setup: GroupSetup,
+    /// It begins anew with whoever registers: the data of earlier members is given up.
+    pub is_fresh: bool,
+    /// Every node of it that was heard of.
+    pub nodes: BTreeMap<u16, Node>,
+    /// The highest numbers that anybody told of, of whichever rack.
+    pub highest: Heard,
+    /// Somebody of this rack has heard of that, and the state says less.
+    pub ahead: Option<Heard>,
+}
+
+impl Group {
+    pub(crate) fn new(setup: GroupSetup, is_fresh: bool) -> Group {
+        let (nodes, highest) = (BTreeMap::new(), Heard::default());
+        Group { setup, is_fresh, nodes, highest, ahead: None }
+    }
+
+    pub(crate) fn id(&self) -> GroupId {
+        self.setup.id
+    }
+}
+
+/// Why a node loses its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    Silent,
+    Restarted,
+    Leaving,
+    /// It and another member do not hear each other.
+    Cut,
+}
+
+/// What a kind is shown of its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    pub now: Instant,
+    pub nodes: &'a BTreeMap<u16, Node>,
+    /// Who has all the data, by the state.
+    pub whole: &'a [u16],
+    pub hearing: &'a Hearing,
+    pub failure_ns: Duration,
+    pub guards: Guards,
+}
+
+impl Look<'_> {
+    /// Why a node loses its place in that epoch, if it does.
+    pub(crate) fn gone(&self, epoch: u32, member: &Member) -> Option<Gone> {
+        let known = self.nodes.get(&member.node);
+        let silent_since = self.hearing.silent_since(known.map(|n| n.heard_at), self.guards);
+        let is_other_life =
+            |n: &Node| n.member.incarnation != member.incarnation && n.epoch == epoch;
+        if known.is_some_and(is_other_life) && self.guards.on(Guard::Incarnation) {
+            Some(Gone::Restarted)
+        } else if known.is_some_and(|n| n.standing == Standing::Leaving && n.epoch == epoch) {
+            Some(Gone::Leaving)
+        } else if self.now.since(silent_since) > self.failure_ns {
+            Some(Gone::Silent)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it was heard of lately.
+    pub(crate) fn is_heard(&self, node: &Node) -> bool {
+        self.now.since(node.heard_at) <= self.failure_ns
+    }
+
+    /// Whether every member has opened that configuration.
+    pub(crate) fn is_open_everywhere(&self, config: &Config) -> bool {
+        let open = |m: &Member| {
+            let node = self.nodes.get(&m.node);
+            node.is_some_and(|n| {
+                matches!(n.standing, Standing::Open { .. }) && n.epoch == config.epoch
+            })
+        };
+        config.members.iter().all(open)
+    }
+}

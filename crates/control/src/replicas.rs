@@ -1,0 +1,247 @@
+//! A group of replicas: who has the data, who copies it, and who loses its place.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Guard, Instant, MS};
+use concord_wire::control::{Config, Member, Program, Protocol, Standing};
+
+use crate::group::{Left, Look, Node, Places, Rules};
+use crate::{Problem, REPLICAS_MAX};
+
+/// Two that were heard of within that time are there, both of them.
+const RECENT_NS: Duration = 250 * MS;
+
+/// Replicas of a store.
+#[derive(Clone, Debug)]
+pub struct Replicas {
+    /// The nodes that the first epoch waits for, in order: head first.
+    pub replicas: Vec<u16>,
+    /// How they replicate.
+    pub protocol: Protocol,
+    /// What the switch runs for them.
+    pub program: Program,
+}
+
+impl Rules for Replicas {
+    fn template(&self) -> (Protocol, Program) {
+        (self.protocol, self.program)
+    }
+
+    /// Everybody who was expected, once all are there.
+    fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>> {
+        let stays = |n: &&Node| n.standing != Standing::Leaving;
+        let founder = |node: u16| look.nodes.get(&node).filter(stays).map(|n| n.member);
+        let expected = self.replicas.iter().copied();
+        let mut missing = expected.clone().filter(|node| founder(*node).is_none());
+        if let Some(node) = missing.next() {
+            let others = u16::try_from(missing.count()).unwrap_or(u16::MAX);
+            return Err(Some(Problem::WaitsForReplicas { node, others }));
+        }
+        Ok(expected.filter_map(founder).collect())
+    }
+
+    /// In VR all have their places, for ever, and nobody comes: who is silent is outvoted, who restarted
+    /// recovers, and the founders' lives are the group's name.
+    fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
+        if self.protocol.is_quorum() {
+            return Places { members: old.members.clone(), joining: Vec::new() };
+        }
+        let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
+        let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
+        let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();
+        if members.is_empty() {
+            return Places { members, joining };
+        }
+        if let Some(node) = self.cut_off(look, old, &members) {
+            members.retain(|m| m.node != node);
+        }
+        let cut_counts = look.guards.on(Guard::CutPair);
+        let hears_all =
+            |n: &Node| !n.unheard.iter().any(|(node, _)| members.iter().any(|m| m.node == *node));
+        let copied = |m: &Member| {
+            let said = look.nodes.get(&m.node);
+            said.is_some_and(|n| {
+                n.epoch == old.epoch
+                    && n.standing == Standing::Copied
+                    && (hears_all(n) || !cut_counts)
+            })
+        };
+        let copied: Vec<u16> = joining.iter().filter(|m| copied(m)).map(|m| m.node).collect();
+        members.extend(joining.extract_if(.., |m| copied.contains(&m.node)));
+        // One change at a time: the last must be over before others come.
+        if look.is_open_everywhere(old) {
+            for node in look.nodes.values() {
+                let known = members.iter().chain(&joining).any(|m| m.node == node.member.node);
+                let asks = node.standing == Standing::Out
+                    && node.epoch == old.epoch
+                    && look.is_heard(node);
+                if asks && !known && members.len() + joining.len() < REPLICAS_MAX {
+                    joining.push(node.member);
+                }
+            }
+        }
+        Places { members, joining }
+    }
+
+    fn go_on(
+        &self,
+        look: &Look<'_>,
+        old: &Config,
+        members: &[Member],
+    ) -> Result<Vec<u16>, Option<Problem>> {
+        let is_whole = |m: &&Member| is_whole(look, old, m);
+        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
+        if whole.is_empty() {
+            return Err(Some(Problem::NobodyWhole));
+        }
+        if self.has_heard(look, members) { Ok(whole) } else { Err(None) }
+    }
+
+    /// In VR the leader does.
+    fn tells_switch(&self) -> bool {
+        !self.protocol.is_quorum()
+    }
+
+    fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem> {
+        if let Some((one, other)) = cut_pairs(look, config, &config.members, 0).next() {
+            return Some(Problem::CutPair { one, other });
+        }
+        // One that waits outside until it hears all members again.
+        config.joining.iter().find_map(|joining| {
+            let own = look.nodes.get(&joining.node).filter(|n| n.member == *joining)?;
+            let (other, _) = own.unheard.iter().find(|(other, since)| {
+                look.now.since(*since) >= look.failure_ns
+                    && config.members.iter().any(|m| m.node == *other)
+            })?;
+            Some(Problem::CutPair { one: *other, other: joining.node })
+        })
+    }
+
+    fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
+        let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
+        let is_gone = |m: &Member| gone.contains(&m.node);
+        if self.protocol.is_quorum() {
+            // The group stays; a majority has heard of every switch that it accepts.
+            let count = newest.members.iter().filter(|m| heard(m).is_some()).count();
+            if count <= newest.members.len() / 2 {
+                return Err(Problem::NotHeard { node: None, epoch: newest.epoch });
+            }
+            let whole = newest.members.iter().map(|m| m.node).collect();
+            return Ok(Left { members: newest.members.clone(), whole, lost_behind: None });
+        }
+        let missing = newest.members.iter().find(|m| !is_gone(m) && heard(m).is_none());
+        if let Some(missing) = missing {
+            return Err(Problem::NotHeard { node: Some(missing.node), epoch: newest.epoch });
+        }
+        // Another life of a node has nothing of what the one before had.
+        let stays = |m: &&Member| {
+            !is_gone(m)
+                && heard(m).is_some_and(|n| {
+                    n.member.incarnation == m.incarnation && n.standing != Standing::Leaving
+                })
+        };
+        let members: Vec<Member> = newest.members.iter().filter(stays).copied().collect();
+        let is_whole = |m: &&Member| heard(m).is_some_and(says_whole);
+        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
+        if !whole.is_empty() {
+            return Ok(Left { members, whole, lost_behind: None });
+        }
+        let rest = look.nodes.values().filter(|n| !is_gone(&n.member));
+        let rest = rest.filter(|n| look.is_heard(n) && n.held.epoch > 0);
+        let best = rest.max_by_key(|n| n.held).ok_or(Problem::NothingLeft)?;
+        let (members, whole) = (alloc::vec![best.member], alloc::vec![best.member.node]);
+        Ok(Left { members, whole, lost_behind: Some(best.held) })
+    }
+}
+
+impl Replicas {
+    /// Whether those with whom the group would go on have been heard since the controller could hear:
+    /// all of them, or, where a majority decides, so many.
+    fn has_heard(&self, look: &Look<'_>, members: &[Member]) -> bool {
+        let since = look.hearing.since.unwrap_or(Instant(0));
+        let is_quorum = self.protocol.is_quorum();
+        let heard = members.iter().filter(|m| {
+            // One that restarted has lost what it heard, so that it counts only once it is in a view: there
+            // it has heard of the newest switch from the others.
+            let knows = |n: &Node| {
+                let is_in_view = is_quorum && matches!(n.standing, Standing::Open { .. });
+                n.member.incarnation == m.incarnation || is_in_view
+            };
+            let own = look.nodes.get(&m.node);
+            own.is_some_and(|n| n.heard_at >= since && knows(n))
+        });
+        let wanted = if is_quorum { members.len() / 2 + 1 } else { members.len() };
+        heard.count() >= wanted || !look.guards.on(Guard::Deaf)
+    }
+
+    /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
+    /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and never the
+    /// last one that is whole.
+    fn cut_off(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
+        if !look.guards.on(Guard::CutPair) || self.protocol.is_quorum() {
+            return None;
+        }
+        let patience_ns = look.failure_ns / 3;
+        cut_pairs(look, old, members, patience_ns).next()?;
+        // Those that were cut in the same moment tell of it one after the other.
+        let pairs: Vec<(u16, u16)> = cut_pairs(look, old, members, patience_ns / 2).collect();
+        let cuts = |node: u16| {
+            let mut others: Vec<u16> = pairs
+                .iter()
+                .filter(|(a, b)| *a == node || *b == node)
+                .map(|(a, b)| if *a == node { *b } else { *a })
+                .collect();
+            others.sort_unstable();
+            others.dedup();
+            others.len()
+        };
+        let spares_whole = |m: &&Member| {
+            members.iter().any(|other| other.node != m.node && is_whole(look, old, other))
+        };
+        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
+        let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
+        candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
+    }
+}
+
+/// Whether it says that it is whole.
+fn says_whole(node: &Node) -> bool {
+    matches!(node.standing, Standing::Open { whole: true } | Standing::Opening { whole: true })
+}
+
+/// Whether a member has everything that was committed: it had, or it has said so since.
+fn is_whole(look: &Look<'_>, old: &Config, member: &Member) -> bool {
+    let said = look.nodes.get(&member.node).is_some_and(|n| {
+        n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_whole(n)
+    });
+    said || look.whole.contains(&member.node) || !look.guards.on(Guard::Whole)
+}
+
+/// Two members of the epoch in force that are both heard here, and of which the first says that it does
+/// not hear the other.
+/// `for_ns`: for that long, without a break, and both were heard after it: neither has died.
+fn cut_pairs<'a>(
+    look: &'a Look<'_>,
+    config: &Config,
+    members: &'a [Member],
+    for_ns: Duration,
+) -> impl Iterator<Item = (u16, u16)> + 'a {
+    let epoch = config.epoch;
+    let is_there = move |node: u16, since: Instant| {
+        let own = look.nodes.get(&node).filter(|_| members.iter().any(|m| m.node == node));
+        own.is_some_and(|n| {
+            n.epoch == epoch
+                && look.now.since(n.heard_at) <= RECENT_NS
+                && n.heard_at >= since.after(for_ns)
+                && n.heard_at >= n.steady_since.after(for_ns)
+                && matches!(n.standing, Standing::Opening { .. } | Standing::Open { .. })
+        })
+    };
+    members.iter().flat_map(move |m| {
+        let reporter = look.nodes.get(&m.node).filter(|n| n.member == *m);
+        let unheard = reporter.map_or(&[][..], |n| &n.unheard).iter();
+        unheard.filter_map(move |(other, since)| {
+            (is_there(m.node, *since) && is_there(*other, *since)).then_some((m.node, *other))
+        })
+    })
+}

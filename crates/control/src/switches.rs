@@ -1,0 +1,145 @@
+//! The rack's switches: which one is active, and who gets a switch id. All groups have the same switch.
+
+use alloc::vec::Vec;
+
+use concord_core::{Instant, Now};
+use concord_wire::control::{Membership, Message as _};
+use concord_wire::{Addr, GroupId, Sink};
+
+use crate::{Controller, Problem, RETIRED_MAX, SWITCHES_MAX, State};
+
+/// A switch that was heard of.
+#[derive(Clone, Debug)]
+pub(crate) struct Switch {
+    pub incarnation: u64,
+    pub addr: Addr,
+    pub sent_at: u64,
+    /// The configuration that it runs, of each group that it told of.
+    pub epochs: Vec<(GroupId, u32)>,
+    pub standby: bool,
+    pub heard_at: Instant,
+}
+
+/// The switch that a configuration goes on with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextSwitch {
+    pub incarnation: u64,
+    pub addr: Addr,
+    pub standby: bool,
+}
+
+impl Switch {
+    pub(crate) fn epoch(&self, group: GroupId) -> u32 {
+        self.epochs.iter().find(|(id, _)| *id == group).map_or(0, |(_, epoch)| *epoch)
+    }
+}
+
+impl Controller {
+    pub(crate) fn on_switch(&mut self, now: Now, mut switch: Switch, sink: &mut impl Sink) {
+        if !self.is_mute() && self.state.retired_switches.contains(&switch.incarnation) {
+            // It was replaced while it slept, or because of a late packet.
+            let active = self.active_addr();
+            let incarnation = switch.incarnation;
+            Membership::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
+            return sink.send(switch.addr, &self.scratch);
+        }
+        // What it said of other groups goes on.
+        let known = self.switches.get(&switch.addr);
+        if let Some(known) = known.filter(|k| k.incarnation == switch.incarnation) {
+            let told = switch.epochs.first().map(|(id, _)| *id);
+            let others = known.epochs.iter().filter(|(id, _)| Some(*id) != told);
+            switch.epochs.extend(others);
+        }
+        self.switches.insert(switch.addr, switch);
+        if self.switches.len() > SWITCHES_MAX {
+            self.forget_switch();
+        }
+        self.reconsider(now);
+        if !self.is_mute() {
+            self.configure_switch(now.instant, sink);
+        }
+    }
+
+    /// Where the active switch listens, as the newest configuration says.
+    fn active_addr(&self) -> Addr {
+        let active = self.state.switch_incarnation;
+        let mut configs = self.state.groups.iter().map(|g| &g.config);
+        let own = configs.find(|c| c.switch_incarnation == active);
+        own.map_or(Addr::default(), |c| c.switch)
+    }
+
+    /// The one that was silent for longest, of those that are not active.
+    fn forget_switch(&mut self) {
+        let active = self.state.switch_incarnation;
+        let others = self.switches.values().filter(|s| s.incarnation != active);
+        if let Some(addr) = others.min_by_key(|s| s.heard_at).map(|s| s.addr) {
+            self.switches.remove(&addr);
+        }
+    }
+
+    /// The switch hears of an epoch only when it is open at every member: all of them refuse the
+    /// fast reads of any other switch by then (Harmonia §6.3).
+    ///
+    /// Not where a leader tells the switch itself, so that a view change waits for no controller.
+    pub(crate) fn configure_switch(&mut self, now: Instant, sink: &mut impl Sink) {
+        let active = self.state.switch_incarnation;
+        let mut scratch = core::mem::take(&mut self.scratch);
+        for switch in self.switches.values().filter(|s| s.incarnation == active).take(1) {
+            for group in &self.groups {
+                let Some(config) = self.state.config(group.id()) else { continue };
+                if group.setup.rules().tells_switch()
+                    && !config.members.is_empty()
+                    && config.epoch > switch.epoch(group.id())
+                    && self.look(now, group).is_open_everywhere(config)
+                {
+                    Membership::Configure(config.clone()).emit(&mut scratch);
+                    sink.send(switch.addr, &scratch);
+                }
+            }
+        }
+        self.scratch = scratch;
+    }
+
+    /// A new switch id, persisted before anybody hears of it (trap T20).
+    pub(crate) fn grant(&mut self, state: &mut State, switch: NextSwitch) -> Result<(), Problem> {
+        let id = state.last_switch_id.checked_add(1).ok_or(Problem::SwitchIdsExhausted)?;
+        if state.switch_incarnation != 0 && state.switch_incarnation != switch.incarnation {
+            state.retired_switches.push(state.switch_incarnation);
+            let excess = state.retired_switches.len().saturating_sub(RETIRED_MAX);
+            state.retired_switches.drain(..excess);
+        }
+        state.switch_incarnation = switch.incarnation;
+        state.last_switch_id = id;
+        self.count.switch_ids_granted += 1;
+        self.count.standbys_taken += u64::from(switch.standby);
+        Ok(())
+    }
+
+    /// The switch to go on with: the active one; a new life of it, or one that was started in its
+    /// place; a standby once the active one is silent. `None` if there is none.
+    pub(crate) fn next_switch(&self, now: Instant) -> Option<NextSwitch> {
+        let active = self.state.switch_incarnation;
+        let own = self.switches.values().find(|s| s.incarnation == active);
+        let retired = &self.state.retired_switches;
+        let others = self.switches.values().filter(|s| {
+            s.incarnation != active
+                && !retired.contains(&s.incarnation)
+                && now.since(s.heard_at) <= self.setup.failure_ns
+        });
+        let newcomer = others.clone().filter(|s| !s.standby).max_by_key(|s| s.heard_at);
+        let heard_at = own.map(|s| s.heard_at);
+        let silent_since = self.hearing.silent_since(heard_at, self.setup.guards);
+        let is_silent = now.since(silent_since) > self.setup.failure_ns;
+        let standby = others.max_by_key(|s| s.heard_at);
+        let taking_over = if is_silent || active == 0 { standby } else { None };
+        if let Some(other) = newcomer.or(taking_over).or(own) {
+            let Switch { incarnation, addr, standby, .. } = *other;
+            return Some(NextSwitch { incarnation, addr, standby });
+        }
+        // A controller that was just started knows of the active switch what it wrote.
+        let mut configs = self.state.groups.iter().map(|g| &g.config);
+        let known = configs.find(|c| c.switch_incarnation == active && !c.members.is_empty())?;
+        let addr = known.switch;
+        (active != 0).then_some(NextSwitch { incarnation: active, addr, standby: false })
+    }
+}
