@@ -98,6 +98,16 @@ impl Budget {
     };
 }
 
+/// A state to begin with: the first client called, a write; some replicas got it, the leader died or did not,
+/// and time passed. What was said since is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The replicas that did not get the write, by bits.
+    pub missed: u8,
+    /// The leader is dead.
+    pub leader_dies: bool,
+}
+
 /// What is explored.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -107,6 +117,8 @@ pub struct Setup {
     pub replicas: usize,
     /// What each client calls, one call after the other; at most four.
     pub scripts: Vec<Vec<Call>>,
+    /// What it begins with, if not with a rack that is ready (quorum protocols only).
+    pub prepared: Vec<Prepared>,
     /// What may go wrong.
     pub budget: Budget,
     /// The switch's registers.
@@ -129,6 +141,7 @@ impl Setup {
             protocol,
             replicas: 3,
             scripts,
+            prepared: Vec::new(),
             budget: Budget::NOTHING,
             layout: rig::LAYOUT,
             guards: Guards::ALL,
@@ -179,11 +192,19 @@ pub fn explore(setup: Setup) -> Explored {
             return found;
         }
     };
+    let first = match rig.setup.prepared.clone() {
+        none if none.is_empty() => vec![first],
+        prepared => prepared.into_iter().map(|how| first.prepared(&mut rig, how)).collect(),
+    };
     let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    seen.insert(first.fingerprint());
-    // How each state was reached: from which one, and by what.
-    let mut ways: Vec<(u32, Action)> = vec![(0, Action::Wait)];
-    let mut queue = VecDeque::from([(0_u32, 0_usize, first.clone())]);
+    // How each state was reached: from which one, and by what. The first ones are reached from themselves.
+    let mut ways: Vec<(u32, Action)> = Vec::new();
+    let mut queue = VecDeque::new();
+    for (index, state) in first.iter().enumerate() {
+        seen.insert(state.fingerprint());
+        ways.push((index as u32, Action::Wait));
+        queue.push_back((index as u32, 0_usize, state.clone()));
+    }
     while let Some((index, depth, state)) = queue.pop_front() {
         found.depth = depth;
         found.ends += usize::from(state.is_end(&rig));
@@ -213,16 +234,18 @@ pub fn explore(setup: Setup) -> Explored {
 }
 
 /// The way to the state that was reached last, in words.
-fn trace(rig: &mut Rig, first: &State, ways: &[(u32, Action)]) -> Vec<String> {
+fn trace(rig: &mut Rig, first: &[State], ways: &[(u32, Action)]) -> Vec<String> {
     let mut actions = Vec::new();
     let mut at = ways.len() - 1;
-    while at > 0 {
+    while at >= first.len() {
         let (before, action) = ways[at];
         actions.push(action);
         at = before as usize;
     }
-    let mut state = first.clone();
-    let mut lines = Vec::new();
+    let mut state = first[at].clone();
+    let prepared = rig.setup.prepared.get(at);
+    let mut lines: Vec<String> =
+        prepared.map(|how| format!("begins {how:?}")).into_iter().collect();
     for action in actions.into_iter().rev() {
         let before = state.replies();
         state = state.after(rig, action);

@@ -7,11 +7,11 @@ use concord_core::Position;
 use concord_protocols::{Node, Phase};
 use concord_wire::control::Protocol;
 
-use super::Budget;
 use super::canonical::fingerprint_of;
 use super::registers::Registers;
 use super::rig::{At, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS};
 use super::travel::{Passage, Sort, Travel};
+use super::{Budget, Prepared};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Most calls of a client.
@@ -113,6 +113,29 @@ impl State {
             }
         }
         Err("the rack never was ready".into())
+    }
+
+    /// The state of which `how` tells, from one that is ready.
+    pub(super) fn prepared(&self, rig: &mut Rig, how: Prepared) -> State {
+        let mut next = self.clone();
+        next.call(rig, 0);
+        for packet in std::mem::take(&mut next.net) {
+            let to = rig.packets[packet as usize].to;
+            let is_missed = rig.is_replica(to) && how.missed >> (to - REPLICAS) & 1 == 1;
+            if !is_missed {
+                next.arrive(rig, packet);
+            }
+        }
+        let leads = |rig: &Rig, node: usize| matches!(rig.replica(next.machines[node]), Some(Node::Vr(vr)) if vr.leads());
+        let leader = (REPLICAS..REPLICAS + rig.setup.replicas).find(|node| leads(rig, *node));
+        if let Some(leader) = leader.filter(|_| how.leader_dies) {
+            next.crash(rig, leader);
+        }
+        next.wait(rig);
+        if rig.setup.reduced {
+            next.forget_void(rig);
+        }
+        next
     }
 
     pub(super) fn fingerprint(&self) -> u128 {
@@ -231,9 +254,7 @@ impl State {
             }
             Action::Crash(replica) => {
                 next.left.crashes -= 1;
-                let node = REPLICAS + usize::from(replica);
-                next.machines[node] = NOBODY;
-                next.net.retain(|packet| rig.packets[*packet as usize].to != node);
+                next.crash(rig, REPLICAS + usize::from(replica));
             }
             Action::Restart(replica) => {
                 next.left.restarts -= 1;
@@ -262,18 +283,27 @@ impl State {
             }
             Action::Wait => {
                 next.left.waits -= 1;
-                for _ in 0..WAIT_STEPS {
-                    next.at.ms += STEP_MS;
-                    next.tick(rig, Travel::Waiting);
-                    next.cut = next.cut.map(|(replica, _)| (replica, true));
-                }
-                next.end_time(rig);
+                next.wait(rig);
             }
         }
         if rig.setup.reduced {
             next.forget_void(rig);
         }
         next
+    }
+
+    fn crash(&mut self, rig: &Rig, node: usize) {
+        self.machines[node] = NOBODY;
+        self.net.retain(|packet| rig.packets[*packet as usize].to != node);
+    }
+
+    fn wait(&mut self, rig: &mut Rig) {
+        for _ in 0..WAIT_STEPS {
+            self.at.ms += STEP_MS;
+            self.tick(rig, Travel::Waiting);
+            self.cut = self.cut.map(|(replica, _)| (replica, true));
+        }
+        self.end_time(rig);
     }
 
     /// If no time will pass any more, it does not matter when what is due.

@@ -4,7 +4,8 @@ use concord_core::{Guard, Guards};
 use concord_sim::explore::{Budget, Call, Setup};
 use concord_wire::control::Protocol;
 
-use super::{full, one, run, short};
+use super::quorum::{followers_missed, leaderless};
+use super::{full, one, run, short, tiny};
 use Call::{Get, Set};
 use Protocol::{Chain, NoPaxos, PrimaryBackup, Vr};
 
@@ -94,6 +95,15 @@ fn visibility() {
 fn order_of_quorums() {
     without(Guard::InOrderWrites, Vr, two_writers(), Budget::NOTHING);
     without(Guard::Gaps, NoPaxos, two_writers(), Budget::NOTHING);
+}
+
+/// Where a view change has begun, and where time passed with a number missing.
+#[test]
+fn gaps_of_prepared_racks() {
+    for prepared in [leaderless(), followers_missed()] {
+        let guards = Guards::without(Guard::Gaps);
+        is_missed("Gaps", Setup { guards, prepared, ..Setup::new(NoPaxos, tiny()) });
+    }
 }
 
 #[test]

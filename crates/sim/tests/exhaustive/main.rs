@@ -11,7 +11,7 @@ mod quorum;
 
 use std::time::Instant;
 
-use concord_sim::explore::{Budget, Call, Explored, Setup, explore};
+use concord_sim::explore::{Budget, Call, Explored, Prepared, Setup, explore};
 use concord_wire::control::Protocol;
 
 use Call::{Get, Set};
@@ -65,8 +65,21 @@ fn run(name: &str, setup: Setup) -> Explored {
 
 /// No state is wrong, and there are exactly so many.
 fn holds(name: &str, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {
+    holds_from(name, protocol, Vec::new(), scripts, budget, states);
+}
+
+/// The same, from states that were prepared.
+fn holds_from(
+    name: &str,
+    protocol: Protocol,
+    prepared: Vec<Prepared>,
+    scripts: Vec<Vec<Call>>,
+    budget: Budget,
+    states: usize,
+) {
     let states_max = if is_count() { usize::MAX } else { states + 1 };
-    let found = run(name, Setup { budget, states_max, ..Setup::new(protocol, scripts) });
+    let setup = Setup { prepared, budget, states_max, ..Setup::new(protocol, scripts) };
+    let found = run(name, setup);
     assert_eq!(found.violation, None);
     assert!(found.is_complete, "{name} has more states than {states}");
     assert!(is_count() || found.states == states, "{name} has another number of states");

@@ -1,10 +1,10 @@
 //! Viewstamped Replication and NOPaxos. Two moments: in the first the leader says what is committed
 //! (Harmonia §8.3: the COMMIT-ACK phase), in the second what was missed is asked for.
 
-use concord_sim::explore::Budget;
+use concord_sim::explore::{Budget, Prepared};
 use concord_wire::control::Protocol;
 
-use super::{full, holds, one, short, tiny, writes};
+use super::{full, holds, holds_from, one, short, tiny, writes};
 use Protocol::{NoPaxos, Vr};
 
 #[test]
@@ -51,4 +51,28 @@ fn a_packet_is_lost_and_time_passes() {
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
     holds("one crash", Vr, one(), budget, 327_422);
+}
+
+/// Racks whose leader is dead, and of which every choice of replicas missed the first write.
+pub(crate) fn leaderless() -> Vec<Prepared> {
+    (0..8).map(|missed| Prepared { missed, leader_dies: true }).collect()
+}
+
+/// Racks in which followers have not seen the write, which the leader, replica 0, has.
+pub(crate) fn followers_missed() -> Vec<Prepared> {
+    [0b010, 0b100, 0b110].map(|missed| Prepared { missed, leader_dies: false }).to_vec()
+}
+
+/// NOPaxos' view change. (From a rack that is ready there are more than 8 million states.)
+#[test]
+fn the_leader_died_and_some_have_the_write() {
+    holds_from("view change", NoPaxos, leaderless(), tiny(), Budget::NOTHING, 492_296);
+    let budget = Budget { losses: 1, ..Budget::NOTHING };
+    holds_from("view change, one loss", NoPaxos, leaderless(), writes(), budget, 653_692);
+}
+
+/// NOPaxos' gap agreement.
+#[test]
+fn followers_missed_the_write_and_time_passed() {
+    holds_from("gaps", NoPaxos, followers_missed(), writes(), Budget::NOTHING, 145_332);
 }
