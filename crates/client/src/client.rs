@@ -1,5 +1,6 @@
 //! The client machine: its inputs, its timers, and how requests end.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -12,10 +13,12 @@ use concord_wire::{
 };
 
 use crate::api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
-use crate::flow::{Flow, LARGE_WRITES_BYTES_MAX};
-use crate::session::{Session, SessionState};
+use crate::flow::Flow;
+use crate::route::Route;
+use crate::session::Session;
 use crate::slots::{READS_MAX, Slot, Slots, State};
 use crate::timers::{Timers, WHOLE};
+use crate::transfer::Transfer;
 
 /// Buffers above that size are given back to the allocator.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
@@ -36,10 +39,8 @@ pub struct Client {
     pub(crate) flow: Flow,
     /// Requests sent so far: orders attempts of different requests.
     pub(crate) stamp: u64,
-    /// The newest configuration that the controller told of; 0 if none.
-    pub(crate) epoch: u32,
-    /// When the controller may be asked again.
-    pub(crate) next_doubt: Instant,
+    /// Where packets go.
+    pub(crate) route: Route,
     pub(crate) scratch: Vec<u8>,
     pub(crate) part: Vec<u8>,
     pub(crate) count: ClientCounters,
@@ -55,7 +56,7 @@ impl Client {
         let window = config.window.clamp(1, WINDOW_MAX);
         let mut session = Session::new(&mut rng);
         if !config.guards.on(Guard::FreshSession) {
-            session.id = SessionId(u64::from(config.addr.ip));
+            session = Session::of(SessionId(u64::from(config.addr.ip)));
         }
         Client {
             session,
@@ -64,8 +65,7 @@ impl Client {
             ready: VecDeque::new(),
             flow: Flow::default(),
             stamp: 0,
-            epoch: 0,
-            next_doubt: Instant(0),
+            route: Route::new(config.switch, config.controller),
             scratch: Vec::new(),
             part: Vec::new(),
             count: ClientCounters::default(),
@@ -105,7 +105,7 @@ impl Client {
         let kept = request.flags.0 & Flags::WILDCARD.with(Flags::RESP3).0;
         let slot = Slot {
             state: State::Waiting,
-            session: self.session.id,
+            session: self.session.id(),
             obj_id: request.obj_id,
             flags: Flags(kept),
             packet,
@@ -114,7 +114,7 @@ impl Client {
             ..Slot::default()
         };
         if slot.is_large() {
-            self.flow.large_bytes += slot.packet.len();
+            self.flow.take_large(&slot);
         }
         match request.class {
             Class::Read => {
@@ -184,7 +184,7 @@ impl Client {
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         let repr = packet.repr();
-        if self.is_session_reply(&repr) {
+        if self.session.is_concerned(&repr) {
             self.on_session_reply(now, &repr, packet.body(), sink);
             return Ok(());
         }
@@ -262,7 +262,8 @@ impl Client {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         self.expire_requests(now);
-        while let Some(timer) = self.timers.pop_due(now.instant, &self.slots) {
+        while let Some(timer) = self.timers.pop_due(now.instant, |timer| self.slots.is_past(timer))
+        {
             if timer.part == WHOLE {
                 self.on_retry_timer(now, timer.number, sink);
             } else {
@@ -304,6 +305,16 @@ impl Client {
         Some(lowest.submitted_at.after(self.config.write_deadline_ns))
     }
 
+    /// When the registration is to be tried again.
+    fn register_at(&self) -> Instant {
+        self.session.register_at(self.slots.low() < self.slots.next())
+    }
+
+    /// When the session is to be touched.
+    fn keep_alive_at(&self) -> Instant {
+        self.session.keep_alive_at(self.config.keepalive_ns)
+    }
+
     /// When to call [`Client::tick`] next.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
@@ -338,6 +349,13 @@ impl Client {
         buffer
     }
 
+    /// Ends the transfer of a request, if there is one.
+    pub(crate) fn drop_transfer(&mut self, number: u64) -> Option<Box<Transfer>> {
+        let transfer = self.slots.live_mut(number)?.transfer.take()?;
+        self.flow.ended(transfer.out());
+        Some(transfer)
+    }
+
     /// Ends a request.
     pub(crate) fn finish(
         &mut self,
@@ -348,8 +366,8 @@ impl Client {
         from: Option<&Repr>,
     ) {
         self.drop_transfer(number);
-        self.end_turns(number);
         let Some(slot) = self.slots.live_mut(number) else { return };
+        self.flow.end_turns(slot, &mut self.ready);
         let latency_ns = now.instant.since(slot.submitted_at);
         let nobody = Repr::new(Op::Read);
         let trace = Trace::new(from.unwrap_or(&nobody), slot.sends, latency_ns);
@@ -360,7 +378,7 @@ impl Client {
         if class == Class::Write {
             self.slots.unlink_all(number, &mut self.ready);
         }
-        self.timers.prune(lane, round, &self.slots);
+        self.timers.prune(lane, round, |timer| self.slots.is_past(timer));
         self.give_back(packet);
         self.count_outcome(class, outcome, trace.reason);
         let request = RequestNumber(number);
@@ -388,9 +406,7 @@ impl Client {
     pub fn has_room(&self, class: Class) -> bool {
         match class {
             Class::Read => self.slots.has_room_for_read(),
-            Class::Write => {
-                self.slots.has_room_for_write() && self.flow.large_bytes < LARGE_WRITES_BYTES_MAX
-            }
+            Class::Write => self.slots.has_room_for_write() && self.flow.has_room_for_large(),
         }
     }
 
@@ -404,13 +420,13 @@ impl Client {
     /// The session's id. It changes when the replicas no longer know it.
     #[must_use]
     pub fn session(&self) -> SessionId {
-        self.session.id
+        self.session.id()
     }
 
     /// Whether the replicas confirmed the session.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.session.state == SessionState::Ready
+        self.session.is_ready()
     }
 
     /// What was counted.

@@ -10,20 +10,14 @@
 
 use alloc::collections::{BTreeSet, VecDeque};
 
-use concord_core::{Duration, Instant, MS, Now, RequestNumber};
-use concord_wire::Sink;
-use concord_wire::rpc::READ_BIT;
+use concord_core::{Duration, Instant, MS};
 
-use crate::api::Withdrawn;
-use crate::client::Client;
-use crate::slots::State;
-use crate::timers::Lane;
-use crate::transfer::Transfer;
+use crate::slots::{Slot, Slots, State};
 
 /// Most large writes that have their turn at once.
 const LARGE_WRITES_MAX: u32 = 16;
 /// Most bytes of large writes that are taken, those that wait for their turn included.
-pub const LARGE_WRITES_BYTES_MAX: usize = 64 << 20;
+const LARGE_WRITES_BYTES_MAX: usize = 64 << 20;
 /// Most long replies that are pulled at once.
 const DOWNLOADS_MAX: u32 = 16;
 /// Most bytes of long replies that are pulled at once, if it is more than one.
@@ -53,11 +47,20 @@ struct Timed {
     sent_again: bool,
 }
 
+/// Whether a large write has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It has.
+    Has,
+    /// It waits; `is_new` if it did not before.
+    Waits { is_new: bool },
+}
+
 /// What is under way, and what waits for its turn.
 #[derive(Clone, Debug)]
 pub struct Flow {
     /// Fragments under way.
-    pub out: u32,
+    out: u32,
     out_max: u32,
     arrived: u32,
     cut_at: Instant,
@@ -67,7 +70,7 @@ pub struct Flow {
     large_writes: u32,
     waiting_writes: BTreeSet<u64>,
     /// Bytes of all large writes.
-    pub large_bytes: usize,
+    large_bytes: usize,
     /// Long replies that have their turn.
     downloads: u32,
     download_bytes: usize,
@@ -114,6 +117,11 @@ impl Flow {
         (self.out_max / PARTS_EACH).clamp(1, most)
     }
 
+    /// Fragments are under way.
+    pub fn sent(&mut self, count: u32) {
+        self.out += count;
+    }
+
     /// Fragments arrived, or are not waited for any more.
     pub fn ended(&mut self, count: u32) {
         self.out = self.out.saturating_sub(count);
@@ -155,7 +163,7 @@ impl Flow {
     /// The round trip of a part that has come, if it was measured. Of one that was sent again nobody
     /// knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for several in
     /// a row.
-    fn timed(&mut self, now: Instant, number: u64, part: u32) -> Option<Duration> {
+    pub fn timed(&mut self, now: Instant, number: u64, part: u32) -> Option<Duration> {
         let timed = self.timed.take_if(|t| (t.number, t.part) == (number, part))?;
         self.timed_again = if timed.sent_again { self.timed_again + 1 } else { 0 };
         if timed.sent_again && self.timed_again < TIMED_AGAIN_MAX {
@@ -181,149 +189,120 @@ impl Flow {
     pub fn offer(&mut self, number: u64, bytes: u32) {
         self.offers.push_back((number, bytes));
     }
-}
 
-impl Client {
-    /// Whether a large write has its turn; else it waits for it. In their order: one that waits for
-    /// another one has its turn later.
-    pub(crate) fn take_turn(&mut self, number: u64) -> bool {
-        let flow = &mut self.flow;
-        let Some(slot) = self.slots.live_mut(number) else { return false };
+    /// Whether another large write would be taken.
+    pub fn has_room_for_large(&self) -> bool {
+        self.large_bytes < LARGE_WRITES_BYTES_MAX
+    }
+
+    /// A large write was taken.
+    pub fn take_large(&mut self, slot: &Slot) {
+        self.large_bytes += slot.packet.len();
+    }
+
+    /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another one
+    /// has its turn later. Who may go on now is put to `ready`.
+    pub fn take_turn(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Turn {
         if slot.has_turn {
-            return true;
+            return Turn::Has;
         }
-        let is_first = flow.waiting_writes.first().is_none_or(|first| number <= *first);
-        if !is_first || flow.large_writes >= flow.transfers_max(LARGE_WRITES_MAX) {
-            if flow.waiting_writes.insert(number) {
-                self.count.large_waited += 1;
-            }
-            return false;
+        let number = slot.number;
+        let is_first = self.waiting_writes.first().is_none_or(|first| number <= *first);
+        if !is_first || self.large_writes >= self.transfers_max(LARGE_WRITES_MAX) {
+            return Turn::Waits { is_new: self.waiting_writes.insert(number) };
         }
-        flow.waiting_writes.remove(&number);
-        flow.large_writes += 1;
+        self.waiting_writes.remove(&number);
+        self.large_writes += 1;
         slot.has_turn = true;
-        self.ready.extend(flow.waiting_writes.first());
-        true
+        ready.extend(self.waiting_writes.first());
+        Turn::Has
     }
 
-    /// A request ends: others have their turn.
-    pub(crate) fn end_turns(&mut self, number: u64) {
-        self.end_download(number);
-        let flow = &mut self.flow;
-        let Some(slot) = self.slots.live_mut(number).filter(|slot| slot.is_large()) else { return };
-        flow.large_bytes = flow.large_bytes.saturating_sub(slot.packet.len());
-        flow.waiting_writes.remove(&number);
-        if core::mem::take(&mut slot.has_turn) {
-            flow.large_writes -= 1;
+    /// A request ends: others have their turn, and are put to `ready`.
+    pub fn end_turns(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) {
+        self.end_download(slot);
+        if !slot.is_large() {
+            return;
         }
-        self.ready.extend(flow.waiting_writes.first());
+        self.large_bytes = self.large_bytes.saturating_sub(slot.packet.len());
+        self.waiting_writes.remove(&slot.number);
+        if core::mem::take(&mut slot.has_turn) {
+            self.large_writes -= 1;
+        }
+        ready.extend(self.waiting_writes.first());
     }
 
-    /// Takes a turn for a long reply, or keeps the one that it has.
-    pub(crate) fn take_download_turn(&mut self, number: u64, bytes: u32) -> bool {
-        let flow = &mut self.flow;
-        let Some(slot) = self.slots.live_mut(number) else { return false };
+    /// Takes a turn for a long reply of `bytes`, or keeps the one that it has; whether it has one.
+    pub fn take_download_turn(&mut self, slot: &mut Slot, bytes: u32) -> bool {
         if slot.is_downloading {
-            flow.download_bytes -= slot.reply_bytes as usize;
-        } else if !flow.has_turn_for(bytes as usize) {
+            self.download_bytes -= slot.reply_bytes as usize;
+        } else if !self.has_turn_for(bytes as usize) {
             slot.reply_bytes = bytes;
             return false;
         } else {
-            flow.downloads += 1;
+            self.downloads += 1;
         }
         slot.is_downloading = true;
         slot.reply_bytes = bytes;
-        flow.download_bytes += bytes as usize;
+        self.download_bytes += bytes as usize;
         true
     }
 
-    pub(crate) fn end_download(&mut self, number: u64) {
-        let Some(slot) = self.slots.live_mut(number) else { return };
+    /// A long reply is not pulled any more.
+    pub fn end_download(&mut self, slot: &mut Slot) {
         if core::mem::take(&mut slot.is_downloading) {
-            self.flow.downloads -= 1;
-            self.flow.download_bytes -= slot.reply_bytes as usize;
-            self.flow.ended += 1;
+            self.downloads -= 1;
+            self.download_bytes -= slot.reply_bytes as usize;
+            self.ended += 1;
         }
     }
 
     /// A long reply waits for its turn.
-    pub(crate) fn park(&mut self, number: u64, sink: &mut impl Sink) {
-        self.give_back_reply(number, sink);
-        self.count.replies_waited += 1;
-        self.flow.parked.push_back(number);
+    pub fn park(&mut self, number: u64) {
+        self.parked.push_back(number);
     }
 
-    /// Long replies that waited are asked for again, as far as it is their turn.
-    pub(crate) fn run_parked(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(number) = self.flow.parked.front().copied() {
-            let waits = |s: &&mut crate::slots::Slot| {
+    /// The next request that is to be sent again: its long reply waited, and has its turn now.
+    pub fn next_parked(&mut self, slots: &mut Slots) -> Option<u64> {
+        while let Some(number) = self.parked.front().copied() {
+            let waits = |s: &&mut Slot| {
                 s.state == State::Parked && s.transfer.is_none() && !s.is_downloading
             };
-            let Some(bytes) = self.slots.live_mut(number).filter(waits).map(|s| s.reply_bytes)
-            else {
-                self.flow.parked.pop_front();
+            let Some(slot) = slots.live_mut(number).filter(waits) else {
+                self.parked.pop_front();
                 continue;
             };
-            if !self.take_download_turn(number, bytes) {
-                break;
+            let bytes = slot.reply_bytes;
+            if !self.take_download_turn(slot, bytes) {
+                return None;
             }
-            self.flow.parked.pop_front();
-            self.transmit(now, number, sink);
+            self.parked.pop_front();
+            return Some(number);
         }
-        while self.flow.ended > 0 {
-            self.flow.ended -= 1;
-            let Some(number) = self.flow.refused.pop_front() else { continue };
-            if self.slots.live(number).is_some_and(|slot| slot.state == State::Sent) {
-                self.transmit(now, number, sink);
-            }
-        }
+        None
     }
 
-    /// The next long reply that waits for [`Client::grant`] or [`Client::withdraw`], and its length in
-    /// bytes; only with [`crate::ClientConfig::grants_replies`].
-    pub fn poll_offer(&mut self) -> Option<(RequestNumber, u32)> {
-        while let Some((number, bytes)) = self.flow.offers.pop_front() {
-            let slot = self.slots.live(number);
-            if slot.is_some_and(|slot| slot.state == State::Parked && slot.granted_bytes < bytes) {
-                return Some((RequestNumber(number), bytes));
+    /// The next read that is to be sent again: a replica had no room to answer it, and another long
+    /// reply has come since.
+    pub fn next_refused(&mut self, slots: &Slots) -> Option<u64> {
+        while self.ended > 0 {
+            self.ended -= 1;
+            let Some(number) = self.refused.pop_front() else { continue };
+            if slots.live(number).is_some_and(|slot| slot.state == State::Sent) {
+                return Some(number);
             }
         }
         None
     }
 
-    /// The reply to an unanswered request may have so many bytes. One that was offered is pulled.
-    pub fn grant(&mut self, now: Now, request: RequestNumber, bytes: u32, sink: &mut impl Sink) {
-        let number = request.0;
-        let Some(slot) = self.slots.live_mut(number) else { return };
-        slot.granted_bytes = bytes;
-        if slot.state == State::Parked {
-            self.begin_download(now, number, sink);
-            self.run_ready(now, sink);
+    /// The next long reply whose bytes are to be granted, and their number.
+    pub fn poll_offer(&mut self, slots: &Slots) -> Option<(u64, u32)> {
+        while let Some((number, bytes)) = self.offers.pop_front() {
+            let slot = slots.live(number);
+            if slot.is_some_and(|slot| slot.state == State::Parked && slot.granted_bytes < bytes) {
+                return Some((number, bytes));
+            }
         }
-    }
-
-    /// Takes a read back whose reply was offered: it is not answered any more, and may be submitted
-    /// anew. Its replica need not keep the reply.
-    pub fn withdraw(&mut self, read: RequestNumber, sink: &mut impl Sink) -> Option<Withdrawn> {
-        let number = read.0;
-        let is_offered = |s: &&crate::slots::Slot| {
-            number & READ_BIT != 0 && matches!(s.transfer.as_deref(), Some(Transfer::Offer(_)))
-        };
-        self.slots.live(number).filter(is_offered)?;
-        self.count.replies_waited += 1;
-        self.give_back_reply(number, sink);
-        self.end_turns(number);
-        let slot = self.slots.live_mut(number)?;
-        let (obj_id, flags) = (slot.obj_id, slot.flags);
-        let packet = core::mem::take(&mut slot.packet);
-        self.slots.remove(number);
-        Some(Withdrawn { obj_id, flags, packet })
-    }
-
-    /// A part has come: its round trip, if it was measured.
-    pub(crate) fn sample_part(&mut self, now: Instant, number: u64, part: u32) {
-        if let Some(rtt_ns) = self.flow.timed(now, number, part) {
-            self.timers.sample(Lane::Part, rtt_ns);
-        }
+        None
     }
 }

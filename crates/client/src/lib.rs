@@ -52,10 +52,13 @@ mod api;
 mod client;
 mod flow;
 mod order;
+mod register;
+mod route;
 mod session;
 mod slots;
 mod timers;
 mod transfer;
+mod values;
 
 pub use api::{
     Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace, Withdrawn,

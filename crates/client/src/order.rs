@@ -5,7 +5,8 @@ use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::client::Client;
-use crate::session::{ATTEMPTS_UNTIL_DOUBT, SessionState};
+use crate::flow::Turn;
+use crate::route::ATTEMPTS_UNTIL_DOUBT;
 use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
@@ -36,23 +37,29 @@ impl Client {
                 State::Idle | State::Staging | State::Sent | State::Pulling | State::Parked => {}
             }
         }
-        self.run_parked(now, sink);
+        while let Some(number) = self.flow.next_parked(&mut self.slots) {
+            self.transmit(now, number, sink);
+        }
+        while let Some(number) = self.flow.next_refused(&self.slots) {
+            self.transmit(now, number, sink);
+        }
     }
 
     /// Takes a write as far as it may go: registered, body staged, predecessor sent, sent.
     fn launch(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let Some(slot) = self.slots.live_mut(number) else { return };
-        if self.session.state != SessionState::Ready {
+        if !self.session.is_ready() {
             slot.state = State::Waiting;
-            if self.session.state == SessionState::Fresh {
+            if self.session.is_fresh() {
                 self.register(now, sink);
             }
             return;
         }
         if slot.is_large() && !slot.is_staged {
             slot.state = State::Waiting;
-            if self.take_turn(number) {
-                self.start_upload(now, number, sink);
+            match self.flow.take_turn(slot, &mut self.ready) {
+                Turn::Has => self.start_upload(now, number, sink),
+                Turn::Waits { is_new } => self.count.large_waited += u64::from(is_new),
             }
             return;
         }
@@ -72,7 +79,7 @@ impl Client {
     /// follows it.
     pub(crate) fn transmit(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let is_write = number & READ_BIT == 0;
-        let (low, session) = (self.slots.low(), self.session.id);
+        let (low, session) = (self.slots.low(), self.session.id());
         let after = self.slots.live(number).map_or(0, |slot| slot.after);
         let is_after_live = is_write && self.slots.live(after).is_some();
         let Some(slot) = self.slots.live_mut(number) else { return };
@@ -105,7 +112,7 @@ impl Client {
             // A predecessor that was answered or abandoned is not waited for: if it was abandoned
             // with its session, it would be waited for in vain.
             repr.after_delta = if is_after_live { (number - after) as u16 } else { 0 };
-            self.session.touched_at = now.instant;
+            self.session.touch(now.instant);
         }
         let (set_at, tag, round, lane) = (now.instant, slot.tag, slot.round, slot.lane());
         if slot.is_large() {
@@ -113,11 +120,11 @@ impl Client {
             self.part.clear();
             staged_hdr(slot.command()).emit(&mut self.part);
             repr.emit(&self.part, &mut self.scratch);
-            sink.send(self.config.switch, &self.scratch);
+            sink.send(self.route.switch(), &self.scratch);
         } else {
             let body_bytes = (slot.packet.len() - HEADER_BYTES) as u16;
             slot.packet[..HEADER_BYTES].copy_from_slice(&repr.header(body_bytes));
-            sink.send(self.config.switch, &slot.packet);
+            sink.send(self.route.switch(), &slot.packet);
         }
         self.timers.set(lane, Timer { set_at, number, part: WHOLE, tag, round, missing: 0 });
         // One that does not get through goes alone: what follows it would be refused once more, and

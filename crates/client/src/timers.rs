@@ -8,8 +8,6 @@ use alloc::collections::VecDeque;
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, MS};
 
-use crate::slots::Slots;
-
 /// How often a time-out doubles before it stays.
 pub const ROUNDS: u8 = 6;
 /// How long after [`concord_wire::Status::Order`] a write is tried again, if nothing happened
@@ -109,22 +107,22 @@ impl Timers {
         self.queues[ORDER_QUEUE].push_back(timer);
     }
 
-    /// Forgets what was answered at the front of a queue, so that queues stay as short as what is
-    /// unanswered.
-    pub fn prune(&mut self, lane: Lane, round: u8, slots: &Slots) {
+    /// Forgets what was answered (`is_past`) at the front of a queue, so that queues stay as short as
+    /// what is unanswered.
+    pub fn prune(&mut self, lane: Lane, round: u8, is_past: impl Fn(&Timer) -> bool) {
         let queue = &mut self.queues[queue_index(lane, round.min(ROUNDS - 1))];
-        while queue.front().is_some_and(|t| slots.is_past(t)) {
+        while queue.front().is_some_and(&is_past) {
             queue.pop_front();
         }
     }
 
-    /// The next timer whose time has come. Ends: what is set meanwhile is not due.
-    pub fn pop_due(&mut self, now: Instant, slots: &Slots) -> Option<Timer> {
+    /// The next timer whose time has come and is not past. Ends: what is set meanwhile is not due.
+    pub fn pop_due(&mut self, now: Instant, is_past: impl Fn(&Timer) -> bool) -> Option<Timer> {
         for index in 0..QUEUES {
             let wait_ns = self.queue_timeout_ns(index);
             let queue = &mut self.queues[index];
             while let Some(timer) = queue.front().copied() {
-                let past = slots.is_past(&timer);
+                let past = is_past(&timer);
                 if !past && timer.set_at.after(wait_ns) > now {
                     break;
                 }
