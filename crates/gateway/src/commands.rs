@@ -13,11 +13,6 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::parts::{Split, split_of};
-use crate::{local, server};
-
-/// Answers a command that needs nothing of the rack. An error becomes the reply.
-pub(crate) type Handler =
-    fn(&mut crate::dispatch::Core, &mut crate::dispatch::Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
 
 /// The text of an error reply.
 pub(crate) type Failure = Cow<'static, str>;
@@ -52,10 +47,29 @@ pub(crate) enum Handling {
     /// Answered here, with what a replica says of the data.
     Info,
     /// Answered here.
-    Local(Handler),
+    Local(Local),
     /// Answered here, inside of a transaction and before the password too.
-    Always(Handler),
+    Always(Local),
     Refused(Refusal),
+}
+
+/// A command that is answered without the rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    Ping,
+    Echo,
+    Select,
+    Time,
+    Client,
+    Command,
+    Config,
+    Acl,
+    Unwatch,
+    Script,
+    Hello,
+    Auth,
+    Quit,
+    Reset,
 }
 
 /// Why a command of Redis is refused.
@@ -189,21 +203,21 @@ const SEVERAL_KEYS: [&str; 26] = [
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
 const OWN: [(&str, i32, Handling); 26] = [
-    ("PING", -1, Handling::Local(local::ping)),
-    ("ECHO", 2, Handling::Local(local::echo)),
-    ("SELECT", 2, Handling::Local(local::select)),
-    ("TIME", 1, Handling::Local(server::time)),
-    ("CLIENT", -2, Handling::Local(local::client)),
-    ("COMMAND", -1, Handling::Local(server::command)),
-    ("CONFIG", -2, Handling::Local(server::config)),
+    ("PING", -1, Handling::Local(Local::Ping)),
+    ("ECHO", 2, Handling::Local(Local::Echo)),
+    ("SELECT", 2, Handling::Local(Local::Select)),
+    ("TIME", 1, Handling::Local(Local::Time)),
+    ("CLIENT", -2, Handling::Local(Local::Client)),
+    ("COMMAND", -1, Handling::Local(Local::Command)),
+    ("CONFIG", -2, Handling::Local(Local::Config)),
     ("INFO", -1, Handling::Info),
-    ("ACL", -2, Handling::Local(local::acl)),
-    ("UNWATCH", 1, Handling::Local(local::unwatch)),
-    ("SCRIPT", -2, Handling::Local(crate::scripts::script)),
-    ("HELLO", -1, Handling::Always(local::hello)),
-    ("AUTH", -2, Handling::Always(local::auth)),
-    ("QUIT", -1, Handling::Always(local::quit)),
-    ("RESET", 1, Handling::Always(local::reset)),
+    ("ACL", -2, Handling::Local(Local::Acl)),
+    ("UNWATCH", 1, Handling::Local(Local::Unwatch)),
+    ("SCRIPT", -2, Handling::Local(Local::Script)),
+    ("HELLO", -1, Handling::Always(Local::Hello)),
+    ("AUTH", -2, Handling::Always(Local::Auth)),
+    ("QUIT", -1, Handling::Always(Local::Quit)),
+    ("RESET", 1, Handling::Always(Local::Reset)),
     ("MULTI", 1, Handling::Multi),
     ("EXEC", 1, Handling::Exec),
     ("DISCARD", 1, Handling::Discard),
@@ -357,6 +371,12 @@ pub(crate) fn unknown(args: &[&[u8]]) -> Failure {
     }
     let name = shown(args[0], 128);
     format!("ERR unknown command '{name}', with args beginning with: {beginning}").into()
+}
+
+/// Redis' error for a subcommand that there is not.
+pub(crate) fn no_subcommand(name: &str, sub: &[u8]) -> Failure {
+    let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
+    format!("ERR unknown subcommand '{sub}'. Try {} HELP.", name.to_ascii_uppercase()).into()
 }
 
 pub(crate) const WATCH_REFUSED: Failure = Cow::Borrowed(WATCH_TEXT);

@@ -8,15 +8,15 @@ use alloc::vec::Vec;
 use concord_client::{Class, Withdrawn};
 use concord_core::{Instant, ObjectId, RequestNumber};
 use concord_engine::resp;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
-use crate::dispatch::{SLOTS_MAX, Target};
-use crate::info::Wanted;
-use crate::inputs::InputPlace;
+use crate::output::append;
 use crate::parts::Parts;
 use crate::request::Parser;
 
-/// Replies that are as long are not to make a buffer of unread replies twice as large.
-const LONG_REPLY_BYTES: usize = 16 << 10;
+/// Most unanswered commands of one connection, and requests of them, before its input waits.
+pub(crate) const SLOTS_MAX: usize = 1_024;
 /// Most unanswered requests of a connection at first, and if its replies are long.
 const REQUESTS_START: usize = 512;
 const REQUESTS_MIN: usize = 4;
@@ -24,6 +24,9 @@ const REQUESTS_MIN: usize = 4;
 /// A connection, as the driver numbers it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
+
+/// All connections. Never iterated where the order could be seen.
+pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
 
 /// What a command concerns: one object, or all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +85,37 @@ pub(crate) struct Unanswered {
     /// Those among them that concern all keys.
     pub all_keys: u32,
 }
+
+/// Whom a reply of the rack is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub connection: ConnectionId,
+    pub slot: u64,
+    pub part: u32,
+    pub class: Class,
+    pub subject: Subject,
+    /// The command only reads, even if it went as a write.
+    pub only_reads: bool,
+    /// How long its reply may be, where that was granted.
+    pub granted_bytes: u32,
+    /// A read about whose reply nothing is known.
+    pub is_tentative: bool,
+}
+
+/// Where a connection stands among those whose commands are long ([`crate::inputs`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum InputPlace {
+    /// It needs none.
+    #[default]
+    None,
+    Waits,
+    /// Since when its client owes the rest of a command.
+    Has(Instant),
+}
+
+/// The sections of INFO that are wanted, a bit for each ([`crate::info`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted(pub u16);
 
 /// A long reply that waits for room.
 #[derive(Debug)]
@@ -345,15 +379,6 @@ impl Connection {
             self.first_slot += 1;
         }
     }
-}
-
-/// Appends a reply to what a client has not read. Where it is long the buffer gets room for it and no more: it
-/// may be held for long, and is counted by its length.
-pub(crate) fn append(output: &mut Vec<u8>, reply: &[u8]) {
-    if reply.len() >= LONG_REPLY_BYTES {
-        output.reserve_exact(reply.len());
-    }
-    output.extend_from_slice(reply);
 }
 
 #[cfg(test)]

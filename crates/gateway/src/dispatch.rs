@@ -2,141 +2,35 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use concord_client::{Class, Client, Request, SubmitError};
-use concord_core::guard::Guard;
-use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
+use concord_client::Class;
+use concord_core::hash;
 use concord_engine::command::ARGS_MAX;
 use concord_engine::table::UpperName;
-use concord_engine::{CommandBuf, CommandSpec, resp};
-use concord_wire::rpc::BODY_BYTES_MAX;
-use concord_wire::{Flags, Sink};
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
+use concord_engine::{CommandSpec, resp};
+use concord_wire::Sink;
 
-use crate::commands::{CROSS_KEY, Commands, Failure, Handling, class_of, handling_of, unknown};
-use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
-use crate::gateway::{Connections, GatewayConfig, GatewayCounters};
-use crate::info::Process;
-use crate::inputs::Inputs;
+use crate::commands::{
+    CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
+};
+use crate::connection::{Slot, SlotState, Subject};
 use crate::keys::{Keys, keys};
-use crate::memory::Memory;
-use crate::parts::{Parts, Split};
-use crate::replies::Ended;
-use crate::scripts::Scripts;
-use crate::stats::Latencies;
-use crate::tentative::Tentative;
-use crate::traffic::Traffic;
+use crate::parts::{Ended, Parts, Split};
+use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
+use crate::{eval, local, server};
 
-/// Most unanswered commands of one connection, and requests of them, before its input waits.
-pub(crate) const SLOTS_MAX: usize = 1_024;
+/// Answers a command that needs nothing of the rack. An error becomes the reply.
+type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
+
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
 /// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
 /// send commands in the body (redis-server closes on the same two).
 const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
-pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
-
-/// Whom a reply of the rack is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub connection: ConnectionId,
-    pub slot: u64,
-    pub part: u32,
-    pub class: Class,
-    pub subject: Subject,
-    /// The command only reads, even if it went as a write.
-    pub only_reads: bool,
-    /// How long its reply may be, where that was granted.
-    pub granted_bytes: u32,
-    /// A read about whose reply nothing is known.
-    pub is_tentative: bool,
-}
-
-/// All of a gateway but its connections.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub setup: GatewayConfig,
-    pub client: Client,
-    pub commands: Commands,
-    pub targets: HashMap<u64, Target, FxBuildHasher>,
-    pub scripts: Scripts,
-    /// What replies take.
-    pub memory: Memory,
-    /// What parts of commands take.
-    pub inputs: Inputs,
-    /// Reads whose replies may be long.
-    pub tentative: Tentative,
-    /// The command that is being sent.
-    pub command: CommandBuf,
-    /// The engine's own command table is still to be asked for.
-    pub wants_table: bool,
-    /// The request for it, while it is unanswered.
-    pub table_request: Option<RequestNumber>,
-    pub count: GatewayCounters,
-    pub reads: Latencies,
-    pub writes: Latencies,
-    pub started_at: Option<Instant>,
-    /// What INFO says of the rack.
-    pub rack_info: String,
-    /// The limit of the data, as the rack is configured; 0 for none.
-    pub memory_bytes_max: u64,
-    /// Number of connections.
-    pub connected: usize,
-    pub traffic: Traffic,
-    /// What had been counted when CONFIG RESETSTAT came last.
-    pub counted_from: Totals,
-    pub process: Process,
-    /// Names this start of the gateway.
-    pub run_id: String,
-}
-
-/// What INFO counts from the last CONFIG RESETSTAT on; metrics never go back.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub connections: u64,
-    pub refused: u64,
-    pub commands: u64,
-    pub input_bytes: u64,
-    pub output_bytes: u64,
-}
-
-/// The command of one connection, while it is looked at.
-pub(crate) struct Turn<'a> {
-    pub now: Now,
-    pub connection: &'a mut Connection,
-    /// All connections but this one.
-    pub others: &'a Connections,
-}
-
-/// Whether a command was dealt with, or must be tried again; then the connection's `wait` says when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    Went,
-    Waits,
-}
-
-/// Where a reply goes.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    slot: u64,
-    part: u32,
-}
 
 impl Core {
-    pub(crate) fn totals(&self) -> Totals {
-        Totals {
-            connections: self.count.connections,
-            refused: self.count.connections_refused,
-            commands: self.count.commands,
-            input_bytes: self.traffic.input_bytes,
-            output_bytes: self.traffic.output_bytes,
-        }
-    }
-
     /// One request of a connection; `ranges` are its arguments within `bytes`, at least one.
     pub(crate) fn run(
         &mut self,
@@ -207,9 +101,9 @@ impl Core {
             return self.in_multi(turn, index, handling, args, sink);
         }
         match handling {
-            Handling::Always(handler) | Handling::Local(handler) => {
+            Handling::Always(local) | Handling::Local(local) => {
                 self.count.commands_local += 1;
-                handler(self, turn, args).map(|()| Flow::Went)
+                handler_of(local)(self, turn, args).map(|()| Flow::Went)
             }
             Handling::OneKey(class, key) => {
                 let subject = self.encode(key, args)?;
@@ -307,115 +201,6 @@ impl Core {
         }
     }
 
-    /// Encodes a command with its key at `key` (0: none); gives what it concerns.
-    pub(crate) fn encode(&mut self, key: u8, args: &[&[u8]]) -> Result<Subject, Failure> {
-        if args.len() > ARGS_MAX {
-            return Err("ERR too many arguments (Concord's limit is 65535)".into());
-        }
-        let Some(object) = args.get(key as usize) else { return Err("ERR syntax error".into()) };
-        self.command.encode(key, args.iter().copied());
-        Ok(Subject::Object(hash::object_id(object)))
-    }
-
-    /// Sends the command that is encoded in `self.command`, with a slot of its own.
-    pub(crate) fn submit(
-        &mut self,
-        turn: &mut Turn<'_>,
-        class: Class,
-        subject: Subject,
-        state: SlotState,
-        sink: &mut impl Sink,
-    ) -> Flow {
-        let slot = turn.connection.next_slot();
-        let resp3 = turn.connection.resp3;
-        match self.send(turn, Place { slot, part: 0 }, class, subject, sink) {
-            Sent::As(class) => {
-                let slot = Slot { state, ..Slot::waiting(class, subject, resp3) };
-                turn.connection.slots.push_back(slot);
-                Flow::Went
-            }
-            Sent::TooLarge => {
-                turn.connection.refuse(TOO_LARGE_COMMAND);
-                Flow::Went
-            }
-            Sent::Waits => Flow::Waits,
-        }
-    }
-
-    /// Sends the command that is encoded in `self.command`, if it may go now.
-    fn send(
-        &mut self,
-        turn: &mut Turn<'_>,
-        place: Place,
-        class: Class,
-        subject: Subject,
-        sink: &mut impl Sink,
-    ) -> Sent {
-        let connection = &mut *turn.connection;
-        // A read that does not fit one packet goes the way of writes: slower, and as right.
-        let only_reads = class == Class::Read;
-        let class = match class {
-            Class::Read if self.command.bytes().len() <= BODY_BYTES_MAX => Class::Read,
-            Class::Read | Class::Write => Class::Write,
-        };
-        if self.setup.client.guards.on(Guard::PipelineOrder) && connection.must_wait(class, subject)
-        {
-            self.count.commands_waited += 1;
-            connection.wait = Wait::Order(class, subject);
-            return Sent::Waits;
-        }
-        if class == Class::Read && !self.tentative.has_room() {
-            self.count.window_full += 1;
-            connection.wait = Wait::Room(class);
-            return Sent::Waits;
-        }
-        let mut flags = Flags(0);
-        if connection.resp3 {
-            flags = flags.with(Flags::RESP3);
-        }
-        let obj_id = match subject {
-            Subject::Object(obj_id) => obj_id,
-            Subject::AllKeys => {
-                flags = flags.with(Flags::WILDCARD);
-                ObjectId(0)
-            }
-        };
-        let after = connection.last_write;
-        let request = Request { class, obj_id, flags, after, command: self.command.bytes() };
-        match self.client.submit(turn.now, request, sink) {
-            Ok(number) => {
-                if class == Class::Write {
-                    connection.last_write = Some(number);
-                }
-                connection.note_sent(class, subject);
-                let Place { slot, part } = place;
-                let connection = connection.id;
-                let is_tentative = class == Class::Read;
-                if is_tentative {
-                    self.tentative.sent();
-                }
-                let target = Target {
-                    connection,
-                    slot,
-                    part,
-                    class,
-                    subject,
-                    only_reads,
-                    granted_bytes: 0,
-                    is_tentative,
-                };
-                self.targets.insert(number.0, target);
-                Sent::As(class)
-            }
-            Err(SubmitError::Full) => {
-                self.count.window_full += 1;
-                connection.wait = Wait::Room(class);
-                Sent::Waits
-            }
-            Err(SubmitError::TooLarge) => Sent::TooLarge,
-        }
-    }
-
     /// DEL a b, MGET a b, ...: key by key, each by itself atomic. A command that had to wait goes on
     /// with its next part.
     fn split(
@@ -483,45 +268,6 @@ impl Core {
         Ok(Flow::Went)
     }
 
-    /// The reply to a request may have so many bytes; unless it has ended.
-    pub(crate) fn note_granted(
-        &mut self,
-        now: Now,
-        connection: &mut Connection,
-        request: RequestNumber,
-        bytes: u32,
-    ) {
-        if let Some(target) = self.targets.get_mut(&request.0) {
-            target.granted_bytes = bytes;
-            connection.granted_bytes += bytes as usize;
-            self.memory.note(now.instant, connection);
-        }
-    }
-
-    /// What another request of the connection would have to wait for: its unanswered ones, or its
-    /// client, who does not read.
-    pub(crate) fn wait_of(&mut self, connection: &Connection) -> Option<Wait> {
-        if !connection.has_room_for_request() {
-            self.count.slots_full += 1;
-            return Some(Wait::Slots);
-        }
-        if self.is_full(connection) {
-            self.count.output_full += 1;
-            return Some(Wait::Output);
-        }
-        None
-    }
-
-    /// Whether a read of which nothing is known may be sent.
-    pub(crate) fn has_room_for_read(&self) -> bool {
-        self.tentative.has_room() && self.client.has_room(Class::Read)
-    }
-
-    /// Whether a connection's client has to read before more is asked for it.
-    pub(crate) fn is_full(&self, connection: &Connection) -> bool {
-        !connection.offers.is_empty() || self.memory.is_full(connection)
-    }
-
     /// CONCORD EXPLAIN read-command ..., CONCORD HELP.
     fn explain(
         &mut self,
@@ -564,16 +310,6 @@ impl Core {
     }
 }
 
-const TOO_LARGE_COMMAND: &str = "ERR the command is larger than 1 MiB + 64 KiB (Concord's limit)";
-
-/// What became of a command that was to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    As(Class),
-    Waits,
-    TooLarge,
-}
-
 fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, Class), Failure> {
     if !spec.accepts(args.len()) {
         return Err(format!("ERR wrong number of arguments for '{}' command", spec.name).into());
@@ -587,8 +323,22 @@ fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, 
     }
 }
 
-/// Redis' error for a subcommand that there is not.
-pub(crate) fn no_subcommand(name: &str, sub: &[u8]) -> Failure {
-    let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
-    format!("ERR unknown subcommand '{sub}'. Try {} HELP.", name.to_ascii_uppercase()).into()
+/// Who answers a command here.
+fn handler_of(local: Local) -> Handler {
+    match local {
+        Local::Ping => local::ping,
+        Local::Echo => local::echo,
+        Local::Select => local::select,
+        Local::Time => server::time,
+        Local::Client => local::client,
+        Local::Command => server::command,
+        Local::Config => server::config,
+        Local::Acl => local::acl,
+        Local::Unwatch => local::unwatch,
+        Local::Script => eval::script,
+        Local::Hello => local::hello,
+        Local::Auth => local::auth,
+        Local::Quit => local::quit,
+        Local::Reset => local::reset,
+    }
 }

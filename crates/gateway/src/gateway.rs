@@ -5,105 +5,28 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Client, ClientConfig, Request};
+use concord_client::{Class, Client, Request};
 use concord_core::machine::Deadline;
 use concord_core::rng::splitmix64;
-use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng, counters};
-use concord_engine::{CommandBuf, CommandTable};
+use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng};
+use concord_engine::CommandBuf;
 use concord_wire::{Flags, Sink};
 use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, ConnectionId, Offer, Offered, Wait};
-use crate::dispatch::{Core, Flow, SLOTS_MAX, TOO_LARGE, Totals, Turn};
-use crate::info::{self, Process};
+use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Wait};
+use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
-use crate::memory::{CONNECTION_REPLIES_BYTES_MAX, Grant, Memory, RESERVED_BYTES, STUCK_NS};
+use crate::memory::{Grant, Memory, RESERVED_BYTES, STUCK_NS};
 use crate::multi;
+use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
+use crate::setup::{GatewayConfig, GatewayCounters};
+use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::traffic::Traffic;
-
-/// All connections. Never iterated where the order could be seen.
-pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
-
-/// When the input of a connection waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most unanswered commands.
-    pub commands_max: usize,
-    /// Most bytes of unwritten replies.
-    pub output_bytes_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { commands_max: SLOTS_MAX, output_bytes_max: CONNECTION_REPLIES_BYTES_MAX }
-    }
-}
-
-/// What a gateway is told at its start.
-#[derive(Clone, Debug)]
-pub struct GatewayConfig {
-    /// The rack's client.
-    pub client: ClientConfig,
-    /// Password that clients must give by AUTH or HELLO.
-    pub requirepass: Option<Vec<u8>>,
-    /// What commands there are, until the engine said so itself.
-    pub table: CommandTable,
-    /// The engine is a Redis server: ask it for its own table at the start.
-    pub redis: bool,
-    /// Most connections at once.
-    pub connections_max: usize,
-    /// What each connection may have under way.
-    pub limits: Limits,
-    /// The gateway's number in the rack.
-    pub node: u16,
-    /// The TCP port that clients use, for INFO.
-    pub port: u16,
-}
-
-counters! {
-    /// What a gateway counted.
-    pub struct GatewayCounters {
-        /// Connections accepted.
-        connections,
-        /// Connections refused: too many.
-        connections_refused,
-        /// Commands received.
-        commands,
-        /// Commands answered by the gateway itself.
-        commands_local,
-        /// Commands refused with an error by the gateway.
-        commands_refused,
-        /// Requests refused and dropped as they came: larger than the limit.
-        requests_too_large,
-        /// Times that a command waited for earlier ones of its connection.
-        commands_waited,
-        /// Times that a command waited because the rack's window was full.
-        window_full,
-        /// Times that a connection's input waited: too many unanswered commands.
-        slots_full,
-        /// Times that a connection's input waited: its client does not read.
-        output_full,
-        /// Connections closed because their clients read nothing, or did not send the rest of a long
-        /// command, while others waited for the memory.
-        clients_given_up,
-        /// Protocol errors.
-        protocol_errors,
-        /// Connections closed because HTTP came in.
-        http_refused,
-        /// Reads that timed out.
-        read_timeouts,
-        /// Writes reported as not executed.
-        writes_not_executed,
-        /// Writes reported as of unknown outcome.
-        writes_unknown,
-    }
-}
 
 /// The gateway: see the crate's documentation for the law of its API.
 #[derive(Debug)]

@@ -14,41 +14,10 @@ use concord_engine::resp;
 use concord_engine::ttl::INFO_COMMAND;
 use concord_wire::Sink;
 
-use crate::connection::{SlotState, Subject};
-use crate::dispatch::{Core, Flow, Turn};
+use crate::connection::{SlotState, Subject, Wanted};
 use crate::local::REDIS_VERSION;
-
-/// What the gateway's process is and has used. The driver tells it.
-#[derive(Clone, Debug, Default)]
-pub struct Process {
-    /// Its number.
-    pub id: u32,
-    /// The system: name, release, machine.
-    pub os: String,
-    /// The path of the program.
-    pub executable: String,
-    /// Time that all threads used, in the system and outside of it, in us.
-    pub all: CpuTime,
-    /// The same of the thread that serves.
-    pub main: CpuTime,
-    /// The same of children that ended.
-    pub children: CpuTime,
-    /// Resident memory.
-    pub resident_bytes: u64,
-}
-
-/// Time on a processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuTime {
-    /// Within the system, in us.
-    pub system_us: u64,
-    /// Outside of it, in us.
-    pub user_us: u64,
-}
-
-/// The sections that are wanted, a bit for each of [`SECTIONS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted(u16);
+use crate::process::Process;
+use crate::state::{Core, Flow, Turn};
 
 /// What the sections are made of, beside the gateway's own counters.
 struct Facts<'a> {

@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 
 use concord_core::Instant;
 
-use crate::connection::{Connection, ConnectionId, Wait};
+use crate::connection::{Connection, ConnectionId, InputPlace, Wait};
 use crate::memory::STUCK_NS;
 
 /// Most bytes of commands that are read of a connection without a place, in advance or in part.
@@ -22,17 +22,6 @@ pub(crate) struct Inputs {
     taken: usize,
     /// Connections that wait for a place; some may be gone.
     waiting: VecDeque<ConnectionId>,
-}
-
-/// Where a connection stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum InputPlace {
-    /// It needs none.
-    #[default]
-    None,
-    Waits,
-    /// Since when its client owes the rest of a command.
-    Has(Instant),
 }
 
 impl Inputs {

@@ -8,9 +8,9 @@ use concord_core::{Now, SEC};
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
-use crate::commands::Failure;
+use crate::commands::{Failure, no_subcommand};
 use crate::connection::Connection;
-use crate::dispatch::{Core, Turn, no_subcommand};
+use crate::state::{Core, Turn};
 
 /// The Redis version whose commands and replies are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";

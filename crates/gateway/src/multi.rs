@@ -12,7 +12,7 @@ use concord_wire::{COMMAND_BYTES_MAX, Sink};
 
 use crate::commands::{Failure, Handling};
 use crate::connection::{Multi, SlotState, Subject};
-use crate::dispatch::{Core, Flow, Turn};
+use crate::state::{Core, Flow, Turn};
 
 /// Most commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;

@@ -9,8 +9,18 @@ use concord_client::Class;
 use concord_core::ObjectId;
 use concord_engine::resp;
 
-use crate::connection::append;
-use crate::replies::Ended;
+use crate::output::append;
+
+/// How a part of a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// With a reply.
+    Reply,
+    /// It was not executed, or did only read.
+    NotExecuted,
+    /// Nobody knows.
+    Unknown,
+}
 
 /// How the parts of a command over several keys become one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,22 +9,13 @@ use concord_engine::{CommandTable, resp};
 use concord_wire::Reason;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, SlotState, append};
-use crate::dispatch::{Core, Target};
+use crate::connection::{Connection, SlotState, Target};
+use crate::output::append;
+use crate::parts::Ended;
+use crate::state::Core;
 
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;
-
-/// How a part of a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// With a reply.
-    Reply,
-    /// It was not executed, or did only read.
-    NotExecuted,
-    /// Nobody knows.
-    Unknown,
-}
 
 impl Core {
     /// The command table of the engine came, or did not.

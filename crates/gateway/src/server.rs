@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
-use crate::commands::Failure;
-use crate::dispatch::{Core, Turn, no_subcommand};
+use crate::commands::{Failure, no_subcommand};
 use crate::keys::{Keys, keys};
 use crate::local::wrong_arity;
+use crate::state::{Core, Turn};
 
 pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
     let unix_ms = turn.now.unix_ms;

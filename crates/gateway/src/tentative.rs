@@ -3,7 +3,7 @@
 //! reply that has to wait, and grows by one with each short one: where all replies are short there is no
 //! bound but the client's own.
 
-use crate::dispatch::Target;
+use crate::connection::Target;
 
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;

@@ -1,0 +1,90 @@
+//! Scripts. The gateway remembers their text, so that replicas depend on no cache: EVALSHA becomes
+//! EVAL. After a restart of the gateway clients get NOSCRIPT, and send the text again.
+
+use alloc::format;
+
+use concord_core::hash;
+use concord_engine::resp;
+use concord_engine::table::UpperName;
+
+use crate::commands::{Failure, no_subcommand};
+use crate::connection::Subject;
+use crate::scripts::Scripts;
+use crate::state::{Core, Turn};
+
+const NEEDS_REDIS: &str = "ERR scripts need the Redis engine: concord up --engine redis";
+
+impl Core {
+    fn has_scripts(&self) -> Result<(), Failure> {
+        self.setup.table.find(b"EVAL").map(|_| ()).ok_or(NEEDS_REDIS.into())
+    }
+
+    /// Encodes EVAL script numkeys key ...; all keys must be one and the same.
+    pub(crate) fn encode_script(
+        &mut self,
+        by_sha: bool,
+        read_only: bool,
+        args: &[&[u8]],
+    ) -> Result<Subject, Failure> {
+        self.has_scripts()?;
+        let Some(numkeys) = resp::number(args[2]) else {
+            return Err("ERR value is not an integer or out of range".into());
+        };
+        if numkeys < 0 {
+            return Err("ERR Number of keys can't be negative".into());
+        }
+        let Some(keys) = usize::try_from(numkeys).ok().and_then(|n| args[3..].get(..n)) else {
+            return Err("ERR Number of keys can't be greater than number of args".into());
+        };
+        let Some((first, others)) = keys.split_first() else {
+            return Err("ERR Concord supports scripts on one key only: numkeys is 0".into());
+        };
+        if others.iter().any(|key| key != first) {
+            return Err("CROSSKEY Concord supports scripts on one key only".into());
+        }
+        if args.len() > concord_engine::command::ARGS_MAX {
+            return Err("ERR too many arguments (Concord's limit is 65535)".into());
+        }
+        let script = if by_sha {
+            let script = self.scripts.get(args[1]);
+            script.ok_or("NOSCRIPT No matching script. Please use EVAL.")?
+        } else {
+            self.scripts.remember(args[1]);
+            args[1]
+        };
+        let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
+        let args = [name, script].into_iter().chain(args[2..].iter().copied());
+        self.command.encode(3, args);
+        Ok(Subject::Object(hash::object_id(first)))
+    }
+}
+
+/// SCRIPT LOAD, EXISTS, FLUSH.
+pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    core.has_scripts()?;
+    match (UpperName::of(args[1]).bytes(), &args[2..]) {
+        (b"LOAD", [script]) => {
+            let sha = core.scripts.remember(script);
+            turn.connection.answer(|out| resp::bulk(out, &sha));
+        }
+        (b"EXISTS", shas @ [_, ..]) => {
+            let scripts = &core.scripts;
+            turn.connection.answer(|out| {
+                resp::array(out, shas.len());
+                shas.iter()
+                    .for_each(|sha| resp::integer(out, i64::from(scripts.get(sha).is_some())));
+            });
+        }
+        (b"FLUSH", [] | [_]) => {
+            core.scripts = Scripts::default();
+            turn.connection.ok();
+        }
+        (b"LOAD" | b"EXISTS" | b"FLUSH", _) => {
+            let sub = UpperName::of(args[1]).lower();
+            let text = format!("ERR wrong number of arguments for 'script|{sub}' command");
+            return Err(text.into());
+        }
+        _ => return Err(no_subcommand("script", args[1])),
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! What a gateway is told at its start, and what it counts.
+
+use alloc::vec::Vec;
+
+use concord_client::ClientConfig;
+use concord_core::counters;
+use concord_engine::CommandTable;
+
+use crate::connection::SLOTS_MAX;
+use crate::memory::CONNECTION_REPLIES_BYTES_MAX;
+
+/// When the input of a connection waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most unanswered commands.
+    pub commands_max: usize,
+    /// Most bytes of unwritten replies.
+    pub output_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { commands_max: SLOTS_MAX, output_bytes_max: CONNECTION_REPLIES_BYTES_MAX }
+    }
+}
+
+/// What a gateway is told at its start.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// The rack's client.
+    pub client: ClientConfig,
+    /// Password that clients must give by AUTH or HELLO.
+    pub requirepass: Option<Vec<u8>>,
+    /// What commands there are, until the engine said so itself.
+    pub table: CommandTable,
+    /// The engine is a Redis server: ask it for its own table at the start.
+    pub redis: bool,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// What each connection may have under way.
+    pub limits: Limits,
+    /// The gateway's number in the rack.
+    pub node: u16,
+    /// The TCP port that clients use, for INFO.
+    pub port: u16,
+}
+
+counters! {
+    /// What a gateway counted.
+    pub struct GatewayCounters {
+        /// Connections accepted.
+        connections,
+        /// Connections refused: too many.
+        connections_refused,
+        /// Commands received.
+        commands,
+        /// Commands answered by the gateway itself.
+        commands_local,
+        /// Commands refused with an error by the gateway.
+        commands_refused,
+        /// Requests refused and dropped as they came: larger than the limit.
+        requests_too_large,
+        /// Times that a command waited for earlier ones of its connection.
+        commands_waited,
+        /// Times that a command waited because the rack's window was full.
+        window_full,
+        /// Times that a connection's input waited: too many unanswered commands.
+        slots_full,
+        /// Times that a connection's input waited: its client does not read.
+        output_full,
+        /// Connections closed because their clients read nothing, or did not send the rest of a long
+        /// command, while others waited for the memory.
+        clients_given_up,
+        /// Protocol errors.
+        protocol_errors,
+        /// Connections closed because HTTP came in.
+        http_refused,
+        /// Reads that timed out.
+        read_timeouts,
+        /// Writes reported as not executed.
+        writes_not_executed,
+        /// Writes reported as of unknown outcome.
+        writes_unknown,
+    }
+}
