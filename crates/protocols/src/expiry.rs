@@ -12,16 +12,17 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::hash::{hash64, object_id};
-use concord_core::{Epoch, Guard, Guards, Instant, MS, Now, Position, RequestNumber};
+use concord_core::{Epoch, Guard, Guards, Instant, MS, NodeId, Now, Position, RequestNumber};
 use concord_engine::ttl::EXPIRE_COMMAND;
 use concord_engine::{CommandBuf, Engine};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::rpc::BODY_BYTES_MAX;
-use concord_wire::{Flags, Op, Repr, Sink};
+use concord_wire::{Addr, Flags, Op, Repr, Sink};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::serve::Serving;
+use crate::counters::ReplicaCounters;
+use crate::setup::InForce;
 
 /// How often keys that are due are looked for, while nothing else makes us look.
 const SCAN_NS: u64 = 5 * MS;
@@ -65,9 +66,20 @@ pub(crate) struct Expiring {
     /// The last one that was sent, while there are keys behind it that are due.
     cursor: Option<(Vec<u8>, u64)>,
     /// When to look again.
-    pub(crate) next_at: Instant,
+    next_at: Instant,
     /// When the log's time may be told again.
     tell_at: Instant,
+}
+
+/// Who orders writes: where the keys are, and in whose name they are deleted.
+pub(crate) struct Orderer<'a, E> {
+    pub(crate) engine: &'a mut E,
+    pub(crate) node: NodeId,
+    pub(crate) addr: Addr,
+    pub(crate) in_force: InForce,
+    pub(crate) guards: Guards,
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) count: &'a mut ReplicaCounters,
 }
 
 /// One expiry.
@@ -107,6 +119,11 @@ impl Expiring {
             self.next_at = now.after(SCAN_NS);
         }
         is_due
+    }
+
+    /// When to look for keys to delete.
+    pub(crate) fn next_at(&self) -> Instant {
+        self.next_at
     }
 
     /// Whether there are more keys to delete, and room for some of them. What was ordered up to
@@ -214,6 +231,88 @@ impl Expiring {
         self.sent.insert(key, Sent { number, deadline_ms, at: now, is_lost: false });
         number
     }
+
+    /// While keys have times to live, a record tells the log's time at least every so often: who comes
+    /// in between goes on from the last one.
+    fn tell_time<E>(
+        &mut self,
+        now: Instant,
+        since_last_ms: u64,
+        by: &mut Orderer<'_, E>,
+        sink: &mut impl Sink,
+    ) {
+        if since_last_ms >= TELL_TIME_MS && now >= self.tell_at {
+            self.tell_at = now.after(TELL_AGAIN_NS);
+            let flags = Flags::INTERNAL.with(Flags::NOOP);
+            let (client, node) = (by.addr, by.node);
+            let noop = Repr { flags, client, node, ..Repr::new(Op::Write) };
+            noop.emit(&[], by.scratch);
+            sink.send(by.in_force.switch, by.scratch);
+        }
+    }
+
+    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What was
+    /// ordered up to `settled` is done; the last record is stamped with `last_ms`.
+    pub(crate) fn expire<E: Engine>(
+        &mut self,
+        now: Now,
+        (settled, last_ms): (Position, u64),
+        mut by: Orderer<'_, E>,
+        sink: &mut impl Sink,
+    ) {
+        let guards = by.guards;
+        if self.epoch != by.in_force.epoch {
+            let Expiring { number, next_at, .. } = *self;
+            let (epoch, lost_below) = (by.in_force.epoch, number);
+            *self = Expiring { number, next_at, epoch, lost_below, ..Expiring::default() };
+        }
+        self.settle(settled);
+        self.give_up(now.instant);
+        self.backlog = false;
+        let Some(next_ms) = by.engine.next_expiry_ms() else { return };
+        let is_steady = guards.on(Guard::LogClock);
+        let now_ms = if is_steady { by.in_force.clock.read(now.unix_ms) } else { now.unix_ms };
+        self.tell_time(now.instant, now_ms.saturating_sub(last_ms), &mut by, sink);
+        let room = self.room();
+        if room == 0 || next_ms > now_ms {
+            return;
+        }
+        let mut due = Vec::new();
+        let skips = guards.on(Guard::ExpirySkip);
+        let under_way = |key: &[u8], deadline_ms: u64| self.has(key, deadline_ms);
+        let skip = |key: &[u8], deadline_ms: u64| skips && under_way(key, deadline_ms);
+        let cursor = self.cursor.as_ref().filter(|_| skips);
+        by.engine.due(now_ms, cursor, room, &skip, &mut due);
+        self.backlog = due.len() == room;
+        self.cursor = due.last().filter(|_| due.len() == room).cloned();
+        due.retain(|(key, deadline_ms)| skips || !self.has(key, *deadline_ms));
+        let mut command = CommandBuf::new();
+        for (key, deadline_ms) in due {
+            let obj_id = object_id(&key);
+            let body = encode(&mut command, &key, deadline_ms);
+            let number = self.note(now.instant, key, deadline_ms);
+            let repr = Repr {
+                flags: Flags::INTERNAL,
+                obj_id,
+                request: RequestNumber(number),
+                client: by.addr,
+                node: by.node,
+                ..Repr::new(Op::Write)
+            };
+            if body.len() <= BODY_BYTES_MAX {
+                repr.emit(body, by.scratch);
+            } else {
+                // The body stays here: it is who orders that needs it (trap T17).
+                let (version, total_bytes) = (hash64(0, body), body.len() as u32);
+                let mut hdr = Vec::new();
+                FragmentHdr { version, total_bytes, index: 0, count: 1 }.emit(&mut hdr);
+                let flags = repr.flags.with(Flags::BODY_STAGED);
+                Repr { flags, ..repr }.emit(&hdr, by.scratch);
+            }
+            sink.send(by.in_force.switch, by.scratch);
+            by.count.expiries_sent += 1;
+        }
+    }
 }
 
 fn narrower(window: usize) -> usize {
@@ -223,82 +322,4 @@ fn narrower(window: usize) -> usize {
 fn encode<'a>(command: &'a mut CommandBuf, key: &[u8], deadline_ms: u64) -> &'a [u8] {
     let digits = alloc::format!("{deadline_ms}");
     command.encode(1, [EXPIRE_COMMAND, key, digits.as_bytes()])
-}
-
-impl<E: Engine> Serving<'_, E> {
-    /// While keys have times to live, a record tells the log's time at least every so often: who comes
-    /// in between goes on from the last one.
-    fn tell_time(&mut self, now: Instant, since_last_ms: u64, sink: &mut impl Sink) {
-        if since_last_ms >= TELL_TIME_MS && now >= self.expiring.tell_at {
-            self.expiring.tell_at = now.after(TELL_AGAIN_NS);
-            let flags = Flags::INTERNAL.with(Flags::NOOP);
-            let (client, node) = (self.addr, self.node);
-            let noop = Repr { flags, client, node, ..Repr::new(Op::Write) };
-            noop.emit(&[], self.scratch);
-            sink.send(self.switch, self.scratch);
-        }
-    }
-
-    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What was
-    /// ordered up to `settled` is done; the last record is stamped with `last_ms`.
-    pub(crate) fn expire(
-        &mut self,
-        now: Now,
-        (settled, last_ms): (Position, u64),
-        guards: Guards,
-        sink: &mut impl Sink,
-    ) {
-        if self.expiring.epoch != self.epoch {
-            let Expiring { number, next_at, .. } = *self.expiring;
-            let (epoch, lost_below) = (self.epoch, number);
-            *self.expiring = Expiring { number, next_at, epoch, lost_below, ..Expiring::default() };
-        }
-        self.expiring.settle(settled);
-        self.expiring.give_up(now.instant);
-        self.expiring.backlog = false;
-        let Some(next_ms) = self.engine.next_expiry_ms() else { return };
-        let is_steady = guards.on(Guard::LogClock);
-        let now_ms = if is_steady { self.clock.read(now.unix_ms) } else { now.unix_ms };
-        self.tell_time(now.instant, now_ms.saturating_sub(last_ms), sink);
-        let room = self.expiring.room();
-        if room == 0 || next_ms > now_ms {
-            return;
-        }
-        let mut due = Vec::new();
-        let expiring = &*self.expiring;
-        let skips = guards.on(Guard::ExpirySkip);
-        let under_way = |key: &[u8], deadline_ms: u64| expiring.has(key, deadline_ms);
-        let skip = |key: &[u8], deadline_ms: u64| skips && under_way(key, deadline_ms);
-        let cursor = expiring.cursor.as_ref().filter(|_| skips);
-        self.engine.due(now_ms, cursor, room, &skip, &mut due);
-        self.expiring.backlog = due.len() == room;
-        self.expiring.cursor = due.last().filter(|_| due.len() == room).cloned();
-        due.retain(|(key, deadline_ms)| skips || !self.expiring.has(key, *deadline_ms));
-        let mut command = CommandBuf::new();
-        for (key, deadline_ms) in due {
-            let obj_id = object_id(&key);
-            let body = encode(&mut command, &key, deadline_ms);
-            let number = self.expiring.note(now.instant, key, deadline_ms);
-            let repr = Repr {
-                flags: Flags::INTERNAL,
-                obj_id,
-                request: RequestNumber(number),
-                client: self.addr,
-                node: self.node,
-                ..Repr::new(Op::Write)
-            };
-            if body.len() <= BODY_BYTES_MAX {
-                repr.emit(body, self.scratch);
-            } else {
-                // The body stays here: it is who orders that needs it (trap T17).
-                let (version, total_bytes) = (hash64(0, body), body.len() as u32);
-                let mut hdr = Vec::new();
-                FragmentHdr { version, total_bytes, index: 0, count: 1 }.emit(&mut hdr);
-                let flags = repr.flags.with(Flags::BODY_STAGED);
-                Repr { flags, ..repr }.emit(&hdr, self.scratch);
-            }
-            sink.send(self.switch, self.scratch);
-            self.count.expiries_sent += 1;
-        }
-    }
 }

@@ -1,10 +1,10 @@
 //! Primary-backup and chain replication, with and without the switch's help (Harmonia §8.2), as
 //! state machines without I/O.
 //!
-//! Read [`Replica`] and [`sessions::Sessions`] first. What the two protocols share stands once: the
-//! log and its hash, the stream between neighbours, the client table, leases, epochs. They differ in
-//! three places, all in [`replica`]'s roles: who sends to whom, when a write is committed, and who
-//! answers the reads of the normal protocol.
+//! Read [`Replica`] and [`sessions::Sessions`] first. What every protocol needs stands once, as parts that
+//! own their state: what was ordered (the log, its hash, numbers and time), the stream between two replicas,
+//! the client table, serving clients, leases, the format of copies. [`replica`] and [`vr`] are the machines
+//! made of them, with parts of their own.
 //!
 //! The law of the API: [`Replica::handle`] for every packet, [`Replica::engine_ready`] when the
 //! engine may have completed something, [`Replica::flush`] at the end of a batch, and
@@ -15,30 +15,30 @@ extern crate alloc;
 
 pub mod applied;
 pub mod bodies;
-mod craq;
-mod epochs;
+mod counters;
 mod expiry;
-mod feed;
-mod fetch;
-mod join;
 pub mod limits;
 pub mod link;
 pub mod log;
 pub mod node;
-mod reach;
-mod reads;
+mod ordered;
+mod parts;
 pub mod replica;
 mod retire;
 mod serve;
 pub mod sessions;
+mod setup;
+mod shown;
 pub mod status;
+mod turn;
 pub mod vr;
 mod watch;
-mod writes;
 
+pub use counters::ReplicaCounters;
 pub use limits::Limits;
 pub use node::Node;
-pub use replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+pub use replica::Replica;
 pub use retire::Retired;
+pub use setup::{Phase, ReplicaConfig};
 pub use status::ReplicaStatus;
 pub use vr::{Vr, VrCounters};

@@ -2,9 +2,12 @@
 
 use concord_core::{Duration, SEC};
 
-use crate::log::{LOG_BYTES_MAX, LOG_RECORDS_MAX};
 use crate::sessions::SESSIONS_MAX;
 
+/// Most records kept for members that lag; the head refuses writes above.
+pub const LOG_RECORDS_MAX: usize = 65_536;
+/// Most bytes kept for members that lag; the head refuses writes above.
+pub const LOG_BYTES_MAX: usize = 256 << 20;
 /// Bounds of a replica. What ships has the defaults; simulations draw small ones, so that what
 /// happens at a bound happens in a short run. The members of a group have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

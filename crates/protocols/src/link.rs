@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Epoch, Instant, MS, NodeId, Position};
 use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
+use concord_wire::record::Record;
 use concord_wire::{Addr, COMMAND_BYTES_MAX, REPLY_BYTES_MAX, Sink};
 
 use crate::log::Log;
@@ -445,6 +446,51 @@ impl Receiver {
             partial: Vec::new(),
             ack_due: false,
         }
+    }
+
+    /// Takes a packet of the stream, and gives the records that are whole by it to `each`, in their
+    /// order: one that was held before, too. `each` says whether it takes more.
+    ///
+    /// # Errors
+    /// [`BrokenStream`]: the pieces make no sense, or `each` says so of a record.
+    pub fn take(
+        &mut self,
+        data: &Data<'_>,
+        mut each: impl FnMut(&[u8]) -> Result<bool, BrokenStream>,
+    ) -> Result<Arrival, BrokenStream> {
+        let arrival = self.offer(data);
+        if arrival == Arrival::InOrder {
+            let mut more = self.take_piece(data.first, data.last, data.piece, &mut each)?;
+            while more && let Some((first, last, piece)) = self.next_held() {
+                more = self.take_piece(first, last, &piece, &mut each)?;
+            }
+        }
+        Ok(arrival)
+    }
+
+    /// Takes a piece in order: several whole records, or a part of one.
+    fn take_piece(
+        &mut self,
+        first: bool,
+        last: bool,
+        piece: &[u8],
+        each: &mut impl FnMut(&[u8]) -> Result<bool, BrokenStream>,
+    ) -> Result<bool, BrokenStream> {
+        if first && last && !self.is_partial() {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let (record, behind) = Record::split_first(rest).ok_or(BrokenStream)?;
+                if !each(record)? {
+                    return Ok(false);
+                }
+                rest = behind;
+            }
+            return Ok(true);
+        }
+        let Some(record) = self.join(first, last, piece)? else { return Ok(true) };
+        let more = each(&record)?;
+        self.reuse(record);
+        Ok(more)
     }
 
     /// Takes a packet of the stream.

@@ -8,10 +8,6 @@ use concord_wire::control::LogEnd;
 
 use crate::limits::Limits;
 
-/// Most records kept for members that lag; the head refuses writes above.
-pub const LOG_RECORDS_MAX: usize = 65_536;
-/// Most bytes kept for members that lag; the head refuses writes above.
-pub const LOG_BYTES_MAX: usize = 256 << 20;
 const SPARE_MAX: usize = 1_024;
 const SPARE_BYTES_MAX: usize = 4_096;
 

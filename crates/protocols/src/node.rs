@@ -8,9 +8,11 @@ use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::{Config, Member, Protocol};
 
+use crate::counters::ReplicaCounters;
 use crate::log::Log;
-use crate::replica::{Phase, Replica, ReplicaConfig, ReplicaCounters};
+use crate::replica::Replica;
 use crate::retire::Retired;
+use crate::setup::{Phase, ReplicaConfig};
 use crate::status::ReplicaStatus;
 use crate::vr::Vr;
 

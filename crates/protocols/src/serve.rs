@@ -5,116 +5,194 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Epoch, Instant, LogClock, NodeId, Now, RequestNumber, SessionId};
-use concord_engine::{Class, Command, Context, Engine, Progress};
+use concord_core::{Guard, Guards, Instant, NodeId, Now, Position, RequestNumber, SessionId};
+use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
-use concord_wire::{
-    Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Reason, Repr, Sink, Status, WireError,
-};
+use concord_wire::{Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError};
 
 use crate::bodies::{Kept, Refused, Staging};
-use crate::expiry::Expiring;
-use crate::reads::ReadTurn;
-use crate::replica::ReplicaCounters;
+use crate::counters::ReplicaCounters;
+use crate::expiry::{Expiring, Orderer};
 use crate::sessions::Sessions;
+use crate::setup::{InForce, ReplicaConfig};
+use crate::turn::{ReadTurn, emit_first_fragment};
+use crate::watch::{EngineWatch, Reading};
 
-/// The parts of a replica that serve its clients.
-pub(crate) struct Serving<'a, E> {
-    pub(crate) node: NodeId,
-    /// What packets to clients carry as the epoch.
-    pub(crate) epoch: Epoch,
+/// The state of a replica, as clients see it: the engine and the client table; and what is on its way
+/// from and to clients.
+#[derive(Clone, Debug)]
+pub(crate) struct Serving<E> {
+    node: NodeId,
     /// The own address.
-    pub(crate) addr: Addr,
-    pub(crate) switch: Addr,
-    pub(crate) replies_via_switch: bool,
-    pub(crate) engine: &'a mut E,
-    pub(crate) sessions: &'a Sessions,
-    pub(crate) staging: &'a mut Staging,
-    pub(crate) kept: &'a mut Kept,
-    pub(crate) expiring: &'a mut Expiring,
-    /// The log's time.
-    pub(crate) clock: LogClock,
-    pub(crate) reply: &'a mut Vec<u8>,
-    pub(crate) scratch: &'a mut Vec<u8>,
-    pub(crate) count: &'a mut ReplicaCounters,
+    addr: Addr,
+    replies_via_switch: bool,
+    guards: Guards,
+    pub(crate) engine: E,
+    engine_watch: EngineWatch,
+    pub(crate) sessions: Sessions,
+    staging: Staging,
+    kept: Kept,
+    expiring: Expiring,
+    /// Reads that wait for the engine.
+    reading: Reading,
+    /// What the engine answers at once.
+    pub(crate) reply: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
-impl<E: Engine> Serving<'_, E> {
-    /// Where a packet to a client goes first.
-    pub(crate) fn to(&self, client: Addr) -> Addr {
-        if self.replies_via_switch { self.switch } else { client }
-    }
+/// What became of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// It was refused, and answered so, or dropped.
+    Refused,
+    /// It waits for the engine.
+    Waits,
+    /// It is to be answered with what is in [`Serving::reply`].
+    Done,
+}
 
-    /// Has the engine read, and answers; the read that waits for the engine, if it does.
-    #[must_use]
-    pub(crate) fn read(
-        &mut self,
-        now: Now,
-        repr: &Repr,
-        command: &[u8],
-        reason: Reason,
-        sink: &mut impl Sink,
-    ) -> Option<ReadTurn> {
-        let turn = ReadTurn::of(repr, reason);
-        match self.ask(now, &turn, repr, command, sink)? {
-            Progress::Pending => Some(turn),
-            Progress::Done => {
-                let reply = core::mem::take(self.reply);
-                self.answer(now, &turn, &reply, sink);
-                *self.reply = reply;
-                None
-            }
+impl<E: Engine> Serving<E> {
+    pub(crate) fn new(setup: &ReplicaConfig, engine: E) -> Serving<E> {
+        Serving {
+            node: NodeId(setup.me.node),
+            addr: setup.me.addr,
+            replies_via_switch: setup.replies_via_switch,
+            guards: setup.guards,
+            engine,
+            engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
+            sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
+            staging: Staging::default(),
+            kept: Kept::new(setup.me.incarnation),
+            expiring: Expiring::default(),
+            reading: Reading::default(),
+            reply: Vec::new(),
+            scratch: Vec::new(),
         }
     }
 
-    /// Has the engine read; the reply is in `reply` if it is done. `None` if it was refused.
-    pub(crate) fn ask(
+    /// Forgets the state; [`Progress::Pending`]: the engine is about to.
+    pub(crate) fn forget(&mut self) -> Progress {
+        let progress = self.engine.clear();
+        self.sessions.forget();
+        progress
+    }
+
+    /// Forgets what writes were on their way.
+    pub(crate) fn forget_writes(&mut self) {
+        (self.staging, self.expiring) = (Staging::default(), Expiring::default());
+    }
+
+    /// Where a packet to a client goes first.
+    pub(crate) fn to(&self, in_force: InForce, client: Addr) -> Addr {
+        if self.replies_via_switch { in_force.switch } else { client }
+    }
+
+    /// What the engine has completed, if it has.
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
+        let done = self.engine.poll()?;
+        self.engine_watch.answered();
+        Some(done)
+    }
+
+    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for too
+    /// long is given up: then this is true.
+    pub(crate) fn gives_up_engine(
+        &mut self,
+        now: Instant,
+        owes: bool,
+        count: &mut ReplicaCounters,
+    ) -> bool {
+        self.engine_watch.look(now, owes);
+        let is_dead = self.engine_watch.is_dead() && self.guards.on(Guard::EngineSilence);
+        if is_dead {
+            self.engine_watch.answered();
+            count.engines_silent += 1;
+        }
+        is_dead
+    }
+
+    /// Whether the engine has been silent for so long that others should do what hangs on it.
+    pub(crate) fn is_engine_silent(&self) -> bool {
+        self.engine_watch.is_silent()
+    }
+
+    /// When to look at the engine next.
+    pub(crate) fn watch_at(&self, owes: bool) -> Instant {
+        self.engine_watch.next_at(owes)
+    }
+
+    /// Has the engine read, unless it is at it already.
+    pub(crate) fn read(
         &mut self,
         now: Now,
         turn: &ReadTurn,
-        repr: &Repr,
-        command: &[u8],
+        (repr, command): (&Repr, &[u8]),
+        in_force: InForce,
+        count: &mut ReplicaCounters,
         sink: &mut impl Sink,
-    ) -> Option<Progress> {
+    ) -> Read {
+        let (session, request) = (turn.asked.session, turn.asked.request);
+        if !self.reading.may_begin(session, request) {
+            count.reads_queued += 1;
+            return Read::Refused;
+        }
         let command = match Command::parse(command) {
             Ok(command) if repr.further.is_empty() => command,
             refused => {
                 let status = if refused.is_ok() { Status::ManyObjects } else { Status::Malformed };
-                self.count.malformed += 1;
-                let reply = turn.reply(self.epoch, self.node);
-                Repr { status, ..reply }.emit(&[], self.scratch);
-                sink.send(self.to(turn.client), self.scratch);
-                return None;
+                count.malformed += 1;
+                let reply = turn.reply(in_force.epoch, self.node);
+                Repr { status, ..reply }.emit(&[], &mut self.scratch);
+                sink.send(self.to(in_force, turn.asked.client), &self.scratch);
+                return Read::Refused;
             }
         };
         let context = Context {
-            now_ms: self.clock.read(now.unix_ms),
+            now_ms: in_force.clock.read(now.unix_ms),
             entropy: splitmix64(now.instant.0 ^ repr.request.0),
             resp3: repr.flags.has(Flags::RESP3),
             ..Context::default()
         };
         self.reply.clear();
-        Some(self.engine.submit(&context, Class::Read, &command, self.reply))
+        match self.engine.submit(&context, Class::Read, &command, &mut self.reply) {
+            Progress::Pending => {
+                self.reading.begin(session, request);
+                Read::Waits
+            }
+            Progress::Done => Read::Done,
+        }
+    }
+
+    /// A read waits for the engine no longer.
+    pub(crate) fn end_read(&mut self, turn: &ReadTurn) {
+        self.reading.end(turn.asked.session, turn.asked.request);
     }
 
     /// The engine has read.
-    pub(crate) fn answer(&mut self, now: Now, turn: &ReadTurn, reply: &[u8], sink: &mut impl Sink) {
+    pub(crate) fn answer(
+        &mut self,
+        now: Now,
+        turn: &ReadTurn,
+        reply: &[u8],
+        in_force: InForce,
+        count: &mut ReplicaCounters,
+        sink: &mut impl Sink,
+    ) {
         const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
         let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
-        let mut repr = turn.reply(self.epoch, self.node);
+        let mut repr = turn.reply(in_force.epoch, self.node);
+        let key = (turn.asked.session, turn.asked.request);
         if reply.len() <= BODY_BYTES_MAX {
-            repr.emit(reply, self.scratch);
-        } else if let Some(version) =
-            self.kept.keep(now.instant, (turn.session, turn.request), reply)
-        {
+            repr.emit(reply, &mut self.scratch);
+        } else if let Some(version) = self.kept.keep(now.instant, key, reply) {
             repr.flags = repr.flags.with(Flags::MORE);
-            emit_first_fragment(&repr, version, reply, self.scratch);
+            emit_first_fragment(&repr, version, reply, &mut self.scratch);
         } else {
-            self.count.replies_without_room += 1;
-            Repr { status: Status::Busy, ..repr }.emit(&[], self.scratch);
+            count.replies_without_room += 1;
+            Repr { status: Status::Busy, ..repr }.emit(&[], &mut self.scratch);
         }
-        sink.send(self.to(turn.client), self.scratch);
+        sink.send(self.to(in_force, turn.asked.client), &self.scratch);
     }
 
     /// Sends the fragments of a long reply that its client asks for (trap T17).
@@ -122,23 +200,26 @@ impl<E: Engine> Serving<'_, E> {
         &mut self,
         now: Now,
         packet: &Packet<'_>,
+        in_force: InForce,
+        count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         let (wanted, _) = FragmentHdr::parse(packet.body())?;
         let asked = packet.repr();
-        let to = self.to(asked.client);
-        let mut repr = Repr { op: Op::Fragment, node: self.node, epoch: self.epoch, ..asked };
+        let to = self.to(in_force, asked.client);
+        let mut repr = Repr { op: Op::Fragment, node: self.node, epoch: in_force.epoch, ..asked };
         let key = (asked.session, asked.request);
         if wanted.count == 0 {
             self.kept.release(key, wanted.version);
             return Ok(());
         }
-        let whole = long_reply(now.instant, self.kept, self.sessions, key, wanted.version);
+        let (kept, sessions) = (&mut self.kept, &self.sessions);
+        let whole = long_reply(now.instant, kept, sessions, key, wanted.version);
         let Some(whole) = whole.filter(|w| w.len() == wanted.total_bytes as usize) else {
-            self.count.fragments_gone += 1;
+            count.fragments_gone += 1;
             repr.status = Status::Gone;
-            repr.emit(packet.body(), self.scratch);
-            sink.send(to, self.scratch);
+            repr.emit(packet.body(), &mut self.scratch);
+            sink.send(to, &self.scratch);
             return Ok(());
         };
         let end = wanted.index.saturating_add(wanted.count.min(PULL_MAX)).min(wanted.fragments());
@@ -147,9 +228,9 @@ impl<E: Engine> Serving<'_, E> {
             let hdr = FragmentHdr { index, count: 1, ..wanted };
             body.clear();
             hdr.emit_of(whole, &mut body);
-            repr.emit(&body, self.scratch);
-            sink.send(to, self.scratch);
-            self.count.fragments_pulled += 1;
+            repr.emit(&body, &mut self.scratch);
+            sink.send(to, &self.scratch);
+            count.fragments_pulled += 1;
         }
         Ok(())
     }
@@ -159,11 +240,13 @@ impl<E: Engine> Serving<'_, E> {
         &mut self,
         now: Now,
         packet: &Packet<'_>,
+        in_force: InForce,
+        count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         let (hdr, payload) = FragmentHdr::parse(packet.body())?;
         let repr = packet.repr();
-        let ack = Repr { op: Op::WRestAck, node: self.node, epoch: self.epoch, ..repr };
+        let ack = Repr { op: Op::WRestAck, node: self.node, epoch: in_force.epoch, ..repr };
         // A late fragment of what was executed takes no room; its client has the reply, or will.
         let status = if self.sessions.was_executed(repr.session, repr.request) {
             Status::Ok
@@ -171,23 +254,91 @@ impl<E: Engine> Serving<'_, E> {
             let key = (repr.session, repr.request);
             match self.staging.add(now.instant, key, &hdr, payload) {
                 Ok(()) => {
-                    self.count.fragments_staged += 1;
+                    count.fragments_staged += 1;
                     Status::Ok
                 }
                 Err(Refused::NoRoom) => {
-                    self.count.bodies_without_room += 1;
+                    count.bodies_without_room += 1;
                     Status::Busy
                 }
                 Err(Refused::Malformed) => {
-                    self.count.fragments_refused += 1;
+                    count.fragments_refused += 1;
                     return Ok(());
                 }
             }
         };
         let ack = Repr { status, ..ack };
-        ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], self.scratch);
-        sink.send(self.to(repr.client), self.scratch);
+        ack.emit(&packet.body()[..FRAGMENT_HEADER_BYTES], &mut self.scratch);
+        sink.send(self.to(in_force, repr.client), &self.scratch);
         Ok(())
+    }
+
+    /// The staged body of that version of a write, if all of it is here.
+    pub(crate) fn staged(&self, repr: &Repr, version: u64) -> Option<&[u8]> {
+        self.staging.whole((repr.session, repr.request), version)
+    }
+
+    /// Takes it.
+    pub(crate) fn take_staged(&mut self, repr: &Repr, version: u64) -> Option<Vec<u8>> {
+        self.staging.take((repr.session, repr.request), version)
+    }
+
+    /// Whether this replica asked for the write itself.
+    pub(crate) fn is_own(&self, repr: &Repr) -> bool {
+        repr.flags.has(Flags::INTERNAL) && repr.node == self.node
+    }
+
+    /// The body of an own write, if no packet holds it.
+    pub(crate) fn own_body(&self, repr: &Repr, hdr: &[u8]) -> Option<Vec<u8>> {
+        if self.is_own(repr) { self.expiring.body(repr, hdr) } else { None }
+    }
+
+    /// A write was ordered at `position`: an own one is not asked for again.
+    pub(crate) fn on_ordered(&mut self, repr: &Repr, position: Position) {
+        if self.is_own(repr) {
+            self.expiring.on_ordered(repr, position);
+        }
+    }
+
+    /// Whether no key has a time to live.
+    pub(crate) fn is_timeless(&self) -> bool {
+        self.engine.next_expiry_ms().is_none()
+    }
+
+    /// Who orders writes: when to look for keys whose time has come.
+    pub(crate) fn expire_at(&self) -> Instant {
+        if self.is_timeless() { Instant::NEVER } else { self.expiring.next_at() }
+    }
+
+    /// Whether it is time to look for them; the next time is set.
+    pub(crate) fn is_expiry_due(&mut self, now: Instant) -> bool {
+        self.expiring.is_due(now)
+    }
+
+    /// Whether there are more of them than were asked for; what was ordered up to `settled` is done.
+    pub(crate) fn has_more_expiries(&mut self, settled: Position) -> bool {
+        self.expiring.goes_on(settled)
+    }
+
+    /// Who orders writes: has keys deleted whose time has come ([`Expiring::expire`]).
+    pub(crate) fn expire(
+        &mut self,
+        now: Now,
+        ordered: (Position, u64),
+        in_force: InForce,
+        count: &mut ReplicaCounters,
+        sink: &mut impl Sink,
+    ) {
+        let by = Orderer {
+            engine: &mut self.engine,
+            node: self.node,
+            addr: self.addr,
+            in_force,
+            guards: self.guards,
+            scratch: &mut self.scratch,
+            count,
+        };
+        self.expiring.expire(now, ordered, by, sink);
     }
 }
 
@@ -204,12 +355,4 @@ fn long_reply<'a>(
     }
     let result = sessions.result(session, request);
     result.filter(|r| concord_core::hash::hash64(0, r) == version)
-}
-
-/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
-pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
-    let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
-    let mut body = Vec::with_capacity(BODY_BYTES_MAX);
-    hdr.emit_of(reply, &mut body);
-    repr.emit(&body, out);
 }

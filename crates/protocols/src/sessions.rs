@@ -127,6 +127,11 @@ impl Sessions {
         Sessions { sessions_max, ..self }
     }
 
+    /// Forgets all of them.
+    pub fn forget(&mut self) {
+        *self = Sessions::new(self.guards).with_room_for(self.sessions_max);
+    }
+
     /// Number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {

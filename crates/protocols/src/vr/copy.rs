@@ -2,7 +2,7 @@
 //! its leader has truncated copies the state, while writes go on.
 //!
 //! The parts, their order and what may be executed between them are those of joining replicas
-//! ([`crate::feed`], [`crate::join`]): the client table, the objects chunk by chunk, each as of a
+//! ([`crate::parts`]): the client table, the objects chunk by chunk, each as of a
 //! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
 //!
 //! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
@@ -26,10 +26,11 @@ use concord_wire::{Flags, Sink};
 use super::execute::Pending;
 use super::scripts::Scripts;
 use super::{Stage, Vr};
-use crate::feed::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Table};
-use crate::join::{Piece, first_missing, take_piece};
 use crate::link::BrokenStream;
-use crate::sessions::{SavedSessions, Sessions};
+use crate::parts::{
+    PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing, take_piece,
+};
+use crate::sessions::SavedSessions;
 
 /// Asked for when all parts are here.
 const PART_NONE: u64 = PART_RESULTS + 1;
@@ -72,7 +73,7 @@ impl<E: Engine> Vr<E> {
         if !ours || !asked {
             return;
         }
-        if self.copying.is_none() && self.log.end_at(base.position) == Some(base) {
+        if self.copying.is_none() && self.ordered.log.end_at(base.position) == Some(base) {
             self.committed = self.committed.max(Position(base.position));
             self.execute_committed(now, sink);
             return self.follow(sink);
@@ -123,7 +124,7 @@ impl<E: Engine> Vr<E> {
         let Some(copying) = self.copying.as_mut() else { return };
         (copying.target, copying.part) = (target, None);
         if copying.begun && copying.wanted != PART_TABLE {
-            self.log.cut(self.submitted.0);
+            self.ordered.log.cut(self.submitted.0);
             self.follow(sink);
         }
         self.keep_copying(sink);
@@ -143,11 +144,9 @@ impl<E: Engine> Vr<E> {
                 return;
             }
             copying.begun = true;
-            if self.engine.clear() == Progress::Pending {
+            if self.serving.forget() == Progress::Pending {
                 self.pending.push_back(Pending::Install);
             }
-            self.sessions =
-                Sessions::new(self.setup.guards).with_room_for(self.setup.limits.sessions_max);
             self.stand_at(LogEnd::default(), Seq::NONE, 0);
             self.count.copies_begun += 1;
         }
@@ -171,12 +170,11 @@ impl<E: Engine> Vr<E> {
 
     pub(super) fn stand_at(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
         let position = Position(end.position);
-        self.log.reset(end);
+        self.ordered.reset(end, seq, now_ms);
         (self.committed, self.submitted, self.executed) = (position, position, position);
         self.scripts = Scripts::copied_up_to(position);
-        (self.executed_seq, self.last_seq) = (seq, seq);
-        (self.last_now_ms, self.base_now_ms) = (now_ms, now_ms);
-        self.clock.note(now_ms, self.local_ms);
+        (self.executed_seq, self.base_now_ms) = (seq, now_ms);
+        self.ordered.clock.note(now_ms, self.local_ms);
         self.told_executed = Position(0);
         self.uncompleted.clear();
     }
@@ -207,7 +205,7 @@ impl<E: Engine> Vr<E> {
     /// Takes a part that has come, once the records before it have come too; then the next one is
     /// asked for, or the copy is done.
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = self.log.end().position;
+        let end = self.ordered.log.end().position;
         let submitted = self.submitted.0;
         let Some(copying) = self.copying.as_mut() else { return };
         let wanted = copying.wanted;
@@ -247,7 +245,7 @@ impl<E: Engine> Vr<E> {
         let (hash, table) = Table::parse(bytes)?;
         let end = LogEnd { position: position.0, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
-        self.sessions.restore(table.sessions);
+        self.serving.sessions.restore(table.sessions);
         self.follow(sink);
         Some(PART_OBJECTS)
     }
@@ -270,7 +268,7 @@ impl<E: Engine> Vr<E> {
         if self.submitted != position {
             return None;
         }
-        if self.engine.install(chunk).ok()? == Progress::Pending {
+        if self.serving.engine.install(chunk).ok()? == Progress::Pending {
             self.pending.push_back(Pending::Install);
         }
         self.count.chunks_installed += 1;
@@ -279,13 +277,13 @@ impl<E: Engine> Vr<E> {
 
     fn install_results(&mut self, bytes: &[u8]) -> Option<u64> {
         let saved: SavedSessions = postcard::from_bytes(bytes).ok()?;
-        self.sessions.learn(&saved);
+        self.serving.sessions.learn(&saved);
         Some(PART_NONE)
     }
 
     /// The status is normal once the log is where that of the view was.
     fn finish_copy(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = self.log.end().position;
+        let end = self.ordered.log.end().position;
         let whole = |c: &mut Copying| c.wanted == PART_NONE && end >= c.target.position;
         if self.copying.take_if(whole).is_some() {
             self.count.copies_whole += 1;
@@ -301,7 +299,7 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
-        if self.log.is_full(&self.setup.limits) {
+        if self.ordered.log.is_full(&self.setup.limits) {
             let target = self.copying.as_ref().map(|copying| copying.target);
             self.copy_state(target.unwrap_or_default(), sink);
             return Ok(());
@@ -328,7 +326,11 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) {
         let of_life = (attempt >> 32) as u32 == self.tag_of(self.lives.of(from));
-        if !self.is_leader() || !of_life || part > PART_RESULTS || !self.engine.prepare_copy() {
+        if !self.is_leader()
+            || !of_life
+            || part > PART_RESULTS
+            || !self.serving.engine.prepare_copy()
+        {
             return;
         }
         let Some(follower) = self.followers.get_mut(from) else { return };
@@ -363,21 +365,22 @@ impl<E: Engine> Vr<E> {
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
         let mut bytes = Vec::new();
         if number == PART_TABLE {
-            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let record =
+                self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let last = record.map_or((self.executed_seq, self.base_now_ms), |r| (r.seq, r.now_ms));
             let table = Table {
                 last_seq: last.0.max(self.executed_seq).to_u64(),
                 last_now_ms: last.1,
-                sessions: self.sessions.save(),
+                sessions: self.serving.sessions.save(),
             };
-            bytes = table.emit(self.log.hash_at(position).unwrap_or_default());
+            bytes = table.emit(self.ordered.log.hash_at(position).unwrap_or_default());
         } else if number == PART_RESULTS {
-            bytes = postcard::to_allocvec(&self.sessions.save()).unwrap_or_default();
+            bytes = postcard::to_allocvec(&self.serving.sessions.save()).unwrap_or_default();
         }
         let is_chunk = number != PART_TABLE && number != PART_RESULTS;
         let made = !is_chunk || {
             let (from, bytes_max) = (number - PART_OBJECTS, self.setup.copy_bytes);
-            self.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
+            self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
         if !made {
             self.pending.push_back(Pending::Copy { to, number, position });
@@ -406,14 +409,14 @@ impl<E: Engine> Vr<E> {
     pub(super) fn end_feed(&mut self, to: usize) {
         let fed = self.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
         if fed && self.followers.iter().all(|f| f.feed.is_none()) {
-            self.engine.end_copy();
+            self.serving.engine.end_copy();
         }
     }
 
     /// Says that the log begins behind what the other has.
     pub(super) fn say_apart(&mut self, to: usize, stream: u16, sink: &mut impl Sink) {
         self.vr_count.too_far_behind += 1;
-        let base = self.log.base();
+        let base = self.ordered.log.base();
         self.say(to, VrBody::Apart { stream, base }, sink);
     }
 }

@@ -10,9 +10,8 @@ use concord_wire::{Flags, Op, Repr, Sink, Status};
 use super::normal::Completion;
 use super::scripts::void_of;
 use super::{Stage, Vr};
-use crate::reads::ReadTurn;
 use crate::sessions::Verdict;
-use crate::writes::{Turn, emit_write_reply};
+use crate::turn::{ReadTurn, Turn, emit_write_reply};
 
 /// An operation that waits for the engine, or behind one that does.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +48,15 @@ impl<E: Engine> Vr<E> {
         if self.stage == Stage::Left {
             return;
         }
-        let mut reply = core::mem::take(&mut self.reply);
+        let mut reply = core::mem::take(&mut self.serving.reply);
         while self.submitted < self.committed {
             let position = Position(self.submitted.0 + 1);
-            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let record =
+                self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let Some(record) = record else { return self.leave() };
             self.submitted = position;
             let mut turn = Turn::of(&record);
-            turn.verdict = self.sessions.admit(&record);
+            turn.verdict = self.serving.sessions.admit(&record);
             self.count.note(turn.verdict);
             let replicates = self.setup.replicate_replies;
             let says_void = replicates && void_of(&record).is_some();
@@ -77,10 +77,10 @@ impl<E: Engine> Vr<E> {
                         continue;
                     }
                     let decides = is_script && self.is_leader();
-                    let mut context = turn.context(&self.engine, self.setup.guards);
+                    let mut context = turn.context(&self.serving.engine, self.setup.guards);
                     // What a view begins with an earlier leader may have executed and answered.
                     context.decide = decides && position > self.view_start;
-                    match self.engine.submit(&context, Class::Write, &command, &mut reply) {
+                    match self.serving.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
                         Progress::Pending => {
                             self.pending.push_back(Pending::Write(turn));
@@ -99,7 +99,7 @@ impl<E: Engine> Vr<E> {
                 }
             }
         }
-        self.reply = reply;
+        self.serving.reply = reply;
         self.wake_reads(now, sink);
     }
 
@@ -115,7 +115,7 @@ impl<E: Engine> Vr<E> {
 
     /// A write that was refused is answered like a retry: from the table.
     pub(super) fn refused(&mut self, turn: Turn, error: &[u8]) -> Turn {
-        self.sessions.complete(turn.session, turn.request, error);
+        self.serving.sessions.complete(turn.asked.session, turn.asked.request, error);
         Turn { verdict: Verdict::Duplicate, ..turn }
     }
 
@@ -123,15 +123,15 @@ impl<E: Engine> Vr<E> {
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         self.local_ms = now.unix_ms;
         while !self.scripts.is_stopped()
-            && let Some(done) = self.engine.poll()
+            && let Some(done) = self.serving.poll()
         {
-            self.engine_watch.answered();
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) if done.stopped => return self.script_stopped(turn),
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => {
-                    self.reading.end(turn.session, turn.request);
-                    self.serving().answer(now, &turn, &done.reply, sink);
+                    self.serving.end_read(&turn);
+                    let (reply, in_force) = (&done.reply, self.in_force());
+                    self.serving.answer(now, &turn, reply, in_force, &mut self.count, sink);
                 }
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
@@ -150,15 +150,15 @@ impl<E: Engine> Vr<E> {
 
     /// A committed write was executed here, or had nothing to execute.
     pub(super) fn finish(&mut self, turn: &Turn, reply: &[u8], sink: &mut impl Sink) {
-        if turn.verdict == Verdict::Execute && !turn.flags.has(Flags::INTERNAL) {
-            self.sessions.complete(turn.session, turn.request, reply);
+        if turn.verdict == Verdict::Execute && !turn.asked.flags.has(Flags::INTERNAL) {
+            self.serving.sessions.complete(turn.asked.session, turn.asked.request, reply);
         }
         self.scripts.finished(turn.position);
         self.executed = turn.position;
-        self.executed_seq = self.executed_seq.max(turn.seq);
+        self.executed_seq = self.executed_seq.max(turn.asked.seq);
         self.count.records_applied += 1;
         if self.is_leader() {
-            let (position, seq, obj_id) = (turn.position, turn.seq, turn.obj_id);
+            let (position, seq, obj_id) = (turn.position, turn.asked.seq, turn.asked.obj_id);
             self.uncompleted.push_back(Completion { position, seq, obj_id });
             self.reply_to_write(turn, sink);
         }
@@ -166,8 +166,8 @@ impl<E: Engine> Vr<E> {
 
     /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
-        let is_noop = turn.flags.has(Flags::NOOP);
-        if turn.flags.has(Flags::INTERNAL) || (is_noop && turn.session.0 == 0) {
+        let is_noop = turn.asked.flags.has(Flags::NOOP);
+        if turn.asked.flags.has(Flags::INTERNAL) || (is_noop && turn.asked.session.0 == 0) {
             return;
         }
         if is_noop {
@@ -175,16 +175,16 @@ impl<E: Engine> Vr<E> {
             return self.say_busy(turn, sink);
         }
         let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
-        emit_write_reply(turn, from, &self.sessions, &mut self.scratch);
-        let to = self.serving().to(turn.client);
+        emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
+        let to = self.serving.to(self.in_force(), turn.asked.client);
         sink.send(to, &self.scratch);
     }
 
     fn say_busy(&mut self, turn: &Turn, sink: &mut impl Sink) {
         let from = Repr { status: Status::Busy, ..Repr::new(Op::WriteReply) };
-        let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.header(from) };
+        let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.asked.header(from) };
         repr.emit(&[], &mut self.scratch);
-        let to = self.serving().to(turn.client);
+        let to = self.serving.to(self.in_force(), turn.asked.client);
         sink.send(to, &self.scratch);
     }
 }

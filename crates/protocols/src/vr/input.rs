@@ -18,9 +18,6 @@ use super::recovery::Answer;
 use super::sequence::Sequence;
 use super::views::{Change, Vote};
 use super::{Lives, MEMBERS_MAX, Stage, Vr};
-use crate::bodies::Staging;
-use crate::expiry::Expiring;
-use crate::sessions::Sessions;
 
 impl<E: Engine> Vr<E> {
     /// Takes one datagram.
@@ -57,7 +54,10 @@ impl<E: Engine> Vr<E> {
             Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
             Op::Write => self.on_write(now, &packet),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
-            Op::Pull => self.serving().pull(now, &packet, sink)?,
+            Op::Pull => {
+                let in_force = self.in_force();
+                self.serving.pull(now, &packet, in_force, &mut self.count, sink)?;
+            }
             Op::WRestAck
             | Op::WriteCompletion
             | Op::WriteReply
@@ -166,15 +166,13 @@ impl<E: Engine> Vr<E> {
             return false;
         }
         self.gives_up = false;
-        if self.engine.clear() == Progress::Pending {
+        if self.serving.forget() == Progress::Pending {
             self.pending.push_back(Pending::Install);
         }
-        self.sessions =
-            Sessions::new(self.setup.guards).with_room_for(self.setup.limits.sessions_max);
         self.stand_at(LogEnd::default(), Seq::NONE, 0);
         (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
-        (self.staging, self.expiring) = (Staging::default(), Expiring::default());
+        self.serving.forget_writes();
         (self.view_start, self.staged_end) = (Position(0), Position(0));
         true
     }

@@ -30,22 +30,19 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, Leases, LogClock, MS, NodeId, Now, Position, Seq, ViewNumber,
-    counters,
+    Duration, Epoch, Guard, Instant, Leases, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Program, Protocol};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
-use crate::bodies::{Kept, Staging};
-use crate::expiry::Expiring;
+use crate::counters::ReplicaCounters;
 use crate::link::{Receiver, Sender};
-use crate::log::Log;
-use crate::replica::{ReplicaConfig, ReplicaCounters};
+use crate::ordered::Ordered;
 use crate::serve::Serving;
-use crate::sessions::Sessions;
-use crate::watch::{EngineWatch, Reading};
+use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
+use crate::shown::shown;
 
 use execute::Pending;
 pub use lives::{Heard, Lives};
@@ -58,10 +55,6 @@ use views::Change;
 const MEMBERS_MAX: usize = 64;
 /// How often the leader says that it is there when it sends nothing else, at most.
 const BEAT_NS: Duration = 50 * MS;
-/// How often the controller, and the leader's switch, are told.
-const ALIVE_NS: Duration = 100 * MS;
-/// How often what may have been lost is said again.
-const RETRY_NS: Duration = 20 * MS;
 
 counters! {
     /// What a VR replica counted beside [`ReplicaCounters`].
@@ -130,7 +123,8 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug)]
 pub struct Vr<E> {
     setup: ReplicaConfig,
-    engine: E,
+    serving: Serving<E>,
+    ordered: Ordered,
     stage: Stage,
     /// The newest configuration of the controller: the group, and the switch.
     config: Option<Config>,
@@ -146,17 +140,10 @@ pub struct Vr<E> {
     last_normal: ViewNumber,
     /// The switch of the view.
     switch: SwitchLife,
-    log: Log,
     /// NOPaxos: what comes from the switch.
     sequence: sequence::Sequence,
     /// NOPaxos, leader: up to there the followers lack bodies, and are sent records.
     staged_end: Position,
-    /// The newest sequence number in the log.
-    last_seq: Seq,
-    /// The stamp of the last record; it falls along the log only where no key has a time to live.
-    last_now_ms: u64,
-    /// The log's time.
-    clock: LogClock,
     /// The own clock at the input that is being handled.
     local_ms: u64,
     /// "commit-number": a quorum has all up to here. At most the log's end.
@@ -167,15 +154,9 @@ pub struct Vr<E> {
     executed: Position,
     /// The newest sequence number executed: what a fast read may ask for at most (P1).
     executed_seq: Seq,
-    sessions: Sessions,
     /// Operations that wait for the engine, in order.
     pending: VecDeque<Pending>,
-    /// The reads among them.
-    reading: Reading,
     scripts: scripts::Scripts,
-    engine_watch: EngineWatch,
-    staging: Staging,
-    kept: Kept,
     leases: Leases,
     /// Leader: the members, itself too, by index.
     followers: Vec<Follower>,
@@ -231,8 +212,6 @@ pub struct Vr<E> {
     next_switch: Instant,
     /// NOPaxos, leader: whether the switch was last told that memory is full.
     told_full: bool,
-    expiring: Expiring,
-    reply: Vec<u8>,
     scratch: Vec<u8>,
     count: ReplicaCounters,
     vr_count: VrCounters,
@@ -242,7 +221,8 @@ impl<E: Engine> Vr<E> {
     /// A replica that knows nobody yet.
     pub fn new(setup: ReplicaConfig, engine: E) -> Vr<E> {
         Vr {
-            engine,
+            serving: Serving::new(&setup, engine),
+            ordered: Ordered::default(),
             stage: Stage::Out,
             config: None,
             group: 0,
@@ -252,24 +232,15 @@ impl<E: Engine> Vr<E> {
             view: ViewNumber(0),
             last_normal: ViewNumber(0),
             switch: SwitchLife::default(),
-            log: Log::default(),
             sequence: sequence::Sequence::default(),
             staged_end: Position(0),
-            last_seq: Seq::NONE,
-            last_now_ms: 0,
-            clock: LogClock::default(),
             local_ms: 0,
             committed: Position(0),
             submitted: Position(0),
             executed: Position(0),
             executed_seq: Seq::NONE,
-            sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             pending: VecDeque::new(),
-            reading: Reading::default(),
             scripts: scripts::Scripts::default(),
-            engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
-            staging: Staging::default(),
-            kept: Kept::new(setup.me.incarnation),
             leases: Leases::new(setup.lease_ns),
             followers: Vec::new(),
             view_start: Position(0),
@@ -303,14 +274,14 @@ impl<E: Engine> Vr<E> {
             next_beat: Instant::NEVER,
             next_switch: Instant(0),
             told_full: false,
-            expiring: Expiring::default(),
-            reply: Vec::new(),
             scratch: Vec::new(),
             count: ReplicaCounters::default(),
             vr_count: VrCounters::default(),
             setup,
         }
     }
+
+    shown!(config);
 
     fn message(&self, view: ViewNumber, body: VrBody) -> VrMessage {
         VrMessage {
@@ -416,24 +387,10 @@ impl<E: Engine> Vr<E> {
         life.tag() ^ (self.group ^ (self.group >> 32)) as u32
     }
 
-    /// What serves clients.
-    fn serving(&mut self) -> Serving<'_, E> {
-        Serving {
-            node: self.node(),
-            epoch: self.epoch(),
-            addr: self.setup.me.addr,
-            switch: self.switch.addr,
-            replies_via_switch: self.setup.replies_via_switch,
-            engine: &mut self.engine,
-            sessions: &self.sessions,
-            staging: &mut self.staging,
-            kept: &mut self.kept,
-            expiring: &mut self.expiring,
-            clock: self.clock,
-            reply: &mut self.reply,
-            scratch: &mut self.scratch,
-            count: &mut self.count,
-        }
+    /// What holds in the group now.
+    fn in_force(&self) -> InForce {
+        let (epoch, switch) = (self.epoch(), self.switch.addr);
+        InForce { epoch, switch, clock: self.ordered.clock }
     }
 
     /// What packets to clients carry as the epoch.
@@ -443,7 +400,7 @@ impl<E: Engine> Vr<E> {
 
     /// The last record known to be committed, and its hash.
     fn committed_end(&self) -> LogEnd {
-        self.log.end_at(self.committed.0).unwrap_or(self.log.base())
+        self.ordered.log.end_at(self.committed.0).unwrap_or(self.ordered.log.base())
     }
 
     /// A leader that is silent as long as a lease lasts is suspected: whatever it was granted is
@@ -516,10 +473,8 @@ impl<E: Engine> Vr<E> {
     /// leads and cannot execute lets another one lead before that.
     fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
-        self.engine_watch.look(now.instant, watches && self.owes());
-        if self.engine_watch.is_dead() && self.setup.guards.on(Guard::EngineSilence) {
-            self.engine_watch.answered();
-            self.count.engines_silent += 1;
+        let owes = watches && self.owes();
+        if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
             self.leave();
         } else if self.is_leader() && self.members().len() > 1 && !self.may_lead() {
             self.vr_count.stepped_down += 1;
@@ -537,7 +492,7 @@ impl<E: Engine> Vr<E> {
         if self.farewell.is_some() {
             return false;
         }
-        !self.engine_watch.is_silent() || !self.setup.guards.on(Guard::StepDown)
+        !self.serving.is_engine_silent() || !self.setup.guards.on(Guard::StepDown)
     }
 
     /// Says again what others may have missed.
@@ -573,7 +528,7 @@ impl<E: Engine> Vr<E> {
         if self.is_leader() || self.receiver.is_some() {
             d = d.min(Deadline { at: self.next_beat, reason: "beat" });
         }
-        let at = self.engine_watch.next_at(self.owes());
+        let at = self.serving.watch_at(self.owes());
         d = d.min(Deadline { at, reason: "is the engine silent?" });
         for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
@@ -587,9 +542,7 @@ impl<E: Engine> Vr<E> {
             d = d.min(Deadline { at: self.gap_deadline(), reason: "a missing number" });
             d = d.min(Deadline { at: self.lag_deadline(), reason: "a follower lags" });
             d = d.min(Deadline { at: self.next_switch, reason: "tell the switch" });
-            if self.engine.next_expiry_ms().is_some() {
-                d = d.min(Deadline { at: self.expiring.next_at, reason: "expire keys" });
-            }
+            d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
         }
         d
     }

@@ -19,10 +19,13 @@ use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
-use concord_wire::{Flags, FurtherIds, GroupId, Op, Packet, Repr, Sink, Status, WireError};
+use concord_wire::{Flags, GroupId, Op, Packet, Repr, Sink, Status, WireError};
 
-use super::{ALIVE_NS, MEMBERS_MAX, Stage, Vr};
+use super::{MEMBERS_MAX, Stage, Vr};
 use crate::link::{Arrival, BrokenStream, Receiver, Sender};
+use crate::ordered::Fit;
+use crate::setup::ALIVE_NS;
+use crate::turn::Asked;
 
 /// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
 const COMMIT_DELAY_NS: Duration = 100 * US;
@@ -75,34 +78,27 @@ impl<E: Engine> Vr<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.log.is_full(&self.setup.limits) {
+        if self.ordered.log.is_full(&self.setup.limits) {
             self.count.writes_log_full += 1;
             return;
         }
-        if self.is_accelerated() && !self.take_number(repr.seq) {
-            return;
+        let guards = self.setup.guards;
+        if self.is_accelerated() {
+            // The view takes the numbers of its own switch alone.
+            let active = self.switch.id;
+            if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
+                return;
+            }
         }
-        let now_ms = self.stamp(now.unix_ms);
+        let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), guards);
         self.order(now_ms, &repr, packet.body());
-    }
-
-    /// The log's time, for the next record. Where no key has a time to live, and none that was ordered
-    /// may get one, it steps to the own clock: nobody can tell.
-    fn stamp(&mut self, local_ms: u64) -> u64 {
-        if !self.setup.guards.on(Guard::LogClock) {
-            return local_ms.max(self.last_now_ms);
-        }
-        if self.clock.is_unset() || self.is_timeless() {
-            self.clock.note(local_ms, local_ms);
-        }
-        self.clock.read(local_ms)
     }
 
     /// Whether no key has a time to live by any record of the log.
     pub(super) fn is_timeless(&self) -> bool {
-        self.engine.next_expiry_ms().is_none()
+        self.serving.is_timeless()
             && self.pending.is_empty()
-            && self.executed.0 == self.log.end().position
+            && self.executed.0 == self.ordered.log.end().position
     }
 
     /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
@@ -116,66 +112,26 @@ impl<E: Engine> Vr<E> {
             }
             Err(status) => (&[][..], status),
         };
-        let position = Position(self.log.end().position + 1);
-        if repr.flags.has(Flags::INTERNAL) && repr.node == self.node() {
-            self.expiring.on_ordered(repr, position);
-        }
-        self.last_now_ms = now_ms;
+        let position = Position(self.ordered.log.end().position + 1);
+        self.serving.on_ordered(repr, position);
+        self.ordered.last_now_ms = now_ms;
         if self.is_sequenced() {
-            self.clock.note(now_ms, self.local_ms);
+            self.ordered.clock.note(now_ms, self.local_ms);
         }
         // Under NOPaxos the switch said so, in the leader's name.
         let is_full = if self.is_sequenced() {
             repr.flags.has(Flags::MEMORY_FULL)
         } else {
-            self.engine.is_full()
+            self.serving.engine.is_full()
         };
-        let record = Record {
-            position,
-            hash: 0,
-            epoch: self.epoch(),
-            flags: repr.flags.set(Flags::MEMORY_FULL, is_full),
-            low_delta: repr.low_delta,
-            seq: repr.seq,
-            session: repr.session,
-            request: repr.request,
-            now_ms: self.last_now_ms,
-            obj_id: repr.obj_id,
-            // More than one is refused.
-            further: FurtherIds::NONE,
-            after_delta: repr.after_delta,
-            attempt: repr.attempt,
-            client: repr.client,
-            refused,
-            command,
-            reply: &[],
-        };
-        let mut buffer = self.log.buffer();
-        let hash = record.emit(self.log.end().hash, &mut buffer);
-        self.log.push(buffer, hash);
-        self.last_seq = self.last_seq.max(repr.seq);
+        let asked =
+            Asked { flags: repr.flags.set(Flags::MEMORY_FULL, is_full), ..Asked::of(repr, now_ms) };
+        self.ordered.append(&asked.record((position, self.epoch()), refused, command, &[]));
+        self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
-            self.staged_end = Position(self.log.end().position);
+            self.staged_end = self.ordered.end();
         }
         self.count.writes_ordered += 1;
-    }
-
-    /// Harmonia §6.2: "tracking the last received sequence number and discarding any out-of-order
-    /// writes". The view takes the numbers of its own switch alone.
-    fn take_number(&mut self, seq: Seq) -> bool {
-        if seq.switch_id.0 != self.switch.id || !seq.is_some() {
-            self.count.writes_other_switch += 1;
-            return false;
-        }
-        if seq <= self.last_seq {
-            self.count.writes_out_of_order += 1;
-            return !self.setup.guards.on(Guard::InOrderWrites);
-        }
-        if seq.switch_id == self.last_seq.switch_id {
-            self.count.seq_gaps += u64::from(seq.counter - self.last_seq.counter - 1);
-        }
-        self.last_seq = seq;
-        true
     }
 
     /// The staged body that the write means; `None` if its command is in the packet.
@@ -190,12 +146,10 @@ impl<E: Engine> Vr<E> {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
         }
         if repr.flags.has(Flags::INTERNAL) {
-            let own = self.expiring.body(repr, body).filter(|_| repr.node == self.node());
-            return own.map(Some).ok_or(Status::BodyMissing);
+            return self.serving.own_body(repr, body).map(Some).ok_or(Status::BodyMissing);
         }
         let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
-        let key = (repr.session, repr.request);
-        let staged = self.staging.take(key, hdr.version).ok_or(Status::BodyMissing)?;
+        let staged = self.serving.take_staged(repr, hdr.version).ok_or(Status::BodyMissing)?;
         match Command::parse(&staged) {
             Ok(_) => Ok(Some(staged)),
             Err(_) => Err(Status::Malformed),
@@ -213,7 +167,8 @@ impl<E: Engine> Vr<E> {
             self.count.writes_not_head += 1;
             return Ok(());
         }
-        self.serving().stage(now, packet, sink)
+        let in_force = self.in_force();
+        self.serving.stage(now, packet, in_force, &mut self.count, sink)
     }
 
     /// PREPARE, or a piece of a log that is being fetched.
@@ -229,26 +184,21 @@ impl<E: Engine> Vr<E> {
         }
         self.hear_leader(now, data.from);
         self.streaming = true;
-        if self.stage == Stage::Normal && self.log.is_full(&self.setup.limits) {
+        if self.stage == Stage::Normal && self.ordered.log.is_full(&self.setup.limits) {
             // The engine does not get on with it: what is not taken is not acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
             return self.trim();
         }
         let Some(mut receiver) = self.receiver.take() else { return };
-        let mut arrival = Ok(());
-        match receiver.offer(data) {
-            Arrival::InOrder => {
-                let piece = (data.first, data.last, data.piece);
-                arrival = self.on_piece(now, &mut receiver, piece, sink);
-                while arrival.is_ok()
-                    && let Some((first, last, piece)) = receiver.next_held()
-                {
-                    arrival = self.on_piece(now, &mut receiver, (first, last, &piece), sink);
-                }
-            }
-            Arrival::Held => self.count.link_held += 1,
-            Arrival::Dropped => self.count.link_dropped += 1,
+        let arrival = receiver.take(data, |record| {
+            self.take_record(now, record, sink)?;
+            Ok(true)
+        });
+        match arrival {
+            Ok(Arrival::Held) => self.count.link_held += 1,
+            Ok(Arrival::Dropped) => self.count.link_dropped += 1,
+            Ok(Arrival::InOrder) | Err(BrokenStream) => {}
         }
         // A new leader's fetch is over when its view begins; a log that is given up asks for another.
         if !self.is_leader() && receiver.stream == self.stream {
@@ -263,56 +213,24 @@ impl<E: Engine> Vr<E> {
         self.learn_committed(now, data.committed, sink);
     }
 
-    fn on_piece(
-        &mut self,
-        now: Now,
-        receiver: &mut Receiver,
-        (first, last, piece): (bool, bool, &[u8]),
-        sink: &mut impl Sink,
-    ) -> Result<(), BrokenStream> {
-        if first && last && !receiver.is_partial() {
-            let mut rest = piece;
-            while !rest.is_empty() {
-                let (record, behind) = Record::split_first(rest).ok_or(BrokenStream)?;
-                self.take_record(now, record, sink)?;
-                rest = behind;
-            }
-            return Ok(());
-        }
-        if let Some(record) = receiver.join(first, last, piece)? {
-            self.take_record(now, &record, sink)?;
-            receiver.reuse(record);
-        }
-        Ok(())
-    }
-
     /// Appends the next record of the leader's log.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), BrokenStream> {
         let record = Record::parse(bytes).map_err(|_| BrokenStream)?;
-        let end = self.log.end();
-        if record.position.0 <= end.position {
-            return Ok(());
+        match self.ordered.fit(&record, bytes) {
+            Fit::Known => return Ok(()),
+            Fit::Gap | Fit::Mismatch => return Err(BrokenStream),
+            Fit::Next => {}
         }
-        let hash = concord_wire::record::running_hash(end.hash, bytes);
-        if record.position.0 != end.position + 1 || hash != record.hash {
-            return Err(BrokenStream);
-        }
-        self.last_seq = self.last_seq.max(record.seq);
-        self.last_now_ms = record.now_ms;
-        self.clock.note(record.now_ms, self.local_ms);
-        let mut buffer = self.log.buffer();
-        buffer.extend_from_slice(bytes);
-        self.log.push(buffer, hash);
+        self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
+        self.ordered.take(&record, bytes, self.local_ms);
         Ok(())
     }
 
     /// Without [`Guard::View`] alone: a record of whatever view, put at the end.
     fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         let Ok(record) = Record::parse(bytes) else { return };
-        if self.stage == Stage::Normal && record.position.0 == self.log.end().position + 1 {
-            let mut buffer = self.log.buffer();
-            buffer.extend_from_slice(bytes);
-            self.log.push(buffer, record.hash);
+        if self.stage == Stage::Normal && record.position.0 == self.ordered.log.end().position + 1 {
+            self.ordered.put(&record, bytes);
             self.learn_committed(now, self.heard_committed, sink);
         }
     }
@@ -334,7 +252,7 @@ impl<E: Engine> Vr<E> {
         } else if self.is_leader() {
             self.on_prepare_ok(now, from, ack, sink);
         } else if self.stage == Stage::ViewChange {
-            let (log, scratch) = (&self.log, &mut self.scratch);
+            let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             if let Some(sender) = self.helper.as_mut().filter(|s| s.stream == ack.stream) {
                 sender.on_ack(now.instant, ack, log, self.committed, scratch, sink);
                 let upto = Position(log.end().position);
@@ -365,7 +283,7 @@ impl<E: Engine> Vr<E> {
         follower.acked = follower.acked.max(ack.applied);
         follower.executed = follower.executed.max(ack.committed);
         if let Some(sender) = follower.sender.as_mut().filter(|s| s.stream == ack.stream) {
-            let (log, scratch) = (&self.log, &mut self.scratch);
+            let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             let before = sender.resent;
             sender.on_ack(now.instant, ack, log, told, scratch, sink);
             self.count.link_resent += sender.resent - before;
@@ -390,7 +308,7 @@ impl<E: Engine> Vr<E> {
 
     /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.
     pub(super) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = Position(self.log.end().position);
+        let end = self.ordered.end();
         let me = self.me;
         if let Some(own) = self.followers.get_mut(me) {
             own.acked = end;
@@ -406,7 +324,7 @@ impl<E: Engine> Vr<E> {
     /// leader's as soon as the status is normal.
     pub(super) fn learn_committed(&mut self, now: Now, committed: Position, sink: &mut impl Sink) {
         self.heard_committed = self.heard_committed.max(committed);
-        let committed = self.heard_committed.min(Position(self.log.end().position));
+        let committed = self.heard_committed.min(self.ordered.end());
         if self.stage == Stage::Normal && committed > self.committed {
             self.committed = committed;
             self.execute_committed(now, sink);
@@ -419,20 +337,21 @@ impl<E: Engine> Vr<E> {
     /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
     /// before it are kept for members that may ask for them.
     fn trim(&mut self) {
-        while self.log.base().position < self.executed.0
-            && (self.log.len() > self.setup.records_kept || self.log.bytes() > KEPT_BYTES_MAX)
+        while self.ordered.log.base().position < self.executed.0
+            && (self.ordered.log.len() > self.setup.records_kept
+                || self.ordered.log.bytes() > KEPT_BYTES_MAX)
         {
-            let first = Position(self.log.base().position + 1);
-            let record = self.log.record(first).and_then(|bytes| Record::parse(bytes).ok());
+            let first = Position(self.ordered.log.base().position + 1);
+            let record = self.ordered.log.record(first).and_then(|bytes| Record::parse(bytes).ok());
             self.base_now_ms = record.map_or(self.base_now_ms, |record| record.now_ms);
-            self.log.truncate(first);
+            self.ordered.log.truncate(first);
         }
     }
 
     /// The end of a batch of packets: what piled up goes out once.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         self.local_ms = now.unix_ms;
-        let is_lost = self.engine.lost() && !self.has_last_word(now.instant);
+        let is_lost = self.serving.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
             self.leave();
         }
@@ -449,7 +368,8 @@ impl<E: Engine> Vr<E> {
     /// Whether a follower has executed more than it said, or logged what nobody streamed.
     fn has_news(&self) -> bool {
         let logged = self.is_sequenced() && self.stage == Stage::Normal;
-        self.executed > self.told_executed || (logged && self.log.end().position > self.told_end.0)
+        self.executed > self.told_executed
+            || (logged && self.ordered.log.end().position > self.told_end.0)
     }
 
     fn flush_leader(&mut self, now: Now, sink: &mut impl Sink) {
@@ -459,18 +379,18 @@ impl<E: Engine> Vr<E> {
             own.executed = self.executed;
         }
         self.send_completions(sink);
-        if self.expiring.goes_on(self.executed) {
+        if self.serving.has_more_expiries(self.executed) {
             self.expire(now, sink);
         }
-        if self.told_full != self.engine.is_full() {
+        if self.told_full != self.serving.engine.is_full() {
             self.tell_stamp(sink);
         }
-        let (end, told) = (Position(self.log.end().position), self.commit_point());
+        let (end, told) = (self.ordered.end(), self.commit_point());
         for index in 0..self.followers.len() {
             let upto = self.stream_upto(now.instant, index, end);
             let follower = &mut self.followers[index];
             let Some(sender) = &mut follower.sender else { continue };
-            let (log, scratch) = (&self.log, &mut self.scratch);
+            let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
             if sender.first_needed().0 <= log.base().position {
                 // It hears by the next COMMIT that nobody streams to it, and asks again.
@@ -499,10 +419,10 @@ impl<E: Engine> Vr<E> {
         if !self.is_leader() || self.is_sequenced() {
             return;
         }
-        let (end, told) = (Position(self.log.end().position), self.commit_point());
+        let (end, told) = (self.ordered.end(), self.commit_point());
         for follower in &mut self.followers {
             let Some(sender) = &mut follower.sender else { continue };
-            let (log, scratch) = (&self.log, &mut self.scratch);
+            let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
             if sender.first_needed().0 > log.base().position
                 && sender.pump_full(now.instant, log, end, told, scratch, sink) > 0
@@ -529,7 +449,7 @@ impl<E: Engine> Vr<E> {
                 stream: follower.sender.as_ref().map_or(0, |s| s.stream),
                 next: 0,
                 held: 0,
-                applied: Position(self.log.end().position),
+                applied: self.ordered.end(),
                 committed: self.commit_point(),
                 life: self.tag_of(self.lives.mine()),
             };
@@ -567,10 +487,10 @@ impl<E: Engine> Vr<E> {
 
     /// Has keys deleted whose time has come.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
-        if !self.log.is_nearly_full(&self.setup.limits) {
-            let (settled, last_ms) = (self.executed, self.last_now_ms);
-            let guards = self.setup.guards;
-            self.serving().expire(now, (settled, last_ms), guards, sink);
+        if !self.ordered.log.is_nearly_full(&self.setup.limits) {
+            let ordered = (self.executed, self.ordered.last_now_ms);
+            let in_force = self.in_force();
+            self.serving.expire(now, ordered, in_force, &mut self.count, sink);
         }
     }
 
@@ -588,7 +508,7 @@ impl<E: Engine> Vr<E> {
             self.next_switch = t.after(ALIVE_NS);
             self.tell_switch(t, sink);
         }
-        if self.expiring.is_due(t) {
+        if self.serving.is_expiry_due(t) {
             self.expire(now, sink);
         }
     }
@@ -608,7 +528,7 @@ impl<E: Engine> Vr<E> {
         let senders = self.followers.iter_mut().filter_map(|f| f.sender.as_mut());
         for sender in senders.chain(&mut self.helper) {
             let before = sender.resent;
-            sender.tick(now, &self.log, told, &mut self.scratch, sink);
+            sender.tick(now, &self.ordered.log, told, &mut self.scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
     }
@@ -650,15 +570,15 @@ impl<E: Engine> Vr<E> {
         if !self.is_sequenced() {
             return;
         }
-        self.told_full = self.engine.is_full();
+        self.told_full = self.serving.engine.is_full();
         // Nobody can tell where the log's time steps to the own clock before the first write of a
         // switch, if no key has a time to live. Later one may be on its way to get one.
-        let is_first = self.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
+        let is_first = self.ordered.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
         let own_ms = if is_first { self.local_ms } else { 0 };
         let stamp = Stamp {
             view: self.epoch(),
             from: self.node(),
-            now_ms: self.clock.read(self.local_ms).max(own_ms),
+            now_ms: self.ordered.clock.read(self.local_ms).max(own_ms),
             memory_full: self.told_full,
         };
         stamp.emit(&mut self.scratch);
@@ -668,7 +588,7 @@ impl<E: Engine> Vr<E> {
     /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.
     pub(super) fn send_ack(&mut self, now: Instant, sink: &mut impl Sink) {
         let normal = self.stage == Stage::Normal;
-        let acked = if normal { Position(self.log.end().position) } else { Position(0) };
+        let acked = if normal { self.ordered.end() } else { Position(0) };
         let (epoch, node, executed) = (self.epoch(), self.node(), self.executed);
         let Some(receiver) = self.receiver.as_mut() else { return };
         let peer = receiver.peer;

@@ -12,6 +12,8 @@ use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::execute::Pending;
 use super::{Stage, Vr};
+use crate::serve::Read;
+use crate::turn::ReadTurn;
 
 /// Most reads that wait at the leader.
 const WAITING_MAX: usize = 65_536;
@@ -116,13 +118,16 @@ impl<E: Engine> Vr<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        if !self.reading.may_begin(repr.session, repr.request) {
-            self.count.reads_queued += 1;
-            return;
-        }
-        if let Some(turn) = self.serving().read(now, repr, command, reason, sink) {
-            self.reading.begin(turn.session, turn.request);
-            self.pending.push_back(Pending::Read(turn));
+        let turn = ReadTurn::of(repr, reason);
+        let (asked, in_force) = ((repr, command), self.in_force());
+        match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
+            Read::Refused => {}
+            Read::Waits => self.pending.push_back(Pending::Read(turn)),
+            Read::Done => {
+                let reply = core::mem::take(&mut self.serving.reply);
+                self.serving.answer(now, &turn, &reply, in_force, &mut self.count, sink);
+                self.serving.reply = reply;
+            }
         }
     }
 }

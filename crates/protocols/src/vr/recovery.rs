@@ -17,7 +17,8 @@ use concord_wire::Sink;
 use concord_wire::control::LogEnd;
 use concord_wire::vr::{Life, SwitchLife, VrBody};
 
-use super::{RETRY_NS, Stage, Vr};
+use super::{Stage, Vr};
+use crate::setup::RETRY_NS;
 
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +78,9 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal {
             return;
         }
-        let leader =
-            self.is_leader().then(|| (self.log.end(), self.switch, self.sequence.floor.counter));
+        let leader = self
+            .is_leader()
+            .then(|| (self.ordered.log.end(), self.switch, self.sequence.floor.counter));
         self.say(from, VrBody::RecoveryResponse { leader }, sink);
     }
 

@@ -18,7 +18,7 @@ use concord_wire::{Flags, Op, Repr, Sink};
 
 use super::execute::Pending;
 use super::{Stage, Vr};
-use crate::writes::Turn;
+use crate::turn::Turn;
 
 /// The internal write that makes the script at a position void.
 const VOID_COMMAND: &[u8] = b"CONCORD.VOID";
@@ -110,10 +110,10 @@ impl<E: Engine> Vr<E> {
         if !self.setup.replicate_replies {
             return;
         }
-        let mut at = self.scripts.searched.max(Position(self.log.base().position));
+        let mut at = self.scripts.searched.max(Position(self.ordered.log.base().position));
         while at < self.committed {
             at = Position(at.0 + 1);
-            let record = self.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
+            let record = self.ordered.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
             let Some(position) = record.as_ref().and_then(void_of) else { continue };
             let is_stopped = self.scripts.stopped.is_some_and(|turn| turn.position == position);
             if is_stopped || position > self.submitted {
@@ -171,7 +171,7 @@ impl<E: Engine> Vr<E> {
 
     /// The engine is lost: whether to stay a while, for a last word about the script that took it.
     pub(super) fn has_last_word(&mut self, now: Instant) -> bool {
-        if !self.engine.is_poisoned() || !self.is_leader() {
+        if !self.serving.engine.is_poisoned() || !self.is_leader() {
             return false;
         }
         if self.scripts.leave_at.is_none() {

@@ -16,11 +16,11 @@ use concord_core::{Duration, Guard, Instant, MS, Now, Position, Seq, SwitchId, U
 use concord_engine::Engine;
 use concord_wire::record::Record;
 use concord_wire::vr::VrBody;
-use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink};
+use concord_wire::{Addr, Flags, Packet, Repr, Sink};
 
 use super::normal::Follower;
 use super::{Stage, Vr};
-use crate::writes::Turn;
+use crate::turn::Asked;
 
 /// Most writes that wait for a missing one before them.
 const EARLY_MAX: usize = 4_096;
@@ -64,7 +64,7 @@ impl<E: Engine> Vr<E> {
     /// The number up to which the view has all writes, or does without them.
     fn numbered(&self) -> Seq {
         let session = Seq::new(SwitchId(self.switch.id), 0);
-        self.last_seq.max(self.sequence.floor).max(session)
+        self.ordered.last_seq.max(self.sequence.floor).max(session)
     }
 
     fn next_number(&self) -> Seq {
@@ -92,7 +92,7 @@ impl<E: Engine> Vr<E> {
 
     /// Logs a write with the switch's stamp. By the log alone: every replica computes the same.
     fn order_stamped(&mut self, repr: &Repr, body: &[u8]) {
-        self.order(repr.time_ms.max(self.last_now_ms), repr, body);
+        self.order(repr.time_ms.max(self.ordered.last_now_ms), repr, body);
     }
 
     /// Whether the write can be logged now. The body of a staged one is at the leader, who streams
@@ -103,7 +103,7 @@ impl<E: Engine> Vr<E> {
             && (repr.seq == self.next_number() || !self.setup.guards.on(Guard::Gaps))
             && repr.seq > self.numbered()
             && (self.is_leader() || !staged)
-            && !self.log.is_full(&self.setup.limits)
+            && !self.ordered.log.is_full(&self.setup.limits)
     }
 
     /// Logs the writes whose turn has come.
@@ -125,7 +125,7 @@ impl<E: Engine> Vr<E> {
     /// Leader: whether the next number is missed. It is if later ones are here, or if a follower says
     /// that its log is longer.
     pub(super) fn note_missed(&mut self, now: Instant) {
-        let (next, end) = (self.next_number(), Position(self.log.end().position));
+        let (next, end) = (self.next_number(), self.ordered.end());
         let later = self.sequence.early.keys().next().is_some_and(|first| *first > next);
         let longer = || self.followers.iter().any(|f| f.acked > end);
         if !self.is_sequenced() || !self.is_leader() || !(later || longer()) {
@@ -175,7 +175,7 @@ impl<E: Engine> Vr<E> {
         let lacked = first_here.map_or(1, |seq| {
             u64::from(seq.counter).saturating_sub(self.next_number().counter.into())
         });
-        let position = self.log.end().position + 1;
+        let position = self.ordered.log.end().position + 1;
         let count = lacked.clamp(1, LACKS_MAX) as u16;
         self.say_all(VrBody::Lacks { position, count }, sink);
     }
@@ -193,23 +193,18 @@ impl<E: Engine> Vr<E> {
         let to = self.members()[from].addr;
         let end = position.saturating_add(u64::from(count).min(LACKS_MAX));
         for position in (position..end).map(Position) {
-            if position.0 > self.log.end().position {
+            if position.0 > self.ordered.log.end().position {
                 self.send_early(position, to, sink);
                 continue;
             }
-            let record = self.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+            let record =
+                self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let Some(record) = record.filter(|r| r.epoch == self.epoch()) else { return };
             // A body that was staged is at the leader alone: it has that record.
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;
             }
-            let repr = Repr {
-                flags: record.flags,
-                low_delta: record.low_delta,
-                after_delta: record.after_delta,
-                time_ms: record.now_ms,
-                ..Turn::of(&record).header(Repr::new(Op::Write))
-            };
+            let repr = Asked::recorded(&record).stamped();
             repr.emit(record.command, &mut self.scratch);
             sink.send(to, &self.scratch);
             self.vr_count.gaps_filled += 1;
@@ -221,7 +216,7 @@ impl<E: Engine> Vr<E> {
     fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
         // Within a view positions rise as numbers do.
         let next = self.next_number();
-        let ahead = position.0 - self.log.end().position - 1;
+        let ahead = position.0 - self.ordered.log.end().position - 1;
         let counter = u64::from(next.counter).saturating_add(ahead).min(u32::MAX.into());
         let number = Seq::new(next.switch_id, counter as u32);
         if let Some(bytes) = self.sequence.early.get(&number) {

@@ -1,42 +1,19 @@
 //! What is shown of a replica: to drivers, to the controller, in `concord status`.
 
-use concord_core::{Now, Position, ViewNumber};
+use concord_core::{Now, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::control::{Config, Heard, Member, Standing};
+use concord_wire::control::{Heard, Standing};
 use concord_wire::vr::Life;
 
 use super::{Stage, Vr, VrCounters};
-use crate::log::Log;
-use crate::replica::{Phase, ReplicaCounters};
+use crate::setup::Phase;
 use crate::status::ReplicaStatus;
 
 impl<E: Engine> Vr<E> {
-    /// The engine, for drivers that feed it.
-    pub fn engine_mut(&mut self) -> &mut E {
-        &mut self.engine
-    }
-
-    /// The engine.
-    pub fn engine(&self) -> &E {
-        &self.engine
-    }
-
-    /// Who this replica is, and in which life.
-    #[must_use]
-    pub fn member(&self) -> &Member {
-        &self.setup.me
-    }
-
     /// Its crash vector's entry for itself: it changes if the process has to come again as another life.
     #[must_use]
     pub fn life(&self) -> Life {
         self.lives.mine()
-    }
-
-    /// The newest configuration of the controller.
-    #[must_use]
-    pub fn config(&self) -> Option<&Config> {
-        self.config.as_ref()
     }
 
     /// The view; 0 if the group is not known.
@@ -51,40 +28,10 @@ impl<E: Engine> Vr<E> {
         self.is_leader()
     }
 
-    /// The log.
-    #[must_use]
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// The last record executed here.
-    #[must_use]
-    pub fn executed(&self) -> Position {
-        self.executed
-    }
-
-    /// Up to where the log is committed, as far as is known here.
-    #[must_use]
-    pub fn committed(&self) -> Position {
-        self.committed
-    }
-
     /// Whether it holds a lease of so many that no later view can have begun (trap T2).
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
         self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
-    }
-
-    /// A digest of the client table, equal on replicas that executed the same: for tests.
-    #[must_use]
-    pub fn sessions_digest(&self) -> u64 {
-        self.sessions.digest()
-    }
-
-    /// What was counted, as every protocol counts it.
-    #[must_use]
-    pub fn counters(&self) -> &ReplicaCounters {
-        &self.count
     }
 
     /// What only VR counts.
@@ -159,11 +106,11 @@ impl<E: Engine> Vr<E> {
             whole: self.is_whole(),
             copied_percent: None,
             leased: self.holds_lease(now),
-            keys: self.engine.keys(),
-            memory_bytes: self.engine.memory_bytes(),
-            sessions: self.sessions.len(),
+            keys: self.serving.engine.keys(),
+            memory_bytes: self.serving.engine.memory_bytes(),
+            sessions: self.serving.sessions.len(),
             log_behind_ms: if self.is_leader() && !self.is_timeless() {
-                now.unix_ms.wrapping_sub(self.clock.read(now.unix_ms)) as i64
+                now.unix_ms.wrapping_sub(self.ordered.clock.read(now.unix_ms)) as i64
             } else {
                 0
             },

@@ -259,7 +259,7 @@ impl Group {
     }
 
     fn digests(&self) -> Vec<Option<u64>> {
-        self.nodes.iter().map(|n| n.engine.digest()).collect()
+        self.nodes.iter().map(|n| n.serving.engine.digest()).collect()
     }
 }
 
@@ -384,7 +384,7 @@ fn vrr_4_2_a_leader_fetches_the_records_that_a_quorum_has_and_it_lacks() {
     g.cut(0, 1);
     g.set(0, "k", "v");
     g.run();
-    assert_eq!(g.nodes[0].executed.0, g.nodes[1].log.end().position + 1);
+    assert_eq!(g.nodes[0].executed.0, g.nodes[1].ordered.log.end().position + 1);
     g.isolate(0);
     g.pass(400);
     assert_eq!(g.leader(), Some(1));

@@ -58,7 +58,7 @@ impl Incoming {
 impl<E: Engine> Vr<E> {
     /// Begins to fetch a log that ends at `target`.
     pub(super) fn fetch(&mut self, target: LogEnd) {
-        let offered = [self.log.end(), self.committed_end()];
+        let offered = [self.ordered.log.end(), self.committed_end()];
         self.incoming = Some(Incoming { target, offered, log: None });
     }
 
@@ -97,7 +97,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn say_follow(&mut self, sink: &mut impl Sink) {
         let Some(peer) = self.receiver.as_ref().map(|r| r.peer) else { return };
         self.asked += 1;
-        let (end, committed) = (self.log.end(), self.committed_end());
+        let (end, committed) = (self.ordered.log.end(), self.committed_end());
         let follow = VrBody::Follow { stream: self.stream, end, committed };
         if let Some(to) = self.member_index(peer) {
             self.say(to, follow, sink);
@@ -121,7 +121,8 @@ impl<E: Engine> Vr<E> {
         if self.is_used(leads.then_some(from), stream) {
             return;
         }
-        let Some(end) = ends.into_iter().find(|e| self.log.end_at(e.position) == Some(*e)) else {
+        let Some(end) = ends.into_iter().find(|e| self.ordered.log.end_at(e.position) == Some(*e))
+        else {
             return self.say_apart(from, stream, sink);
         };
         let to = self.members()[from];
@@ -130,7 +131,7 @@ impl<E: Engine> Vr<E> {
         let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
         sender.stream = stream;
         let told = self.commit_point();
-        let (log, scratch) = (&self.log, &mut self.scratch);
+        let (log, scratch) = (&self.ordered.log, &mut self.scratch);
         let upto = Position(log.end().position);
         sender.pump(now.instant, log, upto, told, scratch, sink);
         if leads {
@@ -189,8 +190,8 @@ impl<E: Engine> Vr<E> {
     /// The fetched log is whole: it takes the place of the own one's end, at once.
     fn adopt(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(log) = self.incoming.take().and_then(|i| i.log) else { return };
-        self.log.cut(log.base().position);
-        self.log.append(log);
+        self.ordered.log.cut(log.base().position);
+        self.ordered.log.append(log);
         if self.stage == Stage::ViewChange {
             self.start_view(now, sink);
         } else {

@@ -20,7 +20,8 @@ use concord_wire::record::Record;
 use concord_wire::vr::{Life, SwitchLife, VrBody};
 
 use super::normal::{Completion, Follower};
-use super::{RETRY_NS, Stage, Vr};
+use super::{Stage, Vr};
+use crate::setup::RETRY_NS;
 
 /// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
 /// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
@@ -173,7 +174,7 @@ impl<E: Engine> Vr<E> {
         let (last_normal, end) = if self.has_given_up() {
             (ViewNumber(0), LogEnd::default())
         } else {
-            (self.last_normal, self.log.end())
+            (self.last_normal, self.ordered.log.end())
         };
         let vote = Vote {
             last_normal,
@@ -273,8 +274,8 @@ impl<E: Engine> Vr<E> {
                 (best, vote) = (index, other);
             }
         }
-        if self.log.end_at(vote.end.position) == Some(vote.end) {
-            self.log.cut(vote.end.position);
+        if self.ordered.log.end_at(vote.end.position) == Some(vote.end) {
+            self.ordered.log.cut(vote.end.position);
             self.start_view(now, sink);
         } else {
             self.change.best = Some(best);
@@ -296,7 +297,7 @@ impl<E: Engine> Vr<E> {
         self.begin_normal(now.instant);
         self.followers = alloc::vec![Follower::default(); self.members().len()];
         self.listens_since = now.instant;
-        self.view_start = Position(self.log.end().position);
+        self.view_start = self.ordered.end();
         self.committed = self.committed.max(committed.min(self.view_start));
         // Whatever was executed before may never have completed at the switch.
         let (position, seq) = (self.executed, self.executed_seq);
@@ -311,7 +312,9 @@ impl<E: Engine> Vr<E> {
 
     /// To the members that have not asked for the stream yet.
     pub(super) fn say_start_view(&mut self, sink: &mut impl Sink) {
-        let Some(end) = self.log.end_at(self.view_start.0.max(self.log.base().position)) else {
+        let Some(end) =
+            self.ordered.log.end_at(self.view_start.0.max(self.ordered.log.base().position))
+        else {
             return;
         };
         let floor = self.sequence.floor.counter;
@@ -357,8 +360,8 @@ impl<E: Engine> Vr<E> {
         if self.copying.is_some() {
             return self.go_on_copying(now, end, sink);
         }
-        if self.log.end_at(end.position) == Some(end) {
-            self.log.cut(end.position);
+        if self.ordered.log.end_at(end.position) == Some(end) {
+            self.ordered.log.cut(end.position);
             self.begin_normal(now.instant);
         } else {
             self.fetch(end);
@@ -387,17 +390,17 @@ impl<E: Engine> Vr<E> {
 
     /// The newest number and the newest time in the log, after its end was replaced.
     fn note_log_end(&mut self) {
-        self.last_seq = self.executed_seq;
-        self.last_now_ms = self.base_now_ms;
-        let last = self.log.record(Position(self.log.end().position));
+        self.ordered.last_seq = self.executed_seq;
+        self.ordered.last_now_ms = self.base_now_ms;
+        let last = self.ordered.log.record(self.ordered.end());
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
-            self.last_seq = self.last_seq.max(record.seq);
+            self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
             // Of the log alone: under NOPaxos every replica computes the next one from it.
-            self.last_now_ms = record.now_ms;
+            self.ordered.last_now_ms = record.now_ms;
         }
-        let now_ms = self.clock.read(self.local_ms);
-        if now_ms < self.last_now_ms || now_ms - self.last_now_ms > TIME_KEPT_MS {
-            self.clock.note(self.last_now_ms, self.local_ms);
+        let now_ms = self.ordered.clock.read(self.local_ms);
+        if now_ms < self.ordered.last_now_ms || now_ms - self.ordered.last_now_ms > TIME_KEPT_MS {
+            self.ordered.clock.note(self.ordered.last_now_ms, self.local_ms);
         }
     }
 

@@ -25,12 +25,15 @@ impl Group {
         self.pass(100);
         let node = &self.nodes[0];
         let (end, digest, sessions) =
-            (node.log.end(), node.engine.digest(), node.sessions.digest());
+            (node.ordered.log.end(), node.serving.engine.digest(), node.serving.sessions.digest());
         for node in &self.nodes {
             assert_eq!(node.stage, Stage::Normal);
-            assert_eq!((node.log.end(), node.executed.0), (end, end.position));
-            assert_eq!((node.engine.digest(), node.sessions.digest()), (digest, sessions));
-            assert_eq!(node.engine.keys(), keys as u64);
+            assert_eq!((node.ordered.log.end(), node.executed.0), (end, end.position));
+            assert_eq!(
+                (node.serving.engine.digest(), node.serving.sessions.digest()),
+                (digest, sessions)
+            );
+            assert_eq!(node.serving.engine.keys(), keys as u64);
         }
     }
 }
@@ -42,7 +45,7 @@ fn vrr_5_2_who_lacks_records_that_are_gone_copies_the_state_while_writes_go_on()
         g.fill(0, 10);
         g.isolate(2);
         g.fill(10, 300);
-        assert!(g.nodes[0].log.base().position > 200, "{protocol:?}: the log is truncated");
+        assert!(g.nodes[0].ordered.log.base().position > 200, "{protocol:?}: the log is truncated");
         g.cuts.clear();
         g.fill(310, 100);
         g.assert_whole(410);
@@ -123,7 +126,7 @@ fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
 fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
     g.fill(0, 10);
-    let (end, committed) = (g.nodes[2].log.end(), g.nodes[2].committed);
+    let (end, committed) = (g.nodes[2].ordered.log.end(), g.nodes[2].committed);
     g.cuts = vec![(0, 2), (2, 0)];
     for n in 10..200 {
         g.cast_set(&[0, 1, 2], &alloc::format!("key:{n}"), "v");
@@ -132,7 +135,7 @@ fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
         g.nodes[2].heard_leader_at = g.now.instant;
     }
     assert_eq!(g.nodes[2].committed, committed);
-    assert!(g.nodes[0].log.base().position > end.position);
+    assert!(g.nodes[0].ordered.log.base().position > end.position);
     g.cuts.clear();
     g.assert_whole(200);
     assert_eq!(g.nodes[2].count.copies_begun, 0);

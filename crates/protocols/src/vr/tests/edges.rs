@@ -43,7 +43,7 @@ fn late_questions(guards: Guards) -> Group {
 #[test]
 fn bug_15_15_a_stream_s_number_is_not_used_again_by_late_questions() {
     let g = late_questions(Guards::ALL);
-    assert_eq!(g.nodes[2].log.end(), g.nodes[0].log.end());
+    assert_eq!(g.nodes[2].ordered.log.end(), g.nodes[0].ordered.log.end());
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
@@ -51,7 +51,7 @@ fn bug_15_15_a_stream_s_number_is_not_used_again_by_late_questions() {
 #[test]
 fn bug_15_15_a_follower_whose_stream_is_begun_anew_under_its_number_starves() {
     let g = late_questions(Guards::without(Guard::StreamOnce));
-    assert!(g.nodes[2].log.end().position < g.nodes[0].log.end().position);
+    assert!(g.nodes[2].ordered.log.end().position < g.nodes[0].ordered.log.end().position);
 }
 
 /// Node 2 lacks what is not kept any more. The first answers that say so get lost.
@@ -93,7 +93,7 @@ fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_anoth
     assert!(g.nodes[0].followers[2].sender.is_none(), "its records are gone");
     g.cuts.clear();
     g.pass(1_500);
-    assert_eq!(g.nodes[2].log.end(), g.nodes[0].log.end());
+    assert_eq!(g.nodes[2].ordered.log.end(), g.nodes[0].ordered.log.end());
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
@@ -107,16 +107,20 @@ fn bug_15_17_the_time_of_a_record_that_was_dropped_is_kept() {
         g.pass(5);
     }
     let executed = g.nodes[0].executed.0;
-    assert_eq!(executed, g.nodes[0].log.end().position);
+    assert_eq!(executed, g.nodes[0].ordered.log.end().position);
     g.isolate(0);
     for n in 0..60 {
         g.cast_set(&[0], "alone", &alloc::format!("{n}"));
     }
-    assert_eq!(g.nodes[0].log.base().position, executed, "nothing that was executed is kept");
+    assert_eq!(
+        g.nodes[0].ordered.log.base().position,
+        executed,
+        "nothing that was executed is kept"
+    );
     g.pass(400);
     g.cuts.clear();
     g.pass(400);
-    assert_eq!(g.nodes[0].log.end().position, executed);
+    assert_eq!(g.nodes[0].ordered.log.end().position, executed);
     g.configure(2);
     g.pass(50);
     g.counter = 0;
@@ -124,8 +128,8 @@ fn bug_15_17_the_time_of_a_record_that_was_dropped_is_kept() {
     g.cast_set(&ALL, "k", "after");
     g.pass(200);
     assert!(g.nodes.iter().all(|n| n.executed.0 == executed + 1));
-    assert_eq!(g.nodes[0].log.end(), g.nodes[1].log.end(), "one record, one time");
-    assert_eq!(g.nodes[0].log.end(), g.nodes[2].log.end());
+    assert_eq!(g.nodes[0].ordered.log.end(), g.nodes[1].ordered.log.end(), "one record, one time");
+    assert_eq!(g.nodes[0].ordered.log.end(), g.nodes[2].ordered.log.end());
 }
 
 /// The followers hear their leader, and it hears nobody.
@@ -250,6 +254,6 @@ fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() 
     assert_eq!(g.nodes[0].view, view, "no view change");
     assert_eq!(g.to_client.len(), 4);
     assert_eq!(g.get(0, "k", None).unwrap().2, "staged");
-    assert!(g.nodes.iter().all(|n| n.log.end() == g.nodes[0].log.end()));
+    assert!(g.nodes.iter().all(|n| n.ordered.log.end() == g.nodes[0].ordered.log.end()));
     assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
 }

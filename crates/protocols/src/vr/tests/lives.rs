@@ -253,7 +253,7 @@ fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
         g.pass(20);
         assert_eq!(g.get(0, "k", None).unwrap().2, "new");
         assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
-        assert!(g.nodes.iter().all(|n| n.engine.keys() == 1));
+        assert!(g.nodes.iter().all(|n| n.serving.engine.keys() == 1));
     }
 }
 

@@ -20,7 +20,7 @@ fn gaps(g: &Group) -> (u64, u64, u64) {
 /// All replicas are in one view and hold the same.
 fn assert_alike(g: &Group) {
     assert!(g.nodes.iter().all(|n| n.stage == Stage::Normal && n.view == g.nodes[0].view));
-    assert!(g.nodes.iter().all(|n| n.log.end() == g.nodes[0].log.end()));
+    assert!(g.nodes.iter().all(|n| n.ordered.log.end() == g.nodes[0].ordered.log.end()));
     assert!(g.nodes.iter().all(|n| n.executed == g.nodes[0].executed));
     assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
 }
@@ -30,7 +30,11 @@ fn nopaxos_nobody_streams_what_the_switch_sent_to_all() {
     let mut g = founded(Guards::ALL);
     g.sent.fill(0);
     let seq = g.cast_set(&ALL, "k", "v");
-    assert_eq!(g.executed()[0] + 1, g.nodes[0].log.end().position, "nobody has acknowledged it");
+    assert_eq!(
+        g.executed()[0] + 1,
+        g.nodes[0].ordered.log.end().position,
+        "nobody has acknowledged it"
+    );
     g.run();
     assert_eq!(g.to_client.len(), 1);
     assert_eq!(g.sent, [0, 1, 1], "one PREPARE-OK of each follower, and nothing else");
@@ -48,8 +52,8 @@ fn nopaxos_what_a_follower_missed_the_leader_streams() {
     g.cast_set(&ALL, "k", "second");
     g.run();
     assert_eq!(g.to_client.len(), 2, "a majority has both");
-    let behind = g.nodes[2].log.end().position;
-    assert_eq!(behind + 2, g.nodes[0].log.end().position, "no gap in its log");
+    let behind = g.nodes[2].ordered.log.end().position;
+    assert_eq!(behind + 2, g.nodes[0].ordered.log.end().position, "no gap in its log");
     g.pass(50);
     assert_alike(&g);
     assert_eq!(gaps(&g), (0, 0, 0));

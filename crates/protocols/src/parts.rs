@@ -1,0 +1,209 @@
+//! The parts in which a replica's state is copied, as they travel, in any protocol:
+//! - the client table, with where it stands in the log: records are streamed from there on;
+//! - the objects, chunk by chunk ([`concord_engine::copy`]): each as of a position of the log;
+//! - the results in the client table: of requests that were executed before their object was copied.
+
+use alloc::vec::Vec;
+
+use concord_core::Position;
+use concord_engine::copy::PLACE_END;
+use concord_wire::control::{CopyMessage, Message as _};
+use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr};
+use concord_wire::{Addr, Sink};
+use serde::{Deserialize, Serialize};
+
+use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
+
+/// The part that is asked for first: [`Table`].
+pub(crate) const PART_TABLE: u64 = 0;
+/// The objects from place p on are part `PART_OBJECTS + p`.
+pub(crate) const PART_OBJECTS: u64 = 1;
+/// The last part: [`SavedSessions`].
+pub(crate) const PART_RESULTS: u64 = PART_OBJECTS + PLACE_END;
+/// Fragments that one question is answered by.
+const FRAGMENTS_MAX: u32 = 32;
+/// Bytes of the running hash, which stands before the [`Table`].
+pub(crate) const HASH_BYTES: usize = 8;
+
+/// The first part: where the copy stands in the log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Table {
+    /// The newest sequence number up to there.
+    pub last_seq: u64,
+    /// The stamp of the last record.
+    pub last_now_ms: u64,
+    pub sessions: SavedSessions,
+}
+
+impl Table {
+    /// The table with the running hash before it.
+    pub(crate) fn emit(&self, hash: u64) -> Vec<u8> {
+        postcard::to_extend(self, hash.to_be_bytes().to_vec()).unwrap_or_default()
+    }
+
+    /// The running hash and the table.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(u64, Table)> {
+        let (hash, table) = bytes.split_first_chunk::<HASH_BYTES>()?;
+        Some((u64::from_be_bytes(*hash), postcard::from_bytes(table).ok()?))
+    }
+}
+
+/// A part of the state that is being sent, or made.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    pub(crate) position: Position,
+    /// `None` until the engine, or the records before, are through.
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
+impl Part {
+    /// Sends some fragments to `addr`, from `first` on, if the part is made.
+    pub(crate) fn send(
+        &self,
+        (epoch, attempt): (u32, u64),
+        first: u32,
+        addr: Addr,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(bytes) = &self.bytes else { return };
+        let hdr = FragmentHdr {
+            version: self.position.0,
+            total_bytes: bytes.len() as u32,
+            index: first,
+            count: FRAGMENTS_MAX,
+        };
+        let end = hdr.fragments().min(first.saturating_add(FRAGMENTS_MAX));
+        for index in first..end {
+            let piece = CopyMessage::Piece {
+                epoch,
+                attempt,
+                part: self.number,
+                position: self.position.0,
+                total_bytes: hdr.total_bytes,
+                index,
+                piece: bytes[FragmentHdr { index, ..hdr }.range()].to_vec(),
+            };
+            piece.emit(scratch);
+            debug_assert!(!scratch.is_empty(), "a packet holds {FRAGMENT_BYTES} bytes of a part");
+            sink.send(addr, scratch);
+        }
+    }
+}
+
+/// Longest part that is taken, in bytes: an object is never cut.
+const PART_BYTES_MAX: usize = 1 << 30;
+// Whatever is in the client table, a replica can join.
+const _: () = assert!(SAVED_BYTES_MAX < PART_BYTES_MAX);
+
+/// What a fragment of a part is to who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The part is whole.
+    Last,
+    /// The last one of what was asked for: it is time to ask on.
+    LastAsked,
+    /// One of many, or of no use.
+    OfMany,
+}
+
+/// Puts a fragment to the others of its `part`, or begins another; `asked` is the first one of the
+/// last question.
+pub(crate) fn take_piece(
+    part: &mut Option<Assembly>,
+    asked: u32,
+    hdr: FragmentHdr,
+    piece: &[u8],
+) -> Piece {
+    if hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
+        return Piece::OfMany;
+    }
+    let other =
+        |own: &mut Assembly| own.version() != hdr.version || own.total_bytes() != hdr.total_bytes;
+    part.take_if(other);
+    let own = part.get_or_insert_with(|| Assembly::new(hdr));
+    own.add(&hdr, piece);
+    if own.is_complete() {
+        Piece::Last
+    } else if hdr.index + 1 == asked.saturating_add(FRAGMENTS_MAX).min(hdr.fragments()) {
+        Piece::LastAsked
+    } else {
+        Piece::OfMany
+    }
+}
+
+pub(crate) fn first_missing(part: &Assembly) -> u32 {
+    let fragments = part.total_bytes().div_ceil(concord_wire::fragment::FRAGMENT_BYTES as u32);
+    (0..fragments).find(|index| !part.has(*index)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sessions::Sessions;
+    use concord_core::{Epoch, Guards, RequestNumber, SessionId};
+    use concord_wire::record::Record;
+    use concord_wire::{Flags, Status};
+
+    fn table_of_long_results(count: u64) -> Sessions {
+        let mut sessions = Sessions::new(Guards::ALL);
+        let result = alloc::vec![7; 1 << 20];
+        for n in 0..=count {
+            let record = Record {
+                position: Position(n + 1),
+                hash: 0,
+                epoch: Epoch(1),
+                flags: if n == 0 { Flags::REGISTER } else { Flags(0) },
+                low_delta: n.saturating_sub(1) as u16,
+                seq: concord_core::Seq::NONE,
+                session: SessionId(7),
+                request: RequestNumber(n),
+                now_ms: 0,
+                obj_id: concord_core::ObjectId(0),
+                further: concord_wire::FurtherIds::NONE,
+                after_delta: 0,
+                attempt: 0,
+                client: Addr::default(),
+                refused: Status::Ok,
+                command: b"",
+                reply: b"",
+            };
+            sessions.admit(&record);
+            sessions.complete(SessionId(7), RequestNumber(n), &result);
+        }
+        sessions
+    }
+
+    #[test]
+    fn bug_15_13_a_client_table_of_many_long_results_is_copied() {
+        let sessions = table_of_long_results(40);
+        let table = Table { last_seq: 9, last_now_ms: 8, sessions: sessions.save() };
+        let bytes = Some(table.emit(77));
+        let part = Part { number: PART_TABLE, position: Position(41), bytes };
+        let (mut copied, mut scratch, mut asked) = (None, Vec::new(), 0);
+        'copy: loop {
+            let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
+            part.send((1, 1), asked, Addr::default(), &mut scratch, &mut sent);
+            for (_, packet) in sent {
+                let Ok(CopyMessage::Piece { position, total_bytes, index, piece, .. }) =
+                    CopyMessage::parse(&packet)
+                else {
+                    unreachable!("the part is sent by pieces")
+                };
+                let hdr = FragmentHdr { version: position, total_bytes, index, count: 1 };
+                match take_piece(&mut copied, asked, hdr, &piece) {
+                    Piece::Last => break 'copy,
+                    Piece::LastAsked => asked = copied.as_ref().map_or(0, first_missing),
+                    Piece::OfMany => {}
+                }
+            }
+        }
+        let bytes = copied.map(concord_wire::fragment::Assembly::into_bytes).unwrap_or_default();
+        assert!(bytes.len() > 40 << 20);
+        let mut copy = Sessions::new(Guards::ALL);
+        let (hash, table) = Table::parse(&bytes).unwrap();
+        copy.restore(table.sessions);
+        assert!(hash == 77 && copy.save() == sessions.save());
+    }
+}

@@ -1,0 +1,413 @@
+//! Epochs: who is a member, and how members agree on one log before they go on (traps T2 to T5).
+//!
+//! An epoch opens at a member when (1) the head has heard the end of every member's log, has fetched
+//! what a longer one holds and said so, and (2) no node outside the epoch can still hold a lease that
+//! this member granted. A change of the switch is an epoch like any other, so that all members have
+//! agreed to refuse the old switch's fast reads before the new one sends anything (Harmonia §6.3).
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
+use concord_engine::Engine;
+use concord_wire::control::{
+    Config, CopyMessage, LeaseMessage, LogEnd, Member, Membership, Message as _,
+};
+use concord_wire::fragment::FragmentHdr;
+use concord_wire::record::Record;
+use concord_wire::{Addr, Sink};
+
+use super::Replica;
+use super::opening::{ASKED_MAX, Fetch, Opening};
+use crate::link::{Receiver, Sender};
+use crate::ordered::Fit;
+use crate::setup::{Phase, RETRY_NS};
+
+impl<E: Engine> Replica<E> {
+    pub(super) fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
+        if config.epoch <= self.role.epoch().0 {
+            return;
+        }
+        // The controller believes only who has heard of its configuration.
+        self.report.hurry(now.instant);
+        let me = self.setup.me;
+        let incarnation_counts = self.setup.guards.on(Guard::Incarnation);
+        let is_me = |m: &Member| {
+            m.node == me.node && (m.incarnation == me.incarnation || !incarnation_counts)
+        };
+        let (member, joining) =
+            (config.members.iter().any(is_me), config.joining.iter().any(is_me));
+        if self.phase == Phase::Left {
+            if self.serving.engine.lost() || member || joining {
+                self.role.config = Some(config);
+                return;
+            }
+            // It is out: what is here is of no use, but another copy may be.
+            self.spoil_copy();
+        }
+        let was_member = matches!(self.phase, Phase::Opening | Phase::Open);
+        self.whole &= was_member;
+        self.streams.close();
+        self.feeds.begin(!config.joining.is_empty());
+        self.serving.engine.end_copy();
+        self.leases.close();
+        self.opening = Opening::default();
+        self.unanswered.forget_reads();
+        self.asking.forget();
+        self.report.begin(now.instant, config.members.iter().filter(|m| !is_me(m)), member);
+        self.role.config = Some(config);
+        if joining && !member {
+            return self.join(now, sink);
+        }
+        if !member {
+            self.phase = Phase::Out;
+            self.next_retry = Instant::NEVER;
+            if let Some(retiring) = &mut self.retiring {
+                retiring.next_at = now.instant;
+            }
+            return;
+        }
+        if !self.copy.is_whole() {
+            // It was let in on the word of a copy that it has given up since.
+            return self.leave();
+        }
+        self.phase = Phase::Opening;
+        self.execute_held(sink);
+        self.retry_opening(now, sink);
+        self.try_open(now, sink);
+    }
+
+    /// Says again what others may have missed, until the epoch is open everywhere.
+    pub(super) fn retry_opening(&mut self, now: Now, sink: &mut impl Sink) {
+        self.next_retry = now.instant.after(RETRY_NS);
+        match self.phase {
+            Phase::Opening => {
+                self.tell_others(&self.epoch_state(true), sink);
+                self.fetch_longer(now, sink);
+                self.try_open(now, sink);
+            }
+            Phase::Open if self.lacks_senders() => self.tell_others(&self.epoch_state(true), sink),
+            Phase::Open if !self.opening.unopened().is_empty() => self.say_open(sink),
+            Phase::Joining => self.keep_joining(now, sink),
+            Phase::Open | Phase::Out | Phase::Left => self.next_retry = Instant::NEVER,
+        }
+    }
+
+    fn epoch_state(&self, ask: bool) -> Membership {
+        let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+        Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask }
+    }
+
+    fn say_open(&mut self, sink: &mut impl Sink) {
+        let Some(end) = self.opening.agreed() else { return };
+        let open = Membership::Open { epoch: self.role.epoch().0, from: self.role.node().0, end };
+        open.emit(&mut self.scratch);
+        let unopened = self.opening.unopened();
+        for member in self.role.others().filter(|m| unopened.contains(&NodeId(m.node))) {
+            sink.send(member.addr, &self.scratch);
+        }
+    }
+
+    pub(super) fn on_epoch_state(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        (from, end): (NodeId, LogEnd),
+        ask: bool,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.role.member_addr(from) else { return };
+        if !self.role.is_epoch(epoch) || !matches!(self.phase, Phase::Opening | Phase::Open) {
+            return;
+        }
+        if ask {
+            self.send_control(addr, &self.epoch_state(false), sink);
+        }
+        match self.phase {
+            Phase::Opening => {
+                self.opening.hear(from, end);
+                self.fetch_longer(now, sink);
+                self.try_open(now, sink);
+            }
+            Phase::Open => {
+                if self.role.is_head()
+                    && ask
+                    && let Some(end) = self.opening.agreed()
+                {
+                    // It has not heard the head's word yet.
+                    let open = Membership::Open { epoch: epoch.0, from: self.role.node().0, end };
+                    self.send_control(addr, &open, sink);
+                }
+                self.add_sender(from, end, sink);
+            }
+            Phase::Out | Phase::Joining | Phase::Left => {}
+        }
+    }
+
+    /// Head: opens once every member's log is known and none is longer. Others: once the head said
+    /// so. Nobody: before the leases that it granted to nodes outside the epoch have run out.
+    pub(super) fn try_open(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.phase != Phase::Opening || !self.queue.is_empty() {
+            return;
+        }
+        if self.role.is_head() && self.opening.agreed().is_none() {
+            let (end, others) = (self.ordered.log.end(), self.role.others().count());
+            let agreement = self.setup.guards.on(Guard::EpochAgreement);
+            if !agreement || self.opening.is_longest(end, others) {
+                self.opening.agree(end);
+            }
+        }
+        let until = self.leases.others_until(|node| self.role.is_member(node));
+        let waited = now.instant >= until || !self.setup.guards.on(Guard::Lease);
+        if self.opening.agreed().is_none() || !waited {
+            return;
+        }
+        self.open(now, sink);
+    }
+
+    fn open(&mut self, now: Now, sink: &mut impl Sink) {
+        self.phase = Phase::Open;
+        self.count.epochs_opened += 1;
+        self.note_whole();
+        // What was committed in an earlier epoch and executed while this one opened.
+        self.let_go();
+        let me = self.role.node();
+        let others: Vec<NodeId> = self.role.others().map(|m| NodeId(m.node)).collect();
+        self.leases.open(now.instant, others.iter().copied());
+        let receiver = self.role.predecessor().map(|node| Receiver::new(node, 0));
+        self.streams.receive(now.instant, receiver);
+        for (node, end) in self.opening.ends().to_vec() {
+            self.add_sender(node, end, sink);
+        }
+        if self.role.is_head() {
+            self.opening.begin_telling(others);
+            self.say_open(sink);
+            self.next_retry = now.instant.after(RETRY_NS);
+        } else {
+            let opened = Membership::Opened { epoch: self.role.epoch().0, from: me.0 };
+            let head = self.role.head().map(|m| m.addr);
+            if let Some(addr) = head {
+                self.send_control(addr, &opened, sink);
+            }
+            self.next_retry = now.instant.after(RETRY_NS);
+        }
+        self.report.hurry(now.instant);
+        self.settle_old_writes(now, sink);
+        self.request_leases(now, sink);
+    }
+
+    /// Whether a neighbour has not said yet where its log ends, so that nothing can be sent to it.
+    fn lacks_senders(&self) -> bool {
+        self.streams.successors() < self.role.successors()
+    }
+
+    /// A stream to whoever comes next. One whose log is not the beginning of ours, or ends before
+    /// what is kept, cannot go on from it (trap T5).
+    fn add_sender(&mut self, node: NodeId, end: LogEnd, sink: &mut impl Sink) {
+        let next = self.role.is_successor(node) && !self.streams.goes_to(node);
+        let Some(addr) = self.role.member_addr(node).filter(|_| next) else { return };
+        let (me, epoch, position) = (self.role.node(), self.role.epoch(), Position(end.position));
+        let is_longer = position > self.ordered.end();
+        let agrees = self.ordered.log.hash_at(position) == Some(end.hash);
+        if !is_longer && !agrees && self.setup.guards.on(Guard::EpochAgreement) {
+            return self.say_apart(epoch, addr, sink);
+        }
+        self.streams.add(Sender::new(me, epoch, (node, addr), position, 0));
+    }
+
+    /// A member's log is not ours, or too short for it.
+    fn say_apart(&mut self, epoch: Epoch, addr: Addr, sink: &mut impl Sink) {
+        self.count.members_apart += 1;
+        let from = self.role.node().0;
+        let apart = CopyMessage::Apart { epoch: epoch.0, from, attempt: 0 };
+        self.send_control(addr, &apart, sink);
+    }
+
+    pub(super) fn on_open(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        from: NodeId,
+        end: LogEnd,
+        sink: &mut impl Sink,
+    ) {
+        let head = self.role.head().map(|m| (m.node, m.addr));
+        let Some((node, addr)) = head else { return };
+        if !self.role.is_epoch(epoch) || node != from.0 || self.role.is_head() {
+            return;
+        }
+        match self.phase {
+            Phase::Opening => {
+                let is_shorter = end.position < self.ordered.log.end().position;
+                if is_shorter && self.setup.guards.on(Guard::EpochAgreement) {
+                    // The head agreed to less than it was told: it never heard our end.
+                    return;
+                }
+                self.opening.agree(end);
+                self.try_open(now, sink);
+            }
+            Phase::Open => {
+                let opened = Membership::Opened { epoch: epoch.0, from: self.role.node().0 };
+                self.send_control(addr, &opened, sink);
+            }
+            Phase::Out | Phase::Joining | Phase::Left => {}
+        }
+    }
+
+    pub(super) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
+        self.leases.on_requested(now.instant);
+        let request = LeaseMessage::Request {
+            epoch: self.role.epoch().0,
+            from: self.role.node().0,
+            asked_at: now.instant.0,
+        };
+        self.tell_others(&request, sink);
+    }
+
+    pub(super) fn on_lease_request(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        from: NodeId,
+        asked_at: u64,
+        sink: &mut impl Sink,
+    ) {
+        let Some(Member { addr, incarnation, .. }) = self.role.member_of(from) else { return };
+        if self.phase != Phase::Open || !self.role.is_epoch(epoch) {
+            return;
+        }
+        self.leases.grant(now.instant, from, incarnation);
+        let grant = LeaseMessage::Grant { epoch: epoch.0, from: self.role.node().0, asked_at };
+        self.send_control(addr, &grant, sink);
+    }
+
+    /// A record that came from the one before, or that the head fetched.
+    pub(super) fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        if self.phase == Phase::Joining && !self.copy.is_streamed() {
+            return;
+        }
+        let Ok(record) = Record::parse(bytes) else { return self.part_ways() };
+        match self.ordered.fit(&record, bytes) {
+            // The members' ends were told while records were on their way.
+            Fit::Known => return,
+            // Another history than the one before (trap T5): only a snapshot could mend it.
+            Fit::Gap => return self.part_ways(),
+            Fit::Mismatch if self.setup.guards.on(Guard::EpochAgreement) => {
+                return self.part_ways();
+            }
+            Fit::Mismatch | Fit::Next => {}
+        }
+        self.ordered.take(&record, bytes, now.unix_ms);
+        if self.phase == Phase::Joining && !self.joins_record(now, sink) {
+            return;
+        }
+        if self.holds_back() {
+            return self.hold(&record);
+        }
+        self.follow(&record, sink);
+    }
+
+    /// Longest wins (trap T5): the head asks for the records that another member has beyond its own. A
+    /// record may have hundreds of fragments (trap T17): what has come is kept, and only what is missing
+    /// is asked for. The last one of a question leads to the next question, so that a lost fragment costs
+    /// a round trip and not a time-out.
+    pub(super) fn fetch_longer(&mut self, now: Now, sink: &mut impl Sink) {
+        self.take_fetched(now, sink);
+        if !self.role.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
+            return;
+        }
+        let Some(wanted) = self.opening.fetch(self.ordered.end()) else { return };
+        let Fetch { of, position, index, missing } = wanted;
+        let Some(addr) = self.role.member_addr(of) else { return };
+        let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+        let fetch = CopyMessage::Fetch { epoch, from, position: position.0, index, missing };
+        self.send_control(addr, &fetch, sink);
+    }
+
+    /// The head asks for a record.
+    pub(super) fn on_fetch(
+        &mut self,
+        epoch: Epoch,
+        from: NodeId,
+        position: Position,
+        (first, missing): (u32, u64),
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.role.member_addr(from) else { return };
+        if !self.role.is_epoch(epoch) || self.phase != Phase::Opening {
+            return;
+        }
+        let log = &self.ordered.log;
+        let Some((record, hash)) = log.record(position).zip(log.hash_at(position)) else {
+            if position.0 <= log.base().position && self.setup.guards.on(Guard::FetchApart) {
+                // It came with a copy, which has what was committed only: the head lacks some of that.
+                self.say_apart(epoch, addr, sink);
+            }
+            return;
+        };
+        let total_bytes = record.len() as u32;
+        let fragments = FragmentHdr { version: hash, total_bytes, index: 0, count: 1 }.fragments();
+        let asked = (0..ASKED_MAX).filter(|bit| missing & (1 << bit) != 0);
+        for index in asked.filter_map(|bit| first.checked_add(bit)).take_while(|i| *i < fragments) {
+            let hdr = FragmentHdr { version: hash, total_bytes, index, count: 1 };
+            let piece = record[hdr.range()].to_vec();
+            let (epoch, position) = (epoch.0, position.0);
+            CopyMessage::Fetched { epoch, position, hash, total_bytes, index, piece }
+                .emit(&mut self.scratch);
+            sink.send(addr, &self.scratch);
+            self.count.fragments_fetched += 1;
+        }
+    }
+
+    /// A fragment of a record that the head asked for.
+    pub(super) fn on_fetched(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        position: Position,
+        hdr: FragmentHdr,
+        piece: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        if !self.role.is_epoch(epoch) || self.phase != Phase::Opening {
+            return;
+        }
+        if self.opening.take((position, self.ordered.end()), &hdr, piece) {
+            self.fetch_longer(now, sink);
+        }
+    }
+
+    /// Takes the record that was fetched, once nothing is pending: a write that this replica ordered
+    /// itself may still move the end of its log.
+    fn take_fetched(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.phase != Phase::Opening || !self.queue.is_empty() {
+            return;
+        }
+        let Some(record) = self.opening.take_fetched(self.ordered.end()) else { return };
+        self.count.records_fetched += 1;
+        self.on_record(now, &record, sink);
+        self.try_open(now, sink);
+    }
+
+    /// A joining replica asks whether it is heard.
+    pub(super) fn on_reach(&mut self, epoch: Epoch, from: NodeId, ask: bool, sink: &mut impl Sink) {
+        let is_member = matches!(self.phase, Phase::Opening | Phase::Open);
+        if ask
+            && is_member
+            && self.role.is_epoch(epoch)
+            && let Some(addr) = self.role.joining_addr(from)
+        {
+            let from = self.role.node().0;
+            let answer = Membership::Reach { epoch: epoch.0, from, ask: false };
+            self.send_control(addr, &answer, sink);
+        }
+    }
+
+    /// A member said something in an epoch.
+    pub(super) fn note_heard(&mut self, now: Now, said: Option<(u32, u16)>) {
+        if let Some((epoch, from)) = said
+            && self.role.is_epoch(Epoch(epoch))
+        {
+            self.report.hear(now.instant, from);
+        }
+    }
+}

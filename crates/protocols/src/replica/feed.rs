@@ -1,0 +1,131 @@
+//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by part, and
+//! streams its records to them, while writes go on ([`super::feeds`]). Each part ([`crate::parts`]) is asked
+//! for by the joining replica when it has the one before.
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, Guard, NodeId, Position};
+use concord_engine::{Engine, Progress};
+use concord_wire::control::{CopyMessage, LogEnd};
+use concord_wire::{Addr, Sink};
+
+use super::Replica;
+use super::feeds::Asked;
+use super::queue::Pending;
+use crate::link::Sender;
+use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
+use crate::setup::Phase;
+
+impl<E: Engine> Replica<E> {
+    /// Whether this replica feeds the others in `epoch`, and `node` is one of them.
+    fn feeds(&self, epoch: Epoch, node: NodeId) -> Option<Addr> {
+        if self.phase != Phase::Open || !self.role.is_epoch(epoch) || !self.role.is_reader() {
+            return None;
+        }
+        self.role.joining_addr(node)
+    }
+
+    /// A joining replica has a state already, from another feeder or from when it was a member: if
+    /// its log is the beginning of ours, records are enough (trap T5).
+    pub(super) fn on_resume(
+        &mut self,
+        epoch: Epoch,
+        (from, attempt): (NodeId, u64),
+        end: LogEnd,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.feeds(epoch, from) else { return };
+        let me = self.role.node();
+        if !self.feeds.knows(from) {
+            let position = Position(end.position);
+            let known = self.ordered.log.hash_at(position);
+            let agrees = known == Some(end.hash) || !self.setup.guards.on(Guard::EpochAgreement);
+            if known.is_none() || !agrees {
+                let apart = CopyMessage::Apart { epoch: epoch.0, from: me.0, attempt };
+                return self.send_control(addr, &apart, sink);
+            }
+            let sender = Sender::new(me, epoch, (from, addr), position, attempt);
+            self.feeds.resume((from, addr), attempt, sender);
+        }
+        if self.feeds.streams(from, attempt) {
+            let resumed = CopyMessage::Resumed { epoch: epoch.0, from: me.0, attempt };
+            self.send_control(addr, &resumed, sink);
+        } else {
+            self.say_apart_again(from, sink);
+        }
+    }
+
+    /// A joining replica that was told to begin anew goes on as before: it is told again.
+    pub(super) fn say_apart_again(&mut self, node: NodeId, sink: &mut impl Sink) {
+        if let Some((addr, attempt)) = self.feeds.dropped(node)
+            && self.setup.guards.on(Guard::ApartAgain)
+        {
+            let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+            self.send_control(addr, &CopyMessage::Apart { epoch, from, attempt }, sink);
+        }
+    }
+
+    /// A joining replica asks for a part.
+    pub(super) fn on_copy_ask(
+        &mut self,
+        epoch: Epoch,
+        (from, attempt): (NodeId, u64),
+        part: u64,
+        index: u32,
+        sink: &mut impl Sink,
+    ) {
+        let Some(addr) = self.feeds(epoch, from) else { return };
+        if part > PART_RESULTS || !self.serving.engine.prepare_copy() {
+            return;
+        }
+        match self.feeds.on_ask((from, addr), attempt, part, self.committed) {
+            Asked::Nothing => {}
+            Asked::Dropped => self.say_apart_again(from, sink),
+            Asked::Serve { is_made } => {
+                if !is_made {
+                    self.take_part(epoch, from, part);
+                }
+                self.feeds.send_part(epoch, from, index, &mut self.scratch, sink);
+            }
+        }
+    }
+
+    /// Takes a part of the state as it is behind everything submitted so far.
+    fn take_part(&mut self, epoch: Epoch, to: NodeId, number: u64) {
+        let position = Position(self.submitted.position);
+        let mut bytes = Vec::new();
+        let mut is_made = true;
+        if number == PART_TABLE {
+            self.feeds.begin_stream((self.role.node(), epoch), to, position);
+            let table = Table {
+                last_seq: self.ordered.last_seq.to_u64(),
+                last_now_ms: self.ordered.last_now_ms,
+                sessions: self.serving.sessions.save(),
+            };
+            // The hash is known when all before is in the log.
+            bytes = table.emit(0);
+            if !self.queue.is_empty() {
+                self.queue.push(Pending::Table(to, bytes));
+                (bytes, is_made) = (Vec::new(), false);
+            }
+        } else if number < PART_RESULTS {
+            let (from, bytes_max) = (number - PART_OBJECTS, self.setup.copy_bytes);
+            is_made = self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done;
+            if !is_made {
+                self.queue.push(Pending::Copy(to, number));
+            }
+        } else {
+            bytes = postcard::to_allocvec(&self.serving.sessions.save()).unwrap_or_default();
+        }
+        self.feeds.begin_part(to, number, position);
+        if is_made {
+            self.part_taken(to, number, bytes);
+        }
+    }
+
+    /// Everything before a part was executed, and its bytes are there.
+    pub(super) fn part_taken(&mut self, to: NodeId, number: u64, bytes: Vec<u8>) {
+        self.count.parts_copied += 1;
+        self.feeds.end_part(to, number, bytes, &self.ordered.log);
+    }
+}

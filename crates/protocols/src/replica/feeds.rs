@@ -1,0 +1,259 @@
+//! What the feeder keeps for replicas that join: which copy each makes, which part it is given, and the
+//! stream of records to it.
+//!
+//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold;
+//! one that falls further behind begins anew.
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, Instant, NodeId, Position};
+use concord_wire::control::{CopyMessage, Message as _};
+use concord_wire::link::Ack;
+use concord_wire::{Addr, Sink};
+
+use crate::limits::Limits;
+use crate::link::Sender;
+use crate::log::Log;
+use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, Part};
+
+/// Records kept behind what is committed, for joining replicas whose feeder changes.
+const TAIL_RECORDS: u64 = 8_192;
+
+/// What the feeder keeps for a joining replica.
+#[derive(Clone, Debug)]
+struct Feed {
+    node: NodeId,
+    addr: Addr,
+    /// Which copy; an older one's questions are ignored.
+    attempt: u64,
+    /// Where the replica's records begin, at the latest. Before that is committed it gets no last
+    /// part: as a member it might be asked for records that it never had.
+    base: Position,
+    /// `None` before its table was taken, and when it was told to begin anew.
+    sender: Option<Sender>,
+    /// It fell too far behind, and was told to begin anew; it says so by a higher attempt.
+    is_dropped: bool,
+    part: Option<Part>,
+}
+
+impl Feed {
+    fn begun((node, addr): (NodeId, Addr), attempt: u64) -> Feed {
+        Feed { node, addr, attempt, base: Position(0), sender: None, is_dropped: false, part: None }
+    }
+}
+
+/// All replicas that this one feeds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Feeds {
+    feeds: Vec<Feed>,
+    /// Whether there are joining replicas, for whom records may be kept, whoever feeds them.
+    has_joining: bool,
+}
+
+/// What is to be done about a question for a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Nothing.
+    Nothing,
+    /// The replica has not heard that it is to begin anew.
+    Dropped,
+    /// The part is made, if it is not, and sent.
+    Serve { is_made: bool },
+}
+
+impl Feeds {
+    /// A new epoch: nobody is fed yet.
+    pub(super) fn begin(&mut self, has_joining: bool) {
+        self.feeds.clear();
+        self.has_joining = has_joining;
+    }
+
+    /// Nobody is fed any more.
+    pub(super) fn clear(&mut self) {
+        self.feeds.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.feeds.is_empty()
+    }
+
+    fn of(&mut self, node: NodeId) -> Option<&mut Feed> {
+        self.feeds.iter_mut().find(|feed| feed.node == node)
+    }
+
+    /// Whether `node` is fed, or was told to begin anew.
+    pub(super) fn knows(&self, node: NodeId) -> bool {
+        self.feeds.iter().any(|feed| feed.node == node)
+    }
+
+    /// A replica whose log is the beginning of ours is fed with records alone.
+    pub(super) fn resume(&mut self, peer: (NodeId, Addr), attempt: u64, sender: Sender) {
+        let base = Position(sender.first_needed().0 - 1);
+        self.feeds.push(Feed { base, sender: Some(sender), ..Feed::begun(peer, attempt) });
+    }
+
+    /// Whether the copy `attempt` of `node` gets records.
+    pub(super) fn streams(&self, node: NodeId, attempt: u64) -> bool {
+        let feed = self.feeds.iter().find(|feed| feed.node == node);
+        feed.is_some_and(|feed| feed.attempt == attempt && feed.sender.is_some())
+    }
+
+    /// The address and the copy of a replica that was told to begin anew, and goes on as before: it has
+    /// not heard of it. The word is for the copy that was dropped, and means nothing to a later one.
+    pub(super) fn dropped(&self, node: NodeId) -> Option<(Addr, u64)> {
+        let feed = self.feeds.iter().find(|feed| feed.node == node && feed.sender.is_none())?;
+        feed.is_dropped.then_some((feed.addr, feed.attempt))
+    }
+
+    /// A replica asks for a part, for its copy `attempt`.
+    pub(super) fn on_ask(
+        &mut self,
+        peer: (NodeId, Addr),
+        attempt: u64,
+        part: u64,
+        committed: Position,
+    ) -> Asked {
+        if !self.knows(peer.0) {
+            if part != PART_TABLE {
+                return Asked::Nothing;
+            }
+            self.feeds.push(Feed::begun(peer, attempt));
+        }
+        let Some(feed) = self.of(peer.0) else { return Asked::Nothing };
+        if attempt > feed.attempt && part == PART_TABLE {
+            *feed = Feed::begun(peer, attempt);
+        }
+        if part == PART_RESULTS && feed.base > committed {
+            return Asked::Nothing;
+        }
+        let is_behind = feed.part.as_ref().is_some_and(|own| own.number > part);
+        if attempt == feed.attempt && feed.is_dropped {
+            return Asked::Dropped;
+        }
+        if attempt != feed.attempt || is_behind || (part != PART_TABLE && feed.sender.is_none()) {
+            return Asked::Nothing;
+        }
+        Asked::Serve { is_made: feed.part.as_ref().is_some_and(|own| own.number >= part) }
+    }
+
+    /// The client table is taken for `node`, as of `position`: records are streamed from there on.
+    pub(super) fn begin_stream(
+        &mut self,
+        (me, epoch): (NodeId, Epoch),
+        node: NodeId,
+        at: Position,
+    ) {
+        let Some(feed) = self.of(node) else { return };
+        feed.base = at;
+        feed.sender = Some(Sender::new(me, epoch, (node, feed.addr), at, feed.attempt));
+    }
+
+    /// A part is being made for `node`, as of `position`.
+    pub(super) fn begin_part(&mut self, node: NodeId, number: u64, position: Position) {
+        if let Some(feed) = self.of(node) {
+            feed.part = Some(Part { number, position, bytes: None });
+        }
+    }
+
+    /// Everything before a part was executed, and its bytes are there.
+    pub(super) fn end_part(&mut self, node: NodeId, number: u64, mut bytes: Vec<u8>, log: &Log) {
+        let Some(part) = self.of(node).and_then(|feed| feed.part.as_mut()) else { return };
+        if part.number != number || part.bytes.is_some() {
+            return;
+        }
+        if number == PART_TABLE {
+            let hash = log.hash_at(part.position);
+            let Some((to, hash)) = bytes.first_chunk_mut::<HASH_BYTES>().zip(hash) else { return };
+            *to = hash.to_be_bytes();
+        }
+        part.bytes = Some(bytes);
+    }
+
+    /// Sends fragments of its part to `node`, from `index` on, if it is made.
+    pub(super) fn send_part(
+        &mut self,
+        epoch: Epoch,
+        node: NodeId,
+        index: u32,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(feed) = self.of(node) else { return };
+        if let Some(part) = &feed.part {
+            part.send((epoch.0, feed.attempt), index, feed.addr, scratch, sink);
+        }
+    }
+
+    /// An acknowledgement by a joining replica; false if no records are streamed to it.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: &Ack,
+        (log, committed): (&Log, Position),
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let Some(sender) = self.of(ack.from).and_then(|feed| feed.sender.as_mut()) else {
+            return false;
+        };
+        sender.on_ack(now, ack, log, committed, scratch, sink);
+        true
+    }
+
+    /// Sends records, as far as they were executed here. A replica for which they are not kept any more
+    /// is told by `me` to begin anew. How many were.
+    pub(super) fn pump(
+        &mut self,
+        now: Instant,
+        (me, epoch): (NodeId, Epoch),
+        (log, executed, committed): (&Log, Position, Position),
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) -> u64 {
+        let mut dropped = 0;
+        for feed in &mut self.feeds {
+            let Some(sender) = feed.sender.as_mut() else { continue };
+            if sender.first_needed().0 <= log.base().position {
+                feed.sender = None;
+                feed.is_dropped = true;
+                feed.part = None;
+                dropped += 1;
+                let (epoch, from, attempt) = (epoch.0, me.0, feed.attempt);
+                CopyMessage::Apart { epoch, from, attempt }.emit(scratch);
+                sink.send(feed.addr, scratch);
+                continue;
+            }
+            sender.pump(now, log, executed, committed, scratch, sink);
+        }
+        dropped
+    }
+
+    /// Time passed: what seems lost is sent again.
+    pub(super) fn tick(
+        &mut self,
+        now: Instant,
+        (log, committed): (&Log, Position),
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        for sender in self.feeds.iter_mut().filter_map(|feed| feed.sender.as_mut()) {
+            sender.tick(now, log, committed, scratch, sink);
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let senders = self.feeds.iter().filter_map(|feed| feed.sender.as_ref());
+        senders.map(Sender::deadline).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// Up to where records may be forgotten while somebody joins, if `position` is committed.
+    pub(super) fn forgettable(&self, position: Position, log: &Log, limits: &Limits) -> Position {
+        if !self.has_joining || log.is_half_full(limits) {
+            return position;
+        }
+        let tail = log.end().position.saturating_sub(TAIL_RECORDS);
+        let senders = self.feeds.iter().filter_map(|feed| feed.sender.as_ref());
+        let needed = senders.map(|sender| sender.first_needed().0 - 1).min();
+        position.min(Position(tail)).min(Position(needed.unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,231 @@
+//! Joining: a replica copies the state of a member ([`super::copy`]) while writes go on, and is made a
+//! member when it has all of it (traps T4, T5). Until then it answers nothing.
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
+use concord_engine::copy::next_place;
+use concord_engine::{Engine, Progress};
+use concord_wire::Sink;
+use concord_wire::control::{CopyMessage, LogEnd};
+use concord_wire::fragment::FragmentHdr;
+use concord_wire::record::Record;
+
+use super::Replica;
+use super::copy::{Question, Ready};
+use super::queue::Pending;
+use crate::applied::Applied;
+use crate::link::Receiver;
+use crate::parts::{Piece, Table};
+use crate::sessions::SavedSessions;
+use crate::setup::{Phase, RETRY_NS};
+
+impl<E: Engine> Replica<E> {
+    /// An epoch in which this replica is to join.
+    pub(super) fn join(&mut self, now: Now, sink: &mut impl Sink) {
+        self.phase = Phase::Joining;
+        self.copy.enter_epoch();
+        self.unanswered.forget_writes();
+        self.keep_joining(now, sink);
+    }
+
+    /// Asks again for what has not come.
+    pub(super) fn keep_joining(&mut self, now: Now, sink: &mut impl Sink) {
+        self.next_retry = now.instant.after(RETRY_NS);
+        if self.copy.is_stale() && self.queue.is_empty() {
+            self.begin_anew();
+        }
+        let Some(feeder) = self.role.reader().map(|m| m.addr) else { return };
+        let Some(question) = self.copy.question(!self.queue.is_empty()) else { return };
+        let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+        let message = match question {
+            Question::Resume { attempt } => {
+                CopyMessage::Resume { epoch, from, attempt, end: self.ordered.log.end() }
+            }
+            Question::Part { attempt, part, index } => {
+                CopyMessage::Ask { epoch, from, attempt, part, index }
+            }
+        };
+        self.send_control(feeder, &message, sink);
+    }
+
+    /// What is here is given up.
+    fn begin_anew(&mut self) {
+        if self.serving.forget() == Progress::Pending {
+            self.queue.push(Pending::Install);
+        }
+        self.held_epoch = 0;
+        self.copy.begin_anew();
+        self.streams.close_receiver();
+        self.applied = Applied::default();
+        self.stand_at(LogEnd::default(), Seq::NONE, 0);
+        self.count.copies_begun += 1;
+    }
+
+    fn stand_at(&mut self, end: LogEnd, last_seq: Seq, last_now_ms: u64) {
+        self.ordered.reset(end, last_seq, last_now_ms);
+        self.submitted = end;
+        self.executed = Position(end.position);
+        self.committed = Position(0);
+    }
+
+    /// The copy is of no use: it begins anew.
+    pub(super) fn spoil_copy(&mut self) {
+        self.copy.spoil();
+        self.streams.close_receiver();
+    }
+
+    fn is_from_feeder(&self, epoch: Epoch, from: NodeId) -> bool {
+        self.phase == Phase::Joining
+            && self.role.is_epoch(epoch)
+            && self.role.reader().is_some_and(|m| m.node == from.0)
+    }
+
+    /// The feeder goes on from where the log ends.
+    pub(super) fn on_resumed(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        (from, attempt): (NodeId, u64),
+        sink: &mut impl Sink,
+    ) {
+        if !self.is_from_feeder(epoch, from) || !self.copy.is_resumed(attempt) {
+            return;
+        }
+        self.count.copies_resumed += 1;
+        self.begin_stream(now, from);
+        if !self.copy.holds() {
+            // What was held back as a member (CRAQ).
+            self.follow_log(self.ordered.end(), sink);
+        }
+        self.keep_joining(now, sink);
+    }
+
+    fn begin_stream(&mut self, now: Now, feeder: NodeId) {
+        self.copy.begin_stream();
+        let receiver = Receiver::new(feeder, self.copy.attempt());
+        self.streams.receive(now.instant, Some(receiver));
+    }
+
+    /// The log is not the sender's, or too short for it: a joining replica copies anew, a member
+    /// leaves.
+    pub(super) fn on_apart(&mut self, now: Now, epoch: Epoch, from: NodeId, attempt: u64) {
+        let is_own = attempt == self.copy.attempt();
+        match self.phase {
+            Phase::Joining if self.is_from_feeder(epoch, from) && is_own => {
+                self.spoil_copy();
+                self.next_retry = now.instant;
+            }
+            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave(),
+            Phase::Joining | Phase::Opening | Phase::Open | Phase::Out | Phase::Left => {}
+        }
+    }
+
+    /// A fragment of a part.
+    pub(super) fn on_copy_piece(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        part: (u64, u64),
+        hdr: FragmentHdr,
+        piece: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        if self.phase != Phase::Joining || !self.role.is_epoch(epoch) {
+            return;
+        }
+        match self.copy.take(part, hdr, piece) {
+            Piece::Last => self.try_install(now, sink),
+            Piece::LastAsked => self.keep_joining(now, sink),
+            Piece::OfMany => {}
+        }
+    }
+
+    /// Installs the part that has come, once the records before it have come too.
+    fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
+        let Some(part) = self.copy.ready(self.ordered.end()) else { return };
+        let installed = match part {
+            Ready::Table(position, bytes) => self.install_table(now, position, &bytes),
+            Ready::Objects(position, bytes) => self.install_objects(position, &bytes, sink),
+            Ready::Results(bytes) => self.install_results(&bytes),
+        };
+        match installed {
+            Some(()) => self.keep_joining(now, sink),
+            None => self.spoil_copy(),
+        }
+    }
+
+    fn install_table(&mut self, now: Now, position: Position, bytes: &[u8]) -> Option<()> {
+        let (hash, table) = Table::parse(bytes)?;
+        let end = LogEnd { position: position.0, hash };
+        self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
+        self.ordered.clock.note(table.last_now_ms, now.unix_ms);
+        self.serving.sessions.restore(table.sessions);
+        self.copy.has_table();
+        let feeder = self.role.reader().map(|m| NodeId(m.node))?;
+        self.begin_stream(now, feeder);
+        Some(())
+    }
+
+    fn install_objects(
+        &mut self,
+        position: Position,
+        chunk: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<()> {
+        let next = next_place(chunk).ok()?;
+        if !self.copy.brings_objects(next) {
+            return None;
+        }
+        self.follow_log(position, sink);
+        if self.submitted.position != position.0 {
+            return None;
+        }
+        if self.serving.engine.install(chunk).ok()? == Progress::Pending {
+            self.queue.push(Pending::Install);
+        }
+        self.count.chunks_installed += 1;
+        // Trap T4: which writes the objects have seen is not known; none is newer than this.
+        if self.copy.has_objects(next) && self.setup.guards.on(Guard::Floor) {
+            self.applied.note_all(self.ordered.last_seq, position);
+        }
+        self.follow_log(self.ordered.end(), sink);
+        Some(())
+    }
+
+    fn install_results(&mut self, bytes: &[u8]) -> Option<()> {
+        let saved: SavedSessions = postcard::from_bytes(bytes).ok()?;
+        self.serving.sessions.learn(&saved);
+        self.copy.has_results();
+        self.count.copies_whole += 1;
+        Some(())
+    }
+
+    /// Executes the records in the log up to `position`.
+    fn follow_log(&mut self, position: Position, sink: &mut impl Sink) {
+        while self.submitted.position < position.0 {
+            let next = Position(self.submitted.position + 1);
+            let Some(bytes) = self.ordered.log.record(next).map(Vec::from) else { return };
+            let Ok(record) = Record::parse(&bytes) else { return };
+            self.follow(&record, sink);
+        }
+    }
+
+    /// A record has come and is in the log. Whether it is to be executed now.
+    pub(super) fn joins_record(&mut self, now: Now, sink: &mut impl Sink) -> bool {
+        if !self.copy.holds() {
+            return true;
+        }
+        if self.ordered.log.is_full(&self.setup.limits) {
+            self.spoil_copy();
+        } else {
+            self.try_install(now, sink);
+        }
+        false
+    }
+
+    /// Whether it may be made a member.
+    pub(super) fn is_copied(&self) -> bool {
+        self.queue.is_empty() && self.copy.is_done(self.executed)
+    }
+}

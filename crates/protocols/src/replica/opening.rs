@@ -1,0 +1,165 @@
+//! What members agree on while an epoch opens (traps T2 to T5): where everybody's log ends, the records that
+//! the head lacks, the end that it decided on, and who has opened the epoch by that.
+
+use alloc::vec::Vec;
+
+use concord_core::{NodeId, Position};
+use concord_wire::control::LogEnd;
+use concord_wire::fragment::{Assembly, FragmentHdr};
+use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX};
+
+/// Most fragments that one question asks for: its bitmap has as many bits.
+pub(super) const ASKED_MAX: u32 = u64::BITS;
+/// Longest encoded record that is taken, in bytes.
+const RECORD_BYTES_MAX: usize = COMMAND_BYTES_MAX + REPLY_BYTES_MAX;
+
+/// What is known of the other members' logs, and what was agreed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Opening {
+    /// Ends of the other members' logs in this epoch, as they said.
+    ends: Vec<(NodeId, LogEnd)>,
+    /// Members that have not said that they opened the epoch (head).
+    unopened: Vec<NodeId>,
+    /// The end of the agreed log, once the head said so.
+    agreed: Option<LogEnd>,
+    fetching: Fetching,
+}
+
+/// What the head has of the record that it fetches.
+#[derive(Clone, Debug, Default)]
+struct Fetching {
+    position: Position,
+    record: Option<Assembly>,
+    /// The last fragment of the last question.
+    last_asked: u32,
+}
+
+/// A question for a record: of whom, and which fragments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetch {
+    pub(super) of: NodeId,
+    pub(super) position: Position,
+    /// The first fragment, and bits for it and those that follow.
+    pub(super) index: u32,
+    pub(super) missing: u64,
+}
+
+impl Opening {
+    /// A member said where its log ends.
+    pub(super) fn hear(&mut self, from: NodeId, end: LogEnd) {
+        match self.ends.iter_mut().find(|(node, _)| *node == from) {
+            Some(known) => known.1 = end,
+            None => self.ends.push((from, end)),
+        }
+    }
+
+    /// What the members said.
+    pub(super) fn ends(&self) -> &[(NodeId, LogEnd)] {
+        &self.ends
+    }
+
+    /// The end that was agreed on.
+    pub(super) fn agreed(&self) -> Option<LogEnd> {
+        self.agreed
+    }
+
+    /// The end of the log is `end`, by the head's word.
+    pub(super) fn agree(&mut self, end: LogEnd) {
+        self.agreed = Some(end);
+    }
+
+    /// Whether each of the `others` has said where its log ends, and none is longer than to `end`.
+    pub(super) fn is_longest(&self, end: LogEnd, others: usize) -> bool {
+        let longest = self.ends.iter().map(|(_, end)| end.position).max().unwrap_or(0);
+        self.ends.len() == others && longest <= end.position
+    }
+
+    /// Head: these have to hear that the epoch is open.
+    pub(super) fn begin_telling(&mut self, others: Vec<NodeId>) {
+        self.unopened = others;
+    }
+
+    /// A member has opened the epoch.
+    pub(super) fn on_opened(&mut self, from: NodeId) {
+        self.unopened.retain(|node| *node != from);
+    }
+
+    /// Members that may not have heard that the epoch is open.
+    pub(super) fn unopened(&self) -> &[NodeId] {
+        &self.unopened
+    }
+
+    /// What the head asks for, whose log ends at `end`: the next record of the longest log.
+    pub(super) fn fetch(&mut self, end: Position) -> Option<Fetch> {
+        let next = Position(end.0 + 1);
+        let longest = self.ends.iter().max_by_key(|(_, end)| end.position).copied();
+        let (of, _) = longest.filter(|(_, end)| end.position >= next.0)?;
+        if self.fetching.position != next {
+            self.fetching = Fetching { position: next, ..Fetching::default() };
+        }
+        if self.fetching.is_complete() {
+            return None;
+        }
+        let (index, missing) = self.fetching.missing();
+        self.fetching.last_asked = index + missing.ilog2();
+        Some(Fetch { of, position: next, index, missing })
+    }
+
+    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time to
+    /// go on: the record is here, or all that was asked for.
+    pub(super) fn take(
+        &mut self,
+        (position, end): (Position, Position),
+        hdr: &FragmentHdr,
+        piece: &[u8],
+    ) -> bool {
+        let fetching = &mut self.fetching;
+        if position.0 != end.0 + 1
+            || position != fetching.position
+            || hdr.total_bytes as usize > RECORD_BYTES_MAX
+            || hdr.index >= hdr.fragments()
+        {
+            return false;
+        }
+        fetching.take(hdr, piece);
+        let last = fetching.last_asked.min(hdr.fragments() - 1);
+        fetching.is_complete() || hdr.index == last
+    }
+
+    /// Whether a record was fetched.
+    pub(super) fn has_fetched(&self) -> bool {
+        self.fetching.is_complete()
+    }
+
+    /// The record that was fetched, if it is the one after `end`.
+    pub(super) fn take_fetched(&mut self, end: Position) -> Option<Vec<u8>> {
+        if self.fetching.position.0 != end.0 + 1 || !self.fetching.is_complete() {
+            return None;
+        }
+        core::mem::take(&mut self.fetching).record.map(Assembly::into_bytes)
+    }
+}
+
+impl Fetching {
+    /// The first missing fragment, and bits for it and those that follow.
+    fn missing(&self) -> (u32, u64) {
+        let Some(record) = &self.record else { return (0, u64::MAX) };
+        let first = (0..record.fragments()).find(|index| !record.has(*index)).unwrap_or(0);
+        let end = first.saturating_add(ASKED_MAX).min(record.fragments());
+        let bit = |index: u32| u64::from(!record.has(index)) << (index - first);
+        (first, (first..end).map(bit).sum())
+    }
+
+    /// Takes a fragment. Those of another record are given up: it is not asked for any more.
+    fn take(&mut self, hdr: &FragmentHdr, piece: &[u8]) {
+        let other = |own: &mut Assembly| {
+            own.version() != hdr.version || own.total_bytes() != hdr.total_bytes
+        };
+        self.record.take_if(other);
+        self.record.get_or_insert_with(|| Assembly::new(*hdr)).add(hdr, piece);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.record.as_ref().is_some_and(Assembly::is_complete)
+    }
+}

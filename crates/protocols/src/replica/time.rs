@@ -1,0 +1,184 @@
+//! What time brings: the end of a batch, and what is due.
+
+use concord_core::machine::Deadline;
+use concord_core::{Instant, Now, Position};
+use concord_engine::Engine;
+use concord_wire::Sink;
+use concord_wire::control::{Membership, Message as _, Standing};
+
+use super::Replica;
+use crate::setup::Phase;
+
+impl<E: Engine> Replica<E> {
+    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it takes.
+    fn is_watching(&self) -> bool {
+        matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open)
+    }
+
+    /// An engine that is silent for too long is given up: everybody who waits for this replica would
+    /// wait for ever.
+    fn watch_engine(&mut self, now: Instant) {
+        let owes = self.is_watching() && !self.queue.is_empty();
+        if self.serving.gives_up_engine(now, owes, &mut self.count) {
+            self.part_ways();
+        }
+    }
+
+    /// The end of a batch of inputs: records and acknowledgements that piled up go out.
+    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.serving.engine.lost() && self.phase != Phase::Left {
+            self.disown_poison(sink);
+            self.leave();
+        }
+        if self.phase == Phase::Open {
+            if self.role.is_head() && self.serving.has_more_expiries(self.settled()) {
+                self.expire(now, sink);
+            }
+            self.pump(now, sink);
+        }
+        if self.streams.owes_ack() {
+            self.send_ack(now, sink);
+        }
+        if self.asking.is_due() {
+            self.ask_version(now, sink);
+        }
+    }
+
+    /// Sends records to those who come next, as far as they may be passed on.
+    fn pump(&mut self, now: Now, sink: &mut impl Sink) {
+        let (log, upto) = (&self.ordered.log, self.passed());
+        let scratch = &mut self.scratch;
+        self.streams.pump(now.instant, (log, upto, self.committed), scratch, sink);
+        if !self.feeds.is_empty() {
+            let me = (self.role.node(), self.role.epoch());
+            let known = (log, self.executed, self.committed);
+            let dropped = self.feeds.pump(now.instant, me, known, scratch, sink);
+            self.count.feeds_dropped += dropped;
+        }
+    }
+
+    /// Sends full packets of records in the middle of a batch.
+    pub(super) fn pump_full(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        let known = (&self.ordered.log, self.passed(), self.committed);
+        self.streams.pump_full(now.instant, known, &mut self.scratch, sink);
+    }
+
+    /// Head: has keys deleted whose time has come.
+    fn expire(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.ordered.log.is_half_full(&self.setup.limits) {
+            let ordered = (self.settled(), self.ordered.last_now_ms);
+            let in_force = self.in_force();
+            self.serving.expire(now, ordered, in_force, &mut self.count, sink);
+        }
+    }
+
+    /// Head: up to where its own writes are at whoever comes next. Clients wait for their commits;
+    /// without a bound of their own, these would fill the log.
+    fn settled(&self) -> Position {
+        self.streams.applied().unwrap_or(self.executed).min(self.executed)
+    }
+
+    fn send_ack(&mut self, now: Now, sink: &mut impl Sink) {
+        let me = (self.role.epoch(), self.role.node());
+        let (passed, committed) = (self.passed(), self.committed);
+        let Some((peer, ack)) = self.streams.ack(now.instant, me, passed, committed) else {
+            return;
+        };
+        ack.emit(&mut self.scratch);
+        if let Some(addr) = self.role.member_addr(peer) {
+            sink.send(addr, &self.scratch);
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        let t = now.instant;
+        self.watch_engine(t);
+        let standing = self.standing();
+        if self.report.is_due(t, standing, self.alive_ns()) {
+            self.say_alive(now, standing, sink);
+        }
+        if t >= self.next_retry {
+            self.retry_opening(now, sink);
+        }
+        self.tick_retiring(t, sink);
+        if self.streams.is_keepalive_due(t) {
+            self.send_ack(now, sink);
+        }
+        if self.phase != Phase::Open {
+            return;
+        }
+        if t >= self.leases.next_request() {
+            self.request_leases(now, sink);
+        }
+        let (known, scratch) = ((&self.ordered.log, self.committed), &mut self.scratch);
+        self.count.link_resent += self.streams.tick(t, known, scratch, sink);
+        self.feeds.tick(t, known, scratch, sink);
+        if self.serving.is_expiry_due(t) && self.role.is_head() {
+            self.expire(now, sink);
+        }
+        if t >= self.asking.retry_at() {
+            self.ask_version(now, sink);
+        }
+    }
+
+    /// When to call [`Replica::tick`] next.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        let mut d = Deadline { at: self.report.next_at(), reason: "heartbeat" };
+        d = d.min(Deadline { at: self.next_retry, reason: "open the epoch, or join" });
+        if let Some(retiring) = &self.retiring {
+            d = d.min(Deadline { at: retiring.next_at, reason: "give leases back" });
+        }
+        if self.is_watching() {
+            let at = self.serving.watch_at(!self.queue.is_empty());
+            d = d.min(Deadline { at, reason: "is the engine silent?" });
+        }
+        d = d.min(Deadline { at: self.streams.keepalive_at(), reason: "acknowledge" });
+        if self.phase != Phase::Open {
+            return d;
+        }
+        d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
+        d = d.min(Deadline { at: self.streams.resend_at(), reason: "link time-out" });
+        d = d.min(Deadline { at: self.asking.retry_at(), reason: "ask the tail again" });
+        d = d.min(Deadline { at: self.feeds.deadline(), reason: "link time-out" });
+        if self.role.is_head() {
+            d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
+        }
+        d
+    }
+
+    /// Tells the controller that it lives, and all that the controller decides by.
+    fn say_alive(&mut self, now: Now, standing: Standing, sink: &mut impl Sink) {
+        if standing == Standing::Copied {
+            self.held_epoch = self.role.epoch().0;
+        }
+        // Each member asks for leases three times in one: two of those were lost.
+        let silent_ns = self.setup.lease_ns / 3 * 2;
+        let takes_part = matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open);
+        let unheard = if takes_part {
+            self.report.unheard(now.instant, silent_ns)
+        } else {
+            alloc::vec::Vec::new()
+        };
+        let alive = Membership::ReplicaAlive {
+            member: self.setup.me,
+            sent_at: now.instant.0,
+            heard: self.role.heard(),
+            standing,
+            held: self.held(),
+            unheard,
+        };
+        self.send_control(self.setup.controller, &alive, sink);
+        if self.phase == Phase::Joining {
+            let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+            Membership::Reach { epoch, from, ask: true }.emit(&mut self.scratch);
+            for member in self.role.members() {
+                sink.send(member.addr, &self.scratch);
+            }
+        }
+    }
+}

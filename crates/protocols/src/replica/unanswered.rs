@@ -1,0 +1,67 @@
+//! Primary: what was executed and is not answered yet, since not every backup has executed the writes that
+//! it may have seen (trap T6).
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::Position;
+
+use crate::turn::{ReadTurn, Turn};
+
+/// Most reads that wait for writes to commit, or for the tail's answer.
+pub(super) const WAITING_MAX: usize = 65_536;
+/// Most bytes of replies that wait for writes to commit; a single one may be larger.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Writes, and replies to reads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unanswered {
+    /// Writes, in order.
+    writes: VecDeque<Turn>,
+    /// Reads, by the position that they wait for, then in their order.
+    replies: BTreeMap<(Position, u64), (ReadTurn, Vec<u8>)>,
+    /// Bytes of the replies.
+    bytes: usize,
+}
+
+impl Unanswered {
+    /// The epoch is over: clients ask again for what they read.
+    pub(super) fn forget_reads(&mut self) {
+        self.replies.clear();
+        self.bytes = 0;
+    }
+
+    /// Clients ask again for what they wrote.
+    pub(super) fn forget_writes(&mut self) {
+        self.writes.clear();
+    }
+
+    /// A write was executed.
+    pub(super) fn push_write(&mut self, turn: Turn) {
+        self.writes.push_back(turn);
+    }
+
+    /// The next write that is committed.
+    pub(super) fn pop_write(&mut self, committed: Position) -> Option<Turn> {
+        self.writes.pop_front_if(|turn| turn.position <= committed)
+    }
+
+    /// A read was executed; whether there was room for its reply.
+    pub(super) fn push_read(&mut self, order: u64, turn: ReadTurn, reply: &[u8]) -> bool {
+        let is_full = self.replies.len() >= WAITING_MAX
+            || (self.bytes > 0 && self.bytes + reply.len() > WAITING_BYTES_MAX);
+        if !is_full {
+            self.bytes += reply.len();
+            self.replies.insert((turn.needed, order), (turn, reply.to_vec()));
+        }
+        !is_full
+    }
+
+    /// The next reply that waits for nothing beyond `committed`.
+    pub(super) fn pop_read(&mut self, committed: Position) -> Option<(ReadTurn, Vec<u8>)> {
+        let entry = self.replies.first_entry().filter(|entry| entry.key().0 <= committed)?;
+        let (turn, reply) = entry.remove();
+        self.bytes -= reply.len();
+        Some((turn, reply))
+    }
+}

@@ -1,0 +1,379 @@
+//! Writes: ordered by the head, executed by everybody in the same order, answered by who commits.
+//!
+//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or a
+//! refused one too, takes its turn as a record, so that the last-committed point is a prefix.
+
+use alloc::vec::Vec;
+
+use concord_core::{Guard, Now, ObjectId, Position, Seq};
+use concord_engine::{Class, Command, Completion, Engine, Progress};
+use concord_wire::control::{LogEnd, Protocol};
+use concord_wire::fragment::FragmentHdr;
+use concord_wire::record::Record;
+use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
+
+use super::Replica;
+use super::queue::Pending;
+use crate::parts::PART_TABLE;
+use crate::sessions::Verdict;
+use crate::setup::Phase;
+use crate::turn::{Asked, Turn, emit_write_reply};
+
+impl<E: Engine> Replica<E> {
+    /// Head: numbers become positions. What cannot be ordered is dropped; the client sends it again
+    /// and gets a new number.
+    pub(super) fn on_write(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
+        let repr = packet.repr();
+        if self.phase != Phase::Open || !self.role.is_head() {
+            self.count.writes_not_head += 1;
+            return;
+        }
+        if self.ordered.log.is_full(&self.setup.limits) {
+            self.count.writes_log_full += 1;
+            return;
+        }
+        if self.queue.is_full() {
+            self.count.writes_queued += 1;
+            return;
+        }
+        let guards = self.setup.guards;
+        if self.role.is_accelerated() {
+            let active = self.role.switch_id();
+            if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
+                return;
+            }
+        }
+        let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), guards);
+        let mut turn = self.turn_of(now_ms, &repr);
+        let own = self.serving.own_body(&repr, packet.body());
+        self.serving.on_ordered(&repr, turn.position);
+        let body = own.as_deref().unwrap_or(packet.body());
+        let staged = match self.staged_version(&repr, body, own.is_some()) {
+            Ok(version) => version,
+            Err(status) => {
+                turn.refused = status;
+                None
+            }
+        };
+        self.ordered.last_now_ms = turn.asked.now_ms;
+        if self.holds_back() {
+            let staged = staged.and_then(|version| self.serving.take_staged(&repr, version));
+            let command = staged.as_deref().unwrap_or(body);
+            return self.order_held(&turn, command);
+        }
+        turn.verdict = self.admit(&turn);
+        let prefix = self.setup.guards.on(Guard::Prefix);
+        if !prefix && !matches!(turn.verdict, Verdict::Execute | Verdict::Nothing) {
+            self.reply_to_write(&turn, sink);
+            return;
+        }
+        self.submitted.position = turn.position.0;
+        self.count.writes_ordered += 1;
+        if turn.verdict != Verdict::Execute {
+            return self.idle(turn, sink);
+        }
+        match staged {
+            Some(version) => {
+                let body = self.serving.take_staged(&repr, version);
+                self.execute(turn, &body.unwrap_or_default(), sink);
+            }
+            None => self.execute(turn, body, sink),
+        }
+    }
+
+    /// Whether no key has a time to live by any record of the log.
+    pub(super) fn is_timeless(&self) -> bool {
+        self.serving.is_timeless()
+            && self.queue.is_empty()
+            && self.executed.0 == self.ordered.log.end().position
+    }
+
+    fn turn_of(&self, now_ms: u64, repr: &Repr) -> Turn {
+        Turn {
+            // What is held back stands behind what was submitted (CRAQ).
+            position: Position(self.submitted.position.max(self.ordered.log.end().position) + 1),
+            asked: Asked {
+                flags: repr.flags.set(Flags::MEMORY_FULL, self.serving.engine.is_full()),
+                ..Asked::of(repr, now_ms)
+            },
+            refused: Status::Ok,
+            verdict: Verdict::Nothing,
+            deciding: true,
+        }
+    }
+
+    /// The version of the staged body that the write means, `None` if its command is in the packet.
+    fn staged_version(
+        &self,
+        repr: &Repr,
+        body: &[u8],
+        is_own: bool,
+    ) -> Result<Option<u64>, Status> {
+        if repr.has_no_command() {
+            return Ok(None);
+        }
+        if !repr.further.is_empty() {
+            return Err(Status::ManyObjects);
+        }
+        if !repr.flags.has(Flags::BODY_STAGED) || is_own {
+            return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
+        }
+        let (hdr, _) = FragmentHdr::parse(body).map_err(|_| Status::Malformed)?;
+        match self.serving.staged(repr, hdr.version) {
+            Some(command) if Command::parse(command).is_ok() => Ok(Some(hdr.version)),
+            Some(_) => Err(Status::Malformed),
+            None => Err(Status::BodyMissing),
+        }
+    }
+
+    fn admit(&mut self, turn: &Turn) -> Verdict {
+        let verdict = self.serving.sessions.admit(&turn.record(self.role.epoch(), &[], &[]));
+        self.count.note(verdict);
+        verdict
+    }
+
+    /// Whether a record's object is yet to be copied.
+    fn lacks_object(&self, record: &Record<'_>) -> bool {
+        self.phase == Phase::Joining && self.copy.lacks_object(record)
+    }
+
+    /// Everybody else: a record in its turn. It is in the log already.
+    pub(super) fn follow(&mut self, record: &Record<'_>, sink: &mut impl Sink) {
+        self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
+        self.submitted = LogEnd { position: record.position.0, hash: record.hash };
+        let mut turn = Turn::of(record);
+        turn.verdict = self.admit(&turn);
+        if turn.verdict == Verdict::Execute && self.lacks_object(record) {
+            turn.verdict = Verdict::Nothing;
+        }
+        match turn.verdict {
+            Verdict::Execute => self.execute(turn, record.command, sink),
+            Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+                self.idle(turn, sink);
+            }
+        }
+    }
+
+    fn idle(&mut self, turn: Turn, sink: &mut impl Sink) {
+        if self.queue.is_empty() {
+            self.finish(turn, &[], &[], sink);
+        } else {
+            self.queue.push(Pending::Idle(turn));
+        }
+    }
+
+    fn execute(&mut self, turn: Turn, command: &[u8], sink: &mut impl Sink) {
+        let Ok(parsed) = Command::parse(command) else { return self.leave() };
+        if self.notes_executed(turn.deciding) {
+            self.note_write(turn.asked.flags, turn.asked.obj_id, turn.asked.seq, turn.position);
+        }
+        let mut reply = core::mem::take(&mut self.serving.reply);
+        reply.clear();
+        let context = turn.context(&self.serving.engine, self.setup.guards);
+        match self.serving.engine.submit(&context, Class::Write, &parsed, &mut reply) {
+            Progress::Done => self.finish(turn, command, &reply, sink),
+            Progress::Pending => {
+                let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
+                self.queue.push(Pending::Write(turn, kept));
+            }
+        }
+        self.serving.reply = reply;
+    }
+
+    /// The newest write of an object, or of all (traps T9, T13).
+    pub(super) fn note_write(&mut self, flags: Flags, obj_id: ObjectId, seq: Seq, at: Position) {
+        if flags.has(Flags::WILDCARD) {
+            self.applied.note_all(seq, at);
+        } else {
+            self.applied.note(obj_id, seq, at);
+        }
+    }
+
+    /// Takes what the engine has completed.
+    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        let executed = self.executed;
+        while let Some(done) = self.serving.poll() {
+            match self.queue.pop() {
+                Some(Pending::Write(turn, command)) => {
+                    self.engine_wrote(turn, &command, &done, sink);
+                }
+                Some(Pending::Read(turn)) => self.answer_read(now, &turn, &done.reply, sink),
+                Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
+                Some(Pending::Install) => {}
+                Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
+            }
+            self.finish_idle(sink);
+            self.pump_full(now, sink);
+        }
+        if self.phase == Phase::Opening && self.opening.has_fetched() {
+            self.fetch_longer(now, sink);
+        }
+        // The primary waits to hear of it; what was said when the record came did not tell.
+        if self.executed > executed && self.role.is_protocol(Protocol::PrimaryBackup) {
+            self.streams.acknowledge();
+        }
+        self.try_open(now, sink);
+    }
+
+    /// The engine was lost to a write that does not end. Its client is told that nobody knows what
+    /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
+    /// else has heard of it: who orders logs what the engine has answered.
+    pub(super) fn disown_poison(&mut self, sink: &mut impl Sink) {
+        let Some(Pending::Write(turn, _)) = self.queue.first() else { return };
+        if !self.serving.engine.is_poisoned()
+            || !turn.deciding
+            || turn.asked.flags.has(Flags::INTERNAL)
+        {
+            return;
+        }
+        let from = Repr { status: Status::Stale, ..Repr::new(Op::WriteReply) };
+        let repr =
+            Repr { epoch: self.role.epoch(), node: self.role.node(), ..turn.asked.header(from) };
+        repr.emit(&[], &mut self.scratch);
+        let to = self.serving.to(self.in_force(), repr.client);
+        sink.send(to, &self.scratch);
+    }
+
+    /// What needs no engine and stands first by now.
+    fn finish_idle(&mut self, sink: &mut impl Sink) {
+        while let Some(pending) = self.queue.pop_idle() {
+            match pending {
+                Pending::Idle(turn) => self.finish(turn, &[], &[], sink),
+                Pending::Table(node, table) => self.part_taken(node, PART_TABLE, table),
+                Pending::Write(..) | Pending::Read(_) | Pending::Copy(..) | Pending::Install => {}
+            }
+        }
+    }
+
+    fn engine_wrote(
+        &mut self,
+        turn: Turn,
+        command: &[u8],
+        done: &Completion,
+        sink: &mut impl Sink,
+    ) {
+        if turn.deciding {
+            let command = done.effect.as_deref().unwrap_or(command);
+            return self.finish(turn, command, &done.reply, sink);
+        }
+        // Trap T11: what failed here and not at the ordering node, or the other way round (out of
+        // memory, say), has diverged. The client gets the ordering node's reply.
+        let Some(record) =
+            self.ordered.log.record(turn.position).and_then(|r| Record::parse(r).ok())
+        else {
+            return self.leave();
+        };
+        let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
+        // Stopped here, and run to its end by the ordering node.
+        if done.stopped {
+            return self.leave();
+        }
+        if record.reply.is_empty() {
+            return self.finish(turn, &[], &done.reply, sink);
+        }
+        if failed(record.reply) != failed(&done.reply) {
+            return self.leave();
+        }
+        let reply = record.reply.to_vec();
+        self.finish(turn, &[], &reply, sink);
+    }
+
+    /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
+    /// answered by whoever commits.
+    fn finish(&mut self, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
+        if turn.deciding {
+            let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
+            self.append(&turn, command, kept);
+        }
+        if turn.verdict == Verdict::Execute && !turn.asked.flags.has(Flags::INTERNAL) {
+            self.serving.sessions.complete(turn.asked.session, turn.asked.request, reply);
+        }
+        self.executed = turn.position;
+        self.count.records_applied += 1;
+        if self.phase != Phase::Open {
+            return;
+        }
+        // CRAQ: it was committed before, and nothing more may be while the log is full.
+        if self.executed <= self.committed {
+            self.let_go();
+        }
+        if !self.whole {
+            self.note_whole();
+        }
+        if self.role.is_reader() {
+            let alone = self.role.is_alone();
+            if alone || !self.role.is_protocol(Protocol::PrimaryBackup) {
+                self.raise_committed(self.executed);
+                self.reply_to_write(&turn, sink);
+            } else {
+                self.unanswered.push_write(turn);
+            }
+        }
+    }
+
+    /// The node that orders: the write's record takes its place in the log.
+    pub(super) fn append(&mut self, turn: &Turn, command: &[u8], reply: &[u8]) {
+        self.ordered.append(&turn.record(self.role.epoch(), command, reply));
+    }
+
+    /// Primary: a write is committed once every backup has executed it.
+    pub(super) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
+        let others = self.role.others().count();
+        if !self.role.is_head() || self.streams.successors() != others {
+            return;
+        }
+        let everywhere = self.streams.applied().unwrap_or(self.executed);
+        self.raise_committed(everywhere.min(self.executed));
+        while let Some(turn) = self.unanswered.pop_write(self.committed) {
+            self.reply_to_write(&turn, sink);
+        }
+        self.wake_reads(now, sink);
+    }
+
+    /// What was executed in an earlier epoch and never answered: the members agree on it now. The
+    /// clients ask again, and are answered from the table.
+    pub(super) fn settle_old_writes(&mut self, now: Now, sink: &mut impl Sink) {
+        if !(self.role.is_head() && self.role.is_protocol(Protocol::PrimaryBackup)) {
+            self.unanswered.forget_writes();
+            if self.role.is_reader() {
+                self.raise_committed(self.executed);
+            }
+            return;
+        }
+        self.commit_acknowledged(now, sink);
+    }
+
+    /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
+    fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        let from = Repr {
+            flags: Flags::COMPLETION,
+            epoch: self.role.epoch(),
+            node: self.role.node(),
+            ..Repr::new(Op::WriteReply)
+        };
+        let to = self.role.switch_addr();
+        if turn.asked.flags.has(Flags::NOOP) || turn.asked.flags.has(Flags::INTERNAL) {
+            turn.asked
+                .header(Repr { op: Op::WriteCompletion, ..from })
+                .emit(&[], &mut self.scratch);
+        } else {
+            emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
+        }
+        sink.send(to, &self.scratch);
+    }
+
+    /// A fragment of a body, before its write (trap T17).
+    pub(super) fn on_wrest(
+        &mut self,
+        now: Now,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        if self.phase != Phase::Open || !self.role.is_head() {
+            self.count.writes_not_head += 1;
+            return Ok(());
+        }
+        let in_force = self.in_force();
+        self.serving.stage(now, packet, in_force, &mut self.count, sink)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a replica of any protocol is told at its start, where it stands, and how often it speaks.
+
+use concord_core::{Duration, Epoch, Guards, LogClock, MS};
+use concord_wire::Addr;
+use concord_wire::control::Member;
+
+use crate::limits::Limits;
+
+/// How long a silence between neighbours lasts at most, so that acknowledgements and commits
+/// travel when no records do.
+pub(crate) const KEEPALIVE_NS: Duration = 50 * MS;
+/// How often the controller is told.
+pub(crate) const ALIVE_NS: Duration = 100 * MS;
+/// How often what may have been lost is said again.
+pub(crate) const RETRY_NS: Duration = 20 * MS;
+
+/// What a replica is told at its start.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// The node, this life of it, and where it listens.
+    pub me: Member,
+    /// Where the controller listens.
+    pub controller: Addr,
+    /// How long a lease lasts, in ns; the pause after a member died is about as long (trap T2).
+    pub lease_ns: Duration,
+    /// Replies to reads go through the switch too, as in a rack; else straight to the client.
+    pub replies_via_switch: bool,
+    /// About how many bytes a chunk of objects has that is copied to a joining replica.
+    pub copy_bytes: usize,
+    /// VR, NOPaxos: about how many executed records are kept for members that lag; who lacks older
+    /// ones copies the state.
+    pub records_kept: usize,
+    /// Replicate the ordering node's replies: for engines that are servers of their own.
+    pub replicate_replies: bool,
+    /// How much is held of what grows with load.
+    pub limits: Limits,
+    /// Which guards are on; all of them outside tests.
+    pub guards: Guards,
+}
+
+/// What holds in the group now, as far as this replica knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InForce {
+    /// What packets to clients carry as the epoch; the view of VR and NOPaxos.
+    pub(crate) epoch: Epoch,
+    pub(crate) switch: Addr,
+    /// The log's time.
+    pub(crate) clock: LogClock,
+}
+
+/// Where a replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// In no epoch: it answers nothing, and asks to be let in.
+    Out,
+    /// It copies the state from a member, to become one; it answers nothing.
+    Joining,
+    /// Its epoch is known; members are agreeing on their logs (trap T5).
+    Opening,
+    /// It takes part.
+    Open,
+    /// It left: its engine was lost, for good, or its log diverged, until it is out and may copy.
+    Left,
+}

@@ -1,0 +1,61 @@
+//! What every replica shows of itself to those who host it, whatever its protocol.
+
+/// The accessors, of a machine with the fields `setup`, `serving`, `ordered`, `executed`, `committed` and
+/// `count`, whose configuration is in the named one.
+macro_rules! shown {
+    ($($config:ident).+) => {
+        /// The engine, for drivers that feed it.
+        pub fn engine_mut(&mut self) -> &mut E {
+            &mut self.serving.engine
+        }
+
+        /// The engine.
+        pub fn engine(&self) -> &E {
+            &self.serving.engine
+        }
+
+        /// Who this replica is, and in which life.
+        #[must_use]
+        pub fn member(&self) -> &concord_wire::control::Member {
+            &self.setup.me
+        }
+
+        /// The newest configuration of the controller that it knows.
+        #[must_use]
+        pub fn config(&self) -> Option<&concord_wire::control::Config> {
+            self.$($config).+.as_ref()
+        }
+
+        /// The log.
+        #[must_use]
+        pub fn log(&self) -> &$crate::log::Log {
+            &self.ordered.log
+        }
+
+        /// The last record executed here.
+        #[must_use]
+        pub fn executed(&self) -> concord_core::Position {
+            self.executed
+        }
+
+        /// Up to where the log is committed, as far as is known here.
+        #[must_use]
+        pub fn committed(&self) -> concord_core::Position {
+            self.committed
+        }
+
+        /// A digest of the client table, equal on replicas that executed the same: for tests.
+        #[must_use]
+        pub fn sessions_digest(&self) -> u64 {
+            self.serving.sessions.digest()
+        }
+
+        /// What was counted, as every protocol counts it.
+        #[must_use]
+        pub fn counters(&self) -> &$crate::counters::ReplicaCounters {
+            &self.count
+        }
+    };
+}
+
+pub(crate) use shown;

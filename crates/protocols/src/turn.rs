@@ -1,0 +1,242 @@
+//! Requests in their turn: what stays of one in its record and in the answers to it.
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+use concord_core::{
+    Epoch, Guard, Guards, NodeId, ObjectId, Position, RequestNumber, Seq, SessionId,
+};
+use concord_engine::{Context, Engine};
+use concord_wire::fragment::FragmentHdr;
+use concord_wire::record::Record;
+use concord_wire::rpc::BODY_BYTES_MAX;
+use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr, Status};
+
+use crate::sessions::{Sessions, Verdict};
+
+/// What was asked, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) flags: Flags,
+    pub(crate) seq: Seq,
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestNumber,
+    pub(crate) obj_id: ObjectId,
+    pub(crate) attempt: u16,
+    pub(crate) low_delta: u16,
+    pub(crate) after_delta: u16,
+    pub(crate) client: Addr,
+    /// The log's time at which it was ordered; 0 of a read.
+    pub(crate) now_ms: u64,
+}
+
+impl Asked {
+    /// By a packet, ordered at `now_ms`.
+    pub(crate) fn of(repr: &Repr, now_ms: u64) -> Asked {
+        Asked {
+            flags: repr.flags,
+            seq: repr.seq,
+            session: repr.session,
+            request: repr.request,
+            obj_id: repr.obj_id,
+            attempt: repr.attempt,
+            low_delta: repr.low_delta,
+            after_delta: repr.after_delta,
+            client: repr.client,
+            now_ms,
+        }
+    }
+
+    /// By what its record says.
+    pub(crate) fn recorded(record: &Record<'_>) -> Asked {
+        Asked {
+            flags: record.flags,
+            seq: record.seq,
+            session: record.session,
+            request: record.request,
+            obj_id: record.obj_id,
+            attempt: record.attempt,
+            low_delta: record.low_delta,
+            after_delta: record.after_delta,
+            client: record.client,
+            now_ms: record.now_ms,
+        }
+    }
+
+    /// Its record at `position`, before the running hash.
+    pub(crate) fn record<'a>(
+        &self,
+        (position, epoch): (Position, Epoch),
+        refused: Status,
+        command: &'a [u8],
+        reply: &'a [u8],
+    ) -> Record<'a> {
+        Record {
+            position,
+            hash: 0,
+            epoch,
+            flags: self.flags,
+            low_delta: self.low_delta,
+            seq: self.seq,
+            session: self.session,
+            request: self.request,
+            now_ms: self.now_ms,
+            obj_id: self.obj_id,
+            // More than one is refused.
+            further: FurtherIds::NONE,
+            after_delta: self.after_delta,
+            attempt: self.attempt,
+            client: self.client,
+            refused,
+            command,
+            reply,
+        }
+    }
+
+    /// The header of an answer to it, by `from`.
+    pub(crate) fn header(&self, from: Repr) -> Repr {
+        Repr {
+            obj_id: self.obj_id,
+            seq: self.seq,
+            session: self.session,
+            request: self.request,
+            client: self.client,
+            attempt: self.attempt,
+            ..from
+        }
+    }
+
+    /// The header of the packet that asked for it, as the switch that orders stamped it.
+    pub(crate) fn stamped(&self) -> Repr {
+        Repr {
+            flags: self.flags,
+            low_delta: self.low_delta,
+            after_delta: self.after_delta,
+            time_ms: self.now_ms,
+            ..self.header(Repr::new(Op::Write))
+        }
+    }
+}
+
+/// A write in its turn: what is needed to finish and answer it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) position: Position,
+    pub(crate) asked: Asked,
+    pub(crate) refused: Status,
+    pub(crate) verdict: Verdict,
+    /// This node ordered it: the record is written when the engine has answered.
+    pub(crate) deciding: bool,
+}
+
+impl Turn {
+    /// The turn of a record that this node did not order, before the client table's verdict.
+    pub(crate) fn of(record: &Record<'_>) -> Turn {
+        Turn {
+            position: record.position,
+            asked: Asked::recorded(record),
+            refused: record.refused,
+            verdict: Verdict::Nothing,
+            deciding: false,
+        }
+    }
+
+    /// With what the engine executes it: the same at every replica.
+    pub(crate) fn context(&self, engine: &impl Engine, guards: Guards) -> Context {
+        let is_recorded = guards.on(Guard::RecordedMemory);
+        let Asked { now_ms, flags, .. } = self.asked;
+        Context {
+            now_ms,
+            entropy: splitmix64(self.position.0 ^ now_ms.rotate_left(32)),
+            position: self.position.0,
+            resp3: flags.has(Flags::RESP3),
+            decide: self.deciding,
+            memory_full: if is_recorded { flags.has(Flags::MEMORY_FULL) } else { engine.is_full() },
+        }
+    }
+
+    pub(crate) fn record<'a>(
+        &self,
+        epoch: Epoch,
+        command: &'a [u8],
+        reply: &'a [u8],
+    ) -> Record<'a> {
+        self.asked.record((self.position, epoch), self.refused, command, reply)
+    }
+}
+
+/// A read that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadTurn {
+    pub(crate) asked: Asked,
+    last_committed: Seq,
+    reason: Reason,
+    /// The writes that it may have seen: the reply waits until all up to there are committed. A
+    /// position of this epoch.
+    pub(crate) needed: Position,
+    pub(crate) epoch: Epoch,
+}
+
+impl ReadTurn {
+    pub(crate) fn of(repr: &Repr, reason: Reason) -> ReadTurn {
+        ReadTurn {
+            asked: Asked::of(repr, 0),
+            last_committed: repr.last_committed,
+            reason,
+            needed: Position(0),
+            epoch: Epoch(0),
+        }
+    }
+
+    /// The reply's header.
+    pub(crate) fn reply(&self, epoch: Epoch, node: NodeId) -> Repr {
+        Repr {
+            flags: self.asked.flags,
+            seq: Seq::NONE,
+            last_committed: self.last_committed,
+            epoch,
+            node,
+            reason: self.reason,
+            ..self.asked.header(Repr::new(Op::ReadReply))
+        }
+    }
+}
+
+/// The reply to a write that was executed or refused in its turn: what the client table has. `from`
+/// says who answers.
+pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out: &mut Vec<u8>) {
+    let mut repr = turn.asked.header(from);
+    let mut reply: &[u8] = &[];
+    let position = turn.position.0.to_be_bytes();
+    match turn.verdict {
+        Verdict::Execute | Verdict::Duplicate => {
+            match sessions.result(turn.asked.session, turn.asked.request) {
+                Some(result) => reply = result,
+                None => repr.status = Status::Stale,
+            }
+        }
+        Verdict::Nothing => {}
+        Verdict::Refused(status) => {
+            repr.status = status;
+            if turn.asked.flags.has(Flags::REGISTER) {
+                // The position to register with.
+                reply = &position;
+            }
+        }
+    }
+    if reply.len() <= BODY_BYTES_MAX {
+        repr.emit(reply, out);
+    } else {
+        repr.flags = repr.flags.with(Flags::MORE);
+        let version = concord_core::hash::hash64(0, reply);
+        emit_first_fragment(&repr, version, reply, out);
+    }
+}
+
+/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
+pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
+    let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
+    let mut body = Vec::with_capacity(BODY_BYTES_MAX);
+    hdr.emit_of(reply, &mut body);
+    repr.emit(&body, out);
+}
