@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use concord_runtime::Error;
 use concord_runtime::logging::{self, Format};
+use concord_wire::control::Program;
 
 use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX};
 
@@ -204,13 +205,20 @@ pub struct RoleArgs {
     pub supervised: bool,
 }
 
+/// A switch program by its name.
+fn program(name: &str) -> Result<Program, String> {
+    Program::named(name)
+        .ok_or_else(|| format!("there are {}", Program::ALL.map(Program::name).join(", ")))
+}
+
 /// `concord switch`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   concord switch --config rack.toml
   concord switch --config rack.toml --standby   the rack file's [[standby]]: takes over from a dead one
-  concord switch --describe                     the stage table, SRAM and recirculations")]
+  concord switch --describe                     the stage table, SRAM and recirculations
+  concord switch --describe --programs harmonia,nopaxos        of two programs on one switch")]
 pub struct SwitchArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", required_unless_present = "describe")]
@@ -221,9 +229,13 @@ pub struct SwitchArgs {
     /// Which `[[standby]]`; not needed where there is only one
     #[arg(long, value_name = "N", requires = "standby")]
     pub node: Option<u16>,
-    /// Print what the program takes of a real switch, and end
+    /// Print what its programs take of a real switch, and end
     #[arg(long)]
     pub describe: bool,
+    /// Which programs, instead of the rack's: several share the switch
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "describe",
+          value_parser = program)]
+    pub programs: Vec<Program>,
     /// What it logs
     #[command(flatten)]
     pub log: LogArgs,

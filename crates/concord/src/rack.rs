@@ -11,6 +11,7 @@ use concord_runtime::Error;
 use concord_switch::FaultRates;
 use concord_switch::harmonia::Layout;
 use concord_wire::Addr;
+use concord_wire::control::Program;
 use serde::{Deserialize, Serialize};
 
 /// Most replicas of a rack.
@@ -418,9 +419,12 @@ impl Rack {
         if let Some(share) = shares.into_iter().find(|s| !(*s > 0.0 && *s <= 1.0)) {
             return Err(format!("cpu_share is {share}; it must be above 0 and at most 1"));
         }
-        concord_switch::Harmonia::new(self.table.layout(), concord_core::Guards::ALL)
-            .map(drop)
-            .map_err(|e| format!("table: {e}"))
+        self.table.layout().check().map_err(|e| format!("table: {e}"))
+    }
+
+    /// What the switch runs.
+    pub fn program(&self) -> Program {
+        Program::of(self.protocol.wire(), self.accel == Accel::Harmonia)
     }
 
     /// Whether every role can be reached, and none where another is.

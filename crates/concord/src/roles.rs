@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use concord_control::{ControllerConfig, GroupSetup, Recover};
-use concord_core::Guards;
+use concord_core::{Guards, Incarnation};
 use concord_runtime::Error;
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::roles::controller::ControllerSetup;
@@ -10,11 +10,17 @@ use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{EngineSetup, ReplicaSetup};
 use concord_runtime::roles::switch::SwitchSetup;
 use concord_runtime::roles::{Place, controller, gateway, replica, switch};
+
+use concord_switch::pisa::{ASIC, Report};
+use concord_switch::{AgentConfig, Host as _, Hosted, Layout, SwitchProgram as _};
+use concord_wire::Addr;
 use concord_wire::control::Program;
 
 use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
-use crate::rack::{Accel, Engine, Rack, Table, pick, wire};
+use crate::rack::{Engine, Rack, pick, wire};
 
+/// Nobody's address.
+const NOBODY: Addr = Addr { ip: 0, port: 0 };
 /// The controller, and the switch that is the active one at first.
 const FIRST: u16 = 1;
 
@@ -32,7 +38,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
         groups: vec![GroupSetup::replicas(
             rack.replica.iter().map(|r| r.node).collect(),
             rack.protocol.wire(),
-            Program::of(rack.protocol.wire(), rack.accel == Accel::Harmonia),
+            rack.program(),
         )],
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
@@ -52,8 +58,10 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
 pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     let rack = args.config.as_deref().map(Rack::read).transpose()?;
     if args.describe {
-        let table = rack.map_or_else(Table::default, |rack| rack.table);
-        return describe(&table);
+        let layout = rack.as_ref().map_or(Layout::DEFAULT, |rack| rack.table.layout());
+        let own = [rack.map_or(Program::Harmonia, |rack| rack.program())];
+        let programs = if args.programs.is_empty() { &own[..] } else { &args.programs };
+        return describe(programs, layout);
     }
     args.log.init()?;
     let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
@@ -68,6 +76,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     let place = Place { node, addr: wire(addr), http, options };
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
+        program: rack.program(),
         layout: rack.table.layout(),
         faults: rack.faults.rates(),
         standby: args.standby,
@@ -75,10 +84,17 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     switch::run(&place, &setup)
 }
 
-fn describe(table: &Table) -> Result<(), Error> {
-    let program = concord_switch::Harmonia::new(table.layout(), Guards::ALL)
-        .map_err(|e| Error::new(format!("table: {e}")))?;
-    crate::status::print(&program.describe().to_string())
+/// What the programs take of an ASIC together. An error if that is more than there is.
+fn describe(programs: &[Program], layout: Layout) -> Result<(), Error> {
+    let settings = AgentConfig { layout, ..AgentConfig::new(Incarnation(0), NOBODY, NOBODY) };
+    let reports = programs.iter().map(|program| {
+        let hosted = Hosted::host(*program, &settings.settings());
+        hosted.map(|hosted| hosted.describe()).map_err(|e| Error::new(format!("table: {e}")))
+    });
+    let reports: Vec<Report> = reports.collect::<Result<_, _>>()?;
+    let Some(report) = reports.into_iter().reduce(Report::beside) else { return Ok(()) };
+    crate::status::print(&format!("{report}\n"))?;
+    report.excess(&ASIC).map_or(Ok(()), |excess| Err(Error::new(excess)))
 }
 
 /// `concord replica`.

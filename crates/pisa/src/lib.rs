@@ -41,4 +41,4 @@ pub mod verdict;
 
 pub use register::{Cell, Pass, Port, Ports, RegisterArray};
 pub use report::{ASIC, ArrayReport, Asic, Report};
-pub use verdict::Verdict;
+pub use verdict::{Copies, Metadata, PORTS_MAX, PortId, PortSet, Verdict};

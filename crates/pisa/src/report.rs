@@ -12,6 +12,8 @@ pub struct Asic {
     pub stages: usize,
     /// Register memory of one stage in bytes.
     pub stage_sram_bytes: usize,
+    /// Multicast groups.
+    pub multicast_groups: usize,
 }
 
 impl Asic {
@@ -24,7 +26,8 @@ impl Asic {
 
 /// The budget that reports are held against: 12 stages of 80 blocks of 16 KiB, 15 MiB in all, the
 /// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB").
-pub const ASIC: Asic = Asic { stages: 12, stage_sram_bytes: 80 * 16 * 1024 };
+pub const ASIC: Asic =
+    Asic { stages: 12, stage_sram_bytes: 80 * 16 * 1024, multicast_groups: 65_536 };
 
 /// One register array's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +53,64 @@ impl ArrayReport {
 /// A program's stage table. Its `Display` is what `concord switch --describe` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The program's name.
-    pub program: &'static str,
+    /// The program's name; of several together, their names with commas.
+    pub program: String,
     /// Its arrays in stage order.
     pub arrays: Vec<ArrayReport>,
     /// Most recirculations that one packet needs.
     pub recirculations_max: u32,
+    /// Multicast groups.
+    pub multicast_groups: usize,
 }
 
 impl Report {
+    /// A program with these arrays, whose packets end in one pass and go to one place.
+    #[must_use]
+    pub fn new(program: &str, arrays: Vec<ArrayReport>) -> Report {
+        Report { program: program.into(), arrays, recirculations_max: 0, multicast_groups: 0 }
+    }
+
+    /// Both programs on one switch. A packet goes through one of them, so that their arrays can share
+    /// stages: memory of a stage and multicast groups add up, stages and recirculations do not.
+    #[must_use]
+    pub fn beside(mut self, other: Report) -> Report {
+        self.program = format!("{}, {}", self.program, other.program);
+        self.arrays.extend(other.arrays);
+        self.arrays.sort_by_key(|array| array.stage);
+        self.recirculations_max = self.recirculations_max.max(other.recirculations_max);
+        self.multicast_groups += other.multicast_groups;
+        self
+    }
+
+    /// Memory of the arrays of one stage in bytes.
+    #[must_use]
+    pub fn sram_bytes_in(&self, stage: usize) -> usize {
+        let here = self.arrays.iter().filter(|a| usize::from(a.stage) == stage);
+        here.map(ArrayReport::sram_bytes).sum()
+    }
+
+    /// The first thing for which `asic` has no room, in words.
+    #[must_use]
+    pub fn excess(&self, asic: &Asic) -> Option<String> {
+        let program = &self.program;
+        if self.stages() > asic.stages {
+            let (stages, there_are) = (self.stages(), asic.stages);
+            return Some(format!("{program}: {stages} stages, of which an ASIC has {there_are}"));
+        }
+        let too_full = |stage: &usize| self.sram_bytes_in(*stage) > asic.stage_sram_bytes;
+        if let Some(stage) = (0..self.stages()).find(too_full) {
+            let (used, all) = (bytes(self.sram_bytes_in(stage)), bytes(asic.stage_sram_bytes));
+            let excess = "of register memory, of which an ASIC has";
+            return Some(format!(
+                "{program}: stage {stage} takes {used} {excess} {all} in a stage"
+            ));
+        }
+        let (groups, there_are) = (self.multicast_groups, asic.multicast_groups);
+        (groups > there_are).then(|| {
+            format!("{program}: {groups} multicast groups, of which an ASIC has {there_are}")
+        })
+    }
+
     /// Stages used: up to the last one with an array.
     #[must_use]
     pub fn stages(&self) -> usize {
@@ -74,19 +126,13 @@ impl Report {
     /// Memory of the fullest stage in bytes.
     #[must_use]
     pub fn stage_sram_bytes_max(&self) -> usize {
-        (0..self.stages())
-            .map(|stage| {
-                let here = self.arrays.iter().filter(|a| usize::from(a.stage) == stage);
-                here.map(ArrayReport::sram_bytes).sum()
-            })
-            .max()
-            .unwrap_or(0)
+        (0..self.stages()).map(|stage| self.sram_bytes_in(stage)).max().unwrap_or(0)
     }
 
     /// Whether `asic` can hold the program.
     #[must_use]
     pub fn fits(&self, asic: &Asic) -> bool {
-        self.stages() <= asic.stages && self.stage_sram_bytes_max() <= asic.stage_sram_bytes
+        self.excess(asic).is_none()
     }
 }
 
@@ -109,6 +155,8 @@ impl fmt::Display for Report {
         let (used, all) = (bytes(self.stage_sram_bytes_max()), bytes(ASIC.stage_sram_bytes));
         writeln!(f, "fullest stage   {used} of {all}")?;
         writeln!(f, "recirculations  {} a packet at most", self.recirculations_max)?;
+        let (used, all) = (self.multicast_groups, ASIC.multicast_groups);
+        writeln!(f, "multicast       {used} of {all} groups")?;
         let verdict = if self.fits(&ASIC) { "yes" } else { "no" };
         write!(f, "fits an ASIC    {verdict}")
     }
@@ -135,7 +183,7 @@ mod tests {
     fn report(stage: u8, cells: usize) -> Report {
         let array = |name, stage, cells| ArrayReport { name, stage, cells, cell_bits: 64 };
         let arrays = vec![array("a", 0, 1), array("b", stage, cells), array("c", stage, 2)];
-        Report { program: "p", arrays, recirculations_max: 0 }
+        Report::new("p", arrays)
     }
 
     #[test]
@@ -155,5 +203,26 @@ mod tests {
         assert!(report(11, 1).fits(&ASIC));
         assert!(!report(12, 1).fits(&ASIC));
         assert!(!report(3, 1 << 20).fits(&ASIC));
+    }
+
+    #[test]
+    fn programs_beside_each_other_share_stages_and_fill_them_together() {
+        let half = 100_000;
+        let recirculating = Report { recirculations_max: 3, ..report(5, half) };
+        let both = report(4, half).beside(recirculating);
+        assert_eq!((both.stages(), both.recirculations_max), (6, 3));
+        assert_eq!(both.sram_bytes_in(0), 16, "one cell of each");
+        assert_eq!(both.excess(&ASIC), None);
+        let full = report(4, half).beside(report(4, half));
+        let text = full.excess(&ASIC).unwrap();
+        assert_eq!(
+            text,
+            "p, p: stage 4 takes 1.5 MiB of register memory, of which an ASIC has 1.2 MiB in a stage"
+        );
+        let text = report(1, 1).beside(report(12, 1)).excess(&ASIC).unwrap();
+        assert_eq!(text, "p, p: 13 stages, of which an ASIC has 12");
+        let cast = |multicast_groups| Report { multicast_groups, ..report(1, 1) };
+        let text = cast(65_000).beside(cast(600)).excess(&ASIC).unwrap();
+        assert_eq!(text, "p, p: 65600 multicast groups, of which an ASIC has 65536");
     }
 }

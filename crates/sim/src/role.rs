@@ -9,7 +9,8 @@ use concord_core::Now;
 use concord_core::machine::Deadline;
 use concord_engine::Engine;
 use concord_protocols::Node;
-use concord_switch::agent::Agent;
+use concord_switch::Agent;
+use concord_wire::Addr;
 
 use crate::world::Outgoing;
 
@@ -58,7 +59,8 @@ impl<E: Engine, C: Clients> Role<E, C> {
     pub(crate) fn take(&mut self, now: Now, bytes: &mut [u8], out: &mut Outgoing) {
         match self {
             Role::Controller(c) => c.handle(now, bytes, out),
-            Role::Switch(s) => s.handle(now, bytes, out),
+            // Whoever sent it: no program for replicas asks.
+            Role::Switch(s) => s.handle(now, Addr::default(), bytes, out),
             Role::Replica(r) => r.handle(now, bytes, out),
             Role::Client(p) => p.handle(now, bytes, out),
             Role::Dead => {}

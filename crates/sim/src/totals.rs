@@ -6,7 +6,7 @@ use concord_control::ControllerCounters;
 use concord_core::counters;
 use concord_gateway::GatewayCounters;
 use concord_protocols::{ReplicaCounters, VrCounters};
-use concord_switch::harmonia::Counters as SwitchCounters;
+use concord_switch::Counters as SwitchCounters;
 
 use crate::fault::Fault;
 use crate::odd::OddCounts;

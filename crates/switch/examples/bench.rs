@@ -1,15 +1,19 @@
 //! Nanoseconds a packet of the Harmonia program, without sockets: 5% writes, their completions,
-//! and reads, uniform over 1 M objects, in the default layout.
+//! and reads, uniform over 1 M objects, in the default layout: alone, and in its seat.
 //!
 //! `cargo run --release -p concord-switch --example bench`
 
 use std::time::Instant;
 
-use concord_core::{Guards, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
+use concord_core::{Incarnation, Now, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
-use concord_switch::{ConfigError, Harmonia, Layout, Tables};
+use concord_switch::{
+    Agent, AgentConfig, Counters, Harmonia, Ingress, Layout, Load as _, LoadError, PortTable,
+    SwitchProgram as _,
+};
+use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::rpc::HEADER_BYTES;
-use concord_wire::{Addr, Flags, Op, Repr};
+use concord_wire::{Addr, Flags, GroupId, Op, Repr, Sink};
 
 const OBJECTS: u64 = 1_000_000;
 /// Writes in flight: Harmonia §7.2 counts on 1 ms a write; this is 1 M writes/s of them.
@@ -33,8 +37,9 @@ fn datagram(hdr: &Repr) -> Datagram {
 }
 
 /// The packets of one run in the order of their arrival. The numbers that the switch will give
-/// are known beforehand, since nothing is dropped: the completions carry them.
-fn trace(rng: &mut Rng, switch_id: SwitchId) -> Vec<Datagram> {
+/// are known beforehand, since nothing is dropped: the completions carry them. `given` were given out
+/// before.
+fn trace(rng: &mut Rng, switch_id: SwitchId, given: u32) -> Vec<Datagram> {
     let client = Addr { ip: 0x7f00_0001, port: 9000 };
     let mut packets = Vec::with_capacity(REQUESTS + REQUESTS / 16);
     let mut writes: Vec<ObjectId> = Vec::new();
@@ -52,7 +57,7 @@ fn trace(rng: &mut Rng, switch_id: SwitchId) -> Vec<Datagram> {
             packets.push(datagram(&Repr {
                 flags: Flags::COMPLETION,
                 obj_id: writes[completed],
-                seq: Seq::new(switch_id, completed as u32 + 1),
+                seq: Seq::new(switch_id, given + completed as u32 + 1),
                 client,
                 ..Repr::new(Op::WriteReply)
             }));
@@ -61,11 +66,70 @@ fn trace(rng: &mut Rng, switch_id: SwitchId) -> Vec<Datagram> {
     packets
 }
 
-fn batch_ns(program: &mut Harmonia, batch: &mut [Datagram]) -> f64 {
+fn addr(node: u16) -> Addr {
+    Addr { ip: 0x7f00_0001, port: 7000 + node }
+}
+
+fn config(run: u32) -> Config {
+    let member = |node| Member { node, incarnation: 1, addr: addr(node) };
+    Config {
+        epoch: run,
+        group: GroupId(0),
+        rack: 1,
+        switch_id: run,
+        switch_incarnation: 1,
+        switch: addr(0),
+        protocol: Protocol::Chain,
+        program: Program::Harmonia,
+        members: (1..=3).map(member).collect(),
+        joining: Vec::new(),
+    }
+}
+
+/// What is measured: the program alone, or in its seat.
+trait Measured {
+    fn forwards(&mut self, packet: &mut Datagram) -> bool;
+    fn counters(&self) -> &Counters;
+}
+
+impl Measured for Harmonia {
+    fn forwards(&mut self, packet: &mut Datagram) -> bool {
+        let ports = PortTable::default();
+        let ingress = Ingress::first(Now::default(), addr(9), &ports);
+        matches!(self.process(&ingress, packet), Verdict::Forward { .. })
+    }
+
+    fn counters(&self) -> &Counters {
+        self.store().counters()
+    }
+}
+
+/// A sink that sends nowhere.
+struct Nowhere(usize);
+
+impl Sink for Nowhere {
+    fn send(&mut self, _: Addr, _: &[u8]) {
+        self.0 += 1;
+    }
+}
+
+impl Measured for Agent {
+    fn forwards(&mut self, packet: &mut Datagram) -> bool {
+        let mut sink = Nowhere(0);
+        self.handle(Now::default(), addr(9), packet, &mut sink);
+        sink.0 == 1
+    }
+
+    fn counters(&self) -> &Counters {
+        self.program().store().counters()
+    }
+}
+
+fn batch_ns(measured: &mut impl Measured, batch: &mut [Datagram]) -> f64 {
     let begin = Instant::now();
     let mut forwarded = 0;
     for packet in &mut *batch {
-        forwarded += usize::from(matches!(program.process(packet), Verdict::Forward { .. }));
+        forwarded += usize::from(measured.forwards(packet));
     }
     let ns = begin.elapsed().as_nanos() as f64;
     assert_eq!(forwarded, batch.len(), "every packet passes");
@@ -77,37 +141,52 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() -> Result<(), ConfigError> {
+/// The median of the medians of so many runs. `configured` gives what is measured, with empty registers,
+/// and how many numbers were given out.
+fn measure<M: Measured>(
+    name: &str,
+    mut measured: M,
+    configure: impl Fn(&mut M, u32) -> u32,
+) -> f64 {
     let mut rng = Rng::new(1);
     let mut medians = Vec::new();
-    let mut program = Harmonia::new(Layout::DEFAULT, Guards::ALL)?;
     for run in 1..=RUNS as u32 {
-        let addr = |node: u16| Addr { ip: 0x7f00_0001, port: 7000 + node };
-        program.install(Tables {
-            switch_id: SwitchId(run),
-            switch: addr(0),
-            accelerated: true,
-            sequenced: false,
-            head: addr(1),
-            reader: addr(3),
-            spread_reads: false,
-            replicas: (1..=3).map(|node| (node, addr(node))).collect(),
-        });
-        let mut packets = trace(&mut rng, SwitchId(run));
+        let given = configure(&mut measured, run);
+        let mut packets = trace(&mut rng, SwitchId(run), given);
         let begin = Instant::now();
         let mut batches: Vec<f64> = Vec::with_capacity(packets.len() / BATCH + 1);
         for batch in packets.chunks_exact_mut(BATCH) {
-            batches.push(batch_ns(&mut program, batch) / BATCH as f64);
+            batches.push(batch_ns(&mut measured, batch) / BATCH as f64);
         }
         let mean = begin.elapsed().as_nanos() as f64 / (batches.len() * BATCH) as f64;
         let median = median(&mut batches);
-        println!("run {run:>2}: {median:6.1} ns a packet (mean by the wall clock {mean:.1})");
+        println!(
+            "{name}, run {run:>2}: {median:6.1} ns a packet (mean by the wall clock {mean:.1})"
+        );
         medians.push(median);
     }
-    let median = median(&mut medians);
-    let c = program.counters();
+    let c = measured.counters();
     println!("fast {} dirty {} writes {}", c.reads_fast, c.reads_slow_dirty, c.writes_tracked);
-    let met = if median <= TARGET_NS { "met" } else { "missed" };
-    println!("median {median:.1} ns a packet, target {TARGET_NS} ns: {met}");
+    median(&mut medians)
+}
+
+fn main() -> Result<(), LoadError> {
+    let mut seated = AgentConfig::new(Incarnation(1), addr(0), addr(8));
+    seated.layout = Layout::DEFAULT;
+    let program = measure("program", Harmonia::load(&seated.settings())?, |program, run| {
+        // Its no-op is not sent.
+        let _ = program.install(Now::default(), &config(run));
+        0
+    });
+    let agent = measure("in its seat", Agent::new(seated)?, |agent, run| {
+        let mut bytes = Vec::new();
+        Membership::Configure(config(run)).emit(&mut bytes);
+        agent.handle(Now::default(), addr(8), &mut bytes, &mut Nowhere(0));
+        1
+    });
+    let met = if program <= TARGET_NS { "met" } else { "missed" };
+    println!(
+        "median {program:.1} ns a packet, target {TARGET_NS} ns: {met}; in its seat {agent:.1} ns"
+    );
     Ok(())
 }

@@ -1,20 +1,34 @@
-//! The machine around the program: what a switch's own processor does. It tells the controller
-//! that the switch lives, installs configurations, keeps completions coming (trap T18), sweeps
-//! (trap T19), and asks for a new switch id before the numbers run out (trap T20).
+//! The seat of switch programs: what every switch does, whatever it runs. It tells the controller that
+//! the switch lives, installs configurations, stands by and stands down, asks for a new switch id
+//! before a program's numbers run out (trap T20), and does faults on purpose.
+//!
+//! Each group of the rack has a program. A packet goes to the one that takes its kind; where a switch
+//! runs several, to that of its group. In user space packets come in here too, so that the seat plays
+//! the ASIC's part beside: it carries out verdicts, makes copies, and keeps what comes round.
 
 use concord_core::machine::Deadline;
-use concord_core::{
-    Duration, Epoch, Guards, Incarnation, Instant, LogClock, MS, Now, ObjectId, SwitchId,
-};
-use concord_pisa::Verdict;
-use concord_wire::control::{Config, Heard, Membership, Message as _};
-use concord_wire::nopaxos::Stamp;
-use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Repr, Sink, kind};
+use concord_core::{Duration, Epoch, Guards, Incarnation, Instant, MS, Now, SwitchId};
+use concord_pisa::{ASIC, Copies, Metadata, PORTS_MAX, PortSet, Report, Verdict};
+use concord_wire::control::{Config, Heard, Membership, Message as _, Program};
+use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
 
 use alloc::vec::Vec;
 
 use crate::faults::{FaultCounters, FaultRates, Faults};
-use crate::harmonia::{ConfigError, Counters, Harmonia, Layout, Tables};
+use crate::harmonia::Layout;
+use crate::ports::PortTable;
+use crate::program::{
+    Copied, Count, Gauge, Host, Ingress, Injection, LoadError, RECIRCULATIONS_MAX, Settings, Takes,
+};
+use crate::recirculation::{Loop, Recirculation, Waiting};
+use crate::registry::Hosted;
+
+/// Most groups with a program on one switch.
+pub const SEATS_MAX: usize = 8;
+/// Most packets that a program injects at one time.
+const INJECTIONS_MAX: usize = 1 << 20;
+/// Most copies of a packet.
+const COPIES_MAX: usize = 1 << 16;
 
 /// What an agent is told at its start.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +41,9 @@ pub struct AgentConfig {
     pub addr: Addr,
     /// Where the controller listens.
     pub controller: Addr,
-    /// The size of the registers.
+    /// What the switch runs until a configuration names another program.
+    pub program: Program,
+    /// The size of the registers of programs for replicas.
     pub layout: Layout,
     /// Which guards are on: all, but in tests that remove one.
     pub guards: Guards,
@@ -35,6 +51,8 @@ pub struct AgentConfig {
     pub faults: FaultRates,
     /// Time from one sign of life to the next, in ns.
     pub alive_interval_ns: Duration,
+    /// What packets go through between two of their passes.
+    pub recirculation: Loop,
     /// How long `last_committed` may stand still while something is in flight, in ns.
     pub noop_interval_ns: Duration,
     /// Time from one chunk of a sweep to the next, in ns.
@@ -52,13 +70,28 @@ impl AgentConfig {
             standby: false,
             addr,
             controller,
+            program: Program::Harmonia,
             layout: Layout::DEFAULT,
             guards: Guards::ALL,
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
             alive_interval_ns: 100 * MS,
+            recirculation: Loop::DEFAULT,
             noop_interval_ns: 20 * MS,
             sweep_interval_ns: 5 * MS,
             sweep_chunk: 512,
+        }
+    }
+
+    /// What programs are told of it.
+    #[must_use]
+    pub const fn settings(&self) -> Settings {
+        Settings {
+            addr: self.addr,
+            layout: self.layout,
+            guards: self.guards,
+            noop_interval_ns: self.noop_interval_ns,
+            sweep_interval_ns: self.sweep_interval_ns,
+            sweep_chunk: self.sweep_chunk,
         }
     }
 }
@@ -71,7 +104,8 @@ concord_core::counters! {
         /// Configurations ignored because their epoch is over.
         configures_old,
         /// Configurations ignored because they cannot be: no members, a switch id that was used
-        /// before, help turned on or off under one switch id.
+        /// before, another program under the same switch id, a program that the switch has not or has
+        /// no room for.
         configures_refused,
         /// Configurations for another life of this switch, ignored.
         configures_other_life,
@@ -81,280 +115,416 @@ concord_core::counters! {
         control_malformed,
         /// Datagrams that a switch has nothing to do with.
         misdirected,
-        /// Writes dropped by a switch that orders, and has not heard the log's time yet (NOPaxos).
-        unstamped,
-        /// Numbered no-ops sent (trap T18).
-        noops_sent,
-        /// Laps of the sweep begun (trap T19).
-        sweep_laps,
+        /// Packets that came round for another pass.
+        recirculations,
+        /// Packets lost because too many were on their way to another pass.
+        recirculations_lost,
+        /// Packets dropped because their program sent them round more often than it says.
+        recirculations_excess,
+        /// Copies dropped because nobody is at their port.
+        ports_empty,
         /// New switch ids asked for because the numbers run out (trap T20).
         switch_ids_asked,
     }
 }
 
-/// What `concord status` says about a switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The switch's id; 0 before the first configuration.
+/// What `concord status` says about a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramStatus {
+    /// The group that it is for.
+    pub group: GroupId,
+    /// Which one it is.
+    pub program: Program,
+    /// The switch's id; 0 if it has no configuration.
     pub switch_id: SwitchId,
     /// The epoch of the last configuration accepted; 0 if none.
     pub epoch: Epoch,
-    /// Whether the switch helps.
-    pub accelerated: bool,
-    /// The last number given out.
-    pub seq: u32,
-    /// The largest number known to be committed.
-    pub last_committed: u32,
-    /// Cells of the dirty set in use.
-    pub occupied: u32,
-    /// Cells of the dirty set.
-    pub slots: u32,
-    /// The program's counters.
-    pub program: Counters,
+    /// Whether it does what it is there for.
+    pub is_ready: bool,
+    /// How it is.
+    pub gauges: Vec<Gauge>,
+    /// What it counted.
+    pub counts: Vec<Count>,
+}
+
+/// What `concord status` says about a switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Its programs; at least one.
+    pub programs: Vec<ProgramStatus>,
     /// The agent's counters.
     pub agent: AgentCounters,
     /// What the faults did.
     pub faults: FaultCounters,
 }
 
-/// A lap of the sweep over the indices of the dirty set.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sweep {
-    /// `last_committed` moved since the last lap began: there may be new strays.
-    wanted: bool,
-    /// The next index.
-    next: u32,
-    /// Indices left of this lap.
-    left: u32,
-    /// When the next chunk is due.
-    at: Instant,
-}
-
-/// The switch as a machine: hand it every datagram, wake it at its deadline.
+/// A group's program, and which configuration it has.
 #[derive(Clone, Debug)]
-pub struct Agent {
-    config: AgentConfig,
-    program: Harmonia,
-    faults: Faults,
+struct Seat<H> {
+    group: GroupId,
+    program: H,
+    /// How often a packet may come round.
+    recirculations_max: u8,
+    /// Whether it has a configuration.
+    is_installed: bool,
+    /// Who gets ports.
+    members: Vec<Addr>,
     /// Never falls: a configuration of a lower epoch is ignored.
     epoch: Epoch,
     /// The last switch id that was installed; kept when another switch takes over. Never falls.
     switch_id: SwitchId,
     /// The highest switch id of any configuration, and the rack of the last one.
     heard: Heard,
-    /// What the controller knows this life by. Counted up to ask for a new switch id.
-    incarnation: Incarnation,
     /// The highest id that it heard of, its own or another switch's.
     newest_id: u32,
     /// The life to which the last switch id was granted; 0 if none was.
     granted: Incarnation,
-    standby: bool,
     /// The switch id for which a successor was asked already.
     asked_for: SwitchId,
-    /// When the next sign of life is due.
-    alive_at: Instant,
-    /// `last_committed` when last looked at.
-    committed_seen: u32,
-    /// Whether something was in flight when last looked at.
-    waiting: bool,
-    /// When the next no-op is due if `last_committed` still stands still then. Meaningful only
-    /// while `waiting`.
-    noop_at: Instant,
-    sweep: Sweep,
-    /// Where the switch orders: the log's time, by its leader's word; without it writes are dropped.
-    clock: LogClock,
-    /// The latest view in which a leader said so, and whether its data takes more than its limit.
-    stamped_in: Epoch,
-    memory_full: bool,
-    counters: AgentCounters,
-    /// For control messages, which are encoded into a buffer.
-    buffer: Vec<u8>,
 }
 
-impl Agent {
-    /// A switch that knows nobody but its controller.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if the layout cannot be.
-    pub fn new(config: AgentConfig) -> Result<Agent, ConfigError> {
-        Ok(Agent {
-            program: Harmonia::new(config.layout, config.guards)?,
-            faults: Faults::new(config.faults),
+impl<H: Host> Seat<H> {
+    fn new(group: GroupId, program: H) -> Seat<H> {
+        Seat {
+            group,
+            recirculations_max: recirculations_max(&program),
+            program,
+            is_installed: false,
+            members: Vec::new(),
             epoch: Epoch(0),
             switch_id: SwitchId(0),
             heard: Heard::default(),
-            incarnation: config.incarnation,
             newest_id: 0,
             granted: Incarnation(0),
-            standby: config.standby,
             asked_for: SwitchId(0),
+        }
+    }
+
+    fn switch_id_in_force(&self) -> SwitchId {
+        if self.is_installed { self.switch_id } else { SwitchId(0) }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_installed && self.program.is_ready()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.epoch == Epoch(0) && !self.is_installed
+    }
+
+    /// A switch id is granted once (trap T20): a known one means something only as long as the
+    /// registers that belong to it are there. And under one id a program cannot begin to help: writes
+    /// that another one let through without a number may still be in flight.
+    fn accepts(&self, config: &Config) -> bool {
+        let is_same = self.is_installed
+            && config.switch_id == self.switch_id.0
+            && config.program == self.program.program();
+        SwitchId(config.switch_id) > self.switch_id || is_same
+    }
+}
+
+fn recirculations_max(program: &impl Host) -> u8 {
+    let said = program.describe().recirculations_max;
+    u8::try_from(said).unwrap_or(u8::MAX).min(RECIRCULATIONS_MAX)
+}
+
+/// A switch as a machine, with the programs of `H`: hand it every datagram, wake it at its deadline.
+#[derive(Clone, Debug)]
+pub struct SwitchAgent<H> {
+    config: AgentConfig,
+    /// At least one, at most [`SEATS_MAX`], each of another group.
+    seats: Vec<Seat<H>>,
+    ports: PortTable,
+    recirculation: Recirculation,
+    faults: Faults,
+    /// What the controller knows this life by. Counted up to ask for a new switch id.
+    incarnation: Incarnation,
+    standby: bool,
+    /// When the next sign of life is due.
+    alive_at: Instant,
+    counters: AgentCounters,
+    /// For control messages, which are encoded into a buffer, and copies that are rewritten.
+    buffer: Vec<u8>,
+}
+
+/// A switch with the programs of this crate.
+pub type Agent = SwitchAgent<Hosted>;
+
+impl<H: Host> SwitchAgent<H> {
+    /// A switch that knows nobody but its controller.
+    ///
+    /// # Errors
+    /// [`LoadError`] if its program cannot be loaded.
+    pub fn new(config: AgentConfig) -> Result<SwitchAgent<H>, LoadError> {
+        let program = H::host(config.program, &config.settings())?;
+        Ok(SwitchAgent {
+            seats: alloc::vec![Seat::new(GroupId(0), program)],
+            ports: PortTable::default(),
+            recirculation: Recirculation::new(config.recirculation),
+            faults: Faults::new(config.faults),
+            incarnation: config.incarnation,
+            standby: config.standby,
             alive_at: Instant(0),
-            committed_seen: 0,
-            waiting: false,
-            noop_at: Instant::NEVER,
-            sweep: Sweep::default(),
-            clock: LogClock::default(),
-            stamped_in: Epoch(0),
-            memory_full: false,
             counters: AgentCounters::default(),
             buffer: Vec::new(),
             config,
         })
     }
 
-    /// Takes one datagram, which it may rewrite, and sends what results.
+    /// Takes one datagram of `from`, which it may rewrite, and sends what results.
     #[inline]
-    pub fn handle(&mut self, now: Now, packet: &mut [u8], sink: &mut impl Sink) {
-        match kind(packet) {
-            Ok(Kind::Harmonia) => {
+    pub fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        let kind = match kind(packet) {
+            Ok(Kind::Membership) => return self.on_membership(now, packet, sink),
+            Ok(kind) => kind,
+            Err(error) => return self.seats[0].program.malformed(error),
+        };
+        match self.seat_for(kind, packet) {
+            Some((seat, Takes::Data)) => {
+                if !self.recirculation.is_empty() {
+                    self.come_round(now, sink);
+                }
                 if !self.faults.loses_input() {
-                    self.forward(now, packet, sink);
-                    self.look(now.instant);
+                    let first = (from, 0, Metadata::default());
+                    self.pass(seat, now, first, packet, sink);
+                    self.look(seat, now.instant);
                 }
             }
-            Ok(Kind::Membership) => self.on_membership(now, packet, sink),
-            Ok(Kind::NoPaxos) => match Stamp::parse(packet) {
-                Ok(stamp) => self.on_stamp(now, &stamp, sink),
+            Some((seat, Takes::Control)) => match self.seats[seat].program.control(now, packet) {
+                Ok(injection) => self.inject(seat, now, injection, sink),
                 Err(_) => self.counters.control_malformed += 1,
             },
-            Ok(Kind::Lease | Kind::Copy | Kind::Vr | Kind::Link | Kind::Craq) => {
-                self.counters.misdirected += 1;
-            }
-            Err(error) => {
-                let _: Verdict<_> = self.program.malformed(error);
-            }
+            Some((_, Takes::Nothing)) | None => self.counters.misdirected += 1,
         }
     }
 
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        let clock = now;
-        let now = now.instant;
-        if now >= self.alive_at {
-            self.alive_at = now.after(self.config.alive_interval_ns);
-            self.send_alive(now, sink);
+        if now.instant >= self.alive_at {
+            self.alive_at = now.instant.after(self.config.alive_interval_ns);
+            self.send_alive(now.instant, sink);
         }
-        if self.waiting && now >= self.noop_at {
-            self.send_noop(clock, sink);
+        for seat in 0..self.seats.len() {
+            for _ in 0..INJECTIONS_MAX {
+                let injection = self.seats[seat].program.upkeep(now.instant);
+                if injection.is_none() {
+                    break;
+                }
+                self.inject(seat, now, injection, sink);
+            }
         }
-        if self.sweeping() && now >= self.sweep.at {
-            self.sweep_chunk(now);
-        }
-        self.faults.flush(now, sink);
+        self.come_round(now, sink);
+        self.faults.flush(now.instant, sink);
     }
 
     /// When to be woken, and why.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        let mut deadline = Deadline { at: self.alive_at, reason: "sign of life" };
-        if self.waiting {
-            deadline = deadline.min(Deadline { at: self.noop_at, reason: "no-op (T18)" });
-        }
-        if self.sweeping() {
-            deadline = deadline.min(Deadline { at: self.sweep.at, reason: "sweep (T19)" });
-        }
-        deadline.min(self.faults.deadline())
+        let alive = Deadline { at: self.alive_at, reason: "sign of life" };
+        let programs = self.seats.iter().map(|seat| seat.program.deadline());
+        let others = [self.recirculation.deadline(), self.faults.deadline()];
+        programs.chain(others).fold(alive, Deadline::min)
     }
 
     /// How the switch is.
     #[must_use]
     pub fn status(&self) -> Status {
-        let tables = self.program.tables();
+        let status = |seat: &Seat<H>| ProgramStatus {
+            group: seat.group,
+            program: seat.program.program(),
+            switch_id: seat.switch_id_in_force(),
+            epoch: seat.epoch,
+            is_ready: seat.is_ready(),
+            gauges: seat.program.gauges(),
+            counts: seat.program.counts(),
+        };
         Status {
-            switch_id: tables.map_or(SwitchId(0), |t| t.switch_id),
-            epoch: self.epoch,
-            accelerated: tables.is_some_and(|t| t.accelerated),
-            seq: self.program.seq(),
-            last_committed: self.program.last_committed(),
-            occupied: self.program.occupied(),
-            slots: self.program.capacity(),
-            program: *self.program.counters(),
+            programs: self.seats.iter().map(status).collect(),
             agent: self.counters,
             faults: *self.faults.counters(),
         }
     }
 
-    /// The program, for its stage table and its registers.
+    /// The program of the first group, for its registers and counters.
     #[must_use]
-    pub fn program(&self) -> &Harmonia {
-        &self.program
+    pub fn program(&self) -> &H {
+        &self.seats[0].program
     }
 
-    /// One Harmonia packet through the pipeline and out.
+    /// The programs of all groups.
+    pub fn programs(&self) -> impl Iterator<Item = &H> {
+        self.seats.iter().map(|seat| &seat.program)
+    }
+
+    /// The epoch of the first group's last configuration; 0 if it has none.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.seats[0].epoch
+    }
+
+    /// The switch id of the first group's configuration; 0 if it has none.
+    #[must_use]
+    pub fn switch_id(&self) -> SwitchId {
+        self.seats[0].switch_id_in_force()
+    }
+
+    /// Whether the first group's program does what it is there for.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.seats[0].is_ready()
+    }
+
+    /// What the agent counted.
+    #[must_use]
+    pub fn counters(&self) -> &AgentCounters {
+        &self.counters
+    }
+
+    /// What all programs take of an ASIC together.
+    #[must_use]
+    pub fn describe(&self) -> Report {
+        let rest = self.seats[1..].iter().map(|seat| seat.program.describe());
+        rest.fold(self.seats[0].program.describe(), Report::beside)
+    }
+}
+
+/// What the ASIC does, or XDP.
+impl<H: Host> SwitchAgent<H> {
+    /// To whose program a packet goes: by its kind, and by its group where there are several.
     #[inline]
-    fn forward(&mut self, now: Now, packet: &mut [u8], sink: &mut impl Sink) {
-        // The log's time at which the packet arrived: the leader's word and the switch's own clock.
-        if self.program.is_sequencer()
-            && let Ok(mut write) = PacketMut::parse(packet)
-            && write.view().op() == Op::Write
-        {
-            if self.clock.is_unset() {
-                self.counters.unstamped += 1;
-                return;
-            }
-            write.set_time_ms(self.clock.read(now.unix_ms));
-            write.set_memory_full(self.memory_full);
+    fn seat_for(&self, kind: Kind, packet: &[u8]) -> Option<(usize, Takes)> {
+        if let [seat] = &self.seats[..] {
+            return Some((0, seat.program.takes(kind)));
         }
-        match self.program.process(packet) {
+        let group = header::group(packet);
+        let seat = self.seats.iter().position(|seat| seat.group == group)?;
+        Some((seat, self.seats[seat].program.takes(kind)))
+    }
+
+    /// One packet through the pipeline and out. `ingress` is its sender, the passes that it has behind
+    /// it, and what the last one left.
+    #[inline]
+    fn pass(
+        &mut self,
+        seat: usize,
+        now: Now,
+        ingress: (Addr, u8, Metadata),
+        packet: &mut [u8],
+        sink: &mut impl Sink,
+    ) {
+        let (sender, passes, metadata) = ingress;
+        let first = Ingress::first(now, sender, &self.ports);
+        let ingress = Ingress { passes, metadata, ..first };
+        match self.seats[seat].program.process(&ingress, packet) {
             Verdict::Forward { to, size_bytes } => {
                 let packet = packet.get(..size_bytes).unwrap_or(&[]);
                 self.faults.sink(now.instant, sink).send(to, packet);
             }
-            Verdict::Multicast { size_bytes } => {
+            Verdict::Reply { size_bytes } => {
                 let packet = packet.get(..size_bytes).unwrap_or(&[]);
-                for (_, to) in self.program.tables().iter().flat_map(|t| &t.replicas) {
-                    self.faults.sink(now.instant, sink).send(*to, packet);
+                self.faults.sink(now.instant, sink).send(sender, packet);
+            }
+            Verdict::Multicast { to, size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.cast(seat, now.instant, to, packet, sink);
+            }
+            Verdict::Recirculate { metadata, size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                let (at, bytes) = (now.instant, Vec::new());
+                let again = Waiting { at, seat, sender, passes, metadata, bytes };
+                self.send_round(again, packet);
+            }
+            // The program has counted it.
+            Verdict::Drop(_) => {}
+        }
+    }
+
+    /// A copy of a packet to each of those that get one.
+    fn cast(&mut self, seat: usize, now: Instant, to: Copies, packet: &[u8], sink: &mut impl Sink) {
+        let program = &mut self.seats[seat].program;
+        let rewrites = program.rewrites_copies();
+        let mut left = match to {
+            Copies::Ports(ports) => ports,
+            Copies::Group(_) => PortSet::default(),
+        };
+        for index in 0..COPIES_MAX {
+            let (port, to) = match to {
+                Copies::Group(group) => (None, program.member(group, index)),
+                Copies::Ports(_) => match left.next() {
+                    Some(port) => (Some(port), self.ports.addr_of(port)),
+                    None => return,
+                },
+            };
+            let Some(to) = to else {
+                if port.is_none() {
+                    return;
                 }
+                self.counters.ports_empty += 1;
+                continue;
+            };
+            let mut out = self.faults.sink(now, sink);
+            if !rewrites {
+                out.send(to, packet);
+                continue;
             }
-            // The program has counted the drop; it never recirculates.
-            Verdict::Drop(_) | Verdict::Recirculate => {}
+            self.buffer.clear();
+            self.buffer.extend_from_slice(packet);
+            program.egress(&Copied { index, port, to }, &mut self.buffer);
+            out.send(to, &self.buffer);
         }
     }
 
-    /// Looks at the registers after they may have changed, and sets the timers that follow.
+    /// Sends a packet round for another pass.
+    fn send_round(&mut self, again: Waiting, packet: &[u8]) {
+        if again.passes >= self.seats[again.seat].recirculations_max {
+            self.counters.recirculations_excess += 1;
+            return;
+        }
+        let passes = again.passes + 1;
+        if self.recirculation.push(Waiting { passes, ..again }, packet) {
+            self.counters.recirculations += 1;
+        } else {
+            self.counters.recirculations_lost += 1;
+        }
+    }
+
+    /// Takes the packets that have come round by `now`.
+    fn come_round(&mut self, now: Now, sink: &mut impl Sink) {
+        for _ in 0..self.recirculation.len() {
+            let Some(waiting) = self.recirculation.pop(now.instant) else { return };
+            let Waiting { seat, sender, passes, metadata, mut bytes, .. } = waiting;
+            self.pass(seat, now, (sender, passes, metadata), &mut bytes, sink);
+            self.look(seat, now.instant);
+            self.recirculation.reuse(bytes);
+        }
+    }
+}
+
+/// What the switch's own processor does.
+impl<H: Host> SwitchAgent<H> {
+    /// Sends a program's own packet through its pipeline.
+    fn inject(
+        &mut self,
+        seat: usize,
+        now: Now,
+        injection: Option<Injection>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(mut injection) = injection else { return };
+        let own = (self.config.addr, 0, Metadata::default());
+        self.pass(seat, now, own, injection.packet(), sink);
+        self.look(seat, now.instant);
+    }
+
+    /// Lets a program look at its registers after they may have changed. In user space that is after
+    /// every pass; where packets do not come in here, a driver does it once a millisecond.
     #[inline]
-    fn look(&mut self, now: Instant) {
-        let last_committed = self.program.last_committed();
-        let progressed = last_committed != self.committed_seen;
-        self.committed_seen = last_committed;
-        let waiting = self.waits(last_committed);
-        if waiting && (progressed || !self.waiting) {
-            self.noop_at = now.after(self.config.noop_interval_ns);
-        }
-        self.waiting = waiting;
-        if progressed {
-            if !self.sweeping() {
-                self.sweep.at = now.after(self.config.sweep_interval_ns);
-            }
-            self.sweep.wanted = true;
-        }
-        if self.program.seq() >= self.ask_at() {
-            self.ask_for_switch_id(now);
-        }
-    }
-
-    /// Whether a completion must come, by a no-op's if by no other (trap T18). If every number
-    /// given out is committed, all entries are stray: the sweep is enough.
-    fn waits(&self, last_committed: u32) -> bool {
-        if !self.program.tables().is_some_and(|t| t.accelerated) {
-            return false;
-        }
-        let in_flight = last_committed < self.program.seq()
-            && (self.program.occupied() > 0 || self.program.wildcard_seq() > last_committed);
-        last_committed == 0 || in_flight
-    }
-
-    /// Trap T20: the number at which a successor of the switch id is asked for, while there are
-    /// enough left to go on with.
-    fn ask_at(&self) -> u32 {
-        let max = self.config.layout.counter_max();
-        max - max / 16
-    }
-
-    /// A new life is what the controller grants a new switch id to.
-    fn ask_for_switch_id(&mut self, now: Instant) {
-        if self.asked_for != self.switch_id {
-            self.asked_for = self.switch_id;
+    fn look(&mut self, seat: usize, now: Instant) {
+        let seat = &mut self.seats[seat];
+        seat.program.look(now);
+        // A new life is what the controller grants a new switch id to.
+        if seat.program.needs_switch_id() && seat.asked_for != seat.switch_id {
+            seat.asked_for = seat.switch_id;
             self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
             self.alive_at = now;
             self.counters.switch_ids_asked += 1;
@@ -383,141 +553,159 @@ impl Agent {
         }
     }
 
-    /// NOPaxos: a leader's word on what is stamped on writes. The time never falls: if the leader is
-    /// ahead, it is caught up with.
-    fn on_stamp(&mut self, now: Now, stamp: &Stamp, sink: &mut impl Sink) {
-        let Stamp { view, now_ms, memory_full, .. } = *stamp;
-        if view < self.stamped_in {
-            return;
-        }
-        (self.stamped_in, self.memory_full) = (view, memory_full);
-        let is_first = self.clock.is_unset();
-        if is_first || now_ms > self.clock.read(now.unix_ms) {
-            self.clock.note(now_ms, now.unix_ms);
-        }
-        if is_first && self.program.is_sequencer() {
-            self.send_noop(now, sink);
-        }
-    }
-
     fn on_configure(&mut self, now: Now, config: &Config, sink: &mut impl Sink) {
+        let Some(at) = self.seat_of(config) else {
+            self.counters.configures_refused += 1;
+            return;
+        };
+        let seat = &mut self.seats[at];
         // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are granted
         // in order, whatever the group.
-        let is_later_id = config.protocol.is_quorum() && config.switch_id > self.newest_id;
-        if Epoch(config.epoch) < self.epoch && !is_later_id {
+        let is_later_id = config.protocol.is_quorum() && config.switch_id > seat.newest_id;
+        let epoch = Epoch(config.epoch);
+        if epoch < seat.epoch && !is_later_id {
             self.counters.configures_old += 1;
             return;
         }
         // A quorum's epochs are its views, which the controller does not count.
-        let epoch = if config.protocol.is_quorum() { 0 } else { config.epoch };
-        self.heard = Heard {
+        let counted = if config.protocol.is_quorum() { 0 } else { config.epoch };
+        seat.heard = Heard {
             rack: config.rack,
-            epoch: self.heard.epoch.max(epoch),
-            switch_id: self.heard.switch_id.max(config.switch_id),
+            epoch: seat.heard.epoch.max(counted),
+            switch_id: seat.heard.switch_id.max(config.switch_id),
         };
         // Another switch is active: this one's fast reads and numbers are refused from now on
         // (Harmonia §6.3), so it falls silent.
         if config.switch != self.config.addr {
-            self.epoch = Epoch(config.epoch);
-            self.newest_id = self.newest_id.max(config.switch_id);
+            seat.epoch = epoch;
+            seat.newest_id = seat.newest_id.max(config.switch_id);
             return self.stand_down(config.switch);
         }
         // This switch was started again since: what its predecessor was to do is not for it.
         let life = Incarnation(config.switch_incarnation);
-        if life != self.incarnation && life != self.granted {
+        if life != self.incarnation && life != seat.granted {
             self.counters.configures_other_life += 1;
             return;
         }
-        let Some(tables) = Tables::of(config).filter(|t| self.accepts(t)) else {
+        let Some(first) = self.install(at, now, config) else {
             self.counters.configures_refused += 1;
+            // A seat that was made for it.
+            if at > 0 && self.seats[at].is_unused() {
+                self.seats.truncate(at);
+            }
             return;
         };
-        self.newest_id = self.newest_id.max(tables.switch_id.0);
-        let activated = tables.switch_id > self.switch_id && tables.accelerated;
-        if Epoch(config.epoch) > self.epoch || is_later_id {
+        let seat = &mut self.seats[at];
+        seat.newest_id = seat.newest_id.max(config.switch_id);
+        if epoch > seat.epoch || is_later_id {
             // The controller learns at once that the epoch is installed.
             self.alive_at = now.instant;
         }
-        self.epoch = Epoch(config.epoch);
-        self.granted = life;
+        seat.epoch = epoch;
+        seat.granted = life;
+        seat.switch_id = SwitchId(config.switch_id);
         self.standby = false;
-        self.switch_id = tables.switch_id;
-        self.program.install(tables);
         self.counters.configured += 1;
-        // What `look` compares with is the empty registers of a new switch id.
-        self.look(now.instant);
-        if activated {
-            self.send_noop(now, sink);
+        // What the program compares with is the empty registers of a new switch id.
+        self.look(at, now.instant);
+        self.inject(at, now, first, sink);
+    }
+
+    /// The seat of a configuration's group. A group that has none gets one, with the configuration's
+    /// program.
+    fn seat_of(&mut self, config: &Config) -> Option<usize> {
+        let known = self.seats.iter().position(|seat| seat.group == config.group);
+        if known.is_some() {
+            return known;
         }
+        if let [seat] = &mut self.seats[..]
+            && seat.is_unused()
+        {
+            seat.group = config.group;
+            return Some(0);
+        }
+        let is_ours = config.switch == self.config.addr
+            && Incarnation(config.switch_incarnation) == self.incarnation;
+        if !is_ours || self.seats.len() >= SEATS_MAX {
+            return None;
+        }
+        let program = self.load(config.program, self.seats.len())?;
+        self.seats.push(Seat::new(config.group, program));
+        Some(self.seats.len() - 1)
+    }
+
+    /// Loads a program, if the ASIC has room for it beside those of the other seats.
+    fn load(&self, program: Program, seat: usize) -> Option<H> {
+        let program = H::host(program, &self.config.settings()).ok()?;
+        let others = self.seats.iter().enumerate().filter(|(at, _)| *at != seat);
+        let others = others.map(|(_, other)| other.program.describe());
+        others.fold(program.describe(), Report::beside).fits(&ASIC).then_some(program)
+    }
+
+    /// Fills the tables of a seat's program, which is loaded first if it is another, and gives what it
+    /// injects. `None`, and nothing was changed, if that cannot be.
+    fn install(&mut self, at: usize, now: Now, config: &Config) -> Option<Option<Injection>> {
+        if !self.seats[at].accepts(config) {
+            return None;
+        }
+        let is_same = config.program == self.seats[at].program.program();
+        let mut loaded = if is_same { None } else { Some(self.load(config.program, at)?) };
+        let uses_ports = loaded.as_ref().unwrap_or(&self.seats[at].program).uses_ports();
+        let members: Vec<Addr> =
+            config.members.iter().filter(|_| uses_ports).map(|member| member.addr).collect();
+        let others = self.seats.iter().enumerate().filter(|(other, _)| *other != at);
+        if others.map(|(_, other)| other.members.len()).sum::<usize>() + members.len() >= PORTS_MAX
+        {
+            return None;
+        }
+        let seat = &mut self.seats[at];
+        let first = loaded.as_mut().unwrap_or(&mut seat.program).install(now, config).ok()?;
+        if let Some(program) = loaded {
+            seat.recirculations_max = recirculations_max(&program);
+            seat.program = program;
+            self.recirculation.forget(at);
+        }
+        (seat.is_installed, seat.members) = (true, members);
+        self.fill_ports();
+        Some(first)
+    }
+
+    /// Whoever a bitmap can name has a port.
+    fn fill_ports(&mut self) {
+        let members = self.seats.iter().flat_map(|seat| &seat.members);
+        let wanted: Vec<Addr> = members.copied().collect();
+        // There are enough: `install` has counted.
+        let _ = self.ports.fill(&wanted);
     }
 
     /// Another switch, or another life, was given the place. This one comes again as a new life: the
     /// old one is granted nothing any more. It stands by, unless nobody else has its address.
     fn stand_down(&mut self, active: Addr) {
-        self.waiting = false;
         self.counters.deposed += 1;
         self.standby = active != self.config.addr;
-        self.program.uninstall();
+        for seat in &mut self.seats {
+            seat.program.uninstall();
+            seat.is_installed = false;
+            seat.members.clear();
+        }
+        self.fill_ports();
         self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
     }
 
-    /// A switch id is granted once (trap T20): a known one means something only as long as the
-    /// registers that belong to it are there. And under one id the switch cannot begin to help:
-    /// writes that it let through without a number may still be in flight.
-    fn accepts(&self, tables: &Tables) -> bool {
-        let same = |own: &Tables| {
-            own.switch_id == tables.switch_id && own.accelerated == tables.accelerated
-        };
-        tables.switch_id > self.switch_id || self.program.tables().is_some_and(same)
-    }
-
+    /// A sign of life for each group: the header says which.
     fn send_alive(&mut self, now: Instant, sink: &mut impl Sink) {
-        let alive = Membership::SwitchAlive {
-            incarnation: self.incarnation.0,
-            addr: self.config.addr,
-            sent_at: now.0,
-            epoch: self.epoch.0,
-            heard: self.heard,
-            standby: self.standby,
-        };
-        alive.emit(&mut self.buffer);
-        sink.send(self.config.controller, &self.buffer);
-    }
-
-    /// Trap T18: a write that changes nothing, whose completion brings the fast path (back) and
-    /// turns entries of lost writes into strays.
-    fn send_noop(&mut self, now: Now, sink: &mut impl Sink) {
-        let noop = Repr {
-            flags: Flags::NOOP,
-            obj_id: ObjectId(0),
-            client: self.config.addr,
-            ..Repr::new(Op::Write)
-        };
-        self.counters.noops_sent += 1;
-        self.forward(now, &mut noop.header(0), sink);
-        self.look(now.instant);
-        self.noop_at = now.instant.after(self.config.noop_interval_ns);
-    }
-
-    /// Whether a lap is under way or due: there are entries, and some may be stray.
-    fn sweeping(&self) -> bool {
-        (self.sweep.left > 0 || self.sweep.wanted) && self.program.occupied() > 0
-    }
-
-    /// Trap T19: the next sweep packets through the pipeline.
-    fn sweep_chunk(&mut self, now: Instant) {
-        if self.sweep.left == 0 {
-            self.sweep.wanted = false;
-            self.sweep.left = self.config.layout.slots;
-            self.counters.sweep_laps += 1;
+        for seat in &self.seats {
+            let alive = Membership::SwitchAlive {
+                incarnation: self.incarnation.0,
+                addr: self.config.addr,
+                sent_at: now.0,
+                epoch: seat.epoch.0,
+                heard: seat.heard,
+                standby: self.standby,
+            };
+            alive.emit(&mut self.buffer);
+            header::set_group(&mut self.buffer, seat.group);
+            sink.send(self.config.controller, &self.buffer);
         }
-        for _ in 0..self.sweep.left.min(self.config.sweep_chunk) {
-            let mut packet = Repr { index: self.sweep.next, ..Repr::new(Op::Sweep) }.header(0);
-            let _: Verdict<_> = self.program.process(&mut packet);
-            self.sweep.next = (self.sweep.next + 1) % self.config.layout.slots;
-            self.sweep.left -= 1;
-        }
-        self.sweep.at = now.after(self.config.sweep_interval_ns);
-        self.look(now);
     }
 }

@@ -1,8 +1,9 @@
-//! The switch programs, and the agents that run on a switch's own processor beside them.
+//! The switch programs, and the seat that hosts them.
 //!
 //! Read [`harmonia::Harmonia`] first (Harmonia's Algorithm 1 as a pipeline), then
-//! [`agent::Agent`], the machine that a driver runs. The law: a datagram goes in, every packet
-//! that results goes into the sink; no I/O, no clock, no random source but a seed.
+//! [`program::SwitchProgram`], what a program gives its seat, and [`agent::SwitchAgent`], the machine
+//! that a driver runs. The law: a datagram goes in, every packet that results goes into the sink; no
+//! I/O, no clock, no random source but a seed.
 //!
 //! ```
 //! use concord_core::{Incarnation, Now};
@@ -15,16 +16,33 @@
 //! let mut sink = Vec::new();
 //! agent.tick(Now::default(), &mut sink);
 //! assert_eq!(sink[0].0, controller, "the switch says that it lives, and waits to be configured");
-//! # Ok::<(), concord_switch::ConfigError>(())
+//! # Ok::<(), concord_switch::LoadError>(())
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
 pub mod agent;
+pub mod craq;
 pub mod faults;
+pub mod forward;
 pub mod harmonia;
+pub mod hosted;
+pub mod nopaxos;
+pub mod nopaxos_harmonia;
+pub mod ports;
+pub mod program;
+pub mod recirculation;
+pub mod registry;
+pub mod store;
 
-pub use agent::{Agent, AgentConfig, AgentCounters, Status};
+pub use concord_pisa as pisa;
+
+pub use agent::{Agent, AgentConfig, AgentCounters, Status, SwitchAgent};
 pub use faults::{FaultCounters, FaultRates, Faults, FaultySink};
-pub use harmonia::{ConfigError, Counters, DropReason, Harmonia, Layout, Tables};
+pub use harmonia::{ConfigError, Harmonia, Layout};
+pub use ports::PortTable;
+pub use program::{Host, Ingress, Load, LoadError, Settings, SwitchProgram};
+pub use recirculation::Loop;
+pub use registry::Hosted;
+pub use store::{Counters, DropReason, Routes};

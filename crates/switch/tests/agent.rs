@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
-use concord_switch::{Agent, AgentConfig, FaultRates, Layout};
+use concord_switch::{Agent, AgentConfig, FaultRates, Layout, SwitchProgram as _};
 use concord_wire::control::{Config, Heard, Membership, Message as _, Program, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
 
@@ -23,14 +23,14 @@ fn agent(layout: Layout) -> Agent {
 fn handle(agent: &mut Agent, now: Now, hdr: Repr) -> Sent {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     hdr.emit(b"body", &mut bytes);
-    agent.handle(now, &mut bytes, &mut sent);
+    agent.handle(now, CLIENT, &mut bytes, &mut sent);
     sent
 }
 
 fn configure(agent: &mut Agent, now: Now, config: &Config) -> Sent {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     Membership::Configure(config.clone()).emit(&mut bytes);
-    agent.handle(now, &mut bytes, &mut sent);
+    agent.handle(now, CLIENT, &mut bytes, &mut sent);
     sent
 }
 
@@ -89,13 +89,14 @@ fn read_reason(agent: &mut Agent, now: Now, obj_id: u32) -> Reason {
 fn it_says_that_it_lives_and_drops_data_until_it_is_configured() {
     let mut a = agent(Layout::DEFAULT);
     assert_eq!(handle(&mut a, at(0), request(Op::Write, 1)), []);
-    assert_eq!(a.status().program.dropped_unconfigured, 1);
+    assert_eq!(a.program().store().counters().dropped_unconfigured, 1);
     assert_eq!(alive(&run_until(&mut a, 250)), [(40, 0); 3]);
     configure(&mut a, at(260), &config(4, OWN.0));
     assert_eq!(alive(&tick(&mut a, at(260))), [(40, 4)], "at once: the controller waits for it");
-    let status = a.status();
-    assert_eq!((status.switch_id, status.epoch.0, status.accelerated), (OWN, 4, true));
-    assert_eq!(status.slots, 3 * 65_536);
+    let status = &a.status().programs[0];
+    assert_eq!((status.switch_id, status.epoch.0), (OWN, 4));
+    assert_eq!((status.program, status.is_ready), (Program::Harmonia, false));
+    assert_eq!(a.program().gauge("dirty_set_slots"), 3 * 65_536);
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn t18_the_reply_to_a_no_op_ends_at_the_switch() {
     let (flags, client) = (Flags::COMPLETION.with(Flags::NOOP), SWITCH);
     let reply = Repr { flags, client, seq: Seq::new(OWN, 1), ..Repr::new(Op::WriteReply) };
     assert_eq!(handle(&mut a, at(1), reply), []);
-    assert_eq!(a.status().last_committed, 1);
+    assert_eq!(a.program().view().last_committed, 1);
 }
 
 #[test]
@@ -166,18 +167,18 @@ fn t19_strays_are_swept_in_chunks_and_then_it_is_quiet() {
     for obj_id in 0..1_000 {
         handle(&mut a, at(1), request(Op::Write, obj_id));
     }
-    assert_eq!(a.status().occupied, 1_000);
+    assert_eq!(a.program().view().occupied, 1_000);
     // The first 900 were lost; of the last 100 only one is committed so far.
     handle(&mut a, at(2), completion(900, 902));
-    assert_eq!(a.status().occupied, 999);
+    assert_eq!(a.program().view().occupied, 999);
     tick(&mut a, at(10));
-    assert!((100..999).contains(&a.status().occupied), "one chunk at a time");
+    assert!((100..999).contains(&a.program().view().occupied), "one chunk at a time");
     run_until(&mut a, 60);
-    assert_eq!((a.status().occupied, a.status().agent.sweep_laps), (99, 1));
-    let last = a.status().seq;
+    assert_eq!((a.program().view().occupied, a.program().store().counters().sweep_laps), (99, 1));
+    let last = a.program().view().seq;
     handle(&mut a, at(61), completion(0, last));
     run_until(&mut a, 200);
-    assert_eq!(a.status().occupied, 0);
+    assert_eq!(a.program().view().occupied, 0);
     assert_eq!(a.deadline().reason, "sign of life", "nothing else to do");
 }
 
@@ -187,15 +188,15 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     configure(&mut a, at(0), &config(5, OWN.0));
     handle(&mut a, at(1), request(Op::Write, 5));
     configure(&mut a, at(2), &config(4, OWN.0 + 1));
-    assert_eq!((a.status().epoch.0, a.status().agent.configures_old), (5, 1));
+    assert_eq!((a.epoch().0, a.counters().configures_old), (5, 1));
     configure(&mut a, at(3), &config(6, OWN.0 - 1));
     configure(&mut a, at(3), &config(6, 0));
     let empty = Config { members: vec![], ..config(6, OWN.0) };
     configure(&mut a, at(3), &empty);
     let unaided = Config { program: Program::Forward, ..config(6, OWN.0) };
     configure(&mut a, at(3), &unaided);
-    assert_eq!((a.status().epoch.0, a.status().agent.configures_refused), (5, 4));
-    assert_eq!((a.status().switch_id, a.status().seq, a.status().occupied), (OWN, 2, 1));
+    assert_eq!((a.epoch().0, a.counters().configures_refused), (5, 4));
+    assert_eq!((a.switch_id(), a.program().view().seq, a.program().view().occupied), (OWN, 2, 1));
 }
 
 /// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on running,
@@ -207,16 +208,16 @@ fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded
     configure(&mut a, at(0), &vr(40, OWN.0));
     handle(&mut a, at(1), request(Op::Write, 5));
     configure(&mut a, at(2), &vr(4, OWN.0 + 1));
-    assert_eq!((a.status().epoch.0, a.status().switch_id.0), (4, OWN.0 + 1));
-    assert_eq!(a.status().occupied, 0, "nothing of the group before");
+    assert_eq!((a.epoch().0, a.switch_id().0), (4, OWN.0 + 1));
+    assert_eq!(a.program().view().occupied, 0, "nothing of the group before");
     configure(&mut a, at(3), &vr(41, OWN.0));
     configure(&mut a, at(3), &vr(3, OWN.0 + 1));
-    assert_eq!((a.status().epoch.0, a.status().switch_id.0), (4, OWN.0 + 1));
+    assert_eq!((a.epoch().0, a.switch_id().0), (4, OWN.0 + 1));
     // Another switch has its place; what was granted to this one before comes late.
     let other = Config { switch: CONTROLLER, ..vr(5, OWN.0 + 3) };
     configure(&mut a, at(4), &other);
     configure(&mut a, at(5), &vr(3, OWN.0 + 2));
-    assert!(a.status().epoch.0 == 5 && a.status().agent.configures_old > 0);
+    assert!(a.epoch().0 == 5 && a.counters().configures_old > 0);
 }
 
 #[test]
@@ -225,11 +226,14 @@ fn section_6_3_a_new_id_starts_empty_and_the_same_id_keeps_the_dirty_set() {
     configure(&mut a, at(0), &config(5, OWN.0));
     handle(&mut a, at(1), request(Op::Write, 5));
     assert_eq!(noops(&configure(&mut a, at(2), &config(6, OWN.0))), []);
-    assert_eq!((a.status().occupied, a.status().seq), (1, 2));
+    assert_eq!((a.program().view().occupied, a.program().view().seq), (1, 2));
     handle(&mut a, at(3), completion(0, 1));
     assert_eq!(read_reason(&mut a, at(3), 6), Reason::Fast);
     assert_eq!(noops(&configure(&mut a, at(4), &config(7, OWN.0 + 1))), [1]);
-    assert_eq!((a.status().occupied, a.status().seq, a.status().last_committed), (0, 1, 0));
+    assert_eq!(
+        (a.program().view().occupied, a.program().view().seq, a.program().view().last_committed),
+        (0, 1, 0)
+    );
     assert_eq!(read_reason(&mut a, at(5), 6), Reason::SlowNotReady);
 }
 
@@ -242,7 +246,7 @@ fn a_switch_that_is_replaced_falls_silent_and_needs_a_new_id_to_return() {
     assert_eq!(handle(&mut a, at(2), request(Op::Read, 5)), []);
     configure(&mut a, at(3), &config(5, OWN.0));
     configure(&mut a, at(3), &Config { switch_incarnation: 41, ..config(7, OWN.0) });
-    assert_eq!(a.status().switch_id, SwitchId(0), "its registers are gone: the id is used up");
+    assert_eq!(a.switch_id(), SwitchId(0), "its registers are gone: the id is used up");
     assert_eq!(alive(&run_until(&mut a, 1)), [(41, 6); 1], "as a new life, that stands by");
     let again = Config { switch_incarnation: 41, ..config(7, OWN.0 + 2) };
     assert_eq!(noops(&configure(&mut a, at(4), &again)), [1]);
@@ -258,7 +262,7 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
         for incarnation in [39, LIFE, LIFE] {
             let mut bytes = Vec::new();
             Membership::SwitchRetired { incarnation, switch: active }.emit(&mut bytes);
-            a.handle(at(60), &mut bytes, &mut sent);
+            a.handle(at(60), CONTROLLER, &mut bytes, &mut sent);
         }
         assert_eq!(handle(&mut a, at(61), request(Op::Read, 5)), []);
         let told = tick(&mut a, at(61));
@@ -276,7 +280,7 @@ fn a_switch_that_was_started_again_ignores_what_its_predecessor_was_told() {
     let mut a = agent(Layout::DEFAULT);
     let before = Config { switch_incarnation: 39, ..config(5, OWN.0) };
     assert_eq!(configure(&mut a, at(0), &before), []);
-    assert_eq!((a.status().agent.configures_other_life, a.status().epoch.0), (1, 0));
+    assert_eq!((a.counters().configures_other_life, a.epoch().0), (1, 0));
     assert_eq!(handle(&mut a, at(0), request(Op::Write, 1)), []);
     assert_eq!(noops(&configure(&mut a, at(1), &config(6, OWN.0 + 1))), [1]);
 }
@@ -296,7 +300,7 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
         assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)).len(), 1, "there are some left");
     }
     assert_eq!(handle(&mut a, at(1), request(Op::Write, 5)), []);
-    assert_eq!(a.status().agent.switch_ids_asked, 1);
+    assert_eq!(a.counters().switch_ids_asked, 1);
     configure(&mut a, at(2), &Config { switch_incarnation: 41, ..config(2, OWN.0 + 1) });
     assert_eq!(handle(&mut a, at(3), request(Op::Write, 5)).len(), 1);
     assert_eq!(alive(&tick(&mut a, at(3))), [(41, 2)]);
@@ -335,15 +339,15 @@ fn what_a_switch_cannot_use_is_counted() {
     ack.emit(&mut link);
     let mut sent = Sent::new();
     for bytes in [&mut control, &mut link] {
-        a.handle(at(0), bytes, &mut sent);
+        a.handle(at(0), CLIENT, bytes, &mut sent);
     }
     control[concord_wire::header::at::OP] = 200;
-    a.handle(at(0), &mut control, &mut sent);
-    a.handle(at(0), &mut [], &mut sent);
-    a.handle(at(0), &mut [1, 2, 3, 4, 5], &mut sent);
-    let s = a.status();
+    a.handle(at(0), CLIENT, &mut control, &mut sent);
+    a.handle(at(0), CLIENT, &mut [], &mut sent);
+    a.handle(at(0), CLIENT, &mut [1, 2, 3, 4, 5], &mut sent);
+    let (s, p) = (a.status(), a.program().store().counters());
     assert_eq!((s.agent.misdirected, s.agent.control_malformed), (2, 1));
-    assert_eq!((s.program.malformed_truncated, s.program.malformed_magic), (1, 1));
+    assert_eq!((p.malformed_truncated, p.malformed_magic), (1, 1));
     assert_eq!(sent, []);
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use common::*;
 use concord_core::hash::mix32;
 use concord_core::{Guards, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
-use concord_switch::{DropReason, Harmonia, Layout, Tables};
+use concord_switch::{DropReason, Harmonia, Layout};
 use concord_wire::{Flags, Op, Reason, Repr};
 
 /// Algorithm 1 as the paper writes it, with the rules of §6.2, §6.3, T13, T18 and T20 around it.
@@ -191,7 +191,9 @@ fn truly_full(p: &Harmonia, obj_id: ObjectId) -> bool {
     let at = |stage: u32| (mix32(stage + 1, obj_id.0) & (slots - 1)) as usize;
     let taken = |stage: usize| {
         p.entries().any(|e| {
-            (e.0, e.1) == (stage, at(stage as u32)) && e.2 != obj_id.0 && e.3 > p.last_committed()
+            (e.0, e.1) == (stage, at(stage as u32))
+                && e.2 != obj_id.0
+                && e.3 > p.view().last_committed
         })
     };
     (0..usize::from(p.layout().table_stages)).all(taken)
@@ -200,10 +202,10 @@ fn truly_full(p: &Harmonia, obj_id: ObjectId) -> bool {
 /// What holds between the registers and the map, whatever happened.
 fn check_registers(p: &Harmonia, model: &Model) -> Result<(), String> {
     let cells: Vec<_> = p.entries().collect();
-    if cells.len() as u32 != p.occupied() {
-        return Err(format!("{} cells in use, occupied says {}", cells.len(), p.occupied()));
+    if cells.len() as u32 != p.view().occupied {
+        return Err(format!("{} cells in use, occupied says {}", cells.len(), p.view().occupied));
     }
-    let state = (p.seq(), p.last_committed(), p.wildcard_seq());
+    let state = (p.view().seq, p.view().last_committed, p.view().wildcard_seq);
     if state != (model.seq, model.last_committed, model.wildcard_seq) {
         return Err(format!("registers {state:?}"));
     }
@@ -242,7 +244,7 @@ fn run_trace(trace: &Trace, packets: u64) -> Result<Seen, String> {
         }
         if got == Err(DropReason::SeqExhausted) && load.rng.chance(1, 10) {
             model = Model::new(SwitchId(model.switch_id.0 + 1), model.layout);
-            p.install(Tables::of(&config(1, model.switch_id.0)).unwrap());
+            install(&mut p, &config(1, model.switch_id.0));
             load.in_flight.clear();
         }
         if i % 4_096 == 0 {

@@ -6,7 +6,11 @@ mod common;
 use common::*;
 use concord_core::{Guards, NodeId, ObjectId, Seq, SwitchId};
 use concord_pisa::Verdict;
-use concord_switch::{ConfigError, DropReason, Harmonia, Layout, Tables};
+use concord_switch::craq::Craq;
+use concord_switch::forward::Forward;
+use concord_switch::{
+    ConfigError, DropReason, Harmonia, Layout, Load as _, LoadError, SwitchProgram as _,
+};
 use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
 use concord_wire::rpc::HEADER_BYTES;
@@ -43,8 +47,8 @@ fn algorithm_1_numbers_writes_and_keeps_reads_of_what_is_in_flight_slow() {
     assert_eq!(out.reason, Reason::Fast);
     assert_eq!(out.last_committed, Seq::new(OWN, 4));
     complete(&mut p, 6, 3);
-    assert_eq!(p.last_committed(), 4, "an old completion does not take it back");
-    assert_eq!(p.occupied(), 0);
+    assert_eq!(p.view().last_committed, 4, "an old completion does not take it back");
+    assert_eq!(p.view().occupied, 0);
 }
 
 #[test]
@@ -69,10 +73,10 @@ fn section_6_3_a_completion_of_an_old_switch_is_ignored_and_its_reply_still_forw
         assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
     }
     assert_eq!(p.counters().completions_foreign, 2);
-    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+    assert_eq!((reason(&mut p, 5), p.view().last_committed), (Reason::SlowDirty, 1));
     let own = Repr { flags, seq: Seq::new(OWN, 2), ..request(Op::WriteReply, 5) };
     assert_eq!(run(&mut p, own), Ok((CLIENT, own)), "a piggybacked completion is forwarded");
-    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::Fast, 2));
+    assert_eq!((reason(&mut p, 5), p.view().last_committed), (Reason::Fast, 2));
 }
 
 #[test]
@@ -81,7 +85,7 @@ fn a_reply_without_the_flag_completes_nothing() {
     assert_eq!(write(&mut p, 5), Ok(2));
     let reply = Repr { seq: Seq::new(OWN, 2), ..request(Op::WriteReply, 5) };
     assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
-    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+    assert_eq!((reason(&mut p, 5), p.view().last_committed), (Reason::SlowDirty, 1));
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_completion_with_a_number_never_given_out_is_ignored() {
     complete(&mut p, 5, 3);
     complete(&mut p, 5, 0);
     assert_eq!(p.counters().completions_impossible, 2);
-    assert_eq!((reason(&mut p, 5), p.last_committed()), (Reason::SlowDirty, 1));
+    assert_eq!((reason(&mut p, 5), p.view().last_committed), (Reason::SlowDirty, 1));
 }
 
 #[test]
@@ -103,14 +107,14 @@ fn section_6_2_a_write_can_sit_in_two_stages_at_once() {
     complete(&mut p, b, 2);
     assert_eq!(write(&mut p, a), Ok(4), "and now it is free");
     assert_eq!(cells(&p, a), [(0, 4), (1, 3)]);
-    assert_eq!(p.occupied(), 2);
+    assert_eq!(p.view().occupied, 2);
 
     // Deletion compares each: the completion of 3 must not touch 4, and of 4 leaves nothing.
     complete(&mut p, a, 3);
     assert_eq!(cells(&p, a), [(0, 4)]);
     assert_eq!(reason(&mut p, a), Reason::SlowDirty);
     complete(&mut p, a, 4);
-    assert_eq!((cells(&p, a), p.occupied()), (vec![], 0));
+    assert_eq!((cells(&p, a), p.view().occupied), (vec![], 0));
 }
 
 #[test]
@@ -150,7 +154,7 @@ fn section_7_1_a_stray_cell_is_taken_over_by_a_write() {
     assert_eq!(write(&mut p, 1), Ok(4));
     assert_eq!(p.counters().strays_replaced, 1);
     assert_eq!((cells(&p, others[0]), cells(&p, 1)), (vec![], vec![(0, 4)]));
-    assert_eq!(p.occupied(), 1);
+    assert_eq!(p.view().occupied, 1);
 }
 
 #[test]
@@ -159,16 +163,16 @@ fn section_6_2_a_read_removes_its_own_stray_and_is_fast() {
     assert_eq!(write(&mut p, 5), Ok(2));
     assert_eq!(write(&mut p, 6), Ok(3));
     complete(&mut p, 6, 3);
-    assert_eq!((cells(&p, 5).len(), p.occupied()), (1, 1));
+    assert_eq!((cells(&p, 5).len(), p.view().occupied), (1, 1));
     assert_eq!(reason(&mut p, 5), Reason::Fast);
-    assert_eq!((cells(&p, 5).len(), p.occupied(), p.counters().strays_read), (0, 0, 1));
+    assert_eq!((cells(&p, 5).len(), p.view().occupied, p.counters().strays_read), (0, 0, 1));
 }
 
 #[test]
 fn t13_a_write_of_all_keys_makes_every_read_slow_until_its_completion() {
     let mut p = ready(Layout::DEFAULT);
     assert_eq!(write_with(&mut p, 0, Flags::WILDCARD), Ok(2));
-    assert_eq!(p.occupied(), 0, "it takes no slot");
+    assert_eq!(p.view().occupied, 0, "it takes no slot");
     assert_eq!(write(&mut p, 5), Ok(3));
     assert_eq!(reason(&mut p, 5), Reason::SlowWildcard);
     assert_eq!(reason(&mut p, 6), Reason::SlowWildcard);
@@ -204,7 +208,7 @@ fn t19_a_sweep_through_the_pipeline_clears_strays_and_nothing_else() {
     }
     assert_eq!(cells(&p, 1).last().map(|c| c.1), Some(5));
     assert_eq!(cells(&p, 2), []);
-    assert_eq!((p.occupied(), p.counters().strays_swept), (1, 1));
+    assert_eq!((p.view().occupied, p.counters().strays_swept), (1, 1));
     assert_eq!(reason(&mut p, 1), Reason::SlowDirty);
 }
 
@@ -216,7 +220,7 @@ fn t20_an_object_id_of_zero_is_as_dirty_as_any() {
     assert_eq!(reason(&mut p, 0), Reason::SlowDirty);
     assert_eq!(write(&mut p, 1), Err(DropReason::TableFull), "the cell is not empty");
     complete(&mut p, 0, 2);
-    assert_eq!((reason(&mut p, 0), p.occupied()), (Reason::Fast, 0));
+    assert_eq!((reason(&mut p, 0), p.view().occupied), (Reason::Fast, 0));
 }
 
 #[test]
@@ -229,12 +233,12 @@ fn t20_at_the_end_of_an_8_bit_counter_writes_are_dropped_and_reads_go_on() {
         assert_eq!(write(&mut p, 5), Err(DropReason::SeqExhausted));
         assert_eq!(write_with(&mut p, 5, Flags::NOOP), Err(DropReason::SeqExhausted));
     }
-    assert_eq!((p.seq(), p.counters().dropped_seq_exhausted), (255, 600));
+    assert_eq!((p.view().seq, p.counters().dropped_seq_exhausted), (255, 600));
     assert_eq!(reason(&mut p, 6), Reason::SlowNotReady);
     complete(&mut p, 5, 255);
     assert_eq!(reason(&mut p, 5), Reason::Fast);
-    p.install(Tables::of(&config(2, OWN.0 + 1)).unwrap());
-    assert_eq!((p.seq(), p.last_committed()), (0, 0));
+    install(&mut p, &config(2, OWN.0 + 1));
+    assert_eq!((p.view().seq, p.view().last_committed), (0, 0));
     let (_, out) = run(&mut p, request(Op::Write, 5)).unwrap();
     assert_eq!(out.seq, Seq::new(SwitchId(OWN.0 + 1), 1));
 }
@@ -284,8 +288,7 @@ fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
 /// Where CRAQ's switch sends a read of all keys, attempt by attempt.
 fn readers_of_all_keys(guards: Guards) -> Vec<Addr> {
     let craq = Config { protocol: Protocol::Craq, program: Program::Craq, ..config(2, OWN.0 + 1) };
-    let mut p = guarded(Layout::DEFAULT, guards);
-    p.install(Tables::of(&craq).unwrap());
+    let mut p: Craq = load(Layout::DEFAULT, guards, &craq);
     let all_keys = Repr { flags: Flags::WILDCARD, ..request(Op::Read, 0) };
     (0..3).map(|attempt| run(&mut p, Repr { attempt, ..all_keys }).unwrap().0).collect()
 }
@@ -308,7 +311,7 @@ fn a_membership_change_under_one_id_keeps_the_dirty_set() {
     assert_eq!(write(&mut p, 5), Ok(2));
     let mut without_2 = config(2, OWN.0);
     without_2.members.remove(1);
-    p.install(Tables::of(&without_2).unwrap());
+    install(&mut p, &without_2);
     assert_eq!(reason(&mut p, 5), Reason::SlowDirty);
     for attempt in 0..10 {
         let (to, _) = run(&mut p, Repr { attempt, ..request(Op::Read, 6) }).unwrap();
@@ -318,9 +321,8 @@ fn a_membership_change_under_one_id_keeps_the_dirty_set() {
 
 #[test]
 fn without_help_it_is_a_plain_switch() {
-    let mut p = program(Layout::DEFAULT);
     let plain = Config { program: Program::Forward, ..config(2, OWN.0 + 1) };
-    p.install(Tables::of(&plain).unwrap());
+    let mut p: Forward = load(Layout::DEFAULT, Guards::ALL, &plain);
     let numbered = Repr { seq: Seq::new(OWN, 3), ..request(Op::Write, 5) };
     let (to, out) = run(&mut p, numbered).unwrap();
     assert_eq!((to, out.seq), (replica(1), Seq::NONE));
@@ -329,7 +331,7 @@ fn without_help_it_is_a_plain_switch() {
     assert_eq!((to, out.reason, out.flags), (replica(3), Reason::SlowUnaided, Flags::default()));
     let reply = Repr { flags: Flags::COMPLETION, ..request(Op::WriteReply, 5) };
     assert_eq!(run(&mut p, reply), Ok((CLIENT, reply)));
-    assert_eq!((p.seq(), p.last_committed(), p.occupied()), (0, 0, 0));
+    assert_eq!(p.describe().arrays, [], "it has no registers");
 }
 
 #[test]
@@ -351,18 +353,18 @@ fn everything_else_is_forwarded_untouched_or_dropped_with_a_reason() {
     assert_eq!(run(&mut p, nobody), Err(DropReason::NoClient));
     let to_itself = Repr { client: SWITCH, ..request(Op::ReadReply, 5) };
     assert_eq!(run(&mut p, to_itself), Err(DropReason::Consumed), "else it loops for ever");
-    assert_eq!(p.seq(), 0);
+    assert_eq!(p.view().seq, 0);
 }
 
 #[test]
 fn a_switch_that_does_not_know_its_replicas_drops_and_numbers_nothing() {
-    let mut p = Harmonia::new(Layout::DEFAULT, concord_core::Guards::ALL).unwrap();
+    let mut p = Harmonia::load(&settings(Layout::DEFAULT, Guards::ALL)).unwrap();
     for op in Op::ALL {
         let expected =
             if *op == Op::Sweep { DropReason::Consumed } else { DropReason::Unconfigured };
         assert_eq!(run(&mut p, request(*op, 5)), Err(expected), "{op:?}");
     }
-    assert_eq!((p.seq(), p.counters().dropped_unconfigured), (0, Op::ALL.len() as u64 - 1));
+    assert_eq!((p.view().seq, p.counters().dropped_unconfigured), (0, Op::ALL.len() as u64 - 1));
 }
 
 #[test]
@@ -376,7 +378,7 @@ fn a_request_of_several_objects_is_one_of_all_keys() {
     let (to, out) = run(&mut p, Repr { further: two, ..request(Op::Write, 5) }).unwrap();
     assert_eq!((to, out.seq.counter, out.further), (replica(1), 2, two));
     assert!(!out.flags.has(Flags::WILDCARD), "it stays what its client said");
-    assert_eq!((p.occupied(), p.wildcard_seq()), (0, 2));
+    assert_eq!((p.view().occupied, p.view().wildcard_seq), (0, 2));
     for obj_id in [5, 6, 7] {
         assert_eq!(read(&mut p, obj_id).1.reason, Reason::SlowWildcard);
     }
@@ -390,21 +392,29 @@ fn padding_is_cut_off_and_what_is_malformed_is_counted() {
     let mut bytes = Vec::new();
     request(Op::Read, 5).emit(b"body", &mut bytes);
     bytes.extend_from_slice(&[0; 40]);
-    let Verdict::Forward { size_bytes, .. } = p.process(&mut bytes) else { panic!("dropped") };
+    let Verdict::Forward { size_bytes, .. } = process(&mut p, &mut bytes) else {
+        panic!("dropped")
+    };
     let length = HEADER_BYTES + 4;
     assert_eq!(size_bytes, length);
     for cut in 0..length {
-        assert!(matches!(p.process(&mut bytes[..cut]), Verdict::Drop(DropReason::Malformed(_))));
+        assert!(matches!(
+            process(&mut p, &mut bytes[..cut]),
+            Verdict::Drop(DropReason::Malformed(_))
+        ));
     }
     bytes[at::OP] = 15;
-    assert!(matches!(p.process(&mut bytes), Verdict::Drop(DropReason::Malformed(_))));
+    assert!(matches!(process(&mut p, &mut bytes), Verdict::Drop(DropReason::Malformed(_))));
     let counted = (p.counters().malformed_truncated, p.counters().malformed_op);
     assert_eq!(counted, (length as u64, 1));
 }
 
 #[test]
 fn layouts_that_cannot_be_are_refused() {
-    let new = |l| Harmonia::new(l, concord_core::Guards::ALL).err();
+    let new = |l| match Harmonia::load(&settings(l, Guards::ALL)) {
+        Err(LoadError::Config(error)) => Some(error),
+        Err(LoadError::NotHere(_)) | Ok(_) => None,
+    };
     assert_eq!(new(layout(0, 16)), Some(ConfigError::TableStages(0)));
     assert_eq!(new(layout(9, 16)), Some(ConfigError::TableStages(9)));
     assert_eq!(new(layout(1, 17)), Some(ConfigError::Slots(17)));

@@ -5,8 +5,10 @@ mod common;
 
 use common::*;
 use concord_core::{Epoch, Guards, Incarnation, Instant, NodeId, Now, Seq};
-use concord_pisa::Verdict;
-use concord_switch::{Agent, AgentConfig, DropReason, Harmonia, Layout, Tables};
+use concord_pisa::{Copies, Verdict};
+use concord_switch::nopaxos::NoPaxos;
+use concord_switch::nopaxos_harmonia::NoPaxosHarmonia;
+use concord_switch::{Agent, AgentConfig, DropReason, Layout, Load, SwitchProgram};
 use concord_wire::control::{Config, Membership, Message as _, Program, Protocol};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, Op, Packet, Repr};
@@ -15,65 +17,91 @@ fn stamp_of(view: u32, now_ms: u64, memory_full: bool) -> Stamp {
     Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full }
 }
 
-fn sequencer(layout: Layout, accelerated: bool) -> Harmonia {
-    let mut sequencer = Harmonia::new(layout, Guards::ALL).unwrap();
-    let program = Program::of(Protocol::NoPaxos, accelerated);
-    let config = Config { protocol: Protocol::NoPaxos, program, ..config(1, OWN.0) };
-    sequencer.install(Tables::of(&config).unwrap());
-    sequencer
+fn configured(program: Program) -> Config {
+    Config { protocol: Protocol::NoPaxos, program, ..config(1, OWN.0) }
+}
+
+/// A program that has heard the log's time.
+fn stamped<P: Load>(layout: Layout, program: Program) -> P {
+    let mut p: P = load(layout, Guards::ALL, &configured(program));
+    let mut stamp = Vec::new();
+    stamp_of(1, 1_000, false).emit(&mut stamp);
+    assert!(p.control(Now::default(), &stamp).unwrap().is_some(), "a no-op is its first write");
+    p
+}
+
+fn with_dirty_set(layout: Layout) -> NoPaxosHarmonia {
+    stamped(layout, Program::NoPaxosHarmonia)
 }
 
 /// A write through the program: it is sent to all.
-fn cast(program: &mut Harmonia, hdr: Repr) -> Result<Repr, DropReason> {
+fn cast<P>(program: &mut P, hdr: Repr) -> Result<Repr, DropReason>
+where
+    P: SwitchProgram<Reason = DropReason>,
+{
     let mut bytes = Vec::new();
     hdr.emit(b"body", &mut bytes);
-    match program.process(&mut bytes) {
-        Verdict::Multicast { size_bytes } => {
+    match process(program, &mut bytes) {
+        Verdict::Multicast { to: Copies::Group(group), size_bytes } => {
+            let members = (0..).map_while(|index| program.member(group, index));
+            assert!(members.eq([replica(1), replica(2), replica(3)]));
             Ok(Packet::parse(&bytes[..size_bytes]).unwrap().repr())
         }
         Verdict::Drop(reason) => Err(reason),
-        Verdict::Forward { .. } | Verdict::Recirculate => panic!("a write goes to all"),
+        other => panic!("a write goes to all: {other:?}"),
+    }
+}
+
+fn every_write_gets_the_next_number(p: &mut impl SwitchProgram<Reason = DropReason>) {
+    for counter in 1..=5 {
+        let out = cast(p, request(Op::Write, 7)).unwrap();
+        assert_eq!(out.seq, Seq::new(OWN, counter));
+        assert_eq!(out.flags, Flags::default());
     }
 }
 
 #[test]
 fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
-    for accelerated in [true, false] {
-        let mut p = sequencer(Layout::DEFAULT, accelerated);
-        for counter in 1..=5 {
-            let out = cast(&mut p, request(Op::Write, 7)).unwrap();
-            assert_eq!(out.seq, Seq::new(OWN, counter));
-            assert_eq!(out.flags, Flags::default());
-        }
-        assert_eq!(p.occupied(), u32::from(accelerated), "one object");
-    }
+    let mut p = with_dirty_set(Layout::DEFAULT);
+    every_write_gets_the_next_number(&mut p);
+    assert_eq!(p.harmonia().view().occupied, 1, "one object");
+    let mut alone: NoPaxos = stamped(Layout::DEFAULT, Program::NoPaxos);
+    every_write_gets_the_next_number(&mut alone);
+    let names: Vec<_> = alone.describe().arrays.iter().map(|array| array.name).collect();
+    assert_eq!(names, ["seq"], "all that a sequencer needs");
 }
 
 /// T23: dropped, its number would be missed by every replica, and cost an agreement.
 #[test]
 fn t23_a_write_without_a_slot_goes_on_as_a_no_op() {
-    let mut p = sequencer(layout(1, 1), true);
+    let mut p = with_dirty_set(layout(1, 1));
     assert_eq!(cast(&mut p, request(Op::Write, 1)).unwrap().flags, Flags::default());
     let full = cast(&mut p, request(Op::Write, 2)).unwrap();
     assert_eq!((full.flags, full.seq), (Flags::NOOP, Seq::new(OWN, 2)));
-    assert_eq!((p.counters().writes_as_noop, p.counters().dropped_table_full), (1, 0));
+    assert_eq!(
+        (p.harmonia().counters().writes_as_noop, p.harmonia().counters().dropped_table_full),
+        (1, 0)
+    );
     assert_eq!(cast(&mut p, request(Op::Write, 1)).unwrap().seq.counter, 3);
 }
 
 /// T23: the session number and the switch id are one number, and so are their counters.
 #[test]
 fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
-    let mut p = sequencer(Layout::DEFAULT, true);
+    let mut p = with_dirty_set(Layout::DEFAULT);
     let out = cast(&mut p, request(Op::Write, 5)).unwrap();
-    assert_eq!(cells(&p, 5), [(0, out.seq.counter)]);
+    assert_eq!(cells(p.harmonia(), 5), [(0, out.seq.counter)]);
     complete(&mut p, 5, out.seq.counter);
-    assert_eq!((p.occupied(), p.last_committed()), (0, out.seq.counter));
+    assert_eq!(
+        (p.harmonia().view().occupied, p.harmonia().view().last_committed),
+        (0, out.seq.counter)
+    );
     let next = Config {
         protocol: Protocol::NoPaxos,
         program: Program::NoPaxosHarmonia,
         ..config(2, OWN.0 + 1)
     };
-    p.install(Tables::of(&next).unwrap());
+    install(&mut p, &next);
     assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 1, "a new session");
 }
 
@@ -89,18 +117,18 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
     let mut bytes = Vec::new();
     Membership::Configure(config).emit(&mut bytes);
-    agent.handle(now, &mut bytes, &mut sent);
+    agent.handle(now, CLIENT, &mut bytes, &mut sent);
     sent.clear();
     request(Op::Write, 5).emit(b"body", &mut bytes);
-    agent.handle(now, &mut bytes.clone(), &mut sent);
+    agent.handle(now, CLIENT, &mut bytes.clone(), &mut sent);
     assert!(sent.is_empty(), "it has not heard the log's time");
     let mut stamp = Vec::new();
     stamp_of(1, 55_000, true).emit(&mut stamp);
-    agent.handle(now, &mut stamp.clone(), &mut sent);
+    agent.handle(now, CLIENT, &mut stamp.clone(), &mut sent);
     sent.clear();
     // Whatever its own clock says, the log's time goes on by it.
     let now = Now { unix_ms: 77_100, ..now };
-    agent.handle(now, &mut bytes, &mut sent);
+    agent.handle(now, CLIENT, &mut bytes, &mut sent);
     let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
     assert_eq!(to, [replica(1), replica(2), replica(3)]);
     let out = Packet::parse(&sent[0].1).unwrap().repr();
@@ -108,12 +136,12 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     assert!(out.flags.has(Flags::MEMORY_FULL));
     // A leader that was deposed says nothing any more; the time never falls.
     stamp_of(0, 99_000, false).emit(&mut stamp);
-    agent.handle(now, &mut stamp.clone(), &mut Vec::new());
+    agent.handle(now, CLIENT, &mut stamp.clone(), &mut Vec::new());
     stamp_of(1, 50_000, true).emit(&mut stamp);
-    agent.handle(now, &mut stamp, &mut Vec::new());
+    agent.handle(now, CLIENT, &mut stamp, &mut Vec::new());
     let mut again = Vec::new();
     request(Op::Write, 5).emit(b"body", &mut bytes);
-    agent.handle(now, &mut bytes, &mut again);
+    agent.handle(now, CLIENT, &mut bytes, &mut again);
     let out = Packet::parse(&again[0].1).unwrap().repr();
     assert_eq!(out.time_ms, 55_101);
     assert!(out.flags.has(Flags::MEMORY_FULL));

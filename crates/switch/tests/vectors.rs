@@ -11,7 +11,9 @@ use std::path::Path;
 use common::*;
 use concord_core::{Guards, NodeId, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
-use concord_switch::{DropReason, Harmonia, Layout, Tables};
+use concord_switch::craq::Craq;
+use concord_switch::forward::Forward;
+use concord_switch::{DropReason, Harmonia, Layout, Load, Routes, SwitchProgram};
 use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
 use concord_wire::{Addr, Flags, FurtherIds, Op, Repr, WireError};
@@ -44,13 +46,24 @@ impl Scenario {
 
     /// Runs the scenario and writes down all of it.
     fn render(&self) -> String {
-        let tables = Tables::of(&self.config).unwrap();
-        let mut program = Harmonia::new(self.layout, Guards::ALL).unwrap();
-        program.install(tables.clone());
-        let mut text = format!("# {}\n\n{}", self.description, render_config(self.layout, &tables));
+        match self.config.program {
+            Program::Forward => self.render_of(|_: &Forward| NO_REGISTERS.into()),
+            Program::Craq => self.render_of(|_: &Craq| NO_REGISTERS.into()),
+            Program::Harmonia => self.render_of(registers),
+            Program::NoPaxos | Program::NoPaxosHarmonia => panic!("they have no vectors yet"),
+        }
+    }
+
+    fn render_of<P>(&self, registers: impl Fn(&P) -> String) -> String
+    where
+        P: Load + SwitchProgram<Reason = DropReason>,
+    {
+        let mut program: P = load(self.layout, Guards::ALL, &self.config);
+        let described = render_config(self.layout, &self.config);
+        let mut text = format!("# {}\n\n{described}", self.description);
         for (comment, bytes) in &self.steps {
             let mut packet = bytes.clone();
-            let verdict = program.process(&mut packet);
+            let verdict = process(&mut program, &mut packet);
             writeln!(text, "\nstep: {comment}\npacket: {}", hex(bytes)).unwrap();
             match verdict {
                 Verdict::Forward { to, size_bytes } => {
@@ -58,8 +71,7 @@ impl Scenario {
                     writeln!(text, "out: {}", hex(&packet[..size_bytes])).unwrap();
                 }
                 Verdict::Drop(reason) => writeln!(text, "verdict: drop {}", name(reason)).unwrap(),
-                Verdict::Multicast { .. } => panic!("only NOPaxos multicasts"),
-                Verdict::Recirculate => panic!("Harmonia never recirculates"),
+                other => panic!("no program of a chain does so: {other:?}"),
             }
             writeln!(text, "registers: {}", registers(&program)).unwrap();
         }
@@ -67,17 +79,20 @@ impl Scenario {
     }
 }
 
-fn render_config(layout: Layout, tables: &Tables) -> String {
+/// What the vectors say of a program that has none.
+const NO_REGISTERS: &str = "seq=0 last_committed=0 wildcard_seq=0 occupied=0 dirty_set=";
+
+fn render_config(layout: Layout, config: &Config) -> String {
     let Layout { table_stages, slots, counter_bits, run_bits } = layout;
-    let replicas: Vec<_> = tables.replicas.iter().map(|(n, a)| format!("{n}@{a}")).collect();
-    let Tables { switch_id, switch, accelerated, head, reader, .. } = tables;
-    let spread = if tables.spread_reads { "spread_reads=1 " } else { "" };
+    let Routes { switch_id, switch, head, reader, replicas } = Routes::of(config).unwrap();
+    let replicas: Vec<_> = replicas.iter().map(|(n, a)| format!("{n}@{a}")).collect();
+    let spread = if config.program == Program::Craq { "spread_reads=1 " } else { "" };
     format!(
         "layout: table_stages={table_stages} slots={slots} counter_bits={counter_bits} \
          run_bits={run_bits}\n\
          tables: switch_id={switch_id} switch={switch} accelerated={} head={head} reader={reader} \
          {spread}replicas={}\n",
-        u8::from(*accelerated),
+        u8::from(config.program.has_dirty_set()),
         replicas.join(",")
     )
 }
@@ -86,10 +101,10 @@ fn render_config(layout: Layout, tables: &Tables) -> String {
 fn registers(p: &Harmonia) -> String {
     let mut text = format!(
         "seq={} last_committed={} wildcard_seq={} occupied={} dirty_set=",
-        p.seq(),
-        p.last_committed(),
-        p.wildcard_seq(),
-        p.occupied()
+        p.view().seq,
+        p.view().last_committed,
+        p.view().wildcard_seq,
+        p.view().occupied
     );
     let cells = p.entries().map(|(stage, at, obj_id, c)| format!("{stage}/{at}/{obj_id:08x}:{c}"));
     text.push_str(&cells.collect::<Vec<_>>().join(","));
@@ -108,6 +123,7 @@ fn name(reason: DropReason) -> &'static str {
         DropReason::SeqExhausted => "seq_exhausted",
         DropReason::NoSuchNode => "no_such_node",
         DropReason::NoClient => "no_client",
+        DropReason::Unstamped => "unstamped",
         DropReason::Consumed => "consumed",
     }
 }

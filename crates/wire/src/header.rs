@@ -268,6 +268,13 @@ pub fn group(bytes: &[u8]) -> GroupId {
     GroupId(bytes.map_or(0, |b| u16::from_be_bytes(*b)))
 }
 
+/// Says in the header of `packet` which group it concerns.
+pub fn set_group(packet: &mut [u8], group: GroupId) {
+    if let Some(field) = packet.get_mut(at::GROUP) {
+        field.copy_from_slice(&group.0.to_be_bytes());
+    }
+}
+
 /// Whether `bytes` are of that kind and operation.
 #[must_use]
 #[inline]
@@ -308,6 +315,9 @@ mod tests {
             packet.extend_from_slice(&[7; TAG_BYTES + 5]);
             assert_eq!(Header::parse(&packet), Ok((example(*kind), &whole[..])));
             assert!(is(&packet, *kind, 9) && !is(&packet, *kind, 8));
+            assert_eq!(group(&packet), GroupId(3));
+            set_group(&mut packet, GroupId(0x0102));
+            assert_eq!(group(&packet), GroupId(0x0102));
         }
         let count = numbers.len();
         numbers.sort_unstable();
@@ -337,6 +347,8 @@ mod tests {
         assert_eq!(with(at::LENGTH.start, 0xff), WireError::Field);
         assert_eq!(Header::parse_kind(&packet, Kind::Craq, 16).unwrap_err(), WireError::Op);
         assert_eq!(Header::parse_kind(&packet, Kind::Link, 17).unwrap_err(), WireError::Truncated);
+        packet.truncate(9);
+        assert_eq!(group(&packet), GroupId(0));
         packet.clear();
         assert_eq!(op(&packet), 0);
     }

@@ -2,9 +2,10 @@
 
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Now};
-use concord_switch::harmonia::Layout;
-use concord_switch::{Agent, AgentConfig, FaultRates, Status};
+use concord_switch::Layout;
+use concord_switch::{Agent, AgentConfig, FaultRates, Host as _};
 use concord_wire::Addr;
+use concord_wire::control::Program;
 use tracing::info;
 
 use crate::driver::Role;
@@ -20,6 +21,8 @@ use crate::udp::Outbox;
 pub struct SwitchSetup {
     /// Where the controller listens.
     pub controller: Addr,
+    /// What it runs until the controller names another program.
+    pub program: Program,
     /// The size of the registers.
     pub layout: Layout,
     /// Faults on purpose.
@@ -39,18 +42,14 @@ struct Switch {
 
 impl Switch {
     fn log(&mut self) {
-        let s = self.agent.status();
-        let seen = (s.switch_id.0, s.epoch.0, is_ready(&s));
+        let agent = &self.agent;
+        let seen = (agent.switch_id().0, agent.epoch().0, agent.is_ready());
         if std::mem::replace(&mut self.logged, seen) != seen {
             let (switch_id, epoch, ready) = seen;
-            info!(epoch, switch_id, ready, "state");
+            let program = agent.program().program().name();
+            info!(epoch, switch_id, ready, program, "state");
         }
     }
-}
-
-/// Whether it does what it is there for. Who stands by, or was never told otherwise, has no switch id.
-fn is_ready(s: &Status) -> bool {
-    s.switch_id.0 > 0 && (s.last_committed > 0 || !s.accelerated)
 }
 
 /// Runs a switch until it is told to end.
@@ -62,6 +61,7 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     let mut driver = place.driver()?;
     info!(addr = %place.addr, standby = setup.standby, "started");
     let mut config = AgentConfig::new(Incarnation(unique()?), place.addr, setup.controller);
+    config.program = setup.program;
     config.layout = setup.layout;
     config.faults = setup.faults;
     config.standby = setup.standby;
@@ -74,8 +74,8 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
 }
 
 impl Role for Switch {
-    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
-        self.agent.handle(now, packet, out);
+    fn packet(&mut self, now: Now, from: Addr, packet: &mut [u8], out: &mut Outbox) {
+        self.agent.handle(now, from, packet, out);
     }
 
     fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
@@ -98,20 +98,21 @@ impl Role for Switch {
     fn snapshot(&self, _now: Now) -> Snapshot {
         let status = self.agent.status();
         let mut s = Snapshot::new("switch", self.node);
-        s.count(status.program.each());
         s.count(status.agent.each());
         s.count(status.faults.each());
-        s.gauge("switch_id", "The id that the controller granted.", status.switch_id.0.into());
-        s.gauge("epoch", "The epoch of the configuration.", status.epoch.0.into());
-        s.gauge("sequence", "The last sequence number given out.", status.seq.into());
-        s.gauge("last_committed", "The largest number committed.", status.last_committed.into());
-        s.gauge("dirty_set_occupied", "Slots of the dirty set in use.", status.occupied.into());
-        s.gauge("dirty_set_slots", "Slots of the dirty set.", status.slots.into());
-        s.tell("switch_id", status.switch_id.0);
-        s.tell("epoch", status.epoch.0);
-        s.tell("accelerated", status.accelerated);
-        s.tell("ready", is_ready(&status));
-        if !is_ready(&status) && !self.standby {
+        // A rack has one group: the metrics of several would have the same names.
+        let Some(program) = status.programs.into_iter().next() else { return s };
+        s.count(program.counts.into_iter());
+        s.gauge("switch_id", "The id that the controller granted.", program.switch_id.0.into());
+        s.gauge("epoch", "The epoch of the configuration.", program.epoch.0.into());
+        for gauge in program.gauges {
+            s.gauge(gauge.name, gauge.help, gauge.value as f64);
+        }
+        s.tell("switch_id", program.switch_id.0);
+        s.tell("epoch", program.epoch.0);
+        s.tell("program", program.program.name());
+        s.tell("ready", program.is_ready);
+        if !program.is_ready && !self.standby {
             s.health = Health::NotYet("no write was completed through this switch yet".to_string());
         }
         s

@@ -215,6 +215,7 @@ impl Group {
         let layout =
             Layout { table_stages: 1, slots: self.plan.slots, counter_bits: 32, run_bits: 0 };
         let config = AgentConfig {
+            program: self.plan.program,
             layout,
             guards: self.plan.guards,
             sweep_chunk: self.plan.slots,
@@ -262,7 +263,7 @@ impl Group {
         match &self.slots[node].role {
             Role::Replica(Node::Replica(r)) => r.config().map_or(0, |c| c.epoch),
             Role::Replica(Node::Vr(vr)) => vr.view().0,
-            Role::Switch(agent) => agent.status().epoch.0,
+            Role::Switch(agent) => agent.epoch().0,
             Role::Controller(_) => self.config().map_or(0, |c| c.epoch),
             Role::Client(_) | Role::Dead => 0,
         }

@@ -146,10 +146,10 @@ impl Group {
             self.config().is_some_and(|c| c.switch == crate::world::addr(self.other_switch()));
         let active = if is_other { self.other_switch() } else { SWITCH };
         if let Role::Switch(switch) = &self.slots[active].role {
-            if switch.status().epoch.0 != newest {
+            if switch.epoch().0 != newest {
                 return Err("the switch has not heard of the newest epoch".into());
             }
-            if switch.status().occupied > 0 {
+            if switch.program().view().occupied > 0 {
                 return Err("the dirty set keeps entries at rest".into());
             }
         }

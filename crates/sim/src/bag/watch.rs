@@ -198,8 +198,8 @@ impl Group {
     ) -> Option<String> {
         let Role::Switch(switch) = &self.slots[node].role else { return None };
         let program = switch.program();
-        let id = program.tables().map_or(0, |t| t.switch_id.0);
-        let last_committed = Seq::new(SwitchId(id), program.last_committed());
+        let id = program.switch_id().0;
+        let last_committed = Seq::new(SwitchId(id), program.view().last_committed);
         let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
         if id != seen.id {
             *seen = SeenSwitch { id, ..SeenSwitch::default() };

@@ -228,6 +228,7 @@ impl Rig {
     pub(super) fn switch(&mut self, node: usize, before: u8) -> MachineId {
         let incarnation = 1 + u64::from(before);
         let config = AgentConfig {
+            program: Program::of(self.setup.protocol, true),
             layout: self.setup.layout,
             guards: self.setup.guards,
             alive_interval_ns: STEP_NS,

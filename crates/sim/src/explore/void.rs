@@ -177,7 +177,7 @@ impl State {
                 }
             }
             Machine::Switch(agent) => match of {
-                Use::Config(of) => switches == 0 && of < agent.status().epoch.0,
+                Use::Config(of) => switches == 0 && of < agent.epoch().0,
                 Use::Completion => self.completes_nothing(rig, packet),
                 _ => false,
             },

@@ -11,7 +11,7 @@ use concord_core::{
 use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::{Agent, AgentConfig};
-use concord_switch::harmonia::{Counters as SwitchCounters, Layout};
+use concord_switch::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
@@ -180,6 +180,7 @@ impl<'a> Rack<'a> {
         let load = self.load;
         let incarnation = Incarnation(self.rng.next_u64());
         let config = AgentConfig {
+            program: load.program,
             layout: Layout {
                 table_stages: load.table_stages,
                 slots: load.slots,
@@ -244,9 +245,9 @@ impl<'a> Rack<'a> {
     /// when it hears from it.
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
-        let tables = switch.program().tables();
+        let routes = switch.program().store().routes();
         !self.load.program.has_dirty_set()
-            || tables.is_some_and(|t| t.replicas.len() == self.load.replicas)
+            || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
     }
 
     /// Makes objects dirty by writes that reach nobody.
@@ -265,7 +266,7 @@ impl<'a> Rack<'a> {
             let Role::Switch(switch) = &mut self.hosts[SWITCH].role else {
                 return Err("there is no switch".into());
             };
-            switch.handle(now, &mut packet, &mut self.out);
+            switch.handle(now, addr(CONTROLLER), &mut packet, &mut self.out);
             self.out.packets.clear();
         }
         Ok(())
@@ -461,8 +462,8 @@ impl<'a> Rack<'a> {
             match &host.role {
                 Role::Replica(r) => replicas.add(r.counters()),
                 Role::Switch(s) => {
-                    switch.add(s.program().counters());
-                    occupied = s.program().occupied();
+                    switch.add(s.program().store().counters());
+                    occupied = s.program().view().occupied;
                 }
                 Role::Controller(_) | Role::Client(_) | Role::Dead => {}
             }

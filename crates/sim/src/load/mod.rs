@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use concord_core::{Duration, MS, Rng, SEC};
 use concord_protocols::ReplicaCounters;
-use concord_switch::harmonia::Counters as SwitchCounters;
+use concord_switch::Counters as SwitchCounters;
 use concord_wire::control::{Program, Protocol};
 
 use crate::plan::Service;

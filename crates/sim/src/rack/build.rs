@@ -145,6 +145,7 @@ impl<'a> Rack<'a> {
                 run_bits: self.plan.run_bits,
             },
             guards: self.plan.guards,
+            program: self.plan.program,
             sweep_chunk: 16,
             standby,
             ..AgentConfig::new(incarnation, addr(node), addr(CONTROLLER))

@@ -384,17 +384,16 @@ impl Rack<'_> {
                     counted(c.counters().each())
                 ),
                 Role::Switch(s) => {
-                    let status = s.status();
+                    let (program, view) = (s.program(), s.program().view());
                     format!(
-                        "id {}, epoch {}, number {}, last committed {}, {} of {} cells; counted: {} {}",
-                        status.switch_id,
-                        status.epoch,
-                        status.seq,
-                        status.last_committed,
-                        status.occupied,
-                        status.slots,
-                        counted(status.program.each()),
-                        counted(status.agent.each())
+                        "id {}, epoch {}, number {}, last committed {}, {} cells; counted: {} {}",
+                        program.switch_id(),
+                        s.epoch(),
+                        view.seq,
+                        view.last_committed,
+                        view.occupied,
+                        counted(program.store().counters().each()),
+                        counted(s.counters().each())
                     )
                 }
                 Role::Replica(r) => {
@@ -466,7 +465,7 @@ impl Rack<'_> {
                     self.totals.vr.add(vr.vr_counters());
                 }
             }
-            Role::Switch(s) => self.totals.switch.add(s.program().counters()),
+            Role::Switch(s) => self.totals.switch.add(s.program().store().counters()),
             Role::Controller(c) => self.totals.control.add(c.counters()),
             Role::Client(p) => {
                 self.totals.switches_heard_of += p.client().counters().switch_changed;

@@ -79,11 +79,10 @@ impl Rack<'_> {
         }
         let Some(config) = self.config() else { return Err("there is no epoch".into()) };
         if let Role::Switch(switch) = &self.slots[self.active_switch()].role {
-            let status = switch.status();
-            if status.epoch.0 != config.epoch {
+            if switch.epoch().0 != config.epoch {
                 return Err("the switch has not heard of the newest epoch".into());
             }
-            if status.occupied > 0 {
+            if switch.program().view().occupied > 0 {
                 return Err("the dirty set keeps entries at rest".into());
             }
         }

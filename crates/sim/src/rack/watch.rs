@@ -298,8 +298,7 @@ impl Rack<'_> {
     fn look_at_switch(&mut self, node: usize) -> Option<String> {
         let Role::Switch(switch) = &self.slots[node].role else { return None };
         let program = switch.program();
-        let (id, last_committed) =
-            (program.tables().map_or(0, |t| t.switch_id.0), program.last_committed());
+        let (id, last_committed) = (program.switch_id().0, program.view().last_committed);
         let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
         if id != seen.id {
             if id != 0 && id < seen.id {

@@ -135,11 +135,10 @@ impl Rack<'_> {
             .collect();
         let view = alive.iter().filter_map(|n| self.vr(*n)).map(|vr| vr.view().0).max();
         if let super::Role::Switch(switch) = &self.slots[self.active_switch()].role {
-            let status = switch.status();
-            if Some(status.epoch.0) != view {
+            if Some(switch.epoch().0) != view {
                 return Err("the switch has not heard of the newest view".into());
             }
-            if status.occupied > 0 {
+            if switch.program().view().occupied > 0 {
                 return Err("the dirty set keeps entries at rest".into());
             }
         }

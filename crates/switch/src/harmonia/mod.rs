@@ -9,29 +9,34 @@
 //!    object's own; search is "any"; deletion compares every stage.
 //! 5. `occupied`: how many cells of the dirty set are in use.
 //!
-//! Under NOPaxos the program is the sequencer too (Harmonia §8.3; Li et al., OSDI 2016): step 1 numbers
-//! every write, with or without help, and the write goes to all replicas. Switch id and session number
-//! are one number, and so are their counters (trap T23). A write that finds no slot is not dropped: its
-//! number would be missed by all. It goes on as a no-op.
-//!
 //! Then the match-action tables (who is head, who answers reads, which replicas) give the
 //! destination. A cell of the dirty set is `object id << 32 | counter`; counter 0 means empty, so
 //! that an object id of 0 is as good as any (trap T20). A cell whose counter is not above
 //! `last_committed` is stray: its write is committed, or can never be (§6.2).
 
 mod registers;
+mod watch;
 
 use core::fmt;
 
 use alloc::vec::Vec;
 
-use concord_core::hash::mix32;
-use concord_core::{Guard, Guards, Seq, SwitchId};
+use concord_core::machine::Deadline;
+use concord_core::{Guard, Guards, Instant, Now, Seq};
 use concord_pisa::{ASIC, Report, Verdict};
-use concord_wire::control::{Config, Protocol};
-use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
+use concord_wire::control::Config;
+use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Reason, Repr, WireError};
 
+use crate::program::{
+    Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+};
+use crate::store::{Counters, DropReason, Store};
+
+pub(crate) use registers::next_number;
 use registers::{Completion, ReadPass, Registers, Slot};
+pub use watch::View;
+use watch::Watch;
+pub(crate) use watch::noop;
 
 /// Stages before and behind the dirty set's: `seq`, `last_committed`, `wildcard_seq`, `occupied`.
 const OTHER_STAGES: usize = 4;
@@ -67,7 +72,17 @@ impl Layout {
         (((1u64) << self.counter_bits) - 1) as u32
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Trap T20: the number at which a successor of the switch id is asked for, while there are
+    /// enough left to go on with.
+    pub(crate) const fn ask_at(&self) -> u32 {
+        self.counter_max() - self.counter_max() / 16
+    }
+
+    /// Whether there can be such registers.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if not.
+    pub fn check(&self) -> Result<(), ConfigError> {
         if self.table_stages == 0 || self.table_stages > TABLE_STAGES_MAX {
             return Err(ConfigError::TableStages(self.table_stages));
         }
@@ -118,148 +133,13 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// Why a packet ends at the switch. Each is counted.
+/// What becomes of a write that finds no slot (Harmonia §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// Not a Harmonia packet.
-    Malformed(WireError),
-    /// The switch does not know its replicas (yet, or any more).
-    Unconfigured,
-    /// A write that found no slot (Harmonia §7.2); the client retries.
-    TableFull,
-    /// The counter is at its end: the switch needs a new id (trap T20).
-    SeqExhausted,
-    /// A Pull names a node that is not a member.
-    NoSuchNode,
-    /// A reply without a client address.
-    NoClient,
-    /// It did its work here: a completion, a sweep, a reply to the switch's own no-op.
-    Consumed,
-}
-
-concord_core::counters! {
-    /// What the program did, a counter for every path and every drop reason.
-    pub struct Counters {
-        /// Writes that were numbered and entered into the dirty set.
-        writes_tracked,
-        /// Writes of all keys, numbered (trap T13).
-        writes_wildcard,
-        /// Numbered no-ops of the switch's own agent (trap T18).
-        writes_noop,
-        /// Writes forwarded without a number, because the switch does not help.
-        writes_unaided,
-        /// Writes that found no slot and went on as no-ops (NOPaxos, trap T23).
-        writes_as_noop,
-        /// Writes forwarded though they found no slot: only without the drop-on-full guard.
-        writes_untracked,
-        /// Fragments of write bodies forwarded to the head.
-        write_bodies,
-        /// Completions with the own switch id.
-        completions,
-        /// Completions with another switch's id, ignored (Harmonia §6.3).
-        completions_foreign,
-        /// Completions with the own id and a number that was never given out, ignored.
-        completions_impossible,
-        /// Reads sent to one replica to answer alone.
-        reads_fast,
-        /// Reads on the normal path: the object has a write in flight.
-        reads_slow_dirty,
-        /// Reads on the normal path: no completion with the own switch id was seen yet.
-        reads_slow_not_ready,
-        /// Reads on the normal path: a write of all keys is in flight.
-        reads_slow_wildcard,
-        /// Reads on the normal path: the switch does not help.
-        reads_slow_unaided,
-        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ).
-        reads_spread,
-        /// Reads on the normal path: the command reads more than one object.
-        reads_slow_all_keys,
-        /// Stray entries that a read of their object removed.
-        strays_read,
-        /// Stray entries that a write took over.
-        strays_replaced,
-        /// Stray entries that the sweep removed.
-        strays_swept,
-        /// Replies and their fragments forwarded to clients.
-        replies,
-        /// Requests for more fragments of a reply, forwarded to the responder.
-        pulls,
-        /// Writes dropped because the dirty set had no slot (Harmonia §7.2).
-        dropped_table_full,
-        /// Writes dropped because the counter is at its end (trap T20).
-        dropped_seq_exhausted,
-        /// Packets dropped because the switch does not know its replicas.
-        dropped_unconfigured,
-        /// Requests for fragments dropped because they name no member.
-        dropped_no_such_node,
-        /// Replies dropped because they carry no client address.
-        dropped_no_client,
-        /// Packets that end at the switch by design.
-        consumed,
-        /// Packets dropped because they are shorter than they say.
-        malformed_truncated,
-        /// Packets dropped because they are not Concord's.
-        malformed_magic,
-        /// Packets dropped because they are of another wire version.
-        malformed_version,
-        /// Packets dropped because their operation is not known.
-        malformed_op,
-        /// Packets dropped because a field is out of range.
-        malformed_field,
-    }
-}
-
-/// The match-action tables: who is who. Only the control plane writes them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tables {
-    /// The own switch id, the first half of every number given out.
-    pub switch_id: SwitchId,
-    /// The switch's own address: what is sent to it ends here.
-    pub switch: Addr,
-    /// Whether the switch helps at all.
-    pub accelerated: bool,
-    /// Whether the switch orders writes and sends them to all replicas (NOPaxos).
-    pub sequenced: bool,
-    /// Who orders writes; the leader, under NOPaxos.
-    pub head: Addr,
-    /// Who answers the reads of the normal protocol.
-    pub reader: Addr,
-    /// Whether any replica takes reads without the switch's help: CRAQ.
-    pub spread_reads: bool,
-    /// Who may answer fast or spread reads: node number and address. Never empty.
-    pub replicas: Vec<(u16, Addr)>,
-}
-
-impl Tables {
-    /// The tables of a configuration; `None` if it has no members.
-    #[must_use]
-    pub fn of(config: &Config) -> Option<Tables> {
-        Some(Tables {
-            switch_id: SwitchId(config.switch_id),
-            switch: config.switch,
-            accelerated: config.program.has_dirty_set(),
-            sequenced: config.protocol.is_sequenced(),
-            head: config.head()?.addr,
-            reader: config.reader()?.addr,
-            spread_reads: config.protocol == Protocol::Craq,
-            replicas: config.members.iter().map(|m| (m.node, m.addr)).collect(),
-        })
-    }
-
-    /// The replica that a fast or spread read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
-    /// hash of the request is what every rendering of the program can compute alike, and of all but
-    /// its lowest `run_bits`: a client's requests are numbered in their order. The attempt is
-    /// added, not hashed in, so that a retry goes to another replica for certain (trap T21).
-    fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
-        let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
-        let mut hash = mix32(1, (session >> 32) as u32);
-        for word in [session as u32, (request >> 32) as u32, request as u32] {
-            hash = mix32(1, hash ^ word);
-        }
-        let choice =
-            hash.wrapping_add(u32::from(hdr.attempt)) as usize % self.replicas.len().max(1);
-        self.replicas.get(choice).map_or(self.reader, |r| r.1)
-    }
+pub(crate) enum OnFull {
+    /// It is dropped, and its client sends it again.
+    Drop,
+    /// It goes on as a no-op: under NOPaxos its number would be missed by all (trap T23).
+    Noop,
 }
 
 /// Harmonia's switch program (the paper's Algorithm 1).
@@ -268,154 +148,102 @@ pub struct Harmonia {
     layout: Layout,
     guards: Guards,
     registers: Registers,
-    /// `None` until the control plane says who is who: everything is dropped until then.
-    tables: Option<Tables>,
-    counters: Counters,
+    pub(crate) store: Store,
+    watch: Watch,
 }
 
-impl Harmonia {
-    /// The program with empty registers and no tables.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if the layout cannot be.
-    pub fn new(layout: Layout, guards: Guards) -> Result<Harmonia, ConfigError> {
+impl Load for Harmonia {
+    fn load(settings: &Settings) -> Result<Harmonia, LoadError> {
+        let layout = settings.layout;
         layout.check()?;
         Ok(Harmonia {
             layout,
-            guards,
+            guards: settings.guards,
             registers: Registers::new(&layout),
-            tables: None,
-            counters: Counters::default(),
+            store: Store::default(),
+            watch: Watch::new(settings),
         })
     }
+}
 
-    /// Handles one datagram in place: parser, pipeline, deparser.
-    pub fn process(&mut self, bytes: &mut [u8]) -> Verdict<DropReason> {
-        let mut packet = match PacketMut::parse(bytes) {
-            Ok(packet) => packet,
-            Err(error) => return self.malformed(error),
-        };
-        let hdr = packet.view().repr();
-        let size_bytes = packet.view().bytes().len();
-        let to = match hdr.op {
-            Op::Write => self.on_write(&hdr, &mut packet),
-            Op::Read => self.on_read(&hdr, &mut packet),
-            Op::WriteCompletion => self.on_completion(&hdr),
-            Op::WriteReply => self.on_write_reply(&hdr),
-            Op::WRestAck | Op::ReadReply | Op::Fragment | Op::Push => self.on_reply(&hdr),
-            Op::WRest => self.on_write_body(),
-            Op::Pull => self.on_pull(&hdr),
-            Op::Sweep => self.on_sweep(&hdr),
-        };
-        match to {
-            Ok(_) if hdr.op == Op::Write && self.is_sequencer() => {
-                Verdict::Multicast { size_bytes }
-            }
-            Ok(to) => Verdict::Forward { to, size_bytes },
-            Err(reason) => {
-                self.count_drop(reason);
-                Verdict::Drop(reason)
-            }
+/// The data plane.
+impl Harmonia {
+    /// Where a packet goes that is no write.
+    #[inline]
+    pub(crate) fn other(
+        &mut self,
+        hdr: &Repr,
+        packet: &mut PacketMut<'_>,
+    ) -> Result<Addr, DropReason> {
+        match hdr.op {
+            Op::Read => self.on_read(hdr, packet),
+            Op::WriteCompletion => self.on_completion(hdr),
+            Op::WriteReply => self.on_write_reply(hdr),
+            Op::Sweep => self.on_sweep(hdr),
+            Op::Write
+            | Op::WRestAck
+            | Op::ReadReply
+            | Op::Fragment
+            | Op::Push
+            | Op::WRest
+            | Op::Pull => self.store.pass_on(hdr, packet),
         }
     }
 
-    /// Whether it orders writes for NOPaxos.
-    pub(crate) fn is_sequencer(&self) -> bool {
-        self.tables.as_ref().is_some_and(|t| t.sequenced)
-    }
-
-    /// Counts a datagram that no parser accepts.
-    pub(crate) fn malformed(&mut self, error: WireError) -> Verdict<DropReason> {
-        self.count_drop(DropReason::Malformed(error));
-        Verdict::Drop(DropReason::Malformed(error))
-    }
-
-    /// WRITE: Algorithm 1, lines 1-4. A write without a slot is dropped (§7.2).
-    fn on_write(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        if !tables.accelerated && !tables.sequenced {
-            packet.set_seq(Seq::NONE);
-            self.counters.writes_unaided += 1;
-            return Ok(tables.head);
-        }
+    /// WRITE: Algorithm 1, lines 1-4.
+    #[inline]
+    pub(crate) fn on_write(
+        &mut self,
+        hdr: &Repr,
+        packet: &mut PacketMut<'_>,
+        on_full: OnFull,
+    ) -> Result<Addr, DropReason> {
+        let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
         let ports = self.registers.ports();
-        // Without help a write takes a number, and no slot: as a no-op does.
         // Several objects would need a pass each: they are taken for all keys.
-        let flags = if tables.accelerated {
-            hdr.flags.set(Flags::WILDCARD, hdr.is_of_many())
-        } else {
-            Flags::NOOP
-        };
+        let flags = hdr.flags.set(Flags::WILDCARD, hdr.is_of_many());
         let write = ports.write(hdr.obj_id, flags, self.layout.counter_max());
         let (counter, slot) = write.ok_or(DropReason::SeqExhausted)?;
+        let counters = &mut self.store.counters;
         match slot {
-            Slot::Taken => self.counters.writes_tracked += 1,
+            Slot::Taken => counters.writes_tracked += 1,
             Slot::TakenFromStray => {
-                self.counters.writes_tracked += 1;
-                self.counters.strays_replaced += 1;
+                counters.writes_tracked += 1;
+                counters.strays_replaced += 1;
             }
-            Slot::NotNeeded if !tables.accelerated => self.counters.writes_unaided += 1,
-            Slot::NotNeeded if hdr.flags.has(Flags::NOOP) => self.counters.writes_noop += 1,
-            Slot::NotNeeded => self.counters.writes_wildcard += 1,
-            Slot::None if tables.sequenced && self.guards.on(Guard::DropOnFull) => {
-                packet.set_flags(hdr.flags.with(Flags::NOOP));
-                self.counters.writes_as_noop += 1;
-            }
-            Slot::None if self.guards.on(Guard::DropOnFull) => return Err(DropReason::TableFull),
-            Slot::None => self.counters.writes_untracked += 1,
+            Slot::NotNeeded if hdr.flags.has(Flags::NOOP) => counters.writes_noop += 1,
+            Slot::NotNeeded => counters.writes_wildcard += 1,
+            Slot::None if self.guards.on(Guard::DropOnFull) => match on_full {
+                OnFull::Drop => return Err(DropReason::TableFull),
+                OnFull::Noop => {
+                    packet.set_flags(hdr.flags.with(Flags::NOOP));
+                    counters.writes_as_noop += 1;
+                }
+            },
+            Slot::None => counters.writes_untracked += 1,
         }
-        packet.set_seq(Seq::new(tables.switch_id, counter));
-        Ok(tables.head)
+        packet.set_seq(Seq::new(routes.switch_id, counter));
+        Ok(routes.head)
     }
 
     /// READ: Algorithm 1, lines 9-12, and the reasons to take the normal path.
+    #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        // A cursor of one Redis server means nothing to another: reads of all keys go to one reader.
-        let to_reader = hdr.is_of_many() && self.guards.on(Guard::OneReader);
-        if tables.spread_reads && !to_reader {
-            packet.set_flags(hdr.flags.without(Flags::FAST));
-            packet.set_reason(Reason::None);
-            self.counters.reads_spread += 1;
-            return Ok(tables.replica(hdr, self.layout.run_bits));
+        let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        if hdr.is_of_many() {
+            return self.store.on_read(hdr, packet, Reason::SlowAllKeys);
         }
-        let mut last_committed = 0;
-        let reason = if !tables.accelerated {
-            Reason::SlowUnaided
-        } else if hdr.is_of_many() {
-            Reason::SlowAllKeys
-        } else {
-            let read = self.registers.ports().read(hdr.obj_id);
-            self.counters.strays_read += u64::from(read.strays_removed);
-            last_committed = read.last_committed;
-            self.reason(&read)
-        };
+        let read = self.registers.ports().read(hdr.obj_id);
+        self.store.counters.strays_read += u64::from(read.strays_removed);
+        let reason = reason(self.guards, &read);
+        if reason != Reason::Fast {
+            return self.store.on_read(hdr, packet, reason);
+        }
         packet.set_reason(reason);
-        if reason == Reason::Fast {
-            packet.set_flags(hdr.flags.with(Flags::FAST));
-            packet.set_last_committed(Seq::new(tables.switch_id, last_committed));
-            self.counters.reads_fast += 1;
-            return Ok(tables.replica(hdr, self.layout.run_bits));
-        }
-        packet.set_flags(hdr.flags.without(Flags::FAST));
-        let reader = tables.reader;
-        self.count_slow(reason);
-        Ok(reader)
-    }
-
-    /// Which path a read takes after its pass.
-    fn reason(&self, read: &ReadPass) -> Reason {
-        // Harmonia §6.3: before the first completion with the own id, neither the last-committed
-        // point nor the dirty set covers what the previous switch let through.
-        if read.last_committed == 0 && self.guards.on(Guard::FirstCompletion) {
-            Reason::SlowNotReady
-        } else if read.wildcard_pending {
-            Reason::SlowWildcard
-        } else if read.dirty && self.guards.on(Guard::DirtySet) {
-            Reason::SlowDirty
-        } else {
-            Reason::Fast
-        }
+        packet.set_flags(hdr.flags.with(Flags::FAST));
+        packet.set_last_committed(Seq::new(routes.switch_id, read.last_committed));
+        self.store.counters.reads_fast += 1;
+        Ok(routes.replica(hdr, self.layout.run_bits))
     }
 
     /// A stand-alone WRITE-COMPLETION ends at the switch.
@@ -429,155 +257,68 @@ impl Harmonia {
         if hdr.flags.has(Flags::COMPLETION) {
             self.complete(hdr)?;
         }
-        self.on_reply(hdr)
+        self.store.on_reply(hdr)
     }
 
     /// WRITE-COMPLETION: Algorithm 1, lines 5-8. One of another switch is ignored: its numbers
     /// say nothing about this switch's dirty set (§6.3).
     fn complete(&mut self, hdr: &Repr) -> Result<(), DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        if !tables.accelerated {
-            return Ok(());
-        }
-        if hdr.seq.switch_id != tables.switch_id {
-            self.counters.completions_foreign += 1;
+        let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        let counters = &mut self.store.counters;
+        if hdr.seq.switch_id != routes.switch_id {
+            counters.completions_foreign += 1;
             return Ok(());
         }
         match self.registers.ports().complete(hdr.obj_id, hdr.seq.counter) {
-            Completion::Done => self.counters.completions += 1,
-            Completion::Impossible => self.counters.completions_impossible += 1,
+            Completion::Done => counters.completions += 1,
+            Completion::Impossible => counters.completions_impossible += 1,
         }
         Ok(())
-    }
-
-    fn on_reply(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        if hdr.client.port == 0 {
-            return Err(DropReason::NoClient);
-        }
-        // The reply to the agent's own no-op. Forwarded, it would come back here for ever.
-        if hdr.client == tables.switch {
-            return Err(DropReason::Consumed);
-        }
-        self.counters.replies += 1;
-        Ok(hdr.client)
-    }
-
-    fn on_write_body(&mut self) -> Result<Addr, DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        self.counters.write_bodies += 1;
-        Ok(tables.head)
-    }
-
-    fn on_pull(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
-        let tables = self.tables.as_ref().ok_or(DropReason::Unconfigured)?;
-        let named = tables.replicas.iter().find(|r| r.0 == hdr.node.0);
-        let to = named.ok_or(DropReason::NoSuchNode)?.1;
-        self.counters.pulls += 1;
-        Ok(to)
     }
 
     /// Trap T19: the sweep is a packet, so that no write can slip in between its look and its
     /// clearing. It clears nothing but strays, so whoever sends one does no harm.
     fn on_sweep(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
         let removed = self.registers.ports().sweep(hdr.index);
-        self.counters.strays_swept += u64::from(removed);
+        self.store.counters.strays_swept += u64::from(removed);
         Err(DropReason::Consumed)
-    }
-
-    fn count_slow(&mut self, reason: Reason) {
-        let c = &mut self.counters;
-        match reason {
-            Reason::SlowDirty => c.reads_slow_dirty += 1,
-            Reason::SlowNotReady => c.reads_slow_not_ready += 1,
-            Reason::SlowWildcard => c.reads_slow_wildcard += 1,
-            Reason::SlowUnaided => c.reads_slow_unaided += 1,
-            Reason::SlowAllKeys => c.reads_slow_all_keys += 1,
-            Reason::None
-            | Reason::Fast
-            | Reason::RefusedNewer
-            | Reason::RefusedLease
-            | Reason::RefusedSwitch
-            | Reason::Misrouted
-            | Reason::RefusedBehind
-            | Reason::Clean
-            | Reason::AskedTail => {}
-        }
-    }
-
-    fn count_drop(&mut self, reason: DropReason) {
-        let c = &mut self.counters;
-        match reason {
-            DropReason::Malformed(WireError::Truncated) => c.malformed_truncated += 1,
-            DropReason::Malformed(WireError::Magic) => c.malformed_magic += 1,
-            DropReason::Malformed(WireError::Version) => c.malformed_version += 1,
-            DropReason::Malformed(WireError::Op) => c.malformed_op += 1,
-            DropReason::Malformed(WireError::Field) => c.malformed_field += 1,
-            DropReason::Unconfigured => c.dropped_unconfigured += 1,
-            DropReason::TableFull => c.dropped_table_full += 1,
-            DropReason::SeqExhausted => c.dropped_seq_exhausted += 1,
-            DropReason::NoSuchNode => c.dropped_no_such_node += 1,
-            DropReason::NoClient => c.dropped_no_client += 1,
-            DropReason::Consumed => c.consumed += 1,
-        }
     }
 }
 
-/// The control plane's side: tables, and a view of the registers.
+/// Which path a read takes after its pass.
+#[inline]
+fn reason(guards: Guards, read: &ReadPass) -> Reason {
+    // Harmonia §6.3: before the first completion with the own id, neither the last-committed
+    // point nor the dirty set covers what the previous switch let through.
+    if read.last_committed == 0 && guards.on(Guard::FirstCompletion) {
+        Reason::SlowNotReady
+    } else if read.wildcard_pending {
+        Reason::SlowWildcard
+    } else if read.dirty && guards.on(Guard::DirtySet) {
+        Reason::SlowDirty
+    } else {
+        Reason::Fast
+    }
+}
+
+/// What the control plane sees.
 impl Harmonia {
-    /// Installs `tables`. A new switch id starts with empty registers (§6.3); under the same id
-    /// the dirty set stays, whoever joined or left.
-    pub fn install(&mut self, tables: Tables) {
-        if self.tables.as_ref().map(|t| t.switch_id) != Some(tables.switch_id) {
-            self.registers.reset();
-        }
-        self.tables = Some(tables);
-    }
-
-    /// Forgets who is who: everything is dropped from now on.
-    pub fn uninstall(&mut self) {
-        self.tables = None;
-        self.registers.reset();
-    }
-
-    /// Who is who, if known.
-    #[must_use]
-    pub fn tables(&self) -> Option<&Tables> {
-        self.tables.as_ref()
-    }
-
     /// The size of the registers.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The last number given out; 0 if none.
+    /// The registers of one cell.
     #[must_use]
     #[inline]
-    pub fn seq(&self) -> u32 {
-        self.registers.seq.peek(0)
-    }
-
-    /// The number of the latest write known to be committed; 0 before the first completion.
-    #[must_use]
-    #[inline]
-    pub fn last_committed(&self) -> u32 {
-        self.registers.last_committed.peek(0)
-    }
-
-    /// The number of the latest write of all keys; 0 if none.
-    #[must_use]
-    #[inline]
-    pub fn wildcard_seq(&self) -> u32 {
-        self.registers.wildcard_seq.peek(0)
-    }
-
-    /// How many cells of the dirty set are in use.
-    #[must_use]
-    #[inline]
-    pub fn occupied(&self) -> u32 {
-        self.registers.occupied.peek(0)
+    pub fn view(&self) -> View {
+        View {
+            seq: self.registers.seq.peek(0),
+            last_committed: self.registers.last_committed.peek(0),
+            wildcard_seq: self.registers.wildcard_seq.peek(0),
+            occupied: self.registers.occupied.peek(0),
+        }
     }
 
     /// Cells of the dirty set in all stages.
@@ -591,17 +332,109 @@ impl Harmonia {
         self.registers.entries()
     }
 
+    /// What it has in common with the other programs for replicas.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.store.counters
     }
 
-    /// The stage table, for `concord switch --describe`.
-    #[must_use]
-    pub fn describe(&self) -> Report {
-        let arrays = self.registers.report();
-        // Reads, writes, completions and sweeps all end in one pass.
-        Report { program: "harmonia", arrays, recirculations_max: 0 }
+    /// A numbered no-op, which goes through the pipeline at once.
+    pub(crate) fn noop(&mut self, now: Instant) -> Injection {
+        self.store.counters.noops_sent += 1;
+        self.watch.noop(now)
+    }
+}
+
+impl SwitchProgram for Harmonia {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        if kind == Kind::Harmonia { Takes::Data } else { Takes::Nothing }
+    }
+
+    /// A new switch id starts with empty registers (§6.3), and with a no-op: without its completion no
+    /// read is fast, if nobody writes (trap T18).
+    fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        let is_new = self.store.install(config)?;
+        if is_new {
+            self.registers.reset();
+        }
+        Ok(is_new.then(|| self.noop(now.instant)))
+    }
+
+    fn uninstall(&mut self) {
+        self.store.routes = None;
+        self.registers.reset();
+        self.watch.rest();
+    }
+
+    #[inline]
+    fn process(&mut self, _: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let mut packet = match PacketMut::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.store.malformed(error),
+        };
+        let (hdr, size_bytes) = (packet.view().repr(), packet.view().bytes().len());
+        let to = match hdr.op {
+            Op::Write => self.on_write(&hdr, &mut packet, OnFull::Drop),
+            _ => self.other(&hdr, &mut packet),
+        };
+        self.store.verdict(to, size_bytes)
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        let _: Verdict<_> = self.store.malformed(error);
+    }
+
+    #[inline]
+    fn look(&mut self, now: Instant) {
+        let view = self.view();
+        self.watch.look(now, &view, self.store.routes.is_some());
+    }
+
+    #[inline]
+    fn needs_switch_id(&self) -> bool {
+        self.registers.seq.peek(0) >= self.layout.ask_at()
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
+        let view = self.view();
+        self.watch.upkeep(now, &view, &mut self.store.counters)
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.watch.deadline(&self.view())
+    }
+
+    /// Once a write was completed through it.
+    fn is_ready(&self) -> bool {
+        self.view().last_committed > 0
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let View { seq, last_committed, occupied, .. } = self.view();
+        let gauge = |name, help, value: u32| Gauge { name, help, value: value.into() };
+        alloc::vec![
+            gauge("sequence", "The last sequence number given out.", seq),
+            gauge("last_committed", "The largest number committed.", last_committed),
+            gauge("dirty_set_occupied", "Slots of the dirty set in use.", occupied),
+            gauge("dirty_set_slots", "Slots of the dirty set.", self.capacity()),
+        ]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        self.store.counters.each().collect()
+    }
+
+    /// Reads, writes, completions and sweeps all end in one pass.
+    fn describe(&self) -> Report {
+        Report::new("harmonia", self.registers.report())
     }
 }

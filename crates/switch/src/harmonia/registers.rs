@@ -133,6 +133,16 @@ pub(super) enum Completion {
     Impossible,
 }
 
+/// The next number of a switch id; `None` if there are none left.
+#[inline]
+pub(crate) fn next_number(seq: Port<'_, u32>, pass: &mut Pass, counter_max: u32) -> Option<u32> {
+    seq.access(pass, 0, |seq| {
+        let left = *seq < counter_max;
+        *seq += u32::from(left);
+        left.then_some(*seq)
+    })
+}
+
 /// The right of one packet to touch every array once.
 pub(super) struct PacketPorts<'a> {
     seq: Port<'a, u32>,
@@ -152,11 +162,7 @@ impl PacketPorts<'_> {
         counter_max: u32,
     ) -> Option<(u32, Slot)> {
         let mut pass = Pass::begin();
-        let seq = self.seq.access(&mut pass, 0, |seq| {
-            let left = *seq < counter_max;
-            *seq += u32::from(left);
-            left.then_some(*seq)
-        })?;
+        let seq = next_number(self.seq, &mut pass, counter_max)?;
         let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
         if flags.has(Flags::NOOP) {
             return Some((seq, Slot::NotNeeded));

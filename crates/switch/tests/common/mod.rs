@@ -1,9 +1,11 @@
 //! What the tests of this crate share: a rack's addresses, packets, and a switch that runs.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use concord_core::{Guards, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
+use concord_core::{Guards, Incarnation, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
-use concord_switch::{DropReason, Harmonia, Layout, Tables};
+use concord_switch::{
+    AgentConfig, DropReason, Harmonia, Ingress, Layout, Load, PortTable, Settings, SwitchProgram,
+};
 use concord_wire::control::{Config, Member, Program, Protocol};
 use concord_wire::{Addr, Flags, GroupId, Op, Packet, Repr};
 
@@ -43,9 +45,28 @@ pub fn program(layout: Layout) -> Harmonia {
 }
 
 pub fn guarded(layout: Layout, guards: Guards) -> Harmonia {
-    let mut program = Harmonia::new(layout, guards).unwrap();
-    program.install(Tables::of(&config(1, OWN.0)).unwrap());
+    load(layout, guards, &config(1, OWN.0))
+}
+
+pub fn settings(layout: Layout, guards: Guards) -> Settings {
+    let config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    AgentConfig { layout, guards, ..config }.settings()
+}
+
+/// A program, and its configuration.
+pub fn load<P: Load>(layout: Layout, guards: Guards, config: &Config) -> P {
+    let mut program = P::load(&settings(layout, guards)).unwrap();
+    install(&mut program, config);
     program
+}
+
+pub fn install(program: &mut impl SwitchProgram, config: &Config) {
+    program.install(Now::default(), config).unwrap();
+}
+
+pub fn process<P: SwitchProgram>(program: &mut P, bytes: &mut [u8]) -> Verdict<P::Reason> {
+    let ports = PortTable::default();
+    program.process(&Ingress::first(Now::default(), CLIENT, &ports), bytes)
 }
 
 pub fn request(op: Op, obj_id: u32) -> Repr {
@@ -62,11 +83,14 @@ pub fn request(op: Op, obj_id: u32) -> Repr {
 pub type Outcome = Result<(Addr, Repr), DropReason>;
 
 /// Runs a packet with a body; the body must come out as it went in.
-pub fn run(program: &mut Harmonia, hdr: Repr) -> Outcome {
+pub fn run<P>(program: &mut P, hdr: Repr) -> Outcome
+where
+    P: SwitchProgram<Reason = DropReason>,
+{
     let mut bytes = Vec::new();
     hdr.emit(b"body", &mut bytes);
     let full = bytes.len();
-    match program.process(&mut bytes) {
+    match process(program, &mut bytes) {
         Verdict::Forward { to, size_bytes } => {
             assert_eq!(size_bytes, full);
             let packet = Packet::parse(&bytes).unwrap();
@@ -74,8 +98,7 @@ pub fn run(program: &mut Harmonia, hdr: Repr) -> Outcome {
             Ok((to, packet.repr()))
         }
         Verdict::Drop(reason) => Err(reason),
-        Verdict::Multicast { .. } => panic!("only NOPaxos multicasts"),
-        Verdict::Recirculate => panic!("Harmonia never recirculates"),
+        other => panic!("no program of a chain does so: {other:?}"),
     }
 }
 
@@ -90,11 +113,16 @@ pub fn write_with(program: &mut Harmonia, obj_id: u32, flags: Flags) -> Result<u
     Ok(out.seq.counter)
 }
 
-pub fn complete(program: &mut Harmonia, obj_id: u32, counter: u32) {
+pub fn complete(program: &mut impl SwitchProgram<Reason = DropReason>, obj_id: u32, counter: u32) {
     complete_of(program, OWN, obj_id, counter);
 }
 
-pub fn complete_of(program: &mut Harmonia, switch_id: SwitchId, obj_id: u32, counter: u32) {
+pub fn complete_of(
+    program: &mut impl SwitchProgram<Reason = DropReason>,
+    switch_id: SwitchId,
+    obj_id: u32,
+    counter: u32,
+) {
     let seq = Seq::new(switch_id, counter);
     let completion = Repr { seq, ..request(Op::WriteCompletion, obj_id) };
     assert_eq!(run(program, completion), Err(DropReason::Consumed));

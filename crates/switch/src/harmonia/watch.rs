@@ -1,0 +1,167 @@
+//! What the switch's own processor does for the dirty set: it keeps completions coming (trap T18) and
+//! sweeps (trap T19). It reads registers through a [`View`], and all that it does are packets through
+//! the pipeline.
+
+use concord_core::machine::Deadline;
+use concord_core::{Duration, Instant, ObjectId};
+use concord_wire::{Addr, Flags, Op, Repr};
+
+use crate::program::{Injection, Settings};
+use crate::store::Counters;
+
+/// The registers of one cell, as they were when they were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The last number given out; 0 if none.
+    pub seq: u32,
+    /// The number of the latest write known to be committed; 0 before the first completion.
+    pub last_committed: u32,
+    /// The number of the latest write of all keys; 0 if none.
+    pub wildcard_seq: u32,
+    /// How many cells of the dirty set are in use.
+    pub occupied: u32,
+}
+
+/// A lap of the sweep over the indices of the dirty set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sweep {
+    /// `last_committed` moved since the last lap began: there may be new strays.
+    wanted: bool,
+    /// The next index.
+    next: u32,
+    /// Indices left of this lap.
+    left: u32,
+    /// Indices left of this chunk.
+    left_of_chunk: u32,
+    /// When the next chunk is due.
+    at: Instant,
+}
+
+/// What was seen of the registers, and what is due.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    addr: Addr,
+    slots: u32,
+    noop_interval_ns: Duration,
+    sweep_interval_ns: Duration,
+    sweep_chunk: u32,
+    /// `last_committed` when last looked at.
+    committed_seen: u32,
+    /// Whether something was in flight when last looked at.
+    waiting: bool,
+    /// When the next no-op is due if `last_committed` still stands still then. Meaningful only
+    /// while `waiting`.
+    noop_at: Instant,
+    sweep: Sweep,
+}
+
+impl Watch {
+    pub(super) fn new(settings: &Settings) -> Watch {
+        Watch {
+            addr: settings.addr,
+            slots: settings.layout.slots,
+            noop_interval_ns: settings.noop_interval_ns,
+            sweep_interval_ns: settings.sweep_interval_ns,
+            sweep_chunk: settings.sweep_chunk,
+            committed_seen: 0,
+            waiting: false,
+            noop_at: Instant::NEVER,
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// The switch fell silent: no completion is waited for.
+    pub(super) fn rest(&mut self) {
+        self.waiting = false;
+    }
+
+    /// Sets the timers that follow from what the registers show.
+    #[inline]
+    pub(super) fn look(&mut self, now: Instant, view: &View, is_installed: bool) {
+        let progressed = view.last_committed != self.committed_seen;
+        self.committed_seen = view.last_committed;
+        let waiting = is_installed && waits(view);
+        if waiting && (progressed || !self.waiting) {
+            self.noop_at = now.after(self.noop_interval_ns);
+        }
+        self.waiting = waiting;
+        if progressed {
+            if !self.sweeps(view) {
+                self.sweep.at = now.after(self.sweep_interval_ns);
+            }
+            self.sweep.wanted = true;
+        }
+    }
+
+    /// Trap T18: a write that changes nothing, whose completion brings the fast path (back) and
+    /// turns entries of lost writes into strays.
+    pub(super) fn noop(&mut self, now: Instant) -> Injection {
+        self.noop_at = now.after(self.noop_interval_ns);
+        noop(self.addr)
+    }
+
+    /// The next packet that is due.
+    pub(super) fn upkeep(
+        &mut self,
+        now: Instant,
+        view: &View,
+        counters: &mut Counters,
+    ) -> Option<Injection> {
+        if self.waiting && now >= self.noop_at {
+            counters.noops_sent += 1;
+            return Some(self.noop(now));
+        }
+        if self.sweep.left_of_chunk == 0 {
+            if !self.sweeps(view) || now < self.sweep.at {
+                return None;
+            }
+            self.begin_chunk(now, counters);
+        }
+        self.sweep.left_of_chunk = self.sweep.left_of_chunk.checked_sub(1)?;
+        let sweep = Repr { index: self.sweep.next, ..Repr::new(Op::Sweep) };
+        self.sweep.next = (self.sweep.next + 1) % self.slots;
+        self.sweep.left -= 1;
+        Some(Injection::new(&sweep.header(0)))
+    }
+
+    fn begin_chunk(&mut self, now: Instant, counters: &mut Counters) {
+        if self.sweep.left == 0 {
+            self.sweep.wanted = false;
+            self.sweep.left = self.slots;
+            counters.sweep_laps += 1;
+        }
+        self.sweep.left_of_chunk = self.sweep.left.min(self.sweep_chunk);
+        self.sweep.at = now.after(self.sweep_interval_ns);
+    }
+
+    pub(super) fn deadline(&self, view: &View) -> Deadline {
+        let mut deadline = Deadline::NONE;
+        if self.waiting {
+            deadline = deadline.min(Deadline { at: self.noop_at, reason: "no-op (T18)" });
+        }
+        if self.sweeps(view) {
+            deadline = deadline.min(Deadline { at: self.sweep.at, reason: "sweep (T19)" });
+        }
+        deadline
+    }
+
+    /// Whether a lap is under way or due: there are entries, and some may be stray.
+    fn sweeps(&self, view: &View) -> bool {
+        (self.sweep.left > 0 || self.sweep.wanted) && view.occupied > 0
+    }
+}
+
+/// Whether a completion must come, by a no-op's if by no other (trap T18). If every number
+/// given out is committed, all entries are stray: the sweep is enough.
+fn waits(view: &View) -> bool {
+    let in_flight = view.last_committed < view.seq
+        && (view.occupied > 0 || view.wildcard_seq > view.last_committed);
+    view.last_committed == 0 || in_flight
+}
+
+/// A numbered write that changes nothing. Its reply comes back to the switch, and ends there.
+pub(crate) fn noop(switch: Addr) -> Injection {
+    let noop =
+        Repr { flags: Flags::NOOP, obj_id: ObjectId(0), client: switch, ..Repr::new(Op::Write) };
+    Injection::new(&noop.header(0))
+}

@@ -1,0 +1,11 @@
+//! What [`hosted!`](crate::hosted) needs where it is used.
+
+pub use alloc::vec::Vec;
+
+pub use concord_core::machine::Deadline;
+pub use concord_core::{Instant, Now};
+pub use concord_pisa::{Report, Verdict};
+pub use concord_wire::control::{Config, Program};
+pub use concord_wire::{Addr, Kind, WireError};
+
+pub use crate::program::*;

@@ -1,0 +1,184 @@
+//! NOPaxos' sequencer (Li et al., OSDI 2016; Harmonia §8.3): every write gets the next number and the
+//! log's time, and goes to all replicas. One register array, `seq`.
+//!
+//! Switch id and session number are one number, and so are their counters (trap T23).
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, LogClock, Now, Seq};
+use concord_pisa::{Copies, Pass, RegisterArray, Report, Verdict};
+use concord_wire::control::Config;
+use concord_wire::nopaxos::Stamp;
+use concord_wire::{Addr, Kind, Op, PacketMut, WireError};
+
+use crate::harmonia::{Layout, next_number, noop};
+use crate::program::{
+    Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+};
+use crate::store::{DropReason, Store};
+
+/// The multicast group of all replicas.
+pub(crate) const REPLICAS: u16 = 0;
+
+/// What a sequencer stamps on writes, by its leader's word.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stamper {
+    /// The log's time; without it writes are dropped.
+    clock: LogClock,
+    /// The latest view in which a leader said so, and whether its data takes more than its limit.
+    stamped_in: Epoch,
+    memory_full: bool,
+}
+
+impl Stamper {
+    /// Takes a leader's word, and says whether it is the first. The time never falls: if the leader is
+    /// ahead, it is caught up with.
+    pub(crate) fn on_stamp(&mut self, now: Now, packet: &[u8]) -> Result<bool, WireError> {
+        let Stamp { view, now_ms, memory_full, .. } = Stamp::parse(packet)?;
+        if view < self.stamped_in {
+            return Ok(false);
+        }
+        (self.stamped_in, self.memory_full) = (view, memory_full);
+        let is_first = self.clock.is_unset();
+        if is_first || now_ms > self.clock.read(now.unix_ms) {
+            self.clock.note(now_ms, now.unix_ms);
+        }
+        Ok(is_first)
+    }
+
+    /// The log's time at which a write arrived: the leader's word and the switch's own clock.
+    #[inline]
+    pub(crate) fn stamp(&self, wall_ms: u64, write: &mut PacketMut<'_>) -> Result<(), DropReason> {
+        if self.clock.is_unset() {
+            return Err(DropReason::Unstamped);
+        }
+        write.set_time_ms(self.clock.read(wall_ms));
+        write.set_memory_full(self.memory_full);
+        Ok(())
+    }
+}
+
+/// The program.
+#[derive(Clone, Debug)]
+pub struct NoPaxos {
+    addr: Addr,
+    layout: Layout,
+    store: Store,
+    stamper: Stamper,
+    /// The last number given out.
+    seq: RegisterArray<u32>,
+}
+
+impl NoPaxos {
+    /// What it has in common with the other programs for replicas.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn on_write(&mut self, wall_ms: u64, packet: &mut PacketMut<'_>) -> Result<(), DropReason> {
+        let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        self.stamper.stamp(wall_ms, packet)?;
+        let mut pass = Pass::begin();
+        let counter = next_number(self.seq.port(), &mut pass, self.layout.counter_max());
+        packet.set_seq(Seq::new(routes.switch_id, counter.ok_or(DropReason::SeqExhausted)?));
+        self.store.counters.writes_unaided += 1;
+        Ok(())
+    }
+}
+
+impl Load for NoPaxos {
+    fn load(settings: &Settings) -> Result<NoPaxos, LoadError> {
+        settings.layout.check()?;
+        Ok(NoPaxos {
+            addr: settings.addr,
+            layout: settings.layout,
+            store: Store::default(),
+            stamper: Stamper::default(),
+            seq: RegisterArray::new("seq", 0, 1),
+        })
+    }
+}
+
+impl SwitchProgram for NoPaxos {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        sequencer_takes(kind)
+    }
+
+    fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        if self.store.install(config)? {
+            self.seq.reset();
+        }
+        Ok(None)
+    }
+
+    fn uninstall(&mut self) {
+        self.store.routes = None;
+        self.seq.reset();
+    }
+
+    #[inline]
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let mut packet = match PacketMut::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.store.malformed(error),
+        };
+        let size_bytes = packet.view().bytes().len();
+        if packet.view().op() == Op::Write {
+            return match self.on_write(ingress.wall_ms, &mut packet) {
+                Ok(()) => Verdict::Multicast { to: Copies::Group(REPLICAS), size_bytes },
+                Err(reason) => self.store.drop(reason),
+            };
+        }
+        let hdr = packet.view().repr();
+        let to = self.store.pass_on(&hdr, &mut packet);
+        self.store.verdict(to, size_bytes)
+    }
+
+    #[inline]
+    fn member(&self, _group: u16, index: usize) -> Option<Addr> {
+        self.store.replica_at(index)
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        let _: Verdict<_> = self.store.malformed(error);
+    }
+
+    /// With the log's first time, writes go through: a no-op is one.
+    fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
+        let begins = self.stamper.on_stamp(now, packet)? && self.store.routes.is_some();
+        self.store.counters.noops_sent += u64::from(begins);
+        Ok(begins.then(|| noop(self.addr)))
+    }
+
+    #[inline]
+    fn needs_switch_id(&self) -> bool {
+        self.seq.peek(0) >= self.layout.ask_at()
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let help = "The last sequence number given out.";
+        alloc::vec![Gauge { name: "sequence", help, value: self.seq.peek(0).into() }]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        self.store.counters.each().collect()
+    }
+
+    fn describe(&self) -> Report {
+        Report { multicast_groups: 1, ..Report::new("nopaxos", alloc::vec![self.seq.report()]) }
+    }
+}
+
+/// Writes come as data, stamps to the control plane.
+#[inline]
+pub(crate) fn sequencer_takes(kind: Kind) -> Takes {
+    match kind {
+        Kind::Harmonia => Takes::Data,
+        Kind::NoPaxos => Takes::Control,
+        _ => Takes::Nothing,
+    }
+}

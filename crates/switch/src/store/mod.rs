@@ -1,0 +1,331 @@
+//! What all programs for replicated stores have in common: who is who, what is only passed on, drop
+//! reasons and counters.
+
+use alloc::vec::Vec;
+
+use concord_core::hash::mix32;
+use concord_core::{Seq, SwitchId};
+use concord_pisa::Verdict;
+use concord_wire::control::Config;
+use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
+
+use crate::program::Refused;
+
+/// Why a packet ends at the switch. Each is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// Not a Harmonia packet.
+    Malformed(WireError),
+    /// The switch does not know its replicas (yet, or any more).
+    Unconfigured,
+    /// A write that found no slot (Harmonia §7.2); the client retries.
+    TableFull,
+    /// The counter is at its end: the switch needs a new id (trap T20).
+    SeqExhausted,
+    /// A Pull names a node that is not a member.
+    NoSuchNode,
+    /// A reply without a client address.
+    NoClient,
+    /// A write that a sequencer cannot stamp: it has not heard the log's time yet (NOPaxos).
+    Unstamped,
+    /// It did its work here: a completion, a sweep, a reply to the switch's own no-op.
+    Consumed,
+}
+
+concord_core::counters! {
+    /// What a program for replicas did, a counter for every path and every drop reason; those of paths
+    /// that it does not have stay 0.
+    pub struct Counters {
+        /// Numbered no-ops that the switch's own processor sent (trap T18).
+        noops_sent,
+        /// Laps of the sweep begun (trap T19).
+        sweep_laps,
+        /// Writes that were numbered and entered into the dirty set.
+        writes_tracked,
+        /// Writes of all keys, numbered (trap T13).
+        writes_wildcard,
+        /// Numbered no-ops of the switch's own agent (trap T18).
+        writes_noop,
+        /// Writes forwarded without a number, because the switch does not help.
+        writes_unaided,
+        /// Writes that found no slot and went on as no-ops (NOPaxos, trap T23).
+        writes_as_noop,
+        /// Writes forwarded though they found no slot: only without the drop-on-full guard.
+        writes_untracked,
+        /// Fragments of write bodies forwarded to the head.
+        write_bodies,
+        /// Completions with the own switch id.
+        completions,
+        /// Completions with another switch's id, ignored (Harmonia §6.3).
+        completions_foreign,
+        /// Completions with the own id and a number that was never given out, ignored.
+        completions_impossible,
+        /// Reads sent to one replica to answer alone.
+        reads_fast,
+        /// Reads on the normal path: the object has a write in flight.
+        reads_slow_dirty,
+        /// Reads on the normal path: no completion with the own switch id was seen yet.
+        reads_slow_not_ready,
+        /// Reads on the normal path: a write of all keys is in flight.
+        reads_slow_wildcard,
+        /// Reads on the normal path: the switch does not help.
+        reads_slow_unaided,
+        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ).
+        reads_spread,
+        /// Reads on the normal path: the command reads more than one object.
+        reads_slow_all_keys,
+        /// Stray entries that a read of their object removed.
+        strays_read,
+        /// Stray entries that a write took over.
+        strays_replaced,
+        /// Stray entries that the sweep removed.
+        strays_swept,
+        /// Replies and their fragments forwarded to clients.
+        replies,
+        /// Requests for more fragments of a reply, forwarded to the responder.
+        pulls,
+        /// Writes dropped because the dirty set had no slot (Harmonia §7.2).
+        dropped_table_full,
+        /// Writes dropped because the counter is at its end (trap T20).
+        dropped_seq_exhausted,
+        /// Packets dropped because the switch does not know its replicas.
+        dropped_unconfigured,
+        /// Requests for fragments dropped because they name no member.
+        dropped_no_such_node,
+        /// Replies dropped because they carry no client address.
+        dropped_no_client,
+        /// Writes dropped by a switch that orders, and has not heard the log's time yet (NOPaxos).
+        unstamped,
+        /// Packets that end at the switch by design.
+        consumed,
+        /// Packets dropped because they are shorter than they say.
+        malformed_truncated,
+        /// Packets dropped because they are not Concord's.
+        malformed_magic,
+        /// Packets dropped because they are of another wire version.
+        malformed_version,
+        /// Packets dropped because their operation is not known.
+        malformed_op,
+        /// Packets dropped because a field is out of range.
+        malformed_field,
+    }
+}
+
+/// The match-action tables: who is who. Only the control plane writes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes {
+    /// The own switch id, the first half of every number given out.
+    pub switch_id: SwitchId,
+    /// The switch's own address: what is sent to it ends here.
+    pub switch: Addr,
+    /// Who orders writes; the leader, under NOPaxos.
+    pub head: Addr,
+    /// Who answers the reads of the normal protocol.
+    pub reader: Addr,
+    /// Who may answer fast or spread reads: node number and address. Never empty.
+    pub replicas: Vec<(u16, Addr)>,
+}
+
+impl Routes {
+    /// The tables of a configuration; `None` if it has no members.
+    #[must_use]
+    pub fn of(config: &Config) -> Option<Routes> {
+        Some(Routes {
+            switch_id: SwitchId(config.switch_id),
+            switch: config.switch,
+            head: config.head()?.addr,
+            reader: config.reader()?.addr,
+            replicas: config.members.iter().map(|m| (m.node, m.addr)).collect(),
+        })
+    }
+
+    /// The replica that a fast or spread read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
+    /// hash of the request is what every rendering of the program can compute alike, and of all but
+    /// its lowest `run_bits`: a client's requests are numbered in their order. The attempt is
+    /// added, not hashed in, so that a retry goes to another replica for certain (trap T21).
+    #[must_use]
+    pub fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
+        let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
+        let mut hash = mix32(1, (session >> 32) as u32);
+        for word in [session as u32, (request >> 32) as u32, request as u32] {
+            hash = mix32(1, hash ^ word);
+        }
+        let choice =
+            hash.wrapping_add(u32::from(hdr.attempt)) as usize % self.replicas.len().max(1);
+        self.replicas.get(choice).map_or(self.reader, |r| r.1)
+    }
+}
+
+/// A program for replicas that does nothing for them: the part that all have.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    /// `None` until the control plane says who is who: everything is dropped until then.
+    pub(crate) routes: Option<Routes>,
+    pub(crate) counters: Counters,
+}
+
+impl Store {
+    /// Who is who, if known.
+    #[must_use]
+    pub fn routes(&self) -> Option<&Routes> {
+        self.routes.as_ref()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes the tables of a configuration, and says whether it is of another switch id than those
+    /// before: then registers begin empty (Harmonia §6.3). Under the same id they stay, whoever joined
+    /// or left.
+    pub(crate) fn install(&mut self, config: &Config) -> Result<bool, Refused> {
+        let routes = Routes::of(config).ok_or(Refused)?;
+        let is_new = self.routes.as_ref().map(|r| r.switch_id) != Some(routes.switch_id);
+        self.routes = Some(routes);
+        Ok(is_new)
+    }
+
+    /// What becomes of a packet that may go to `to`.
+    #[inline]
+    pub(crate) fn verdict(
+        &mut self,
+        to: Result<Addr, DropReason>,
+        size_bytes: usize,
+    ) -> Verdict<DropReason> {
+        match to {
+            Ok(to) => Verdict::Forward { to, size_bytes },
+            Err(reason) => self.drop(reason),
+        }
+    }
+
+    /// Drops a packet, and counts why.
+    pub(crate) fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
+        self.count_drop(reason);
+        Verdict::Drop(reason)
+    }
+
+    /// The member at a place of the multicast group of all replicas.
+    #[inline]
+    pub(crate) fn replica_at(&self, index: usize) -> Option<Addr> {
+        self.routes.as_ref()?.replicas.get(index).map(|r| r.1)
+    }
+
+    /// Where a packet goes without the switch's help.
+    #[inline]
+    pub(crate) fn pass_on(
+        &mut self,
+        hdr: &Repr,
+        packet: &mut PacketMut<'_>,
+    ) -> Result<Addr, DropReason> {
+        match hdr.op {
+            Op::Write => self.on_write(packet),
+            Op::Read => self.on_read(hdr, packet, Reason::SlowUnaided),
+            Op::WriteReply | Op::WRestAck | Op::ReadReply | Op::Fragment | Op::Push => {
+                self.on_reply(hdr)
+            }
+            Op::WRest => self.on_write_body(),
+            Op::Pull => self.on_pull(hdr),
+            Op::WriteCompletion => {
+                let known = self.routes.as_ref().ok_or(DropReason::Unconfigured);
+                known.and(Err(DropReason::Consumed))
+            }
+            Op::Sweep => Err(DropReason::Consumed),
+        }
+    }
+
+    fn on_write(&mut self, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
+        let routes = self.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        packet.set_seq(Seq::NONE);
+        self.counters.writes_unaided += 1;
+        Ok(routes.head)
+    }
+
+    /// A read on the normal path, and why it takes that.
+    #[inline]
+    pub(crate) fn on_read(
+        &mut self,
+        hdr: &Repr,
+        packet: &mut PacketMut<'_>,
+        reason: Reason,
+    ) -> Result<Addr, DropReason> {
+        let routes = self.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        packet.set_reason(reason);
+        packet.set_flags(hdr.flags.without(Flags::FAST));
+        let reader = routes.reader;
+        self.count_slow(reason);
+        Ok(reader)
+    }
+
+    #[inline]
+    pub(crate) fn on_reply(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
+        let routes = self.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        if hdr.client.port == 0 {
+            return Err(DropReason::NoClient);
+        }
+        // The reply to the agent's own no-op. Forwarded, it would come back here for ever.
+        if hdr.client == routes.switch {
+            return Err(DropReason::Consumed);
+        }
+        self.counters.replies += 1;
+        Ok(hdr.client)
+    }
+
+    fn on_write_body(&mut self) -> Result<Addr, DropReason> {
+        let routes = self.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        self.counters.write_bodies += 1;
+        Ok(routes.head)
+    }
+
+    fn on_pull(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
+        let routes = self.routes.as_ref().ok_or(DropReason::Unconfigured)?;
+        let named = routes.replicas.iter().find(|r| r.0 == hdr.node.0);
+        let to = named.ok_or(DropReason::NoSuchNode)?.1;
+        self.counters.pulls += 1;
+        Ok(to)
+    }
+
+    /// Counts a datagram that no parser accepts.
+    pub(crate) fn malformed(&mut self, error: WireError) -> Verdict<DropReason> {
+        self.drop(DropReason::Malformed(error))
+    }
+
+    fn count_slow(&mut self, reason: Reason) {
+        let c = &mut self.counters;
+        match reason {
+            Reason::SlowDirty => c.reads_slow_dirty += 1,
+            Reason::SlowNotReady => c.reads_slow_not_ready += 1,
+            Reason::SlowWildcard => c.reads_slow_wildcard += 1,
+            Reason::SlowUnaided => c.reads_slow_unaided += 1,
+            Reason::SlowAllKeys => c.reads_slow_all_keys += 1,
+            Reason::None
+            | Reason::Fast
+            | Reason::RefusedNewer
+            | Reason::RefusedLease
+            | Reason::RefusedSwitch
+            | Reason::Misrouted
+            | Reason::RefusedBehind
+            | Reason::Clean
+            | Reason::AskedTail => {}
+        }
+    }
+
+    fn count_drop(&mut self, reason: DropReason) {
+        let c = &mut self.counters;
+        match reason {
+            DropReason::Malformed(WireError::Truncated) => c.malformed_truncated += 1,
+            DropReason::Malformed(WireError::Magic) => c.malformed_magic += 1,
+            DropReason::Malformed(WireError::Version) => c.malformed_version += 1,
+            DropReason::Malformed(WireError::Op) => c.malformed_op += 1,
+            DropReason::Malformed(WireError::Field) => c.malformed_field += 1,
+            DropReason::Unconfigured => c.dropped_unconfigured += 1,
+            DropReason::TableFull => c.dropped_table_full += 1,
+            DropReason::SeqExhausted => c.dropped_seq_exhausted += 1,
+            DropReason::NoSuchNode => c.dropped_no_such_node += 1,
+            DropReason::NoClient => c.dropped_no_client += 1,
+            DropReason::Unstamped => c.unstamped += 1,
+            DropReason::Consumed => c.consumed += 1,
+        }
+    }
+}
