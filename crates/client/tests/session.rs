@@ -81,7 +81,7 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
         switch_id: 1,
         switch_incarnation: 1,
         switch,
-        protocol: Protocol::Chain,
+        kind: Protocol::Chain.into(),
         program: Program::Harmonia,
         members: vec![],
         joining: vec![],

@@ -147,7 +147,7 @@ impl Controller {
             let epoch = self.next_epoch(group)?;
             let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
             let switch_id = known.map_or(state.last_switch_id, |c| c.switch_id);
-            let (protocol, program) = group.setup.rules().template();
+            let (kind, program) = group.setup.rules().template();
             let group = group.id();
             self.count_changes(now, index, &places);
             let config = Config {
@@ -157,7 +157,7 @@ impl Controller {
                 switch_id,
                 switch_incarnation: switch.incarnation,
                 switch: switch.addr,
-                protocol,
+                kind,
                 program,
                 members: places.members,
                 joining: places.joining,

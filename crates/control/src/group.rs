@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Guards, Instant};
 use concord_wire::GroupId;
-use concord_wire::control::{Config, Heard, Held, Member, Program, Protocol, Standing};
+use concord_wire::control::{Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing};
 
 use crate::Problem;
 use crate::hear::Hearing;
 use crate::replicas::Replicas;
+use crate::workers::Workers;
 
 /// What the controller is told of a group.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct GroupSetup {
 pub enum Members {
     /// Replicas of a store.
     Replicas(Replicas),
+    /// Workers, who take tasks.
+    Workers(Workers),
 }
 
 impl GroupSetup {
@@ -37,17 +40,24 @@ impl GroupSetup {
         GroupSetup { id: GroupId::FIRST, members }
     }
 
+    /// Workers, as the group of that number.
+    #[must_use]
+    pub fn workers(id: GroupId, program: Program) -> GroupSetup {
+        GroupSetup { id, members: Members::Workers(Workers { program }) }
+    }
+
     pub(crate) fn rules(&self) -> &dyn Rules {
         match &self.members {
             Members::Replicas(replicas) => replicas,
+            Members::Workers(workers) => workers,
         }
     }
 }
 
 /// What a kind of group decides itself. All that it is asked is answered from what it is shown.
 pub(crate) trait Rules {
-    /// A configuration of this kind without members.
-    fn template(&self) -> (Protocol, Program);
+    /// What a configuration says of its members, and what the switch runs for them.
+    fn template(&self) -> (GroupKind, Program);
 
     /// The members of the first configuration, or of the first after what was before was given up.
     ///

@@ -26,6 +26,7 @@ mod recover;
 mod replicas;
 mod state;
 mod switches;
+mod workers;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -43,11 +44,14 @@ pub use recover::{Recover, Recovered};
 pub use replicas::Replicas;
 pub use state::{GroupState, Problem, State};
 use switches::Switch;
+pub use workers::Workers;
 
 const TICK_NS: Duration = 50 * MS;
 const RETIRED_MAX: usize = 64;
 /// Most members and joining replicas.
 const REPLICAS_MAX: usize = 64;
+/// Most members of a group that holds no data.
+const PLACES_MAX: usize = 64;
 /// Most switches that are known of at a time.
 const SWITCHES_MAX: usize = 8;
 
@@ -229,7 +233,7 @@ impl Controller {
             Membership::Configure(config) => self.on_config(config),
             Membership::WhoIsWho { client } => {
                 if let Some(config) = self.state.config(group).filter(|_| !self.is_mute()) {
-                    Membership::Configure(config.clone()).emit(&mut self.scratch);
+                    Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
                     sink.send(client, &self.scratch);
                 }
             }
@@ -255,7 +259,7 @@ impl Controller {
         }
         let Some(config) = self.state.config(id) else { return };
         if config.epoch > epoch && !config.members.is_empty() {
-            Membership::Configure(config.clone()).emit(&mut self.scratch);
+            Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
             sink.send(addr, &self.scratch);
         } else if config.epoch == epoch && is_open {
             self.configure_switch(now.instant, sink);
@@ -287,7 +291,7 @@ impl Controller {
             // From here on whoever knows more knows of a newer state.
             group.is_fresh = false;
             self.count.epochs += 1;
-            Membership::Configure(config.clone()).emit(&mut self.scratch);
+            Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
             for node in group.nodes.values() {
                 sink.send(node.member.addr, &self.scratch);
             }

@@ -105,8 +105,9 @@ impl Controller {
         if self.recovery.is_none() {
             return;
         }
-        Membership::WhoIsWho { client: self.setup.addr }.emit(&mut self.scratch);
         for group in &self.groups {
+            let ask = Membership::WhoIsWho { client: self.setup.addr };
+            ask.emit_in(group.id(), &mut self.scratch);
             for node in group.nodes.values().filter(|n| n.epoch > 0) {
                 sink.send(node.member.addr, &self.scratch);
             }
@@ -166,12 +167,12 @@ impl Controller {
             state.rack = newest.rack;
             state.last_switch_id = state.last_switch_id.max(newest.switch_id);
             newest_switch = newest_switch.max(Some((newest.switch_id, newest.switch_incarnation)));
-            let (protocol, program) = group.setup.rules().template();
+            let (kind, program) = group.setup.rules().template();
             let config = Config {
                 epoch,
                 members: left.members,
                 joining: Vec::new(),
-                protocol,
+                kind,
                 program,
                 ..newest.clone()
             };

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Instant, MS};
-use concord_wire::control::{Config, Member, Program, Protocol, Standing};
+use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standing};
 
 use crate::group::{Left, Look, Node, Places, Rules};
 use crate::{Problem, REPLICAS_MAX};
@@ -23,8 +23,8 @@ pub struct Replicas {
 }
 
 impl Rules for Replicas {
-    fn template(&self) -> (Protocol, Program) {
-        (self.protocol, self.program)
+    fn template(&self) -> (GroupKind, Program) {
+        (self.protocol.into(), self.program)
     }
 
     /// Everybody who was expected, once all are there.

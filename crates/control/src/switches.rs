@@ -40,7 +40,9 @@ impl Controller {
             // It was replaced while it slept, or because of a late packet.
             let active = self.active_addr();
             let incarnation = switch.incarnation;
-            Membership::SwitchRetired { incarnation, switch: active }.emit(&mut self.scratch);
+            let group = switch.epochs.first().map_or(GroupId::FIRST, |(id, _)| *id);
+            let retired = Membership::SwitchRetired { incarnation, switch: active };
+            retired.emit_in(group, &mut self.scratch);
             return sink.send(switch.addr, &self.scratch);
         }
         // What it said of other groups goes on.
@@ -92,7 +94,7 @@ impl Controller {
                     && config.epoch > switch.epoch(group.id())
                     && self.look(now, group).is_open_everywhere(config)
                 {
-                    Membership::Configure(config.clone()).emit(&mut scratch);
+                    Membership::Configure(config.clone()).emit_in(config.group, &mut scratch);
                     sink.send(switch.addr, &scratch);
                 }
             }

@@ -725,7 +725,7 @@ fn recover(c: &mut Controller, members: &[u16], says: &[Membership]) -> Option<u
         switch_id: 4,
         switch_incarnation: 77,
         switch: Addr { ip: 9, port: 9 },
-        protocol: Protocol::Chain,
+        kind: Protocol::Chain.into(),
         program: Program::Harmonia,
         members: members.iter().map(|node| member(*node, 10)).collect(),
         joining: vec![],
@@ -903,3 +903,5 @@ fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_
     assert_eq!((persist(&mut c, 3), nodes(&c)), (None, vec![2]));
     assert_eq!(c.problem(), Some(Problem::NobodyWhole));
 }
+
+mod groups;

@@ -201,7 +201,7 @@ impl Bench {
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,
-            protocol: self.protocol,
+            kind: self.protocol.into(),
             program: Program::of(self.protocol, true),
             members: (head..=3).map(member).collect(),
             joining: Vec::new(),

@@ -128,7 +128,7 @@ impl Bench {
             switch_id: 1,
             switch_incarnation: 1,
             switch: SWITCH,
-            protocol: self.protocol,
+            kind: self.protocol.into(),
             program: Program::of(self.protocol, true),
             members: members.iter().map(member).collect(),
             joining: joining.iter().map(member).collect(),

@@ -268,7 +268,7 @@ mod tests {
             switch_id: 4,
             switch_incarnation: 77,
             switch: addr,
-            protocol: Protocol::Chain,
+            kind: Protocol::Chain.into(),
             program: Program::Harmonia,
             members: vec![Member { node: 1, incarnation: 10, addr }],
             joining: vec![Member { node: 2, incarnation: 11, addr }],

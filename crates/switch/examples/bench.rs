@@ -79,7 +79,7 @@ fn config(run: u32) -> Config {
         switch_id: run,
         switch_incarnation: 1,
         switch: addr(0),
-        protocol: Protocol::Chain,
+        kind: Protocol::Chain.into(),
         program: Program::Harmonia,
         members: (1..=3).map(member).collect(),
         joining: Vec::new(),

@@ -561,14 +561,14 @@ impl<H: Host> SwitchAgent<H> {
         let seat = &mut self.seats[at];
         // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are granted
         // in order, whatever the group.
-        let is_later_id = config.protocol.is_quorum() && config.switch_id > seat.newest_id;
+        let is_later_id = config.kind.is_quorum() && config.switch_id > seat.newest_id;
         let epoch = Epoch(config.epoch);
         if epoch < seat.epoch && !is_later_id {
             self.counters.configures_old += 1;
             return;
         }
         // A quorum's epochs are its views, which the controller does not count.
-        let counted = if config.protocol.is_quorum() { 0 } else { config.epoch };
+        let counted = if config.kind.is_quorum() { 0 } else { config.epoch };
         seat.heard = Heard {
             rack: config.rack,
             epoch: seat.heard.epoch.max(counted),

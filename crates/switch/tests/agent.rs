@@ -204,7 +204,7 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
 #[test]
 fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded_anew() {
     let mut a = agent(Layout::DEFAULT);
-    let vr = |epoch, id| Config { protocol: Protocol::Vr, ..config(epoch, id) };
+    let vr = |epoch, id| Config { kind: Protocol::Vr.into(), ..config(epoch, id) };
     configure(&mut a, at(0), &vr(40, OWN.0));
     handle(&mut a, at(1), request(Op::Write, 5));
     configure(&mut a, at(2), &vr(4, OWN.0 + 1));

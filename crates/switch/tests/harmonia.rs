@@ -287,7 +287,8 @@ fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
 
 /// Where CRAQ's switch sends a read of all keys, attempt by attempt.
 fn readers_of_all_keys(guards: Guards) -> Vec<Addr> {
-    let craq = Config { protocol: Protocol::Craq, program: Program::Craq, ..config(2, OWN.0 + 1) };
+    let craq =
+        Config { kind: Protocol::Craq.into(), program: Program::Craq, ..config(2, OWN.0 + 1) };
     let mut p: Craq = load(Layout::DEFAULT, guards, &craq);
     let all_keys = Repr { flags: Flags::WILDCARD, ..request(Op::Read, 0) };
     (0..3).map(|attempt| run(&mut p, Repr { attempt, ..all_keys }).unwrap().0).collect()

@@ -18,7 +18,7 @@ fn stamp_of(view: u32, now_ms: u64, memory_full: bool) -> Stamp {
 }
 
 fn configured(program: Program) -> Config {
-    Config { protocol: Protocol::NoPaxos, program, ..config(1, OWN.0) }
+    Config { kind: Protocol::NoPaxos.into(), program, ..config(1, OWN.0) }
 }
 
 /// A program that has heard the log's time.
@@ -97,7 +97,7 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
         (0, out.seq.counter)
     );
     let next = Config {
-        protocol: Protocol::NoPaxos,
+        kind: Protocol::NoPaxos.into(),
         program: Program::NoPaxosHarmonia,
         ..config(2, OWN.0 + 1)
     };
@@ -110,7 +110,7 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
     let now = Now { instant: Instant(1_000), unix_ms: 77_000 };
     let config = Config {
-        protocol: Protocol::NoPaxos,
+        kind: Protocol::NoPaxos.into(),
         program: Program::NoPaxosHarmonia,
         ..config(1, OWN.0)
     };

@@ -44,7 +44,7 @@ fn probed(epoch: u32, switch_id: u32) -> Config {
     let member = |n| Member { node: n, incarnation: 1, addr: node(n) };
     Config {
         group: PROBED,
-        protocol: Protocol::Craq,
+        kind: Protocol::Craq.into(),
         program: Program::Craq,
         members: (1..=3).map(member).collect(),
         ..config(epoch, switch_id)
@@ -326,7 +326,7 @@ fn another_program_takes_a_seat_under_a_new_switch_id_only() {
     assert_eq!(tick(&mut a, at(2_000)), [], "the probe's packets went with it");
     // What no switch of this kind has is refused, too.
     let (protocol, program) = (Protocol::NoPaxos, Program::NoPaxos);
-    let unknown = Config { group: SECOND, protocol, program, ..config(1, OWN.0 + 1) };
+    let unknown = Config { group: SECOND, kind: protocol.into(), program, ..config(1, OWN.0 + 1) };
     configure(&mut a, at(3), &unknown);
     assert_eq!((a.counters().configures_refused, a.status().programs.len()), (2, 1));
 }

@@ -300,7 +300,7 @@ fn unaided() -> Scenario {
 }
 
 fn craq() -> Scenario {
-    let config = Config { program: Program::Craq, protocol: Protocol::Craq, ..config(1, OWN.0) };
+    let config = Config { program: Program::Craq, kind: Protocol::Craq.into(), ..config(1, OWN.0) };
     let again = |attempt| Repr { attempt, ..r(5) };
     let description = "CRAQ, without the switch's help: any replica takes reads.";
     let plain = Scenario { config, ..Scenario::new("craq", description, layout(1, 16)) };

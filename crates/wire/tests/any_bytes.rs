@@ -97,7 +97,7 @@ fn config(rng: &mut Rng) -> Config {
         switch_id: word(rng),
         switch_incarnation: number(rng),
         switch: addr(rng),
-        protocol,
+        kind: protocol.into(),
         program,
         members: (0..members).map(|_| member(rng)).collect(),
         joining: (0..joining).map(|_| member(rng)).collect(),

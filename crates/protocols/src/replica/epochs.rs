@@ -24,7 +24,8 @@ use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
     pub(super) fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
-        if config.epoch <= self.role.epoch().0 {
+        let is_of_its_kind = config.protocol().is_some_and(|protocol| !protocol.is_quorum());
+        if config.epoch <= self.role.epoch().0 || !is_of_its_kind {
             return;
         }
         // The controller believes only who has heard of its configuration.

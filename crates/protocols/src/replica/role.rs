@@ -34,7 +34,7 @@ impl Role {
     }
 
     pub(super) fn is_protocol(&self, protocol: Protocol) -> bool {
-        self.config.as_ref().is_some_and(|c| c.protocol == protocol)
+        self.config.as_ref().is_some_and(|c| c.protocol() == Some(protocol))
     }
 
     pub(super) fn is_accelerated(&self) -> bool {
@@ -116,7 +116,7 @@ impl Role {
     pub(super) fn predecessor(&self) -> Option<NodeId> {
         let config = self.config.as_ref()?;
         let index = self.index()?.checked_sub(1)?;
-        let from = match config.protocol {
+        let from = match config.protocol()? {
             Protocol::Chain | Protocol::Craq => index,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
         };
@@ -126,7 +126,8 @@ impl Role {
     /// How many members get their records from this one.
     pub(super) fn successors(&self) -> usize {
         let Some((config, index)) = self.config.as_ref().zip(self.index()) else { return 0 };
-        match config.protocol {
+        let Some(protocol) = config.protocol() else { return 0 };
+        match protocol {
             Protocol::Chain | Protocol::Craq => usize::from(index + 1 < config.members.len()),
             Protocol::PrimaryBackup if index == 0 => config.members.len() - 1,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
@@ -136,7 +137,8 @@ impl Role {
     /// Whether `node` is one of them.
     pub(super) fn is_successor(&self, node: NodeId) -> bool {
         let Some((config, index)) = self.config.as_ref().zip(self.index()) else { return false };
-        match config.protocol {
+        let Some(protocol) = config.protocol() else { return false };
+        match protocol {
             Protocol::Chain | Protocol::Craq => {
                 config.members.get(index + 1).is_some_and(|m| m.node == node.0)
             }
@@ -156,8 +158,8 @@ impl Role {
 
     /// What a member is called.
     pub(super) fn name(&self) -> &'static str {
-        let Some(config) = &self.config else { return "none" };
-        match (self.is_alone(), config.protocol, self.is_head(), self.is_reader()) {
+        let Some(protocol) = self.config.as_ref().and_then(Config::protocol) else { return "none" };
+        match (self.is_alone(), protocol, self.is_head(), self.is_reader()) {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",

@@ -128,7 +128,7 @@ impl<E: Engine> Vr<E> {
     /// The controller's word: the group at first, later only another switch.
     fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
         let known = self.config.as_ref().map_or(0, |c| c.epoch);
-        if self.stage == Stage::Left || !config.protocol.is_quorum() || config.epoch <= known {
+        if self.stage == Stage::Left || !config.kind.is_quorum() || config.epoch <= known {
             return;
         }
         let own =

@@ -365,7 +365,7 @@ impl<E: Engine> Vr<E> {
     }
 
     fn protocol(&self) -> Protocol {
-        self.config.as_ref().map_or(Protocol::Vr, |c| c.protocol)
+        self.config.as_ref().and_then(Config::protocol).unwrap_or(Protocol::Vr)
     }
 
     /// The newest switch that the controller told of.

@@ -556,7 +556,7 @@ impl<E: Engine> Vr<E> {
             switch_id: self.switch.id,
             switch: self.switch.addr,
             switch_incarnation: self.switch.incarnation,
-            protocol: self.protocol(),
+            kind: self.protocol().into(),
             program: self.program(),
             members: members.collect(),
             joining: Vec::new(),

@@ -58,7 +58,7 @@ struct Missed {
 impl<E: Engine> Vr<E> {
     /// Whether the switch orders the writes.
     pub(super) fn is_sequenced(&self) -> bool {
-        self.config.as_ref().is_some_and(|c| c.protocol.is_sequenced())
+        self.config.as_ref().is_some_and(|c| c.kind.is_sequenced())
     }
 
     /// The number up to which the view has all writes, or does without them.

@@ -74,7 +74,7 @@ fn config(protocol: Protocol, nodes: usize, switch_id: u32) -> Config {
         switch_id,
         switch: SWITCH,
         switch_incarnation: u64::from(switch_id),
-        protocol,
+        kind: protocol.into(),
         program: Program::of(protocol, true),
         members: (0..nodes).map(|index| member(index, 100 + index as u64)).collect(),
         joining: Vec::new(),

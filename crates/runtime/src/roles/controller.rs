@@ -170,7 +170,7 @@ impl Role for ControllerRole {
         s.tell("recovered", (!recovered.is_empty()).then(|| recovered.join("; ")));
         s.tell("rack", format!("{:016x}", state.rack));
         s.tell("switch_id", config.map_or(0, |c| c.switch_id));
-        s.tell("protocol", config.map(|c| format!("{:?}", c.protocol)));
+        s.tell("protocol", config.and_then(Config::protocol).map(|p| format!("{p:?}")));
         s.tell("program", config.map(|c| c.program.name()));
         // What the first group has is beside the other groups', for those who know of no others.
         for (key, value) in group_json(&self.controller, GroupId::FIRST, now) {
@@ -213,7 +213,7 @@ impl Role for ControllerRole {
 }
 
 /// What there is to say of a group.
-fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 4] {
+fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 5] {
     let config = controller.state().config(group);
     let numbers = |members: &[Member]| members.iter().map(|m| m.node).collect::<Vec<u16>>();
     let members = config.map_or(&[][..], |c| &c.members);
@@ -234,6 +234,7 @@ fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static s
         })
         .collect();
     [
+        ("kind", json!(config.map(|c| c.kind.name()))),
         ("epoch", json!(config.map_or(0, |c| c.epoch))),
         ("members", json!(numbers(members))),
         ("joining", json!(joining)),

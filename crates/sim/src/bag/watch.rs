@@ -322,7 +322,7 @@ fn replica_is_vr(replica: &Machine) -> bool {
 
 /// In CRAQ and under a quorum what is executed is committed; else the other way round.
 fn is_ordered(replica: &Machine, now: &Seen) -> bool {
-    let is_craq = replica.config().is_some_and(|c| c.protocol == Protocol::Craq);
+    let is_craq = replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq));
     if replica_is_vr(replica) {
         return now.executed <= now.committed && now.committed <= now.end;
     }

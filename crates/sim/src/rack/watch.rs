@@ -194,7 +194,7 @@ impl Rack<'_> {
     fn overtakes(&self, replica: &Machine, now: &Seen) -> Option<String> {
         let config = replica.config().filter(|_| now.is_open)?;
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
-        let before = match config.protocol {
+        let before = match config.protocol()? {
             Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos if place == 0 => {
                 return None;
@@ -363,7 +363,7 @@ fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
 
 /// Whether replicas of CRAQ execute what is committed, and not before.
 fn is_craq(replica: &Machine) -> bool {
-    replica.config().is_some_and(|c| c.protocol == Protocol::Craq)
+    replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq))
 }
 
 /// Up to where a replica may pass records on.

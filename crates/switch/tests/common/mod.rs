@@ -29,7 +29,7 @@ pub fn config(epoch: u32, switch_id: u32) -> Config {
         switch_id,
         switch_incarnation: LIFE,
         switch: SWITCH,
-        protocol: Protocol::Chain,
+        kind: Protocol::Chain.into(),
         program: Program::Harmonia,
         members: (1..=3).map(member).collect(),
         joining: Vec::new(),

@@ -46,6 +46,83 @@ impl Protocol {
     }
 }
 
+/// What the members of a group are. A byte on the wire: below 16 replicas, and how they replicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum GroupKind {
+    /// Replicas of a store.
+    Replicas(Protocol),
+    /// Workers, who take tasks: whoever registers is a member.
+    Workers,
+}
+
+impl GroupKind {
+    /// How its members replicate, if they are replicas.
+    #[must_use]
+    pub const fn protocol(self) -> Option<Protocol> {
+        match self {
+            GroupKind::Replicas(protocol) => Some(protocol),
+            GroupKind::Workers => None,
+        }
+    }
+
+    /// Whether its members are replicas of which a majority decides.
+    #[must_use]
+    pub const fn is_quorum(self) -> bool {
+        matches!(self, GroupKind::Replicas(protocol) if protocol.is_quorum())
+    }
+
+    /// Whether its members are replicas whose writes the switch orders.
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        matches!(self, GroupKind::Replicas(protocol) if protocol.is_sequenced())
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            GroupKind::Replicas(_) => "replicas",
+            GroupKind::Workers => "workers",
+        }
+    }
+}
+
+impl From<Protocol> for GroupKind {
+    fn from(protocol: Protocol) -> GroupKind {
+        GroupKind::Replicas(protocol)
+    }
+}
+
+impl From<GroupKind> for u8 {
+    fn from(kind: GroupKind) -> u8 {
+        match kind {
+            GroupKind::Replicas(Protocol::PrimaryBackup) => 0,
+            GroupKind::Replicas(Protocol::Chain) => 1,
+            GroupKind::Replicas(Protocol::Vr) => 2,
+            GroupKind::Replicas(Protocol::Craq) => 3,
+            GroupKind::Replicas(Protocol::NoPaxos) => 4,
+            GroupKind::Workers => 16,
+        }
+    }
+}
+
+impl TryFrom<u8> for GroupKind {
+    type Error = WireError;
+
+    fn try_from(byte: u8) -> Result<GroupKind, WireError> {
+        Ok(match byte {
+            0 => Protocol::PrimaryBackup.into(),
+            1 => Protocol::Chain.into(),
+            2 => Protocol::Vr.into(),
+            3 => Protocol::Craq.into(),
+            4 => Protocol::NoPaxos.into(),
+            16 => GroupKind::Workers,
+            _ => return Err(WireError::Field),
+        })
+    }
+}
+
 /// What a switch runs for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
@@ -101,10 +178,15 @@ impl Program {
         Program::ALL.into_iter().find(|program| program.name() == name)
     }
 
-    /// Whether replicas of that protocol can do with it.
+    /// Whether a group of that kind can do with it.
     #[must_use]
-    pub fn serves(self, protocol: Protocol) -> bool {
-        self == Program::of(protocol, false) || self == Program::of(protocol, true)
+    pub fn serves(self, kind: impl Into<GroupKind>) -> bool {
+        match kind.into() {
+            GroupKind::Replicas(protocol) => {
+                self == Program::of(protocol, false) || self == Program::of(protocol, true)
+            }
+            GroupKind::Workers => self == Program::Forward,
+        }
     }
 
     /// Whether it has Harmonia's dirty set: it numbers writes, and lets any replica answer reads of
@@ -132,8 +214,8 @@ pub struct Config {
     pub switch_incarnation: u64,
     /// Where the switch listens.
     pub switch: Addr,
-    /// How the members replicate.
-    pub protocol: Protocol,
+    /// What the members are.
+    pub kind: GroupKind,
     /// What the switch runs for them.
     pub program: Program,
     /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
@@ -151,11 +233,17 @@ impl Config {
         self.members.first()
     }
 
+    /// How the members replicate, if they are replicas.
+    #[must_use]
+    pub const fn protocol(&self) -> Option<Protocol> {
+        self.kind.protocol()
+    }
+
     /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it is
     /// who the others ask.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
-        match self.protocol {
+        match self.protocol()? {
             Protocol::Chain | Protocol::Craq => self.members.last(),
             Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
         }
@@ -177,7 +265,7 @@ struct Part {
     switch_id: u32,
     switch_incarnation: u64,
     switch: Addr,
-    protocol: Protocol,
+    kind: GroupKind,
     /// The name of the program that the switch runs for this group.
     program: String,
     members: Vec<Member>,
@@ -195,7 +283,7 @@ impl From<Config> for Part {
             switch_id: config.switch_id,
             switch_incarnation: config.switch_incarnation,
             switch: config.switch,
-            protocol: config.protocol,
+            kind: config.kind,
             program: config.program.name().into(),
             members: config.members,
             joining: config.joining,
@@ -207,7 +295,7 @@ impl TryFrom<Part> for Config {
     type Error = WireError;
 
     fn try_from(part: Part) -> Result<Config, WireError> {
-        let program = Program::named(&part.program).filter(|p| p.serves(part.protocol));
+        let program = Program::named(&part.program).filter(|p| p.serves(part.kind));
         let program = program.filter(|_| (part.part, part.parts) == (0, 1));
         let program = program.ok_or(WireError::Field)?;
         Ok(Config {
@@ -217,7 +305,7 @@ impl TryFrom<Part> for Config {
             switch_id: part.switch_id,
             switch_incarnation: part.switch_incarnation,
             switch: part.switch,
-            protocol: part.protocol,
+            kind: part.kind,
             program,
             members: part.members,
             joining: part.joining,
@@ -240,7 +328,7 @@ mod tests {
             switch_id: 3,
             switch_incarnation: 5,
             switch: Addr { ip: 0x7f00_0001, port: 9 },
-            protocol,
+            kind: protocol.into(),
             program,
             members: alloc::vec![Member {
                 node: 1,
@@ -260,15 +348,20 @@ mod tests {
     #[test]
     fn the_protocol_is_a_byte_and_the_program_a_name() {
         for (byte, protocol) in (0..).zip(PROTOCOLS) {
-            assert_eq!(postcard::to_allocvec(&protocol).unwrap(), [byte]);
+            let kind = GroupKind::from(protocol);
+            assert_eq!(postcard::to_allocvec(&kind).unwrap(), [byte]);
+            assert_eq!(GroupKind::try_from(byte), Ok(kind));
             for with_harmonia in [false, true] {
                 let program = Program::of(protocol, with_harmonia);
                 assert_eq!(program.has_dirty_set(), with_harmonia && protocol != Protocol::Craq);
                 let config = read(&written(protocol, program)).unwrap();
-                assert_eq!((config.protocol, config.program), (protocol, program));
+                assert_eq!((config.protocol(), config.program), (Some(protocol), program));
                 assert_eq!(Part::from(config).program, program.name());
             }
         }
+        let others = (5..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
+        assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers]);
+        assert_eq!(u8::from(GroupKind::Workers), 16);
         let names = Program::ALL.map(Program::name);
         assert_eq!(names, ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"]);
     }

@@ -6,7 +6,7 @@ use concord_core::{Epoch, NodeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::header::{COMMON_BYTES, Header, Kind, at, set_length};
+use crate::header::{COMMON_BYTES, GroupId, Header, Kind, at, set_length};
 use crate::{PACKET_BYTES_MAX, WireError};
 
 /// An enum of rare messages. Its encoding by postcard begins with the variant's number in a byte; that
@@ -21,11 +21,17 @@ pub trait Message: Serialize + DeserializeOwned {
     /// Puts what the header says where [`Message::sender`] takes it from.
     fn set_sender(&mut self, node: NodeId, epoch: Epoch);
 
+    /// As [`Message::emit_in`], in the first group.
+    fn emit(&self, out: &mut Vec<u8>) {
+        self.emit_in(GroupId::FIRST, out);
+    }
+
     /// Writes the message into `out`, replacing what was there. What no packet can hold leaves nothing:
     /// it is not sent.
-    fn emit(&self, out: &mut Vec<u8>) {
+    /// `group`: the one that it concerns.
+    fn emit_in(&self, group: GroupId, out: &mut Vec<u8>) {
         let (node, epoch) = self.sender();
-        Header { node, epoch, ..Header::new(Self::KIND, 0) }.begin(out);
+        Header { group, node, epoch, ..Header::new(Self::KIND, 0) }.begin(out);
         let taken = core::mem::take(out);
         if let Ok(mut bytes) = postcard::to_extend(self, taken)
             && bytes.len() > COMMON_BYTES

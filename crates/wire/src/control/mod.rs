@@ -9,7 +9,7 @@ mod lease;
 mod membership;
 mod message;
 
-pub use config::{Config, MEMBERS_MAX, Program, Protocol};
+pub use config::{Config, GroupKind, MEMBERS_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;
 pub use membership::Membership;

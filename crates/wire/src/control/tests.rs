@@ -24,7 +24,7 @@ fn config(members: u16, joining: u16) -> Config {
         switch_id: u32::MAX,
         switch_incarnation: u64::MAX,
         switch: ADDR,
-        protocol: Protocol::NoPaxos,
+        kind: GroupKind::Replicas(Protocol::NoPaxos),
         program: Program::NoPaxosHarmonia,
         members: (1..=members).map(member).collect(),
         joining: (1..=joining).map(|n| member(1_000 + n)).collect(),

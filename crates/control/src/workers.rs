@@ -1,0 +1,78 @@
+//! A group of workers: whoever registers is a member, until it is silent, begins anew or says that it
+//! goes. No data is held, so nobody waits for anybody.
+
+use alloc::vec::Vec;
+
+use concord_wire::control::{Config, GroupKind, Member, Program, Standing};
+
+use crate::group::{Left, Look, Places, Rules};
+use crate::{PLACES_MAX, Problem};
+
+/// Workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers {
+    /// What the switch runs for them.
+    pub program: Program,
+}
+
+impl Rules for Workers {
+    fn template(&self) -> (GroupKind, Program) {
+        (GroupKind::Workers, self.program)
+    }
+
+    /// Whoever is there, as soon as there is one. That nobody is is nothing to speak of.
+    fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>> {
+        let mut members = Vec::new();
+        add_newcomers(look, &mut members);
+        if members.is_empty() { Err(None) } else { Ok(members) }
+    }
+
+    /// Who stays keeps its place in the order; who comes is behind, in the order of the nodes' numbers. The
+    /// last ones stay in the list until others come: a list without members is none.
+    fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
+        let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
+        let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
+        add_newcomers(look, &mut members);
+        if members.is_empty() {
+            members.clone_from(&old.members);
+        }
+        Places { members, joining: Vec::new() }
+    }
+
+    fn go_on(
+        &self,
+        _look: &Look<'_>,
+        _old: &Config,
+        _members: &[Member],
+    ) -> Result<Vec<u16>, Option<Problem>> {
+        Ok(Vec::new())
+    }
+
+    fn tells_switch(&self) -> bool {
+        true
+    }
+
+    fn problem(&self, _look: &Look<'_>, _config: &Config) -> Option<Problem> {
+        None
+    }
+
+    /// Those who are there; who comes later registers.
+    fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
+        let stays = |m: &&Member| {
+            let own = look.nodes.get(&m.node).filter(|n| look.is_heard(n));
+            !gone.contains(&m.node) && own.is_some_and(|n| n.member == **m)
+        };
+        let members = newest.members.iter().filter(stays).copied().collect();
+        Ok(Left { members, whole: Vec::new(), lost_behind: None })
+    }
+}
+
+/// Everybody who is there and stays, behind those who have their places.
+fn add_newcomers(look: &Look<'_>, members: &mut Vec<Member>) {
+    let stay = look.nodes.values().filter(|n| n.standing != Standing::Leaving && look.is_heard(n));
+    for node in stay {
+        if members.len() < PLACES_MAX && !members.iter().any(|m| m.node == node.member.node) {
+            members.push(node.member);
+        }
+    }
+}
