@@ -81,8 +81,10 @@ impl Client {
 
     /// The controller's answer; false if the packet is none.
     pub(crate) fn on_control(&mut self, bytes: &[u8]) -> bool {
-        let Ok(Membership::Configure(config)) = Membership::parse(bytes) else { return false };
-        self.count.switch_changed += u64::from(self.route.on_config(&config));
+        let Ok(Membership::Configure(part)) = Membership::parse(bytes) else { return false };
+        // Where the switch is stands in each part.
+        let config = part.common();
+        self.count.switch_changed += u64::from(self.route.on_config(config));
         true
     }
 

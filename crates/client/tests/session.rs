@@ -87,7 +87,7 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
         joining: vec![],
     };
     let mut bytes = vec![];
-    Membership::Configure(config).emit(&mut bytes);
+    Membership::Configure(config.into()).emit(&mut bytes);
     client.handle(at(0), &bytes, &mut Sent::new());
 }
 

@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Guards, Instant};
 use concord_wire::GroupId;
-use concord_wire::control::{Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing};
+use concord_wire::control::{
+    Assembly, Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing,
+};
 
 use crate::Problem;
 use crate::hear::Hearing;
@@ -136,12 +138,14 @@ pub(crate) struct Group {
     pub highest: Heard,
     /// Somebody of this rack has heard of that, and the state says less.
     pub ahead: Option<Heard>,
+    /// While the state is made anew: a configuration of several parts.
+    pub assembly: Assembly,
 }
 
 impl Group {
     pub(crate) fn new(setup: GroupSetup, is_fresh: bool) -> Group {
         let (nodes, highest) = (BTreeMap::new(), Heard::default());
-        Group { setup, is_fresh, nodes, highest, ahead: None }
+        Group { setup, is_fresh, nodes, highest, ahead: None, assembly: Assembly::new(1) }
     }
 
     pub(crate) fn id(&self) -> GroupId {

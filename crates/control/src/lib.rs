@@ -50,8 +50,6 @@ const TICK_NS: Duration = 50 * MS;
 const RETIRED_MAX: usize = 64;
 /// Most members and joining replicas.
 const REPLICAS_MAX: usize = 64;
-/// Most members of a group that holds no data.
-const PLACES_MAX: usize = 64;
 /// Most switches that are known of at a time.
 const SWITCHES_MAX: usize = 8;
 
@@ -230,11 +228,14 @@ impl Controller {
                     self.on_switch(now, switch, sink);
                 }
             }
-            Membership::Configure(config) => self.on_config(config),
+            Membership::Configure(part) => {
+                if let Some(config) = self.groups[index].assembly.take(part) {
+                    self.on_config(config);
+                }
+            }
             Membership::WhoIsWho { client } => {
                 if let Some(config) = self.state.config(group).filter(|_| !self.is_mute()) {
-                    Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
-                    sink.send(client, &self.scratch);
+                    config.send(client, &mut self.scratch, sink);
                 }
             }
             Membership::SwitchRetired { .. }
@@ -259,8 +260,7 @@ impl Controller {
         }
         let Some(config) = self.state.config(id) else { return };
         if config.epoch > epoch && !config.members.is_empty() {
-            Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
-            sink.send(addr, &self.scratch);
+            config.send(addr, &mut self.scratch, sink);
         } else if config.epoch == epoch && is_open {
             self.configure_switch(now.instant, sink);
         }
@@ -291,9 +291,11 @@ impl Controller {
             // From here on whoever knows more knows of a newer state.
             group.is_fresh = false;
             self.count.epochs += 1;
-            Membership::Configure(config.clone()).emit_in(config.group, &mut self.scratch);
-            for node in group.nodes.values() {
-                sink.send(node.member.addr, &self.scratch);
+            for part in config.parts() {
+                Membership::Configure(part).emit_in(config.group, &mut self.scratch);
+                for node in group.nodes.values() {
+                    sink.send(node.member.addr, &self.scratch);
+                }
             }
         }
     }

@@ -94,8 +94,7 @@ impl Controller {
                     && config.epoch > switch.epoch(group.id())
                     && self.look(now, group).is_open_everywhere(config)
                 {
-                    Membership::Configure(config.clone()).emit_in(config.group, &mut scratch);
-                    sink.send(switch.addr, &scratch);
+                    config.send(switch.addr, &mut scratch, sink);
                 }
             }
         }

@@ -82,7 +82,7 @@ fn joining(c: &Controller) -> Vec<u16> {
 fn configured(sent: &Sent, to: Addr) -> Option<u32> {
     sent.iter().filter(|(addr, _)| *addr == to).find_map(|(_, bytes)| {
         match Membership::parse(bytes) {
-            Ok(Membership::Configure(config)) => Some(config.epoch),
+            Ok(Membership::Configure(part)) => Some(part.common().epoch),
             _ => None,
         }
     })
@@ -740,7 +740,7 @@ fn recover(c: &mut Controller, members: &[u16], says: &[Membership]) -> Option<u
         if let Some((_, bytes)) = sent.first() {
             let asked = Membership::WhoIsWho { client: setup().addr };
             assert_eq!(Membership::parse(bytes), Ok(asked));
-            say(c, ms, &Membership::Configure(config.clone()));
+            say(c, ms, &Membership::Configure(config.clone().into()));
         }
         if let Some(epoch) = persist(c, ms) {
             assert!(ms >= 2_000, "it listens first");

@@ -3,10 +3,10 @@
 
 use alloc::vec::Vec;
 
-use concord_wire::control::{Config, GroupKind, Member, Program, Standing};
+use concord_wire::control::{Config, GroupKind, Member, PLACES_MAX, Program, Standing};
 
+use crate::Problem;
 use crate::group::{Left, Look, Places, Rules};
-use crate::{PLACES_MAX, Problem};
 
 /// Workers.
 #[derive(Clone, Copy, Debug)]

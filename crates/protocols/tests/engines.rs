@@ -207,7 +207,7 @@ impl Bench {
             joining: Vec::new(),
         };
         let mut bytes = Vec::new();
-        Membership::Configure(config).emit(&mut bytes);
+        Membership::Configure(config.into()).emit(&mut bytes);
         (1..=3).for_each(|node| self.hand(node, &bytes));
     }
 

@@ -146,7 +146,7 @@ impl Group {
             joining: self.joining.iter().map(member).collect(),
         };
         let mut bytes = Vec::new();
-        Membership::Configure(config).emit(&mut bytes);
+        Membership::Configure(config.into()).emit(&mut bytes);
         for node in self.members.clone().into_iter().chain(self.joining.clone()) {
             self.hand(node, &bytes);
         }
@@ -168,7 +168,7 @@ impl Group {
             joining: Vec::new(),
         };
         let mut bytes = Vec::new();
-        Membership::Configure(config).emit(&mut bytes);
+        Membership::Configure(config.into()).emit(&mut bytes);
         self.hand(node, &bytes);
     }
 

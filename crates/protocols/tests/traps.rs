@@ -134,7 +134,7 @@ impl Bench {
             joining: joining.iter().map(member).collect(),
         };
         let mut bytes = Vec::new();
-        Membership::Configure(config).emit(&mut bytes);
+        Membership::Configure(config.into()).emit(&mut bytes);
         for node in told {
             self.hand(*node, &bytes);
         }
@@ -422,7 +422,7 @@ fn t04_a_new_life_answers_nothing_in_the_epoch_of_the_one_before() {
     let config = b.at(2).config().unwrap().clone();
     b.replicas[1] = replica(2, 11);
     let mut bytes = Vec::new();
-    Membership::Configure(config).emit(&mut bytes);
+    Membership::Configure(config.into()).emit(&mut bytes);
     b.hand(2, &bytes);
     assert_eq!(b.at(2).phase(), Phase::Out);
     b.read(2, "k", Some(2));

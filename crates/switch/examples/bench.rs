@@ -180,7 +180,7 @@ fn main() -> Result<(), LoadError> {
     });
     let agent = measure("in its seat", Agent::new(seated)?, |agent, run| {
         let mut bytes = Vec::new();
-        Membership::Configure(config(run)).emit(&mut bytes);
+        Membership::Configure(config(run).into()).emit(&mut bytes);
         agent.handle(Now::default(), addr(8), &mut bytes, &mut Nowhere(0));
         1
     });

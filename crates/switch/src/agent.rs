@@ -9,7 +9,7 @@
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Epoch, Guards, Incarnation, Instant, MS, Now, SwitchId};
 use concord_pisa::{ASIC, Copies, Metadata, PORTS_MAX, PortSet, Report, Verdict};
-use concord_wire::control::{Config, Heard, Membership, Message as _, Program};
+use concord_wire::control::{Assembly, Config, Heard, Membership, Message as _, Program};
 use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
 
 use alloc::vec::Vec;
@@ -236,6 +236,8 @@ pub struct SwitchAgent<H> {
     seats: Vec<Seat<H>>,
     ports: PortTable,
     recirculation: Recirculation,
+    /// Configurations of several packets, of which some came.
+    assembly: Assembly,
     faults: Faults,
     /// What the controller knows this life by. Counted up to ask for a new switch id.
     incarnation: Incarnation,
@@ -261,6 +263,7 @@ impl<H: Host> SwitchAgent<H> {
             seats: alloc::vec![Seat::new(GroupId(0), program)],
             ports: PortTable::default(),
             recirculation: Recirculation::new(config.recirculation),
+            assembly: Assembly::new(SEATS_MAX),
             faults: Faults::new(config.faults),
             incarnation: config.incarnation,
             standby: config.standby,
@@ -533,7 +536,11 @@ impl<H: Host> SwitchAgent<H> {
 
     fn on_membership(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
         match Membership::parse(packet) {
-            Ok(Membership::Configure(config)) => self.on_configure(now, &config, sink),
+            Ok(Membership::Configure(part)) => {
+                if let Some(config) = self.assembly.take(part) {
+                    self.on_configure(now, &config, sink);
+                }
+            }
             Ok(Membership::SwitchRetired { incarnation, switch }) => {
                 if Incarnation(incarnation) == self.incarnation {
                     self.stand_down(switch);

@@ -29,7 +29,7 @@ fn handle(agent: &mut Agent, now: Now, hdr: Repr) -> Sent {
 
 fn configure(agent: &mut Agent, now: Now, config: &Config) -> Sent {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
-    Membership::Configure(config.clone()).emit(&mut bytes);
+    Membership::Configure(config.clone().into()).emit(&mut bytes);
     agent.handle(now, CLIENT, &mut bytes, &mut sent);
     sent
 }

@@ -116,7 +116,7 @@ fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
     };
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
     let mut bytes = Vec::new();
-    Membership::Configure(config).emit(&mut bytes);
+    Membership::Configure(config.into()).emit(&mut bytes);
     agent.handle(now, CLIENT, &mut bytes, &mut sent);
     sent.clear();
     request(Op::Write, 5).emit(b"body", &mut bytes);

@@ -66,7 +66,7 @@ fn send(agent: &mut Agent, now: Now, from: Addr, bytes: &[u8]) -> Sent {
 
 fn configure(agent: &mut Agent, now: Now, config: &Config) -> Sent {
     let mut bytes = Vec::new();
-    Membership::Configure(config.clone()).emit(&mut bytes);
+    Membership::Configure(config.clone().into()).emit(&mut bytes);
     send(agent, now, CONTROLLER, &bytes)
 }
 

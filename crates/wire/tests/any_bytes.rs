@@ -4,8 +4,8 @@
 
 use concord_core::{Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
 use concord_wire::control::{
-    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message, Program,
-    Protocol, Standing,
+    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
+    PLACES_MAX, Program, Protocol, Standing,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
@@ -89,7 +89,9 @@ fn config(rng: &mut Rng) -> Config {
         [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
     let protocol = one_of(rng, &protocols);
     let program = Program::of(protocol, rng.chance(1, 2));
-    let (members, joining) = (rng.below(65), rng.below(12));
+    // One of four takes several packets.
+    let members_max = if rng.chance(1, 4) { PLACES_MAX as u64 - 12 } else { 65 };
+    let (members, joining) = (rng.below(members_max), rng.below(12));
     Config {
         epoch: word(rng),
         group: GroupId(short(rng)),
@@ -124,7 +126,11 @@ fn membership(rng: &mut Rng) -> Membership {
             heard,
             standby: rng.chance(1, 2),
         },
-        2 => Membership::Configure(config(rng)),
+        2 => {
+            let mut parts: Vec<_> = config(rng).parts().collect();
+            let at = rng.below(parts.len() as u64) as usize;
+            Membership::Configure(parts.swap_remove(at))
+        }
         3 => Membership::WhoIsWho { client: addr(rng) },
         4 => Membership::SwitchRetired { incarnation: number(rng), switch: addr(rng) },
         5 => Membership::EpochState { epoch, from, end: end(rng), ask: rng.chance(1, 2) },

@@ -1,6 +1,7 @@
 //! Several groups under one controller, on one switch.
 
 use super::*;
+use concord_wire::control::Assembly;
 
 const WORKERS: GroupId = GroupId(7);
 
@@ -115,7 +116,7 @@ fn nodes_hear_of_their_own_group_alone() {
 /// The groups of the configurations among `sent`: in the header and in the body, which are the same.
 fn groups_told(sent: &Sent) -> Vec<GroupId> {
     let configs = sent.iter().filter_map(|(_, bytes)| match Membership::parse(bytes) {
-        Ok(Membership::Configure(config)) => Some((config.group, concord_wire::group(bytes))),
+        Ok(Membership::Configure(part)) => Some((part.common().group, concord_wire::group(bytes))),
         _ => None,
     });
     configs
@@ -210,7 +211,7 @@ fn bug_16_3_a_lost_state_is_made_anew_for_every_group() {
         // The workers' configuration comes late: nothing is made without it.
         let known = if ms < 2_200 { &configs[..1] } else { &configs[..] };
         for config in known.iter().filter(|_| !asked.is_empty()) {
-            say_in(&mut c, config.group, ms, &Membership::Configure(config.clone()));
+            say_in(&mut c, config.group, ms, &Membership::Configure(config.clone().into()));
         }
         persist_all(&mut c, ms);
         assert!(ms >= 2_200 || c.state().groups.is_empty(), "at {ms} ms");
@@ -219,4 +220,56 @@ fn bug_16_3_a_lost_state_is_made_anew_for_every_group() {
     assert_eq!((nodes(&c), workers(&c)), (vec![1, 2, 3], vec![2]));
     assert_eq!((c.state().rack, c.recovered().len()), (RACK, 2));
     assert!(c.recovered()[1].to_string().starts_with("group 7: made the state anew"));
+}
+
+/// 300 workers take four packets; each of them, the switch, and a controller that lost its state put the
+/// configuration together, though every other packet is lost.
+#[test]
+fn a_configuration_of_hundreds_of_members_reaches_everybody_in_several_packets() {
+    let mut c = Controller::new(both(), None);
+    (1..=3).for_each(|node| drop(say(&mut c, 0, &alive(node, 10, 0))));
+    (1..=300).for_each(|node| drop(worker(&mut c, 0, (node, 50), 0)));
+    say(&mut c, 0, &switch(77, 0));
+    let mut sent = persist_all(&mut c, 0);
+    let config = c.state().config(WORKERS).unwrap().clone();
+    assert_eq!((config.members.len(), config.epoch), (300, 1));
+    // Whom it is for, and what has come there by now.
+    let (one, other) = (member(1, 50).addr, member(300, 50).addr);
+    let at_switch = Addr { ip: 9, port: 9 };
+    let mut assemblies = [one, other, at_switch].map(|addr| (addr, Assembly::new(2), None));
+    let mut count = 0;
+    for round in 0..8 {
+        for (to, bytes) in &sent {
+            let is_others = concord_wire::group(bytes) != WORKERS;
+            let Some((_, assembly, told)) = assemblies.iter_mut().find(|(a, ..)| a == to) else {
+                continue;
+            };
+            count += 1;
+            if is_others || count % 2 == round % 2 {
+                continue;
+            }
+            if let Ok(Membership::Configure(part)) = Membership::parse(bytes) {
+                *told = assembly.take(part).or(told.take());
+            }
+        }
+        let ms = 100 * (round as u64 + 1);
+        sent = worker(&mut c, ms, (1, 50), 0);
+        sent.extend(worker(&mut c, ms, (300, 50), 0));
+        (1..=300).for_each(|node| drop(worker(&mut c, ms, (node, 50), 1)));
+        sent.extend(say_in(&mut c, WORKERS, ms, &switch(77, 0)));
+    }
+    for (addr, _, told) in assemblies {
+        assert_eq!(told.as_ref(), Some(&config), "{addr}");
+    }
+    let recover = Some(Recover::default());
+    let mut c = Controller::new(ControllerConfig { recover, ..both() }, None);
+    for ms in (0..2_500).step_by(50) {
+        (1..=300).for_each(|node| drop(worker(&mut c, ms, (node, 50), 1)));
+        for part in config.parts().skip(ms as usize / 50 % 2).step_by(2) {
+            say_in(&mut c, WORKERS, ms, &Membership::Configure(part));
+        }
+        c.tick(at(ms), &mut vec![]);
+        persist_all(&mut c, ms);
+    }
+    assert_eq!((workers(&c).len(), epochs(&c).1), (300, 1_025));
 }

@@ -86,7 +86,11 @@ impl<E: Engine> Replica<E> {
         let message = Membership::parse(bytes)?;
         self.note_heard(now, message.member_heard());
         match message {
-            Membership::Configure(config) => self.on_configure(now, config, sink),
+            Membership::Configure(part) => {
+                if let Some(config) = self.assembly.take(part) {
+                    self.on_configure(now, config, sink);
+                }
+            }
             Membership::EpochState { epoch, from, end, ask } => {
                 self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), ask, sink);
             }
@@ -103,8 +107,8 @@ impl<E: Engine> Replica<E> {
             }
             // A controller that lost its state.
             Membership::WhoIsWho { client } => {
-                if let Some(config) = self.role.config.clone() {
-                    self.send_control(client, &Membership::Configure(config), sink);
+                if let Some(config) = &self.role.config {
+                    config.send(client, &mut self.scratch, sink);
                 }
             }
             Membership::ReplicaAlive { .. }

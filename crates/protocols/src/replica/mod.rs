@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Instant, Leases, Now, Position, Seq};
 use concord_engine::Engine;
-use concord_wire::control::{LogEnd, Message};
+use concord_wire::control::{Assembly, LogEnd, Message};
 use concord_wire::{Addr, Sink};
 
 use crate::applied::Applied;
@@ -58,6 +58,8 @@ pub struct Replica<E> {
     setup: ReplicaConfig,
     phase: Phase,
     role: Role,
+    /// A configuration of several packets, of which some came.
+    assembly: Assembly,
     serving: Serving<E>,
     ordered: Ordered,
     applied: Applied,
@@ -95,6 +97,7 @@ impl<E: Engine> Replica<E> {
     pub fn new(setup: ReplicaConfig, engine: E) -> Replica<E> {
         Replica {
             phase: Phase::Out,
+            assembly: Assembly::new(1),
             role: Role::new(setup.me),
             serving: Serving::new(&setup, engine),
             ordered: Ordered::default(),

@@ -84,11 +84,15 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) -> Result<(), WireError> {
         match Membership::parse(bytes)? {
-            Membership::Configure(config) => self.on_configure(now, config, sink),
+            Membership::Configure(part) => {
+                if let Some(config) = self.assembly.take(part) {
+                    self.on_configure(now, config, sink);
+                }
+            }
             // A controller that lost its state.
             Membership::WhoIsWho { client } => {
-                if let Some(config) = self.config.clone() {
-                    self.send_control(client, &Membership::Configure(config), sink);
+                if let Some(config) = &self.config {
+                    config.send(client, &mut self.scratch, sink);
                 }
             }
             Membership::ReplicaAlive { .. }
@@ -214,8 +218,8 @@ impl<E: Engine> Vr<E> {
         }
         if self.is_leader() {
             self.enter_view(now, self.next_view(self.members().len()), sink);
-        } else if let Some((config, leader)) = self.config.clone().zip(self.leader_addr()) {
-            self.send_control(leader, &Membership::Configure(config), sink);
+        } else if let Some((config, leader)) = self.config.as_ref().zip(self.leader_addr()) {
+            config.send(leader, &mut self.scratch, sink);
         }
     }
 

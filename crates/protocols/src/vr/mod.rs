@@ -33,7 +33,9 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, Leases, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Config, Held, LogEnd, Member, Membership, Message, Program, Protocol};
+use concord_wire::control::{
+    Assembly, Config, Held, LogEnd, Member, Membership, Message, Program, Protocol,
+};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -128,6 +130,8 @@ pub struct Vr<E> {
     stage: Stage,
     /// The newest configuration of the controller: the group, and the switch.
     config: Option<Config>,
+    /// One of several packets, of which some came.
+    assembly: Assembly,
     group: u64,
     /// Whether what is here is of an earlier group, and to be forgotten.
     gives_up: bool,
@@ -225,6 +229,7 @@ impl<E: Engine> Vr<E> {
             ordered: Ordered::default(),
             stage: Stage::Out,
             config: None,
+            assembly: Assembly::new(1),
             group: 0,
             gives_up: false,
             me: 0,

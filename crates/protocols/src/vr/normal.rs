@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Instant, Now, ObjectId, Position, Seq, US, ViewNumber};
 use concord_engine::{Command, Engine};
-use concord_wire::control::{Config, Membership};
+use concord_wire::control::Config;
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{Ack, Data};
 use concord_wire::nopaxos::Stamp;
@@ -561,7 +561,7 @@ impl<E: Engine> Vr<E> {
             members: members.collect(),
             joining: Vec::new(),
         };
-        self.send_control(self.switch.addr, &Membership::Configure(config), sink);
+        config.send(self.switch.addr, &mut self.scratch, sink);
         self.tell_stamp(sink);
     }
 

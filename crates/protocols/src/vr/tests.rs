@@ -115,7 +115,8 @@ impl Group {
 
     fn configure(&mut self, switch_id: u32) {
         let mut bytes = vec![];
-        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
+        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id).into())
+            .emit(&mut bytes);
         (0..self.nodes.len()).for_each(|to| self.deliver(to, &bytes));
         self.run();
     }
@@ -181,7 +182,8 @@ impl Group {
         self.packets.clear();
         let mut bytes = vec![];
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
-        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id)).emit(&mut bytes);
+        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id).into())
+            .emit(&mut bytes);
         self.deliver(index, &bytes);
     }
 
@@ -432,7 +434,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     g.pass(200);
     let told = core::mem::take(&mut g.to_switch);
     let mut configs = told.iter().filter_map(|b| match Membership::parse(b) {
-        Ok(Membership::Configure(config)) => Some(config),
+        Ok(Membership::Configure(part)) => part.whole(),
         _ => None,
     });
     let last = configs.next_back().unwrap();
@@ -445,6 +447,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     else {
         panic!("the switch is told who leads");
     };
+    let last = last.whole().unwrap();
     let members: Vec<u16> = last.members.iter().map(|m| m.node).collect();
     assert_eq!(members, [1, 3], "whom the leader does not hear of answers no fast reads");
 }

@@ -61,7 +61,7 @@ impl Rig {
                 Ack::parse(bytes).map_or(Use::Any, |a| Use::Ack(a.epoch.0))
             }
             Ok(Kind::Membership) => match Membership::parse(bytes) {
-                Ok(Membership::Configure(config)) => Use::Config(config.epoch),
+                Ok(Membership::Configure(part)) => Use::Config(part.common().epoch),
                 Ok(Membership::Open { epoch, .. }) => Use::Epoch(epoch),
                 Ok(_) | Err(_) => Use::Any,
             },

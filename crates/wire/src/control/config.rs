@@ -251,10 +251,9 @@ impl Config {
 }
 
 /// A configuration as it is written, in packets and in the controller's state. One that is too long for
-/// a packet has several parts, which have all but `members` and `joining` in common; nobody makes more
-/// than one yet, and one of several is refused.
+/// a packet has several parts there ([`super::parts`]), in the state it has one.
 #[derive(Clone, Serialize, Deserialize)]
-struct Part {
+pub(super) struct Part {
     /// Which part, from 0.
     part: u8,
     /// How many there are.
@@ -272,11 +271,12 @@ struct Part {
     joining: Vec<Member>,
 }
 
-impl From<Config> for Part {
-    fn from(config: Config) -> Part {
+impl Part {
+    /// The part of `config` that has its members and joining members: which one, of how many.
+    pub(super) fn written(config: Config, (part, parts): (u8, u8)) -> Part {
         Part {
-            part: 0,
-            parts: 1,
+            part,
+            parts,
             epoch: config.epoch,
             rack: config.rack,
             group: config.group,
@@ -289,27 +289,41 @@ impl From<Config> for Part {
             joining: config.joining,
         }
     }
+
+    /// Which part, of how many.
+    pub(super) const fn place(&self) -> (u8, u8) {
+        (self.part, self.parts)
+    }
+
+    /// The configuration, with the members and joining members of this part.
+    pub(super) fn config(self) -> Result<Config, WireError> {
+        let program = Program::named(&self.program).filter(|p| p.serves(self.kind));
+        Ok(Config {
+            epoch: self.epoch,
+            rack: self.rack,
+            group: self.group,
+            switch_id: self.switch_id,
+            switch_incarnation: self.switch_incarnation,
+            switch: self.switch,
+            kind: self.kind,
+            program: program.ok_or(WireError::Field)?,
+            members: self.members,
+            joining: self.joining,
+        })
+    }
+}
+
+impl From<Config> for Part {
+    fn from(config: Config) -> Part {
+        Part::written(config, (0, 1))
+    }
 }
 
 impl TryFrom<Part> for Config {
     type Error = WireError;
 
     fn try_from(part: Part) -> Result<Config, WireError> {
-        let program = Program::named(&part.program).filter(|p| p.serves(part.kind));
-        let program = program.filter(|_| (part.part, part.parts) == (0, 1));
-        let program = program.ok_or(WireError::Field)?;
-        Ok(Config {
-            epoch: part.epoch,
-            rack: part.rack,
-            group: part.group,
-            switch_id: part.switch_id,
-            switch_incarnation: part.switch_incarnation,
-            switch: part.switch,
-            kind: part.kind,
-            program,
-            members: part.members,
-            joining: part.joining,
-        })
+        if part.place() == (0, 1) { part.config() } else { Err(WireError::Field) }
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Heard, Held, LogEnd, Member, Message, Standing};
+use super::{ConfigPart, Heard, Held, LogEnd, Member, Message, Standing};
 use crate::addr::Addr;
 use crate::header::Kind;
 
@@ -43,8 +43,8 @@ pub enum Membership {
         /// It takes over when the active switch is silent, not before.
         standby: bool,
     },
-    /// Controller to replicas, and to the switch once open.
-    Configure(Config),
+    /// Controller to members, and to the switch once open: a configuration, or a part of it.
+    Configure(ConfigPart),
     /// Gateway or client to controller: which configuration is in force? Controller to a replica, to
     /// recover: which one is yours?
     WhoIsWho {

@@ -8,12 +8,14 @@ mod copy;
 mod lease;
 mod membership;
 mod message;
+mod parts;
 
 pub use config::{Config, GroupKind, MEMBERS_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;
 pub use membership::Membership;
 pub use message::Message;
+pub use parts::{Assembly, ConfigPart, PARTS_MAX, PLACES_MAX, PLACES_OF_PART};
 
 use serde::{Deserialize, Serialize};
 

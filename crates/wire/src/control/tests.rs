@@ -51,7 +51,7 @@ fn memberships() -> Vec<Membership> {
             heard,
             standby: true,
         },
-        Membership::Configure(config(3, 1)),
+        Membership::Configure(config(3, 1).into()),
         Membership::WhoIsWho { client: ADDR },
         Membership::SwitchRetired { incarnation: 4, switch: ADDR },
         Membership::EpochState { epoch, from, end: END, ask: true },
@@ -199,7 +199,7 @@ fn the_longest_messages_fit_a_datagram_beside_a_tag() {
     longest_piece().emit(&mut out);
     assert!(!out.is_empty() && out.len() + crate::header::TAG_BYTES <= DATAGRAM_BYTES_MAX);
     assert_eq!(CopyMessage::parse(&out), Ok(longest_piece()));
-    let largest = Membership::Configure(config(MEMBERS_MAX as u16, 12));
+    let largest = Membership::Configure(config(MEMBERS_MAX as u16, 12).into());
     largest.emit(&mut out);
     assert_eq!(Membership::parse(&out), Ok(largest));
     let lives = vec![Life { count: u32::MAX, incarnation: u64::MAX }; MEMBERS_MAX];
@@ -213,6 +213,6 @@ fn the_longest_messages_fit_a_datagram_beside_a_tag() {
 #[test]
 fn what_no_packet_can_hold_is_not_written() {
     let mut out = vec![1, 2, 3];
-    Membership::Configure(config(100, 0)).emit(&mut out);
+    Membership::Configure(config(100, 0).into()).emit(&mut out);
     assert!(out.is_empty() && PACKET_BYTES_MAX < 100 * 16);
 }

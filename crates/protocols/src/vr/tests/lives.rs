@@ -196,7 +196,7 @@ fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
     let mut next = Config { epoch: 50, ..config(g.protocol, g.nodes.len(), switch_id) };
     next.members[2].incarnation = incarnation;
     let mut bytes = vec![];
-    Membership::Configure(next).emit(&mut bytes);
+    Membership::Configure(next.into()).emit(&mut bytes);
     bytes
 }
 
