@@ -3,22 +3,22 @@
 //! before a program's numbers run out (trap T20), and does faults on purpose.
 //!
 //! Each group of the rack has a program. A packet goes to the one that takes its kind; where a switch
-//! runs several, to that of its group. In user space packets come in here too, so that the seat plays
-//! the ASIC's part beside: it carries out verdicts, makes copies, and keeps what comes round.
+//! runs several, to that of its group. In user space packets come in here too; what an ASIC does beside
+//! its programs is in [`crate::fabric`].
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Epoch, Guards, Incarnation, Instant, MS, Now, SwitchId};
-use concord_pisa::{ASIC, Copies, Metadata, PORTS_MAX, PortSet, Report, Verdict};
+use concord_pisa::{ASIC, Metadata, PORTS_MAX, Report};
 use concord_wire::control::{Assembly, Config, Heard, Membership, Message as _, Program};
 use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
 
 use alloc::vec::Vec;
 
+use crate::fabric::{Arrival, Fabric, FabricCounters};
 use crate::faults::{FaultCounters, FaultRates, Faults};
 use crate::harmonia::Layout;
-use crate::ports::PortTable;
 use crate::program::{
-    Copied, Count, Gauge, Host, Ingress, Injection, LoadError, RECIRCULATIONS_MAX, Settings, Takes,
+    Count, Gauge, Host, Injection, LoadError, RECIRCULATIONS_MAX, Settings, Takes, Wants,
 };
 use crate::recirculation::{Loop, Recirculation, Waiting};
 use crate::registry::Hosted;
@@ -27,8 +27,6 @@ use crate::registry::Hosted;
 pub const SEATS_MAX: usize = 8;
 /// Most packets that a program injects at one time.
 const INJECTIONS_MAX: usize = 1 << 20;
-/// Most copies of a packet.
-const COPIES_MAX: usize = 1 << 16;
 
 /// What an agent is told at its start.
 #[derive(Clone, Copy, Debug)]
@@ -115,14 +113,6 @@ concord_core::counters! {
         control_malformed,
         /// Datagrams that a switch has nothing to do with.
         misdirected,
-        /// Packets that came round for another pass.
-        recirculations,
-        /// Packets lost because too many were on their way to another pass.
-        recirculations_lost,
-        /// Packets dropped because their program sent them round more often than it says.
-        recirculations_excess,
-        /// Copies dropped because nobody is at their port.
-        ports_empty,
         /// New switch ids asked for because the numbers run out (trap T20).
         switch_ids_asked,
     }
@@ -154,6 +144,8 @@ pub struct Status {
     pub programs: Vec<ProgramStatus>,
     /// The agent's counters.
     pub agent: AgentCounters,
+    /// What became of packets behind the programs.
+    pub fabric: FabricCounters,
     /// What the faults did.
     pub faults: FaultCounters,
 }
@@ -200,6 +192,13 @@ impl<H: Host> Seat<H> {
         }
     }
 
+    /// A packet in front of its first pass.
+    #[inline]
+    fn arrival(&self, seat: usize, sender: Addr) -> Arrival {
+        let (rounds_left, metadata) = (self.recirculations_max, Metadata::default());
+        Arrival { seat, sender, passes: 0, rounds_left, metadata }
+    }
+
     fn switch_id_in_force(&self) -> SwitchId {
         if self.is_installed { self.switch_id } else { SwitchId(0) }
     }
@@ -234,18 +233,16 @@ pub struct SwitchAgent<H> {
     config: AgentConfig,
     /// At least one, at most [`SEATS_MAX`], each of another group.
     seats: Vec<Seat<H>>,
-    ports: PortTable,
-    recirculation: Recirculation,
+    fabric: Fabric,
     /// Configurations of several packets, of which some came.
     assembly: Assembly,
-    faults: Faults,
     /// What the controller knows this life by. Counted up to ask for a new switch id.
     incarnation: Incarnation,
     standby: bool,
     /// When the next sign of life is due.
     alive_at: Instant,
     counters: AgentCounters,
-    /// For control messages, which are encoded into a buffer, and copies that are rewritten.
+    /// For control messages, which are encoded into a buffer.
     buffer: Vec<u8>,
 }
 
@@ -261,10 +258,11 @@ impl<H: Host> SwitchAgent<H> {
         let program = H::host(config.program, &config.settings())?;
         Ok(SwitchAgent {
             seats: alloc::vec![Seat::new(GroupId(0), program)],
-            ports: PortTable::default(),
-            recirculation: Recirculation::new(config.recirculation),
+            fabric: Fabric::new(
+                Recirculation::new(config.recirculation),
+                Faults::new(config.faults),
+            ),
             assembly: Assembly::new(SEATS_MAX),
-            faults: Faults::new(config.faults),
             incarnation: config.incarnation,
             standby: config.standby,
             alive_at: Instant(0),
@@ -282,22 +280,28 @@ impl<H: Host> SwitchAgent<H> {
             Ok(kind) => kind,
             Err(error) => return self.seats[0].program.malformed(error),
         };
-        match self.seat_for(kind, packet) {
-            Some((seat, Takes::Data)) => {
-                if !self.recirculation.is_empty() {
+        let Some(at) = self.seat_for(packet) else {
+            self.counters.misdirected += 1;
+            return;
+        };
+        let seat = &mut self.seats[at];
+        match seat.program.takes(kind) {
+            Takes::Data => {
+                if !self.fabric.recirculation.is_empty() {
                     self.come_round(now, sink);
                 }
-                if !self.faults.loses_input() {
-                    let first = (from, 0, Metadata::default());
-                    self.pass(seat, now, first, packet, sink);
-                    self.look(seat, now.instant);
+                if !self.fabric.faults.loses_input() {
+                    let seat = &mut self.seats[at];
+                    let arrival = seat.arrival(at, from);
+                    let wants = seat.program.pass(&mut self.fabric, now, arrival, packet, sink);
+                    self.see_to(at, wants, now.instant);
                 }
             }
-            Some((seat, Takes::Control)) => match self.seats[seat].program.control(now, packet) {
-                Ok(injection) => self.inject(seat, now, injection, sink),
+            Takes::Control => match seat.program.control(now, packet) {
+                Ok(injection) => self.inject(at, now, injection, sink),
                 Err(_) => self.counters.control_malformed += 1,
             },
-            Some((_, Takes::Nothing)) | None => self.counters.misdirected += 1,
+            Takes::Nothing => self.counters.misdirected += 1,
         }
     }
 
@@ -317,7 +321,7 @@ impl<H: Host> SwitchAgent<H> {
             }
         }
         self.come_round(now, sink);
-        self.faults.flush(now.instant, sink);
+        self.fabric.faults.flush(now.instant, sink);
     }
 
     /// When to be woken, and why.
@@ -325,7 +329,7 @@ impl<H: Host> SwitchAgent<H> {
     pub fn deadline(&self) -> Deadline {
         let alive = Deadline { at: self.alive_at, reason: "sign of life" };
         let programs = self.seats.iter().map(|seat| seat.program.deadline());
-        let others = [self.recirculation.deadline(), self.faults.deadline()];
+        let others = [self.fabric.recirculation.deadline(), self.fabric.faults.deadline()];
         programs.chain(others).fold(alive, Deadline::min)
     }
 
@@ -344,7 +348,8 @@ impl<H: Host> SwitchAgent<H> {
         Status {
             programs: self.seats.iter().map(status).collect(),
             agent: self.counters,
-            faults: *self.faults.counters(),
+            fabric: self.fabric.counters,
+            faults: *self.fabric.faults.counters(),
         }
     }
 
@@ -383,6 +388,12 @@ impl<H: Host> SwitchAgent<H> {
         &self.counters
     }
 
+    /// What became of packets behind the programs.
+    #[must_use]
+    pub fn fabric(&self) -> &FabricCounters {
+        &self.fabric.counters
+    }
+
     /// What all programs take of an ASIC together.
     #[must_use]
     pub fn describe(&self) -> Report {
@@ -391,114 +402,27 @@ impl<H: Host> SwitchAgent<H> {
     }
 }
 
-/// What the ASIC does, or XDP.
+/// The way of a packet through the switch.
 impl<H: Host> SwitchAgent<H> {
-    /// To whose program a packet goes: by its kind, and by its group where there are several.
+    /// To whose program a packet goes: where there are several, to that of its group.
     #[inline]
-    fn seat_for(&self, kind: Kind, packet: &[u8]) -> Option<(usize, Takes)> {
-        if let [seat] = &self.seats[..] {
-            return Some((0, seat.program.takes(kind)));
+    fn seat_for(&self, packet: &[u8]) -> Option<usize> {
+        if self.seats.len() == 1 {
+            return Some(0);
         }
         let group = header::group(packet);
-        let seat = self.seats.iter().position(|seat| seat.group == group)?;
-        Some((seat, self.seats[seat].program.takes(kind)))
-    }
-
-    /// One packet through the pipeline and out. `ingress` is its sender, the passes that it has behind
-    /// it, and what the last one left.
-    #[inline]
-    fn pass(
-        &mut self,
-        seat: usize,
-        now: Now,
-        ingress: (Addr, u8, Metadata),
-        packet: &mut [u8],
-        sink: &mut impl Sink,
-    ) {
-        let (sender, passes, metadata) = ingress;
-        let first = Ingress::first(now, sender, &self.ports);
-        let ingress = Ingress { passes, metadata, ..first };
-        match self.seats[seat].program.process(&ingress, packet) {
-            Verdict::Forward { to, size_bytes } => {
-                let packet = packet.get(..size_bytes).unwrap_or(&[]);
-                self.faults.sink(now.instant, sink).send(to, packet);
-            }
-            Verdict::Reply { size_bytes } => {
-                let packet = packet.get(..size_bytes).unwrap_or(&[]);
-                self.faults.sink(now.instant, sink).send(sender, packet);
-            }
-            Verdict::Multicast { to, size_bytes } => {
-                let packet = packet.get(..size_bytes).unwrap_or(&[]);
-                self.cast(seat, now.instant, to, packet, sink);
-            }
-            Verdict::Recirculate { metadata, size_bytes } => {
-                let packet = packet.get(..size_bytes).unwrap_or(&[]);
-                let (at, bytes) = (now.instant, Vec::new());
-                let again = Waiting { at, seat, sender, passes, metadata, bytes };
-                self.send_round(again, packet);
-            }
-            // The program has counted it.
-            Verdict::Drop(_) => {}
-        }
-    }
-
-    /// A copy of a packet to each of those that get one.
-    fn cast(&mut self, seat: usize, now: Instant, to: Copies, packet: &[u8], sink: &mut impl Sink) {
-        let program = &mut self.seats[seat].program;
-        let rewrites = program.rewrites_copies();
-        let mut left = match to {
-            Copies::Ports(ports) => ports,
-            Copies::Group(_) => PortSet::default(),
-        };
-        for index in 0..COPIES_MAX {
-            let (port, to) = match to {
-                Copies::Group(group) => (None, program.member(group, index)),
-                Copies::Ports(_) => match left.next() {
-                    Some(port) => (Some(port), self.ports.addr_of(port)),
-                    None => return,
-                },
-            };
-            let Some(to) = to else {
-                if port.is_none() {
-                    return;
-                }
-                self.counters.ports_empty += 1;
-                continue;
-            };
-            let mut out = self.faults.sink(now, sink);
-            if !rewrites {
-                out.send(to, packet);
-                continue;
-            }
-            self.buffer.clear();
-            self.buffer.extend_from_slice(packet);
-            program.egress(&Copied { index, port, to }, &mut self.buffer);
-            out.send(to, &self.buffer);
-        }
-    }
-
-    /// Sends a packet round for another pass.
-    fn send_round(&mut self, again: Waiting, packet: &[u8]) {
-        if again.passes >= self.seats[again.seat].recirculations_max {
-            self.counters.recirculations_excess += 1;
-            return;
-        }
-        let passes = again.passes + 1;
-        if self.recirculation.push(Waiting { passes, ..again }, packet) {
-            self.counters.recirculations += 1;
-        } else {
-            self.counters.recirculations_lost += 1;
-        }
+        self.seats.iter().position(|seat| seat.group == group)
     }
 
     /// Takes the packets that have come round by `now`.
     fn come_round(&mut self, now: Now, sink: &mut impl Sink) {
-        for _ in 0..self.recirculation.len() {
-            let Some(waiting) = self.recirculation.pop(now.instant) else { return };
-            let Waiting { seat, sender, passes, metadata, mut bytes, .. } = waiting;
-            self.pass(seat, now, (sender, passes, metadata), &mut bytes, sink);
-            self.look(seat, now.instant);
-            self.recirculation.reuse(bytes);
+        for _ in 0..self.fabric.recirculation.len() {
+            let Some(waiting) = self.fabric.recirculation.pop(now.instant) else { return };
+            let Waiting { arrival, mut bytes, .. } = waiting;
+            let seat = &mut self.seats[arrival.seat];
+            let wants = seat.program.pass(&mut self.fabric, now, arrival, &mut bytes, sink);
+            self.see_to(arrival.seat, wants, now.instant);
+            self.fabric.recirculation.reuse(bytes);
         }
     }
 }
@@ -514,19 +438,21 @@ impl<H: Host> SwitchAgent<H> {
         sink: &mut impl Sink,
     ) {
         let Some(mut injection) = injection else { return };
-        let own = (self.config.addr, 0, Metadata::default());
-        self.pass(seat, now, own, injection.packet(), sink);
-        self.look(seat, now.instant);
+        let own = &mut self.seats[seat];
+        let arrival = own.arrival(seat, self.config.addr);
+        let packet = injection.packet();
+        let wants = own.program.pass(&mut self.fabric, now, arrival, packet, sink);
+        self.see_to(seat, wants, now.instant);
     }
 
-    /// Lets a program look at its registers after they may have changed. In user space that is after
-    /// every pass; where packets do not come in here, a driver does it once a millisecond.
+    /// Sees to what a program wants of the controller after it looked at its registers. In user space it
+    /// looks after each pass; where packets do not come in here, a driver has it look once a
+    /// millisecond.
     #[inline]
-    fn look(&mut self, seat: usize, now: Instant) {
+    fn see_to(&mut self, seat: usize, wants: Wants, now: Instant) {
         let seat = &mut self.seats[seat];
-        seat.program.look(now);
         // A new life is what the controller grants a new switch id to.
-        if seat.program.needs_switch_id() && seat.asked_for != seat.switch_id {
+        if wants == Wants::SwitchId && seat.asked_for != seat.switch_id {
             seat.asked_for = seat.switch_id;
             self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
             self.alive_at = now;
@@ -614,7 +540,8 @@ impl<H: Host> SwitchAgent<H> {
         self.standby = false;
         self.counters.configured += 1;
         // What the program compares with is the empty registers of a new switch id.
-        self.look(at, now.instant);
+        let wants = seat.program.look(now.instant);
+        self.see_to(at, wants, now.instant);
         self.inject(at, now, first, sink);
     }
 
@@ -670,7 +597,7 @@ impl<H: Host> SwitchAgent<H> {
         if let Some(program) = loaded {
             seat.recirculations_max = recirculations_max(&program);
             seat.program = program;
-            self.recirculation.forget(at);
+            self.fabric.recirculation.forget(at);
         }
         (seat.is_installed, seat.members) = (true, members);
         self.fill_ports();
@@ -682,7 +609,7 @@ impl<H: Host> SwitchAgent<H> {
         let members = self.seats.iter().flat_map(|seat| &seat.members);
         let wanted: Vec<Addr> = members.copied().collect();
         // There are enough: `install` has counted.
-        let _ = self.ports.fill(&wanted);
+        let _ = self.fabric.ports.fill(&wanted);
     }
 
     /// Another switch, or another life, was given the place. This one comes again as a new life: the

@@ -24,6 +24,7 @@ extern crate alloc;
 
 pub mod agent;
 pub mod craq;
+pub mod fabric;
 pub mod faults;
 pub mod forward;
 pub mod harmonia;
@@ -39,6 +40,7 @@ pub mod store;
 pub use concord_pisa as pisa;
 
 pub use agent::{Agent, AgentConfig, AgentCounters, Status, SwitchAgent};
+pub use fabric::FabricCounters;
 pub use faults::{FaultCounters, FaultRates, Faults, FaultySink};
 pub use harmonia::{ConfigError, Harmonia, Layout};
 pub use ports::PortTable;

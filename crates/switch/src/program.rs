@@ -12,8 +12,9 @@ use concord_core::machine::Deadline;
 use concord_core::{Guards, Instant, Now};
 use concord_pisa::{Metadata, PortId, Report, Verdict};
 use concord_wire::control::{Config, Program};
-use concord_wire::{Addr, Kind, WireError};
+use concord_wire::{Addr, Kind, Sink, WireError};
 
+use crate::fabric::{Arrival, Fabric};
 use crate::harmonia::Layout;
 use crate::ports::PortTable;
 
@@ -98,6 +99,15 @@ pub enum Takes {
     Control,
     /// They are not its own.
     Nothing,
+}
+
+/// What a program wants of the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// Nothing.
+    Nothing,
+    /// A new switch id: the numbers of this one run out (trap T20).
+    SwitchId,
 }
 
 /// A configuration with which a program cannot run. It is left as it was.
@@ -213,14 +223,11 @@ pub trait SwitchProgram {
         Err(WireError::Op)
     }
 
-    /// Reads registers, and sets the timers that follow from them. The later it is called, the later
-    /// these are: in user space it follows every pass, elsewhere the driver calls it once a
-    /// millisecond.
-    fn look(&mut self, _now: Instant) {}
-
-    /// Whether its numbers run out, so that the controller has to grant a new switch id (trap T20).
-    fn needs_switch_id(&self) -> bool {
-        false
+    /// Reads registers, sets the timers that follow from them, and says what it wants of the
+    /// controller. The later it is called, the later all that is: in user space it follows every pass,
+    /// elsewhere the driver calls it once a millisecond.
+    fn look(&mut self, _now: Instant) -> Wants {
+        Wants::Nothing
     }
 
     /// Does what is due, and gives the next packet to inject. It is called until there is none.
@@ -274,4 +281,14 @@ pub trait Host: SwitchProgram + Sized {
 
     /// Which program it is.
     fn program(&self) -> Program;
+
+    /// One packet through the pipeline of the program inside and out, and its look after that.
+    fn pass(
+        &mut self,
+        fabric: &mut Fabric,
+        now: Now,
+        arrival: Arrival,
+        packet: &mut [u8],
+        sink: &mut impl Sink,
+    ) -> Wants;
 }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant};
-use concord_pisa::Metadata;
-use concord_wire::Addr;
+
+use crate::fabric::Arrival;
 
 /// The way that a packet takes from its verdict to its next pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +26,8 @@ impl Loop {
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     /// When it comes.
-    pub(crate) at: Instant,
-    /// To which of the switch's programs.
-    pub(crate) seat: usize,
-    pub(crate) sender: Addr,
-    /// Passes that it has behind it.
-    pub(crate) passes: u8,
-    pub(crate) metadata: Metadata,
+    at: Instant,
+    pub(crate) arrival: Arrival,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -61,16 +56,16 @@ impl Recirculation {
         self.waiting.len()
     }
 
-    /// Takes a packet, if there is room: `waiting.at` is when it left the pipeline.
-    pub(crate) fn push(&mut self, waiting: Waiting, packet: &[u8]) -> bool {
+    /// Takes a packet that leaves the pipeline at `now`, if there is room.
+    pub(crate) fn push(&mut self, now: Instant, arrival: Arrival, packet: &[u8]) -> bool {
         if self.waiting.len() >= self.way.packets_max {
             return false;
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(packet);
-        let at = waiting.at.after(self.way.delay_ns);
-        self.waiting.push_back(Waiting { at, bytes, ..waiting });
+        let at = now.after(self.way.delay_ns);
+        self.waiting.push_back(Waiting { at, arrival, bytes });
         true
     }
 
@@ -86,7 +81,7 @@ impl Recirculation {
 
     /// Forgets the packets of a program that goes.
     pub(crate) fn forget(&mut self, seat: usize) {
-        self.waiting.retain(|waiting| waiting.seat != seat);
+        self.waiting.retain(|waiting| waiting.arrival.seat != seat);
     }
 
     /// When the next packet comes.

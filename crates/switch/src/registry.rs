@@ -35,6 +35,23 @@ macro_rules! hosted {
                 fn program(&self) -> Program {
                     match self { $($host::$name(_) => Program::$name,)+ }
                 }
+
+                #[inline]
+                fn pass(
+                    &mut self,
+                    fabric: &mut Fabric,
+                    now: Now,
+                    arrival: Arrival,
+                    packet: &mut [u8],
+                    sink: &mut impl Sink,
+                ) -> Wants {
+                    match self {
+                        $($host::$name(p) => {
+                            fabric.pass(p, now, arrival, packet, sink);
+                            p.look(now.instant)
+                        })+
+                    }
+                }
             }
 
             impl SwitchProgram for $host {
@@ -92,13 +109,8 @@ macro_rules! hosted {
                 }
 
                 #[inline]
-                fn look(&mut self, now: Instant) {
+                fn look(&mut self, now: Instant) -> Wants {
                     match self { $($host::$name(p) => p.look(now),)+ }
-                }
-
-                #[inline]
-                fn needs_switch_id(&self) -> bool {
-                    match self { $($host::$name(p) => p.needs_switch_id(),)+ }
                 }
 
                 fn upkeep(&mut self, now: Instant) -> Option<Injection> {

@@ -149,7 +149,7 @@ fn copies_go_to_the_ports_of_a_bitmap_and_whoever_stays_keeps_his_port() {
     next.members.truncate(2);
     configure(&mut a, at(3), &next);
     let sent = send(&mut a, at(4), CLIENT, &ask(PROBED, Ask::Ports));
-    assert_eq!((to(&sent), a.counters().ports_empty), (vec![node(3)], 1));
+    assert_eq!((to(&sent), a.fabric().ports_empty), (vec![node(3)], 1));
     send(&mut a, at(5), node(1), &ask(PROBED, Ask::Remember));
     let sent = send(&mut a, at(6), CLIENT, &ask(PROBED, Ask::Ports));
     assert_eq!(to(&sent), [node(3)], "from the uplink nobody in particular comes");
@@ -170,7 +170,7 @@ fn a_packet_comes_round_after_others_with_what_it_had_learnt() {
     assert_eq!(sent[0].0, CLIENT, "it is still the sender's");
     // Passes that the probe had seen before the first, the second and the third of this packet.
     assert_eq!(metadata_of(&sent[0].1), [1, 3, 5]);
-    assert_eq!(a.counters().recirculations, 2);
+    assert_eq!(a.fabric().recirculations, 2);
     assert_ne!(a.deadline().reason, "a packet comes round");
 }
 
@@ -181,7 +181,7 @@ fn a_packet_comes_round_no_more_often_than_its_program_says() {
     for pass in 1..10 {
         assert_eq!(tick(&mut a, at(1_000 * pass)), []);
     }
-    let seen = (a.counters().recirculations, a.counters().recirculations_excess);
+    let seen = (a.fabric().recirculations, a.fabric().recirculations_excess);
     assert_eq!(seen, (u64::from(probe::ROUNDS_MAX), 1));
 }
 
@@ -196,7 +196,7 @@ fn packets_that_find_no_room_to_come_round_are_lost_and_counted() {
     for _ in 0..5 {
         assert_eq!(send(&mut a, at(1), CLIENT, &ask(PROBED, Ask::Round(1))), []);
     }
-    assert_eq!((a.counters().recirculations, a.counters().recirculations_lost), (3, 2));
+    assert_eq!((a.fabric().recirculations, a.fabric().recirculations_lost), (3, 2));
     assert_eq!(tick(&mut a, at(501)).len(), 3);
     send(&mut a, at(502), CLIENT, &ask(PROBED, Ask::Round(1)));
     assert_eq!(tick(&mut a, at(1_002)).len(), 1, "there is room again");

@@ -99,6 +99,7 @@ impl Role for Switch {
         let status = self.agent.status();
         let mut s = Snapshot::new("switch", self.node);
         s.count(status.agent.each());
+        s.count(status.fabric.each());
         s.count(status.faults.each());
         // A rack has one group: the metrics of several would have the same names.
         let Some(program) = status.programs.into_iter().next() else { return s };

@@ -49,7 +49,6 @@ impl SwitchProgram for Forward {
         self.store.routes = None;
     }
 
-    #[inline]
     fn process(&mut self, _: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut packet = match PacketMut::parse(bytes) {
             Ok(packet) => packet,

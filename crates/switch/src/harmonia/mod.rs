@@ -23,12 +23,13 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{Guard, Guards, Instant, Now, Seq};
-use concord_pisa::{ASIC, Report, Verdict};
+use concord_pisa::{ASIC, RegisterArray, Report, Verdict};
 use concord_wire::control::Config;
 use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Reason, Repr, WireError};
 
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+    Wants,
 };
 use crate::store::{Counters, DropReason, Store};
 
@@ -285,6 +286,12 @@ impl Harmonia {
     }
 }
 
+/// Trap T20: a successor of the switch id is asked for while there are enough numbers left.
+#[inline]
+pub(crate) fn wants(seq: &RegisterArray<u32>, layout: &Layout) -> Wants {
+    if seq.peek(0) >= layout.ask_at() { Wants::SwitchId } else { Wants::Nothing }
+}
+
 /// Which path a read takes after its pass.
 #[inline]
 fn reason(guards: Guards, read: &ReadPass) -> Reason {
@@ -375,7 +382,6 @@ impl SwitchProgram for Harmonia {
         self.watch.rest();
     }
 
-    #[inline]
     fn process(&mut self, _: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut packet = match PacketMut::parse(bytes) {
             Ok(packet) => packet,
@@ -394,14 +400,9 @@ impl SwitchProgram for Harmonia {
     }
 
     #[inline]
-    fn look(&mut self, now: Instant) {
-        let view = self.view();
-        self.watch.look(now, &view, self.store.routes.is_some());
-    }
-
-    #[inline]
-    fn needs_switch_id(&self) -> bool {
-        self.registers.seq.peek(0) >= self.layout.ask_at()
+    fn look(&mut self, now: Instant) -> Wants {
+        self.watch.look(now, &self.registers, self.store.routes.is_some());
+        wants(&self.registers.seq, &self.layout)
     }
 
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {

@@ -1,11 +1,12 @@
 //! What the switch's own processor does for the dirty set: it keeps completions coming (trap T18) and
-//! sweeps (trap T19). It reads registers through a [`View`], and all that it does are packets through
-//! the pipeline.
+//! sweeps (trap T19). It reads the registers of one cell, and all that it does are packets through the
+//! pipeline.
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, ObjectId};
 use concord_wire::{Addr, Flags, Op, Repr};
 
+use super::registers::Registers;
 use crate::program::{Injection, Settings};
 use crate::store::Counters;
 
@@ -77,16 +78,17 @@ impl Watch {
 
     /// Sets the timers that follow from what the registers show.
     #[inline]
-    pub(super) fn look(&mut self, now: Instant, view: &View, is_installed: bool) {
-        let progressed = view.last_committed != self.committed_seen;
-        self.committed_seen = view.last_committed;
-        let waiting = is_installed && waits(view);
+    pub(super) fn look(&mut self, now: Instant, registers: &Registers, is_installed: bool) {
+        let last_committed = registers.last_committed.peek(0);
+        let progressed = last_committed != self.committed_seen;
+        self.committed_seen = last_committed;
+        let waiting = is_installed && waits(last_committed, registers);
         if waiting && (progressed || !self.waiting) {
             self.noop_at = now.after(self.noop_interval_ns);
         }
         self.waiting = waiting;
         if progressed {
-            if !self.sweeps(view) {
+            if !self.sweeps(registers.occupied.peek(0)) {
                 self.sweep.at = now.after(self.sweep_interval_ns);
             }
             self.sweep.wanted = true;
@@ -112,7 +114,7 @@ impl Watch {
             return Some(self.noop(now));
         }
         if self.sweep.left_of_chunk == 0 {
-            if !self.sweeps(view) || now < self.sweep.at {
+            if !self.sweeps(view.occupied) || now < self.sweep.at {
                 return None;
             }
             self.begin_chunk(now, counters);
@@ -139,24 +141,25 @@ impl Watch {
         if self.waiting {
             deadline = deadline.min(Deadline { at: self.noop_at, reason: "no-op (T18)" });
         }
-        if self.sweeps(view) {
+        if self.sweeps(view.occupied) {
             deadline = deadline.min(Deadline { at: self.sweep.at, reason: "sweep (T19)" });
         }
         deadline
     }
 
     /// Whether a lap is under way or due: there are entries, and some may be stray.
-    fn sweeps(&self, view: &View) -> bool {
-        (self.sweep.left > 0 || self.sweep.wanted) && view.occupied > 0
+    fn sweeps(&self, occupied: u32) -> bool {
+        (self.sweep.left > 0 || self.sweep.wanted) && occupied > 0
     }
 }
 
 /// Whether a completion must come, by a no-op's if by no other (trap T18). If every number
 /// given out is committed, all entries are stray: the sweep is enough.
-fn waits(view: &View) -> bool {
-    let in_flight = view.last_committed < view.seq
-        && (view.occupied > 0 || view.wildcard_seq > view.last_committed);
-    view.last_committed == 0 || in_flight
+#[inline]
+fn waits(last_committed: u32, registers: &Registers) -> bool {
+    let is_any =
+        || registers.occupied.peek(0) > 0 || registers.wildcard_seq.peek(0) > last_committed;
+    last_committed == 0 || (last_committed < registers.seq.peek(0) && is_any())
 }
 
 /// A numbered write that changes nothing. Its reply comes back to the switch, and ends there.

@@ -5,15 +5,16 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, LogClock, Now, Seq};
+use concord_core::{Epoch, Instant, LogClock, Now, Seq};
 use concord_pisa::{Copies, Pass, RegisterArray, Report, Verdict};
 use concord_wire::control::Config;
 use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Kind, Op, PacketMut, WireError};
 
-use crate::harmonia::{Layout, next_number, noop};
+use crate::harmonia::{Layout, next_number, noop, wants};
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+    Wants,
 };
 use crate::store::{DropReason, Store};
 
@@ -120,7 +121,6 @@ impl SwitchProgram for NoPaxos {
         self.seq.reset();
     }
 
-    #[inline]
     fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut packet = match PacketMut::parse(bytes) {
             Ok(packet) => packet,
@@ -155,8 +155,8 @@ impl SwitchProgram for NoPaxos {
     }
 
     #[inline]
-    fn needs_switch_id(&self) -> bool {
-        self.seq.peek(0) >= self.layout.ask_at()
+    fn look(&mut self, _: Instant) -> Wants {
+        wants(&self.seq, &self.layout)
     }
 
     fn gauges(&self) -> Vec<Gauge> {

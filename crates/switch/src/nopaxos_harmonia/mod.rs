@@ -14,6 +14,7 @@ use crate::harmonia::{Harmonia, OnFull};
 use crate::nopaxos::{REPLICAS, Stamper, sequencer_takes};
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+    Wants,
 };
 use crate::store::DropReason;
 
@@ -64,7 +65,6 @@ impl SwitchProgram for NoPaxosHarmonia {
         self.harmonia.uninstall();
     }
 
-    #[inline]
     fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut packet = match PacketMut::parse(bytes) {
             Ok(packet) => packet,
@@ -98,13 +98,8 @@ impl SwitchProgram for NoPaxosHarmonia {
     }
 
     #[inline]
-    fn look(&mut self, now: Instant) {
-        self.harmonia.look(now);
-    }
-
-    #[inline]
-    fn needs_switch_id(&self) -> bool {
-        self.harmonia.needs_switch_id()
+    fn look(&mut self, now: Instant) -> Wants {
+        self.harmonia.look(now)
     }
 
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {

@@ -6,6 +6,7 @@ use concord_core::{Instant, MS, Now};
 use concord_pisa::{Copies, Metadata, Pass, PortSet, RegisterArray, Report, Verdict};
 use concord_switch::program::{
     Copied, Count, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+    Wants,
 };
 use concord_wire::control::Config;
 use concord_wire::header::{COMMON_BYTES, Header, set_length};
@@ -222,8 +223,9 @@ impl SwitchProgram for Probe {
         Ok(Some(self.beat()))
     }
 
-    fn look(&mut self, _: Instant) {
+    fn look(&mut self, _: Instant) -> Wants {
         self.looks += 1;
+        Wants::Nothing
     }
 
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {

@@ -1,0 +1,155 @@
+//! What an ASIC does with a program's verdicts: packets leave by ports, copies are made, and what comes
+//! round waits. In user space that is here.
+
+use alloc::vec::Vec;
+
+use concord_core::{Instant, Now};
+use concord_pisa::{Copies, Metadata, PortSet, Verdict};
+use concord_wire::{Addr, Sink};
+
+use crate::faults::Faults;
+use crate::ports::PortTable;
+use crate::program::{Copied, Ingress, SwitchProgram};
+use crate::recirculation::Recirculation;
+
+/// Most copies of a packet.
+const COPIES_MAX: usize = 1 << 16;
+
+concord_core::counters! {
+    /// What became of packets behind the programs.
+    pub struct FabricCounters {
+        /// Packets that came round for another pass.
+        recirculations,
+        /// Packets lost because too many were on their way to another pass.
+        recirculations_lost,
+        /// Packets dropped because their program sent them round more often than it says.
+        recirculations_excess,
+        /// Copies dropped because nobody is at their port.
+        ports_empty,
+    }
+}
+
+/// A packet in front of a pipeline, beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Which of the switch's programs it is for.
+    pub(crate) seat: usize,
+    pub(crate) sender: Addr,
+    /// How many passes it has behind it, and how often it may still come round.
+    pub(crate) passes: u8,
+    pub(crate) rounds_left: u8,
+    /// What the pass before left.
+    pub(crate) metadata: Metadata,
+}
+
+/// Ports, the way round, and faults on purpose.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    pub(crate) ports: PortTable,
+    pub(crate) recirculation: Recirculation,
+    pub(crate) faults: Faults,
+    pub(crate) counters: FabricCounters,
+    /// For copies that are rewritten.
+    buffer: Vec<u8>,
+}
+
+impl Fabric {
+    pub(crate) fn new(recirculation: Recirculation, faults: Faults) -> Fabric {
+        Fabric {
+            ports: PortTable::default(),
+            recirculation,
+            faults,
+            counters: FabricCounters::default(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// One packet through a program's pipeline and out.
+    #[inline]
+    pub fn pass<P: SwitchProgram>(
+        &mut self,
+        program: &mut P,
+        now: Now,
+        arrival: Arrival,
+        packet: &mut [u8],
+        sink: &mut impl Sink,
+    ) {
+        let Arrival { sender, passes, metadata, .. } = arrival;
+        let first = Ingress::first(now, sender, &self.ports);
+        match program.process(&Ingress { passes, metadata, ..first }, packet) {
+            Verdict::Forward { to, size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.faults.sink(now.instant, sink).send(to, packet);
+            }
+            Verdict::Reply { size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.faults.sink(now.instant, sink).send(sender, packet);
+            }
+            Verdict::Multicast { to, size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.cast(program, now.instant, to, packet, sink);
+            }
+            Verdict::Recirculate { metadata, size_bytes } => {
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.send_round(now.instant, Arrival { metadata, ..arrival }, packet);
+            }
+            // The program has counted it.
+            Verdict::Drop(_) => {}
+        }
+    }
+
+    /// A copy of a packet to each of those that get one.
+    fn cast<P: SwitchProgram>(
+        &mut self,
+        program: &mut P,
+        now: Instant,
+        to: Copies,
+        packet: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let rewrites = program.rewrites_copies();
+        let mut left = match to {
+            Copies::Ports(ports) => ports,
+            Copies::Group(_) => PortSet::default(),
+        };
+        for index in 0..COPIES_MAX {
+            let (port, to) = match to {
+                Copies::Group(group) => (None, program.member(group, index)),
+                Copies::Ports(_) => match left.next() {
+                    Some(port) => (Some(port), self.ports.addr_of(port)),
+                    None => return,
+                },
+            };
+            let Some(to) = to else {
+                if port.is_none() {
+                    return;
+                }
+                self.counters.ports_empty += 1;
+                continue;
+            };
+            let mut out = self.faults.sink(now, sink);
+            if !rewrites {
+                out.send(to, packet);
+                continue;
+            }
+            self.buffer.clear();
+            self.buffer.extend_from_slice(packet);
+            program.egress(&Copied { index, port, to }, &mut self.buffer);
+            out.send(to, &self.buffer);
+        }
+    }
+
+    /// Sends a packet round for another pass.
+    fn send_round(&mut self, now: Instant, arrival: Arrival, packet: &[u8]) {
+        let Some(rounds_left) = arrival.rounds_left.checked_sub(1) else {
+            self.counters.recirculations_excess += 1;
+            return;
+        };
+        let again = Arrival { passes: arrival.passes + 1, rounds_left, ..arrival };
+        if self.recirculation.push(now, again, packet) {
+            self.counters.recirculations += 1;
+        } else {
+            self.counters.recirculations_lost += 1;
+        }
+    }
+}
