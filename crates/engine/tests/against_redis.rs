@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use concord_core::rng::Rng;
@@ -17,35 +19,39 @@ use concord_engine::{
 const SERVER: &str = "redis-server";
 const COMMANDS: usize = 40_000;
 
+/// A server at a socket of its own in the file system: a free port may be taken before it is bound.
 struct Server {
     process: Child,
-    port: u16,
+    socket: PathBuf,
 }
 
 impl Server {
     /// `None` if there is no redis-server on this machine.
     fn start(extra: &[&str]) -> Option<Server> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("concord-against-redis-{}-{number}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
         let process = Process::new(SERVER)
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
-            .args(["--bind", "127.0.0.1", "--dir", "/tmp"])
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir", "/tmp"])
+            .arg("--unixsocket")
+            .arg(&socket)
             .args(extra)
             .stdout(Stdio::null())
             .spawn()
             .ok()?;
-        Some(Server { process, port })
+        Some(Server { process, socket })
     }
 
     fn connect(&self) -> Connection {
         for _ in 0..200 {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", self.port)) {
-                stream.set_nodelay(true).unwrap();
+            if let Ok(stream) = UnixStream::connect(&self.socket) {
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 return Connection { stream };
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("redis-server does not answer on port {}", self.port);
+        panic!("redis-server does not answer at {}", self.socket.display());
     }
 }
 
@@ -53,11 +59,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: UnixStream,
 }
 
 impl Connection {
