@@ -58,6 +58,13 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     /// Reproduce a paper's figures in the simulator
     Reproduce(crate::reproduce::ReproduceArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write man pages, one of each command
+    Man(ManArgs),
+    /// Print docs/reference.md
+    #[command(hide = true)]
+    Reference,
 }
 
 /// How lines of a log look.
@@ -343,6 +350,27 @@ pub struct CheckArgs {
     /// Longest search, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub seconds: u64,
+}
+
+/// `concord completions`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  concord completions bash > /etc/bash_completion.d/concord")]
+pub struct CompletionsArgs {
+    /// Of which shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `concord man`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  concord man --out /usr/local/share/man/man1 && man concord-up")]
+pub struct ManArgs {
+    /// An existing directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
 }
 
 #[cfg(test)]

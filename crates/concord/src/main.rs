@@ -9,6 +9,7 @@ mod cli;
 mod fuzz;
 mod net;
 mod rack;
+mod reference;
 mod reproduce;
 mod roles;
 mod sim;
@@ -42,6 +43,9 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(args),
         Command::Sim(args) => return exit(sim::run_command(args)),
         Command::Fuzz(args) => return exit(fuzz::run_command(args)),
+        Command::Completions(args) => reference::completions(&args),
+        Command::Man(args) => reference::man(&args),
+        Command::Reference => reference::print(),
         Command::Torture(args) => return exit(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

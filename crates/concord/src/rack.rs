@@ -12,8 +12,11 @@ use concord_switch::FaultRates;
 use concord_switch::harmonia::Layout;
 use concord_wire::Addr;
 use concord_wire::control::Program;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The version of the rack file's format.
+pub const VERSION: u32 = 1;
 /// Most replicas of a rack.
 pub const REPLICAS_MAX: u16 = 64;
 /// Most gateways of a rack.
@@ -22,7 +25,9 @@ pub const GATEWAYS_MAX: u16 = 64;
 pub const STANDBYS_MAX: u16 = 4;
 
 /// How replicas replicate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// The head orders writes, the tail acknowledges them.
@@ -57,7 +62,9 @@ impl Protocol {
 }
 
 /// Who helps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
@@ -68,7 +75,9 @@ pub enum Accel {
 }
 
 /// Where the data is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// In each replica's own memory.
@@ -132,7 +141,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// The size of the switch's dirty set (Harmonia §7.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Table {
     /// Stages of the hash table.
@@ -164,7 +173,7 @@ impl Table {
 }
 
 /// What the switch does to packets on purpose, of a million that pass it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// Lost.
@@ -219,52 +228,60 @@ fn lookup(text: &str) -> Result<SocketAddrV4, String> {
 }
 
 /// The controller.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerPlace {
     /// Its UDP address.
     #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// Its state: epochs and switch ids, locked and fsynced (trap T3).
     pub state: PathBuf,
 }
 
 /// The switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchPlace {
     /// Its UDP address.
     #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
 
 /// A switch that stands by: it takes over when the active one is silent (Harmonia §6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StandbyPlace {
     /// Its number, from 1.
     pub node: u16,
     /// Its UDP address.
     #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
 
 /// A replica.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaPlace {
     /// Its number, from 1; the first replica of the file is the head or primary.
     pub node: u16,
     /// Its UDP address.
     #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if not
     /// said.
@@ -274,24 +291,29 @@ pub struct ReplicaPlace {
 }
 
 /// A gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayPlace {
     /// Its number, from 1.
     pub node: u16,
     /// Its UDP address.
     #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
     pub addr: SocketAddrV4,
     /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// Where Redis clients connect.
+    #[schemars(with = "String")]
     pub listen: SocketAddr,
 }
 
 /// The rack file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rack {
+    /// The version of this format.
+    pub version: u32,
     /// How replicas replicate.
     pub protocol: Protocol,
     /// Who helps.
@@ -301,6 +323,7 @@ pub struct Rack {
     /// The redis-server to start with `engine = "redis"`.
     pub redis_server: String,
     /// Writes that need memory are refused beyond; 0 for no limit.
+    #[schemars(with = "String")]
     pub maxmemory: Bytes,
     /// What clients must AUTH with; empty for nothing.
     pub requirepass: String,
@@ -334,6 +357,7 @@ pub struct Rack {
 impl Default for Rack {
     fn default() -> Rack {
         Rack {
+            version: VERSION,
             protocol: Protocol::default(),
             accel: Accel::default(),
             engine: Engine::default(),
@@ -371,7 +395,7 @@ impl Rack {
     fn parse(text: &str) -> Result<Rack, String> {
         let rack: Rack = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);
-            let message = e.message().replace('\n', "; ");
+            let message = nearest(&e.message().replace('\n', "; "));
             line.map_or_else(|| format!(": {message}"), |line| format!(":{line}: {message}"))
         })?;
         rack.check().map_err(|e| format!(": {e}"))?;
@@ -383,6 +407,10 @@ impl Rack {
     /// # Errors
     /// One line that says what does not.
     pub fn check(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            let version = self.version;
+            return Err(format!("version is {version}; this concord reads version {VERSION}"));
+        }
         let faults = &self.faults;
         for (name, rate) in [
             ("drop", faults.drop_per_million),
@@ -503,6 +531,26 @@ impl Rack {
     }
 }
 
+/// The message of an unknown name, with the nearest of those that were expected in place of them all.
+fn nearest(message: &str) -> String {
+    let Some((found, expected)) = message.split_once(", expected ") else {
+        return message.to_string();
+    };
+    let names = |text: &str| -> Vec<String> {
+        text.split('`').skip(1).step_by(2).map(str::to_string).collect()
+    };
+    let (unknown, known) = (names(found), names(expected));
+    let near = unknown.first().filter(|_| found.starts_with("unknown ")).and_then(|unknown| {
+        let by_distance =
+            known.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), name));
+        by_distance.min().filter(|(distance, _)| *distance <= 1 + unknown.len() / 3)
+    });
+    near.map_or_else(
+        || message.to_string(),
+        |(_, name)| format!("{found}; the nearest known one is `{name}`"),
+    )
+}
+
 fn missing(section: &str) -> Error {
     Error::new(format!("the rack file has no {section}; `concord up` writes a whole one"))
 }
@@ -562,6 +610,13 @@ mod tests {
             refused("protocol = \"chain\"\nacel = \"none\"\n").starts_with(":2: unknown field")
         );
         assert!(refused("\n\nprotocol = \"ring\"\n").starts_with(":3: unknown variant `ring`"));
+        assert!(
+            refused("acel = 1").ends_with("unknown field `acel`; the nearest known one is `accel`")
+        );
+        assert!(refused("protocol = \"cahin\"").ends_with("the nearest known one is `chain`"));
+        assert!(refused("[switch]\naddress = 1").contains("`addr`"));
+        assert!(refused("zzzzzz = 1").contains("expected one of `version`, `protocol`"));
+        assert!(refused("version = 2").contains("this concord reads version 1"));
         assert!(refused("lease_ms = \"x\"").starts_with(":1: invalid type"));
         assert!(refused("a = = 1").starts_with(":1: "));
         let line = refused("[controller]\naddr = \"127.0.0.1\"\nstate = \"s\"\n");

@@ -1,0 +1,240 @@
+//! What a user can write, told from the code that reads it: docs/reference.md, man pages, completions.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, Command, CommandFactory};
+use concord_runtime::{Context, Error};
+use schemars::schema_for;
+use serde_json::Value;
+
+use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::rack::Rack;
+
+const HEAD: &str = "\
+# Reference
+
+The rack file and the commands, as `concord reference` prints them from the code: change it there, then
+`CONCORD_BLESS=1 cargo test -p concord reference`. What to do with them: docs/operations.md.
+";
+
+/// `concord completions`.
+///
+/// # Errors
+/// None today.
+pub fn completions(args: &CompletionsArgs) -> Result<(), Error> {
+    clap_complete::generate(args.shell, &mut Cli::command(), "concord", &mut std::io::stdout());
+    Ok(())
+}
+
+/// `concord man`.
+///
+/// # Errors
+/// If the directory cannot be written to.
+pub fn man(args: &ManArgs) -> Result<(), Error> {
+    clap_mangen::generate_to(Cli::command(), &args.out)
+        .cannot(format!("write man pages to {}", args.out.display()))
+}
+
+/// `concord reference`.
+///
+/// # Errors
+/// None today.
+pub fn print() -> Result<(), Error> {
+    print!("{}", reference());
+    Ok(())
+}
+
+fn reference() -> String {
+    let mut out = HEAD.to_string();
+    rack_file(&mut out);
+    out += "\n## Commands\n";
+    let mut all = Cli::command();
+    all.build();
+    for command in all.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        describe(command, &mut out);
+    }
+    out
+}
+
+/// The sections of the rack file, each with its keys.
+fn rack_file(out: &mut String) {
+    let schema = schema_for!(Rack).to_value();
+    *out += "
+## The rack file
+TOML. Every key may be left out, but those without a default in a section that is there. An unknown key is an error, and so
+is what does not fit together; each is one line with the file and, where there is one, the line. Addresses are
+`host:port`; a host name is looked up once, and roles talk over IPv4. A section in double brackets comes once for each role
+of its kind. `concord up` writes a whole file to `run/rack.toml`.
+
+### Top level
+";
+    let sections = keys(&schema, &schema, out);
+    for (name, section, is_list) in sections {
+        let (open, close) = if is_list { ("[[", "]]") } else { ("[", "]") };
+        let description = text(section, "description");
+        let _ = writeln!(out, "\n### `{open}{name}{close}`\n{description}\n");
+        keys(&schema, section, out);
+    }
+}
+
+/// A table of the plain keys of a section; its own sections: name, schema, whether it is a list.
+fn keys<'a>(
+    root: &'a Value,
+    section: &'a Value,
+    out: &mut String,
+) -> Vec<(&'a str, &'a Value, bool)> {
+    *out += "| key | value | default | |\n|---|---|---|---|\n";
+    let mut sections = Vec::new();
+    let required = section["required"].as_array();
+    for (name, key) in section["properties"].as_object().into_iter().flatten() {
+        let resolved = resolve(root, key);
+        if resolved["type"] == "object" {
+            sections.push((name.as_str(), resolved, false));
+            continue;
+        }
+        if resolved["type"] == "array" {
+            sections.push((name.as_str(), resolve(root, &resolved["items"]), true));
+            continue;
+        }
+        let is_required = required.is_some_and(|all| all.iter().any(|r| r == name));
+        let default = match &key["default"] {
+            Value::Null if is_required => "required".to_string(),
+            Value::Null => String::new(),
+            value => format!("`{value}`"),
+        };
+        let description = text(key, "description");
+        let _ = writeln!(out, "| `{name}` | {} | {default} | {description} |", values(resolved));
+    }
+    sections
+}
+
+/// What a key's own schema refers to.
+fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let one_of_two =
+        schema["anyOf"].as_array().and_then(|any| any.iter().find(|s| s["type"] != "null"));
+    let schema = one_of_two.unwrap_or(schema);
+    let name = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+    name.map_or(schema, |name| &root["$defs"][name])
+}
+
+/// What may stand there.
+fn values(schema: &Value) -> String {
+    let constants = |all: &Vec<Value>| -> Vec<String> {
+        all.iter()
+            .flat_map(|v| v["const"].as_str().or(v.as_str()))
+            .map(|v| format!("`\"{v}\"`"))
+            .collect()
+    };
+    if let Some(all) = schema["oneOf"].as_array().or(schema["enum"].as_array()) {
+        return constants(all).join(" ");
+    }
+    let kind = match &schema["type"] {
+        Value::Array(kinds) => kinds.first().and_then(Value::as_str),
+        kind => kind.as_str(),
+    };
+    match kind {
+        Some("string") => "text",
+        Some("integer") => "number",
+        Some("number") => "number, perhaps with a fraction",
+        Some("boolean") => "`true` `false`",
+        Some(_) | None => "",
+    }
+    .to_string()
+}
+
+/// The text of a schema, in one line.
+fn text(schema: &Value, name: &str) -> String {
+    schema[name].as_str().unwrap_or_default().replace('\n', " ").replace('|', "\\|")
+}
+
+/// A command, its flags and its own commands.
+fn describe(command: &Command, out: &mut String) {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let _ = writeln!(out, "\n### `{name}`\n{about}.");
+    let mut inner: Vec<&Command> = command.get_subcommands().collect();
+    inner.retain(|c| !c.is_hide_set() && c.get_name() != "help");
+    let mut args: Vec<&Arg> = command.get_arguments().collect();
+    args.retain(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()));
+    if !args.is_empty() {
+        *out += "\n| | |\n|---|---|\n";
+        for arg in args {
+            let _ = writeln!(out, "| {} | {} |", written(arg), help(arg));
+        }
+    }
+    if let Some(after) = command.get_after_help() {
+        let _ = writeln!(out, "\n```text\n{after}\n```");
+    }
+    for command in inner {
+        describe(command, out);
+    }
+}
+
+/// How an argument is written.
+fn written(arg: &Arg) -> String {
+    let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+    match (arg.get_long(), value) {
+        (Some(long), Some(value)) if arg.get_action().takes_values() => {
+            format!("`--{long} <{value}>`")
+        }
+        (Some(long), _) => format!("`--{long}`"),
+        (None, value) => format!("`<{}>`", value.unwrap_or_else(|| arg.get_id().to_string())),
+    }
+}
+
+/// What an argument means, what it may be, and what it is if it is not said.
+fn help(arg: &Arg) -> String {
+    let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default().replace('\n', " ");
+    let possible = arg.get_possible_values();
+    let possible: Vec<String> = possible
+        .iter()
+        .filter(|v| !v.is_hide_set())
+        .map(|v| format!("`{}`", v.get_name()))
+        .collect();
+    if !possible.is_empty() && arg.get_action().takes_values() {
+        let _ = write!(help, ": {}", possible.join(", "));
+    }
+    let default: Vec<_> = arg.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
+    if !default.is_empty() && arg.get_action().takes_values() {
+        let _ = write!(help, " [default: {}]", default.join(","));
+    }
+    help.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_is_as_it_is_committed() {
+        const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+        let now = reference();
+        if std::env::var_os("CONCORD_BLESS").is_some() {
+            std::fs::write(FILE, &now).unwrap();
+        }
+        let committed = std::fs::read_to_string(FILE).unwrap();
+        assert!(
+            committed == now,
+            "docs/reference.md is old: CONCORD_BLESS=1 cargo test -p concord reference"
+        );
+    }
+
+    #[test]
+    fn every_command_has_a_man_page_and_completions() {
+        let dir = std::env::temp_dir().join(format!("concord-man-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        man(&ManArgs { out: dir.clone() }).unwrap();
+        let pages = std::fs::read_dir(&dir).unwrap().count();
+        let named = std::fs::read_to_string(dir.join("concord-up.1")).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(pages > 10 && named.contains("three replicas"), "{pages} pages");
+        let mut bash = Vec::new();
+        clap_complete::generate(
+            clap_complete::Shell::Bash,
+            &mut Cli::command(),
+            "concord",
+            &mut bash,
+        );
+        assert!(String::from_utf8(bash).unwrap().contains("--protocol"));
+    }
+}
