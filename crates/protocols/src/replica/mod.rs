@@ -1,9 +1,9 @@
 //! A replica of a primary-backup, chain or CRAQ group: its parts, and what it makes of them.
 //!
 //! Each part owns its state and is told what it needs; it sends what is its own, or says what is to be done:
-//! [`role`] (who orders, passes on, commits, reads), [`streams`] (records on their way), [`queue`] (what
-//! waits for the engine), [`unanswered`] and [`asking`] (what waits for others), [`opening`] (what an epoch
-//! begins with), [`copy`] and [`feeds`] (how a replica joins, from both sides), [`report`] (what the
+//! `role` (who orders, passes on, commits, reads), `streams` (records on their way), `queue` (what
+//! waits for the engine), `unanswered` and `asking` (what waits for others), `opening` (what an epoch
+//! begins with), `copy` and `feeds` (how a replica joins, from both sides), `report` (what the
 //! controller is told). The other files are the replica's own, by subject: they import the parts and this
 //! file, and none of these imports them.
 

@@ -15,15 +15,17 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now, Position, Seq, ViewNumber};
-use concord_engine::copy::{PLACE_END, next_place, place};
+use concord_engine::copy::{PLACE_END, next_place};
 use concord_engine::{Engine, Progress};
+use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
-use concord_wire::fragment::{Assembly, FragmentHdr};
+use concord_wire::fragment::FragmentHdr;
 use concord_wire::record::Record;
 use concord_wire::vr::VrBody;
-use concord_wire::{Flags, Sink};
 
-use super::execute::Pending;
+use super::copying::{Copying, PART_NONE};
+use super::follower::Feed;
+use super::queue::Pending;
 use super::scripts::Scripts;
 use super::{Stage, Vr};
 use crate::link::BrokenStream;
@@ -31,32 +33,6 @@ use crate::parts::{
     PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing, take_piece,
 };
 use crate::sessions::SavedSessions;
-
-/// Asked for when all parts are here.
-const PART_NONE: u64 = PART_RESULTS + 1;
-
-/// What the leader keeps for a member that copies.
-#[derive(Clone, Debug)]
-pub(super) struct Feed {
-    attempt: u64,
-    part: Option<Part>,
-}
-
-/// A copy that is being made here.
-#[derive(Clone, Debug)]
-pub(super) struct Copying {
-    /// Which one of this life; an older one's parts are dropped.
-    attempt: u64,
-    /// Whether what was here is given up.
-    begun: bool,
-    /// Where the log has to be before the status is normal.
-    target: LogEnd,
-    /// The part that is needed next.
-    wanted: u64,
-    part: Option<Assembly>,
-    /// The first fragment of the last question.
-    asked: u32,
-}
 
 impl<E: Engine> Vr<E> {
     /// The other's log begins at `base`, behind all that was offered as common to both. What is before
@@ -68,8 +44,10 @@ impl<E: Engine> Vr<E> {
         (stream, base): (u16, LogEnd),
         sink: &mut impl Sink,
     ) {
-        let ours = view == self.view && stream == self.stream && !self.streaming;
-        let asked = self.receiver.as_ref().is_some_and(|r| self.member_index(r.peer) == Some(from));
+        let ours =
+            view == self.view && stream == self.inbound.stream() && !self.inbound.is_streaming();
+        let peer = self.inbound.peer();
+        let asked = peer.is_some_and(|peer| self.group.index_of(peer) == Some(from));
         if !ours || !asked {
             return;
         }
@@ -79,7 +57,7 @@ impl<E: Engine> Vr<E> {
             return self.follow(sink);
         }
         if matches!(self.stage, Stage::Normal | Stage::Starting) {
-            let fetched = self.incoming.as_ref().map(|incoming| incoming.target);
+            let fetched = self.inbound.target();
             let copied = self.copying.as_ref().map(|copying| copying.target);
             // A follower in normal status has less than is committed.
             self.copy_state(fetched.or(copied).unwrap_or_default(), sink);
@@ -90,27 +68,17 @@ impl<E: Engine> Vr<E> {
     pub(super) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
         self.leases.close();
-        self.incoming = None;
-        // What is under way of the last stream is none of the next one's.
-        self.receiver = None;
-        self.stream = self.stream.wrapping_add(1).max(1);
-        self.streaming = false;
+        self.inbound.end_stream();
         self.copies += 1;
-        let attempt = u64::from(self.tag_of(self.lives.mine())) << 32 | u64::from(self.copies);
-        self.copying = Some(Copying {
-            attempt,
-            begun: false,
-            target,
-            wanted: PART_TABLE,
-            part: None,
-            asked: 0,
-        });
+        let attempt =
+            u64::from(self.group.tag_of(self.lives.mine())) << 32 | u64::from(self.copies);
+        self.copying = Some(Copying::begin(attempt, target));
         self.keep_copying(sink);
     }
 
     /// This replica lives as another life from now on: it asks for what it lacks by that one's name.
     pub(super) fn renew_copy(&mut self) {
-        let tag = self.tag_of(self.lives.mine());
+        let tag = self.group.tag_of(self.lives.mine());
         if let Some(copying) = self.copying.as_mut() {
             self.copies += 1;
             copying.attempt = u64::from(tag) << 32 | u64::from(self.copies);
@@ -163,7 +131,7 @@ impl<E: Engine> Vr<E> {
             part: copying.wanted,
             index: copying.asked,
         };
-        if let Some(leader) = self.leader_addr() {
+        if let Some(leader) = self.group.leader_addr(self.view) {
             self.send_control(leader, &ask, sink);
         }
     }
@@ -175,8 +143,8 @@ impl<E: Engine> Vr<E> {
         self.scripts = Scripts::copied_up_to(position);
         (self.executed_seq, self.base_now_ms) = (seq, now_ms);
         self.ordered.clock.note(now_ms, self.local_ms);
-        self.told_executed = Position(0);
-        self.uncompleted.clear();
+        self.inbound.forget_executed();
+        self.leading.forget_completions();
     }
 
     /// A fragment of a part.
@@ -205,20 +173,11 @@ impl<E: Engine> Vr<E> {
     /// Takes a part that has come, once the records before it have come too; then the next one is
     /// asked for, or the copy is done.
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = self.ordered.log.end().position;
-        let submitted = self.submitted.0;
+        let end = self.ordered.end();
         let Some(copying) = self.copying.as_mut() else { return };
-        let wanted = copying.wanted;
-        let waits = |part: &Assembly| {
-            wanted != PART_TABLE && wanted != PART_RESULTS && part.version() > end
-        };
-        // Of a leader that has executed less than an earlier one: it is asked again.
-        let stale = |part: &mut Assembly| wanted != PART_TABLE && part.version() < submitted;
-        copying.part.take_if(stale);
-        let ready = |part: &mut Assembly| part.is_complete() && !waits(part);
-        if let Some(part) = copying.part.take_if(ready) {
+        if let Some(part) = copying.ready(end, self.submitted) {
             let (target, position) = (copying.target, Position(part.version()));
-            let installed = match wanted {
+            let installed = match copying.wanted {
                 PART_TABLE => self.install_table(position, &part.into_bytes(), sink),
                 PART_RESULTS => self.install_results(&part.into_bytes()),
                 _ => self.install_objects(now, position, &part.into_bytes(), sink),
@@ -283,9 +242,8 @@ impl<E: Engine> Vr<E> {
 
     /// The status is normal once the log is where that of the view was.
     fn finish_copy(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = self.ordered.log.end().position;
-        let whole = |c: &mut Copying| c.wanted == PART_NONE && end >= c.target.position;
-        if self.copying.take_if(whole).is_some() {
+        let end = self.ordered.end();
+        if self.copying.take_if(|copying| copying.is_done(end)).is_some() {
             self.count.copies_whole += 1;
             self.begin_normal(now.instant);
             self.learn_committed(now, self.heard_committed, sink);
@@ -311,9 +269,7 @@ impl<E: Engine> Vr<E> {
 
     /// Whether a record's object is yet to be copied: its chunk will show what the record did.
     pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
-        let Some(copying) = self.copying.as_ref() else { return false };
-        let yet_to_come = PART_OBJECTS + place(record.obj_id) >= copying.wanted;
-        !record.flags.has(Flags::WILDCARD) && copying.wanted < PART_RESULTS && yet_to_come
+        self.copying.as_ref().is_some_and(|copying| copying.lacks_object(record))
     }
 
     /// Leader: a member asks for a part of the state.
@@ -325,7 +281,7 @@ impl<E: Engine> Vr<E> {
         (part, index): (u64, u32),
         sink: &mut impl Sink,
     ) {
-        let of_life = (attempt >> 32) as u32 == self.tag_of(self.lives.of(from));
+        let of_life = (attempt >> 32) as u32 == self.group.tag_of(self.lives.of(from));
         if !self.is_leader()
             || !of_life
             || part > PART_RESULTS
@@ -333,7 +289,8 @@ impl<E: Engine> Vr<E> {
         {
             return;
         }
-        let Some(follower) = self.followers.get_mut(from) else { return };
+        let view_start = self.leading.view_start();
+        let Some(follower) = self.leading.followers.get_mut(from) else { return };
         follower.copied_at = Some(now);
         let known = follower.feed.as_ref().map_or(0, |feed| feed.attempt);
         if attempt > known {
@@ -344,16 +301,15 @@ impl<E: Engine> Vr<E> {
         };
         // Who copied from an earlier leader may need a part as of later than this one could make it
         // before all that its view began with was executed.
-        let is_early = |own: &Part| {
-            index == 0 && own.position < self.view_start && own.position < self.executed
-        };
+        let is_early =
+            |own: &Part| index == 0 && own.position < view_start && own.position < self.executed;
         match feed.part.as_ref() {
             Some(own) if own.number > part => return,
             Some(own) if own.number == part && !is_early(own) => {}
             Some(_) | None => self.take_part(from, part),
         }
-        let addr = self.members()[from].addr;
-        let feed = self.followers.get(from).and_then(|f| f.feed.as_ref());
+        let addr = self.group.members()[from].addr;
+        let feed = self.leading.followers.get(from).and_then(|f| f.feed.as_ref());
         if let Some(part) = feed.and_then(|feed| feed.part.as_ref()) {
             part.send((self.view.0, attempt), index, addr, &mut self.scratch, sink);
         }
@@ -386,7 +342,7 @@ impl<E: Engine> Vr<E> {
             self.pending.push_back(Pending::Copy { to, number, position });
         }
         self.count.parts_copied += 1;
-        if let Some(feed) = self.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
+        if let Some(feed) = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
             feed.part = Some(Part { number, position, bytes: made.then_some(bytes) });
         }
     }
@@ -398,7 +354,7 @@ impl<E: Engine> Vr<E> {
         (number, position): (u64, Position),
         bytes: Vec<u8>,
     ) {
-        let feed = self.followers.get_mut(to).and_then(|f| f.feed.as_mut());
+        let feed = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut());
         let part = feed.and_then(|feed| feed.part.as_mut());
         if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
             part.bytes = Some(bytes);
@@ -407,8 +363,8 @@ impl<E: Engine> Vr<E> {
 
     /// Leader: what was kept for members that copy is of no use any more.
     pub(super) fn end_feed(&mut self, to: usize) {
-        let fed = self.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
-        if fed && self.followers.iter().all(|f| f.feed.is_none()) {
+        let fed = self.leading.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
+        if fed && self.leading.followers.iter().all(|f| f.feed.is_none()) {
             self.serving.engine.end_copy();
         }
     }

@@ -7,33 +7,12 @@ use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Repr, Sink, Status};
 
-use super::normal::Completion;
+use super::leading::Completion;
+use super::queue::Pending;
 use super::scripts::void_of;
 use super::{Stage, Vr};
 use crate::sessions::Verdict;
-use crate::turn::{ReadTurn, Turn, emit_write_reply};
-
-/// An operation that waits for the engine, or behind one that does.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pending {
-    /// The engine executes it.
-    Write(Turn),
-    /// Nothing to execute; it only keeps its turn.
-    Idle(Turn),
-    /// The engine reads.
-    Read(ReadTurn),
-    /// The engine copies a chunk for a member.
-    Copy {
-        /// Which member.
-        to: usize,
-        /// Which part.
-        number: u64,
-        /// As of which position.
-        position: Position,
-    },
-    /// The engine installs a chunk, or forgets everything.
-    Install,
-}
+use crate::turn::{Turn, emit_write_reply};
 
 /// VR executes after it has replicated, so that nobody can say for all what a server of its own drew
 /// at random or by its clock. The memory engine draws by the record alone.
@@ -79,7 +58,7 @@ impl<E: Engine> Vr<E> {
                     let decides = is_script && self.is_leader();
                     let mut context = turn.context(&self.serving.engine, self.setup.guards);
                     // What a view begins with an earlier leader may have executed and answered.
-                    context.decide = decides && position > self.view_start;
+                    context.decide = decides && position > self.leading.view_start();
                     match self.serving.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
                         Progress::Pending => {
@@ -159,7 +138,7 @@ impl<E: Engine> Vr<E> {
         self.count.records_applied += 1;
         if self.is_leader() {
             let (position, seq, obj_id) = (turn.position, turn.asked.seq, turn.asked.obj_id);
-            self.uncompleted.push_back(Completion { position, seq, obj_id });
+            self.leading.push_completion(Completion { position, seq, obj_id });
             self.reply_to_write(turn, sink);
         }
     }
@@ -174,7 +153,8 @@ impl<E: Engine> Vr<E> {
             // The switch had no slot for it (trap T23).
             return self.say_busy(turn, sink);
         }
-        let from = Repr { epoch: self.epoch(), node: self.node(), ..Repr::new(Op::WriteReply) };
+        let from =
+            Repr { epoch: self.epoch(), node: self.group.node(), ..Repr::new(Op::WriteReply) };
         emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
         let to = self.serving.to(self.in_force(), turn.asked.client);
         sink.send(to, &self.scratch);
@@ -182,7 +162,7 @@ impl<E: Engine> Vr<E> {
 
     fn say_busy(&mut self, turn: &Turn, sink: &mut impl Sink) {
         let from = Repr { status: Status::Busy, ..Repr::new(Op::WriteReply) };
-        let repr = Repr { epoch: self.epoch(), node: self.node(), ..turn.asked.header(from) };
+        let repr = Repr { epoch: self.epoch(), node: self.group.node(), ..turn.asked.header(from) };
         repr.emit(&[], &mut self.scratch);
         let to = self.serving.to(self.in_force(), turn.asked.client);
         sink.send(to, &self.scratch);

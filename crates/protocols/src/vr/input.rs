@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber, hash};
+use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::{Engine, Progress};
 use concord_wire::control::{Config, CopyMessage, LogEnd, Member, Membership, Message as _};
 use concord_wire::fragment::FragmentHdr;
@@ -11,18 +11,19 @@ use concord_wire::link::{self, Ack, Data};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{Kind, Op, Packet, Sink, WireError, op};
 
-use super::execute::Pending;
+use super::change::{Change, Vote};
+use super::follower::Follower;
+use super::group::MEMBERS_MAX;
 use super::lives::Heard;
-use super::normal::Follower;
-use super::recovery::Answer;
+use super::queue::Pending;
+use super::recovering::Answer;
 use super::sequence::Sequence;
-use super::views::{Change, Vote};
-use super::{Lives, MEMBERS_MAX, Stage, Vr};
+use super::{Lives, Stage, Vr};
 
 impl<E: Engine> Vr<E> {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        self.started_at.get_or_insert(now.instant);
+        self.recovery.start(now.instant);
         self.local_ms = now.unix_ms;
         let handled = match concord_wire::kind(bytes) {
             Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
@@ -51,7 +52,7 @@ impl<E: Engine> Vr<E> {
         let packet = Packet::parse(bytes)?;
         match packet.op() {
             Op::Read => self.on_read(now, &packet, sink),
-            Op::Write if self.is_sequenced() => self.on_sequenced(now, &packet),
+            Op::Write if self.group.is_sequenced() => self.on_sequenced(now, &packet),
             Op::Write => self.on_write(now, &packet),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
             Op::Pull => {
@@ -91,7 +92,7 @@ impl<E: Engine> Vr<E> {
             }
             // A controller that lost its state.
             Membership::WhoIsWho { client } => {
-                if let Some(config) = &self.config {
+                if let Some(config) = &self.group.config {
                     config.send(client, &mut self.scratch, sink);
                 }
             }
@@ -114,7 +115,7 @@ impl<E: Engine> Vr<E> {
             | CopyMessage::Resumed { .. }
             | CopyMessage::Apart { .. } => self.count.unexpected += 1,
             CopyMessage::Ask { epoch, from, attempt, part, index } => {
-                let from = self.member_index(NodeId(from));
+                let from = self.group.index_of(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {
                     self.on_copy_ask(now.instant, from, attempt, (part, index), sink);
                 }
@@ -131,17 +132,17 @@ impl<E: Engine> Vr<E> {
 
     /// The controller's word: the group at first, later only another switch.
     fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
-        let known = self.config.as_ref().map_or(0, |c| c.epoch);
-        if self.stage == Stage::Left || !config.kind.is_quorum() || config.epoch <= known {
+        let is_old = config.epoch <= self.group.epoch();
+        if self.stage == Stage::Left || !config.kind.is_quorum() || is_old {
             return;
         }
         let own =
-            |m: &Member| (m.node, m.incarnation) == (self.node().0, self.setup.me.incarnation);
-        if self.config.is_some() && group_of(&config.members) == self.group {
-            self.config = Some(config);
-            return self.take_switch(now, sink);
-        }
-        if self.config.is_some() {
+            |m: &Member| (m.node, m.incarnation) == (self.setup.me.node, self.setup.me.incarnation);
+        let config = match self.group.renew(config) {
+            Ok(()) => return self.take_switch(now, sink),
+            Err(config) => config,
+        };
+        if self.group.is_known() {
             // The data of this group was given up. This process founds the next one, or has no place in it.
             if !config.members.iter().any(own) {
                 return self.leave();
@@ -160,8 +161,10 @@ impl<E: Engine> Vr<E> {
     /// any more. Its engine may be busy with it.
     fn give_up_group(&mut self) {
         self.leave_view(ViewNumber(0));
-        (self.stage, self.config, self.gives_up) = (Stage::Out, None, true);
-        (self.recovering, self.copying) = (false, None);
+        self.group.forget();
+        (self.stage, self.gives_up) = (Stage::Out, true);
+        self.recovery.end();
+        self.copying = None;
     }
 
     /// Forgets all of the group before, once nothing waits for the engine; false until then.
@@ -177,7 +180,7 @@ impl<E: Engine> Vr<E> {
         (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
         self.serving.forget_writes();
-        (self.view_start, self.staged_end) = (Position(0), Position(0));
+        self.leading.forget_positions();
         true
     }
 
@@ -194,14 +197,11 @@ impl<E: Engine> Vr<E> {
         if !founder {
             known[index] = Life { count: 1, incarnation: me.incarnation };
         }
-        self.me = index;
-        self.group = group_of(&config.members);
         self.lives = Lives::new(known, index, self.setup.guards);
-        self.suspicions = alloc::vec![None; config.members.len()];
-        self.answers = alloc::vec![None; config.members.len()];
-        self.config = Some(config);
+        self.suspicion.enter_group(now.instant, config.members.len());
+        self.recovery.enter_group(config.members.len());
+        self.group.enter(config, index);
         self.view = ViewNumber(1);
-        self.heard_leader_at = now.instant;
         self.next_retry = now.instant;
         if founder {
             self.begin_normal(now.instant);
@@ -213,23 +213,25 @@ impl<E: Engine> Vr<E> {
     /// A switch that the view does not have yet needs a view of its own, with the same leader. A
     /// follower that heard of it passes it on.
     pub(super) fn take_switch(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.stage != Stage::Normal || self.known_switch().id <= self.switch.id {
+        if self.stage != Stage::Normal || self.group.known_switch().id <= self.switch.id {
             return;
         }
         if self.is_leader() {
-            self.enter_view(now, self.next_view(self.members().len()), sink);
-        } else if let Some((config, leader)) = self.config.as_ref().zip(self.leader_addr()) {
+            self.enter_view(now, self.next_view(self.group.members().len()), sink);
+        } else if let Some((config, leader)) =
+            self.group.config.as_ref().zip(self.group.leader_addr(self.view))
+        {
             config.send(leader, &mut self.scratch, sink);
         }
     }
 
     fn on_vr(&mut self, now: Now, message: &VrMessage, sink: &mut impl Sink) {
-        let from = self.members().iter().position(|m| m.node == message.from);
-        let Some(from) = from.filter(|from| *from != self.me) else {
+        let from = self.group.members().iter().position(|m| m.node == message.from);
+        let Some(from) = from.filter(|from| *from != self.group.me()) else {
             self.count.unexpected += 1;
             return;
         };
-        if message.group != self.group || matches!(self.stage, Stage::Out | Stage::Left) {
+        if message.group != self.group.id() || matches!(self.stage, Stage::Out | Stage::Left) {
             self.vr_count.other_view += 1;
             return;
         }
@@ -292,7 +294,7 @@ impl<E: Engine> Vr<E> {
     ) -> bool {
         match self.lives.hear(from, &message.lives) {
             Heard::Fresh(renewed) => {
-                let leader = self.leader_of(self.view);
+                let leader = self.group.leader_of(self.view);
                 if renewed & (1 << leader) != 0 {
                     self.lose_leader(now);
                 }
@@ -300,7 +302,7 @@ impl<E: Engine> Vr<E> {
                 true
             }
             Heard::Superseded => {
-                self.come_again(now, message.lives[self.me], sink);
+                self.come_again(now, message.lives[self.group.me()], sink);
                 false
             }
             Heard::Stale => {
@@ -320,26 +322,16 @@ impl<E: Engine> Vr<E> {
         if renewed == 0 || !self.setup.guards.on(Guard::CrashVector) {
             return;
         }
-        for index in (0..self.members().len()).filter(|i| renewed & (1 << i) != 0) {
-            self.answers[index] = None;
-            self.suspicions[index] = None;
+        for index in (0..self.group.members().len()).filter(|i| renewed & (1 << i) != 0) {
+            self.recovery.forget(index);
+            self.suspicion.forget(index);
             self.change.forget(index);
             // Under NOPaxos an earlier life may have logged what this leader has not: it does not
             // get that back by recovering.
             self.end_feed(index);
-            if let Some(follower) = self.followers.get_mut(index) {
+            if let Some(follower) = self.leading.followers.get_mut(index) {
                 *follower = Follower::default();
             }
         }
     }
-}
-
-/// The group's name: its founders and their lives.
-fn group_of(members: &[Member]) -> u64 {
-    let mut bytes = Vec::with_capacity(members.len() * 10);
-    for member in members {
-        bytes.extend_from_slice(&member.node.to_be_bytes());
-        bytes.extend_from_slice(&member.incarnation.to_be_bytes());
-    }
-    hash::hash64(0, &bytes)
 }

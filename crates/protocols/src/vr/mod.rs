@@ -1,27 +1,41 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
 //! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
-//! is the same with another source of the log (`sequence`).
+//! is the same with another source of the log (`sequence`, `gaps`).
 //!
 //! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
 //! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk) and `copy` (the
-//! state, where the log does not go back far enough).
+//! state, where the log does not go back far enough). Each imports the parts that it works with, which own
+//! their state (`group`, `change`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
+//! `sequence`, `scripts`, `farewell`), and no part imports any of them.
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
 //! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
 //! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
 //! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
+mod change;
 mod copy;
+mod copying;
+mod decide;
 mod execute;
+mod farewell;
+mod follower;
+mod gaps;
+mod group;
+mod inbound;
 mod input;
+mod leading;
 mod lives;
 mod normal;
+mod queue;
 mod reads;
+mod recovering;
 mod recovery;
 mod retire;
 mod scripts;
 mod sequence;
 mod status;
+mod suspicion;
 mod transfer;
 mod views;
 
@@ -30,31 +44,33 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, Leases, MS, NodeId, Now, Position, Seq, ViewNumber, counters,
+    Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{
-    Assembly, Config, Held, LogEnd, Member, Membership, Message, Program, Protocol,
-};
-use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::control::{Assembly, Held, LogEnd, Membership, Message};
+use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
-use crate::link::{Receiver, Sender};
+use crate::link::Sender;
 use crate::ordered::Ordered;
 use crate::serve::Serving;
 use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
 use crate::shown::shown;
 
-use execute::Pending;
+use change::Change;
+use copying::Copying;
+use farewell::Farewell;
+use group::Group;
+use inbound::Inbound;
+use leading::Leading;
 pub use lives::{Heard, Lives};
-use normal::Follower;
-use recovery::Answer;
-use transfer::Incoming;
-use views::Change;
+use queue::Pending;
+use recovering::Recovery;
+use scripts::Scripts;
+use sequence::Sequence;
+use suspicion::Suspicion;
 
-/// Most members of a group; a larger one is not joined.
-const MEMBERS_MAX: usize = 64;
 /// How often the leader says that it is there when it sends nothing else, at most.
 const BEAT_NS: Duration = 50 * MS;
 
@@ -128,15 +144,11 @@ pub struct Vr<E> {
     serving: Serving<E>,
     ordered: Ordered,
     stage: Stage,
-    /// The newest configuration of the controller: the group, and the switch.
-    config: Option<Config>,
-    /// One of several packets, of which some came.
+    group: Group,
+    /// A configuration of several packets, of which some came.
     assembly: Assembly,
-    group: u64,
     /// Whether what is here is of an earlier group, and to be forgotten.
     gives_up: bool,
-    /// The own index among the members.
-    me: usize,
     lives: Lives,
     /// "view-number"; never falls.
     view: ViewNumber,
@@ -145,9 +157,7 @@ pub struct Vr<E> {
     /// The switch of the view.
     switch: SwitchLife,
     /// NOPaxos: what comes from the switch.
-    sequence: sequence::Sequence,
-    /// NOPaxos, leader: up to there the followers lack bodies, and are sent records.
-    staged_end: Position,
+    sequence: Sequence,
     /// The own clock at the input that is being handled.
     local_ms: u64,
     /// "commit-number": a quorum has all up to here. At most the log's end.
@@ -160,62 +170,29 @@ pub struct Vr<E> {
     executed_seq: Seq,
     /// Operations that wait for the engine, in order.
     pending: VecDeque<Pending>,
-    scripts: scripts::Scripts,
+    scripts: Scripts,
     leases: Leases,
-    /// Leader: the members, itself too, by index.
-    followers: Vec<Follower>,
-    /// Leader: where the log ended when the view began. Slow reads wait until it is executed.
-    view_start: Position,
-    /// Leader: executed writes of which the switch has not been told, oldest first.
-    uncompleted: VecDeque<normal::Completion>,
-    /// Leader: slow reads that wait for the lease or for `view_start`.
-    waiting_reads: VecDeque<Vec<u8>>,
-    /// Leader: when a commit point that no PREPARE carried is sent by itself.
-    commit_due: Instant,
-    /// The stream from the leader, or to a new leader from who has the best log.
-    receiver: Option<Receiver>,
-    /// The own number of the last stream asked for.
-    stream: u16,
-    /// How often it was asked for.
-    asked: u32,
-    /// Whether the leader was seen to send that stream.
-    streaming: bool,
-    /// What the follower last said that it executed.
-    told_executed: Position,
-    /// Where it last said that its log ends.
-    told_end: Position,
-    /// A log that is being fetched to replace the own one's end.
-    incoming: Option<Incoming>,
+    leading: Leading,
+    inbound: Inbound,
     /// The stream to a new leader that lacks records of this log.
     helper: Option<Sender>,
-    heard_leader_at: Instant,
-    /// Leader: since when it could hear the others: since the view began, or it woke up.
-    listens_since: Instant,
-    ticked_at: Instant,
+    suspicion: Suspicion,
     /// The leader's commit point as last heard in this view.
     heard_committed: Position,
-    /// When each member last said that it does not hear the leader.
-    suspicions: Vec<Option<Instant>>,
     change: Change,
-    /// It lost everything and has not got it back yet: it must not vote.
-    recovering: bool,
+    recovery: Recovery,
     /// The state that is being copied, since the log alone is not enough.
-    copying: Option<copy::Copying>,
+    copying: Option<Copying>,
     /// Copies begun in this life.
     copies: u32,
     /// The wall clock of the record at the log's base: the time of the next record, should the log be cut
     /// there, is not below it.
     base_now_ms: u64,
-    answers: Vec<Option<Answer>>,
     /// It was told to end.
-    farewell: Option<retire::Farewell>,
-    started_at: Option<Instant>,
+    farewell: Option<Farewell>,
     next_alive: Instant,
     next_retry: Instant,
     next_beat: Instant,
-    next_switch: Instant,
-    /// NOPaxos, leader: whether the switch was last told that memory is full.
-    told_full: bool,
     scratch: Vec<u8>,
     count: ReplicaCounters,
     vr_count: VrCounters,
@@ -228,57 +205,36 @@ impl<E: Engine> Vr<E> {
             serving: Serving::new(&setup, engine),
             ordered: Ordered::default(),
             stage: Stage::Out,
-            config: None,
+            group: Group::new(setup.me),
             assembly: Assembly::new(1),
-            group: 0,
             gives_up: false,
-            me: 0,
             lives: Lives::default(),
             view: ViewNumber(0),
             last_normal: ViewNumber(0),
             switch: SwitchLife::default(),
-            sequence: sequence::Sequence::default(),
-            staged_end: Position(0),
+            sequence: Sequence::default(),
             local_ms: 0,
             committed: Position(0),
             submitted: Position(0),
             executed: Position(0),
             executed_seq: Seq::NONE,
             pending: VecDeque::new(),
-            scripts: scripts::Scripts::default(),
+            scripts: Scripts::default(),
             leases: Leases::new(setup.lease_ns),
-            followers: Vec::new(),
-            view_start: Position(0),
-            uncompleted: VecDeque::new(),
-            waiting_reads: VecDeque::new(),
-            commit_due: Instant::NEVER,
-            receiver: None,
-            // Another life begins with other numbers.
-            stream: setup.me.incarnation as u16,
-            asked: 0,
-            streaming: false,
-            told_executed: Position(0),
-            told_end: Position(0),
-            incoming: None,
+            leading: Leading::default(),
+            inbound: Inbound::new(setup.me.incarnation),
             helper: None,
-            heard_leader_at: Instant(0),
-            listens_since: Instant(0),
-            ticked_at: Instant(0),
+            suspicion: Suspicion::default(),
             heard_committed: Position(0),
-            suspicions: Vec::new(),
             change: Change::default(),
-            recovering: false,
+            recovery: Recovery::default(),
             copying: None,
             copies: 0,
             base_now_ms: 0,
-            answers: Vec::new(),
             farewell: None,
-            started_at: None,
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
             next_beat: Instant::NEVER,
-            next_switch: Instant(0),
-            told_full: false,
             scratch: Vec::new(),
             count: ReplicaCounters::default(),
             vr_count: VrCounters::default(),
@@ -286,12 +242,12 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    shown!(config);
+    shown!(group.config);
 
     fn message(&self, view: ViewNumber, body: VrBody) -> VrMessage {
         VrMessage {
             body,
-            group: self.group,
+            group: self.group.id(),
             from: self.setup.me.node,
             view: view.0,
             lives: self.lives.vector().to_vec(),
@@ -300,7 +256,7 @@ impl<E: Engine> Vr<E> {
 
     fn say(&mut self, to: usize, body: VrBody, sink: &mut impl Sink) {
         let message = self.message(self.view, body);
-        if let Some(addr) = self.members().get(to).map(|m| m.addr) {
+        if let Some(addr) = self.group.members().get(to).map(|m| m.addr) {
             self.send_control(addr, &message, sink);
         }
     }
@@ -311,34 +267,14 @@ impl<E: Engine> Vr<E> {
 
     fn tell_all(&mut self, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
-        for (index, member) in self.config.iter().flat_map(|c| c.members.iter()).enumerate() {
-            if index != self.me {
-                sink.send(member.addr, &self.scratch);
-            }
+        for (_, member) in self.group.others() {
+            sink.send(member.addr, &self.scratch);
         }
     }
 
     fn send_control(&mut self, to: Addr, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         sink.send(to, &self.scratch);
-    }
-
-    fn members(&self) -> &[Member] {
-        self.config.as_ref().map_or(&[], |c| &c.members)
-    }
-
-    fn member_index(&self, node: NodeId) -> Option<usize> {
-        self.members().iter().position(|m| m.node == node.0)
-    }
-
-    /// Any two sets of so many members share one.
-    fn quorum(&self) -> usize {
-        self.members().len() / 2 + 1
-    }
-
-    /// Who leads `view`: the members take turns (VRR §4.2).
-    fn leader_of(&self, view: ViewNumber) -> usize {
-        (view.0.max(1) as usize - 1) % self.members().len().max(1)
     }
 
     /// The view that comes so many after the own one. At the end of all numbers there is none:
@@ -349,47 +285,12 @@ impl<E: Engine> Vr<E> {
 
     /// Whether this replica leads its view, its status being normal.
     fn is_leader(&self) -> bool {
-        self.stage == Stage::Normal && self.leader_of(self.view) == self.me
-    }
-
-    fn leader_addr(&self) -> Option<Addr> {
-        self.members().get(self.leader_of(self.view)).map(|m| m.addr)
+        self.stage == Stage::Normal && self.group.is_mine(self.view)
     }
 
     /// Whether a message of `view` is of the own view.
     fn is_view(&self, view: ViewNumber) -> bool {
         view == self.view || !self.setup.guards.on(Guard::View)
-    }
-
-    fn program(&self) -> Program {
-        self.config.as_ref().map_or(Program::Forward, |c| c.program)
-    }
-
-    fn is_accelerated(&self) -> bool {
-        self.program().has_dirty_set()
-    }
-
-    fn protocol(&self) -> Protocol {
-        self.config.as_ref().and_then(Config::protocol).unwrap_or(Protocol::Vr)
-    }
-
-    /// The newest switch that the controller told of.
-    fn known_switch(&self) -> SwitchLife {
-        self.config.as_ref().map_or(SwitchLife::default(), |c| SwitchLife {
-            id: c.switch_id,
-            incarnation: c.switch_incarnation,
-            addr: c.switch,
-        })
-    }
-
-    fn node(&self) -> NodeId {
-        NodeId(self.setup.me.node)
-    }
-
-    /// What stands for a life of this group in packets that carry no vector. Views of another group may have
-    /// the same numbers.
-    fn tag_of(&self, life: Life) -> u32 {
-        life.tag() ^ (self.group ^ (self.group >> 32)) as u32
     }
 
     /// What holds in the group now.
@@ -421,10 +322,9 @@ impl<E: Engine> Vr<E> {
     /// Fail-stop: it answers nothing any more.
     fn leave(&mut self) {
         self.stage = Stage::Left;
-        self.receiver = None;
-        self.incoming = None;
+        self.inbound.close();
         self.helper = None;
-        self.followers.clear();
+        self.leading.followers.clear();
         self.leases.close();
     }
 
@@ -432,11 +332,8 @@ impl<E: Engine> Vr<E> {
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.local_ms = now.unix_ms;
-        self.started_at.get_or_insert(t);
-        if t.since(core::mem::replace(&mut self.ticked_at, t)) > self.suspect_ns() / 2 {
-            // It slept: what others said meanwhile waits to be read.
-            self.listens_since = t;
-        }
+        self.recovery.start(t);
+        self.suspicion.tick(t, self.suspect_ns() / 2);
         self.tick_retiring(now, sink);
         self.watch_engine(now, sink);
         if t >= self.next_alive {
@@ -469,7 +366,7 @@ impl<E: Engine> Vr<E> {
         }
         if self.is_leader() {
             self.tick_leader(now, sink);
-        } else if t >= self.next_beat && self.receiver.is_some() {
+        } else if t >= self.next_beat && self.inbound.is_open() {
             self.send_ack(t, sink);
         }
     }
@@ -481,7 +378,7 @@ impl<E: Engine> Vr<E> {
         let owes = watches && self.owes();
         if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
             self.leave();
-        } else if self.is_leader() && self.members().len() > 1 && !self.may_lead() {
+        } else if self.is_leader() && self.group.members().len() > 1 && !self.may_lead() {
             self.vr_count.stepped_down += 1;
             self.enter_view(now, self.next_view(1), sink);
         }
@@ -508,7 +405,7 @@ impl<E: Engine> Vr<E> {
                 self.say_void(sink);
             }
             Stage::Normal | Stage::Starting => {
-                if !self.streaming {
+                if !self.inbound.is_streaming() {
                     self.ask_again(sink);
                 }
                 self.keep_copying(sink);
@@ -530,12 +427,14 @@ impl<E: Engine> Vr<E> {
         }
         d = d.min(Deadline { at: self.next_retry, reason: "say again" });
         // Without a stream nothing is acknowledged.
-        if self.is_leader() || self.receiver.is_some() {
+        if self.is_leader() || self.inbound.is_open() {
             d = d.min(Deadline { at: self.next_beat, reason: "beat" });
         }
         let at = self.serving.watch_at(self.owes());
         d = d.min(Deadline { at, reason: "is the engine silent?" });
-        for sender in self.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper) {
+        for sender in
+            self.leading.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper)
+        {
             d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
         }
         if self.stage != Stage::Normal {
@@ -543,10 +442,10 @@ impl<E: Engine> Vr<E> {
         }
         d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
         if self.is_leader() {
-            d = d.min(Deadline { at: self.commit_due, reason: "COMMIT" });
+            d = d.min(Deadline { at: self.leading.commit_due(), reason: "COMMIT" });
             d = d.min(Deadline { at: self.gap_deadline(), reason: "a missing number" });
-            d = d.min(Deadline { at: self.lag_deadline(), reason: "a follower lags" });
-            d = d.min(Deadline { at: self.next_switch, reason: "tell the switch" });
+            d = d.min(Deadline { at: self.leading.lag_deadline(), reason: "a follower lags" });
+            d = d.min(Deadline { at: self.leading.next_switch(), reason: "tell the switch" });
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
         }
         d

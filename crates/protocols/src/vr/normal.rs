@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Guard, Instant, Now, ObjectId, Position, Seq, US, ViewNumber};
+use concord_core::{Duration, Guard, Instant, Now, Position, US, ViewNumber};
 use concord_engine::{Command, Engine};
 use concord_wire::control::Config;
 use concord_wire::fragment::FragmentHdr;
@@ -21,8 +21,9 @@ use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::{Flags, GroupId, Op, Packet, Repr, Sink, Status, WireError};
 
-use super::{MEMBERS_MAX, Stage, Vr};
-use crate::link::{Arrival, BrokenStream, Receiver, Sender};
+use super::follower::Follower;
+use super::{Stage, Vr};
+use crate::link::{Arrival, BrokenStream};
 use crate::ordered::Fit;
 use crate::setup::ALIVE_NS;
 use crate::turn::Asked;
@@ -33,40 +34,6 @@ const COMMIT_DELAY_NS: Duration = 100 * US;
 const SYNC_NS: Duration = 1_000 * US;
 /// Most bytes of records kept for members that lag; who lacks older ones copies the state.
 const KEPT_BYTES_MAX: usize = 128 << 20;
-
-/// What the leader knows of a member, in its view.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Follower {
-    /// The stream of records to it, once it has said where its log ends.
-    pub(super) sender: Option<Sender>,
-    /// The number of the last stream to it that was begun in this view.
-    pub(super) streamed: Option<u16>,
-    /// PREPARE-OK: where its log ends.
-    pub(super) acked: Position,
-    /// COMMIT-ACK: what it has executed.
-    pub(super) executed: Position,
-    /// The commit point that was last sent to it.
-    told_committed: Position,
-    pub(super) heard_at: Option<Instant>,
-    /// When it last asked for a part of the state. Who copies acknowledges nothing for long.
-    pub(super) copied_at: Option<Instant>,
-    /// NOPaxos: it has not acknowledged up to there, since then.
-    pub(super) lag: Option<(Position, Instant)>,
-    /// NOPaxos: it is sent records up to there.
-    pub(super) stream_upto: Position,
-    /// It was told to end: no reads are sent to it.
-    pub(super) retires: bool,
-    /// It copies the state.
-    pub(super) feed: Option<super::copy::Feed>,
-}
-
-/// What the switch is told once a quorum has executed up to `position`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    pub(super) position: Position,
-    pub(super) seq: Seq,
-    pub(super) obj_id: ObjectId,
-}
 
 impl<E: Engine> Vr<E> {
     /// Leader: numbers become positions. What cannot be ordered is dropped; the client sends it
@@ -83,7 +50,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let guards = self.setup.guards;
-        if self.is_accelerated() {
+        if self.group.is_accelerated() {
             // The view takes the numbers of its own switch alone.
             let active = self.switch.id;
             if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
@@ -115,11 +82,11 @@ impl<E: Engine> Vr<E> {
         let position = Position(self.ordered.log.end().position + 1);
         self.serving.on_ordered(repr, position);
         self.ordered.last_now_ms = now_ms;
-        if self.is_sequenced() {
+        if self.group.is_sequenced() {
             self.ordered.clock.note(now_ms, self.local_ms);
         }
         // Under NOPaxos the switch said so, in the leader's name.
-        let is_full = if self.is_sequenced() {
+        let is_full = if self.group.is_sequenced() {
             repr.flags.has(Flags::MEMORY_FULL)
         } else {
             self.serving.engine.is_full()
@@ -129,7 +96,7 @@ impl<E: Engine> Vr<E> {
         self.ordered.append(&asked.record((position, self.epoch()), refused, command, &[]));
         self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
-            self.staged_end = self.ordered.end();
+            self.leading.stage_up_to(self.ordered.end());
         }
         self.count.writes_ordered += 1;
     }
@@ -177,20 +144,19 @@ impl<E: Engine> Vr<E> {
         if !of_view && !self.setup.guards.on(Guard::View) {
             return self.on_record(now, data.piece, sink);
         }
-        let expected = |r: &Receiver| r.peer == data.from && r.stream == data.stream;
-        if !of_view || !self.receiver.as_ref().is_some_and(expected) {
+        if !of_view || !self.inbound.expects(data) {
             self.count.link_dropped += 1;
             return;
         }
         self.hear_leader(now, data.from);
-        self.streaming = true;
+        self.inbound.see(data.stream);
         if self.stage == Stage::Normal && self.ordered.log.is_full(&self.setup.limits) {
             // The engine does not get on with it: what is not taken is not acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
             return self.trim();
         }
-        let Some(mut receiver) = self.receiver.take() else { return };
+        let Some(mut receiver) = self.inbound.take_receiver() else { return };
         let arrival = receiver.take(data, |record| {
             self.take_record(now, record, sink)?;
             Ok(true)
@@ -201,13 +167,13 @@ impl<E: Engine> Vr<E> {
             Ok(Arrival::InOrder) | Err(BrokenStream) => {}
         }
         // A new leader's fetch is over when its view begins; a log that is given up asks for another.
-        if !self.is_leader() && receiver.stream == self.stream {
-            self.receiver = Some(receiver);
+        if !self.is_leader() {
+            self.inbound.put_receiver(receiver);
         }
-        if arrival.is_err() && self.receiver.is_some() {
+        if arrival.is_err() && self.inbound.is_open() {
             self.follow(sink);
         }
-        if self.is_sequenced() {
+        if self.group.is_sequenced() {
             self.take_early(now.instant);
         }
         self.learn_committed(now, data.committed, sink);
@@ -238,7 +204,7 @@ impl<E: Engine> Vr<E> {
     /// From a follower: PREPARE-OK and COMMIT-ACK. From the leader: COMMIT. From a new leader:
     /// what it has of the log that is sent to it.
     pub(super) fn on_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
-        let Some(from) = self.member_index(ack.from) else {
+        let Some(from) = self.group.index_of(ack.from) else {
             self.count.link_dropped += 1;
             return;
         };
@@ -246,7 +212,7 @@ impl<E: Engine> Vr<E> {
             self.count.link_dropped += 1;
             return;
         }
-        let is_stale = ack.life != self.tag_of(self.lives.of(from));
+        let is_stale = ack.life != self.group.tag_of(self.lives.of(from));
         if is_stale && self.setup.guards.on(Guard::CrashVector) {
             self.vr_count.stale_lives += 1;
         } else if self.is_leader() {
@@ -258,16 +224,14 @@ impl<E: Engine> Vr<E> {
                 let upto = Position(log.end().position);
                 sender.pump(now.instant, log, upto, self.committed, scratch, sink);
             }
-        } else if from == self.leader_of(self.view) {
+        } else if from == self.group.leader_of(self.view) {
             self.on_commit(now, ack, sink);
         }
     }
 
     fn on_commit(&mut self, now: Now, commit: &Ack, sink: &mut impl Sink) {
         self.hear_leader(now, commit.from);
-        if commit.stream == self.stream {
-            self.streaming = true;
-        } else if core::mem::take(&mut self.streaming) {
+        if self.inbound.see(commit.stream) {
             // It does not stream to this replica any more.
             self.vr_count.streams_restarted += 1;
             self.follow(sink);
@@ -278,7 +242,7 @@ impl<E: Engine> Vr<E> {
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
         let told = self.commit_point();
-        let Some(follower) = self.followers.get_mut(from) else { return };
+        let Some(follower) = self.leading.followers.get_mut(from) else { return };
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
         follower.executed = follower.executed.max(ack.committed);
@@ -295,25 +259,14 @@ impl<E: Engine> Vr<E> {
         self.commit_acknowledged(now, sink);
     }
 
-    /// The most that a quorum has, of what each member has.
-    fn quorum_has(&self, has: impl Fn(&Follower) -> Position) -> Position {
-        let mut all = [Position(0); MEMBERS_MAX];
-        let count = self.followers.len().min(MEMBERS_MAX);
-        for (slot, follower) in all.iter_mut().zip(&self.followers) {
-            *slot = has(follower);
-        }
-        all[..count].sort_unstable();
-        all[..count].get(count.saturating_sub(self.quorum())).copied().unwrap_or_default()
-    }
-
     /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.
     pub(super) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
         let end = self.ordered.end();
-        let me = self.me;
-        if let Some(own) = self.followers.get_mut(me) {
+        let me = self.group.me();
+        if let Some(own) = self.leading.followers.get_mut(me) {
             own.acked = end;
         }
-        let committed = self.quorum_has(|f| f.acked).min(end);
+        let committed = self.leading.quorum_has(self.group.quorum(), |f| f.acked).min(end);
         if committed > self.committed {
             self.committed = committed;
             self.execute_committed(now, sink);
@@ -357,38 +310,32 @@ impl<E: Engine> Vr<E> {
         }
         if self.is_leader() {
             self.flush_leader(now, sink);
-        } else if self.stage != Stage::Left
-            && (self.receiver.as_ref().is_some_and(|r| r.ack_due)
-                || (self.receiver.is_some() && self.has_news()))
-        {
-            self.send_ack(now.instant, sink);
+        } else if self.stage != Stage::Left {
+            let logged = self.group.is_sequenced() && self.stage == Stage::Normal;
+            let end = logged.then(|| self.ordered.end());
+            if self.inbound.owes_ack(self.executed, end) {
+                self.send_ack(now.instant, sink);
+            }
         }
-    }
-
-    /// Whether a follower has executed more than it said, or logged what nobody streamed.
-    fn has_news(&self) -> bool {
-        let logged = self.is_sequenced() && self.stage == Stage::Normal;
-        self.executed > self.told_executed
-            || (logged && self.ordered.log.end().position > self.told_end.0)
     }
 
     fn flush_leader(&mut self, now: Now, sink: &mut impl Sink) {
         // Alone in its group, it commits what it has.
         self.commit_acknowledged(now, sink);
-        if let Some(own) = self.followers.get_mut(self.me) {
+        if let Some(own) = self.leading.followers.get_mut(self.group.me()) {
             own.executed = self.executed;
         }
         self.send_completions(sink);
         if self.serving.has_more_expiries(self.executed) {
             self.expire(now, sink);
         }
-        if self.told_full != self.serving.engine.is_full() {
+        if self.leading.is_told_full() != self.serving.engine.is_full() {
             self.tell_stamp(sink);
         }
         let (end, told) = (self.ordered.end(), self.commit_point());
-        for index in 0..self.followers.len() {
+        for index in 0..self.leading.followers.len() {
             let upto = self.stream_upto(now.instant, index, end);
-            let follower = &mut self.followers[index];
+            let follower = &mut self.leading.followers[index];
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
@@ -401,14 +348,9 @@ impl<E: Engine> Vr<E> {
                 follower.told_committed = told;
             }
         }
-        let untold = self.followers.iter().any(|f| self.lacks_commit(f));
-        if !untold {
-            self.commit_due = Instant::NEVER;
-        } else if self.commit_due == Instant::NEVER {
-            let delay_ns = if self.is_sequenced() { SYNC_NS } else { COMMIT_DELAY_NS };
-            self.commit_due = now.instant.after(delay_ns);
-        } else if now.instant >= self.commit_due {
-            self.commit_due = Instant::NEVER;
+        let untold = self.leading.followers.iter().any(|f| self.lacks_commit(f));
+        let delay_ns = if self.group.is_sequenced() { SYNC_NS } else { COMMIT_DELAY_NS };
+        if self.leading.is_commit_due(now.instant, untold, delay_ns) {
             self.send_commits(false, sink);
         }
         self.trim();
@@ -416,11 +358,11 @@ impl<E: Engine> Vr<E> {
 
     /// Sends full PREPAREs in the middle of a batch.
     pub(super) fn pump_full(&mut self, now: Now, sink: &mut impl Sink) {
-        if !self.is_leader() || self.is_sequenced() {
+        if !self.is_leader() || self.group.is_sequenced() {
             return;
         }
         let (end, told) = (self.ordered.end(), self.commit_point());
-        for follower in &mut self.followers {
+        for follower in &mut self.leading.followers {
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
@@ -438,24 +380,24 @@ impl<E: Engine> Vr<E> {
 
     /// COMMIT to who lacks the commit point, or to all.
     fn send_commits(&mut self, all: bool, sink: &mut impl Sink) {
-        for index in (0..self.followers.len()).filter(|i| *i != self.me) {
-            let follower = &self.followers[index];
+        for index in (0..self.leading.followers.len()).filter(|i| *i != self.group.me()) {
+            let follower = &self.leading.followers[index];
             if !all && !self.lacks_commit(follower) {
                 continue;
             }
             let commit = Ack {
                 epoch: self.epoch(),
-                from: self.node(),
+                from: self.group.node(),
                 stream: follower.sender.as_ref().map_or(0, |s| s.stream),
                 next: 0,
                 held: 0,
                 applied: self.ordered.end(),
                 committed: self.commit_point(),
-                life: self.tag_of(self.lives.mine()),
+                life: self.group.tag_of(self.lives.mine()),
             };
             commit.emit(&mut self.scratch);
-            sink.send(self.members()[index].addr, &self.scratch);
-            self.followers[index].told_committed = self.commit_point();
+            sink.send(self.group.members()[index].addr, &self.scratch);
+            self.leading.followers[index].told_committed = self.commit_point();
             self.vr_count.commits_sent += 1;
         }
     }
@@ -465,18 +407,18 @@ impl<E: Engine> Vr<E> {
     /// the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
     fn send_completions(&mut self, sink: &mut impl Sink) {
         let quorum = self.setup.guards.on(Guard::CommitAck);
-        let executed = if quorum { self.quorum_has(|f| f.executed) } else { self.executed };
-        let mut last = None;
-        while let Some(first) = self.uncompleted.front().filter(|c| c.position <= executed) {
-            last = Some(*first);
-            self.uncompleted.pop_front();
-        }
+        let executed = if quorum {
+            self.leading.quorum_has(self.group.quorum(), |f| f.executed)
+        } else {
+            self.executed
+        };
+        let last = self.leading.pop_completions(executed);
         if let Some(completion) = last.filter(|c| c.seq.is_some()) {
             let repr = Repr {
                 obj_id: completion.obj_id,
                 seq: completion.seq,
                 epoch: self.epoch(),
-                node: self.node(),
+                node: self.group.node(),
                 ..Repr::new(Op::WriteCompletion)
             };
             repr.emit(&[], &mut self.scratch);
@@ -504,8 +446,7 @@ impl<E: Engine> Vr<E> {
             self.next_beat = t.after(self.beat_ns());
             self.send_commits(true, sink);
         }
-        if t >= self.next_switch {
-            self.next_switch = t.after(ALIVE_NS);
+        if self.leading.is_switch_due(t, ALIVE_NS) {
             self.tell_switch(t, sink);
         }
         if self.serving.is_expiry_due(t) {
@@ -518,14 +459,19 @@ impl<E: Engine> Vr<E> {
     /// they go on without it.
     fn hears_quorum(&self, now: Instant) -> bool {
         let lately = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < self.suspect_ns());
-        let others = self.followers.iter().enumerate().filter(|(index, _)| *index != self.me);
+        let others = self
+            .leading
+            .followers
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != self.group.me());
         let heard = others.filter(|(_, f)| lately(f.heard_at) || lately(f.copied_at)).count();
-        heard + 1 >= self.quorum() || lately(Some(self.listens_since))
+        heard + 1 >= self.group.quorum() || lately(Some(self.suspicion.listens_since()))
     }
 
     pub(super) fn tick_senders(&mut self, now: Instant, sink: &mut impl Sink) {
         let told = self.commit_point();
-        let senders = self.followers.iter_mut().filter_map(|f| f.sender.as_mut());
+        let senders = self.leading.followers.iter_mut().filter_map(|f| f.sender.as_mut());
         for sender in senders.chain(&mut self.helper) {
             let before = sender.resent;
             sender.tick(now, &self.ordered.log, told, &mut self.scratch, sink);
@@ -535,7 +481,7 @@ impl<E: Engine> Vr<E> {
 
     /// Leader: whether a member was heard of lately, and stays.
     pub(super) fn is_live(&self, now: Instant, member: usize) -> bool {
-        let follower = self.followers.get(member).filter(|f| !f.retires);
+        let follower = self.leading.followers.get(member).filter(|f| !f.retires);
         let heard_at = follower.and_then(|f| f.heard_at);
         heard_at.is_some_and(|at| now.since(at) < self.suspect_ns())
     }
@@ -546,18 +492,19 @@ impl<E: Engine> Vr<E> {
         if self.switch.id == 0 {
             return;
         }
-        let is_live = |i: &usize| *i != self.me && self.is_live(now, *i);
-        let others = (0..self.members().len()).filter(is_live);
-        let members = core::iter::once(self.me).chain(others).map(|i| self.members()[i]);
+        let is_live = |i: &usize| *i != self.group.me() && self.is_live(now, *i);
+        let others = (0..self.group.members().len()).filter(is_live);
+        let members =
+            core::iter::once(self.group.me()).chain(others).map(|i| self.group.members()[i]);
         let config = Config {
             epoch: self.view.0,
-            group: self.config.as_ref().map_or(GroupId(0), |c| c.group),
-            rack: self.config.as_ref().map_or(0, |c| c.rack),
+            group: self.group.config.as_ref().map_or(GroupId(0), |c| c.group),
+            rack: self.group.config.as_ref().map_or(0, |c| c.rack),
             switch_id: self.switch.id,
             switch: self.switch.addr,
             switch_incarnation: self.switch.incarnation,
-            kind: self.protocol().into(),
-            program: self.program(),
+            kind: self.group.protocol().into(),
+            program: self.group.program(),
             members: members.collect(),
             joining: Vec::new(),
         };
@@ -567,19 +514,19 @@ impl<E: Engine> Vr<E> {
 
     /// What the switch stamps on the writes that it orders.
     fn tell_stamp(&mut self, sink: &mut impl Sink) {
-        if !self.is_sequenced() {
+        if !self.group.is_sequenced() {
             return;
         }
-        self.told_full = self.serving.engine.is_full();
+        self.leading.tell_full(self.serving.engine.is_full());
         // Nobody can tell where the log's time steps to the own clock before the first write of a
         // switch, if no key has a time to live. Later one may be on its way to get one.
         let is_first = self.ordered.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
         let own_ms = if is_first { self.local_ms } else { 0 };
         let stamp = Stamp {
             view: self.epoch(),
-            from: self.node(),
+            from: self.group.node(),
             now_ms: self.ordered.clock.read(self.local_ms).max(own_ms),
-            memory_full: self.told_full,
+            memory_full: self.leading.is_told_full(),
         };
         stamp.emit(&mut self.scratch);
         sink.send(self.switch.addr, &self.scratch);
@@ -589,16 +536,12 @@ impl<E: Engine> Vr<E> {
     pub(super) fn send_ack(&mut self, now: Instant, sink: &mut impl Sink) {
         let normal = self.stage == Stage::Normal;
         let acked = if normal { self.ordered.end() } else { Position(0) };
-        let (epoch, node, executed) = (self.epoch(), self.node(), self.executed);
-        let Some(receiver) = self.receiver.as_mut() else { return };
-        let peer = receiver.peer;
-        let ack = receiver.ack(epoch, node, acked, executed);
-        Ack { life: self.tag_of(self.lives.mine()), ..ack }.emit(&mut self.scratch);
-        self.told_executed = executed;
-        self.told_end = acked;
+        let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
+        let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
+        Ack { life: self.group.tag_of(self.lives.mine()), ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
-        if let Some(index) = self.member_index(peer) {
-            sink.send(self.members()[index].addr, &self.scratch);
+        if let Some(index) = self.group.index_of(peer) {
+            sink.send(self.group.members()[index].addr, &self.scratch);
         }
     }
 }

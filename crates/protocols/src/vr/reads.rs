@@ -10,13 +10,10 @@ use concord_core::{Guard, Instant, Now};
 use concord_engine::Engine;
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
-use super::execute::Pending;
+use super::queue::Pending;
 use super::{Stage, Vr};
 use crate::serve::Read;
 use crate::turn::ReadTurn;
-
-/// Most reads that wait at the leader.
-const WAITING_MAX: usize = 65_536;
 
 impl<E: Engine> Vr<E> {
     pub(super) fn on_read(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
@@ -49,7 +46,7 @@ impl<E: Engine> Vr<E> {
 
     /// Whether no later view can have begun: a quorum, this replica included, is in this one.
     pub(super) fn is_leased(&self, now: Instant) -> bool {
-        self.leases.held_of(now) + 1 >= self.quorum() || !self.setup.guards.on(Guard::Lease)
+        self.leases.held_of(now) + 1 >= self.group.quorum() || !self.setup.guards.on(Guard::Lease)
     }
 
     /// Why a fast read may not be answered here.
@@ -70,11 +67,11 @@ impl<E: Engine> Vr<E> {
     }
 
     fn forward(&mut self, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
-        let Some(to) = self.leader_addr() else { return };
+        let Some(to) = self.group.leader_addr(self.view) else { return };
         let forwarded = Repr {
             flags: repr.flags.with(Flags::FORWARDED).without(Flags::FAST),
             epoch: self.epoch(),
-            node: self.node(),
+            node: self.group.node(),
             ..*repr
         };
         forwarded.emit(body, &mut self.scratch);
@@ -84,26 +81,29 @@ impl<E: Engine> Vr<E> {
     /// The leader's answer holds every write that was acknowledged before, in this view or in an
     /// earlier one: it has executed those of its view, and waits for those that its view began with.
     fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
-        if self.executed >= self.view_start && self.is_leased(now.instant) {
+        if self.executed >= self.leading.view_start() && self.is_leased(now.instant) {
             self.count.reads_slow += 1;
             return self.read(now, repr, body, repr.reason, sink);
         }
-        if self.waiting_reads.len() >= WAITING_MAX {
+        let packet = || {
+            let mut packet = Vec::new();
+            repr.emit(body, &mut packet);
+            packet
+        };
+        if self.leading.push_read(packet) {
+            self.vr_count.reads_waited_leader += 1;
+        } else {
             self.count.reads_dropped += 1;
-            return;
         }
-        self.vr_count.reads_waited_leader += 1;
-        let mut packet = Vec::new();
-        repr.emit(body, &mut packet);
-        self.waiting_reads.push_back(packet);
     }
 
     /// Answers the reads that waited, once nothing keeps them.
     pub(super) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
-        if !self.is_leader() || self.executed < self.view_start || !self.is_leased(now.instant) {
+        let has_begun = self.executed >= self.leading.view_start();
+        if !self.is_leader() || !has_begun || !self.is_leased(now.instant) {
             return;
         }
-        while let Some(bytes) = self.waiting_reads.pop_front() {
+        while let Some(bytes) = self.leading.pop_read() {
             if let Ok(packet) = Packet::parse(&bytes) {
                 self.read_slow(now, &packet.repr(), packet.body(), sink);
             }

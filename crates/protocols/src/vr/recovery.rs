@@ -11,27 +11,19 @@
 //!
 //! Until then it neither votes nor acknowledges.
 
-use concord_core::{Guard, Now, ViewNumber};
+use concord_core::{Guard, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::LogEnd;
-use concord_wire::vr::{Life, SwitchLife, VrBody};
+use concord_wire::vr::{Life, VrBody};
 
+use super::recovering::Answer;
 use super::{Stage, Vr};
 use crate::setup::RETRY_NS;
-
-/// A RecoveryResponse.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) view: ViewNumber,
-    /// From the leader of that view alone.
-    pub(super) leader: Option<(LogEnd, SwitchLife, u32)>,
-}
 
 impl<E: Engine> Vr<E> {
     pub(super) fn begin_recovery(&mut self) {
         self.stage = Stage::Recovering;
-        self.recovering = true;
+        self.recovery.begin();
         self.vr_count.recoveries += 1;
     }
 
@@ -48,19 +40,18 @@ impl<E: Engine> Vr<E> {
     /// life above both, and tells all of it. Its log and its state are as good as any other beginning.
     pub(super) fn come_again(&mut self, now: Now, above: Life, sink: &mut impl Sink) {
         if !self.setup.guards.on(Guard::LifeRaised) {
-            if !(self.recovering && self.lives.raise_mine(above)) {
+            if !(self.recovery.is_under_way() && self.lives.raise_mine(above)) {
                 self.leave();
             }
-            self.answers.fill(None);
+            self.recovery.forget_all();
             return;
         }
         if !self.lives.raise_mine(above) {
             return self.leave();
         }
         self.leave_view(self.view);
-        self.answers.fill(None);
         // The other one may have granted leases until now.
-        self.started_at = Some(now.instant);
+        self.recovery.begin_again(now.instant);
         self.renew_copy();
         self.begin_recovery();
         self.next_retry = now.instant.after(RETRY_NS);
@@ -70,7 +61,7 @@ impl<E: Engine> Vr<E> {
     /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait for.
     pub(super) fn lose_leader(&mut self, now: Now) {
         let gone = now.instant.0.saturating_sub(self.suspect_ns());
-        self.heard_leader_at = self.heard_leader_at.min(concord_core::Instant(gone));
+        self.suspicion.lose_leader(concord_core::Instant(gone));
     }
 
     /// Another has lost everything. The crash vector has told of its new life already.
@@ -80,14 +71,14 @@ impl<E: Engine> Vr<E> {
         }
         let leader = self
             .is_leader()
-            .then(|| (self.ordered.log.end(), self.switch, self.sequence.floor.counter));
+            .then(|| (self.ordered.log.end(), self.switch, self.sequence.floor().counter));
         self.say(from, VrBody::RecoveryResponse { leader }, sink);
     }
 
     pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {
         let mine = self.lives.mine();
-        if self.stage == Stage::Recovering && lives.get(self.me) == Some(&mine) {
-            self.answers[from] = Some(answer);
+        if self.stage == Stage::Recovering && lives.get(self.group.me()) == Some(&mine) {
+            self.recovery.note(from, answer);
         }
     }
 
@@ -96,25 +87,20 @@ impl<E: Engine> Vr<E> {
         if !self.setup.guards.on(Guard::RecoveryQuorum) {
             return 1;
         }
-        self.members().len() - self.quorum() + 1
+        self.group.members().len() - self.group.quorum() + 1
     }
 
     /// Goes on once enough have answered, the leader of the latest view among them, and no lease
     /// that this node granted in an earlier life can be held any more.
     fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
-        let answers = || self.answers.iter().flatten();
-        let latest = answers().map(|a| a.view).max();
-        let Some(view) = latest.filter(|_| answers().count() >= self.recovery_quorum()) else {
-            return;
-        };
-        let of_leader = answers().find(|a| a.view == view && a.leader.is_some());
-        let Some((end, switch, floor)) = of_leader.and_then(|a| a.leader) else { return };
-        let waited = self.started_at.is_some_and(|at| now.instant.since(at) >= self.setup.lease_ns);
+        let outcome = self.recovery.outcome(self.recovery_quorum());
+        let Some((view, (end, switch, floor))) = outcome else { return };
+        let waited = self.recovery.has_waited(now.instant, self.setup.lease_ns);
         if !waited && self.setup.guards.on(Guard::Lease) {
             return;
         }
         self.view = view;
-        self.heard_leader_at = now.instant;
+        self.suspicion.hear_leader(now.instant);
         self.catch_up(now, end, (switch, floor), sink);
     }
 }

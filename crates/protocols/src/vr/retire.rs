@@ -6,36 +6,19 @@
 //! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their end
 //!    (trap T2).
 
-use concord_core::{Instant, Now, ViewNumber};
+use concord_core::{Instant, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::vr::VrBody;
 
+use super::farewell::Farewell;
 use super::{Stage, Vr};
-use crate::retire::{RELEASES, Retired, Retiring};
-
-/// How often a follower says that it goes before it does.
-const FAREWELLS: u8 = 3;
-
-/// A replica that was told to end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Farewell {
-    pub(super) retiring: Retiring,
-    /// How often the leader of which view was told.
-    told: (ViewNumber, u8),
-    /// No view began in time that another one leads.
-    in_vain: bool,
-}
+use crate::retire::{RELEASES, Retired};
 
 impl<E: Engine> Vr<E> {
     /// Tells it to end: see [`crate::Replica::retire`].
     pub fn retire(&mut self, now: Now) {
-        let retiring = Retiring::begin(now.instant);
-        self.farewell.get_or_insert(Farewell {
-            retiring,
-            told: (ViewNumber(0), 0),
-            in_vain: false,
-        });
+        self.farewell.get_or_insert_with(|| Farewell::begin(now.instant));
     }
 
     /// Whether it has left, if it was told to end.
@@ -46,10 +29,10 @@ impl<E: Engine> Vr<E> {
         if matches!(self.stage, Stage::Out | Stage::Recovering) {
             return Some(Retired::InOrder);
         }
-        if self.members().len() == 1 {
+        if self.group.members().len() == 1 {
             return Some(Retired::Alone);
         }
-        let how = if farewell.in_vain { Retired::InVain } else { Retired::InOrder };
+        let how = if farewell.is_in_vain() { Retired::InVain } else { Retired::InOrder };
         (farewell.retiring.releases >= RELEASES).then_some(how)
     }
 
@@ -59,14 +42,12 @@ impl<E: Engine> Vr<E> {
     }
 
     pub(super) fn tick_retiring(&mut self, now: Now, sink: &mut impl Sink) {
-        let (view, leader) = (self.view, self.leader_of(self.view));
+        let (view, leader) = (self.view, self.group.leader_of(self.view));
         let Some(farewell) = &mut self.farewell else { return };
         if !farewell.retiring.is_due(now.instant) {
             return;
         }
-        if now.instant >= farewell.retiring.until && self.stage != Stage::Left {
-            farewell.in_vain = true;
-            farewell.retiring.next_at = now.instant;
+        if self.stage != Stage::Left && farewell.gives_up(now.instant) {
             return self.leave();
         }
         match self.stage {
@@ -74,16 +55,11 @@ impl<E: Engine> Vr<E> {
                 farewell.retiring.releases += 1;
                 self.say_all(VrBody::Retire { released: true }, sink);
             }
-            Stage::Normal if leader == self.me => self.hand_on(now, sink),
+            Stage::Normal if leader == self.group.me() => self.hand_on(now, sink),
             Stage::Normal => {
-                if farewell.told.0 != view {
-                    farewell.told = (view, 0);
-                }
-                if farewell.told.1 < FAREWELLS {
-                    farewell.told.1 += 1;
+                if farewell.tells(now.instant, view) {
                     self.say(leader, VrBody::Retire { released: false }, sink);
                 } else {
-                    farewell.retiring.next_at = now.instant;
                     self.leave();
                 }
             }
@@ -93,11 +69,12 @@ impl<E: Engine> Vr<E> {
 
     /// Leader: leaves its view for the next one whose leader it hears.
     fn hand_on(&mut self, now: Now, sink: &mut impl Sink) {
-        let members = self.members().len();
+        let members = self.group.members().len();
         if members < 2 {
             return;
         }
-        let is_live = |by: &usize| self.is_live(now.instant, self.leader_of(self.next_view(*by)));
+        let is_live =
+            |by: &usize| self.is_live(now.instant, self.group.leader_of(self.next_view(*by)));
         let by = (1..members).find(is_live).unwrap_or(1);
         self.vr_count.handed_on += 1;
         self.enter_view(now, self.next_view(by), sink);
@@ -112,16 +89,16 @@ impl<E: Engine> Vr<E> {
         released: bool,
         sink: &mut impl Sink,
     ) {
-        if let Some(follower) = self.followers.get_mut(from)
+        if let Some(follower) = self.leading.followers.get_mut(from)
             && !follower.retires
         {
             follower.retires = true;
-            self.next_switch = now.instant;
+            self.leading.hurry_switch(now.instant);
         }
         if !released {
             return;
         }
-        let node = concord_core::NodeId(self.members()[from].node);
+        let node = self.group.node_of(from);
         self.leases.release(node, incarnation, self.setup.guards);
         if self.stage == Stage::ViewChange {
             self.vote_if_due(now, sink);

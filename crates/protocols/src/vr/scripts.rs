@@ -1,27 +1,17 @@
-//! Scripts that do not end, where the engine is a server of its own.
-//!
-//! A script that runs for too long is stopped, and whether it was must be the same at all replicas. The
-//! leader decides: it tells nobody that a script is committed before it has executed it. If its engine
-//! had to stop the script, the leader has a record written (`CONCORD.VOID position`), which makes the
-//! script void for all who come to it; they hear that both are committed together. A leader whose
-//! engine is lost to a script that cannot be stopped does the same before it leaves.
-//!
-//! A follower whose engine stops a script that its leader has executed leaves: it is slower by far.
+//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void.
 
 use alloc::collections::{BTreeSet, VecDeque};
+use core::ops::RangeInclusive;
 
-use concord_core::{Duration, Instant, MS, Now, Position};
-use concord_engine::redis::STOPPED_REPLY;
-use concord_engine::{Command, CommandBuf, Engine, resp};
+use concord_core::{Duration, Instant, MS, Position};
+use concord_engine::{Command, resp};
+use concord_wire::Flags;
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Repr, Sink};
 
-use super::execute::Pending;
-use super::{Stage, Vr};
 use crate::turn::Turn;
 
 /// The internal write that makes the script at a position void.
-const VOID_COMMAND: &[u8] = b"CONCORD.VOID";
+pub(super) const VOID_COMMAND: &[u8] = b"CONCORD.VOID";
 /// How long a leader whose engine is lost waits for that record, and for the others to hear of it.
 const LAST_WORD_NS: Duration = 2_000 * MS;
 const TOLD_NS: Duration = 100 * MS;
@@ -86,103 +76,75 @@ impl Scripts {
             self.running.pop_front();
         }
     }
-}
 
-impl<E: Engine> Vr<E> {
-    /// Up to where others are told that the log is committed.
-    pub(super) fn commit_point(&self) -> Position {
-        let undecided = self.scripts.running.front().map(|at| Position(at.0 - 1));
-        undecided.map_or(self.committed, |before| before.min(self.committed))
+    /// Up to where others may be told that a log is committed whose commit point is that.
+    pub(super) fn decided(&self, committed: Position) -> Position {
+        let undecided = self.running.front().map(|at| Position(at.0 - 1));
+        undecided.map_or(committed, |before| before.min(committed))
     }
 
-    /// The engine stopped the script of `turn`, or is lost to it.
-    pub(super) fn script_stopped(&mut self, turn: Turn) {
-        if self.scripts.running.front() == Some(&turn.position) {
-            self.scripts.stopped = Some(turn);
-            self.pending.push_front(Pending::Write(turn));
-        } else {
-            self.leave();
+    /// The engine stopped the script of `turn`. Whether that was the oldest one to decide on.
+    pub(super) fn stop(&mut self, turn: Turn) -> bool {
+        let is_first = self.running.front() == Some(&turn.position);
+        if is_first {
+            self.stopped = Some(turn);
+        }
+        is_first
+    }
+
+    /// The script that was stopped here, and is not decided on.
+    pub(super) fn stopped(&self) -> Option<Turn> {
+        self.stopped
+    }
+
+    /// The positions up to `committed` that were not searched for what is void, of a log that begins behind
+    /// `base`.
+    pub(super) fn unsearched(&self, base: Position, committed: Position) -> RangeInclusive<u64> {
+        self.searched.max(base).0 + 1..=committed.0
+    }
+
+    /// They were searched.
+    pub(super) fn searched_to(&mut self, committed: Position) {
+        self.searched = self.searched.max(committed);
+    }
+
+    /// A record makes the script at `position` void, where all up to `submitted` was given to the engine.
+    /// False if it was executed here as if it were not.
+    pub(super) fn learn(&mut self, position: Position, submitted: Position) -> bool {
+        let is_stopped = self.stopped.is_some_and(|turn| turn.position == position);
+        if is_stopped || position > submitted {
+            self.void.insert(position);
+            return true;
+        }
+        position <= self.copied || self.voided.contains(&position)
+    }
+
+    /// The script that was stopped here, if it is void for all by now: it is decided on.
+    pub(super) fn settle(&mut self) -> Option<Turn> {
+        let turn = self.stopped.take_if(|turn| self.void.contains(&turn.position))?;
+        self.make_void(turn.position);
+        Some(turn)
+    }
+
+    /// All is said about the script that took the engine, if one did: the others hear of it, and then this
+    /// replica leaves.
+    pub(super) fn has_spoken(&mut self, now: Instant) {
+        if self.leave_at.is_some() {
+            self.leave_at = Some(now.after(TOLD_NS));
         }
     }
 
-    /// Learns from what is committed by now which scripts are void.
-    pub(super) fn search_void(&mut self, now: Now, sink: &mut impl Sink) {
-        if !self.setup.replicate_replies {
-            return;
-        }
-        let mut at = self.scripts.searched.max(Position(self.ordered.log.base().position));
-        while at < self.committed {
-            at = Position(at.0 + 1);
-            let record = self.ordered.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
-            let Some(position) = record.as_ref().and_then(void_of) else { continue };
-            let is_stopped = self.scripts.stopped.is_some_and(|turn| turn.position == position);
-            if is_stopped || position > self.submitted {
-                self.scripts.void.insert(position);
-            } else if position > self.scripts.copied && !self.scripts.voided.contains(&position) {
-                // It ran to its end here, or is about to: a leader of which nobody had heard.
-                return self.leave();
-            }
-        }
-        self.scripts.searched = at;
-        self.settle_stopped(now, sink);
-    }
-
-    /// The script that was stopped here is void for all: whoever asked gets the error.
-    fn settle_stopped(&mut self, now: Now, sink: &mut impl Sink) {
-        let Some(turn) = self.scripts.stopped else { return };
-        if !self.scripts.void.contains(&turn.position) {
-            return;
-        }
-        self.scripts.stopped = None;
-        self.scripts.make_void(turn.position);
-        self.pending.pop_front();
-        let turn = self.refused(turn, STOPPED_REPLY);
-        self.finish(&turn, &[], sink);
-        if self.scripts.leave_at.is_some() {
-            self.scripts.leave_at = Some(now.instant.after(TOLD_NS));
-        }
-        self.engine_ready(now, sink);
-    }
-
-    /// Leader: asks for the record that makes void what was stopped.
-    pub(super) fn say_void(&mut self, sink: &mut impl Sink) {
-        let Some(turn) = self.scripts.stopped.filter(|_| self.is_leader()) else { return };
-        let digits = [turn.position.0, self.view.0.into()].map(|n| alloc::format!("{n}"));
-        let mut command = CommandBuf::new();
-        let body = command.encode(0, [VOID_COMMAND, digits[0].as_bytes(), digits[1].as_bytes()]);
-        let repr = Repr {
-            flags: Flags::INTERNAL,
-            client: self.setup.me.addr,
-            node: self.node(),
-            ..Repr::new(Op::Write)
-        };
-        repr.emit(body, &mut self.scratch);
-        sink.send(self.switch.addr, &self.scratch);
-    }
-
-    /// A later leader has executed what was stopped here.
-    pub(super) fn outlived_stop(&self) -> bool {
-        let heard = self.heard_committed;
-        self.stage == Stage::Normal
-            && !self.is_leader()
-            && self.committed >= heard
-            && self.scripts.stopped.is_some_and(|turn| turn.position <= heard)
-    }
-
-    /// The engine is lost: whether to stay a while, for a last word about the script that took it.
-    pub(super) fn has_last_word(&mut self, now: Instant) -> bool {
-        if !self.serving.engine.is_poisoned() || !self.is_leader() {
-            return false;
-        }
-        if self.scripts.leave_at.is_none() {
-            let Some(Pending::Write(turn)) = self.pending.front().copied() else { return false };
-            if self.scripts.running.front() != Some(&turn.position) {
+    /// The engine of a leader is lost, `first` being the write that it was at. Whether to stay a while, for a
+    /// last word about the script that took it.
+    pub(super) fn has_last_word(&mut self, now: Instant, first: Option<Turn>) -> bool {
+        if self.leave_at.is_none() {
+            let Some(turn) = first.filter(|t| self.running.front() == Some(&t.position)) else {
                 return false;
-            }
-            self.scripts.stopped = Some(turn);
-            self.scripts.leave_at = Some(now.after(LAST_WORD_NS));
+            };
+            self.stopped = Some(turn);
+            self.leave_at = Some(now.after(LAST_WORD_NS));
         }
-        self.scripts.leave_at.is_some_and(|at| now < at)
+        self.leave_at.is_some_and(|at| now < at)
     }
 }
 

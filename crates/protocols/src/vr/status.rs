@@ -31,7 +31,7 @@ impl<E: Engine> Vr<E> {
     /// Whether it holds a lease of so many that no later view can have begun (trap T2).
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
-        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.quorum()
+        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.group.quorum()
     }
 
     /// What only VR counts.
@@ -54,14 +54,14 @@ impl<E: Engine> Vr<E> {
 
     /// What it heard of the controller's, or of another switch from the leader.
     pub(super) fn heard(&self) -> Heard {
-        let Some(config) = &self.config else { return Heard::default() };
+        let Some(config) = &self.group.config else { return Heard::default() };
         let switch_id = config.switch_id.max(self.switch.id);
         Heard { rack: config.rack, epoch: config.epoch, switch_id }
     }
 
     /// Whether all that its view began with is executed here.
     pub(super) fn is_whole(&self) -> bool {
-        self.stage == Stage::Normal && self.executed >= self.view_start
+        self.stage == Stage::Normal && self.executed >= self.leading.view_start()
     }
 
     /// Where the replica stands.
@@ -78,7 +78,7 @@ impl<E: Engine> Vr<E> {
     /// Whether it still has, or has again, what its node promised: no recovery is under way.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.recovering
+        !self.recovery.is_under_way()
             && self.copying.is_none()
             && !matches!(self.stage, Stage::Out | Stage::Left)
     }
@@ -88,15 +88,15 @@ impl<E: Engine> Vr<E> {
     pub fn status(&self, now: Now) -> ReplicaStatus {
         let role = match self.stage {
             Stage::Out | Stage::Left => "none",
-            Stage::Normal if self.members().len() == 1 => "alone",
+            Stage::Normal if self.group.members().len() == 1 => "alone",
             Stage::Normal if self.is_leader() => "leader",
             Stage::Normal => "follower",
             Stage::ViewChange => "view change",
-            Stage::Starting | Stage::Recovering if self.recovering => "recovering",
+            Stage::Starting | Stage::Recovering if self.recovery.is_under_way() => "recovering",
             Stage::Starting | Stage::Recovering => "catching up",
         };
         ReplicaStatus {
-            node: self.node(),
+            node: self.group.node(),
             phase: self.phase(),
             epoch: self.epoch(),
             role,

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use super::*;
 use crate::Limits;
 use concord_core::hash::object_id;
-use concord_core::{Guards, RequestNumber, SEC, SessionId, SwitchId};
+use concord_core::{Guards, NodeId, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
+use concord_wire::control::{Config, Member, Program, Protocol};
 use concord_wire::vr::Life;
 use concord_wire::{Flags, GroupId, Kind, Op, Packet, Reason, Repr};
 
@@ -340,7 +341,7 @@ fn t2_no_view_begins_while_a_lease_of_an_earlier_one_may_be_held() {
     g.isolate(0);
     // The others suspect the leader at once, as if they had not heard it for long.
     for index in [1, 2] {
-        g.nodes[index].heard_leader_at = Instant(0);
+        g.nodes[index].suspicion.hear_leader(Instant(0));
     }
     let mut begun_at = None;
     for ms in 0..300 {

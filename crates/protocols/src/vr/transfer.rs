@@ -1,81 +1,33 @@
-//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them.
-//!
-//! The one who asks says where its log ends and what it knows to be committed; the stream begins
-//! behind whichever of the two both logs have (the hash tells). Until a fetched log has reached its
-//! target it stays apart: what the own log holds was promised to the view before, and is given up
-//! only for the whole log of a later one.
+//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them ([`super::inbound`]), of
+//! the leader, or as a new leader of who has the best log.
 
 use concord_core::{Guard, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::LogEnd;
-use concord_wire::record::{Record, running_hash};
 use concord_wire::vr::VrBody;
 
+use super::inbound::AskAgain;
 use super::{Stage, Vr};
-use crate::link::{BrokenStream, Receiver, Sender};
-use crate::log::Log;
-
-/// How often a stream is asked for by one number: for half a second.
-const ASKED_MAX: u32 = 25;
-
-/// A log that is being fetched.
-#[derive(Clone, Debug)]
-pub(super) struct Incoming {
-    /// Where it has to end before it can be used.
-    pub(super) target: LogEnd,
-    /// What was offered as common to both logs.
-    offered: [LogEnd; 2],
-    /// The records, once the first has told which of the two it is.
-    log: Option<Log>,
-}
-
-impl Incoming {
-    /// Takes the next record; true once the target is reached.
-    fn take(&mut self, bytes: &[u8]) -> Result<bool, BrokenStream> {
-        let record = Record::parse(bytes).map_err(|_| BrokenStream)?;
-        if self.log.is_none() {
-            let follows = |end: &&LogEnd| {
-                end.position + 1 == record.position.0
-                    && running_hash(end.hash, bytes) == record.hash
-            };
-            self.log = self.offered.iter().find(follows).map(|end| Log::starting_at(*end));
-        }
-        let Some(log) = self.log.as_mut() else { return Err(BrokenStream) };
-        let end = log.end();
-        let hash = running_hash(end.hash, bytes);
-        if record.position.0 != end.position + 1 || hash != record.hash {
-            return Err(BrokenStream);
-        }
-        log.push(bytes.to_vec(), hash);
-        if record.position.0 == self.target.position && hash != self.target.hash {
-            return Err(BrokenStream);
-        }
-        Ok(record.position.0 >= self.target.position)
-    }
-}
+use crate::link::{BrokenStream, Sender};
 
 impl<E: Engine> Vr<E> {
     /// Begins to fetch a log that ends at `target`.
     pub(super) fn fetch(&mut self, target: LogEnd) {
         let offered = [self.ordered.log.end(), self.committed_end()];
-        self.incoming = Some(Incoming { target, offered, log: None });
+        self.inbound.fetch(target, offered);
     }
 
     /// Asks for a new stream from the one whom this replica follows: the leader of its view, or, as
     /// a new leader, who has the best log.
     pub(super) fn follow(&mut self, sink: &mut impl Sink) {
-        let from = match self.change.best {
+        let from = match self.change.best() {
             Some(best) if self.stage == Stage::ViewChange => best,
-            _ => self.leader_of(self.view),
+            _ => self.group.leader_of(self.view),
         };
-        let Some(peer) = self.members().get(from).map(|m| NodeId(m.node)) else { return };
-        self.stream = self.stream.wrapping_add(1).max(1);
-        (self.streaming, self.asked) = (false, 0);
-        let mut receiver = Receiver::new(peer, 0);
-        receiver.stream = self.stream;
-        self.receiver = Some(receiver);
-        if let Some(target) = self.incoming.as_ref().map(|i| i.target) {
+        let Some(peer) = self.group.members().get(from).map(|m| NodeId(m.node)) else { return };
+        self.inbound.follow(peer);
+        if let Some(target) = self.inbound.target() {
             self.fetch(target);
         }
         self.say_follow(sink);
@@ -84,22 +36,19 @@ impl<E: Engine> Vr<E> {
     /// Asks again for the stream that was not seen yet; in the end for another one, since the one who
     /// was asked may have begun it and given it up.
     pub(super) fn ask_again(&mut self, sink: &mut impl Sink) {
-        if self.receiver.is_none() {
-            return;
-        }
-        if self.asked < ASKED_MAX {
-            self.say_follow(sink);
-        } else {
-            self.follow(sink);
+        match self.inbound.ask_again() {
+            AskAgain::No => {}
+            AskAgain::Same => self.say_follow(sink),
+            AskAgain::Another => self.follow(sink),
         }
     }
 
     pub(super) fn say_follow(&mut self, sink: &mut impl Sink) {
-        let Some(peer) = self.receiver.as_ref().map(|r| r.peer) else { return };
-        self.asked += 1;
+        let Some(peer) = self.inbound.peer() else { return };
+        self.inbound.on_asked();
         let (end, committed) = (self.ordered.log.end(), self.committed_end());
-        let follow = VrBody::Follow { stream: self.stream, end, committed };
-        if let Some(to) = self.member_index(peer) {
+        let follow = VrBody::Follow { stream: self.inbound.stream(), end, committed };
+        if let Some(to) = self.group.index_of(peer) {
             self.say(to, follow, sink);
         }
     }
@@ -114,7 +63,7 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) {
         let leads = self.is_leader();
-        let helps = self.stage == Stage::ViewChange && from == self.leader_of(self.view);
+        let helps = self.stage == Stage::ViewChange && from == self.group.leader_of(self.view);
         if view != self.view || !(leads || helps) {
             return;
         }
@@ -125,20 +74,20 @@ impl<E: Engine> Vr<E> {
         else {
             return self.say_apart(from, stream, sink);
         };
-        let to = self.members()[from];
+        let to = self.group.members()[from];
         let has = Position(end.position);
         let node = NodeId(to.node);
-        let mut sender = Sender::new(self.node(), self.epoch(), (node, to.addr), has, 0);
+        let mut sender = Sender::new(self.group.node(), self.epoch(), (node, to.addr), has, 0);
         sender.stream = stream;
         let told = self.commit_point();
         let (log, scratch) = (&self.ordered.log, &mut self.scratch);
         let upto = Position(log.end().position);
         sender.pump(now.instant, log, upto, told, scratch, sink);
         if leads {
-            self.followers[from].streamed = Some(stream);
-            self.followers[from].sender = Some(sender);
-            self.followers[from].heard_at = Some(now.instant);
-            self.next_switch = now.instant;
+            self.leading.followers[from].streamed = Some(stream);
+            self.leading.followers[from].sender = Some(sender);
+            self.leading.followers[from].heard_at = Some(now.instant);
+            self.leading.hurry_switch(now.instant);
         } else {
             self.helper = Some(sender);
         }
@@ -150,14 +99,14 @@ impl<E: Engine> Vr<E> {
     /// that was answered by Apart began none: its answer may have been lost.
     fn is_used(&self, follower: Option<usize>, stream: u16) -> bool {
         let sender = match follower {
-            Some(from) => self.followers[from].sender.as_ref(),
+            Some(from) => self.leading.followers[from].sender.as_ref(),
             None => self.helper.as_ref(),
         };
         if !self.setup.guards.on(Guard::StreamOnce) {
             return sender.is_some_and(|s| s.stream == stream);
         }
         let streamed = match follower {
-            Some(from) => self.followers[from].streamed,
+            Some(from) => self.leading.followers[from].streamed,
             None => sender.map(|s| s.stream),
         };
         // Numbers wrap around, and are not further apart than half of all.
@@ -171,7 +120,7 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
-        let Some(incoming) = &mut self.incoming else {
+        let Some(taken) = self.inbound.take_fetched(bytes) else {
             return if self.copying.is_some() {
                 self.on_copied_record(now, bytes, sink)
             } else if self.stage == Stage::Normal {
@@ -181,7 +130,7 @@ impl<E: Engine> Vr<E> {
             };
         };
         self.vr_count.records_transferred += 1;
-        if incoming.take(bytes)? {
+        if taken? {
             self.adopt(now, sink);
         }
         Ok(())
@@ -189,7 +138,7 @@ impl<E: Engine> Vr<E> {
 
     /// The fetched log is whole: it takes the place of the own one's end, at once.
     fn adopt(&mut self, now: Now, sink: &mut impl Sink) {
-        let Some(log) = self.incoming.take().and_then(|i| i.log) else { return };
+        let Some(log) = self.inbound.fetched() else { return };
         self.ordered.log.cut(log.base().position);
         self.ordered.log.append(log);
         if self.stage == Stage::ViewChange {
@@ -202,8 +151,8 @@ impl<E: Engine> Vr<E> {
 
     /// A sign of life of the view's leader.
     pub(super) fn hear_leader(&mut self, now: Now, from: NodeId) {
-        if self.member_index(from) == Some(self.leader_of(self.view)) {
-            self.heard_leader_at = now.instant;
+        if self.group.index_of(from) == Some(self.group.leader_of(self.view)) {
+            self.suspicion.hear_leader(now.instant);
         }
     }
 }

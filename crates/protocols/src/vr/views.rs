@@ -10,8 +10,6 @@
 //! - The leader takes the best log of a quorum: that of the latest view, and of these the longest.
 //!   It fetches what it lacks, and begins the view (StartView).
 
-use alloc::vec::Vec;
-
 use concord_core::{Guard, Instant, NodeId, Now, ObjectId, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
@@ -19,49 +17,14 @@ use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
 use concord_wire::vr::{Life, SwitchLife, VrBody};
 
-use super::normal::{Completion, Follower};
+use super::change::Vote;
+use super::leading::Completion;
 use super::{Stage, Vr};
 use crate::setup::RETRY_NS;
-
-/// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
-/// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
-const PATIENCE_MAX: u32 = 2;
 
 /// The log's time, found at a new view to be so much later than the last record, begins anew there:
 /// what was cut off may have been of another time.
 const TIME_KEPT_MS: u64 = 10_000;
-
-/// A DoViewChange.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Vote {
-    pub(super) last_normal: ViewNumber,
-    pub(super) end: LogEnd,
-    pub(super) committed: Position,
-    pub(super) switch: SwitchLife,
-}
-
-/// A view change under way.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Change {
-    /// Members that are in this view too, and so in no earlier one.
-    joined: Vec<bool>,
-    votes: Vec<Option<Vote>>,
-    /// New leader: who has the best log, which is being fetched.
-    pub(super) best: Option<usize>,
-    /// When to go on to the next view.
-    give_up_at: Instant,
-    /// View changes in a row that led to nothing.
-    failed: u32,
-}
-
-impl Change {
-    /// Member `index` has lost what it said.
-    pub(super) fn forget(&mut self, index: usize) {
-        if let Some(vote) = self.votes.get_mut(index) {
-            *vote = None;
-        }
-    }
-}
 
 impl<E: Engine> Vr<E> {
     fn say_suspect(&mut self, view: ViewNumber, sink: &mut impl Sink) {
@@ -79,11 +42,11 @@ impl<E: Engine> Vr<E> {
         // The sender is in the view before. If that is news, the own view is over; its leader will
         // answer with StartView, or is the one who is missed.
         let theirs = ViewNumber(view.0.saturating_sub(1));
-        if theirs > self.view && !self.recovering {
+        if theirs > self.view && !self.recovery.is_under_way() {
             self.enter_view(now, theirs, sink);
         }
         if theirs == self.view {
-            self.suspicions[from] = Some(now.instant);
+            self.suspicion.note(now.instant, from);
             self.consider_view_change(now, sink);
         }
     }
@@ -92,17 +55,17 @@ impl<E: Engine> Vr<E> {
     pub(super) fn suspects(&self, now: Instant) -> bool {
         match self.stage {
             Stage::Normal | Stage::Starting => {
-                self.leader_of(self.view) != self.me
-                    && now.since(self.heard_leader_at) >= self.suspect_ns()
+                !self.group.is_mine(self.view)
+                    && self.suspicion.is_leader_silent(now, self.suspect_ns())
             }
-            Stage::ViewChange => now >= self.change.give_up_at,
+            Stage::ViewChange => self.change.is_over(now),
             Stage::Out | Stage::Recovering | Stage::Left => false,
         }
     }
 
     /// Says so, and does something about it if others say the same.
     pub(super) fn mind_leader(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.suspects(now.instant) && !self.recovering {
+        if self.suspects(now.instant) && !self.recovery.is_under_way() {
             self.say_suspect(self.next_view(1), sink);
             self.consider_view_change(now, sink);
         }
@@ -110,12 +73,11 @@ impl<E: Engine> Vr<E> {
 
     /// Leaves the view if a quorum, this replica included, misses its leader.
     fn consider_view_change(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.recovering || !self.suspects(now.instant) {
+        if self.recovery.is_under_way() || !self.suspects(now.instant) {
             return;
         }
-        let fresh = |at: &Instant| now.instant.since(*at) < self.suspect_ns();
-        let others = self.suspicions.iter().flatten().filter(|at| fresh(at)).count();
-        if others + 1 >= self.quorum() {
+        let others = self.suspicion.count(now.instant, self.suspect_ns());
+        if others + 1 >= self.group.quorum() {
             self.enter_view(now, self.next_view(1), sink);
         }
     }
@@ -128,16 +90,8 @@ impl<E: Engine> Vr<E> {
         self.leave_view(view);
         self.stage = Stage::ViewChange;
         self.vr_count.view_changes += 1;
-        let failed = self.change.failed + 1;
-        let patience_ns = self.suspect_ns() << failed.min(PATIENCE_MAX);
-        let members = self.members().len();
-        self.change = Change {
-            joined: alloc::vec![false; members],
-            votes: alloc::vec![None; members],
-            best: None,
-            give_up_at: now.instant.after(patience_ns),
-            failed,
-        };
+        let members = self.group.members().len();
+        self.change.enter(now.instant, members, self.suspect_ns());
         self.next_retry = now.instant.after(RETRY_NS);
         self.vote(now, sink);
     }
@@ -146,25 +100,20 @@ impl<E: Engine> Vr<E> {
     pub(super) fn leave_view(&mut self, view: ViewNumber) {
         self.view = view;
         self.leases.close();
-        (0..self.followers.len()).for_each(|member| self.end_feed(member));
-        self.followers.clear();
-        self.uncompleted.clear();
-        self.waiting_reads.clear();
-        self.receiver = None;
-        self.incoming = None;
+        (0..self.leading.followers.len()).for_each(|member| self.end_feed(member));
+        self.leading.end_view();
+        self.inbound.end_view();
         self.helper = None;
-        self.streaming = false;
         self.heard_committed = Position(0);
-        self.commit_due = Instant::NEVER;
         self.next_beat = Instant::NEVER;
-        self.suspicions.fill(None);
+        self.suspicion.end_view();
     }
 
     /// Votes if it may, and says where it is.
     fn vote(&mut self, now: Now, sink: &mut impl Sink) {
         let elsewhere = |node: NodeId| {
-            let index = self.member_index(node);
-            index.is_some_and(|i| self.change.joined.get(i) == Some(&true))
+            let index = self.group.index_of(node);
+            index.is_some_and(|i| self.change.has_joined(i))
         };
         let until = self.leases.others_until(elsewhere);
         if now.instant < until && self.setup.guards.on(Guard::Lease) {
@@ -180,10 +129,9 @@ impl<E: Engine> Vr<E> {
             last_normal,
             end,
             committed: self.commit_point(),
-            switch: self.known_switch().max(self.switch),
+            switch: self.group.known_switch().max(self.switch),
         };
-        let me = self.me;
-        self.change.votes[me] = Some(vote);
+        self.change.vote(self.group.me(), vote);
         let vote = VrBody::DoViewChange {
             last_normal: vote.last_normal.0,
             end: vote.end,
@@ -196,7 +144,10 @@ impl<E: Engine> Vr<E> {
 
     pub(super) fn retry_view_change(&mut self, now: Now, sink: &mut impl Sink) {
         self.vote(now, sink);
-        if self.stage == Stage::ViewChange && self.change.best.is_some() && !self.streaming {
+        if self.stage == Stage::ViewChange
+            && self.change.best().is_some()
+            && !self.inbound.is_streaming()
+        {
             self.ask_again(sink);
         }
     }
@@ -208,7 +159,7 @@ impl<E: Engine> Vr<E> {
         view: ViewNumber,
         sink: &mut impl Sink,
     ) {
-        if self.recovering {
+        if self.recovery.is_under_way() {
             return;
         }
         if view > self.view {
@@ -219,17 +170,14 @@ impl<E: Engine> Vr<E> {
 
     /// `from` has left all views before `view`.
     fn note_joined(&mut self, now: Now, from: usize, view: ViewNumber, sink: &mut impl Sink) {
-        if view == self.view && self.stage == Stage::ViewChange {
-            let was = core::mem::replace(&mut self.change.joined[from], true);
-            if !was {
-                self.vote_if_due(now, sink);
-            }
+        if view == self.view && self.stage == Stage::ViewChange && self.change.join(from) {
+            self.vote_if_due(now, sink);
         }
     }
 
     /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no longer.
     pub(super) fn vote_if_due(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.change.votes[self.me].is_none() {
+        if !self.change.has_voted(self.group.me()) {
             self.vote(now, sink);
         }
     }
@@ -242,14 +190,14 @@ impl<E: Engine> Vr<E> {
         vote: Vote,
         sink: &mut impl Sink,
     ) {
-        if self.recovering {
+        if self.recovery.is_under_way() {
             return;
         }
         if view > self.view {
             self.enter_view(now, view, sink);
         }
         if view == self.view && self.stage == Stage::ViewChange {
-            self.change.votes[from] = Some(vote);
+            self.change.vote(from, vote);
             self.note_joined(now, from, view, sink);
             self.elect(now, sink);
         }
@@ -258,27 +206,19 @@ impl<E: Engine> Vr<E> {
     /// The view's leader: begins it once a quorum has voted, itself included.
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
         let leads = self.stage == Stage::ViewChange
-            && self.leader_of(self.view) == self.me
+            && self.group.is_mine(self.view)
             && !self.has_given_up()
             && self.may_lead();
-        let votes = self.change.votes.iter().flatten().count();
-        let own = self.change.votes.get(self.me).copied().flatten();
-        let Some(own) = own.filter(|_| leads && votes >= self.quorum()) else { return };
-        if self.change.best.is_some() {
+        if !leads || self.change.best().is_some() {
             return;
         }
-        let merit = |v: &Vote| (v.last_normal, v.end.position);
-        let (mut best, mut vote) = (self.me, own);
-        for (index, other) in self.change.votes.iter().enumerate() {
-            if let Some(other) = other.filter(|v| merit(v) > merit(&vote)) {
-                (best, vote) = (index, other);
-            }
-        }
+        let elected = self.change.elect(self.group.me(), self.group.quorum());
+        let Some((best, vote)) = elected else { return };
         if self.ordered.log.end_at(vote.end.position) == Some(vote.end) {
             self.ordered.log.cut(vote.end.position);
             self.start_view(now, sink);
         } else {
-            self.change.best = Some(best);
+            self.change.fetch_from(best);
             self.fetch(vote.end);
             self.follow(sink);
         }
@@ -286,24 +226,21 @@ impl<E: Engine> Vr<E> {
 
     /// The view begins, with the best log of a quorum as its own.
     pub(super) fn start_view(&mut self, now: Now, sink: &mut impl Sink) {
-        let votes = || self.change.votes.iter().flatten();
-        let committed = votes().map(|v| v.committed).max().unwrap_or_default();
-        let switch = votes().map(|v| v.switch).max().unwrap_or_default();
-        self.switch = switch.max(self.known_switch());
-        self.receiver = None;
+        let committed = self.change.committed();
+        self.switch = self.change.switch().max(self.group.known_switch());
+        self.inbound.close_receiver();
         self.vr_count.views_led += 1;
         self.note_log_end();
         self.draw_floor();
         self.begin_normal(now.instant);
-        self.followers = alloc::vec![Follower::default(); self.members().len()];
-        self.listens_since = now.instant;
-        self.view_start = self.ordered.end();
-        self.committed = self.committed.max(committed.min(self.view_start));
+        let (members, end) = (self.group.members().len(), self.ordered.end());
+        self.leading.begin(now.instant, members, end);
+        self.suspicion.listen(now.instant);
+        self.committed = self.committed.max(committed.min(end));
         // Whatever was executed before may never have completed at the switch.
         let (position, seq) = (self.executed, self.executed_seq);
-        self.uncompleted.push_back(Completion { position, seq, obj_id: ObjectId(0) });
+        self.leading.push_completion(Completion { position, seq, obj_id: ObjectId(0) });
         self.next_beat = now.instant.after(self.beat_ns());
-        self.next_switch = now.instant;
         self.next_retry = now.instant.after(RETRY_NS);
         self.say_start_view(sink);
         self.request_leases(now, sink);
@@ -312,14 +249,16 @@ impl<E: Engine> Vr<E> {
 
     /// To the members that have not asked for the stream yet.
     pub(super) fn say_start_view(&mut self, sink: &mut impl Sink) {
-        let Some(end) =
-            self.ordered.log.end_at(self.view_start.0.max(self.ordered.log.base().position))
+        let Some(end) = self
+            .ordered
+            .log
+            .end_at(self.leading.view_start().0.max(self.ordered.log.base().position))
         else {
             return;
         };
-        let floor = self.sequence.floor.counter;
-        for index in 0..self.followers.len() {
-            if index != self.me && self.followers[index].sender.is_none() {
+        let floor = self.sequence.floor().counter;
+        for index in 0..self.leading.followers.len() {
+            if index != self.group.me() && self.leading.followers[index].sender.is_none() {
                 self.say(index, VrBody::StartView { end, switch: self.switch, floor }, sink);
             }
         }
@@ -335,12 +274,12 @@ impl<E: Engine> Vr<E> {
     ) {
         let begun = matches!(self.stage, Stage::Normal | Stage::Starting);
         let known = view < self.view || (view == self.view && begun);
-        if known || from != self.leader_of(view) || self.stage == Stage::Recovering {
+        if known || from != self.group.leader_of(view) || self.stage == Stage::Recovering {
             return;
         }
         self.leave_view(view);
         self.vr_count.views_joined += 1;
-        self.heard_leader_at = now.instant;
+        self.suspicion.hear_leader(now.instant);
         self.catch_up(now, end, (switch, floor), sink);
     }
 
@@ -373,17 +312,13 @@ impl<E: Engine> Vr<E> {
     pub(super) fn begin_normal(&mut self, now: Instant) {
         self.stage = Stage::Normal;
         self.last_normal = self.view;
-        self.change.failed = 0;
-        self.change.best = None;
-        self.vr_count.recovered += u64::from(core::mem::take(&mut self.recovering));
+        self.change.succeed();
+        self.vr_count.recovered += u64::from(self.recovery.end());
         self.note_log_end();
-        let me = self.setup.me.node;
-        let members = self.config.iter().flat_map(|c| c.members.iter());
-        let others = members.filter(|m| m.node != me).map(|m| NodeId(m.node));
-        self.leases.open(now, others);
-        self.told_end = Position(0);
-        self.staged_end = Position(0);
-        if self.is_sequenced() {
+        self.leases.open(now, self.group.others().map(|(_, m)| NodeId(m.node)));
+        self.inbound.forget_end();
+        self.leading.stage_up_to(Position(0));
+        if self.group.is_sequenced() {
             self.take_early(now);
         }
     }
@@ -407,7 +342,7 @@ impl<E: Engine> Vr<E> {
     /// Asks the others for a lease of this view. Who answers no reads needs none.
     pub(super) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
         self.leases.on_requested(now.instant);
-        if !self.is_leader() && !self.is_accelerated() {
+        if !self.is_leader() && !self.group.is_accelerated() {
             return;
         }
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
@@ -426,7 +361,7 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal || !self.is_view(view) {
             return;
         }
-        self.leases.grant(now.instant, NodeId(self.members()[from].node), life.incarnation);
+        self.leases.grant(now.instant, self.group.node_of(from), life.incarnation);
         self.say(from, VrBody::LeaseGrant { asked_at, to: life }, sink);
     }
 
@@ -440,7 +375,7 @@ impl<E: Engine> Vr<E> {
     ) {
         let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::LeaseLife);
         if self.stage == Stage::Normal && self.is_view(view) && is_mine {
-            let from = NodeId(self.members()[from].node);
+            let from = self.group.node_of(from);
             self.leases.on_grant(now.instant, from, Instant(asked_at));
             self.wake_reads(now, sink);
         }

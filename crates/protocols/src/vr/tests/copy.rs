@@ -132,7 +132,8 @@ fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
         g.cast_set(&[0, 1, 2], &alloc::format!("key:{n}"), "v");
         g.pass(1);
         // It hears nobody, and nobody else begins a view.
-        g.nodes[2].heard_leader_at = g.now.instant;
+        let now = g.now.instant;
+        g.nodes[2].suspicion.hear_leader(now);
     }
     assert_eq!(g.nodes[2].committed, committed);
     assert!(g.nodes[0].ordered.log.base().position > end.position);

@@ -81,16 +81,17 @@ fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_anoth
     g.set(0, "k", "v");
     g.pass(1);
     g.cuts = vec![(0, 2)];
-    let stream = g.nodes[2].stream + 1;
+    let stream = g.nodes[2].inbound.stream() + 1;
     g.ask_anew(2);
-    assert_eq!(g.nodes[0].followers[2].streamed, Some(stream));
+    assert_eq!(g.nodes[0].leading.followers[2].streamed, Some(stream));
     // It hears nobody, and asks nobody to leave the view.
     for n in 0..200 {
         g.set(0, "k", &alloc::format!("{n}"));
         g.pass(1);
-        g.nodes[2].heard_leader_at = g.now.instant;
+        let now = g.now.instant;
+        g.nodes[2].suspicion.hear_leader(now);
     }
-    assert!(g.nodes[0].followers[2].sender.is_none(), "its records are gone");
+    assert!(g.nodes[0].leading.followers[2].sender.is_none(), "its records are gone");
     g.cuts.clear();
     g.pass(1_500);
     assert_eq!(g.nodes[2].ordered.log.end(), g.nodes[0].ordered.log.end());
@@ -192,7 +193,7 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     let view = g.nodes[0].view;
     for _ in 0..10 * LEASE_NS / MS {
         // Follower 1 asks for a part of the state now and then, and says nothing else.
-        let attempt = u64::from(g.nodes[1].tag_of(g.nodes[1].lives.mine())) << 32 | 1;
+        let attempt = u64::from(g.nodes[1].group.tag_of(g.nodes[1].lives.mine())) << 32 | 1;
         let ask = CopyMessage::Ask { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
         let mut bytes = vec![];
         ask.emit(&mut bytes);

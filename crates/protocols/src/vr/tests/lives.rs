@@ -157,7 +157,7 @@ fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
     // The log does not come for a while.
     g.cuts = vec![(4, 0)];
     g.pass(10);
-    assert_eq!((g.nodes[4].stage, g.nodes[4].recovering), (Stage::Starting, true));
+    assert_eq!((g.nodes[4].stage, g.nodes[4].recovery.is_under_way()), (Stage::Starting, true));
     g.deliver(1, &late);
     // Two of the others do not hear of anything.
     g.cuts = vec![(4, 0), (0, 2), (1, 2), (4, 2), (0, 3), (1, 3), (4, 3)];
@@ -181,7 +181,7 @@ fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
     let mut g = Group::founded(3, Guards::ALL);
     let mut lives = g.nodes[1].lives.vector().to_vec();
     lives[0] = Life { count: u32::MAX, incarnation: 1 };
-    let (group, view) = (g.nodes[1].group, g.nodes[1].view.0);
+    let (group, view) = (g.nodes[1].group.id(), g.nodes[1].view.0);
     let body = VrBody::Suspect;
     let mut bytes = vec![];
     VrMessage { body, group, from: 2, view, lives }.emit(&mut bytes);
@@ -221,13 +221,13 @@ fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
         let executed = Position(g.nodes[0].executed.0 + 1_000);
         let ack = |node: &Node, epoch| concord_wire::link::Ack {
             epoch,
-            from: node.node(),
+            from: node.group.node(),
             stream: 0,
             next: 0,
             held: 0,
             applied: executed,
             committed: executed,
-            life: node.tag_of(node.lives.mine()),
+            life: node.group.tag_of(node.lives.mine()),
         };
         let acks: Vec<_> = g.nodes.iter().map(|n| ack(n, n.epoch())).collect();
         let next = founders(&g, 900, 2);
@@ -242,7 +242,7 @@ fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
             (0..3).filter(|to| *to != from).for_each(|to| g.deliver(to, &bytes));
         }
         assert!(g.nodes.iter().all(|n| n.heard_committed < executed));
-        assert!(g.nodes[0].followers.iter().all(|f| f.acked < executed));
+        assert!(g.nodes[0].leading.followers.iter().all(|f| f.acked < executed));
         assert_eq!(g.get(0, "old", None).unwrap().2, "nil");
         g.counter = 0;
         let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };

@@ -1,0 +1,121 @@
+//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and whose
+//! log the new leader takes.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Instant, Position, ViewNumber};
+use concord_wire::control::LogEnd;
+use concord_wire::vr::SwitchLife;
+
+/// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
+/// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
+const PATIENCE_MAX: u32 = 2;
+
+/// A DoViewChange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vote {
+    pub(super) last_normal: ViewNumber,
+    pub(super) end: LogEnd,
+    pub(super) committed: Position,
+    pub(super) switch: SwitchLife,
+}
+
+/// A view change under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// Members that are in this view too, and so in no earlier one.
+    joined: Vec<bool>,
+    votes: Vec<Option<Vote>>,
+    /// New leader: who has the best log, which is being fetched.
+    best: Option<usize>,
+    /// When to go on to the next view.
+    give_up_at: Instant,
+    /// View changes in a row that led to nothing.
+    failed: u32,
+}
+
+impl Change {
+    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if earlier ones
+    /// did not.
+    pub(super) fn enter(&mut self, now: Instant, members: usize, patience_ns: Duration) {
+        let failed = self.failed + 1;
+        *self = Change {
+            joined: alloc::vec![false; members],
+            votes: alloc::vec![None; members],
+            best: None,
+            give_up_at: now.after(patience_ns << failed.min(PATIENCE_MAX)),
+            failed,
+        };
+    }
+
+    /// A view has begun.
+    pub(super) fn succeed(&mut self) {
+        self.failed = 0;
+        self.best = None;
+    }
+
+    /// Whether it is time to go on to the next view.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now >= self.give_up_at
+    }
+
+    /// Member `index` has lost what it said.
+    pub(super) fn forget(&mut self, index: usize) {
+        if let Some(vote) = self.votes.get_mut(index) {
+            *vote = None;
+        }
+    }
+
+    pub(super) fn has_joined(&self, index: usize) -> bool {
+        self.joined.get(index) == Some(&true)
+    }
+
+    /// Member `index` has left all earlier views; whether that is news.
+    pub(super) fn join(&mut self, index: usize) -> bool {
+        !core::mem::replace(&mut self.joined[index], true)
+    }
+
+    pub(super) fn has_voted(&self, index: usize) -> bool {
+        self.votes[index].is_some()
+    }
+
+    pub(super) fn vote(&mut self, index: usize, vote: Vote) {
+        self.votes[index] = Some(vote);
+    }
+
+    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the longest,
+    /// `me` of equals. `None` while there are fewer votes, or the own one is missing.
+    pub(super) fn elect(&self, me: usize, quorum: usize) -> Option<(usize, Vote)> {
+        let own = self.votes.get(me).copied().flatten()?;
+        if self.votes.iter().flatten().count() < quorum {
+            return None;
+        }
+        let merit = |v: &Vote| (v.last_normal, v.end.position);
+        let (mut best, mut vote) = (me, own);
+        for (index, other) in self.votes.iter().enumerate() {
+            if let Some(other) = other.filter(|v| merit(v) > merit(&vote)) {
+                (best, vote) = (index, other);
+            }
+        }
+        Some((best, vote))
+    }
+
+    /// Whose log is being fetched.
+    pub(super) fn best(&self) -> Option<usize> {
+        self.best
+    }
+
+    pub(super) fn fetch_from(&mut self, best: usize) {
+        self.best = Some(best);
+    }
+
+    /// Up to where any of the votes knows the log to be committed.
+    pub(super) fn committed(&self) -> Position {
+        self.votes.iter().flatten().map(|v| v.committed).max().unwrap_or_default()
+    }
+
+    /// The newest switch that any of the votes knows.
+    pub(super) fn switch(&self) -> SwitchLife {
+        self.votes.iter().flatten().map(|v| v.switch).max().unwrap_or_default()
+    }
+}

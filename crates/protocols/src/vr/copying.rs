@@ -1,0 +1,56 @@
+//! The copy of the state that a replica makes of its leader's (VRR §5.2), if it makes one.
+
+use concord_core::Position;
+use concord_engine::copy::place;
+use concord_wire::Flags;
+use concord_wire::control::LogEnd;
+use concord_wire::fragment::Assembly;
+use concord_wire::record::Record;
+
+use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE};
+
+/// Asked for when all parts are here.
+pub(super) const PART_NONE: u64 = PART_RESULTS + 1;
+
+/// A copy of the state that is being made here.
+#[derive(Clone, Debug)]
+pub(super) struct Copying {
+    /// Which one of this life; an older one's parts are dropped.
+    pub(super) attempt: u64,
+    /// Whether what was here is given up.
+    pub(super) begun: bool,
+    /// Where the log has to be before the status is normal.
+    pub(super) target: LogEnd,
+    /// The part that is needed next.
+    pub(super) wanted: u64,
+    pub(super) part: Option<Assembly>,
+    /// The first fragment of the last question.
+    pub(super) asked: u32,
+}
+
+impl Copying {
+    /// Nothing is here yet; the log has to come as far as `target`.
+    pub(super) fn begin(attempt: u64, target: LogEnd) -> Copying {
+        Copying { attempt, begun: false, target, wanted: PART_TABLE, part: None, asked: 0 }
+    }
+
+    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to `submitted`
+    /// was given to the engine. One of a leader that had executed less than an earlier one is dropped.
+    pub(super) fn ready(&mut self, end: Position, submitted: Position) -> Option<Assembly> {
+        let wanted = self.wanted;
+        let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;
+        self.part.take_if(|part| wanted != PART_TABLE && part.version() < submitted.0);
+        self.part.take_if(|part| part.is_complete() && !(is_chunk && part.version() > end.0))
+    }
+
+    /// Whether a record's object is yet to be copied: its chunk will show what the record did.
+    pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
+        let yet_to_come = PART_OBJECTS + place(record.obj_id) >= self.wanted;
+        !record.flags.has(Flags::WILDCARD) && self.wanted < PART_RESULTS && yet_to_come
+    }
+
+    /// Whether all of it is here, and the log that ends at `end` is where that of the view was.
+    pub(super) fn is_done(&self, end: Position) -> bool {
+        self.wanted == PART_NONE && end.0 >= self.target.position
+    }
+}

@@ -1,0 +1,52 @@
+//! How far a replica is that was told to end ([`super::retire`]).
+
+use concord_core::{Instant, ViewNumber};
+
+use crate::retire::Retiring;
+
+/// How often a follower says that it goes before it does.
+const FAREWELLS: u8 = 3;
+
+/// A replica that was told to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    pub(super) retiring: Retiring,
+    /// How often the leader of which view was told.
+    told: (ViewNumber, u8),
+    /// No view began in time that another one leads.
+    in_vain: bool,
+}
+
+impl Farewell {
+    pub(super) fn begin(now: Instant) -> Farewell {
+        Farewell { retiring: Retiring::begin(now), told: (ViewNumber(0), 0), in_vain: false }
+    }
+
+    pub(super) fn is_in_vain(&self) -> bool {
+        self.in_vain
+    }
+
+    /// Whether it waits no longer; the next step is due at once.
+    pub(super) fn gives_up(&mut self, now: Instant) -> bool {
+        let is_over = now >= self.retiring.until;
+        if is_over {
+            self.in_vain = true;
+            self.retiring.next_at = now;
+        }
+        is_over
+    }
+
+    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at once.
+    pub(super) fn tells(&mut self, now: Instant, view: ViewNumber) -> bool {
+        if self.told.0 != view {
+            self.told = (view, 0);
+        }
+        let tells = self.told.1 < FAREWELLS;
+        if tells {
+            self.told.1 += 1;
+        } else {
+            self.retiring.next_at = now;
+        }
+        tells
+    }
+}

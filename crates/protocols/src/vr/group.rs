@@ -1,0 +1,151 @@
+//! The part of a replica in its group: who the members are, who leads which view, what a quorum is, and
+//! which switch the controller told of.
+
+use concord_core::{NodeId, ViewNumber, hash};
+use concord_wire::Addr;
+use concord_wire::control::{Config, Member, Program, Protocol};
+use concord_wire::vr::{Life, SwitchLife};
+
+use alloc::vec::Vec;
+
+/// Most members of a group; a larger one is not joined.
+pub(super) const MEMBERS_MAX: usize = 64;
+
+/// The newest configuration of the controller, and the own place in it.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    node: NodeId,
+    pub(super) config: Option<Config>,
+    /// The group's name: its founders and their lives.
+    id: u64,
+    /// The own index among the members.
+    me: usize,
+}
+
+impl Group {
+    /// None yet.
+    pub(super) fn new(me: Member) -> Group {
+        Group { node: NodeId(me.node), config: None, id: 0, me: 0 }
+    }
+
+    /// Joins the group of `config`, as its member `me`.
+    pub(super) fn enter(&mut self, config: Config, me: usize) {
+        self.me = me;
+        self.id = id_of(&config.members);
+        self.config = Some(config);
+    }
+
+    /// Takes a newer configuration of the same group; gives it back if it is of another one.
+    pub(super) fn renew(&mut self, config: Config) -> Result<(), Config> {
+        if self.config.is_none() || id_of(&config.members) != self.id {
+            return Err(config);
+        }
+        self.config = Some(config);
+        Ok(())
+    }
+
+    /// The group is none any more.
+    pub(super) fn forget(&mut self) {
+        self.config = None;
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.config.is_some()
+    }
+
+    /// The epoch of the newest configuration; 0 if there is none.
+    pub(super) fn epoch(&self) -> u32 {
+        self.config.as_ref().map_or(0, |c| c.epoch)
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The own index among the members.
+    pub(super) fn me(&self) -> usize {
+        self.me
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        self.config.as_ref().map_or(&[], |c| &c.members)
+    }
+
+    pub(super) fn node_of(&self, index: usize) -> NodeId {
+        NodeId(self.members()[index].node)
+    }
+
+    pub(super) fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.members().iter().position(|m| m.node == node.0)
+    }
+
+    /// The other members, with their indices.
+    pub(super) fn others(&self) -> impl Iterator<Item = (usize, &Member)> {
+        self.members().iter().enumerate().filter(|(index, _)| *index != self.me)
+    }
+
+    /// Any two sets of so many members share one.
+    pub(super) fn quorum(&self) -> usize {
+        self.members().len() / 2 + 1
+    }
+
+    /// Who leads `view`: the members take turns (VRR §4.2).
+    pub(super) fn leader_of(&self, view: ViewNumber) -> usize {
+        (view.0.max(1) as usize - 1) % self.members().len().max(1)
+    }
+
+    /// Whether this replica is the leader of `view`, should that begin.
+    pub(super) fn is_mine(&self, view: ViewNumber) -> bool {
+        self.leader_of(view) == self.me
+    }
+
+    pub(super) fn leader_addr(&self, view: ViewNumber) -> Option<Addr> {
+        self.members().get(self.leader_of(view)).map(|m| m.addr)
+    }
+
+    pub(super) fn program(&self) -> Program {
+        self.config.as_ref().map_or(Program::Forward, |c| c.program)
+    }
+
+    /// Whether the switch keeps a dirty set, so that any member may answer reads.
+    pub(super) fn is_accelerated(&self) -> bool {
+        self.program().has_dirty_set()
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.config.as_ref().and_then(Config::protocol).unwrap_or(Protocol::Vr)
+    }
+
+    /// NOPaxos: whether the switch orders the writes.
+    pub(super) fn is_sequenced(&self) -> bool {
+        self.config.as_ref().is_some_and(|c| c.kind.is_sequenced())
+    }
+
+    /// The newest switch that the controller told of.
+    pub(super) fn known_switch(&self) -> SwitchLife {
+        self.config.as_ref().map_or(SwitchLife::default(), |c| SwitchLife {
+            id: c.switch_id,
+            incarnation: c.switch_incarnation,
+            addr: c.switch,
+        })
+    }
+
+    /// What stands for a life of this group in packets that carry no vector. Views of another group may have
+    /// the same numbers.
+    pub(super) fn tag_of(&self, life: Life) -> u32 {
+        life.tag() ^ (self.id ^ (self.id >> 32)) as u32
+    }
+}
+
+fn id_of(members: &[Member]) -> u64 {
+    let mut bytes = Vec::with_capacity(members.len() * 10);
+    for member in members {
+        bytes.extend_from_slice(&member.node.to_be_bytes());
+        bytes.extend_from_slice(&member.incarnation.to_be_bytes());
+    }
+    hash::hash64(0, &bytes)
+}

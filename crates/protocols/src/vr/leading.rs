@@ -1,0 +1,207 @@
+//! What a leader has of its view: what it knows of each member, what it owes the switch and its clients, and
+//! when.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Instant, ObjectId, Position, Seq};
+
+use super::follower::Follower;
+use super::group::MEMBERS_MAX;
+
+/// Most reads that wait at the leader.
+const WAITING_MAX: usize = 65_536;
+
+/// What the switch is told once a quorum has executed up to `position`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) position: Position,
+    pub(super) seq: Seq,
+    pub(super) obj_id: ObjectId,
+}
+
+/// A leader's view.
+#[derive(Clone, Debug)]
+pub(super) struct Leading {
+    /// The members, itself too, by index; none if this replica does not lead.
+    pub(super) followers: Vec<Follower>,
+    /// Where the log ended when the view began. Slow reads wait until it is executed.
+    view_start: Position,
+    /// Executed writes of which the switch has not been told, oldest first.
+    uncompleted: VecDeque<Completion>,
+    /// Slow reads that wait for the lease or for `view_start`.
+    waiting_reads: VecDeque<Vec<u8>>,
+    /// When a commit point that no PREPARE carried is sent by itself.
+    commit_due: Instant,
+    next_switch: Instant,
+    /// NOPaxos: up to there the followers lack bodies, and are sent records.
+    staged_end: Position,
+    /// NOPaxos: whether the switch was last told that memory is full.
+    told_full: bool,
+}
+
+impl Default for Leading {
+    fn default() -> Leading {
+        Leading {
+            followers: Vec::new(),
+            view_start: Position(0),
+            uncompleted: VecDeque::new(),
+            waiting_reads: VecDeque::new(),
+            commit_due: Instant::NEVER,
+            next_switch: Instant(0),
+            staged_end: Position(0),
+            told_full: false,
+        }
+    }
+}
+
+impl Leading {
+    /// A view of so many members begins with a log that ends at `end`.
+    pub(super) fn begin(&mut self, now: Instant, members: usize, end: Position) {
+        self.followers = alloc::vec![Follower::default(); members];
+        self.view_start = end;
+        self.next_switch = now;
+    }
+
+    /// It is over: clients ask another one.
+    pub(super) fn end_view(&mut self) {
+        self.followers.clear();
+        self.uncompleted.clear();
+        self.waiting_reads.clear();
+        self.commit_due = Instant::NEVER;
+    }
+
+    /// The group is another one, with another log.
+    pub(super) fn forget_positions(&mut self) {
+        (self.view_start, self.staged_end) = (Position(0), Position(0));
+    }
+
+    /// Where the log ended when the view began.
+    pub(super) fn view_start(&self) -> Position {
+        self.view_start
+    }
+
+    /// The most that a quorum has, of what each member has.
+    pub(super) fn quorum_has(
+        &self,
+        quorum: usize,
+        has: impl Fn(&Follower) -> Position,
+    ) -> Position {
+        let mut all = [Position(0); MEMBERS_MAX];
+        let count = self.followers.len().min(MEMBERS_MAX);
+        for (slot, follower) in all.iter_mut().zip(&self.followers) {
+            *slot = has(follower);
+        }
+        all[..count].sort_unstable();
+        all[..count].get(count.saturating_sub(quorum)).copied().unwrap_or_default()
+    }
+
+    /// A write was executed: the switch is to be told, once a quorum has executed it.
+    pub(super) fn push_completion(&mut self, completion: Completion) {
+        self.uncompleted.push_back(completion);
+    }
+
+    /// The switch has been told, or need not be.
+    pub(super) fn forget_completions(&mut self) {
+        self.uncompleted.clear();
+    }
+
+    /// The last of the writes that a quorum has executed, up to `executed`.
+    pub(super) fn pop_completions(&mut self, executed: Position) -> Option<Completion> {
+        let mut last = None;
+        while let Some(first) = self.uncompleted.pop_front_if(|c| c.position <= executed) {
+            last = Some(first);
+        }
+        last
+    }
+
+    /// A slow read waits, as the packet that it came in; whether there was room.
+    pub(super) fn push_read(&mut self, packet: impl FnOnce() -> Vec<u8>) -> bool {
+        let has_room = self.waiting_reads.len() < WAITING_MAX;
+        if has_room {
+            self.waiting_reads.push_back(packet());
+        }
+        has_room
+    }
+
+    /// The read that has waited for longest.
+    pub(super) fn pop_read(&mut self) -> Option<Vec<u8>> {
+        self.waiting_reads.pop_front()
+    }
+
+    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now: it has
+    /// waited for `delay_ns`.
+    pub(super) fn is_commit_due(
+        &mut self,
+        now: Instant,
+        is_untold: bool,
+        delay_ns: Duration,
+    ) -> bool {
+        if !is_untold {
+            self.commit_due = Instant::NEVER;
+            return false;
+        }
+        if self.commit_due == Instant::NEVER {
+            self.commit_due = now.after(delay_ns);
+            return false;
+        }
+        let is_due = now >= self.commit_due;
+        if is_due {
+            self.commit_due = Instant::NEVER;
+        }
+        is_due
+    }
+
+    /// When that is.
+    pub(super) fn commit_due(&self) -> Instant {
+        self.commit_due
+    }
+
+    /// The switch is to be told now who leads, and who may read.
+    pub(super) fn hurry_switch(&mut self, now: Instant) {
+        self.next_switch = now;
+    }
+
+    /// When the switch is told next.
+    pub(super) fn next_switch(&self) -> Instant {
+        self.next_switch
+    }
+
+    /// Whether the switch is to be told now, and again `every_ns`.
+    pub(super) fn is_switch_due(&mut self, now: Instant, every_ns: Duration) -> bool {
+        let is_due = now >= self.next_switch;
+        if is_due {
+            self.next_switch = now.after(every_ns);
+        }
+        is_due
+    }
+
+    /// NOPaxos: followers lack the bodies of records up to `end`.
+    pub(super) fn stage_up_to(&mut self, end: Position) {
+        self.staged_end = end;
+    }
+
+    /// NOPaxos: up to where a follower is sent records, whose log ends at `end`.
+    pub(super) fn stream_upto(&mut self, now: Instant, index: usize, end: Position) -> Position {
+        let staged = self.staged_end;
+        let Some(follower) = self.followers.get_mut(index) else { return end };
+        follower.stream_upto = follower.stream_upto.max(staged);
+        follower.note_lag(now, end);
+        follower.stream_upto
+    }
+
+    /// NOPaxos: when a follower that lags behind is sent records.
+    pub(super) fn lag_deadline(&self) -> Instant {
+        self.followers.iter().map(Follower::lag_deadline).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// NOPaxos: whether the switch has another word of the memory.
+    pub(super) fn is_told_full(&self) -> bool {
+        self.told_full
+    }
+
+    /// NOPaxos: the switch is told whether memory is full.
+    pub(super) fn tell_full(&mut self, is_full: bool) {
+        self.told_full = is_full;
+    }
+}

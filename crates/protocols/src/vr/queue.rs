@@ -1,0 +1,27 @@
+//! Operations that wait for the engine, in order.
+
+use concord_core::Position;
+
+use crate::turn::{ReadTurn, Turn};
+
+/// An operation that waits for the engine, or behind one that does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    /// The engine executes it.
+    Write(Turn),
+    /// Nothing to execute; it only keeps its turn.
+    Idle(Turn),
+    /// The engine reads.
+    Read(ReadTurn),
+    /// The engine copies a chunk for a member.
+    Copy {
+        /// Which member.
+        to: usize,
+        /// Which part.
+        number: u64,
+        /// As of which position.
+        position: Position,
+    },
+    /// The engine installs a chunk, or forgets everything.
+    Install,
+}

@@ -1,0 +1,86 @@
+//! Whether the view's leader is there: when this replica heard of it, and who else misses it; and since when
+//! a leader could hear the others.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Instant};
+
+/// What was heard, and what was not.
+#[derive(Clone, Debug)]
+pub(super) struct Suspicion {
+    heard_leader_at: Instant,
+    /// Leader: since when it could hear the others: since the view began, or it woke up.
+    listens_since: Instant,
+    ticked_at: Instant,
+    /// When each member last said that it does not hear the leader.
+    suspicions: Vec<Option<Instant>>,
+}
+
+impl Default for Suspicion {
+    fn default() -> Suspicion {
+        let at = Instant(0);
+        Suspicion { heard_leader_at: at, listens_since: at, ticked_at: at, suspicions: Vec::new() }
+    }
+}
+
+impl Suspicion {
+    /// A group of so many was joined.
+    pub(super) fn enter_group(&mut self, now: Instant, members: usize) {
+        self.suspicions = alloc::vec![None; members];
+        self.heard_leader_at = now;
+    }
+
+    /// The leader gave a sign of life.
+    pub(super) fn hear_leader(&mut self, now: Instant) {
+        self.heard_leader_at = now;
+    }
+
+    /// The leader was heard of at `at` for the last time.
+    pub(super) fn lose_leader(&mut self, at: Instant) {
+        self.heard_leader_at = self.heard_leader_at.min(at);
+    }
+
+    /// Whether the leader has been silent for so long.
+    pub(super) fn is_leader_silent(&self, now: Instant, silent_ns: Duration) -> bool {
+        now.since(self.heard_leader_at) >= silent_ns
+    }
+
+    /// Member `from` says that it does not hear the leader.
+    pub(super) fn note(&mut self, now: Instant, from: usize) {
+        self.suspicions[from] = Some(now);
+    }
+
+    /// What member `from` said counts no more.
+    pub(super) fn forget(&mut self, from: usize) {
+        self.suspicions[from] = None;
+    }
+
+    /// Another view: what was said of the leader before counts no more.
+    pub(super) fn end_view(&mut self) {
+        self.suspicions.fill(None);
+    }
+
+    /// How many said so within `recent_ns`.
+    pub(super) fn count(&self, now: Instant, recent_ns: Duration) -> usize {
+        let is_fresh = |at: &&Instant| now.since(**at) < recent_ns;
+        self.suspicions.iter().flatten().filter(is_fresh).count()
+    }
+
+    /// Time passed. More than `slept_ns` since it last did: the replica slept, and what others said meanwhile
+    /// waits to be read.
+    pub(super) fn tick(&mut self, now: Instant, slept_ns: Duration) {
+        if now.since(core::mem::replace(&mut self.ticked_at, now)) > slept_ns {
+            self.listens_since = now;
+        }
+    }
+
+    /// This replica leads from now on.
+    pub(super) fn listen(&mut self, now: Instant) {
+        self.listens_since = now;
+    }
+
+    /// Since when it could hear the others, as their leader.
+    pub(super) fn listens_since(&self) -> Instant {
+        self.listens_since
+    }
+}
