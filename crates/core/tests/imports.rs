@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at, and the path in Rust that leads to them.
-const FOLDERS: [(&str, &[&str]); 2] = [("client/src", &[]), ("gateway/src", &[])];
+const FOLDERS: [(&str, &[&str]); 3] =
+    [("client/src", &[]), ("gateway/src", &[]), ("protocols/src", &[])];
 
 /// Imports that are there all the same, and why: none.
 const EXCEPTIONS: [(&str, &str, &str); 0] = [];
@@ -105,7 +106,20 @@ fn imports(folder: &str, path: &[&str]) -> BTreeMap<Name, BTreeSet<Name>> {
         if name.is_empty() {
             continue;
         }
-        for found in paths(&code(file)) {
+        let code = code(file);
+        let mut all = paths(&code);
+        // A child's items in full.
+        let children = modules.keys().filter(|m| m.split_last().is_some_and(|(_, of)| of == name));
+        for child in children.map(|m| m.last().unwrap()) {
+            let full = format!("{child}::");
+            let is_whole = |at: usize| {
+                !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
+            };
+            if code.match_indices(&full).any(|(at, _)| is_whole(at)) {
+                all.push(vec![child.clone()]);
+            }
+        }
+        for found in all {
             let mut to = name.clone();
             let mut words = found.iter();
             match found[0].as_str() {
