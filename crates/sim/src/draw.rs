@@ -122,7 +122,11 @@ fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
     plan.sizes.ttl_ms_max = if rng.chance(1, 4) { up_to(rng, TTL_MS_DRAWN_MAX) } else { 0 };
     plan.sizes.all_keys_permille = some(rng, 1, 10);
     plan.bounds.log_records_max = some(rng, 16, 128) as usize;
-    plan.bounds.sessions_max = some(rng, 2, 6) as usize;
+    plan.bounds.sessions_max = match some(rng, 2, 6) as usize {
+        0 => 0,
+        // With fewer than clients each takes the others' place again and again.
+        drawn => drawn.max(plan.clients),
+    };
     plan.bounds.counter_bits = some(rng, 7, 12) as u8;
     plan.bounds.last_switch_id =
         some(rng, u64::from(u32::MAX) - 6_000, u64::from(u32::MAX) - 5_000) as u32;
