@@ -14,6 +14,7 @@ use concord_runtime::roles::{Place, controller, gateway, replica, switch};
 use concord_switch::pisa::{ASIC, Report};
 use concord_switch::{AgentConfig, Host as _, Hosted, Layout, SwitchProgram as _};
 use concord_wire::Addr;
+use concord_wire::GroupId;
 use concord_wire::control::Program;
 
 use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
@@ -32,7 +33,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = rack.controller()?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None, group: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
     let config = ControllerConfig {
         groups: vec![GroupSetup::replicas(
@@ -72,7 +73,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         let own = rack.switch()?;
         (FIRST, own.addr, own.http)
     };
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None, group: None };
     let place = Place { node, addr: wire(addr), http, options };
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
@@ -105,7 +106,11 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
+    let options = DriverOptions {
+        supervised: args.supervised,
+        cpu_share: own.cpu_share,
+        group: Some(GroupId::FIRST),
+    };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = ReplicaSetup {
         protocol: rack.protocol.wire(),
@@ -135,7 +140,8 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let options =
+        DriverOptions { supervised: args.supervised, cpu_share: None, group: Some(GroupId::FIRST) };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = GatewaySetup {
         switch: wire(rack.switch()?.addr),

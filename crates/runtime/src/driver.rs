@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use concord_core::machine::Deadline;
 use concord_core::{Instant, Now, SEC};
+use concord_wire::{GroupId, header};
 use rustix::event::epoll;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -83,6 +84,9 @@ pub struct DriverOptions {
     pub supervised: bool,
     /// Share of a core that the thread may use, for benches.
     pub cpu_share: Option<f64>,
+    /// The one group that the node is of: packets of others are dropped and counted, and what it sends is
+    /// of that group. `None`: it serves all groups, as a controller and a switch do.
+    pub group: Option<GroupId>,
 }
 
 /// The loop around one role.
@@ -96,6 +100,7 @@ pub struct Driver {
     signals: UnixStream,
     parent: Option<OwnedFd>,
     share: Option<CpuShare>,
+    group: Option<GroupId>,
 }
 
 impl Driver {
@@ -123,9 +128,14 @@ impl Driver {
         } else {
             None
         };
+        let mut outbox = Outbox::new(Rc::clone(&socket));
+        if let Some(group) = options.group {
+            outbox.set_group(group);
+        }
         Ok(Driver {
             inbox: Inbox::new(Rc::clone(&socket)),
-            outbox: Outbox::new(Rc::clone(&socket)),
+            outbox,
+            group: options.group,
             share: options.cpu_share.map(CpuShare::new),
             poller,
             socket,
@@ -198,7 +208,7 @@ impl Driver {
     /// A batch of trains. What is left over is there at the next turn, after this batch's packets
     /// went out: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) {
-        let mut messages = 0;
+        let (mut messages, mut strangers) = (0, 0);
         while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
             // After the receive: whoever slept before it knows (trap T1), and what is answered by
@@ -208,13 +218,18 @@ impl Driver {
                 let from = train.from;
                 for message in train.messages() {
                     messages += 1;
+                    if self.group.is_some_and(|own| header::is_of_other_group(message, own)) {
+                        strangers += 1;
+                        continue;
+                    }
                     role.packet(now, from, message, &mut self.outbox);
                 }
             }
             if received < TRAINS_PER_RECEIVE {
-                return;
+                break;
             }
         }
+        self.inbox.count_other_group(strangers);
     }
 
     fn publish(&mut self, role: &impl Role, now: Now) {
@@ -262,4 +277,67 @@ fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
         signal_hook::low_level::pipe::register(SIGINT, write).cannot("handle SIGINT")?;
     }
     Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use concord_wire::{Addr, Header, Kind, Sink as _};
+
+    /// Keeps what comes, answers it, and ends with the last one.
+    struct Keeper(Vec<Vec<u8>>);
+
+    impl Role for Keeper {
+        fn packet(&mut self, _now: Now, from: Addr, packet: &mut [u8], out: &mut Outbox) {
+            self.0.push(packet.to_vec());
+            out.send(from, &Header::new(Kind::Link, 7).bytes(16));
+        }
+
+        fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn tick(&mut self, _now: Now, _out: &mut Outbox) {}
+
+        fn flush(&mut self, _now: Now, out: &mut Outbox) -> Result<(), Error> {
+            out.flush();
+            let is_last = self.0.last().is_some_and(|packet| header::op(packet) == 9);
+            if is_last { Err(Error::new("enough".to_string())) } else { Ok(()) }
+        }
+
+        fn deadline(&self) -> Deadline {
+            Deadline::NONE
+        }
+
+        fn snapshot(&self, _now: Now) -> Snapshot {
+            Snapshot::new("keeper", 1)
+        }
+    }
+
+    #[test]
+    fn a_node_hears_of_its_own_group_alone_and_speaks_in_it() {
+        let own = GroupId(3);
+        let options = DriverOptions { group: Some(own), ..DriverOptions::default() };
+        let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
+        let at = udp::to_std(socket.addr().unwrap());
+        let mut driver = Driver::new(socket, None, options).unwrap();
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        // Of another group, of the first, of nobody's making, and of its own.
+        for (group, op) in [(GroupId(4), 1), (GroupId::FIRST, 2), (own, 3)] {
+            let packet = Header { group, ..Header::new(Kind::Link, op) }.bytes(16);
+            peer.send_to(&packet, at).unwrap();
+        }
+        peer.send_to(b"this is no packet of ours", at).unwrap();
+        peer.send_to(&Header { group: own, ..Header::new(Kind::Link, 9) }.bytes(16), at).unwrap();
+        let mut keeper = Keeper(vec![]);
+        assert_eq!(driver.run(&mut keeper).unwrap_err().to_string(), "enough");
+        let ops: Vec<u8> = keeper.0.iter().map(|packet| header::op(packet)).collect();
+        assert_eq!(ops, [3, b' ', 9], "what is malformed the role counts itself");
+        assert_eq!(driver.inbox.counters().other_group, 2);
+        let mut answer = [0; 64];
+        let (len, _) = peer.recv_from(&mut answer).unwrap();
+        assert_eq!(header::group(&answer[..len]), own);
+    }
 }

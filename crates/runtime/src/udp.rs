@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use concord_core::counters;
-use concord_wire::{Addr, Sink};
+use concord_wire::{Addr, GroupId, Sink, header};
 use hashbrown::HashMap;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustc_hash::FxBuildHasher;
@@ -64,6 +64,8 @@ counters! {
         bytes_received,
         /// Receive calls that failed.
         receive_errors,
+        /// Packets of another group than the node's, dropped.
+        other_group,
     }
 }
 
@@ -242,6 +244,8 @@ pub struct Outbox<C = Rc<Socket>> {
     waiting: Vec<usize>,
     /// The lane used last: consecutive messages mostly go to one peer.
     recent: usize,
+    /// The group of all that is sent, if it is one and not the first, which packets are made in.
+    group: Option<GroupId>,
     counters: SendCounters,
 }
 
@@ -254,8 +258,14 @@ impl<C: Carrier> Outbox<C> {
             lane_of: HashMap::default(),
             waiting: Vec::new(),
             recent: 0,
+            group: None,
             counters: SendCounters::default(),
         }
+    }
+
+    /// All that is sent from now on is of `group`: the node is in no other.
+    pub fn set_group(&mut self, group: GroupId) {
+        self.group = Some(group).filter(|group| *group != GroupId::FIRST);
     }
 
     /// Sends everything that is queued.
@@ -326,6 +336,10 @@ impl<C: Carrier> Sink for Outbox<C> {
         }
         let lane = &mut self.lanes[index];
         lane.push(packet);
+        if let Some(group) = self.group {
+            let start = lane.bytes.len() - packet.len();
+            header::set_group(&mut lane.bytes[start..], group);
+        }
         if !lane.listed {
             lane.listed = true;
             self.waiting.push(index);
@@ -360,6 +374,11 @@ impl Train<'_> {
 }
 
 impl Inbox {
+    /// So many packets of other groups were dropped.
+    pub(crate) fn count_other_group(&mut self, packets: u64) {
+        self.counters.other_group += packets;
+    }
+
     /// Over `socket`.
     #[must_use]
     pub fn new(socket: Rc<Socket>) -> Inbox {

@@ -404,12 +404,9 @@ impl<H: Host> SwitchAgent<H> {
 
 /// The way of a packet through the switch.
 impl<H: Host> SwitchAgent<H> {
-    /// To whose program a packet goes: where there are several, to that of its group.
+    /// To whose program a packet goes: to that of its group.
     #[inline]
     fn seat_for(&self, packet: &[u8]) -> Option<usize> {
-        if self.seats.len() == 1 {
-            return Some(0);
-        }
         let group = header::group(packet);
         self.seats.iter().position(|seat| seat.group == group)
     }
@@ -441,6 +438,7 @@ impl<H: Host> SwitchAgent<H> {
         let own = &mut self.seats[seat];
         let arrival = own.arrival(seat, self.config.addr);
         let packet = injection.packet();
+        header::set_group(packet, own.group);
         let wants = own.program.pass(&mut self.fabric, now, arrival, packet, sink);
         self.see_to(seat, wants, now.instant);
     }

@@ -7,7 +7,7 @@ use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout, SwitchProgram as _};
 use concord_wire::control::{Config, Heard, Membership, Message as _, Program, Protocol};
-use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr};
+use concord_wire::{Addr, Flags, GroupId, Op, Packet, Reason, Repr, header};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
 
@@ -364,4 +364,21 @@ fn faults_concern_what_passes_and_not_the_signs_of_life() {
     assert_eq!(passed as u64 + f.faults_dropped_in + f.faults_dropped_out, 1_001);
     assert!(f.faults_dropped_in > 400 && f.faults_dropped_out > 200, "{f:?}");
     assert_eq!(alive(&tick(&mut a, at(100))).len(), 1);
+}
+
+/// With one program, too: each node looks at the group.
+#[test]
+fn a_switch_with_one_group_takes_no_other_groups_packets_and_speaks_in_its_own() {
+    let own = GroupId(5);
+    let mut a = agent(layout(1, 4));
+    let sent = configure(&mut a, at(1), &Config { group: own, ..config(1, OWN.0) });
+    assert_eq!((noops(&sent), header::group(&sent[0].1)), (vec![1], own));
+    for group in [GroupId(0), GroupId(6)] {
+        assert_eq!(handle(&mut a, at(2), Repr { group, ..request(Op::Write, 3) }), []);
+    }
+    assert_eq!(a.counters().misdirected, 2);
+    let sent = handle(&mut a, at(3), Repr { group: own, ..request(Op::Write, 3) });
+    assert_eq!((sent[0].0, header::group(&sent[0].1)), (replica(1), own));
+    let seq = Packet::parse(&sent[0].1).unwrap().repr().seq;
+    assert_eq!(seq.counter, 2, "what was dropped has taken no number");
 }

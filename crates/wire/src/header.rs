@@ -275,6 +275,13 @@ pub fn set_group(packet: &mut [u8], group: GroupId) {
     }
 }
 
+/// Whether a packet is one of Concord's, and concerns another group than `own`.
+#[must_use]
+#[inline]
+pub fn is_of_other_group(bytes: &[u8], own: GroupId) -> bool {
+    group(bytes) != own && kind(bytes).is_ok()
+}
+
 /// Whether `bytes` are of that kind and operation.
 #[must_use]
 #[inline]

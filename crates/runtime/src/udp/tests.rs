@@ -1,4 +1,5 @@
 use super::*;
+use concord_wire::{Header, Kind};
 use std::cell::RefCell;
 
 const LOCALHOST: u32 = 0x7f00_0001;
@@ -234,4 +235,29 @@ fn a_full_receive_buffer_shows_in_the_kernels_count() {
     }
     outbox.flush();
     assert!(kernel_drops(addr).unwrap() > 0);
+}
+
+#[test]
+fn what_a_node_sends_is_of_its_group_whatever_its_place_in_a_train() {
+    let memory = Memory::new(8, 64);
+    let mut outbox = Outbox::new(&memory);
+    outbox.set_group(GroupId(0x0102));
+    let packet = |len: usize| {
+        let mut packet = vec![];
+        Header::new(Kind::Link, 1).begin(&mut packet);
+        packet.resize(len, 0xee);
+        header::set_length(&mut packet);
+        packet
+    };
+    let packets = [packet(20), packet(40), packet(30), packet(40)];
+    packets.iter().for_each(|p| outbox.send(any_port(), p));
+    outbox.flush();
+    let carried = memory.carried.borrow();
+    let [(_, bytes, Some(segment))] = &carried[..] else { panic!("one train") };
+    for (sent, packet) in bytes.chunks(*segment).zip(&packets) {
+        let mut expected = packet.clone();
+        header::set_group(&mut expected, GroupId(0x0102));
+        assert_eq!(sent[..packet.len()], expected);
+        assert_eq!(header::group(sent), GroupId(0x0102));
+    }
 }
