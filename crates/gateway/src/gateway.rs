@@ -27,6 +27,7 @@ use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::traffic::Traffic;
+use crate::waiting::Waiting;
 
 /// The gateway: see the crate's documentation for the law of its API.
 #[derive(Debug)]
@@ -35,14 +36,8 @@ pub struct Gateway {
     connections: Connections,
     /// Whose output, input or end the driver is to look at; each once.
     ready: VecDeque<ConnectionId>,
-    /// Connections that wait for room for a read and for a write, first come, first served.
-    wait_for_read: VecDeque<ConnectionId>,
-    /// Those that wait for a read and have nothing under way: clients that wait for each reply do not wait
-    /// for those that pipeline.
-    wait_for_first_read: VecDeque<ConnectionId>,
-    /// The two take turns, so that neither starves.
-    is_first_next: bool,
-    wait_for_write: VecDeque<ConnectionId>,
+    /// Connections whose next command waits for room in the rack.
+    waiting: Waiting,
     /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
     /// the window until it is answered.
     orphans: Vec<(RequestNumber, u32)>,
@@ -89,10 +84,7 @@ impl Gateway {
             core,
             connections: HashMap::default(),
             ready: VecDeque::new(),
-            wait_for_read: VecDeque::new(),
-            wait_for_first_read: VecDeque::new(),
-            is_first_next: false,
-            wait_for_write: VecDeque::new(),
+            waiting: Waiting::default(),
             orphans: Vec::new(),
             is_shut_down: false,
         }
@@ -361,11 +353,9 @@ impl Gateway {
             connection.input.shrink_to(INPUT_BYTES_MAX);
         }
         match connection.wait {
-            Wait::Room(Class::Read) if connection.has_nothing_unanswered() => {
-                self.wait_for_first_read.push_back(id);
+            Wait::Room(class) => {
+                self.waiting.push(id, class, connection.has_nothing_unanswered());
             }
-            Wait::Room(Class::Read) => self.wait_for_read.push_back(id),
-            Wait::Room(Class::Write) => self.wait_for_write.push_back(id),
             Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output => {}
         }
         self.core.memory.note(now.instant, &mut connection);
@@ -561,22 +551,14 @@ impl Gateway {
         }
         self.take_offers(now, sink);
         while self.core.has_room_for_read() {
-            let Some(id) = self.next_to_read() else { break };
+            let Some(id) = self.waiting.next_read() else { break };
             self.go_on(now, id, sink);
         }
         while self.core.client.has_room(Class::Write)
-            && let Some(id) = self.wait_for_write.pop_front()
+            && let Some(id) = self.waiting.next_write()
         {
             self.go_on(now, id, sink);
         }
-    }
-
-    /// Who may send the next read.
-    fn next_to_read(&mut self) -> Option<ConnectionId> {
-        self.is_first_next = !self.is_first_next;
-        let (first, more) = (&mut self.wait_for_first_read, &mut self.wait_for_read);
-        let (next, other) = if self.is_first_next { (first, more) } else { (more, first) };
-        next.pop_front().or_else(|| other.pop_front())
     }
 }
 

@@ -66,6 +66,7 @@ mod state;
 mod stats;
 mod tentative;
 mod traffic;
+mod waiting;
 
 pub use connection::ConnectionId;
 pub use gateway::Gateway;
