@@ -392,7 +392,21 @@ mod tests {
         assert_eq!(up.protocol, Some(Protocol::PrimaryBackup));
         assert_eq!(up.accel, Some(Accel::None));
         assert_eq!(up.maxmemory, Some(Bytes(1 << 30)));
-        for bad in ["up --replicas 0", "up --listen 7379", "up --protocol ring", "switch"] {
+        let line = "concord switch --describe --programs harmonia,nopaxos";
+        let Command::Switch(switch) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("switch")
+        };
+        assert_eq!(switch.programs, [Program::Harmonia, Program::NoPaxos]);
+        let wrong = "concord switch --describe --programs harmonia,flow";
+        let error = Cli::try_parse_from(wrong.split(' ')).unwrap_err().to_string();
+        assert!(error.contains("'flow'") && error.contains("forward, harmonia, craq"), "{error}");
+        for bad in [
+            "switch --config r.toml --programs craq",
+            "up --replicas 0",
+            "up --listen 7379",
+            "up --protocol ring",
+            "switch",
+        ] {
             assert!(Cli::try_parse_from(format!("concord {bad}").split(' ')).is_err(), "{bad}");
         }
     }

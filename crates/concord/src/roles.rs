@@ -3,13 +3,13 @@
 use clap::ValueEnum;
 use concord_control::{ControllerConfig, GroupSetup, Recover};
 use concord_core::{Guards, Incarnation};
-use concord_runtime::Error;
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::roles::controller::ControllerSetup;
 use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{EngineSetup, ReplicaSetup};
 use concord_runtime::roles::switch::SwitchSetup;
 use concord_runtime::roles::{Place, controller, gateway, replica, switch};
+use concord_runtime::{Context as _, Error};
 
 use concord_switch::pisa::{ASIC, Report};
 use concord_switch::{AgentConfig, Host as _, Hosted, Layout, SwitchProgram as _};
@@ -85,17 +85,24 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     switch::run(&place, &setup)
 }
 
-/// What the programs take of an ASIC together. An error if that is more than there is.
+/// Prints what the programs take of an ASIC together. An error if that is more than there is.
 fn describe(programs: &[Program], layout: Layout) -> Result<(), Error> {
-    let settings = AgentConfig { layout, ..AgentConfig::new(Incarnation(0), NOBODY, NOBODY) };
-    let reports = programs.iter().map(|program| {
-        let hosted = Hosted::host(*program, &settings.settings());
-        hosted.map(|hosted| hosted.describe()).map_err(|e| Error::new(format!("table: {e}")))
-    });
-    let reports: Vec<Report> = reports.collect::<Result<_, _>>()?;
-    let Some(report) = reports.into_iter().reduce(Report::beside) else { return Ok(()) };
+    let report = together(programs, layout)?;
     crate::status::print(&format!("{report}\n"))?;
     report.excess(&ASIC).map_or(Ok(()), |excess| Err(Error::new(excess)))
+}
+
+/// What the programs take together; at least one.
+fn together(programs: &[Program], layout: Layout) -> Result<Report, Error> {
+    let config = AgentConfig { layout, ..AgentConfig::new(Incarnation(0), NOBODY, NOBODY) };
+    let settings = config.settings();
+    let describe = |program: &Program| {
+        let hosted = Hosted::host(*program, &settings).cannot("describe the switch's table")?;
+        Ok(hosted.describe())
+    };
+    let reports: Vec<Report> = programs.iter().map(describe).collect::<Result<_, Error>>()?;
+    let all = reports.into_iter().reduce(Report::beside);
+    all.ok_or_else(|| Error::new("say which programs"))
 }
 
 /// `concord replica`.
@@ -168,4 +175,23 @@ fn rack_info(rack: &Rack) -> String {
         rack.replica.len(),
         rack.gateway.len(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_together_are_held_against_an_asic() {
+        let two = [Program::Harmonia, Program::NoPaxos];
+        let report = together(&two, Layout::DEFAULT).unwrap();
+        assert_eq!((report.stages(), report.multicast_groups), (7, 1));
+        assert_eq!((report.sram_bytes_in(0), report.excess(&ASIC)), (4 + 4, None));
+        let large = Layout { slots: 1 << 17, ..Layout::DEFAULT };
+        assert_eq!(together(&[Program::Harmonia], large).unwrap().excess(&ASIC), None);
+        let report = together(&[Program::Harmonia; 2], large).unwrap();
+        let excess = "harmonia, harmonia: stage 3 takes 2.0 MiB of register memory, of which an \
+                      ASIC has 1.2 MiB in a stage";
+        assert_eq!(report.excess(&ASIC).as_deref(), Some(excess));
+    }
 }
