@@ -324,6 +324,8 @@ fn another_program_takes_a_seat_under_a_new_switch_id_only() {
     assert!(Packet::parse(&sent[0].1).unwrap().repr().flags.has(Flags::NOOP));
     assert_eq!(a.program().program(), Program::Harmonia);
     assert_eq!(tick(&mut a, at(2_000)), [], "the probe's packets went with it");
+    let Both::Harmonia(harmonia) = a.program() else { panic!("the probe") };
+    assert_eq!(harmonia.counters().malformed_op, 0, "and it got none of them");
     // What no switch of this kind has is refused, too.
     let (protocol, program) = (Protocol::NoPaxos, Program::NoPaxos);
     let unknown = Config { group: SECOND, kind: protocol.into(), program, ..config(1, OWN.0 + 1) };
