@@ -131,7 +131,7 @@ fn encode(state: &State) -> Result<Vec<u8>, postcard::Error> {
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Option<State> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<State> {
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
     let (sum, body) = rest.split_first_chunk::<8>()?;
     let is_sum = |seed| u64::from_be_bytes(*sum) == hash64(seed, body);

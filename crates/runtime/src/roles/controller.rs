@@ -253,3 +253,160 @@ fn standing_name(standing: Standing) -> &'static str {
         Standing::Leaving => "leaving",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Driver, DriverOptions};
+    use crate::udp::{self, Socket};
+    use concord_control::GroupSetup;
+    use concord_core::Guards;
+    use concord_wire::control::{
+        Assembly, Heard, Held, Membership, Message as _, Program, Protocol,
+    };
+    use std::net::UdpSocket;
+    use std::time::{Duration, Instant};
+
+    const LOCAL: Addr = Addr { ip: 0x7f00_0001, port: 0 };
+    const WORKERS: GroupId = GroupId(7);
+    const FAILURE_NS: u64 = 1_000 * MS;
+
+    /// A node that says that it lives, over a socket of its own, and takes the configurations of its group.
+    struct Peer {
+        socket: UdpSocket,
+        group: GroupId,
+        node: u16,
+        assembly: Assembly,
+        config: Option<Config>,
+    }
+
+    impl Peer {
+        fn new(group: GroupId, node: u16) -> Peer {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            Peer { socket, group, node, assembly: Assembly::new(1), config: None }
+        }
+
+        fn addr(&self) -> Addr {
+            udp::from_std(self.socket.local_addr().unwrap()).unwrap()
+        }
+
+        fn epoch(&self) -> u32 {
+            self.config.as_ref().map_or(0, |c| c.epoch)
+        }
+
+        fn members(&self) -> Vec<u16> {
+            self.config.iter().flat_map(|c| c.members.iter()).map(|m| m.node).collect()
+        }
+
+        fn live(&mut self, controller: Addr, sent_at: u64) {
+            let mut bytes = [0; 2_048];
+            while let Ok((len, _)) = self.socket.recv_from(&mut bytes) {
+                // The switch hears of all groups, and looks at its first here.
+                let group = concord_wire::group(&bytes[..len]);
+                assert!(group == self.group || self.node == 0, "of group {}", group.0);
+                if group == self.group
+                    && let Ok(Membership::Configure(part)) = Membership::parse(&bytes[..len])
+                    && let Some(config) = self.assembly.take(part)
+                    && config.epoch > self.epoch()
+                {
+                    self.config = Some(config);
+                }
+            }
+            let (rack, switch_id) = self.config.as_ref().map_or((0, 0), |c| (c.rack, c.switch_id));
+            let heard = Heard { rack, epoch: self.epoch(), switch_id };
+            let standing = match self.config {
+                None => Standing::Out,
+                Some(_) => Standing::Open { whole: true },
+            };
+            let alive = match self.node {
+                0 => Membership::SwitchAlive {
+                    incarnation: 77,
+                    addr: self.addr(),
+                    sent_at,
+                    epoch: heard.epoch,
+                    heard,
+                    standby: false,
+                },
+                node => Membership::ReplicaAlive {
+                    member: Member { node, incarnation: 10, addr: self.addr() },
+                    sent_at,
+                    heard,
+                    standing,
+                    held: Held::default(),
+                    unheard: vec![],
+                },
+            };
+            let mut packet = vec![];
+            alive.emit_in(self.group, &mut packet);
+            self.socket.send_to(&packet, udp::to_std(controller)).unwrap();
+        }
+    }
+
+    /// A controller's loop, over its socket and its file, in a thread that ends with the tests.
+    fn start(state: PathBuf) -> Addr {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let socket = Socket::bind(LOCAL).unwrap();
+            let addr = socket.addr().unwrap();
+            tell.send(addr).unwrap();
+            let mut driver = Driver::new(socket, None, DriverOptions::default()).unwrap();
+            let replicas = GroupSetup::replicas(vec![1, 2, 3], Protocol::Chain, Program::Forward);
+            let config = ControllerConfig {
+                groups: vec![replicas, GroupSetup::workers(WORKERS, Program::Forward)],
+                failure_ns: FAILURE_NS,
+                fresh: false,
+                recover: None,
+                rack: 0x7ac4,
+                addr,
+                guards: Guards::ALL,
+            };
+            let (file, stored) = StateFile::open(&state).unwrap();
+            let (controller, logged) = (Controller::new(config, stored), Logged::default());
+            driver.run(&mut ControllerRole { node: 1, controller, file, logged })
+        });
+        told.recv().unwrap()
+    }
+
+    #[test]
+    fn two_groups_over_real_sockets_and_a_file_where_one_loses_a_member() {
+        let directory = std::env::temp_dir().join(format!("concord-groups-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let path = directory.join("controller.state");
+        let controller = start(path.clone());
+        let of = |group: GroupId, nodes: std::ops::RangeInclusive<u16>| {
+            nodes.map(move |node| Peer::new(group, node)).collect::<Vec<_>>()
+        };
+        let mut peers = of(GroupId::FIRST, 0..=3);
+        // 100 workers: their configuration takes two packets.
+        peers.extend(of(WORKERS, 1..=100));
+        let began = Instant::now();
+        let live_until = |peers: &mut Vec<Peer>, done: &dyn Fn(&[Peer]) -> bool| {
+            while !done(peers) {
+                assert!(began.elapsed() < Duration::from_secs(30), "nothing came of it");
+                let sent_at = began.elapsed().as_nanos() as u64;
+                peers.iter_mut().for_each(|peer| peer.live(controller, sent_at));
+                std::thread::sleep(Duration::from_millis(30));
+            }
+        };
+        let workers = |peers: &[Peer], count: usize| {
+            let mut those = peers.iter().filter(|p| p.group == WORKERS);
+            those.all(|p| p.members().len() == count)
+        };
+        live_until(&mut peers, &|peers| {
+            workers(peers, 100) && peers[1..=3].iter().all(|p| p.members() == [1, 2, 3])
+        });
+        let before = peers[1].epoch();
+        // The first worker is gone.
+        peers.remove(4);
+        live_until(&mut peers, &|peers| workers(peers, 99));
+        assert!(peers[4..].iter().all(|p| !p.members().contains(&1)));
+        assert!(peers[1..=3].iter().all(|p| p.epoch() == before), "the replicas' epoch stays");
+        // What it wrote is what they heard.
+        let bytes = std::fs::read(&path).unwrap();
+        let stored = crate::state_file::decode(&bytes).unwrap();
+        assert_eq!(stored.config(GroupId::FIRST), peers[1].config.as_ref());
+        assert_eq!(stored.config(WORKERS), peers[4].config.as_ref());
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+}
