@@ -30,7 +30,7 @@ lint: ## formatting, clippy and rustdoc, warnings being errors
 unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
-guards: ## every state of small racks; each guard removed is missed; a release build replays the same
+guards: ## every state of small racks; each removed guard is caught; a release build replays the same
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive -- --nocapture
 	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test bag -- --nocapture

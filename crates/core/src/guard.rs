@@ -1,4 +1,4 @@
-//! Checks that guard safety, by name, so that a test can remove one and see that it is missed.
+//! Checks that guard safety, by name, so that a test can remove one and see that this is caught.
 //!
 //! Without the feature `mutants` every guard is on and the question costs nothing.
 

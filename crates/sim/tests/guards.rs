@@ -1,7 +1,7 @@
 //! A check that guards safety is itself checked: with the guard removed, the same swarm that passes
 //! with it finds a violation. Printed: the median number of seeds over several starts.
 //!
-//! The invariants are off, so that a client must see what is missed: its history is not linearizable,
+//! The invariants are off, so that a client must see what is wrong: its history is not linearizable,
 //! or, where the guard is about epochs and copies, the rack does not come to rest, or replicas differ
 //! there. With CONCORD_GUARD_INVARIANTS=1 they are on, and judge first.
 //!
@@ -165,19 +165,19 @@ fn ordered(seed: u64) -> Plan {
 }
 
 #[test]
-fn every_guard_is_missed_when_removed() {
+fn every_guard_is_caught_when_removed() {
     for guard in ALONE {
         let median = median_seeds(&format!("{guard:?}"), Guards::without(guard), read_ahead);
         assert!(median <= SEEDS_MAX, "no violation in {SEEDS_MAX} seeds without {guard:?}");
     }
     let aimed: [(Guard, Draw); 2] =
         [(Guard::LeaseClock, late_grants), (Guard::EpochSwap, two_controllers)];
-    are_missed("read-ahead", &[], &aimed);
+    are_caught("read-ahead", &[], &aimed);
 }
 
 #[test]
 fn a_lease_that_another_incarnation_gave_back_is_caught_when_that_frees_it() {
-    are_missed("read-ahead", &[], &[(Guard::Release, late_release)]);
+    are_caught("read-ahead", &[], &[(Guard::Release, late_release)]);
 }
 
 /// A second controller decides while the first one sleeps, and a replica restarts about when that one wakes up.
@@ -214,13 +214,13 @@ fn redis(seed: u64) -> Plan {
 
 /// What gateways and their clients check themselves.
 #[test]
-fn every_guard_of_gateways_is_missed_when_removed() {
+fn every_guard_of_gateways_is_caught_when_removed() {
     let guards = [Guard::FreshSession, Guard::WriteOrder, Guard::PipelineOrder, Guard::ReplyOrder];
-    are_missed("gateways", &[], &guards.map(|guard| (guard, redis as Draw)));
+    are_caught("gateways", &[], &guards.map(|guard| (guard, redis as Draw)));
 }
 
 #[test]
-fn in_an_ordered_network_the_dirty_set_alone_suffices_and_is_missed() {
+fn in_an_ordered_network_the_dirty_set_alone_suffices_and_its_removal_is_caught() {
     let base = Guards::without(Guard::LastCommitted);
     for seed in 0..500 {
         let outcome = run(&Plan { guards: base, ..ordered(seed) });
@@ -429,8 +429,8 @@ fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     Plan { protocol, program: Program::of(protocol, true), replicas: 2, slots: 64, ..plan }
 }
 
-/// Each guard is missed by its draw, which passes with all of them where it was made for the guard.
-fn are_missed(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
+/// Each removed guard is caught by its draw, which passes with all of them where it was made for the guard.
+fn are_caught(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
     for (guard, draw) in alone.iter().chain(aimed) {
         let median = median_seeds(&format!("{name} {guard:?}"), Guards::without(*guard), *draw);
         assert!(
@@ -446,12 +446,12 @@ fn are_missed(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
 }
 
 #[test]
-fn every_guard_of_vr_is_missed_when_removed() {
+fn every_guard_of_vr_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
         (Guard::Whole, |seed| copying_next(Protocol::Vr, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::Vr, seed)),
     ];
-    are_missed("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
+    are_caught("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
 }
 
 /// A leader that is cut off leaves its view before a replica that recovers could take its word, in these
@@ -476,8 +476,8 @@ fn where_a_stale_leader_stays_the_recovery_quorum_is_caught_when_removed() {
 
 #[test]
 fn leases_of_quorum_protocols_are_caught_when_removed() {
-    are_missed("VR", &[], &[(Guard::Lease, |seed| split(Protocol::Vr, seed))]);
-    are_missed("NOPaxos", &[], &[(Guard::Lease, |seed| split(Protocol::NoPaxos, seed))]);
+    are_caught("VR", &[], &[(Guard::Lease, |seed| split(Protocol::Vr, seed))]);
+    are_caught("NOPaxos", &[], &[(Guard::Lease, |seed| split(Protocol::NoPaxos, seed))]);
 }
 
 /// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
@@ -488,12 +488,12 @@ fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
         (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),
     ];
-    are_missed("VR", &[], &vr);
+    are_caught("VR", &[], &vr);
     let nopaxos: [(Guard, Draw); 2] = [
         (Guard::LifeRaised, |seed| aborted_life(Protocol::NoPaxos, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::NoPaxos, seed)),
     ];
-    are_missed("NOPaxos", &[], &nopaxos);
+    are_caught("NOPaxos", &[], &nopaxos);
 }
 
 /// A vote of an earlier incarnation, and a lease of the next one. That `Guard::LeaseLife` is needed is shown by
@@ -513,18 +513,18 @@ fn no_lease_outlives_its_view_where_a_late_vote_counts() {
 }
 
 #[test]
-fn every_guard_of_nopaxos_is_missed_when_removed() {
+fn every_guard_of_nopaxos_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
         (Guard::Whole, |seed| copying_next(Protocol::NoPaxos, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::NoPaxos, seed)),
     ];
-    are_missed("NOPaxos", &NOPAXOS_ALONE.map(|guard| (guard, nopaxos as Draw)), &aimed);
+    are_caught("NOPaxos", &NOPAXOS_ALONE.map(|guard| (guard, nopaxos as Draw)), &aimed);
 }
 
 /// Harmonia §8.3 delays completions so that few fast reads are refused; P1 is what makes them safe.
 /// So the COMMIT-ACK quorum is shown where it suffices by itself: where a quorum is everybody.
 #[test]
-fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_missed() {
+fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_caught() {
     let base = Guards::without(Guard::Visibility);
     let draws: [(&str, Draw); 2] = [
         ("VR", |seed| ordered_pair(Protocol::Vr, seed)),
@@ -574,7 +574,7 @@ fn craq_with_a_stranger(seed: u64) -> Plan {
 }
 
 #[test]
-fn every_guard_of_craq_is_missed_when_removed() {
+fn every_guard_of_craq_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 3] = [
         (Guard::AskTail, craq),
         (Guard::VersionLease, craq_with_a_detached_tail),

@@ -296,7 +296,7 @@ fn t20_8_bit_counters_equal_a_map_over_many_switch_ids() {
 
 #[cfg(feature = "mutants")]
 #[test]
-fn each_guard_that_is_removed_is_missed() {
+fn each_removed_guard_is_caught() {
     use concord_core::Guard;
     for guard in [Guard::DropOnFull, Guard::DirtySet, Guard::FirstCompletion] {
         let guards = Guards::without(guard);

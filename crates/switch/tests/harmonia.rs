@@ -436,7 +436,7 @@ fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
     assert!(program(layout(8, 1)).describe().fits(&concord_pisa::ASIC));
 }
 
-/// A guard that is removed must be missed by a test (style: "a check that guards safety is itself
+/// The removal of a guard must be caught by a test (style: "a check that guards safety is itself
 /// checked"): these fail the rules above in the way that the guard prevents.
 #[cfg(feature = "mutants")]
 mod mutants {

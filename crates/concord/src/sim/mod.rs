@@ -69,7 +69,7 @@ pub struct SimArgs {
     /// Threads of a swarm [default: as many as cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Remove this guard, to see that it is missed (needs a build with --features mutants)
+    /// Remove this guard, to see that its absence is caught (needs a build with --features mutants)
     #[arg(long, value_name = "GUARD")]
     pub without: Vec<String>,
     /// Write the plan as an experiment file

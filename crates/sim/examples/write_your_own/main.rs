@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_late_numbers_is_missed() {
+    fn dropping_late_numbers_is_caught() {
         assert!((0..5_000).any(|seed| run(seed, false).is_err()));
     }
 }

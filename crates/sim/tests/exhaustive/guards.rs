@@ -9,14 +9,14 @@ use super::{full, one, run, short, tiny};
 use Call::{Get, Set};
 use Protocol::{Chain, NoPaxos, PrimaryBackup, Vr};
 
-fn is_missed(name: &str, setup: Setup) {
+fn is_caught(name: &str, setup: Setup) {
     let found = run(&format!("without {name}"), setup);
     assert!(found.violation.is_some(), "nothing is wrong without {name}");
 }
 
 fn without(guard: Guard, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget) {
     let guards = Guards::without(guard);
-    is_missed(&format!("{guard:?}"), Setup { guards, budget, ..Setup::new(protocol, scripts) });
+    is_caught(&format!("{guard:?}"), Setup { guards, budget, ..Setup::new(protocol, scripts) });
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn order_of_quorums() {
 fn gaps_of_prepared_racks() {
     for prepared in [leaderless(), followers_missed()] {
         let guards = Guards::without(Guard::Gaps);
-        is_missed("Gaps", Setup { guards, prepared, ..Setup::new(NoPaxos, tiny()) });
+        is_caught("Gaps", Setup { guards, prepared, ..Setup::new(NoPaxos, tiny()) });
     }
 }
 
@@ -126,11 +126,11 @@ fn dirty_set_and_drop_on_full_of_quorums() {
         let guards = Guards::without(Guard::DropOnFull);
         let mut small = Setup { guards, budget: MOMENT, ..Setup::new(protocol, two.clone()) };
         small.layout.slots = 1;
-        is_missed("DropOnFull", small);
+        is_caught("DropOnFull", small);
     }
 }
 
-/// Where a quorum is everybody and packets arrive in order, COMMIT-ACKs alone are enough, and missed.
+/// Where a quorum is everybody and packets arrive in order, COMMIT-ACKs alone are enough, and their removal is caught.
 #[test]
 fn commit_ack() {
     let budget = Budget { moments: 2, ..Budget::NOTHING };
@@ -144,11 +144,11 @@ fn commit_ack() {
             ..Setup::new(protocol, short())
         };
         assert!(run("two, ordered, without Visibility", pair(base)).violation.is_none());
-        is_missed("CommitAck", pair(base.and_without(Guard::CommitAck)));
+        is_caught("CommitAck", pair(base.and_without(Guard::CommitAck)));
     }
 }
 
-/// In an ordered network the dirty set alone is enough (§6.2), and is missed.
+/// In an ordered network the dirty set alone is enough (§6.2), and its removal is caught.
 #[test]
 fn dirty_set_and_drop_on_full() {
     let base = Guards::without(Guard::LastCommitted);
@@ -158,6 +158,6 @@ fn dirty_set_and_drop_on_full() {
     small.layout.slots = 1;
     assert!(run("ordered", ordered(base, full())).violation.is_none());
     assert!(run("ordered, one slot", small.clone()).violation.is_none());
-    is_missed("DirtySet", ordered(base.and_without(Guard::DirtySet), short()));
-    is_missed("DropOnFull", Setup { guards: base.and_without(Guard::DropOnFull), ..small });
+    is_caught("DirtySet", ordered(base.and_without(Guard::DirtySet), short()));
+    is_caught("DropOnFull", Setup { guards: base.and_without(Guard::DropOnFull), ..small });
 }
