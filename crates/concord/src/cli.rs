@@ -271,7 +271,7 @@ pub struct ControllerArgs {
     /// Make a lost state anew from what the replicas have heard
     #[arg(long, conflicts_with = "fresh")]
     pub recover: bool,
-    /// A replica that is gone for good: what only it had acknowledged is lost
+    /// A replica that is gone for good: what only it had acknowledged is lost. One that is heard of stays
     #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
     pub gone: Vec<u16>,
     /// What it logs

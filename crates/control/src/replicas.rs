@@ -119,7 +119,9 @@ impl Rules for Replicas {
 
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
         let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
-        let is_gone = |m: &Member| gone.contains(&m.node);
+        // Whoever is heard of is not gone, though it was when the operator said so.
+        let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m);
+        let is_gone = |m: &Member| gone.contains(&m.node) && !is_there(m);
         if self.protocol.is_quorum() {
             // The group stays; a majority has heard of every switch that it accepts.
             let count = newest.members.iter().filter(|m| heard(m).is_some()).count();

@@ -787,6 +787,11 @@ fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
     let mut c = recovering(&[2], None);
     assert_eq!(recover(&mut c, &[1, 2, 3], &two), Some(1_047));
     assert_eq!(nodes(&c), [1, 3]);
+    // One that the operator took for gone is back, with all that it had.
+    let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let mut c = recovering(&[2], None);
+    assert_eq!(recover(&mut c, &[1, 2, 3], &all), Some(1_047));
+    assert_eq!(nodes(&c), [1, 2, 3]);
     // Nobody has heard of anything.
     let mut c = recovering(&[], None);
     let blank: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 0)).collect();
