@@ -43,8 +43,8 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(args),
         Command::Sim(args) => return exit(sim::run_command(args)),
         Command::Fuzz(args) => return exit(fuzz::run_command(args)),
-        Command::Completions(args) => reference::completions(&args),
-        Command::Man(args) => reference::man(&args),
+        Command::Completions(args) => reference::completions(args),
+        Command::Man(args) => reference::man(args),
         Command::Reference => reference::print(),
         Command::Torture(args) => return exit(torture::run(args)),
     };

@@ -1,4 +1,4 @@
-//! What [`hosted!`](crate::hosted) needs where it is used.
+//! What [`hosted!`](macro@crate::hosted) needs where it is used.
 
 pub use alloc::vec::Vec;
 

@@ -271,7 +271,7 @@ pub trait Load: SwitchProgram + Sized {
     fn load(settings: &Settings) -> Result<Self, LoadError>;
 }
 
-/// One of several programs: what a switch has to choose from. [`hosted!`](crate::hosted) makes them.
+/// One of several programs: what a switch has to choose from. [`hosted!`](macro@crate::hosted) makes them.
 pub trait Host: SwitchProgram + Sized {
     /// Loads the program of that name.
     ///

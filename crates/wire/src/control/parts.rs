@@ -163,7 +163,7 @@ impl Assembly {
     }
 }
 
-/// As [`Part`], and behind it the hash where there are several.
+/// As `Part`, and behind it the hash where there are several.
 impl Serialize for ConfigPart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let written = Part::written(self.config.clone(), (self.part, self.parts));
