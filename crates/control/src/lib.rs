@@ -91,7 +91,7 @@ counters! {
         /// Packets of another rack's nodes, ignored.
         foreign,
         /// Packets of a group that the rack file does not have, dropped.
-        other_group,
+        unknown_group,
         /// Signs of life that came later than newer ones, ignored.
         stale,
         /// Replicas let in, to copy the state.
@@ -192,7 +192,7 @@ impl Controller {
         };
         let group = concord_wire::group(bytes);
         let Some(index) = self.groups.iter().position(|g| g.id() == group) else {
-            self.count.other_group += 1;
+            self.count.unknown_group += 1;
             return;
         };
         match message {

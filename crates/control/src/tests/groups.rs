@@ -109,7 +109,7 @@ fn nodes_hear_of_their_own_group_alone() {
     let before = c.state().clone();
     assert_eq!(say_in(&mut c, GroupId(8), 12, &alive(9, 1, 0)), []);
     assert_eq!(say_in(&mut c, GroupId(8), 12, &switch(99, 0)), []);
-    assert_eq!(c.counters().other_group, 2);
+    assert_eq!(c.counters().unknown_group, 2);
     assert!(c.poll_persist().is_none() && *c.state() == before);
 }
 
