@@ -394,6 +394,12 @@ impl Rack {
     /// Parses and checks; an error begins with `:<line>: ` where the line is known.
     fn parse(text: &str) -> Result<Rack, String> {
         let rack: Rack = toml::from_str(text).map_err(|e| {
+            let version = toml::from_str::<toml::Table>(text)
+                .ok()
+                .and_then(|t| t.get("version")?.as_integer());
+            if let Some(version) = version.filter(|v| *v != i64::from(VERSION)) {
+                return format!(": {}", other_version(version));
+            }
             let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);
             let message = nearest(&e.message().replace('\n', "; "));
             line.map_or_else(|| format!(": {message}"), |line| format!(":{line}: {message}"))
@@ -408,8 +414,7 @@ impl Rack {
     /// One line that says what does not.
     pub fn check(&self) -> Result<(), String> {
         if self.version != VERSION {
-            let version = self.version;
-            return Err(format!("version is {version}; this concord reads version {VERSION}"));
+            return Err(other_version(self.version.into()));
         }
         let faults = &self.faults;
         for (name, rate) in [
@@ -531,6 +536,10 @@ impl Rack {
     }
 }
 
+fn other_version(version: i64) -> String {
+    format!("version is {version}; this concord reads version {VERSION}")
+}
+
 /// The message of an unknown name, with the nearest of those that were expected in place of them all.
 fn nearest(message: &str) -> String {
     let Some((found, expected)) = message.split_once(", expected ") else {
@@ -617,6 +626,7 @@ mod tests {
         assert!(refused("[switch]\naddress = 1").contains("`addr`"));
         assert!(refused("zzzzzz = 1").contains("expected one of `version`, `protocol`"));
         assert!(refused("version = 2").contains("this concord reads version 1"));
+        assert!(refused("version = 2\nnew_key = 1").contains("this concord reads version 1"));
         assert!(refused("lease_ms = \"x\"").starts_with(":1: invalid type"));
         assert!(refused("a = = 1").starts_with(":1: "));
         let line = refused("[controller]\naddr = \"127.0.0.1\"\nstate = \"s\"\n");

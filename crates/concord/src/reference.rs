@@ -20,10 +20,11 @@ The rack file and the commands, as `concord reference` prints them from the code
 /// `concord completions`.
 ///
 /// # Errors
-/// None today.
+/// If standard output cannot be written to.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Error> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "concord", &mut std::io::stdout());
-    Ok(())
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "concord", &mut script);
+    crate::status::print(&String::from_utf8_lossy(&script))
 }
 
 /// `concord man`.
@@ -38,10 +39,9 @@ pub fn man(args: &ManArgs) -> Result<(), Error> {
 /// `concord reference`.
 ///
 /// # Errors
-/// None today.
+/// If standard output cannot be written to.
 pub fn print() -> Result<(), Error> {
-    print!("{}", reference());
-    Ok(())
+    crate::status::print(&reference())
 }
 
 fn reference() -> String {

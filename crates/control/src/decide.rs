@@ -131,10 +131,14 @@ impl Controller {
             }
         }
         // A group that is founded beside a running switch, perhaps anew: the numbers, the registers and, in
-        // VR, the views that the switch may know are those of a group before, so it gets a new id.
+        // VR, the views that the switch may know are those of a group before, so it gets a new id. So does one
+        // whose program is another since the controller was started: a switch takes none under one id.
         let asks_for_id = |(index, ..): &&(usize, Places, Vec<u16>)| {
-            let known = self.founded(&self.groups[*index]);
-            known.is_none_or(|old| old.switch_incarnation != switch.incarnation)
+            let group = &self.groups[*index];
+            self.founded(group).is_none_or(|old| {
+                old.switch_incarnation != switch.incarnation
+                    || (old.kind, old.program) != group.setup.rules().template()
+            })
         };
         let renewed: Vec<usize> = changes.iter().filter(asks_for_id).map(|(i, ..)| *i).collect();
         // Nobody has the last id where the state was made anew: the next configurations take it.

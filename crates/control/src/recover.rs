@@ -155,7 +155,8 @@ impl Controller {
             };
             let left = group.setup.rules().left(&self.look(now, group), newest, &recovery.gone)?;
             let epoch = anew(group, newest)?;
-            let gone = newest.members.iter().map(|m| m.node);
+            let is_left = |node: &u16| left.members.iter().any(|m| m.node == *node);
+            let gone = newest.members.iter().map(|m| m.node).filter(|node| !is_left(node));
             recovered.push(Recovered {
                 group: group.id(),
                 heard_epoch: newest.epoch,

@@ -149,7 +149,8 @@ impl Rules for Replicas {
             return Ok(Left { members, whole, lost_behind: None });
         }
         let rest = look.nodes.values().filter(|n| !is_gone(&n.member));
-        let rest = rest.filter(|n| look.is_heard(n) && n.held.epoch > 0);
+        let stays = |n: &&Node| look.is_heard(n) && n.standing != Standing::Leaving;
+        let rest = rest.filter(stays).filter(|n| n.held.epoch > 0);
         let best = rest.max_by_key(|n| n.held).ok_or(Problem::NothingLeft)?;
         let (members, whole) = (alloc::vec![best.member], alloc::vec![best.member.node]);
         Ok(Left { members, whole, lost_behind: Some(best.held) })

@@ -674,6 +674,21 @@ fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
 }
 
 #[test]
+fn bug_17_3_a_rack_file_with_another_program_brings_the_switch_a_new_id() {
+    let state = founded().state().clone();
+    let plain = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Chain, Program::Forward)];
+    let mut c = Controller::new(ControllerConfig { groups: plain, ..setup() }, Some(state));
+    for ms in (0..3_000).step_by(50) {
+        say(&mut c, ms, &switch(77, 1));
+        (1..=2).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, 1))));
+        c.tick(at(ms), &mut vec![]);
+    }
+    assert_eq!(persist(&mut c, 3_000), Some(2));
+    let config = c.state().config(GROUP).unwrap();
+    assert_eq!((config.program, config.switch_id, nodes(&c)), (Program::Forward, 2, vec![1, 2]));
+}
+
+#[test]
 fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back() {
     let mut c = founded();
     let yesterday = c.state().clone();

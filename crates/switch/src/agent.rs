@@ -553,7 +553,8 @@ impl<H: Host> SwitchAgent<H> {
         if let [seat] = &mut self.seats[..]
             && seat.is_unused()
         {
-            seat.group = config.group;
+            // What it heard for another group says nothing of this one's.
+            (seat.group, seat.heard) = (config.group, Heard::default());
             return Some(0);
         }
         let is_ours = config.switch == self.config.addr

@@ -6,7 +6,9 @@ mod common;
 use common::*;
 use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout, SwitchProgram as _};
-use concord_wire::control::{Config, Heard, Membership, Message as _, Program, Protocol};
+use concord_wire::control::{
+    Config, GroupKind, Heard, Membership, Message as _, Program, Protocol,
+};
 use concord_wire::{Addr, Flags, GroupId, Op, Packet, Reason, Repr, header};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
@@ -364,6 +366,40 @@ fn faults_concern_what_passes_and_not_the_signs_of_life() {
     assert_eq!(passed as u64 + f.faults_dropped_in + f.faults_dropped_out, 1_001);
     assert!(f.faults_dropped_in > 400 && f.faults_dropped_out > 200, "{f:?}");
     assert_eq!(alive(&tick(&mut a, at(100))).len(), 1);
+}
+
+/// The epochs that the switch says it has heard of, by group.
+fn heard(sent: &Sent) -> Vec<(GroupId, u32)> {
+    let of = |(_, bytes): &(Addr, Vec<u8>)| match Membership::parse(bytes) {
+        Ok(Membership::SwitchAlive { heard, .. }) => Some((header::group(bytes), heard.epoch)),
+        _ => None,
+    };
+    sent.iter().filter_map(of).collect()
+}
+
+#[test]
+fn bug_17_2_a_seat_that_another_group_takes_forgets_what_it_heard_for_the_first() {
+    let mut a = agent(layout(1, 4));
+    // For an earlier life of the switch: the seat stays unused.
+    let other = Config { group: GroupId(5), switch_incarnation: LIFE - 1, ..config(9, OWN.0) };
+    configure(&mut a, at(1), &other);
+    configure(&mut a, at(2), &config(3, OWN.0));
+    assert_eq!(heard(&tick(&mut a, at(200))), [(GroupId(0), 3)]);
+}
+
+#[test]
+fn bug_17_2_workers_have_a_switch_that_forwards() {
+    let mut a = agent(layout(1, 4));
+    let workers = Config {
+        group: GroupId(5),
+        kind: GroupKind::Workers,
+        program: Program::Forward,
+        ..config(1, OWN.0)
+    };
+    configure(&mut a, at(1), &workers);
+    assert_eq!((a.counters().configured, a.counters().configures_refused), (1, 0));
+    configure(&mut a, at(2), &config(1, OWN.0 + 1));
+    assert_eq!(heard(&tick(&mut a, at(200))), [(GroupId(5), 1), (GroupId(0), 1)]);
 }
 
 /// With one program, too: each node looks at the group.

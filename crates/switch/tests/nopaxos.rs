@@ -60,6 +60,32 @@ fn every_write_gets_the_next_number(p: &mut impl SwitchProgram<Reason = DropReas
     }
 }
 
+/// Whether a write is told that memory is full, after a stamp of that view says so or not.
+fn is_full_after(p: &mut impl SwitchProgram<Reason = DropReason>, view: u32, full: bool) -> bool {
+    let mut stamp = Vec::new();
+    stamp_of(view, 1_000, full).emit(&mut stamp);
+    assert!(p.control(Now::default(), &stamp).is_ok());
+    cast(p, request(Op::Write, 7)).unwrap().flags.has(Flags::MEMORY_FULL)
+}
+
+fn a_group_founded_anew_stamps_in_views_of_its_own<P: Load>(program: Program)
+where
+    P: SwitchProgram<Reason = DropReason>,
+{
+    let mut p: P = stamped(Layout::DEFAULT, program);
+    assert!(is_full_after(&mut p, 40, true));
+    let anew = Config { switch_id: OWN.0 + 1, ..configured(program) };
+    assert!(p.install(Now::default(), &anew).is_ok());
+    assert!(!is_full_after(&mut p, 2, false));
+    assert!(is_full_after(&mut p, 3, true));
+}
+
+#[test]
+fn bug_17_1_a_group_that_is_founded_anew_stamps_in_views_of_its_own() {
+    a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxos>(Program::NoPaxos);
+    a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
+}
+
 #[test]
 fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
     let mut p = with_dirty_set(Layout::DEFAULT);

@@ -47,6 +47,14 @@ impl Stamper {
         Ok(is_first)
     }
 
+    /// A configuration was installed. One of an earlier view is of a group that was founded anew: what was said
+    /// in the views of the group before is over.
+    pub(crate) fn begin(&mut self, view: Epoch) {
+        if view < self.stamped_in {
+            (self.stamped_in, self.memory_full) = (view, false);
+        }
+    }
+
     /// The log's time at which a write arrived: the leader's word and the switch's own clock.
     #[inline]
     pub(crate) fn stamp(&self, wall_ms: u64, write: &mut PacketMut<'_>) -> Result<(), DropReason> {
@@ -113,6 +121,7 @@ impl SwitchProgram for NoPaxos {
         if self.store.install(config)? {
             self.seq.reset();
         }
+        self.stamper.begin(Epoch(config.epoch));
         Ok(None)
     }
 

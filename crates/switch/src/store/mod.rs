@@ -134,7 +134,8 @@ impl Routes {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
             head: config.head()?.addr,
-            reader: config.reader()?.addr,
+            // Workers have none.
+            reader: config.reader().or(config.head())?.addr,
             replicas: config.members.iter().map(|m| (m.node, m.addr)).collect(),
         })
     }
