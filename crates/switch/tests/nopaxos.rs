@@ -68,9 +68,9 @@ fn is_full_after(p: &mut impl SwitchProgram<Reason = DropReason>, view: u32, ful
     cast(p, request(Op::Write, 7)).unwrap().flags.has(Flags::MEMORY_FULL)
 }
 
-fn a_group_founded_anew_stamps_in_views_of_its_own<P: Load>(program: Program)
+fn a_group_founded_anew_stamps_in_views_of_its_own<P>(program: Program)
 where
-    P: SwitchProgram<Reason = DropReason>,
+    P: Load + SwitchProgram<Reason = DropReason>,
 {
     let mut p: P = stamped(Layout::DEFAULT, program);
     assert!(is_full_after(&mut p, 40, true));
