@@ -169,15 +169,20 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
         self.note_whole();
-        // What was committed in an earlier epoch and executed while this one opened.
-        self.let_go();
         let me = self.role.node();
         let others: Vec<NodeId> = self.role.others().map(|m| NodeId(m.node)).collect();
         self.leases.open(now.instant, others.iter().copied());
         let receiver = self.role.predecessor().map(|node| Receiver::new(node, 0));
         self.streams.receive(now.instant, receiver);
-        for (node, end) in self.opening.ends().to_vec() {
-            self.add_sender(node, end, sink);
+        let ends = self.opening.ends().to_vec();
+        for (node, end) in &ends {
+            self.add_sender(*node, *end, sink);
+        }
+        let has_all = |end: &LogEnd| end.position >= self.ordered.log.end().position;
+        if ends.len() == others.len() && ends.iter().all(|(_, end)| has_all(end)) {
+            // What was committed in an earlier epoch and executed while this one opened. (Where a member lags,
+            // it is let go of with the next commit.)
+            self.let_go();
         }
         if self.role.is_head() {
             self.opening.begin_telling(others);
