@@ -190,6 +190,8 @@ pub(crate) struct Connection {
     pub offer_bytes: usize,
     /// Most unanswered requests: fewer while replies are long.
     pub requests_max: usize,
+    /// Its last reply was a short one, so the next is taken to be.
+    pub expects_short: bool,
     /// It is in the list of those for whom there was no room.
     pub is_short: bool,
     /// When its client last read something, if there is more to read.
@@ -239,6 +241,7 @@ impl Connection {
             offers: BTreeMap::new(),
             offer_bytes: 0,
             requests_max: REQUESTS_START,
+            expects_short: false,
             is_short: false,
             unread_since: None,
             is_given_up: false,
@@ -304,6 +307,7 @@ impl Connection {
     /// A short reply came: as many requests as there is patience for.
     pub(crate) fn note_short_reply(&mut self) {
         self.requests_max = (self.requests_max + 1).min(SLOTS_MAX);
+        self.expects_short = true;
     }
 
     /// A long reply has to wait: what else is asked for would too, and was read in vain.

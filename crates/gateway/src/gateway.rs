@@ -397,6 +397,7 @@ impl Gateway {
                 }
                 continue;
             };
+            connection.expects_short = false;
             // What it was granted before was less.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);

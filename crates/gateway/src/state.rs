@@ -174,7 +174,8 @@ impl Core {
             connection.wait = Wait::Order(class, subject);
             return Sent::Waits;
         }
-        if class == Class::Read && !self.tentative.has_room() {
+        let is_tentative = class == Class::Read && !connection.expects_short;
+        if is_tentative && !self.tentative.has_room() {
             self.count.window_full += 1;
             connection.wait = Wait::Room(class);
             return Sent::Waits;
@@ -200,7 +201,6 @@ impl Core {
                 connection.note_sent(class, subject);
                 let Place { slot, part } = place;
                 let connection = connection.id;
-                let is_tentative = class == Class::Read;
                 if is_tentative {
                     self.tentative.sent();
                 }

@@ -1,7 +1,10 @@
 //! Reads whose replies may turn out to be long. A replica executes such a read, and if there is no room for
 //! its reply it did so in vain, while others waited behind it. How many are out at a time halves with each
-//! reply that has to wait, and grows by one with each short one: where all replies are short there is no
-//! bound but the client's own.
+//! reply that has to wait, and grows by one with each window of short ones: where all replies are short there
+//! is no bound but the client's own.
+//!
+//! A connection whose last reply was short is taken to ask for another such one: its reads are not counted,
+//! and wait for nobody's long replies.
 
 use crate::connection::Target;
 
@@ -13,11 +16,13 @@ const TENTATIVE_MAX: usize = 16_384;
 pub(crate) struct Tentative {
     out: usize,
     max: usize,
+    /// Short replies since the window grew.
+    short: usize,
 }
 
 impl Default for Tentative {
     fn default() -> Tentative {
-        Tentative { out: 0, max: TENTATIVE_MAX }
+        Tentative { out: 0, max: TENTATIVE_MAX, short: 0 }
     }
 }
 
@@ -39,10 +44,33 @@ impl Tentative {
     }
 
     pub(crate) fn note_short_reply(&mut self) {
-        self.max = (self.max + 1).min(TENTATIVE_MAX);
+        self.short += 1;
+        if self.short >= self.max {
+            self.short = 0;
+            self.max = (self.max + 1).min(TENTATIVE_MAX);
+        }
     }
 
     pub(crate) fn note_long_reply(&mut self) {
+        self.short = 0;
         self.max = (self.max / 2).max(TENTATIVE_MIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_grows_by_one_with_each_window_of_short_replies() {
+        let mut tentative = Tentative::default();
+        for _ in 0..100 {
+            tentative.note_long_reply();
+        }
+        assert_eq!(tentative.max, TENTATIVE_MIN);
+        for _ in 0..TENTATIVE_MIN + TENTATIVE_MIN + 1 {
+            tentative.note_short_reply();
+        }
+        assert_eq!(tentative.max, TENTATIVE_MIN + 2);
     }
 }

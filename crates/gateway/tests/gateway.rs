@@ -359,6 +359,27 @@ fn longest_wait(world: &mut World) -> u64 {
 }
 
 #[test]
+fn bug_16_4_who_was_answered_shortly_waits_for_nobody_elses_long_replies() {
+    let mut world = World::with(17, |setup| setup.connections_max = 1_000);
+    world.input(1, &request(&[b"SET", b"long", &vec![b'v'; 400_000]]));
+    assert_eq!(world.replies(1), "+OK\r\n");
+    for (first, last) in [(2, 20), (21, 800)] {
+        for id in first..=last {
+            world.connect(id);
+            world.stuck.push(id);
+            world.input(id, "GET long\r\n".repeat(10).as_bytes());
+        }
+        if first == 2 {
+            world.run_for(20 * MS);
+            assert_eq!(world.ask(&["EXISTS k"]), ":0\r\n");
+        }
+    }
+    // While hundreds wait to be tried: there and back.
+    let longest = longest_wait(&mut world);
+    assert!(longest <= 2 * world.delay_ns.1 + MS, "{longest} ns");
+}
+
+#[test]
 fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
     let mut world = World::with(15, |setup| setup.client.reads_max = 4);
     for id in 2..=90 {

@@ -27,7 +27,7 @@ macro_rules! hosted {
                 fn host(program: Program, settings: &Settings) -> Result<$host, LoadError> {
                     match program {
                         $(Program::$name => <$program>::load(settings).map($host::$name),)+
-                        #[allow(unreachable_patterns)]
+                        #[allow(unreachable_patterns, reason = "a host of all programs has no other")]
                         other => Err(LoadError::NotHere(other)),
                     }
                 }
