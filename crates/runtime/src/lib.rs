@@ -8,6 +8,8 @@
 
 pub mod clock;
 pub mod cpu_share;
+pub mod directory;
+pub mod disk;
 pub mod driver;
 pub mod error;
 pub mod http;

@@ -1,0 +1,164 @@
+//! What is to be written, gathered in memory.
+
+use alloc::vec::Vec;
+
+use crate::frame::{self, HEADER_BYTES, Kind, padded};
+use crate::marks::Marks;
+
+/// A frame of records is ended when it has as many bytes: one that is damaged names its place better.
+const RECORDS_BYTES: usize = 256 << 10;
+/// Length of what stands before a part's bytes.
+const PART_HEADER_BYTES: usize = 33;
+
+const FIRST: u8 = 1;
+const LAST: u8 = 2;
+
+/// A part of the state, as of a position of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Which snapshot it is of.
+    pub snapshot: u64,
+    /// Which part of it.
+    pub number: u64,
+    /// As of which position.
+    pub position: u64,
+    /// The first part: the running hash at its position. The log goes on from there.
+    pub hash: u64,
+    /// It is the first part.
+    pub is_first: bool,
+    /// It is the last part.
+    pub is_last: bool,
+    /// What the engine, or the client table, was copied to.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    pub(crate) fn parse(body: &'a [u8]) -> Option<Part<'a>> {
+        let (hdr, bytes) = body.split_first_chunk::<PART_HEADER_BYTES>()?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&hdr[at..at + 8]);
+            u64::from_be_bytes(word)
+        };
+        Some(Part {
+            snapshot: word(0),
+            number: word(8),
+            position: word(16),
+            hash: word(24),
+            is_first: hdr[32] & FIRST != 0,
+            is_last: hdr[32] & LAST != 0,
+            bytes,
+        })
+    }
+}
+
+/// Entries that are to become durable together, in their order, in frames that have no place yet.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// Where the frame of records begins that takes more of them.
+    records: Option<usize>,
+    /// The snapshot that begins with it.
+    begins: Option<u64>,
+    /// It has the last part of that snapshot.
+    ends: Option<u64>,
+}
+
+impl Batch {
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The snapshot that begins in it, if one does: then it is to begin a segment, so that all before can
+    /// go once the snapshot is whole.
+    #[must_use]
+    pub fn begins_snapshot(&self) -> Option<u64> {
+        self.begins
+    }
+
+    /// The snapshot that is whole with it, if one is.
+    #[must_use]
+    pub fn ends_snapshot(&self) -> Option<u64> {
+        self.ends
+    }
+
+    /// Adds an encoded [`concord_wire::record`].
+    pub fn record(&mut self, record: &[u8]) {
+        let start = match self.records {
+            Some(start) if self.bytes.len() - start < RECORDS_BYTES => start,
+            Some(_) | None => {
+                self.close();
+                let start = self.bytes.len();
+                self.bytes.resize(start + HEADER_BYTES, 0);
+                self.records = Some(start);
+                start
+            }
+        };
+        self.bytes.extend_from_slice(record);
+        let body_bytes = self.bytes.len() - start - HEADER_BYTES;
+        frame::begin(Kind::Records, body_bytes, &mut self.bytes[start..]);
+    }
+
+    /// Adds what is to be remembered beside the data.
+    pub fn marks(&mut self, marks: &Marks) {
+        self.put(Kind::Marks, &[], &marks.to_bytes());
+    }
+
+    /// Adds a part of the state.
+    pub fn part(&mut self, part: &Part<'_>) {
+        let mut hdr = [0; PART_HEADER_BYTES];
+        for (at, word) in [part.snapshot, part.number, part.position, part.hash].iter().enumerate()
+        {
+            hdr[at * 8..at * 8 + 8].copy_from_slice(&word.to_be_bytes());
+        }
+        hdr[32] = if part.is_first { FIRST } else { 0 } | if part.is_last { LAST } else { 0 };
+        if part.is_first {
+            self.begins = Some(part.snapshot);
+        }
+        if part.is_last {
+            self.ends = Some(part.snapshot);
+        }
+        self.put(Kind::Part, &hdr, part.bytes);
+    }
+
+    /// What was written before is given up: nothing is here.
+    pub fn reset(&mut self) {
+        self.put(Kind::Reset, &[], &[]);
+    }
+
+    fn put(&mut self, kind: Kind, hdr: &[u8], body: &[u8]) {
+        self.close();
+        let start = self.bytes.len();
+        self.bytes.resize(start + HEADER_BYTES, 0);
+        self.bytes.extend_from_slice(hdr);
+        self.bytes.extend_from_slice(body);
+        frame::begin(kind, hdr.len() + body.len(), &mut self.bytes[start..]);
+        self.close();
+    }
+
+    /// Ends the last frame: the next one begins at a multiple of what frames are aligned to.
+    fn close(&mut self) {
+        self.records = None;
+        self.bytes.resize(padded(self.bytes.len()), 0);
+    }
+
+    /// The frames, for the writer to seal.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.close();
+        &mut self.bytes
+    }
+
+    /// Forgets all, and keeps the room.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.records, self.begins, self.ends) = (None, None, None);
+    }
+}

@@ -1,0 +1,53 @@
+//! What a segment holds, for whoever goes through it again.
+
+use concord_wire::record::Record;
+
+use crate::batch::Part;
+use crate::frame::{self, Kind, Place};
+use crate::marks::Marks;
+
+/// What was put into a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// An encoded record.
+    Record(&'a [u8]),
+    /// What is remembered beside the data.
+    Marks(Marks),
+    /// A part of the state.
+    Part(Part<'a>),
+    /// What is before was given up.
+    Reset,
+}
+
+/// The entries of a segment of the directory `storage` from the offset `from` on, each with the offset of its frame, up to the first
+/// frame that is not valid. What can be trusted [`crate::Recovery`] says.
+pub fn entries(
+    storage: u64,
+    segment: u64,
+    bytes: &[u8],
+    from: u64,
+) -> impl Iterator<Item = (u64, Entry<'_>)> {
+    let mut offset = from;
+    let frames = core::iter::from_fn(move || {
+        let at = offset;
+        let place = Place { storage, segment, offset };
+        let frame = frame::parse(bytes, place)?;
+        offset += frame.size_bytes() as u64;
+        Some((at, frame))
+    });
+    frames.flat_map(|(at, frame)| {
+        let mut rest = if frame.kind == Kind::Records { frame.body } else { &[] };
+        let records = core::iter::from_fn(move || {
+            let (record, behind) = Record::split_first(rest)?;
+            rest = behind;
+            Some((at, Entry::Record(record)))
+        });
+        let other = match frame.kind {
+            Kind::Segment | Kind::Records => None,
+            Kind::Marks => Marks::parse(frame.body).map(Entry::Marks),
+            Kind::Part => Part::parse(frame.body).map(Entry::Part),
+            Kind::Reset => Some(Entry::Reset),
+        };
+        other.map(|entry| (at, entry)).into_iter().chain(records)
+    })
+}

@@ -1,0 +1,55 @@
+//! The log that a replica keeps on its disk: its format, and what is made of it after a crash. No I/O:
+//! whoever has a disk, real or simulated, writes the bytes that are made here and gives back those that
+//! it finds.
+//!
+//! Read [`Batch`], [`Writer`] and [`Recovery`] first. A replica puts what is to be durable into a batch;
+//! the writer seals the batch, which becomes a *group* of frames in the newest segment; the group is synced
+//! as one before the next is written. At a start, [`Recovery`] is shown every segment, and says what can be
+//! trusted: all groups up to an incomplete last one, which is cut, or nothing at all where something is
+//! missing before the end, which is never cut. [`entries`] then gives what the segments hold.
+//!
+//! A snapshot is part of the log: parts of the state, each as of a position, between the records, as a
+//! joining replica gets them. Once a snapshot is whole and durable, all segments before its first one are
+//! of no use.
+//!
+//! docs/durability.md: the format, what is durable before what, and what is promised.
+//!
+//! ```
+//! use concord_log::{Batch, Identity, Recovery, Writer};
+//!
+//! let identity = Identity { storage: 7, node: 1 };
+//! let mut writer = Writer::new(identity, 1, 1);
+//! let mut file = Vec::new();
+//! writer.begin_segment(&mut file);
+//! let mut batch = Batch::default();
+//! batch.reset();
+//! writer.seal(batch.bytes());
+//! file.extend_from_slice(batch.bytes());
+//! // The end of the last group never got to the disk.
+//! file.truncate(file.len() - 1);
+//! let mut recovery = Recovery::new(7);
+//! recovery.segment(1, &file);
+//! let found = recovery.finish().unwrap();
+//! assert_eq!(found.node, Some(1));
+//! assert!(found.cut.is_some());
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod batch;
+mod entries;
+mod frame;
+mod marks;
+mod recovery;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Batch, Part};
+pub use entries::{Entry, entries};
+pub use frame::{BODY_BYTES_MAX, HEADER_BYTES};
+pub use marks::{Identity, Marks};
+pub use recovery::{Begin, Cut, Damage, Found, Recovery, What};
+pub use writer::{SEGMENT_BYTES, Writer};

@@ -1,0 +1,458 @@
+//! Logs that are written, torn, damaged and read again.
+
+extern crate std;
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
+use concord_wire::control::LogEnd;
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, FurtherIds, Status};
+
+use super::*;
+
+const IDENTITY: Identity = Identity { storage: 0x5707_a6e1, node: 3 };
+/// What a disk writes at once.
+const SECTOR: usize = 512;
+
+/// An entry, as it was put in and as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Own {
+    Record(Vec<u8>),
+    Marks(u64),
+    Part(u64, u64, Vec<u8>),
+    Reset,
+}
+
+fn own(entry: &Entry<'_>) -> Own {
+    match entry {
+        Entry::Record(bytes) => Own::Record(bytes.to_vec()),
+        Entry::Marks(marks) => Own::Marks(marks.run),
+        Entry::Part(part) => Own::Part(part.snapshot, part.number, part.bytes.to_vec()),
+        Entry::Reset => Own::Reset,
+    }
+}
+
+/// A directory, and what stands in each group of it.
+#[derive(Clone)]
+struct Log {
+    files: BTreeMap<u64, Vec<u8>>,
+    writer: Writer,
+    /// Segment, offset and entries of each group.
+    groups: Vec<(u64, usize, Vec<Own>)>,
+    end: LogEnd,
+    snapshot: u64,
+}
+
+impl Log {
+    fn new() -> Log {
+        let mut log = Log {
+            files: BTreeMap::new(),
+            writer: Writer::new(IDENTITY, 1, 1),
+            groups: vec![],
+            end: LogEnd::default(),
+            snapshot: 0,
+        };
+        log.begin_segment();
+        log
+    }
+
+    fn begin_segment(&mut self) {
+        let mut bytes = vec![];
+        self.writer.begin_segment(&mut bytes);
+        self.groups.push((self.writer.segment(), 0, vec![]));
+        self.files.insert(self.writer.segment(), bytes);
+    }
+
+    fn write(&mut self, mut batch: Batch, entries: Vec<Own>) {
+        if batch.begins_snapshot().is_some() {
+            self.begin_segment();
+        }
+        let file = self.files.get_mut(&self.writer.segment()).unwrap();
+        self.groups.push((self.writer.segment(), file.len(), entries));
+        self.writer.seal(batch.bytes());
+        file.extend_from_slice(batch.bytes());
+        assert_eq!(file.len() as u64, self.writer.segment_bytes());
+    }
+
+    fn record(&mut self, rng: &mut Rng) -> Vec<u8> {
+        let command = vec![rng.below(256) as u8; rng.below(200) as usize];
+        let position = Position(self.end.position + 1);
+        let mut bytes = vec![];
+        let record = Record {
+            position,
+            hash: 0,
+            epoch: Epoch(1),
+            flags: Flags(0),
+            low_delta: 0,
+            seq: Seq::NONE,
+            session: SessionId(7),
+            request: RequestNumber(rng.next_u64()),
+            now_ms: 1,
+            obj_id: ObjectId(rng.next_u64() as u32),
+            further: FurtherIds::NONE,
+            after_delta: 0,
+            attempt: 0,
+            client: Addr::default(),
+            refused: Status::Ok,
+            command: &command,
+            reply: b"",
+        };
+        let hash = record.emit(self.end.hash, &mut bytes);
+        self.end = LogEnd { position: position.0, hash };
+        bytes
+    }
+
+    /// A group of anything.
+    fn write_some(&mut self, rng: &mut Rng) {
+        let (mut batch, mut entries) = (Batch::default(), vec![]);
+        match rng.below(12) {
+            0 => self.begin_segment(),
+            1 => {
+                let snapshot = self.snapshot + 1;
+                self.snapshot = snapshot;
+                let bytes = vec![9; rng.below(3_000) as usize];
+                let (position, hash) = (self.end.position, self.end.hash);
+                let number = 0;
+                let is_first = true;
+                let is_last = rng.below(2) == 0;
+                let part =
+                    Part { snapshot, number, position, hash, is_first, is_last, bytes: &bytes };
+                batch.part(&part);
+                entries.push(Own::Part(snapshot, number, bytes.clone()));
+            }
+            2 if self.snapshot > 0 => {
+                let (snapshot, number, position) = (self.snapshot, 5, self.end.position);
+                let bytes = [7; 100];
+                let (hash, is_first, is_last) = (0, false, rng.below(2) == 0);
+                let part =
+                    Part { snapshot, number, position, hash, is_first, is_last, bytes: &bytes };
+                batch.part(&part);
+                entries.push(Own::Part(snapshot, number, bytes.to_vec()));
+            }
+            3 => {
+                let run = rng.below(1_000);
+                batch.marks(&Marks { run, ..Marks::default() });
+                entries.push(Own::Marks(run));
+            }
+            _ => {}
+        }
+        for _ in 0..rng.between(1, 20) {
+            let bytes = self.record(rng);
+            batch.record(&bytes);
+            entries.push(Own::Record(bytes));
+        }
+        self.write(batch, entries);
+    }
+
+    fn of(seed: u64, groups: u64) -> (Log, Rng) {
+        let mut rng = Rng::new(seed);
+        let mut log = Log::new();
+        for _ in 0..groups {
+            log.write_some(&mut rng);
+        }
+        (log, rng)
+    }
+
+    fn recover(&self) -> Result<Found, Damage> {
+        let mut recovery = Recovery::new(IDENTITY.storage);
+        for (number, bytes) in &self.files {
+            recovery.segment(*number, bytes);
+        }
+        recovery.finish()
+    }
+
+    /// All entries that can be trusted, from the first segment on.
+    fn read(&self, found: &Found) -> Vec<Own> {
+        let mut read = vec![];
+        for (number, bytes) in &self.files {
+            if found.void.contains(number) {
+                continue;
+            }
+            let cut = found.cut.filter(|cut| cut.segment == *number);
+            let end = cut.map_or(bytes.len(), |cut| cut.offset as usize);
+            let found = entries(IDENTITY.storage, *number, &bytes[..end], 0);
+            read.extend(found.map(|(_, entry)| own(&entry)));
+        }
+        read
+    }
+
+    fn written(&self, groups: usize) -> Vec<Own> {
+        self.groups[..groups].iter().flat_map(|(.., entries)| entries.clone()).collect()
+    }
+
+    /// The last group gets to the disk in part: any sectors of it, and zeros or nothing elsewhere.
+    fn tear(&mut self, rng: &mut Rng) -> bool {
+        let (segment, offset, _) = self.groups[self.groups.len() - 1].clone();
+        let file = self.files.get_mut(&segment).unwrap();
+        let whole = file.clone();
+        let kept = rng.between(offset as u64, file.len() as u64) as usize;
+        if rng.below(2) == 0 {
+            file.truncate(kept);
+        }
+        for start in (offset..file.len()).step_by(SECTOR) {
+            if rng.below(2) == 0 {
+                let end = (start + SECTOR).min(file.len());
+                file[start..end].fill(0);
+            }
+        }
+        *file == whole
+    }
+}
+
+#[test]
+fn what_was_written_is_read_and_the_log_goes_on_behind_it() {
+    for seed in 0..50 {
+        let (log, _) = Log::of(seed, 30);
+        let found = log.recover().unwrap();
+        assert_eq!(log.read(&found), log.written(log.groups.len()));
+        assert_eq!((found.node, found.cut, &found.void), (Some(IDENTITY.node), None, &vec![]));
+        assert_eq!(found.end, log.end);
+        assert_eq!(found.next_segment, log.writer.segment() + 1);
+        assert_eq!(found.next_group, log.groups.len() as u64 + 1);
+    }
+}
+
+#[test]
+fn a_torn_last_group_is_cut_and_every_synced_one_is_there() {
+    for seed in 0..2_000 {
+        let (mut log, mut rng) = Log::of(seed, 1 + seed % 12);
+        let is_whole = log.tear(&mut rng);
+        let found = log.recover().unwrap_or_else(|damage| panic!("seed {seed}: {damage:?}"));
+        let groups = log.groups.len() - usize::from(!is_whole);
+        assert_eq!(log.read(&found), log.written(groups), "seed {seed}");
+        assert_eq!(found.next_group, groups as u64 + 1, "seed {seed}");
+        // It goes on, and is read again.
+        if let Some(Cut { segment, offset }) = found.cut {
+            log.files.get_mut(&segment).unwrap().truncate(offset as usize);
+            if offset == 0 {
+                log.files.remove(&segment);
+            }
+        }
+        log.groups.truncate(groups);
+        log.end = found.end;
+        log.writer = Writer::new(IDENTITY, found.next_segment, found.next_group);
+        log.begin_segment();
+        if found.begin != Begin::Nothing {
+            let bytes = log.record(&mut rng);
+            let mut batch = Batch::default();
+            batch.record(&bytes);
+            log.write(batch, vec![Own::Record(bytes)]);
+        }
+        let found = log.recover().unwrap_or_else(|damage| panic!("seed {seed}: {damage:?}"));
+        assert_eq!(log.read(&found), log.written(log.groups.len()), "seed {seed}");
+    }
+}
+
+#[test]
+fn damage_before_the_last_group_is_named_and_never_cut() {
+    for seed in 0..2_000 {
+        let (mut log, mut rng) = Log::of(seed, 12);
+        let victim = rng.below(log.groups.len() as u64 - 1) as usize;
+        let (segment, offset, _) = log.groups[victim];
+        let (next_segment, next_offset, _) = log.groups[victim + 1];
+        let file = log.files.get_mut(&segment).unwrap();
+        let end = if next_segment == segment { next_offset } else { file.len() };
+        let at = rng.between(offset as u64, end as u64 - 1) as usize;
+        file[at] ^= 1 << rng.below(8);
+        // What it holds besides counts only where a whole snapshot begins behind it.
+        let is_behind = |found: &Found| match found.begin {
+            Begin::At { segment: begin, .. } => begin > segment,
+            Begin::Start | Begin::Nothing => false,
+        };
+        match log.recover() {
+            Ok(found) => assert!(is_behind(&found), "seed {seed}: {found:?}"),
+            Err(damage) => {
+                assert_eq!(damage.segment, segment, "seed {seed}");
+                let place = damage.offset as usize;
+                assert!((offset..=at).contains(&place), "seed {seed}: {damage:?} for {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_is_missed() {
+    for seed in 0..500 {
+        let (log, mut rng) = Log::of(seed, 20);
+        if log.files.len() < 3 {
+            continue;
+        }
+        let numbers: Vec<u64> = log.files.keys().copied().collect();
+        let gone = numbers[rng.below(numbers.len() as u64 - 1) as usize];
+        let mut lacking = log.clone();
+        lacking.files.remove(&gone);
+        match lacking.recover() {
+            Ok(found) => assert!(
+                matches!(found.begin, Begin::At { segment, .. } if segment > gone),
+                "seed {seed}: {found:?}"
+            ),
+            Err(damage) => assert_eq!((damage.segment, damage.what), (gone, What::Missing)),
+        }
+        // The end of a segment before the last one, at the end of a group.
+        let mut lacking = log.clone();
+        let ends = log.groups.windows(2).filter(|two| two[0].0 != two[1].0);
+        let Some((segment, offset, _)) = ends.map(|two| two[0].clone()).next_back() else {
+            continue;
+        };
+        if offset > 0 {
+            lacking.files.get_mut(&segment).unwrap().truncate(offset);
+            match lacking.recover() {
+                Ok(found) => assert!(
+                    matches!(found.begin, Begin::At { segment: begin, .. } if begin > segment),
+                    "seed {seed}"
+                ),
+                Err(damage) => {
+                    assert_eq!((damage.segment, damage.what), (segment + 1, What::Group))
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_of_another_directory_or_another_place_is_none_of_this_one() {
+    let (log, _) = Log::of(1, 10);
+    let mut other = log.clone();
+    other.writer = Writer::new(Identity { storage: 9, ..IDENTITY }, 1, 1);
+    other.files.clear();
+    other.begin_segment();
+    let mut mixed = log.clone();
+    let last = *mixed.files.keys().last().unwrap();
+    mixed.files.insert(last + 1, other.files[&1].clone());
+    let found = mixed.recover().unwrap();
+    assert_eq!((found.cut, found.end), (Some(Cut { segment: last + 1, offset: 0 }), log.end));
+    let mut twice = log.clone();
+    let first = twice.files[&1].clone();
+    twice.files.insert(last + 1, first);
+    assert_eq!(twice.recover().unwrap().end, log.end);
+}
+
+fn part(snapshot: u64, number: u64, end: LogEnd, (is_first, is_last): (bool, bool)) -> Batch {
+    let mut batch = Batch::default();
+    let (position, hash) = (end.position, end.hash);
+    batch.part(&Part { snapshot, number, position, hash, is_first, is_last, bytes: b"state" });
+    batch
+}
+
+#[test]
+fn the_state_begins_with_the_newest_whole_snapshot_and_what_is_before_may_go() {
+    let (mut log, mut rng) = Log::of(1, 0);
+    let write_record = |log: &mut Log, rng: &mut Rng| {
+        let bytes = log.record(rng);
+        let mut batch = Batch::default();
+        batch.record(&bytes);
+        log.write(batch, vec![]);
+    };
+    write_record(&mut log, &mut rng);
+    assert_eq!(log.recover().unwrap().begin, Begin::Start);
+    let end = log.end;
+    log.write(part(1, 0, end, (true, false)), vec![]);
+    write_record(&mut log, &mut rng);
+    assert_eq!(log.recover().unwrap().begin, Begin::Start, "it is not whole");
+    log.write(part(1, 1, end, (false, true)), vec![]);
+    let Begin::At { segment: 2, offset, snapshot: 1 } = log.recover().unwrap().begin else {
+        panic!("{:?}", log.recover());
+    };
+    // One that is not whole takes nothing away, and neither does what is before going.
+    log.write(part(2, 0, log.end, (true, false)), vec![]);
+    log.files.remove(&1);
+    let found = log.recover().unwrap();
+    assert_eq!(found.begin, Begin::At { segment: 2, offset, snapshot: 1 });
+    assert_eq!(found.end, log.end);
+    log.write(part(3, 0, log.end, (true, false)), vec![]);
+    log.write(part(2, 9, log.end, (false, true)), vec![]);
+    let at = log.recover().unwrap().begin;
+    assert_eq!(at, Begin::At { segment: 2, offset, snapshot: 1 }, "parts of two make none");
+}
+
+#[test]
+fn what_was_given_up_is_nothing_until_a_copy_is_whole() {
+    let (mut log, _) = Log::of(3, 20);
+    let mut batch = Batch::default();
+    batch.marks(&Marks { held_epoch: 4, ..Marks::default() });
+    batch.reset();
+    log.write(batch, vec![]);
+    let found = log.recover().unwrap();
+    assert_eq!((found.begin, found.marks.held_epoch), (Begin::Nothing, 0));
+    let behind = LogEnd { position: 1_000, hash: 77 };
+    log.write(part(99, 0, behind, (true, false)), vec![]);
+    log.end = behind;
+    log.write_some(&mut Rng::new(1));
+    assert_eq!(log.recover().unwrap().begin, Begin::Nothing);
+    log.write(part(99, 1, log.end, (false, true)), vec![]);
+    let found = log.recover().unwrap();
+    assert!(matches!(found.begin, Begin::At { snapshot: 99, .. }));
+    assert_eq!(found.end, log.end);
+}
+
+/// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says how many
+/// logs.
+#[test]
+fn fuzz_no_bytes_make_it_panic_or_read_what_was_never_written() {
+    let rounds =
+        std::env::var("CONCORD_LOG_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(3_000);
+    for seed in 0..rounds {
+        let (mut log, mut rng) = Log::of(seed, 1 + seed % 9);
+        for _ in 0..rng.between(1, 4) {
+            let numbers: Vec<u64> = log.files.keys().copied().collect();
+            let number = numbers[rng.below(numbers.len() as u64) as usize];
+            let file = log.files.get_mut(&number).unwrap();
+            let at = rng.below(file.len() as u64 + 1) as usize;
+            match rng.below(6) {
+                0 => file.truncate(at),
+                1 => file.extend_from_slice(&[rng.next_u64() as u8; 40]),
+                2 => {
+                    let bytes: Vec<u8> = (0..rng.below(64)).map(|_| rng.next_u64() as u8).collect();
+                    file.splice(at..at, bytes);
+                }
+                3 => {
+                    let end = (at + SECTOR).min(file.len());
+                    file[at..end].fill(0);
+                }
+                4 => {
+                    let (from, to) = (at / 2, at);
+                    let copy = file[from..to].to_vec();
+                    file.extend_from_slice(&copy);
+                }
+                _ => {
+                    if let Some(byte) = file.get_mut(at) {
+                        *byte ^= 1 << rng.below(8);
+                    }
+                }
+            }
+            if file.is_empty() {
+                log.files.remove(&number);
+            }
+            if log.files.is_empty() {
+                break;
+            }
+        }
+        let Ok(found) = log.recover() else { continue };
+        let all = log.written(log.groups.len());
+        let mut at = all.iter();
+        for entry in log.read(&found) {
+            assert!(at.any(|written| *written == entry), "seed {seed}: {entry:?} is not in order");
+        }
+    }
+}
+
+#[test]
+fn t5_a_record_that_does_not_follow_by_its_hash_is_damage() {
+    let (mut log, mut rng) = Log::of(4, 0);
+    let write = |log: &mut Log, rng: &mut Rng| {
+        let bytes = log.record(rng);
+        let mut batch = Batch::default();
+        batch.record(&bytes);
+        log.write(batch, vec![]);
+    };
+    write(&mut log, &mut rng);
+    assert_eq!(log.recover().unwrap().end, log.end);
+    // The next one is of another history.
+    log.end.hash ^= 1;
+    let offset = log.writer.segment_bytes();
+    write(&mut log, &mut rng);
+    assert_eq!(log.recover(), Err(Damage { segment: 1, offset, what: What::Record }));
+}

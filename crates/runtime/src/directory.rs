@@ -1,0 +1,312 @@
+//! A replica's data directory: its lock, its segments, and what can be trusted of them.
+//!
+//! A segment's name is the directory's number, drawn when it was made, and its own: a file of another
+//! directory is known by its name. Nothing is ever written over: a start cuts an incomplete last group, and
+//! goes on in a new segment.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use concord_log::{Begin, Damage, Entry, Found, Identity, Recovery, Writer, entries};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{Context, Error};
+
+const LOCK: &str = "lock";
+const EXTENSION: &str = "log";
+
+/// A directory that was looked through, locked by this process for as long as it lives.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    lock: File,
+    storage: u64,
+    found: Found,
+    /// The segments that are there, in the order of their numbers.
+    segments: Vec<u64>,
+    bytes: u64,
+}
+
+/// A directory that cannot be gone on with.
+#[derive(Debug)]
+pub enum Broken {
+    /// A file is damaged, or missing, before the end of the log.
+    Damaged(Error),
+    /// Another reason: it is in use, or another node's, or the system refuses.
+    Refused(Error),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Broken {
+        Broken::Refused(error)
+    }
+}
+
+impl From<Broken> for Error {
+    fn from(broken: Broken) -> Error {
+        match broken {
+            Broken::Damaged(error) | Broken::Refused(error) => error,
+        }
+    }
+}
+
+/// The segments of a directory, by their names, and whose they are.
+fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
+    let mut found: Option<(u64, Vec<u64>)> = None;
+    for entry in std::fs::read_dir(path).cannot(format!("read {}", path.display()))? {
+        let entry = entry.cannot(format!("read {}", path.display()))?;
+        let name = entry.file_name();
+        let Some((storage, segment)) = name.to_str().and_then(parse_name) else { continue };
+        let (own, segments) = found.get_or_insert_with(|| (storage, Vec::new()));
+        if *own != storage {
+            return Err(Broken::Damaged(Error::new(format!(
+                "{} has segments of two directories, {own:016x} and {storage:016x}",
+                path.display()
+            ))));
+        }
+        segments.push(segment);
+    }
+    if let Some((_, segments)) = &mut found {
+        segments.sort_unstable();
+    }
+    Ok(found)
+}
+
+/// `0123456789abcdef-00000001.log`
+fn parse_name(name: &str) -> Option<(u64, u64)> {
+    let (storage, rest) = name.split_once('-')?;
+    let segment = rest.strip_suffix(EXTENSION)?.strip_suffix('.')?;
+    let is_number = storage.len() == 16 && segment.bytes().all(|b| b.is_ascii_digit());
+    let storage = u64::from_str_radix(storage, 16).ok().filter(|_| is_number)?;
+    Some((storage, segment.parse().ok()?))
+}
+
+/// Where a segment is.
+pub(crate) fn segment_path(directory: &Path, storage: u64, segment: u64) -> PathBuf {
+    directory.join(format!("{storage:016x}-{segment:08}.{EXTENSION}"))
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn damaged(directory: &Path, storage: u64, damage: Damage) -> Broken {
+    let path = segment_path(directory, storage, damage.segment);
+    Broken::Damaged(Error::new(format!("{}: {damage}", path.display())))
+}
+
+/// Looks at every segment; what was found, and their bytes.
+fn look(directory: &Path, storage: u64, segments: &[u64]) -> Result<(Found, u64), Broken> {
+    let mut recovery = Recovery::new(storage);
+    let mut total = 0;
+    for &segment in segments {
+        let path = segment_path(directory, storage, segment);
+        let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()))?;
+        total += bytes.len() as u64;
+        recovery.segment(segment, &bytes);
+    }
+    let found = recovery.finish().map_err(|damage| damaged(directory, storage, damage))?;
+    Ok((found, total))
+}
+
+impl Directory {
+    /// Locks the directory of `node`, makes it if it is not there, and looks through what it holds. An
+    /// incomplete last group is cut. `storage` is what a new one is to be called.
+    ///
+    /// # Errors
+    /// [`Broken`]: one line that names the file.
+    pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
+        std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
+        let lock_path = path.join(LOCK);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.cannot(format!("open {}", lock_path.display()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Error::new(format!("another replica keeps its data in {}", path.display()))
+        })?;
+        let (storage, segments) = list(path)?.unwrap_or((storage, Vec::new()));
+        let (found, bytes) = look(path, storage, &segments)?;
+        if let Some(other) = found.node.filter(|other| *other != node) {
+            return Err(Broken::Refused(Error::new(format!(
+                "{} is the data of replica {other}, and this is replica {node}: were directories \
+                 swapped?",
+                path.display()
+            ))));
+        }
+        let mut directory =
+            Directory { path: path.to_path_buf(), lock, storage, found, segments, bytes };
+        directory.cut().cannot(format!("cut what is incomplete in {}", path.display()))?;
+        Ok(directory)
+    }
+
+    /// As [`Directory::open`]; one that is damaged is set aside, under a name that is given back with
+    /// what is wrong, and an empty one takes its place.
+    ///
+    /// # Errors
+    /// Whatever else is wrong.
+    pub fn open_or_set_aside(
+        path: &Path,
+        node: u16,
+        storage: u64,
+    ) -> Result<(Directory, Option<Error>), Error> {
+        let error = match Directory::open(path, node, storage) {
+            Ok(directory) => return Ok((directory, None)),
+            Err(Broken::Refused(error)) => return Err(error),
+            Err(Broken::Damaged(error)) => error,
+        };
+        let aside = free_name(path);
+        std::fs::rename(path, &aside).cannot(format!("set {} aside", path.display()))?;
+        let parent = path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new("."));
+        sync(parent).cannot(format!("sync {}", parent.display()))?;
+        let error = Error::new(format!("{error}; all of it is in {} now", aside.display()));
+        let directory = Directory::open(path, node, storage)?;
+        Ok((directory, Some(error)))
+    }
+
+    /// What can be trusted.
+    #[must_use]
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// The directory's number.
+    #[must_use]
+    pub fn storage(&self) -> u64 {
+        self.storage
+    }
+
+    /// Bytes of its segments.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Removes an incomplete last group: what is written next must not seem to stand behind damage.
+    fn cut(&mut self) -> std::io::Result<()> {
+        let Some(cut) = self.found.cut else { return Ok(()) };
+        for segment in self.found.void.iter().rev() {
+            std::fs::remove_file(segment_path(&self.path, self.storage, *segment))?;
+        }
+        let path = segment_path(&self.path, self.storage, cut.segment);
+        if cut.offset == 0 {
+            std::fs::remove_file(&path)?;
+        } else {
+            let file = OpenOptions::new().write(true).open(&path)?;
+            file.set_len(cut.offset)?;
+            file.sync_all()?;
+        }
+        let is_left =
+            |segment: &u64| *segment < cut.segment || (*segment == cut.segment && cut.offset > 0);
+        self.segments.retain(is_left);
+        sync(&self.path)
+    }
+
+    /// Gives every entry of the state that is there to `each`, in their order.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or what `each` says.
+    pub fn each_entry(
+        &self,
+        mut each: impl FnMut(Entry<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (first, from) = match self.found.begin {
+            Begin::Start => (0, 0),
+            Begin::At { segment, offset, .. } => (segment, offset),
+            Begin::Nothing => return Ok(()),
+        };
+        for &segment in self.segments.iter().filter(|segment| **segment >= first) {
+            let path = segment_path(&self.path, self.storage, segment);
+            let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()))?;
+            let from = if segment == first { from } else { 0 };
+            for (_, entry) in entries(self.storage, segment, &bytes, from) {
+                each(entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes on writing: the path, the lock, a writer, and the segments that are there.
+    pub(crate) fn into_writer(self, node: u16) -> (PathBuf, File, Writer, Vec<u64>) {
+        let identity = Identity { storage: self.storage, node };
+        let writer = Writer::new(identity, self.found.next_segment, self.found.next_group);
+        (self.path, self.lock, writer, self.segments)
+    }
+}
+
+/// A name beside `path` that nothing has.
+fn free_name(path: &Path) -> PathBuf {
+    let name = |n: u32| {
+        let mut name = OsString::from(path.as_os_str());
+        name.push(format!(".damaged-{n}"));
+        PathBuf::from(name)
+    };
+    (1..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
+}
+
+/// What a directory holds and whether it is whole, for a person. It is not locked, and nothing is cut: a
+/// replica may be writing there.
+///
+/// # Errors
+/// One line that names the file that is damaged or missing.
+pub fn inspect(path: &Path) -> Result<String, Error> {
+    if !path.is_dir() {
+        let why = std::io::Error::from(ErrorKind::NotFound);
+        return Err(why).cannot(format!("inspect {}", path.display()));
+    }
+    let Some((storage, segments)) = list(path)? else {
+        return Err(Error::new(format!("{} holds no segments of a log", path.display())));
+    };
+    let (found, total) = look(path, storage, &segments)?;
+    let mut text = String::new();
+    let node = found.node.map_or("none".to_string(), |node| node.to_string());
+    let _ = writeln!(text, "directory {storage:016x} of replica {node}");
+    let (first, last) = (segments.first().unwrap_or(&0), segments.last().unwrap_or(&0));
+    let _ = writeln!(text, "segments {first} to {last}, {total} bytes");
+    let begins = match found.begin {
+        Begin::Start => "an empty state, at the first segment".to_string(),
+        Begin::At { segment, offset, snapshot } => {
+            format!("snapshot {snapshot}, in segment {segment} at offset {offset}")
+        }
+        Begin::Nothing => "nothing: what was here is given up".to_string(),
+    };
+    let _ = writeln!(text, "begins with {begins}");
+    if found.begin != Begin::Nothing {
+        let (position, hash) = (found.end.position, found.end.hash);
+        let _ = writeln!(text, "ends with record {position}, running hash {hash:016x}");
+    }
+    let marks = &found.marks;
+    let _ = writeln!(
+        text,
+        "started {} times; longest lease {} ms",
+        marks.run,
+        marks.lease_ns / 1_000_000
+    );
+    match &marks.config {
+        Some(config) => {
+            let members: Vec<String> = config.members.iter().map(|m| m.node.to_string()).collect();
+            let _ = writeln!(
+                text,
+                "heard of epoch {} of rack {:016x}: replicas {}; complete as of epoch {}",
+                config.epoch,
+                config.rack,
+                members.join(" "),
+                marks.held_epoch
+            );
+        }
+        None => text.push_str("heard of no epoch\n"),
+    }
+    match found.cut {
+        Some(cut) => {
+            let _ = writeln!(
+                text,
+                "whole up to segment {} offset {}; an incomplete group behind it will be cut",
+                cut.segment, cut.offset
+            );
+        }
+        None => text.push_str("whole\n"),
+    }
+    Ok(text)
+}

@@ -1,0 +1,310 @@
+//! A replica's disk: a thread writes what is to be durable, syncs it, and says so by an eventfd, which the
+//! role's loop watches like any other descriptor. The loop never waits for a disk.
+//!
+//! One batch is under way at a time. What comes meanwhile gathers in the machine, and is the next one: so
+//! one sync makes all durable that came during the one before (group commit).
+//!
+//! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds, and the
+//! kernel may say of the next one that all is well.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use concord_log::{Batch, Marks, Writer};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::directory::{Directory, segment_path, sync};
+use crate::error::{Context, Error};
+
+/// How often what was written is synced where nobody waits for it.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is durable when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// What was acknowledged.
+    #[default]
+    Fsync,
+    /// What was acknowledged a second ago.
+    Interval,
+}
+
+/// What is wrong with a disk, for tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFault {
+    /// What is not synced is not in the file, and a sync takes as long: a process that is killed loses
+    /// what a power cut takes.
+    pub hold: Option<Duration>,
+    /// The sync of that number fails.
+    pub fail_sync: Option<u64>,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub struct Written {
+    /// The batch, to be filled again.
+    pub batch: Batch,
+    /// How long its sync took.
+    pub sync_ns: u64,
+    /// Bytes of all segments.
+    pub log_bytes: u64,
+}
+
+/// The loop's end.
+#[derive(Debug)]
+pub struct Disk {
+    done: Arc<OwnedFd>,
+    to: SyncSender<Batch>,
+    from: Receiver<Result<Written, Error>>,
+}
+
+impl AsFd for Disk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.done.as_fd()
+    }
+}
+
+impl Disk {
+    /// Writes `marks` durably into a new segment of the directory, and begins the thread.
+    ///
+    /// # Errors
+    /// If the disk or the system refuses.
+    pub fn start(
+        directory: Directory,
+        node: u16,
+        marks: &Marks,
+        durability: Durability,
+        fault: DiskFault,
+    ) -> Result<Disk, Error> {
+        let bytes = directory.bytes();
+        let (path, lock, writer, segments) = directory.into_writer(node);
+        let mut files = Files::new(path, writer, segments, bytes, fault);
+        files.begin_segment()?;
+        let mut batch = Batch::default();
+        batch.marks(marks);
+        files.write(&mut batch)?;
+        files.sync()?;
+        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let done = Arc::new(done.cannot("make an eventfd")?);
+        let (to, batches) = sync_channel(1);
+        let (tell, from) = sync_channel(1);
+        let teller = Teller { done: Arc::clone(&done), tell };
+        std::thread::Builder::new()
+            .name("disk".to_string())
+            .spawn(move || {
+                let _lock = lock;
+                work(files, durability, &batches, &teller);
+            })
+            .cannot("start the disk's thread")?;
+        Ok(Disk { done, to, from })
+    }
+
+    /// Hands a batch over; the one before must have been taken back.
+    ///
+    /// # Errors
+    /// If the thread is gone: it has said why.
+    pub fn write(&mut self, batch: Batch) -> Result<(), Error> {
+        self.to.try_send(batch).map_err(|_| Error::new("the disk's thread is gone"))
+    }
+
+    /// What was done, once the descriptor is readable.
+    ///
+    /// # Errors
+    /// The disk's: nothing is written any more.
+    pub fn take(&mut self) -> Result<Option<Written>, Error> {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.done, &mut count);
+        match self.from.try_recv() {
+            Ok(written) => written.map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Error::new("the disk's thread is gone")),
+        }
+    }
+}
+
+/// The thread's end.
+struct Teller {
+    done: Arc<OwnedFd>,
+    tell: SyncSender<Result<Written, Error>>,
+}
+
+impl Teller {
+    fn tell(&self, what: Result<Written, Error>) {
+        let _ = self.tell.send(what);
+        let _ = rustix::io::write(&*self.done, &1u64.to_ne_bytes());
+    }
+}
+
+/// Until the loop is gone, or the disk fails.
+fn work(mut files: Files, durability: Durability, batches: &Receiver<Batch>, teller: &Teller) {
+    loop {
+        let batch = match durability {
+            Durability::Fsync => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Durability::Interval => batches.recv_timeout(files.until_sync()),
+        };
+        let done = match batch {
+            Ok(batch) => files.put(batch, durability).map(Some),
+            Err(RecvTimeoutError::Timeout) => files.sync().map(|_| None),
+            // Whoever ends in order leaves nothing behind that is not durable.
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = files.sync();
+                return;
+            }
+        };
+        match done {
+            Ok(Some(written)) => teller.tell(Ok(written)),
+            Ok(None) => {}
+            Err(error) => return teller.tell(Err(error)),
+        }
+    }
+}
+
+/// The segments.
+struct Files {
+    path: PathBuf,
+    writer: Writer,
+    file: Option<File>,
+    segments: Vec<u64>,
+    /// Bytes of all of them.
+    bytes: u64,
+    /// The snapshot that is being written, and the segment that it begins.
+    snapshot: Option<(u64, u64)>,
+    is_synced: bool,
+    synced_at: Instant,
+    syncs: u64,
+    fault: DiskFault,
+    /// What the file does not have yet, because of a fault.
+    held: Vec<u8>,
+}
+
+impl Files {
+    fn new(
+        path: PathBuf,
+        writer: Writer,
+        segments: Vec<u64>,
+        bytes: u64,
+        fault: DiskFault,
+    ) -> Files {
+        let (synced_at, held) = (Instant::now(), Vec::new());
+        Files {
+            path,
+            writer,
+            file: None,
+            segments,
+            bytes,
+            snapshot: None,
+            is_synced: true,
+            synced_at,
+            syncs: 0,
+            fault,
+            held,
+        }
+    }
+
+    fn segment_path(&self, segment: u64) -> PathBuf {
+        segment_path(&self.path, self.writer.identity().storage, segment)
+    }
+
+    /// Writes a batch, and syncs it if anybody waits for that.
+    fn put(&mut self, mut batch: Batch, durability: Durability) -> Result<Written, Error> {
+        if batch.begins_snapshot().is_some() || self.writer.is_full() {
+            self.begin_segment()?;
+        }
+        if let Some(snapshot) = batch.begins_snapshot() {
+            self.snapshot = Some((snapshot, self.writer.segment()));
+        }
+        self.write(&mut batch)?;
+        let ended = batch.ends_snapshot().zip(self.snapshot);
+        let ended = ended.filter(|(ended, (begun, _))| ended == begun).map(|(_, (_, at))| at);
+        let mut sync_ns = 0;
+        if durability == Durability::Fsync || ended.is_some() || self.until_sync().is_zero() {
+            sync_ns = self.sync()?;
+        }
+        if let Some(segment) = ended {
+            self.snapshot = None;
+            self.remove_before(segment)?;
+        }
+        batch.clear();
+        Ok(Written { batch, sync_ns, log_bytes: self.bytes })
+    }
+
+    /// Goes on in a new segment, which is durable before anything stands in it.
+    fn begin_segment(&mut self) -> Result<(), Error> {
+        self.sync()?;
+        let mut bytes = Vec::new();
+        self.writer.begin_segment(&mut bytes);
+        let segment = self.writer.segment();
+        let path = self.segment_path(segment);
+        let create = || -> std::io::Result<File> {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            sync(&self.path)?;
+            Ok(file)
+        };
+        self.file = Some(create().cannot(format!("write {}", path.display()))?);
+        self.segments.push(segment);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn write(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        self.writer.seal(batch.bytes());
+        self.bytes += batch.bytes().len() as u64;
+        self.is_synced = false;
+        if self.fault.hold.is_some() {
+            self.held.extend_from_slice(batch.bytes());
+            return Ok(());
+        }
+        let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(batch.bytes()));
+        written.cannot(format!("write {}", self.segment_path(self.writer.segment()).display()))
+    }
+
+    /// Makes durable what was written; how long that took.
+    fn sync(&mut self) -> Result<u64, Error> {
+        let began = Instant::now();
+        self.synced_at = began;
+        let Some(file) = self.file.as_mut().filter(|_| !self.is_synced) else { return Ok(0) };
+        self.syncs += 1;
+        let result = if self.fault.fail_sync == Some(self.syncs) {
+            Err(std::io::Error::from(rustix::io::Errno::IO))
+        } else if let Some(takes) = self.fault.hold {
+            std::thread::sleep(takes);
+            let written = file.write_all(&self.held);
+            self.held.clear();
+            written.and_then(|()| file.sync_data())
+        } else {
+            file.sync_data()
+        };
+        let path = self.segment_path(self.writer.segment());
+        result.cannot(format!("sync {}", path.display()))?;
+        self.is_synced = true;
+        Ok(began.elapsed().as_nanos() as u64)
+    }
+
+    /// How long until what was written is to be synced, where nobody waits for it.
+    fn until_sync(&self) -> Duration {
+        if self.is_synced { INTERVAL } else { INTERVAL.saturating_sub(self.synced_at.elapsed()) }
+    }
+
+    /// A snapshot is durable that begins with `segment`: what is before is of no use. The oldest goes
+    /// first, so that a crash leaves no gap.
+    fn remove_before(&mut self, segment: u64) -> Result<(), Error> {
+        let gone: Vec<u64> = self.segments.extract_if(.., |s| *s < segment).collect();
+        for segment in gone {
+            let path = self.segment_path(segment);
+            let size = std::fs::metadata(&path).map_or(0, |m| m.len());
+            std::fs::remove_file(&path).cannot(format!("remove {}", path.display()))?;
+            self.bytes = self.bytes.saturating_sub(size);
+        }
+        sync(Path::new(&self.path)).cannot(format!("sync {}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Real directories, with faults.
+
+use super::*;
+use crate::poller::{Interest, Poller, Token};
+use concord_core::{Epoch, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_log::{Begin, Entry, Part};
+use concord_wire::control::LogEnd;
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, FurtherIds, Status};
+
+use crate::directory::{Broken, inspect};
+
+const NODE: u16 = 2;
+const STORAGE: u64 = 0x5707;
+
+/// A directory that is gone with its test.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let unique = format!("concord-disk-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(unique);
+        let _ = std::fs::remove_dir_all(&path);
+        Place(path)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    fn open(&self) -> Directory {
+        Directory::open(&self.data(), NODE, STORAGE).map_err(Error::from).unwrap()
+    }
+
+    fn start(&self, fault: DiskFault) -> Disk {
+        let directory = self.open();
+        let run = directory.found().marks.run + 1;
+        let marks = Marks { run, ..Marks::default() };
+        Disk::start(directory, NODE, &marks, Durability::Fsync, fault).unwrap()
+    }
+
+    fn newest(&self) -> PathBuf {
+        let names = std::fs::read_dir(self.data()).unwrap().map(|e| e.unwrap().path());
+        names.filter(|p| p.extension().is_some_and(|e| e == "log")).max().unwrap()
+    }
+}
+
+/// Waits for the disk as the loop does.
+fn wait(disk: &mut Disk) -> Result<Written, Error> {
+    let poller = Poller::new().unwrap();
+    poller.add(&*disk, Token(1), Interest::READ).unwrap();
+    let (mut raw, mut events) = (Vec::new(), Vec::new());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        let now = crate::clock::now().instant;
+        poller.wait(now, now.after(10_000_000), &mut raw, &mut events).unwrap();
+        if !events.is_empty()
+            && let Some(written) = disk.take()?
+        {
+            return Ok(written);
+        }
+    }
+    panic!("the disk never answered");
+}
+
+fn record(end: &mut LogEnd, batch: &mut Batch) {
+    let mut bytes = vec![];
+    let record = Record {
+        position: Position(end.position + 1),
+        hash: 0,
+        epoch: Epoch(1),
+        flags: Flags(0),
+        low_delta: 0,
+        seq: Seq::NONE,
+        session: SessionId(7),
+        request: RequestNumber(1),
+        now_ms: 1,
+        obj_id: ObjectId(1),
+        further: FurtherIds::NONE,
+        after_delta: 0,
+        attempt: 0,
+        client: Addr::default(),
+        refused: Status::Ok,
+        command: b"command",
+        reply: b"",
+    };
+    let hash = record.emit(end.hash, &mut bytes);
+    *end = LogEnd { position: end.position + 1, hash };
+    batch.record(&bytes);
+}
+
+fn write(disk: &mut Disk, end: &mut LogEnd, count: u64) {
+    let mut batch = Batch::default();
+    (0..count).for_each(|_| record(end, &mut batch));
+    disk.write(batch).unwrap();
+    assert!(wait(disk).unwrap().batch.is_empty(), "it comes back to be filled again");
+}
+
+/// The thread holds the lock until it has seen that the loop is gone.
+fn end(disk: Disk, place: &Place) {
+    drop(disk);
+    let began = Instant::now();
+    while Directory::open(&place.data(), NODE, STORAGE).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn records(directory: &Directory) -> u64 {
+    let mut count = 0;
+    let each = |entry: Entry<'_>| {
+        count += u64::from(matches!(entry, Entry::Record(_)));
+        Ok(())
+    };
+    directory.each_entry(each).unwrap();
+    count
+}
+
+#[test]
+fn what_was_said_to_be_durable_is_there_and_each_start_counts() {
+    let place = Place::new("durable");
+    let mut log = LogEnd::default();
+    for run in 1..=3 {
+        let mut disk = place.start(DiskFault::default());
+        let Err(Broken::Refused(error)) = Directory::open(&place.data(), NODE, STORAGE) else {
+            panic!("two replicas in one directory")
+        };
+        assert!(error.to_string().contains("another replica keeps its data in"), "{error}");
+        write(&mut disk, &mut log, 40);
+        end(disk, &place);
+        let found = place.open();
+        assert_eq!((found.found().end, found.found().marks.run), (log, run));
+        assert_eq!((records(&found), found.storage()), (log.position, STORAGE));
+    }
+    let error = Error::from(Directory::open(&place.data(), 3, 1).unwrap_err()).to_string();
+    assert!(error.contains("is the data of replica 2, and this is replica 3"), "{error}");
+    let text = inspect(&place.data()).unwrap();
+    assert!(text.contains("ends with record 120") && text.ends_with("whole\n"), "{text}");
+}
+
+#[test]
+fn a_power_cut_takes_what_is_not_synced_and_no_more() {
+    let place = Place::new("power");
+    let hold = DiskFault { hold: Some(Duration::from_millis(30)), fail_sync: None };
+    let mut disk = place.start(hold);
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 3);
+    let durable = log;
+    let mut batch = Batch::default();
+    record(&mut log, &mut batch);
+    disk.write(batch).unwrap();
+    // The process would be dead now: nobody was told anything.
+    let copy = Place::new("power-copy");
+    std::fs::create_dir_all(copy.data()).unwrap();
+    for entry in std::fs::read_dir(place.data()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.data().join(entry.file_name())).unwrap();
+    }
+    assert_eq!(copy.open().found().end, durable);
+    wait(&mut disk).unwrap();
+    end(disk, &place);
+    assert_eq!(place.open().found().end, log);
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    let place = Place::new("fail");
+    let mut disk = place.start(DiskFault { hold: None, fail_sync: Some(3) });
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 3);
+    let mut batch = Batch::default();
+    record(&mut log, &mut batch);
+    disk.write(batch).unwrap();
+    let error = wait(&mut disk).unwrap_err().to_string();
+    assert!(error.contains("cannot sync") && error.contains("00000001.log"), "{error}");
+    assert!(disk.write(Batch::default()).is_err() || disk.take().is_err(), "it goes on");
+}
+
+#[test]
+fn a_torn_end_is_cut_and_damage_before_it_is_set_aside_with_file_and_offset() {
+    let place = Place::new("torn");
+    let mut disk = place.start(DiskFault::default());
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 2);
+    let durable = log;
+    write(&mut disk, &mut log, 2);
+    end(disk, &place);
+    let path = place.newest();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+    assert!(inspect(&place.data()).unwrap().contains("an incomplete group behind it will be cut"));
+    assert_eq!(place.open().found().end, durable);
+    assert!(std::fs::read(&path).unwrap().len() < whole.len() - 5);
+    // A bit of a synced group.
+    let mut flipped = whole.clone();
+    flipped[100] ^= 1;
+    std::fs::write(&path, &flipped).unwrap();
+    let line = inspect(&place.data()).unwrap_err().to_string();
+    assert!(line.contains("00000001.log: damaged at offset"), "{line}");
+    let (directory, aside) = Directory::open_or_set_aside(&place.data(), NODE, 99).unwrap();
+    let line = aside.unwrap().to_string();
+    assert!(
+        line.contains("00000001.log: damaged at offset") && line.contains(".damaged-1"),
+        "{line}"
+    );
+    assert_eq!((directory.storage(), directory.found().next_segment), (99, 1));
+    let aside = place.0.join("data.damaged-1").join(path.file_name().unwrap());
+    assert_eq!(std::fs::read(aside).unwrap(), flipped, "nothing of it was touched");
+}
+
+#[test]
+fn a_whole_snapshot_takes_the_segments_before_it_away() {
+    let place = Place::new("snapshot");
+    let mut disk = place.start(DiskFault::default());
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 10);
+    let part = |number, is_first, is_last| Part {
+        snapshot: 1,
+        number,
+        position: 10,
+        hash: log.hash,
+        is_first,
+        is_last,
+        bytes: b"state",
+    };
+    let mut batch = Batch::default();
+    batch.part(&part(0, true, false));
+    disk.write(batch).unwrap();
+    let before = wait(&mut disk).unwrap().log_bytes;
+    let mut batch = Batch::default();
+    batch.part(&part(1, false, true));
+    disk.write(batch).unwrap();
+    assert!(wait(&mut disk).unwrap().log_bytes < before);
+    let mut end_of_log = log;
+    write(&mut disk, &mut end_of_log, 1);
+    end(disk, &place);
+    let found = place.open();
+    assert!(matches!(found.found().begin, Begin::At { segment: 2, .. }), "{:?}", found.found());
+    assert_eq!((found.found().end, records(&found)), (end_of_log, 1));
+    assert!(!segment_path(&place.data(), STORAGE, 1).exists());
+}
