@@ -179,7 +179,8 @@ impl Controller {
                 | Kind::Link
                 | Kind::Craq
                 | Kind::NoPaxos
-                | Kind::Harmonia,
+                | Kind::Harmonia
+                | Kind::Falcon,
             ) => {
                 self.count.unexpected += 1;
                 return;

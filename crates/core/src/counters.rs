@@ -9,6 +9,8 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         $vis struct $name { $($(#[doc = $help])+ pub $field: u64,)+ }
         impl $name {
+            /// Nothing was counted.
+            pub const ZERO: $name = $name { $($field: 0,)+ };
             /// `(name, help, value)` of every counter, in declaration order.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$((stringify!($field), concat!($($help),+).trim_ascii(), self.$field),)+].into_iter()

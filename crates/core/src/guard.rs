@@ -116,6 +116,12 @@ guards! {
     VersionEpoch,
     /// CRAQ: the tail answers under a lease (trap T25).
     VersionLease,
+    /// Falcon: a repair sets add_ptr back in the generation that it was sent for, and in no later one.
+    RepairGeneration,
+    /// Falcon: no task is handed to an executor that waited too long, and asks no more.
+    WaitExpiry,
+    /// Falcon: what came round from the time of another switch id is dropped.
+    RoundSwitch,
 }
 
 // `Guards` has a bit for each.

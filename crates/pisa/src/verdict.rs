@@ -110,6 +110,17 @@ pub enum Verdict<R> {
         /// Their length.
         size_bytes: usize,
     },
+    /// A copy of the packet's begin leaves, and the packet itself goes round for another pass.
+    Mirror {
+        /// Where the copy goes.
+        to: Addr,
+        /// The copy's length.
+        copy_bytes: usize,
+        /// What the next pass finds beside the packet.
+        metadata: Metadata,
+        /// The packet's length.
+        size_bytes: usize,
+    },
     /// Another pass, later: others pass in between, and where too many wait the packet is lost.
     Recirculate {
         /// What the next pass finds beside the packet.
@@ -128,6 +139,9 @@ impl<R> Verdict<R> {
             Verdict::Forward { to, size_bytes } => Verdict::Forward { to, size_bytes },
             Verdict::Reply { size_bytes } => Verdict::Reply { size_bytes },
             Verdict::Multicast { to, size_bytes } => Verdict::Multicast { to, size_bytes },
+            Verdict::Mirror { to, copy_bytes, metadata, size_bytes } => {
+                Verdict::Mirror { to, copy_bytes, metadata, size_bytes }
+            }
             Verdict::Recirculate { metadata, size_bytes } => {
                 Verdict::Recirculate { metadata, size_bytes }
             }

@@ -15,6 +15,7 @@ use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
 use alloc::vec::Vec;
 
 use crate::fabric::{Arrival, Fabric, FabricCounters};
+use crate::falcon::QueueLayout;
 use crate::faults::{FaultCounters, FaultRates, Faults};
 use crate::harmonia::Layout;
 use crate::program::{
@@ -43,6 +44,8 @@ pub struct AgentConfig {
     pub program: Program,
     /// The size of the registers of programs for replicas.
     pub layout: Layout,
+    /// The size of the queue of programs for workers.
+    pub queue: QueueLayout,
     /// Which guards are on: all, but in tests that remove one.
     pub guards: Guards,
     /// Faults on purpose; none by default.
@@ -70,6 +73,7 @@ impl AgentConfig {
             controller,
             program: Program::Harmonia,
             layout: Layout::DEFAULT,
+            queue: QueueLayout::DEFAULT,
             guards: Guards::ALL,
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
             alive_interval_ns: 100 * MS,
@@ -86,6 +90,7 @@ impl AgentConfig {
         Settings {
             addr: self.addr,
             layout: self.layout,
+            queue: self.queue,
             guards: self.guards,
             noop_interval_ns: self.noop_interval_ns,
             sweep_interval_ns: self.sweep_interval_ns,

@@ -89,6 +89,12 @@ impl Fabric {
                 let packet = packet.get(..size_bytes).unwrap_or(&[]);
                 self.cast(program, now.instant, to, packet, sink);
             }
+            Verdict::Mirror { to, copy_bytes, metadata, size_bytes } => {
+                let copy = packet.get(..copy_bytes).unwrap_or(&[]);
+                self.mirror(program, now.instant, to, copy, sink);
+                let packet = packet.get(..size_bytes).unwrap_or(&[]);
+                self.send_round(now.instant, Arrival { metadata, ..arrival }, packet);
+            }
             Verdict::Recirculate { metadata, size_bytes } => {
                 let packet = packet.get(..size_bytes).unwrap_or(&[]);
                 self.send_round(now.instant, Arrival { metadata, ..arrival }, packet);
@@ -96,6 +102,21 @@ impl Fabric {
             // The program has counted it.
             Verdict::Drop(_) => {}
         }
+    }
+
+    /// A copy, which egress rewrites.
+    fn mirror<P: SwitchProgram>(
+        &mut self,
+        program: &mut P,
+        now: Instant,
+        to: Addr,
+        copy: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        self.buffer.clear();
+        self.buffer.extend_from_slice(copy);
+        program.egress(&Copied { index: 0, port: None, to }, &mut self.buffer);
+        self.faults.sink(now, sink).send(to, &self.buffer);
     }
 
     /// A copy of a packet to each of those that get one.

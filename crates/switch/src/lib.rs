@@ -25,6 +25,7 @@ extern crate alloc;
 pub mod agent;
 pub mod craq;
 pub mod fabric;
+pub mod falcon;
 pub mod faults;
 pub mod forward;
 pub mod harmonia;
@@ -41,6 +42,7 @@ pub use concord_pisa as pisa;
 
 pub use agent::{Agent, AgentConfig, AgentCounters, Status, SwitchAgent};
 pub use fabric::FabricCounters;
+pub use falcon::{Falcon, Form, QueueLayout};
 pub use faults::{FaultCounters, FaultRates, Faults, FaultySink};
 pub use harmonia::{ConfigError, Harmonia, Layout};
 pub use ports::PortTable;

@@ -15,6 +15,7 @@ use concord_wire::control::{Config, Program};
 use concord_wire::{Addr, Kind, Sink, WireError};
 
 use crate::fabric::{Arrival, Fabric};
+use crate::falcon::{QueueError, QueueLayout};
 use crate::harmonia::Layout;
 use crate::ports::PortTable;
 
@@ -135,6 +136,8 @@ pub struct Settings {
     pub addr: Addr,
     /// The size of the registers of programs for replicas.
     pub layout: Layout,
+    /// The size of the queue of programs for workers.
+    pub queue: QueueLayout,
     /// Which guards are on.
     pub guards: Guards,
     /// Harmonia: how long `last_committed` may stand still while something is in flight, in ns.
@@ -150,6 +153,8 @@ pub struct Settings {
 pub enum LoadError {
     /// What it was told cannot be.
     Config(crate::harmonia::ConfigError),
+    /// The queue that it was told cannot be.
+    Queue(QueueError),
     /// This switch does not have it.
     NotHere(Program),
 }
@@ -160,10 +165,17 @@ impl From<crate::harmonia::ConfigError> for LoadError {
     }
 }
 
+impl From<QueueError> for LoadError {
+    fn from(error: QueueError) -> LoadError {
+        LoadError::Queue(error)
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Config(error) => error.fmt(f),
+            LoadError::Queue(error) => error.fmt(f),
             LoadError::NotHere(program) => {
                 write!(f, "this switch has no program {}", program.name())
             }

@@ -3,6 +3,7 @@
 use concord_core::SwitchId;
 
 use crate::craq::Craq;
+use crate::falcon::Falcon;
 use crate::forward::Forward;
 use crate::harmonia::{Harmonia, View};
 use crate::nopaxos::NoPaxos;
@@ -155,11 +156,13 @@ hosted! {
         NoPaxos(NoPaxos),
         /// NOPaxos with Harmonia.
         NoPaxosHarmonia(NoPaxosHarmonia),
+        /// Falcon.
+        Falcon(Falcon),
     }
 }
 
 impl Hosted {
-    /// What it has in common with the other programs for replicas.
+    /// What it has in common with the other programs for replicas; empty, if it is for others.
     #[must_use]
     pub fn store(&self) -> &Store {
         match self {
@@ -168,6 +171,7 @@ impl Hosted {
             Hosted::Craq(p) => p.store(),
             Hosted::NoPaxos(p) => p.store(),
             Hosted::NoPaxosHarmonia(p) => p.harmonia().store(),
+            Hosted::Falcon(_) => &Store::EMPTY,
         }
     }
 
@@ -177,7 +181,7 @@ impl Hosted {
         match self {
             Hosted::Harmonia(p) => Some(p),
             Hosted::NoPaxosHarmonia(p) => Some(p.harmonia()),
-            Hosted::Forward(_) | Hosted::Craq(_) | Hosted::NoPaxos(_) => None,
+            Hosted::Forward(_) | Hosted::Craq(_) | Hosted::NoPaxos(_) | Hosted::Falcon(_) => None,
         }
     }
 

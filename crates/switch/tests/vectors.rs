@@ -50,7 +50,9 @@ impl Scenario {
             Program::Forward => self.render_of(|_: &Forward| NO_REGISTERS.into()),
             Program::Craq => self.render_of(|_: &Craq| NO_REGISTERS.into()),
             Program::Harmonia => self.render_of(registers),
-            Program::NoPaxos | Program::NoPaxosHarmonia => panic!("they have no vectors yet"),
+            Program::NoPaxos | Program::NoPaxosHarmonia | Program::Falcon => {
+                panic!("they have none here")
+            }
         }
     }
 

@@ -77,6 +77,8 @@ pub enum Kind {
     /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
     /// replicas.
     Harmonia = 16,
+    /// [`crate::falcon`]: between owners of tasks, the switch and executors.
+    Falcon = 32,
 }
 
 impl Kind {
@@ -90,6 +92,7 @@ impl Kind {
         Kind::Craq,
         Kind::NoPaxos,
         Kind::Harmonia,
+        Kind::Falcon,
     ];
 
     /// The kind of a byte on the wire, if it is one.
@@ -105,6 +108,7 @@ impl Kind {
             6 => Kind::Craq,
             7 => Kind::NoPaxos,
             16 => Kind::Harmonia,
+            32 => Kind::Falcon,
             _ => return None,
         })
     }
@@ -114,7 +118,7 @@ impl Kind {
     pub const fn is_control(self) -> bool {
         match self {
             Kind::Membership | Kind::Lease | Kind::Copy | Kind::Vr | Kind::NoPaxos => true,
-            Kind::Link | Kind::Craq | Kind::Harmonia => false,
+            Kind::Link | Kind::Craq | Kind::Harmonia | Kind::Falcon => false,
         }
     }
 }

@@ -2,12 +2,18 @@
 //! behind it; what is cut short, changed or random is refused or is another packet, and never a panic.
 #![allow(clippy::unwrap_used)]
 
-use concord_core::{Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
+use concord_core::{
+    Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
+};
 use concord_wire::control::{
     Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
     PLACES_MAX, Program, Protocol, Standing,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
+use concord_wire::falcon::{
+    Answer, Asker, Assigned, Parameters, Reply, Request, Submission, SubmissionMut, Sweep, Task,
+    TaskFlags, hand_over,
+};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::header::{COMMON_BYTES, Header, TAG_BYTES, at};
 use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
@@ -205,6 +211,16 @@ fn read(bytes: &[u8]) {
     let _ = VrMessage::parse(bytes);
     let _ = Record::parse(bytes);
     let _ = Record::split_first(bytes);
+    let _ = Submission::parse(bytes);
+    let _ = Request::parse(bytes);
+    let _ = Reply::parse(bytes);
+    let _ = Sweep::parse(bytes);
+    let _ = hand_over(&mut bytes.to_vec(), 7, Addr::default());
+    if let Ok(mut packet) = SubmissionMut::parse(&mut bytes.to_vec()) {
+        packet.push_ticket(7);
+        let _ = packet.first();
+        assert!(packet.pop_task().size_bytes() <= bytes.len());
+    }
     if let Ok((hdr, _)) = FragmentHdr::parse(bytes) {
         assert!(hdr.range().len() <= FRAGMENT_BYTES);
     }
@@ -276,6 +292,62 @@ fn what_replicas_stream_survives_the_wire() {
         let stamp = Stamp { view: epoch, from, now_ms: number(rng), memory_full: first };
         stamp.emit(&mut out);
         assert_eq!(Stamp::parse(&padded(rng, &out)).unwrap(), stamp);
+        spoil(rng, &out);
+    }
+}
+
+#[test]
+fn tasks_survive_the_wire() {
+    fn task(rng: &mut Rng) -> Task {
+        Task {
+            tid: word(rng),
+            attempt: short(rng),
+            function: short(rng),
+            flags: TaskFlags(short(rng) as u8),
+            limit_ms: word(rng),
+            parameters: Parameters::new(&bytes(rng, 16)).unwrap(),
+            tag: number(rng),
+        }
+    }
+    let rng = &mut Rng::new(SEED);
+    let mut out = Vec::new();
+    for _ in 0..ROUNDS {
+        let added = rng.below(17);
+        let submission = Submission {
+            group: GroupId(short(rng)),
+            uid: SessionId(number(rng)),
+            jid: word(rng),
+            owner: addr(rng),
+            number: word(rng),
+            switch_id: SwitchId(word(rng)),
+            answer: one_of(rng, Answer::ALL),
+            retrieve_ptr: word(rng),
+            add_ptr: word(rng),
+            tickets: (0..added).map(|_| word(rng)).collect(),
+            tasks: (added..rng.between(added, 16)).map(|_| task(rng)).collect(),
+        };
+        submission.emit(&mut out);
+        assert_eq!(Submission::parse(&padded(rng, &out)).unwrap(), submission);
+        spoil(rng, &out);
+        let asker = Asker {
+            session: SessionId(number(rng)),
+            number: word(rng),
+            slot: short(rng),
+            addr: addr(rng),
+        };
+        let request = Request { group: GroupId(short(rng)), asker, wait_us: word(rng) };
+        request.emit(&mut out);
+        assert_eq!(Request::parse(&padded(rng, &out)).unwrap(), request);
+        spoil(rng, &out);
+        let (ticket, switch_id) = (word(rng), SwitchId(word(rng)));
+        let reply = if rng.chance(1, 2) {
+            let (uid, jid, owner) = (SessionId(number(rng)), word(rng), addr(rng));
+            Reply::Task(Assigned { uid, jid, owner, ticket, switch_id, task: task(rng) })
+        } else {
+            Reply::NoOp { answer: one_of(rng, Answer::ALL), ticket, switch_id }
+        };
+        reply.put(&mut out).unwrap();
+        assert_eq!(Reply::parse(&padded(rng, &out)).unwrap(), (asker, reply));
         spoil(rng, &out);
     }
 }

@@ -166,6 +166,9 @@ pub struct Store {
 }
 
 impl Store {
+    /// Without tables, and without counts.
+    pub(crate) const EMPTY: Store = Store { routes: None, counters: Counters::ZERO };
+
     /// Who is who, if known.
     #[must_use]
     pub fn routes(&self) -> Option<&Routes> {

@@ -136,16 +136,19 @@ pub enum Program {
     NoPaxos,
     /// The sequencer and the dirty set in one pass.
     NoPaxosHarmonia,
+    /// Falcon's queue of tasks, for workers.
+    Falcon,
 }
 
 impl Program {
-    /// Every program that a switch can run for replicas.
-    pub const ALL: [Program; 5] = [
+    /// Every program that a switch can run.
+    pub const ALL: [Program; 6] = [
         Program::Forward,
         Program::Harmonia,
         Program::Craq,
         Program::NoPaxos,
         Program::NoPaxosHarmonia,
+        Program::Falcon,
     ];
 
     /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
@@ -169,6 +172,7 @@ impl Program {
             Program::Craq => "craq",
             Program::NoPaxos => "nopaxos",
             Program::NoPaxosHarmonia => "nopaxos+harmonia",
+            Program::Falcon => "falcon",
         }
     }
 
@@ -185,7 +189,7 @@ impl Program {
             GroupKind::Replicas(protocol) => {
                 self == Program::of(protocol, false) || self == Program::of(protocol, true)
             }
-            GroupKind::Workers => self == Program::Forward,
+            GroupKind::Workers => matches!(self, Program::Forward | Program::Falcon),
         }
     }
 
@@ -377,7 +381,11 @@ mod tests {
         assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers]);
         assert_eq!(u8::from(GroupKind::Workers), 16);
         let names = Program::ALL.map(Program::name);
-        assert_eq!(names, ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"]);
+        let stores = ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"];
+        assert_eq!(names, [&stores[..], &["falcon"]].concat()[..]);
+        let for_workers = Program::ALL.into_iter().filter(|p| p.serves(GroupKind::Workers));
+        assert_eq!(for_workers.collect::<Vec<_>>(), [Program::Forward, Program::Falcon]);
+        assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));
     }
 
     #[test]

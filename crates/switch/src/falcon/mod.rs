@@ -1,0 +1,559 @@
+//! Falcon's scheduler: a circular queue of tasks in registers, from which each task goes to the next free
+//! executor (Falcon §3.3).
+//!
+//! A JOB_SUBMISSION adds one task a pass and comes round for the next (§3.3.3). Its answer has each
+//! task's ticket, which is add_ptr as it was, and the tasks for which there was no room. A REQUEST takes the
+//! next task, or waits in the slot of its own ticket until a task gets the same one (late binding): a
+//! copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that waited too long
+//! is passed over, and swept away by the control plane.
+//!
+//! Read [`pointers`] first, where the forms of add_ptr and retrieve_ptr are compared, then [`stages`].
+
+mod entry;
+mod layout;
+mod pointers;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{Guard, Guards, Instant, Now, SwitchId};
+use concord_pisa::{Metadata, Report, Verdict};
+use concord_wire::control::Config;
+use concord_wire::falcon::{
+    Answer, HANDED_BYTES, OP_ASSIGNMENT, OP_NOOP, OP_REQUEST, OP_SUBMIT, OP_SUBMITTED, OP_SWEEP,
+    REQUEST_BYTES, Reply, Request, SubmissionMut, Sweep, TASKS_MAX, hand_over,
+};
+use concord_wire::{Addr, Kind, WireError, op};
+
+use crate::program::{
+    Copied, Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram,
+    Takes,
+};
+
+use entry::{Entry, Waiter, Words};
+pub use layout::{Form, QueueError, QueueLayout, SLOTS_MAX, SLOTS_MIN};
+use pointers::{Repair, Which, ahead};
+use stages::{Ask, Phv, Side, Stages};
+
+/// How often a packet comes round at most: once for each of its tasks, and for the answer.
+const ROUNDS_MAX: u8 = TASKS_MAX as u8;
+/// Longest time that an executor waits in the switch, in ns, whatever it asks for.
+const WAIT_NS_MAX: u64 = 10 * concord_core::SEC;
+
+/// Why a packet ends at the switch. Each is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// Not one of Falcon's packets.
+    Malformed(WireError),
+    /// The switch has no configuration (yet, or any more).
+    Unconfigured,
+    /// It came round from the time of another switch id: its tickets are of a queue that is gone.
+    OtherLife,
+    /// Nothing for a switch.
+    Misdirected,
+    /// It says not where its answer goes.
+    NoAddress,
+    /// It did its work here.
+    Consumed,
+}
+
+concord_core::counters! {
+    /// What happened to tasks and requests.
+    pub struct FalconCounters {
+        /// Tasks that were added to the queue.
+        tasks_added,
+        /// Tasks that were handed to an executor that waited for one.
+        tasks_handed,
+        /// Tasks that an executor's request took from the queue.
+        tasks_retrieved,
+        /// Submissions that were answered.
+        submissions,
+        /// Submissions of which tasks were not added, because the queue was full.
+        submissions_full,
+        /// Submissions of which tasks were not added, because they came round too often.
+        submissions_rounds,
+        /// Submissions that were for another switch id.
+        submissions_other_switch,
+        /// Requests that wait in the switch.
+        requests_waiting,
+        /// Requests for which there was no task, and that did not want to wait.
+        requests_empty,
+        /// Requests for which there was no task, and no room to wait.
+        requests_full,
+        /// Executors that had waited too long when their task came.
+        waits_expired,
+        /// Executors that had waited too long, and were swept away.
+        waits_swept,
+        /// Tickets with which neither a task nor an executor waited.
+        tickets_missing,
+        /// Tickets whose slot was not empty.
+        slots_occupied,
+        /// Tasks in the queue that were overwritten: only by pointers as they are printed.
+        tasks_overwritten,
+        /// Repairs of a pointer that were sent round.
+        repairs,
+        /// Packets dropped because they came round from the time of another switch id.
+        dropped_other_life,
+        /// Packets dropped because the switch has no configuration.
+        dropped_unconfigured,
+        /// Packets dropped because they are not for a switch.
+        dropped_misdirected,
+        /// Packets dropped because they do not say where their answer goes.
+        dropped_no_address,
+        /// Sweeps, which end at the switch by design.
+        consumed,
+        /// Packets dropped because they are malformed.
+        malformed,
+    }
+}
+
+/// What a packet keeps from one pass to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Round {
+    /// The first task of its list is done with.
+    pop: bool,
+    /// The queue was full.
+    full: bool,
+    /// What it sets back.
+    repair: Option<Repair>,
+}
+
+const POP: u64 = 1;
+const FULL: u64 = 2;
+const REPAIR_ADD: u64 = 4;
+const REPAIR_RETRIEVE: u64 = 8;
+
+impl Round {
+    #[inline]
+    fn metadata(self, switch_id: u32) -> Metadata {
+        let mut flags = 0;
+        if self.pop {
+            flags |= POP;
+        }
+        if self.full {
+            flags |= FULL;
+        }
+        let (mut generation, mut value) = (0, 0);
+        if let Some(repair) = self.repair {
+            flags |= match repair.which {
+                Which::Add => REPAIR_ADD,
+                Which::Retrieve => REPAIR_RETRIEVE,
+            };
+            (generation, value) = (repair.generation, repair.value);
+        }
+        let words = [u64::from(generation) << 32 | flags, u64::from(value) << 32];
+        Metadata([words[0], words[1] | u64::from(switch_id)])
+    }
+
+    /// What it keeps, and since which switch id.
+    #[inline]
+    fn of(metadata: Metadata) -> (Round, u32) {
+        let Metadata([first, second]) = metadata;
+        let which = match first & (REPAIR_ADD | REPAIR_RETRIEVE) {
+            REPAIR_ADD => Some(Which::Add),
+            REPAIR_RETRIEVE => Some(Which::Retrieve),
+            _ => None,
+        };
+        let (generation, value) = ((first >> 32) as u32, (second >> 32) as u32);
+        let repair = which.map(|which| Repair { which, generation, value });
+        let (pop, full) = (first & POP != 0, first & FULL != 0);
+        (Round { pop, full, repair }, second as u32)
+    }
+}
+
+/// Falcon's switch program.
+#[derive(Clone, Debug)]
+pub struct Falcon {
+    layout: QueueLayout,
+    guards: Guards,
+    /// The switch's own address: it alone sweeps.
+    addr: Addr,
+    /// `None` until there is a configuration.
+    switch_id: Option<SwitchId>,
+    stages: Stages,
+    counters: FalconCounters,
+}
+
+impl Load for Falcon {
+    fn load(settings: &Settings) -> Result<Falcon, LoadError> {
+        let layout = settings.queue;
+        layout.check()?;
+        Ok(Falcon {
+            layout,
+            guards: settings.guards,
+            addr: settings.addr,
+            switch_id: None,
+            stages: Stages::new(layout, settings.guards),
+            counters: FalconCounters::default(),
+        })
+    }
+}
+
+/// The data plane.
+impl Falcon {
+    fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
+        let c = &mut self.counters;
+        match reason {
+            DropReason::Malformed(_) => c.malformed += 1,
+            DropReason::Unconfigured => c.dropped_unconfigured += 1,
+            DropReason::OtherLife => c.dropped_other_life += 1,
+            DropReason::Misdirected => c.dropped_misdirected += 1,
+            DropReason::NoAddress => c.dropped_no_address += 1,
+            DropReason::Consumed => c.consumed += 1,
+        }
+        Verdict::Drop(reason)
+    }
+
+    /// One pass of a JOB_SUBMISSION: the first task of its list is added, or it is answered.
+    #[inline]
+    fn on_submit(
+        &mut self,
+        ingress: &Ingress<'_>,
+        switch_id: SwitchId,
+        round: Round,
+        bytes: &mut [u8],
+    ) -> Result<Verdict<DropReason>, WireError> {
+        let mut packet = SubmissionMut::parse(bytes)?;
+        if packet.owner().port == 0 {
+            return Ok(self.drop(DropReason::NoAddress));
+        }
+        if round.pop {
+            packet = packet.pop_task();
+        }
+        let is_other = packet.switch_id() != 0 && packet.switch_id() != switch_id.0;
+        // As printed, a repair is a packet of its own.
+        let is_repair = round.repair.is_some() && self.layout.form == Form::Printed;
+        let is_last = ingress.passes >= ROUNDS_MAX;
+        let looks = packet.left() == 0 || is_other || round.full || is_repair || is_last;
+        let (ask, words) = if looks {
+            (Ask::Look, Words::default())
+        } else {
+            let (uid, jid, owner) = (packet.uid(), packet.jid(), packet.owner());
+            (Ask::Add, Entry { uid, jid, owner, task: packet.first()? }.words())
+        };
+        let mut phv = Phv::new(ask, words, round.repair);
+        self.stages.run(&mut phv);
+        self.counters.tasks_overwritten += u64::from(phv.overwrote);
+        let next = match phv.side {
+            Side::None if is_repair && packet.left() > 0 && !round.full && !is_last => {
+                Round::default()
+            }
+            Side::None => {
+                let answer = if is_other {
+                    Answer::OtherSwitch
+                } else if round.full {
+                    Answer::Full
+                } else if packet.left() > 0 {
+                    Answer::Rounds
+                } else {
+                    Answer::Added
+                };
+                return Ok(self.answer(packet, answer, switch_id, &phv));
+            }
+            Side::Put => {
+                self.counters.tasks_added += 1;
+                packet.push_ticket(phv.ticket);
+                packet = packet.pop_task();
+                if packet.left() == 0 && phv.fix.is_none() {
+                    phv.add = phv.add.wrapping_add(1);
+                    return Ok(self.answer(packet, Answer::Added, switch_id, &phv));
+                }
+                Round { repair: phv.fix, ..Round::default() }
+            }
+            Side::Hand => {
+                let waiter = Waiter::of(&phv.words);
+                if waiter.until > ingress.at || !self.guards.on(Guard::WaitExpiry) {
+                    return Ok(self.hand(packet, &waiter, switch_id, &phv));
+                }
+                self.counters.waits_expired += 1;
+                Round::default()
+            }
+            Side::Full if phv.fix.is_none() => {
+                return Ok(self.answer(packet, Answer::Full, switch_id, &phv));
+            }
+            Side::Full => Round { full: true, repair: phv.fix, ..Round::default() },
+            Side::Repairing => Round { repair: phv.fix, ..Round::default() },
+            Side::Missing => {
+                self.counters.tickets_missing += 1;
+                Round::default()
+            }
+            Side::Occupied | Side::Take | Side::Wait | Side::Empty => {
+                self.counters.slots_occupied += 1;
+                Round::default()
+            }
+        };
+        self.counters.repairs += u64::from(next.repair.is_some());
+        let size_bytes = packet.size_bytes();
+        Ok(Verdict::Recirculate { metadata: next.metadata(switch_id.0), size_bytes })
+    }
+
+    /// The submission becomes its answer. §3.3.3: "The error message contains the list of tasks not added."
+    #[inline]
+    fn answer(
+        &mut self,
+        mut packet: SubmissionMut<'_>,
+        answer: Answer,
+        switch_id: SwitchId,
+        phv: &Phv,
+    ) -> Verdict<DropReason> {
+        self.counters.submissions += 1;
+        match answer {
+            Answer::Full => self.counters.submissions_full += 1,
+            Answer::Rounds => self.counters.submissions_rounds += 1,
+            Answer::OtherSwitch => self.counters.submissions_other_switch += 1,
+            Answer::None | Answer::Added | Answer::Waiting | Answer::Empty => {}
+        }
+        packet.answer(answer, switch_id.0, phv.retrieve, phv.add);
+        Verdict::Forward { to: packet.owner(), size_bytes: packet.size_bytes() }
+    }
+
+    /// The first task goes to an executor that waits, and the rest comes round.
+    #[inline]
+    fn hand(
+        &mut self,
+        mut packet: SubmissionMut<'_>,
+        waiter: &Waiter,
+        switch_id: SwitchId,
+        phv: &Phv,
+    ) -> Verdict<DropReason> {
+        self.counters.tasks_handed += 1;
+        packet.push_ticket(phv.ticket);
+        packet.set_handed(&waiter.asker);
+        Verdict::Mirror {
+            to: waiter.asker.addr,
+            copy_bytes: HANDED_BYTES,
+            metadata: Round { pop: true, ..Round::default() }.metadata(switch_id.0),
+            size_bytes: packet.size_bytes(),
+        }
+    }
+
+    /// A REQUEST: Listing 2, and late binding.
+    #[inline]
+    fn on_request(
+        &mut self,
+        ingress: &Ingress<'_>,
+        switch_id: SwitchId,
+        bytes: &mut [u8],
+    ) -> Result<Verdict<DropReason>, WireError> {
+        let request = Request::parse(bytes)?;
+        let asker = request.asker;
+        if asker.addr.port == 0 {
+            return Ok(self.drop(DropReason::NoAddress));
+        }
+        let wait_ns = (u64::from(request.wait_us) * concord_core::US).min(WAIT_NS_MAX);
+        let until = ingress.at.after(wait_ns);
+        let may_wait = wait_ns > 0 && self.layout.form != Form::Printed;
+        let ask = match ingress.passes {
+            0..ROUNDS_MAX => Ask::Retrieve { may_wait },
+            ROUNDS_MAX.. => Ask::Look,
+        };
+        let mut phv = Phv::new(ask, Waiter { asker, until }.words(), None);
+        self.stages.run(&mut phv);
+        let noop = |answer| Reply::NoOp { answer, ticket: phv.ticket, switch_id };
+        let c = &mut self.counters;
+        let reply = match phv.side {
+            Side::Take => {
+                c.tasks_retrieved += 1;
+                Reply::Task(Entry::of(&phv.words).assigned(phv.ticket, switch_id))
+            }
+            Side::Wait => {
+                c.requests_waiting += 1;
+                noop(Answer::Waiting)
+            }
+            Side::Missing => {
+                c.tickets_missing += 1;
+                let metadata = Round::default().metadata(switch_id.0);
+                return Ok(Verdict::Recirculate { metadata, size_bytes: REQUEST_BYTES });
+            }
+            Side::Full | Side::Occupied => {
+                c.requests_full += 1;
+                noop(Answer::Full)
+            }
+            Side::None | Side::Empty | Side::Put | Side::Hand | Side::Repairing => {
+                c.requests_empty += 1;
+                noop(Answer::Empty)
+            }
+        };
+        reply.put(bytes)?;
+        Ok(Verdict::Forward { to: asker.addr, size_bytes: REQUEST_BYTES })
+    }
+
+    /// The switch's own: an executor that waited too long is taken away.
+    fn on_sweep(
+        &mut self,
+        ingress: &Ingress<'_>,
+        switch_id: SwitchId,
+        bytes: &[u8],
+    ) -> Result<Verdict<DropReason>, WireError> {
+        let sweep = Sweep::parse(bytes)?;
+        if ingress.sender != self.addr || sweep.switch_id != switch_id {
+            return Ok(self.drop(DropReason::Misdirected));
+        }
+        let mut phv = Phv::new(Ask::Sweep(sweep.ticket), Words::default(), None);
+        self.stages.run(&mut phv);
+        match phv.side {
+            Side::Hand => self.counters.waits_swept += 1,
+            Side::Missing => self.counters.tickets_missing += 1,
+            _ => {}
+        }
+        Ok(self.drop(DropReason::Consumed))
+    }
+}
+
+/// What the control plane sees.
+impl Falcon {
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &FalconCounters {
+        &self.counters
+    }
+
+    /// add_ptr and retrieve_ptr.
+    #[must_use]
+    pub fn pointers(&self) -> (u32, u32) {
+        self.stages.pointers.peek()
+    }
+
+    /// Whether a pointer is away from its value, and a repair makes that good.
+    #[must_use]
+    pub fn is_repairing(&self) -> bool {
+        self.stages.pointers.is_repairing()
+    }
+
+    /// TIDs of the tasks in slots.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<u32> {
+        let (tasks, _) = self.stages.occupied();
+        tasks.iter().map(|index| Entry::of(&self.stages.peek(*index)).task.tid).collect()
+    }
+
+    /// Who waits in slots, and until when: session and request number.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(u64, u32, Instant)> {
+        let (_, waiting) = self.stages.occupied();
+        let waiter = |index: &u32| Waiter::of(&self.stages.peek(*index));
+        let who = |w: Waiter| (w.asker.session.0, w.asker.number, w.until);
+        waiting.iter().map(waiter).map(who).collect()
+    }
+
+    /// For tests: both pointers, as if so many tasks had been added and retrieved.
+    pub fn begin_at(&mut self, add_ptr: u32, retrieve_ptr: u32) {
+        self.stages.pointers.begin_at(add_ptr, retrieve_ptr);
+    }
+
+    /// The ticket of the executor that waits longest, and until when; at once, if nobody waits with it.
+    fn head(&self) -> Option<(u32, Instant)> {
+        let (add, retrieve) = self.stages.pointers.peek();
+        let is_there = self.layout.form != Form::Printed && ahead(retrieve, add) > 0;
+        if self.switch_id.is_none() || !is_there || self.stages.pointers.is_repairing() {
+            return None;
+        }
+        let until = match self.stages.waits(add) {
+            true => Waiter::of(&self.stages.peek(add)).until,
+            false => Instant(0),
+        };
+        Some((add, until))
+    }
+}
+
+impl SwitchProgram for Falcon {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        if kind == Kind::Falcon { Takes::Data } else { Takes::Nothing }
+    }
+
+    /// A new switch id begins with an empty queue: owners submit again what has not begun.
+    fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        if config.members.is_empty() {
+            return Err(Refused);
+        }
+        let switch_id = SwitchId(config.switch_id);
+        if self.switch_id != Some(switch_id) {
+            self.stages.reset();
+        }
+        self.switch_id = Some(switch_id);
+        Ok(None)
+    }
+
+    fn uninstall(&mut self) {
+        self.switch_id = None;
+        self.stages.reset();
+    }
+
+    #[inline]
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let Some(switch_id) = self.switch_id else {
+            return self.drop(DropReason::Unconfigured);
+        };
+        let (round, since) = Round::of(ingress.metadata);
+        if ingress.passes > 0 && since != switch_id.0 && self.guards.on(Guard::RoundSwitch) {
+            return self.drop(DropReason::OtherLife);
+        }
+        let done = match op(bytes) {
+            OP_SUBMIT => self.on_submit(ingress, switch_id, round, bytes),
+            OP_REQUEST => self.on_request(ingress, switch_id, bytes),
+            OP_SWEEP => self.on_sweep(ingress, switch_id, bytes),
+            OP_SUBMITTED | OP_ASSIGNMENT | OP_NOOP => Ok(self.drop(DropReason::Misdirected)),
+            _ => Err(WireError::Op),
+        };
+        done.unwrap_or_else(|error| self.drop(DropReason::Malformed(error)))
+    }
+
+    fn rewrites_copies(&self) -> bool {
+        true
+    }
+
+    /// The copy of a submission whose first task was handed to an executor becomes its assignment.
+    fn egress(&mut self, copy: &Copied, packet: &mut [u8]) {
+        let switch_id = self.switch_id.unwrap_or_default();
+        // Only what `hand` made comes here.
+        if let Err(error) = hand_over(packet, switch_id.0, copy.to) {
+            self.malformed(error);
+        }
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        let _: Verdict<_> = self.drop(DropReason::Malformed(error));
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
+        let (ticket, until) = self.head()?;
+        let switch_id = self.switch_id?;
+        (until <= now).then(|| Injection::new(&Sweep { ticket, switch_id }.bytes()))
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.head().map_or(Deadline::NONE, |(_, at)| Deadline { at, reason: "a request's wait" })
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let (add, retrieve) = self.stages.pointers.peek();
+        let gauge = |name, help, value: i32| {
+            let value = u64::try_from(value).unwrap_or(0);
+            Gauge { name, help, value }
+        };
+        alloc::vec![
+            gauge("queue_tasks", "Tasks in the queue.", ahead(add, retrieve)),
+            gauge("queue_executors", "Executors that wait for one.", ahead(retrieve, add)),
+            Gauge {
+                name: "queue_capacity",
+                help: "Tasks that the queue holds at most.",
+                value: u64::from(self.layout.capacity)
+            },
+        ]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        self.counters.each().collect()
+    }
+
+    fn describe(&self) -> Report {
+        let recirculations_max = u32::from(ROUNDS_MAX);
+        Report { recirculations_max, ..Report::new("falcon", self.stages.report()) }
+    }
+}

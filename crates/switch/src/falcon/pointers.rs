@@ -1,0 +1,401 @@
+//! add_ptr and retrieve_ptr, each <round, index> in 32 bits, in their three forms (Falcon §3.3.2, §3.3.5).
+//!
+//! The paper lets retrieve_ptr run ahead of add_ptr when executors find nothing, and sets it back later.
+//! Here that is what waiting is: a request takes a ticket as a task does, and waits in its slot; the task
+//! that gets the same ticket finds it there. So a difference above 0 is tasks that wait, below 0 is
+//! executors that wait, and no request can miss the task that comes just then: both moves are one access
+//! each.
+//!
+//! [`Form::Repair`] has two cells in two stages. A packet reads add_ptr first: a request then moves
+//! retrieve_ptr only as far as it may. A task moves add_ptr before it can know that the queue is full, so
+//! that add_ptr alone needs repair: the first task that finds it so notes the value it had (`is_repairing`),
+//! and until a repair has set it back every task recirculates and carries the repair itself. The note and
+//! the repair name add_ptr's generation, which the repair counts up: a late or a doubled one changes
+//! nothing, and the next task makes good a lost one.
+
+use alloc::vec::Vec;
+
+use concord_core::{Guard, Guards};
+use concord_pisa::{ArrayReport, RegisterArray};
+
+use super::layout::{Form, QueueLayout};
+use super::stages::{Ask, Phv, Side};
+
+/// How far `a` is ahead of `b`, which wraps.
+#[inline]
+pub(super) const fn ahead(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+const fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+const fn high(cell: u64) -> u32 {
+    (cell >> 32) as u32
+}
+
+const fn low(cell: u64) -> u32 {
+    cell as u32
+}
+
+/// Which pointer is set back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Add,
+    Retrieve,
+}
+
+/// What a packet carries that sets a pointer back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Repair {
+    pub(super) which: Which,
+    /// Of which generation's add_ptr.
+    pub(super) generation: u32,
+    pub(super) value: u32,
+}
+
+/// The pointers' registers.
+#[derive(Clone, Debug)]
+pub(super) enum Pointers {
+    Printed {
+        add_ptr: RegisterArray<u32>,
+        retrieve_ptr: RegisterArray<u32>,
+        is_repairing_add_ptr: RegisterArray<u8>,
+        is_repairing_retrieve_ptr: RegisterArray<u8>,
+    },
+    Repair {
+        /// Generation, add_ptr. Above the true value while it is repaired.
+        add_ptr: RegisterArray<u64>,
+        retrieve_ptr: RegisterArray<u32>,
+        /// The generation that is repaired, plus one; and add_ptr's true value in it.
+        is_repairing: RegisterArray<u64>,
+    },
+    Paired {
+        /// add_ptr, retrieve_ptr. Never further apart than the capacity.
+        pointers: RegisterArray<u64>,
+    },
+}
+
+impl Pointers {
+    pub(super) fn new(form: Form) -> Pointers {
+        match form {
+            Form::Printed => Pointers::Printed {
+                add_ptr: RegisterArray::new("add_ptr", 0, 1),
+                retrieve_ptr: RegisterArray::new("retrieve_ptr", 1, 1),
+                is_repairing_add_ptr: RegisterArray::new("repairing_add", 2, 1),
+                is_repairing_retrieve_ptr: RegisterArray::new("repairing_rtrv", 2, 1),
+            },
+            Form::Repair => Pointers::Repair {
+                add_ptr: RegisterArray::new("add_ptr", 0, 1),
+                retrieve_ptr: RegisterArray::new("retrieve_ptr", 1, 1),
+                is_repairing: RegisterArray::new("is_repairing", 2, 1),
+            },
+            Form::Paired => Pointers::Paired { pointers: RegisterArray::new("pointers", 0, 1) },
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.begin_at(0, 0);
+    }
+
+    /// Both as if so many tasks had been added and retrieved, and nothing were under repair.
+    pub(super) fn begin_at(&mut self, add: u32, retrieve: u32) {
+        let mut pass = concord_pisa::Pass::begin();
+        match self {
+            Pointers::Printed {
+                add_ptr,
+                retrieve_ptr,
+                is_repairing_add_ptr,
+                is_repairing_retrieve_ptr,
+            } => {
+                is_repairing_add_ptr.reset();
+                is_repairing_retrieve_ptr.reset();
+                add_ptr.port().access(&mut pass, 0, |cell| *cell = add);
+                retrieve_ptr.port().access(&mut pass, 0, |cell| *cell = retrieve);
+            }
+            Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
+                is_repairing.reset();
+                add_ptr.port().access(&mut pass, 0, |cell| *cell = pair(0, add));
+                retrieve_ptr.port().access(&mut pass, 0, |cell| *cell = retrieve);
+            }
+            Pointers::Paired { pointers } => {
+                pointers.port().access(&mut pass, 0, |cell| *cell = pair(add, retrieve));
+            }
+        }
+    }
+
+    /// What the control plane reads: add_ptr's true value, and retrieve_ptr.
+    pub(super) fn peek(&self) -> (u32, u32) {
+        match self {
+            Pointers::Printed { add_ptr, retrieve_ptr, .. } => {
+                (add_ptr.peek(0), retrieve_ptr.peek(0))
+            }
+            Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
+                let (add, noted) = (add_ptr.peek(0), is_repairing.peek(0));
+                let is_noted = high(noted) == high(add).wrapping_add(1);
+                (if is_noted { low(noted) } else { low(add) }, retrieve_ptr.peek(0))
+            }
+            Pointers::Paired { pointers } => {
+                let cell = pointers.peek(0);
+                (high(cell), low(cell))
+            }
+        }
+    }
+
+    /// Whether a pointer is away from its true value.
+    pub(super) fn is_repairing(&self) -> bool {
+        match self {
+            Pointers::Printed { is_repairing_add_ptr, is_repairing_retrieve_ptr, .. } => {
+                is_repairing_add_ptr.peek(0) != 0 || is_repairing_retrieve_ptr.peek(0) != 0
+            }
+            Pointers::Repair { add_ptr, is_repairing, .. } => {
+                high(is_repairing.peek(0)) == high(add_ptr.peek(0)).wrapping_add(1)
+            }
+            Pointers::Paired { .. } => false,
+        }
+    }
+
+    pub(super) fn report(&self) -> Vec<ArrayReport> {
+        match self {
+            Pointers::Printed {
+                add_ptr,
+                retrieve_ptr,
+                is_repairing_add_ptr,
+                is_repairing_retrieve_ptr,
+            } => alloc::vec![
+                add_ptr.report(),
+                retrieve_ptr.report(),
+                is_repairing_add_ptr.report(),
+                is_repairing_retrieve_ptr.report()
+            ],
+            Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
+                alloc::vec![add_ptr.report(), retrieve_ptr.report(), is_repairing.report()]
+            }
+            Pointers::Paired { pointers } => alloc::vec![pointers.report()],
+        }
+    }
+
+    /// What a packet does in stage 0, 1 or 2.
+    #[inline]
+    pub(super) fn stage(&mut self, stage: u8, layout: &QueueLayout, guards: Guards, phv: &mut Phv) {
+        let capacity = layout.capacity as i32;
+        match self {
+            Pointers::Paired { pointers } if stage == 0 => paired(pointers, capacity, phv),
+            Pointers::Paired { .. } => {}
+            Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => match stage {
+                0 => repaired_add(add_ptr, guards, phv),
+                1 => repaired_retrieve(retrieve_ptr, capacity, phv),
+                _ => repaired_note(is_repairing, capacity, phv),
+            },
+            Pointers::Printed {
+                add_ptr,
+                retrieve_ptr,
+                is_repairing_add_ptr,
+                is_repairing_retrieve_ptr,
+            } => match stage {
+                0 => printed_add(add_ptr, phv),
+                1 => printed_retrieve(retrieve_ptr, capacity, phv),
+                _ => printed_flags(is_repairing_add_ptr, is_repairing_retrieve_ptr, phv),
+            },
+        }
+    }
+}
+
+/// Both in one cell: each moves if it may, and who moved knows what for.
+#[inline]
+fn paired(pointers: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
+    let ask = phv.ask;
+    let (cell, ticket, side) = pointers.port().access(&mut phv.pass, 0, |cell| {
+        let before = *cell;
+        let (add, retrieve) = (high(before), low(before));
+        let waiting = ahead(add, retrieve);
+        let (ticket, side) = match ask {
+            Ask::Look => (0, Side::None),
+            Ask::Add if waiting >= capacity => (0, Side::Full),
+            Ask::Add => (add, if waiting < 0 { Side::Hand } else { Side::Put }),
+            Ask::Retrieve { .. } if waiting > 0 => (retrieve, Side::Take),
+            Ask::Retrieve { may_wait: false } => (0, Side::Empty),
+            Ask::Retrieve { may_wait: true } if -waiting >= capacity => (0, Side::Full),
+            Ask::Retrieve { may_wait: true } => (retrieve, Side::Wait),
+            Ask::Sweep(ticket) if waiting < 0 && add == ticket => (ticket, Side::Hand),
+            Ask::Sweep(_) => (0, Side::None),
+        };
+        *cell = match side {
+            Side::Put | Side::Hand => pair(add.wrapping_add(1), retrieve),
+            Side::Take | Side::Wait => pair(add, retrieve.wrapping_add(1)),
+            _ => before,
+        };
+        (before, ticket, side)
+    });
+    (phv.add, phv.retrieve) = (high(cell), low(cell));
+    (phv.ticket, phv.side) = (ticket, side);
+}
+
+/// Stage 0: a task moves add_ptr whether or not it may; a repair sets it back, if it is of its
+/// generation.
+#[inline]
+fn repaired_add(add_ptr: &mut RegisterArray<u64>, guards: Guards, phv: &mut Phv) {
+    let (ask, repair) = (phv.ask, phv.repair);
+    let cell = add_ptr.port().access(&mut phv.pass, 0, |cell| {
+        if let Some(repair) = repair
+            && (high(*cell) == repair.generation || !guards.on(Guard::RepairGeneration))
+        {
+            *cell = pair(high(*cell).wrapping_add(1), repair.value);
+        }
+        let found = *cell;
+        let moves = match ask {
+            Ask::Add => true,
+            Ask::Sweep(ticket) => low(found) == ticket,
+            Ask::Look | Ask::Retrieve { .. } => false,
+        };
+        if moves {
+            *cell = pair(high(found), low(found).wrapping_add(1));
+        }
+        found
+    });
+    (phv.generation, phv.add) = (high(cell), low(cell));
+    if let Ask::Sweep(ticket) = ask
+        && low(cell) == ticket
+    {
+        (phv.ticket, phv.side) = (ticket, Side::Hand);
+    }
+}
+
+/// Stage 1: a request moves retrieve_ptr no further than the capacity ahead of the add_ptr that it saw.
+#[inline]
+fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &mut Phv) {
+    let (ask, add) = (phv.ask, phv.add);
+    let (found, moved) = retrieve_ptr.port().access(&mut phv.pass, 0, |cell| {
+        let found = *cell;
+        let waiting = ahead(add, found);
+        let moves = match ask {
+            Ask::Retrieve { may_wait } => waiting > 0 || may_wait && -waiting < capacity,
+            Ask::Look | Ask::Add | Ask::Sweep(_) => false,
+        };
+        *cell = found.wrapping_add(u32::from(moves));
+        (found, moves)
+    });
+    phv.retrieve = found;
+    if let Ask::Retrieve { may_wait } = ask {
+        phv.ticket = found;
+        // Whether a task has that ticket, the next stage says.
+        phv.side = match (moved, may_wait) {
+            (true, _) => Side::Take,
+            (false, true) => Side::Full,
+            (false, false) => Side::Empty,
+        };
+    }
+}
+
+/// Stage 2: whether add_ptr is its true value; the first task that found the queue full notes that it is
+/// not, from now on.
+#[inline]
+fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
+    let (ask, add, generation) = (phv.ask, phv.add, phv.generation.wrapping_add(1));
+    let is_full = ahead(add, phv.retrieve) >= capacity;
+    let noted = is_repairing.port().access(&mut phv.pass, 0, |cell| {
+        let found = *cell;
+        if ask == Ask::Add && is_full && high(found) != generation {
+            *cell = pair(generation, add);
+        }
+        (high(found) == generation).then_some(low(found))
+    });
+    phv.add = noted.unwrap_or(add);
+    let repair = |value| Repair { which: Which::Add, generation: phv.generation, value };
+    match ask {
+        Ask::Add => {
+            phv.ticket = add;
+            let fix = noted.or(is_full.then_some(add));
+            phv.fix = fix.map(repair);
+            phv.side = match (noted, is_full) {
+                (Some(_), _) => Side::Repairing,
+                (None, true) => Side::Full,
+                (None, false) if ahead(add, phv.retrieve) < 0 => Side::Hand,
+                (None, false) => Side::Put,
+            };
+        }
+        Ask::Retrieve { may_wait } if phv.side == Side::Take => {
+            let waiting = ahead(phv.add, phv.ticket);
+            // It moved by a value that was too high: the ticket has no task, and if nobody waits with it
+            // none will come of it.
+            phv.side = match (waiting > 0, may_wait) {
+                (true, _) => Side::Take,
+                (false, true) if -waiting < capacity => Side::Wait,
+                (false, true) => Side::Full,
+                (false, false) => Side::Empty,
+            };
+        }
+        // A move of an add_ptr that is to be set back is no move.
+        Ask::Sweep(_) if noted.is_some() => phv.side = Side::None,
+        Ask::Look | Ask::Retrieve { .. } | Ask::Sweep(_) => {}
+    }
+}
+
+/// Listing 1, line 2: read_and_increment(add_ptr); Listing 3: a repair sets it, whatever it is.
+fn printed_add(add_ptr: &mut RegisterArray<u32>, phv: &mut Phv) {
+    let (ask, repair) = (phv.ask, phv.repair);
+    phv.add = add_ptr.port().access(&mut phv.pass, 0, |cell| {
+        if let Some(Repair { which: Which::Add, value, .. }) = repair {
+            *cell = value;
+        }
+        let found = *cell;
+        *cell = found.wrapping_add(u32::from(ask == Ask::Add));
+        found
+    });
+}
+
+/// Listing 1, line 3: read(retrieve_ptr); Listing 2, line 2: read_and_increment(retrieve_ptr).
+fn printed_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &mut Phv) {
+    let (ask, repair) = (phv.ask, phv.repair);
+    let asks = matches!(ask, Ask::Retrieve { .. });
+    phv.retrieve = retrieve_ptr.port().access(&mut phv.pass, 0, |cell| {
+        if let Some(Repair { which: Which::Retrieve, value, .. }) = repair {
+            *cell = value;
+        }
+        let found = *cell;
+        *cell = found.wrapping_add(u32::from(asks));
+        found
+    });
+    match ask {
+        Ask::Add => {
+            phv.ticket = phv.add;
+            // §3.3.2: "If the difference is equal to or larger than the queue size, the queue is full."
+            let is_full = ahead(phv.add, phv.retrieve) >= capacity;
+            phv.side = if is_full { Side::Full } else { Side::Put };
+        }
+        Ask::Retrieve { .. } => (phv.ticket, phv.side) = (phv.retrieve, Side::Take),
+        Ask::Look | Ask::Sweep(_) => {}
+    }
+}
+
+/// Listing 1, lines 9 and 19: read_and_set of the flags; Listing 3, lines 10 and 14: they are cleared.
+fn printed_flags(
+    is_repairing_add_ptr: &mut RegisterArray<u8>,
+    is_repairing_retrieve_ptr: &mut RegisterArray<u8>,
+    phv: &mut Phv,
+) {
+    let was_set = |cell: &mut u8| core::mem::replace(cell, 1) != 0;
+    match phv.repair.map(|repair| repair.which) {
+        Some(Which::Add) => {
+            is_repairing_add_ptr.port().access(&mut phv.pass, 0, |cell| *cell = 0);
+        }
+        Some(Which::Retrieve) => {
+            is_repairing_retrieve_ptr.port().access(&mut phv.pass, 0, |cell| *cell = 0);
+        }
+        None => {}
+    }
+    if phv.ask != Ask::Add {
+        return;
+    }
+    let repair = |which| Repair { which, generation: 0, value: phv.ticket };
+    if phv.side == Side::Full {
+        if !is_repairing_add_ptr.port().access(&mut phv.pass, 0, was_set) {
+            phv.fix = Some(repair(Which::Add));
+        }
+    } else if ahead(phv.retrieve, phv.ticket) > 0
+        && !is_repairing_retrieve_ptr.port().access(&mut phv.pass, 0, was_set)
+    {
+        phv.fix = Some(repair(Which::Retrieve));
+    }
+}

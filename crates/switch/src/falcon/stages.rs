@@ -1,0 +1,251 @@
+//! The pipeline, stage by stage: what a packet carries from one to the next, and what it does in each.
+//!
+//! | stage | arrays |
+//! |---|---|
+//! | 0 to 2 | the pointers ([`super::pointers`]) |
+//! | 3 | `is_valid`: what is in the slot, and of which round |
+//! | 4 to 10 | the slot's words ([`super::entry`]) |
+
+use alloc::vec::Vec;
+
+use concord_core::Guards;
+use concord_pisa::{ArrayReport, Pass, RegisterArray};
+
+use super::entry::{NAMES, TASK_WORDS, WAITER_WORDS, Words};
+use super::layout::{Form, QueueLayout};
+use super::pointers::{Pointers, Repair};
+
+/// Stages of the pointers.
+const POINTER_STAGES: u8 = 3;
+const WORD_STAGE: u8 = POINTER_STAGES + 1;
+/// All of them.
+pub(super) const STAGES: u8 = WORD_STAGE + TASK_WORDS as u8;
+
+/// What a packet asks of the pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Where they are.
+    Look,
+    /// A ticket for a task.
+    Add,
+    /// The next task; or else a ticket to wait with.
+    Retrieve { may_wait: bool },
+    /// The ticket of the executor that waits longest, if it is this one.
+    Sweep(u32),
+}
+
+/// What a packet is to do with the slot of its ticket, or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Nothing.
+    None,
+    /// The task is stored there.
+    Put,
+    /// The task is taken from there.
+    Take,
+    /// The request waits there.
+    Wait,
+    /// The executor that waits there is taken away.
+    Hand,
+    /// It has no ticket: there is no room.
+    Full,
+    /// It has no ticket: there is no task.
+    Empty,
+    /// It has a ticket that is none: add_ptr is to be set back first.
+    Repairing,
+    /// Nobody and nothing waits with its ticket.
+    Missing,
+    /// Something else is in its slot.
+    Occupied,
+}
+
+/// What a packet carries through the pipeline beside its bytes (P4's header vector).
+#[derive(Debug)]
+pub(super) struct Phv {
+    pub(super) pass: Pass,
+    pub(super) ask: Ask,
+    /// What it sets back.
+    pub(super) repair: Option<Repair>,
+    /// What goes into the slot, or came from there.
+    pub(super) words: Words,
+    pub(super) side: Side,
+    pub(super) ticket: u32,
+    /// The pointers as they were when it came by: add_ptr's true value.
+    pub(super) add: u32,
+    pub(super) retrieve: u32,
+    pub(super) generation: u32,
+    /// What has to be set back because of it.
+    pub(super) fix: Option<Repair>,
+    /// A task that was there was overwritten (only in [`Form::Printed`]).
+    pub(super) overwrote: bool,
+}
+
+impl Phv {
+    #[inline]
+    pub(super) fn new(ask: Ask, words: Words, repair: Option<Repair>) -> Phv {
+        Phv {
+            pass: Pass::begin(),
+            ask,
+            repair,
+            words,
+            side: Side::None,
+            ticket: 0,
+            add: 0,
+            retrieve: 0,
+            generation: 0,
+            fix: None,
+            overwrote: false,
+        }
+    }
+}
+
+/// A cell of `is_valid`: empty, or what is in the slot and the round of its ticket.
+const EMPTY: u32 = 0;
+const TASK: u32 = 1 << 30;
+const WAITER: u32 = 2 << 30;
+const ROUND: u32 = TASK - 1;
+
+/// The register arrays.
+#[derive(Clone, Debug)]
+pub(super) struct Stages {
+    layout: QueueLayout,
+    guards: Guards,
+    pub(super) pointers: Pointers,
+    /// Which slots hold something.
+    is_valid: RegisterArray<u32>,
+    words: Vec<RegisterArray<u64>>,
+}
+
+impl Stages {
+    pub(super) fn new(layout: QueueLayout, guards: Guards) -> Stages {
+        let slots = layout.slots as usize;
+        let words = (WORD_STAGE..).zip(NAMES);
+        Stages {
+            layout,
+            guards,
+            pointers: Pointers::new(layout.form),
+            is_valid: RegisterArray::new("is_valid", POINTER_STAGES, slots),
+            words: words.map(|(stage, name)| RegisterArray::new(name, stage, slots)).collect(),
+        }
+    }
+
+    /// The control plane empties every array.
+    pub(super) fn reset(&mut self) {
+        self.pointers.reset();
+        self.is_valid.reset();
+        for array in &mut self.words {
+            array.reset();
+        }
+    }
+
+    /// A packet's pass.
+    #[inline]
+    pub(super) fn run(&mut self, phv: &mut Phv) {
+        for stage in 0..STAGES {
+            self.stage(stage, phv);
+        }
+    }
+
+    /// What a packet does in one stage.
+    #[inline]
+    pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
+        match stage {
+            0..POINTER_STAGES => self.pointers.stage(stage, &self.layout, self.guards, phv),
+            POINTER_STAGES => self.slot(phv),
+            WORD_STAGE.. => self.word(usize::from(stage - WORD_STAGE), phv),
+        }
+    }
+
+    fn round(&self, ticket: u32) -> u32 {
+        ticket >> self.layout.slots.ilog2() & ROUND
+    }
+
+    /// Stage 3: `read_and_set(is_valid)`, of the ticket's round.
+    #[inline]
+    fn slot(&mut self, phv: &mut Phv) {
+        if self.layout.form == Form::Printed {
+            return self.printed_slot(phv);
+        }
+        let round = self.round(phv.ticket);
+        let (expected, becomes, or_else) = match phv.side {
+            Side::Put => (EMPTY, TASK | round, Side::Occupied),
+            Side::Take => (TASK | round, EMPTY, Side::Missing),
+            Side::Wait => (EMPTY, WAITER | round, Side::Occupied),
+            Side::Hand => (WAITER | round, EMPTY, Side::Missing),
+            _ => return,
+        };
+        let is_so = self.is_valid.port().access(&mut phv.pass, phv.ticket, |cell| {
+            let is_so = *cell == expected;
+            if is_so {
+                *cell = becomes;
+            }
+            is_so
+        });
+        if !is_so {
+            phv.side = or_else;
+        }
+    }
+
+    /// Listing 1, line 5, and Listing 2, line 3: the slot of the ticket, whatever its round.
+    fn printed_slot(&mut self, phv: &mut Phv) {
+        let becomes = match phv.side {
+            Side::Put => TASK,
+            Side::Take => EMPTY,
+            _ => return,
+        };
+        let was = self
+            .is_valid
+            .port()
+            .access(&mut phv.pass, phv.ticket, |cell| core::mem::replace(cell, becomes));
+        phv.overwrote = phv.side == Side::Put && was != EMPTY;
+        if phv.side == Side::Take && was == EMPTY {
+            phv.side = Side::Empty;
+        }
+    }
+
+    /// Stages 4 to 10: a word of the slot.
+    #[inline]
+    fn word(&mut self, index: usize, phv: &mut Phv) {
+        let writes = match phv.side {
+            Side::Put => true,
+            Side::Take => false,
+            Side::Wait if index < WAITER_WORDS => true,
+            Side::Hand if index < WAITER_WORDS => false,
+            _ => return,
+        };
+        let word = &mut phv.words[index];
+        self.words[index].port().access(&mut phv.pass, phv.ticket, |cell| {
+            if writes { *cell = *word } else { *word = *cell }
+        });
+    }
+
+    /// Whether somebody waits with `ticket`.
+    pub(super) fn waits(&self, ticket: u32) -> bool {
+        self.is_valid.peek(ticket) == WAITER | self.round(ticket)
+    }
+
+    /// The words of a ticket's slot.
+    pub(super) fn peek(&self, ticket: u32) -> Words {
+        let mut words = Words::default();
+        for (word, array) in words.iter_mut().zip(&self.words) {
+            *word = array.peek(ticket);
+        }
+        words
+    }
+
+    /// The indices of slots that hold a task, and of those in which somebody waits.
+    pub(super) fn occupied(&self) -> (Vec<u32>, Vec<u32>) {
+        let of = |kind| {
+            let cells = (0..).zip(self.is_valid.cells());
+            cells.filter(|(_, cell)| *cell & !ROUND == kind).map(|(index, _)| index).collect()
+        };
+        (of(TASK), of(WAITER))
+    }
+
+    pub(super) fn report(&self) -> Vec<ArrayReport> {
+        let mut arrays = self.pointers.report();
+        arrays.push(self.is_valid.report());
+        arrays.extend(self.words.iter().map(RegisterArray::report));
+        arrays
+    }
+}

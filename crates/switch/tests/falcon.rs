@@ -1,0 +1,357 @@
+//! Falcon in its seat: what comes, and what leaves.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
+use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC, SessionId, SwitchId};
+use concord_switch::falcon::FalconCounters;
+use concord_switch::{Agent, AgentConfig, Form, Hosted, QueueLayout, SwitchProgram as _};
+use concord_wire::control::{Config, GroupKind, Membership, Message as _, Program};
+use concord_wire::falcon::{Answer, Asker, Parameters, Reply, Request, Submission, Task};
+use concord_wire::{Addr, Kind};
+
+const FORMS: [Form; 2] = [Form::Paired, Form::Repair];
+const OWNER: Addr = CLIENT;
+
+type Sent = Vec<(Addr, Vec<u8>)>;
+
+struct Switch {
+    agent: Agent,
+    now_ns: u64,
+}
+
+fn config(switch_id: u32) -> Config {
+    let kind = GroupKind::Workers;
+    Config { kind, program: Program::Falcon, ..common::config(switch_id, switch_id) }
+}
+
+fn task(tid: u32) -> Task {
+    let parameters = Parameters::new(&tid.to_be_bytes()).unwrap();
+    Task { tid, attempt: 1, function: 2, limit_ms: 50, parameters, tag: 9, ..Task::default() }
+}
+
+fn submission(tids: impl IntoIterator<Item = u32>) -> Submission {
+    let tasks = tids.into_iter().map(task).collect();
+    Submission {
+        uid: SessionId(0xa11ce),
+        jid: 3,
+        owner: OWNER,
+        number: 1,
+        tasks,
+        ..Submission::default()
+    }
+}
+
+fn asker(slot: u16, number: u32) -> Asker {
+    Asker { session: SessionId(0xb0b), number, slot, addr: replica(slot) }
+}
+
+impl Switch {
+    fn new(slots: u32, capacity: u32, form: Form) -> Switch {
+        let base = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+        let queue = QueueLayout { slots, capacity, form };
+        let program = Program::Falcon;
+        let agent = Agent::new(AgentConfig { queue, program, ..base }).unwrap();
+        let mut switch = Switch { agent, now_ns: MS };
+        switch.configure(OWN.0);
+        switch
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: Instant(self.now_ns), unix_ms: 0 }
+    }
+
+    fn configure(&mut self, switch_id: u32) {
+        let mut bytes = Vec::new();
+        Membership::Configure(config(switch_id).into()).emit(&mut bytes);
+        self.agent.handle(self.now(), CONTROLLER, &mut bytes, &mut Sent::new());
+        assert_eq!(self.agent.switch_id(), SwitchId(switch_id));
+    }
+
+    /// A packet, and what leaves until nothing comes round any more.
+    fn packet(&mut self, mut bytes: Vec<u8>) -> Sent {
+        let mut sent = Sent::new();
+        self.agent.handle(self.now(), OWNER, &mut bytes, &mut sent);
+        self.settle(&mut sent);
+        sent
+    }
+
+    fn settle(&mut self, sent: &mut Sent) {
+        for _ in 0..40 {
+            self.now_ns += 2_000;
+            self.agent.tick(self.now(), sent);
+        }
+        sent.retain(|(to, _)| *to != CONTROLLER);
+    }
+
+    fn submit(&mut self, tids: impl IntoIterator<Item = u32>) -> (Submission, Vec<(Asker, Reply)>) {
+        let mut bytes = Vec::new();
+        submission(tids).emit(&mut bytes);
+        let mut sent = self.packet(bytes);
+        let (to, answer) = sent.pop().unwrap();
+        assert_eq!(to, OWNER);
+        let handed = sent.iter().map(|(to, bytes)| {
+            let (asker, reply) = Reply::parse(bytes).unwrap();
+            assert_eq!(asker.addr, *to);
+            (asker, reply)
+        });
+        (Submission::parse(&answer).unwrap(), handed.collect())
+    }
+
+    fn ask(&mut self, slot: u16, number: u32, wait_us: u32) -> Reply {
+        let mut bytes = Vec::new();
+        Request { asker: asker(slot, number), wait_us, ..Request::default() }.emit(&mut bytes);
+        let sent = self.packet(bytes);
+        let [(to, bytes)] = &sent[..] else { panic!("{sent:?}") };
+        let (found, reply) = Reply::parse(bytes).unwrap();
+        assert_eq!((*to, found), (replica(slot), asker(slot, number)));
+        reply
+    }
+
+    fn poll(&mut self) -> Option<u32> {
+        match self.ask(1, 1, 0) {
+            Reply::Task(assigned) => Some(assigned.task.tid),
+            Reply::NoOp { answer: Answer::Empty, .. } => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn counters(&self) -> FalconCounters {
+        let Hosted::Falcon(falcon) = self.agent.program() else { panic!("another program") };
+        *falcon.counters()
+    }
+}
+
+#[test]
+fn tasks_come_out_as_they_went_in_each_with_its_ticket() {
+    for form in FORMS {
+        let mut switch = Switch::new(8, 8, form);
+        let (answer, handed) = switch.submit(10..15);
+        assert_eq!(
+            (answer.answer, answer.tickets, answer.tasks),
+            (Answer::Added, vec![0, 1, 2, 3, 4], vec![])
+        );
+        assert_eq!((answer.retrieve_ptr, answer.add_ptr, answer.switch_id), (0, 5, OWN));
+        assert_eq!(handed, []);
+        let Reply::Task(first) = switch.ask(4, 7, 0) else { panic!("no task") };
+        assert_eq!((first.task, first.ticket, first.switch_id), (task(10), 0, OWN));
+        assert_eq!((first.uid, first.jid, first.owner), (SessionId(0xa11ce), 3, OWNER));
+        let rest: Vec<u32> = std::iter::from_fn(|| switch.poll()).collect();
+        assert_eq!(rest, [11, 12, 13, 14]);
+        let (question, _) = switch.submit([]);
+        assert_eq!(
+            (question.answer, question.retrieve_ptr, question.add_ptr),
+            (Answer::Added, 5, 5)
+        );
+    }
+}
+
+#[test]
+fn falcon_3_3_3_a_full_queue_answers_with_the_tasks_that_it_did_not_add() {
+    for form in FORMS {
+        let mut switch = Switch::new(4, 3, form);
+        assert_eq!(switch.submit([1, 2]).0.answer, Answer::Added);
+        let (answer, _) = switch.submit([3, 4, 5]);
+        assert_eq!((answer.answer, answer.tickets), (Answer::Full, vec![2]));
+        assert_eq!(answer.tasks, [task(4), task(5)]);
+        assert_eq!(switch.poll(), Some(1));
+        assert_eq!(switch.submit([6]).0.answer, Answer::Added);
+        let rest: Vec<u32> = std::iter::from_fn(|| switch.poll()).collect();
+        assert_eq!(rest, [2, 3, 6]);
+    }
+}
+
+#[test]
+fn a_task_goes_to_the_executor_that_waits_longest() {
+    for form in FORMS {
+        let mut switch = Switch::new(4, 4, form);
+        for slot in 1..=3 {
+            let waits = Reply::NoOp { answer: Answer::Waiting, ticket: slot - 1, switch_id: OWN };
+            assert_eq!(switch.ask(slot as u16, 5, 1_000_000), waits);
+        }
+        let (answer, handed) = switch.submit([21, 22]);
+        assert_eq!((answer.answer, answer.tickets), (Answer::Added, vec![0, 1]));
+        let to: Vec<_> = handed.iter().map(|(asker, _)| *asker).collect();
+        assert_eq!(to, [asker(1, 5), asker(2, 5)]);
+        let tasks = handed.iter().map(|(_, reply)| match reply {
+            Reply::Task(assigned) => (assigned.task, assigned.ticket, assigned.owner),
+            Reply::NoOp { .. } => panic!("no task"),
+        });
+        let tasks: Vec<_> = tasks.collect();
+        assert_eq!(tasks, [(task(21), 0, OWNER), (task(22), 1, OWNER)]);
+        // One still waits: of three tasks two are queued.
+        let (answer, handed) = switch.submit([23, 24, 25]);
+        assert_eq!((answer.tickets, handed.len()), (vec![2, 3, 4], 1));
+        assert_eq!((switch.poll(), switch.poll(), switch.poll()), (Some(24), Some(25), None));
+    }
+}
+
+#[test]
+fn no_more_executors_wait_than_there_are_slots() {
+    for form in FORMS {
+        let mut switch = Switch::new(4, 2, form);
+        let ask = |switch: &mut Switch, slot| match switch.ask(slot, 1, 1_000_000) {
+            Reply::NoOp { answer, .. } => answer,
+            Reply::Task(_) => panic!("no task is there"),
+        };
+        assert_eq!(
+            [1, 2, 3].map(|slot| ask(&mut switch, slot)),
+            [Answer::Waiting, Answer::Waiting, Answer::Full]
+        );
+        assert_eq!(switch.submit([1, 2, 3]).1.len(), 2);
+        assert_eq!(switch.poll(), Some(3));
+    }
+}
+
+#[test]
+fn who_waited_too_long_gets_no_task_and_is_swept() {
+    for form in FORMS {
+        let mut switch = Switch::new(4, 4, form);
+        switch.ask(1, 1, 1_000);
+        switch.ask(2, 1, 5_000_000);
+        assert_eq!(switch.agent.program().clone().gauge("queue_executors"), 2);
+        // The control plane sleeps; the task itself passes over who waited too long.
+        switch.now_ns += 2 * MS;
+        let mut bytes = Vec::new();
+        submission([7]).emit(&mut bytes);
+        let mut sent = Sent::new();
+        let Hosted::Falcon(falcon) = switch.agent.program() else { panic!("another program") };
+        assert_eq!(falcon.waiting().len(), 2);
+        switch.agent.handle(switch.now(), OWNER, &mut bytes, &mut sent);
+        switch.settle(&mut sent);
+        let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
+        assert_eq!(to, [replica(2), OWNER]);
+        assert_eq!(switch.counters().waits_expired, 1);
+        // Nobody submits: the control plane takes away who waits, when it is time.
+        switch.ask(3, 1, 3_000);
+        assert_eq!(switch.agent.program().gauge("queue_executors"), 1);
+        switch.now_ns += 5 * MS;
+        switch.agent.tick(switch.now(), &mut sent);
+        assert_eq!(
+            (switch.agent.program().gauge("queue_executors"), switch.counters().waits_swept),
+            (0, 1)
+        );
+        assert_eq!(switch.submit([8]).1, []);
+        assert_eq!(switch.poll(), Some(8));
+    }
+}
+
+#[test]
+fn a_sweep_from_outside_takes_nobody_away() {
+    let mut switch = Switch::new(4, 4, Form::Paired);
+    switch.ask(1, 1, 1_000_000);
+    let sweep = concord_wire::falcon::Sweep { ticket: 0, switch_id: OWN };
+    assert_eq!(switch.packet(sweep.bytes().to_vec()), []);
+    assert_eq!(switch.submit([7]).1.len(), 1);
+}
+
+#[test]
+fn a_submission_for_another_switch_id_is_not_taken() {
+    let mut switch = Switch::new(4, 4, Form::Paired);
+    let mut bytes = Vec::new();
+    Submission { switch_id: SwitchId(OWN.0 - 1), ..submission([7, 8]) }.emit(&mut bytes);
+    let sent = switch.packet(bytes);
+    let answer = Submission::parse(&sent[0].1).unwrap();
+    assert_eq!(
+        (answer.answer, answer.switch_id, answer.tasks.len()),
+        (Answer::OtherSwitch, OWN, 2)
+    );
+    assert_eq!(switch.poll(), None);
+}
+
+#[test]
+fn a_new_switch_id_begins_with_an_empty_queue_and_takes_nothing_that_comes_round() {
+    let mut switch = Switch::new(4, 4, Form::Paired);
+    switch.submit([1]);
+    let mut bytes = Vec::new();
+    submission([2, 3]).emit(&mut bytes);
+    let mut sent = Sent::new();
+    switch.agent.handle(switch.now(), OWNER, &mut bytes, &mut sent);
+    switch.configure(OWN.0 + 1);
+    switch.settle(&mut sent);
+    assert_eq!(sent, [], "its owner learns by the new switch id that it has to begin anew");
+    assert_eq!((switch.counters().dropped_other_life, switch.poll()), (1, None));
+}
+
+#[test]
+fn a_submission_that_comes_round_too_often_says_what_is_left() {
+    let mut switch = Switch::new(32, 32, Form::Paired);
+    for slot in 0..20 {
+        switch.ask(slot, 1, 1);
+    }
+    // All that wait are late by now, and the control plane has swept nobody.
+    let late: Vec<u16> = (100..120).collect();
+    for slot in late {
+        let mut bytes = Vec::new();
+        Request { asker: asker(slot, 1), wait_us: 1, ..Request::default() }.emit(&mut bytes);
+        switch.agent.handle(switch.now(), OWNER, &mut bytes, &mut Sent::new());
+    }
+    switch.now_ns += MS;
+    let mut bytes = Vec::new();
+    submission([1]).emit(&mut bytes);
+    let mut sent = Sent::new();
+    // Passes alone, no sweeps: nothing is due for the control plane before a tick.
+    switch.agent.handle(switch.now(), OWNER, &mut bytes, &mut sent);
+    for _ in 0..20 {
+        switch.now_ns += 2_000;
+        let mut other = vec![0; 16];
+        concord_wire::Header::new(Kind::Falcon, 2).begin(&mut other);
+        switch.agent.handle(switch.now(), OWNER, &mut other, &mut sent);
+    }
+    let answer = Submission::parse(&sent[0].1).unwrap();
+    assert_eq!((answer.answer, answer.tasks.len()), (Answer::Rounds, 1));
+    assert_eq!(switch.counters().waits_expired, 16);
+}
+
+/// What is malformed changes no register.
+#[test]
+fn malformed_packets_change_no_register() {
+    let rng = &mut Rng::new(1);
+    let mut switch = Switch::new(4, 4, Form::Repair);
+    switch.submit([1, 2]);
+    let registers = |switch: &Switch| {
+        let Hosted::Falcon(falcon) = switch.agent.program() else { panic!("another program") };
+        (falcon.pointers(), falcon.tasks(), falcon.waiting(), falcon.is_repairing())
+    };
+    let before = registers(&switch);
+    for _ in 0..20_000 {
+        let mut bytes = Vec::new();
+        match rng.below(3) {
+            0 => submission([9]).emit(&mut bytes),
+            1 => Request { asker: asker(1, 1), wait_us: 9, ..Request::default() }.emit(&mut bytes),
+            _ => {
+                let header = concord_wire::Header::new(Kind::Falcon, rng.below(9) as u8);
+                bytes = header.bytes(16 + 200).to_vec();
+                bytes.extend((0..200).map(|_| rng.below(256) as u8));
+                // Nothing that says where its answer goes.
+                bytes[32..38].fill(0);
+            }
+        }
+        if bytes[4] == 1 {
+            bytes[34] = bytes[34].wrapping_add(17);
+        }
+        bytes.truncate(rng.below(bytes.len() as u64) as usize);
+        if bytes.len() > 7 && rng.chance(1, 2) {
+            bytes[6..8].fill(0);
+        }
+        assert_eq!(switch.packet_alone(bytes), []);
+    }
+    assert_eq!(registers(&switch), before);
+}
+
+impl Switch {
+    fn packet_alone(&mut self, mut bytes: Vec<u8>) -> Sent {
+        let mut sent = Sent::new();
+        self.agent.handle(self.now(), OWNER, &mut bytes, &mut sent);
+        sent
+    }
+}
+
+#[test]
+fn waiting_is_bounded() {
+    let mut switch = Switch::new(4, 4, Form::Paired);
+    switch.ask(1, 1, u32::MAX);
+    let Hosted::Falcon(falcon) = switch.agent.program() else { panic!("another program") };
+    assert!(falcon.waiting()[0].2 <= Instant(switch.now_ns + 10 * SEC));
+}
