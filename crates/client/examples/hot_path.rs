@@ -67,7 +67,8 @@ fn measure(name: &str, class: Option<Class>, is_chained: bool) {
             });
             let after = last.filter(|_| is_chained && class == Class::Write);
             let (flags, obj_id) = (Flags::default(), ObjectId(submitted as u32));
-            let request = Request { class, obj_id, flags, after, command: &[7; 40] };
+            let further = concord_wire::FurtherIds::NONE;
+            let request = Request { class, obj_id, further, flags, after, command: &[7; 40] };
             match client.submit(now, request, &mut network) {
                 Ok(number) if class == Class::Write => last = Some(number),
                 Ok(_) => {}

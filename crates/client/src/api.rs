@@ -8,7 +8,7 @@ use concord_core::{
     Duration, Epoch, Guards, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters,
 };
 use concord_wire::rpc::HEADER_BYTES;
-use concord_wire::{Addr, Flags, Reason, Repr, WINDOW_MAX};
+use concord_wire::{Addr, Flags, FurtherIds, Reason, Repr, WINDOW_MAX};
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -79,6 +79,8 @@ pub struct Request<'a> {
     pub class: Class,
     /// The key's hash: [`concord_core::hash::object_id`].
     pub obj_id: ObjectId,
+    /// Those of its other keys, each once; a command of more than eight keys is of all keys.
+    pub further: FurtherIds,
     /// [`Flags::WILDCARD`] and [`Flags::RESP3`]; others are ignored.
     pub flags: Flags,
     /// For writes: the previous write of the same connection, which must be executed before
@@ -173,6 +175,7 @@ impl Trace {
 #[derive(Clone, Debug)]
 pub struct Withdrawn {
     pub(crate) obj_id: ObjectId,
+    pub(crate) further: FurtherIds,
     pub(crate) flags: Flags,
     pub(crate) packet: Vec<u8>,
 }
@@ -182,8 +185,8 @@ impl Withdrawn {
     #[must_use]
     pub fn request(&self) -> Request<'_> {
         let command = self.packet.get(HEADER_BYTES..).unwrap_or(&[]);
-        let (obj_id, flags) = (self.obj_id, self.flags);
-        Request { class: Class::Read, obj_id, flags, after: None, command }
+        let (obj_id, further, flags) = (self.obj_id, self.further, self.flags);
+        Request { class: Class::Read, obj_id, further, flags, after: None, command }
     }
 
     /// What it takes of memory, in bytes.

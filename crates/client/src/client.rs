@@ -107,6 +107,7 @@ impl Client {
             state: State::Waiting,
             session: self.session.id(),
             obj_id: request.obj_id,
+            further: request.further,
             flags: Flags(kept),
             packet,
             submitted_at: now.instant,

@@ -21,7 +21,7 @@
 //! ```
 //! use concord_client::{Class, Client, ClientConfig, Request};
 //! use concord_core::{Now, Rng, hash::object_id};
-//! use concord_wire::{Addr, Flags, Op, Packet};
+//! use concord_wire::{Addr, Flags, FurtherIds, Op, Packet};
 //!
 //! let addr = |port| Addr { ip: 0x7f00_0001, port };
 //! let mut client = Client::new(ClientConfig::new(addr(1), addr(2)), Rng::new(42));
@@ -29,6 +29,7 @@
 //! let read = Request {
 //!     class: Class::Read,
 //!     obj_id: object_id(b"key"),
+//!     further: FurtherIds::NONE,
 //!     flags: Flags::default(),
 //!     after: None,
 //!     command: b"an encoded command",

@@ -101,6 +101,7 @@ impl Client {
         let mut repr = Repr {
             flags: slot.flags,
             obj_id: slot.obj_id,
+            further: slot.further,
             session: slot.session,
             request: RequestNumber(number),
             client: self.config.addr,
@@ -120,6 +121,10 @@ impl Client {
             self.part.clear();
             staged_hdr(slot.command()).emit(&mut self.part);
             repr.emit(&self.part, &mut self.scratch);
+            sink.send(self.route.switch(), &self.scratch);
+        } else if !repr.further.is_empty() {
+            // Their ids stand between the header and the command.
+            repr.emit(slot.command(), &mut self.scratch);
             sink.send(self.route.switch(), &self.scratch);
         } else {
             let body_bytes = (slot.packet.len() - HEADER_BYTES) as u16;

@@ -6,8 +6,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::{Instant, ObjectId, SessionId};
-use concord_wire::Flags;
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+use concord_wire::{Flags, FurtherIds};
 
 use crate::timers::{Lane, Timer};
 use crate::transfer::Transfer;
@@ -44,6 +44,7 @@ pub struct Slot {
     /// The session under which it was sent.
     pub session: SessionId,
     pub obj_id: ObjectId,
+    pub further: FurtherIds,
     pub flags: Flags,
     /// Room for the header, then the command.
     pub packet: Vec<u8>,

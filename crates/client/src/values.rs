@@ -387,9 +387,9 @@ impl Client {
         self.give_back_reply(number, sink);
         let slot = self.slots.live_mut(number)?;
         self.flow.end_turns(slot, &mut self.ready);
-        let (obj_id, flags) = (slot.obj_id, slot.flags);
+        let (obj_id, further, flags) = (slot.obj_id, slot.further, slot.flags);
         let packet = core::mem::take(&mut slot.packet);
         self.slots.remove(number);
-        Some(Withdrawn { obj_id, flags, packet })
+        Some(Withdrawn { obj_id, further, flags, packet })
     }
 }

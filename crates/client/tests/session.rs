@@ -27,6 +27,7 @@ fn write(client: &mut Client, now: Now) -> Sent {
     let request = Request {
         class: Class::Write,
         obj_id: ObjectId(7),
+        further: concord_wire::FurtherIds::NONE,
         flags: Flags::default(),
         after: None,
         command: b"command",

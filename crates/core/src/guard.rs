@@ -26,6 +26,17 @@ guards! {
     LastCommitted,
     /// A read of an object in the dirty set takes the normal path (Algorithm 1, line 10).
     DirtySet,
+    /// A write of several objects goes on when each of them is in the dirty set.
+    SeveralEntered,
+    /// A read of several objects is fast only if each of them is clean.
+    SeveralClean,
+    /// A replica notes a write of several objects as the newest of each.
+    SeveralNoted,
+    /// A replica compares a read of several objects with the newest write of each.
+    SeveralNewest,
+    /// A replica that copies the state executes of a write of several objects what concerns those that
+    /// are here.
+    SeveralCopied,
     /// Every numbered write, a retry or a failing one too, completes in its turn (trap T14).
     Prefix,
     /// Whoever answers a read alone holds a lease (trap T2).

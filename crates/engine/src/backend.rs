@@ -11,15 +11,19 @@ pub const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'm
 
 /// One operation for the backend: executed as a whole, with nothing of another in between.
 ///
-/// In this order: the key is deleted if `delete_first`, the `commands` run, the key's existence is
+/// In this order: the key is deleted if `delete_first`, or those that are `due`, the `commands` run, the key's existence is
 /// looked up if `want_exists`. None of `commands` carries a time to live, so that a server behind
 /// never expires anything by its own clock (trap T12).
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// A step of class `Read` must not change anything; the backend refuses commands that could.
     pub class: Class,
-    /// The one key of all `commands`; `None` for a command without a key.
+    /// The one key of all `commands`; `None` for commands without a key, or with several.
     pub key: Option<&'a [u8]>,
+    /// The keys of `commands` if they have several.
+    pub keys: &'a [&'a [u8]],
+    /// Those among `keys` whose time to live had passed: they are deleted first.
+    pub due: &'a [&'a [u8]],
     /// The key's time to live had passed when the ordering node stamped this write: delete it.
     pub delete_first: bool,
     /// What to execute: none (the position of a write is still to be recorded), one, or several

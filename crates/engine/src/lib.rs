@@ -18,6 +18,7 @@ mod plan;
 pub mod redis;
 pub mod resp;
 pub mod resp_scan;
+pub mod several;
 pub mod table;
 pub mod ttl;
 

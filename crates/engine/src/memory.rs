@@ -296,6 +296,9 @@ impl Backend for Memory {
         if let (true, Some(key)) = (step.delete_first, step.key) {
             self.store.delete(key);
         }
+        step.due.iter().for_each(|key| {
+            self.store.delete(key);
+        });
         let mut entropy = context.entropy;
         // As in Redis, a transaction is refused as a whole.
         let refused = context.memory_full && step.commands.iter().any(|c| self.needs_memory(c));

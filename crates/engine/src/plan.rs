@@ -58,6 +58,8 @@ pub(crate) enum When {
     Ok,
     Null,
     NotNull,
+    /// It is the integer 1.
+    One,
     Equals(Vec<u8>),
 }
 
@@ -208,6 +210,7 @@ impl When {
             When::Ok => reply == resp::OK,
             When::Null => resp::is_null(reply),
             When::NotNull => !resp::is_null(reply),
+            When::One => reply == b":1\r\n",
             When::Equals(value) => resp::bulk_payload(reply) == Some(value),
         }
     }
@@ -224,6 +227,11 @@ impl Plan {
 
     fn inner(commands: Vec<Vec<u8>>, after: After) -> Plan {
         Plan { inner: Some(commands), after, ..Plan::pass() }
+    }
+
+    /// Nothing for the backend to run; this is the reply.
+    pub(crate) fn answer(reply: &[u8]) -> Plan {
+        Plan::inner(Vec::new(), After::Answer(reply.to_vec()))
     }
 
     /// Nothing for the backend to run; the reply is an error.
@@ -289,6 +297,19 @@ fn keeps_key(name: &[u8]) -> bool {
             | b"PFADD"
             | b"XADD"
     )
+}
+
+/// What becomes of the deadlines of the keys of a write that has several; `None` if that is not known here.
+pub(crate) fn after_several(name: &UpperName) -> Option<After> {
+    match name.bytes() {
+        b"DEL" | b"UNLINK" => Some(After::Set(When::NotError, TtlChange::Clear)),
+        b"MSET" => Some(After::Set(When::Ok, TtlChange::Clear)),
+        // None of them was there.
+        b"MSETNX" => Some(After::Set(When::One, TtlChange::Clear)),
+        // A read that came the way of writes.
+        b"MGET" | b"EXISTS" | b"TOUCH" => Some(After::Pass),
+        _ => None,
+    }
 }
 
 /// The plan for `command` on a key with this deadline.

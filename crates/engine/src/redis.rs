@@ -728,8 +728,8 @@ impl Backend for RedisEngine {
         operation.refusal = refusal;
         if step.class == Class::Write {
             self.submitted = self.submitted.max(context.position);
-            if let (Some(copier), Some(key)) = (&mut self.copier, step.key) {
-                copier.touch(key);
+            if let Some(copier) = &mut self.copier {
+                step.key.iter().chain(step.keys).for_each(|key| copier.touch(key));
             }
         }
         let request_bytes = operation.request.len();
@@ -804,10 +804,12 @@ fn encode_step(context: &Context, step: &Step<'_>, commands: &[Command<'_>]) -> 
     let mut notes = Vec::new();
     let is_write = step.class == Class::Write;
     let key = step.key.unwrap_or_default();
-    let delete_first = is_write && step.delete_first && step.key.is_some();
+    let of_one = step.key.filter(|_| step.delete_first);
+    let due = of_one.iter().copied().chain(step.due.iter().copied());
+    let delete_first = is_write && due.clone().next().is_some();
     let want_exists = is_write && step.want_exists && step.key.is_some();
     if delete_first {
-        encode(&mut request, [&b"DEL"[..], key]);
+        encode(&mut request, [&b"DEL"[..]].into_iter().chain(due));
     }
     if is_write {
         encode(&mut request, [&b"MULTI"[..]]);

@@ -11,36 +11,40 @@
 //!
 //! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
 //!
-//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC of one
-//! key) and answers the array of their replies.
+//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and answers
+//! the array of their replies.
 
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
-use crate::command::{Command, CommandBuf};
+use crate::backend::{Backend, BackendDone, Outcome, Step, Submitted, TtlChange};
+use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::deadlines::Deadlines;
-use crate::plan::{After, Plan, Settled, plan_command};
+use crate::plan::{After, Settled, plan_command};
+use crate::several;
 use crate::table::UpperName;
 use crate::{Class, Completion, Context, Engine, Progress, resp};
 
 mod alone;
+mod exec;
 mod figures;
 
 use alone::Alone;
+use exec::Parts;
 
 /// The internal write that deletes a key whose time has come.
 pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
 /// The internal write that changes nothing and answers the error that is its argument: what became
 /// of a script that was stopped.
 pub const REFUSE_COMMAND: &[u8] = b"CONCORD.REFUSE";
-/// The internal command that executes several commands on one key as one.
+/// The internal command that executes several commands as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
+/// Within it: answers its argument, which is the reply of a command that was answered without the data.
+pub const REPLY_COMMAND: &[u8] = b"CONCORD.REPLY";
 
 /// The internal read that answers figures of the data.
 pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
@@ -50,6 +54,10 @@ pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
 struct Pending {
     /// Set iff the step may change the key's deadline: what looks at it must wait.
     unsettled_key: Option<Vec<u8>>,
+    /// The same of a step of several keys.
+    unsettled_keys: Vec<Vec<u8>>,
+    /// The step may clear all deadlines.
+    flushes: bool,
     work: Work,
     context: Context,
 }
@@ -60,8 +68,8 @@ enum Work {
     Pass,
     /// A single command.
     One(After),
-    /// CONCORD.EXEC: the original, and each command's plan with the number of its replies.
-    Exec(Vec<u8>, Vec<(After, usize)>),
+    /// CONCORD.EXEC, or a write of several keys: each command's plan.
+    Parts(Parts),
     /// CONCORD.INFO: INFO and DBSIZE of the backend.
     Info,
     /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
@@ -142,8 +150,12 @@ impl<B: Backend> Shimmed<B> {
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             return false;
         }
-        let Some(key) = subject_key(name, command) else { return false };
-        self.flushes_pending > 0 || self.unsettled.contains_key(key)
+        let is_unsettled =
+            |key: &[u8]| self.flushes_pending > 0 || self.unsettled.contains_key(key);
+        match command.key() {
+            Some(key) => is_unsettled(key),
+            None => several::keys(command).into_iter().any(is_unsettled),
+        }
     }
 
     /// Plans and submits one operation whose key is settled.
@@ -177,6 +189,9 @@ impl<B: Backend> Shimmed<B> {
             return self.start_expire(context, class, command, reply);
         }
         let key = command.key();
+        if key.is_none() && several::names_keys(name) {
+            return self.start_several(context, class, command, reply);
+        }
         let (delete_first, deadline_ms) = self.delete_due(context, class, key);
         let plan = plan_command(context, class, name, command, deadline_ms);
         let inner: Vec<Command<'_>>;
@@ -187,8 +202,8 @@ impl<B: Backend> Shimmed<B> {
                 &inner
             }
         };
-        let step =
-            Step { class, key, delete_first, commands, want_exists: plan.want_exists, deadline_ms };
+        let want_exists = plan.want_exists;
+        let step = Step { delete_first, want_exists, deadline_ms, ..step_of(class, key, commands) };
         match plan.after {
             After::Pass => self.submit_step(context, &step, None, Work::Pass, reply),
             after => {
@@ -257,33 +272,6 @@ impl<B: Backend> Shimmed<B> {
         self.submit_step(context, &step_of(class, None, &[]), None, work, reply)
     }
 
-    /// CONCORD.EXEC: one step of all commands, each write that might remove the key followed by an
-    /// EXISTS, so that the outcome of each is known when all have run.
-    fn start_exec(
-        &mut self,
-        context: &Context,
-        class: Class,
-        command: &Command<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Progress {
-        let key = subject_key(&UpperName::of(EXEC_COMMAND), command);
-        let due = key.and_then(|key| self.deadlines.of(key)).filter(|at| *at <= context.now_ms);
-        let is_due = due.is_some() && class == Class::Write;
-        let deadline_ms = key.filter(|_| !is_due).and_then(|key| self.deadlines.of(key));
-        let exec = match Exec::plan(context, class, command, key, deadline_ms) {
-            Ok(exec) => exec,
-            Err(text) => return self.refuse(context, class, text, reply),
-        };
-        let (delete_first, deadline_ms) = self.delete_due(context, class, key);
-        let commands: Vec<Command<'_>> =
-            exec.inner.iter().filter_map(|b| Command::parse(b).ok()).collect();
-        let mut step = step_of(class, key, &commands);
-        step.delete_first = delete_first;
-        step.deadline_ms = deadline_ms;
-        let work = Work::Exec(command.bytes().to_vec(), exec.parts);
-        self.submit_step(context, &step, key, work, reply)
-    }
-
     fn submit_step(
         &mut self,
         context: &Context,
@@ -304,9 +292,18 @@ impl<B: Backend> Shimmed<B> {
                 if let Some(key) = unsettled_key {
                     *self.unsettled.entry_ref(key).or_insert(0) += 1;
                 }
-                self.flushes_pending += u32::from(matches!(work, Work::Flush));
                 let unsettled_key = unsettled_key.map(<[u8]>::to_vec);
-                self.pending.push_back(Pending { unsettled_key, work, context: *context });
+                let (mut unsettled_keys, mut flushes) = (Vec::new(), matches!(work, Work::Flush));
+                if let Work::Parts(parts) = &work {
+                    (unsettled_keys, flushes) = (parts.unsettled(), parts.flushes());
+                }
+                for key in &unsettled_keys {
+                    *self.unsettled.entry_ref(key.as_slice()).or_insert(0) += 1;
+                }
+                self.flushes_pending += u32::from(flushes);
+                let context = *context;
+                let pending = Pending { unsettled_key, unsettled_keys, flushes, work, context };
+                self.pending.push_back(pending);
                 Progress::Pending
             }
         }
@@ -338,45 +335,12 @@ impl<B: Backend> Shimmed<B> {
                 apply(&mut self.deadlines, key, &settled, outcome.ttl);
                 settled.write(reply, start);
             }
-            Work::Exec(original, parts) => {
-                self.settle_exec(context, key, parts, reply, start);
-                return exec_effect(original, parts, &outcome.effects);
+            Work::Parts(parts) => {
+                self.settle_parts(context, parts, reply, start);
+                return parts.effect(&outcome.effects);
             }
         }
         single_effect
-    }
-
-    fn settle_exec(
-        &mut self,
-        context: &Context,
-        key: Option<&[u8]>,
-        parts: &[(After, usize)],
-        reply: &mut Vec<u8>,
-        start: usize,
-    ) {
-        let raw = reply.split_off(start);
-        let mut rest = &raw[..];
-        resp::array(reply, parts.len());
-        for (after, count) in parts {
-            let mut length = 0;
-            for _ in 0..*count {
-                let Some(next) = resp::value_length(&rest[length..]) else {
-                    // The backend refused the whole with one error.
-                    reply.truncate(start);
-                    reply.extend_from_slice(&raw);
-                    return;
-                };
-                length += next;
-            }
-            let (own, behind) = rest.split_at(length);
-            rest = behind;
-            let at = reply.len();
-            reply.extend_from_slice(own);
-            let deadline_ms = key.and_then(|key| self.deadlines.of(key));
-            let settled = after.settle(context, deadline_ms, own, None);
-            apply(&mut self.deadlines, key, &settled, TtlChange::Keep);
-            settled.write(reply, at);
-        }
     }
 
     /// Completes the oldest pending step.
@@ -387,10 +351,9 @@ impl<B: Backend> Shimmed<B> {
             let reply = self.settle_alone(alone, done.copied);
             return Some(Completion { reply, ..Completion::default() });
         }
-        self.flushes_pending -= u32::from(matches!(entry.work, Work::Flush));
-        if let Some(key) = &entry.unsettled_key
-            && let Some(count) = self.unsettled.get_mut(key.as_slice())
-        {
+        self.flushes_pending -= u32::from(entry.flushes);
+        for key in entry.unsettled_key.iter().chain(&entry.unsettled_keys) {
+            let Some(count) = self.unsettled.get_mut(key.as_slice()) else { continue };
             *count -= 1;
             if *count == 0 {
                 self.unsettled.remove(key.as_slice());
@@ -428,109 +391,37 @@ impl<B: Backend> Shimmed<B> {
             };
             if let Some(reply) = finished {
                 let work = Work::Finished(Completion { reply, ..Completion::default() });
-                self.pending.push_back(Pending { unsettled_key: None, work, context });
+                self.pending.push_back(Pending::of(work, context));
             }
         }
     }
 }
 
-/// Commands that cannot be part of a CONCORD.EXEC: those without a key that write, scripts (what
-/// they do to the deadline is told for the whole step only), and the shim's own.
-const NOT_IN_EXEC: [&[u8]; 7] =
-    [b"FLUSHALL", b"FLUSHDB", EXEC_COMMAND, EXPIRE_COMMAND, b"EVAL", b"EVALSHA", b"FCALL"];
-
-/// The key of a command, or that of the first command inside a CONCORD.EXEC.
-fn subject_key<'a>(name: &UpperName, command: &Command<'a>) -> Option<&'a [u8]> {
-    if command.key().is_some() || !name.is(EXEC_COMMAND) {
-        return command.key();
+impl Pending {
+    /// Work that changes no deadline.
+    fn of(work: Work, context: Context) -> Pending {
+        let (unsettled_key, unsettled_keys) = (None, Vec::new());
+        Pending { unsettled_key, unsettled_keys, flushes: false, work, context }
     }
-    command.args().skip(1).find_map(|arg| Command::parse(arg).ok().and_then(|c| c.key()))
 }
 
 fn step_of<'a>(class: Class, key: Option<&'a [u8]>, commands: &'a [Command<'a>]) -> Step<'a> {
-    Step { class, key, delete_first: false, commands, want_exists: false, deadline_ms: None }
+    Step {
+        class,
+        key,
+        keys: &[],
+        due: &[],
+        delete_first: false,
+        commands,
+        want_exists: false,
+        deadline_ms: None,
+    }
 }
 
 fn apply(deadlines: &mut Deadlines, key: Option<&[u8]>, settled: &Settled, by_script: TtlChange) {
     if let Some(key) = key {
         deadlines.change(key, settled.change);
         deadlines.change(key, by_script);
-    }
-}
-
-/// A CONCORD.EXEC with the replaced commands, if any was.
-fn exec_effect(original: &[u8], parts: &[(After, usize)], effects: &[Effect]) -> Option<Vec<u8>> {
-    if effects.is_empty() {
-        return None;
-    }
-    let original = Command::parse(original).ok()?;
-    let mut args: Vec<&[u8]> = original.args().collect();
-    for effect in effects {
-        let mut before = 0;
-        let part = parts.iter().position(|(_, count)| {
-            before += count;
-            effect.index < before
-        })?;
-        *args.get_mut(part + 1)? = &effect.command;
-    }
-    Some(CommandBuf::new().encode(original.key_index(), args).to_vec())
-}
-
-/// The plan of a CONCORD.EXEC.
-struct Exec {
-    inner: Vec<Vec<u8>>,
-    parts: Vec<(After, usize)>,
-}
-
-impl Exec {
-    fn plan(
-        context: &Context,
-        class: Class,
-        command: &Command<'_>,
-        key: Option<&[u8]>,
-        deadline_ms: Option<u64>,
-    ) -> Result<Exec, &'static [u8]> {
-        let mut exec = Exec { inner: Vec::new(), parts: Vec::new() };
-        let mut probe = vec![];
-        if let Some(key) = key {
-            probe = CommandBuf::new().encode(1, [&b"EXISTS"[..], key]).to_vec();
-        }
-        // Whether the deadline is still `deadline_ms` when this command runs is known until the
-        // first that may change it.
-        let mut known = true;
-        for (index, arg) in command.args().enumerate().skip(1) {
-            if index == usize::from(command.key_index()) {
-                continue;
-            }
-            let part = Command::parse(arg).map_err(|_| &b"ERR CONCORD.EXEC: malformed"[..])?;
-            let name = UpperName::of(part.name());
-            if NOT_IN_EXEC.contains(&name.bytes()) {
-                return Err(b"ERR this command is not supported inside MULTI");
-            }
-            if part.key().is_some_and(|own| Some(own) != key) {
-                return Err(b"ERR all commands of a transaction must have the same key");
-            }
-            // Once it may have changed, plan for a key that may have any deadline.
-            let deadline_ms = if known { deadline_ms } else { Some(u64::MAX) };
-            let plan: Plan = plan_command(context, class, &name, &part, deadline_ms);
-            if !known && plan.needs_known_deadline {
-                let text = b"ERR a condition with a time in the past is not supported here";
-                let mut error = Vec::new();
-                resp::error(&mut error, text);
-                exec.parts.push((After::Answer(error), 0));
-                continue;
-            }
-            let mut after = plan.after;
-            let mut inner = plan.inner.unwrap_or_else(|| vec![arg.to_vec()]);
-            if after == After::MayRemove {
-                inner.push(probe.clone());
-                after = After::Probed;
-            }
-            known &= !after.changes_deadline();
-            exec.parts.push((after, inner.len()));
-            exec.inner.extend(inner);
-        }
-        Ok(exec)
     }
 }
 

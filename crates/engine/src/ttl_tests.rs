@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Memory;
+use crate::backend::Effect;
+use crate::command::CommandBuf;
 use crate::copy::{BadChunk, Copied, Object, PLACE_END, next_place};
 use crate::table::CommandTable;
 use alloc::format;
@@ -86,7 +88,8 @@ impl Backend for Late {
 
 fn encode(line: &str) -> Vec<u8> {
     let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-    let keyless = matches!(args[0], b"FLUSHALL" | b"DBSIZE" | b"SCAN" | b"RANDOMKEY");
+    let keyless = matches!(args[0], b"FLUSHALL" | b"DBSIZE" | b"SCAN" | b"RANDOMKEY")
+        || several::names_keys(&UpperName::of(args[0])) && args.len() > 2;
     CommandBuf::new().encode(u8::from(args.len() > 1 && !keyless), args).to_vec()
 }
 
@@ -285,11 +288,60 @@ fn a_transaction_sees_its_own_deadlines() {
         rig.submit(6, Class::Write, &encode_exec(&["DEL k", "RPUSH k a", "TTL k", "INCR k"]));
     let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
     assert_eq!(reply, alloc::format!("*4 :1 :1 :-1 {wrong}"));
-    let other = rig.submit(6, Class::Write, &encode_exec(&["GET k", "GET other"]));
-    assert_eq!(other, "-ERR all commands of a transaction must have the same key");
-    assert!(rig.submit(6, Class::Write, &encode_exec(&["FLUSHALL"])).starts_with("-ERR"));
     let torn = CommandBuf::new().encode(0, [EXEC_COMMAND, &b"torn"[..]]).to_vec();
     assert_eq!(rig.submit(6, Class::Write, &torn), "-ERR CONCORD.EXEC: malformed");
+}
+
+#[test]
+fn a_transaction_of_several_keys_knows_the_deadline_of_each() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1 SET due old PX 5 => +OK
+         1 SET a 1 PX 90 => +OK
+         1 SET b 2 PX 90 => +OK",
+    );
+    let lines =
+        ["INCR due", "TTL due", "PERSIST a", "PTTL a", "PTTL b", "DEL a b nosuch", "PTTL b"];
+    let reply = rig.submit(6, Class::Write, &encode_exec(&lines));
+    assert_eq!(reply, "*7 :1 :-1 :1 :-1 :85 :2 :-2");
+    rig.script("6 SET a 1 PX 90 => +OK\n6 SET b 2 => +OK");
+    let lines = [
+        "FLUSHALL",
+        "SET a 3",
+        "EXPIRE a 9 GT",
+        "PTTL a",
+        "EXPIRE b 9",
+        "MSET b 1 c 2",
+        "MGET a b c",
+    ];
+    let reply = rig.submit(6, Class::Write, &encode_exec(&lines));
+    assert_eq!(reply, "*7 +OK +OK :0 :-1 :0 +OK *3 $1 3 $1 1 $1 2");
+    assert_eq!(rig.0.next_expiry_ms(), None);
+    let reply = [REPLY_COMMAND, b"+PONG\r\n"];
+    let reply = CommandBuf::new().encode(0, reply).to_vec();
+    let exec = CommandBuf::new().encode(0, [EXEC_COMMAND, &reply, &encode("GET a")]).to_vec();
+    assert_eq!(rig.submit(6, Class::Write, &exec), "*2 +PONG $1 3");
+}
+
+#[test]
+fn a_write_of_several_keys_changes_the_deadline_of_each_and_deletes_those_that_are_due() {
+    let mut rig = Rig::new();
+    rig.script(
+        "1 SET a 1 PX 5 => +OK
+         1 SET b 2 PX 50 => +OK
+         1 SET c 3 PX 50 => +OK
+         6 MSETNX a 7 c 8 => :0
+         6 EXISTS a b c => :2
+         6 PTTL c => :45
+         6 MSETNX a 7 d 8 => :1
+         6 MSET a 9 b 9 => +OK
+         6 PTTL b => :-1
+         6 PTTL c => :45
+         6 UNLINK b c nosuch => :2
+         7 MGET a b c d => *4 $1 9 $-1 $-1 $1 8",
+    );
+    assert_eq!(rig.0.next_expiry_ms(), None);
+    assert_eq!(rig.0.expired, 1);
 }
 
 /// Lines of what CONCORD.INFO answers, read at `now_ms`.
@@ -382,7 +434,7 @@ fn commands_without_deadlines_are_pipelined_and_only_what_needs_one_waits() {
 
 /// A random operation at `time`, an expiry first if one is due.
 fn random_operation(rng: &mut Rng, time: u64, now: &Shimmed<Memory>) -> (Vec<u8>, Class) {
-    const LINES: [&str; 24] = [
+    const LINES: [&str; 29] = [
         "SET {} 1",
         "SET {} 2 PX 30",
         "SET {} 3 NX PX 9",
@@ -407,12 +459,22 @@ fn random_operation(rng: &mut Rng, time: u64, now: &Shimmed<Memory>) -> (Vec<u8>
         "DBSIZE",
         "SADD {} a b",
         "SPOP {}",
+        "DEL {} x y",
+        "MSET {} 7 y 8",
+        "MSETNX z 7 {} 8",
+        "EXISTS {} x z",
+        "MGET z {}",
     ];
     let mut due = Vec::new();
     now.due(time, None, 1, &|_, _| false, &mut due);
     if let Some((key, at)) = due.pop() {
         let key = String::from_utf8(key).unwrap();
         return (encode(&alloc::format!("CONCORD.EXPIRE {key} {at}")), Class::Write);
+    }
+    if time.is_multiple_of(14) {
+        let lines =
+            ["SET x 1 PX 3", "PTTL y", "DEL x z", "FLUSHALL", "PEXPIRE z 7", "MSET x 1 y 2"];
+        return (encode_exec(&lines[rng.below(6) as usize..]), Class::Write);
     }
     if time.is_multiple_of(9) {
         let lines = ["SET x 1 PX 3", "TTL x", "DEL x", "SADD x y", "PEXPIRE x 7", "SPOP x"];
@@ -464,11 +526,12 @@ fn t10_late_answers_change_no_decision() {
 fn an_effect_replaces_its_command_in_a_transaction() {
     let original = encode_exec(&["SET k v EX 5", "SPOP s", "GET k"]);
     let parts = [(After::Pass, 1), (After::Probed, 2), (After::Pass, 1)];
+    let parts = Parts::of(original, &parts);
     let effects = [Effect { index: 1, command: encode("SREM s m") }];
-    let replaced = exec_effect(&original, &parts, &effects).unwrap();
+    let replaced = parts.effect(&effects).unwrap();
     assert_eq!(replaced, encode_exec(&["SET k v EX 5", "SREM s m", "GET k"]));
-    assert_eq!(exec_effect(&original, &parts, &[]), None);
-    assert_eq!(exec_effect(&original, &parts, &[Effect { index: 9, ..effects[0].clone() }]), None);
+    assert_eq!(parts.effect(&[]), None);
+    assert_eq!(parts.effect(&[Effect { index: 9, ..effects[0].clone() }]), None);
 }
 
 /// Answers each EVAL with the next change of the deadline, and notes the one it was told.

@@ -6,8 +6,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_client::{Class, Withdrawn};
-use concord_core::{Instant, ObjectId, RequestNumber};
+use concord_core::{Instant, ObjectId, RequestNumber, hash};
 use concord_engine::resp;
+use concord_wire::{FurtherIds, OBJECTS_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -28,11 +29,47 @@ pub struct ConnectionId(pub u64);
 /// All connections. Never iterated where the order could be seen.
 pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
 
-/// What a command concerns: one object, or all keys.
+/// What a command concerns: one object, several, or all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Object(ObjectId),
+    Objects(ObjectId, FurtherIds),
     AllKeys,
+}
+
+impl Subject {
+    /// Of a command with these keys: each object once; all keys if there are too many.
+    pub(crate) fn of_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Subject {
+        let mut ids: Vec<ObjectId> = Vec::new();
+        for key in keys {
+            let id = hash::object_id(key);
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+            if ids.len() > OBJECTS_MAX {
+                return Subject::AllKeys;
+            }
+        }
+        match ids.split_first() {
+            None => Subject::AllKeys,
+            Some((first, [])) => Subject::Object(*first),
+            Some((first, further)) => match FurtherIds::new(further) {
+                Some(further) => Subject::Objects(*first, further),
+                None => Subject::AllKeys,
+            },
+        }
+    }
+
+    /// Whether it concerns this object by name.
+    fn names(&self, object: ObjectId) -> bool {
+        match self {
+            Subject::Object(own) => *own == object,
+            Subject::Objects(first, further) => {
+                *first == object || further.as_slice().contains(&object)
+            }
+            Subject::AllKeys => false,
+        }
+    }
 }
 
 /// One command's place in the order of replies.
@@ -70,7 +107,7 @@ impl Slot {
             && match &self.state {
                 SlotState::Ready(_) => false,
                 SlotState::Waiting | SlotState::Explaining | SlotState::Info(_) => {
-                    self.subject == Subject::Object(object)
+                    self.subject.names(object)
                 }
                 SlotState::Parts(parts) => parts.holds(object),
             }
@@ -264,12 +301,19 @@ impl Connection {
     /// A connection that only reads or only writes pays one comparison.
     pub(crate) fn must_wait(&self, class: Class, subject: Subject) -> bool {
         let Unanswered { reads, writes, all_keys } = self.unanswered;
-        let Subject::Object(object) = subject else { return reads + writes > 0 };
         let (against, other) = match class {
             Class::Read => (writes, Class::Write),
             Class::Write => (reads, Class::Read),
         };
-        all_keys > 0 || against > 0 && self.slots.iter().any(|slot| slot.holds(other, object))
+        let is_held = |object| self.slots.iter().any(|slot| slot.holds(other, object));
+        match subject {
+            Subject::AllKeys => reads + writes > 0,
+            Subject::Object(object) => all_keys > 0 || against > 0 && is_held(object),
+            Subject::Objects(first, further) => {
+                let mut objects = further.as_slice().iter().copied().chain([first]);
+                all_keys > 0 || against > 0 && objects.any(is_held)
+            }
+        }
     }
 
     /// A request was sent.
@@ -414,5 +458,25 @@ mod tests {
         c.note_done(Write, A);
         c.slots[0].state = SlotState::Ready(Vec::new());
         assert!(!c.must_wait(Read, A) && !c.must_wait(Read, Subject::AllKeys));
+    }
+
+    #[test]
+    fn t22_a_command_of_several_keys_waits_for_each_of_them_and_is_waited_for_by_each() {
+        use Class::{Read, Write};
+        let several = Subject::of_keys([&b"a"[..], b"b", b"a"]);
+        let one = |key: &[u8]| Subject::of_keys([key]);
+        assert!(matches!(several, Subject::Objects(_, further) if further.len() == 1));
+        let c = connection_with(&[(Write, several)]);
+        assert!(c.must_wait(Read, one(b"a")) && c.must_wait(Read, one(b"b")));
+        assert!(!c.must_wait(Read, one(b"c")) && !c.must_wait(Write, one(b"a")));
+        let c = connection_with(&[(Write, one(b"b"))]);
+        assert!(c.must_wait(Read, several) && !c.must_wait(Write, several));
+        let keys: Vec<[u8; 1]> = (0..9).map(|n| [n]).collect();
+        let all = Subject::of_keys(keys.iter().map(|key| &key[..]));
+        assert_eq!(all, Subject::AllKeys);
+        assert!(matches!(
+            Subject::of_keys(keys[1..].iter().map(|key| &key[..])),
+            Subject::Objects(..)
+        ));
     }
 }

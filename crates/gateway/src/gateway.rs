@@ -10,7 +10,7 @@ use concord_core::machine::Deadline;
 use concord_core::rng::splitmix64;
 use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::CommandBuf;
-use concord_wire::{Flags, Sink};
+use concord_wire::{Flags, FurtherIds, Sink};
 use hashbrown::HashMap;
 
 use crate::commands::Commands;
@@ -302,8 +302,8 @@ impl Gateway {
     fn ask_table(&mut self, now: Now, sink: &mut impl Sink) {
         let flags = Flags::WILDCARD;
         let command = self.core.command.encode(0, [&b"COMMAND"[..]]);
-        let request =
-            Request { class: Class::Read, obj_id: ObjectId(0), flags, after: None, command };
+        let (obj_id, further) = (ObjectId(0), FurtherIds::NONE);
+        let request = Request { class: Class::Read, obj_id, further, flags, after: None, command };
         self.core.table_request = self.core.client.submit(now, request, sink).ok();
     }
 

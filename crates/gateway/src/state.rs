@@ -9,7 +9,7 @@ use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
 use concord_engine::CommandBuf;
 use concord_engine::command::ARGS_MAX;
 use concord_wire::rpc::BODY_BYTES_MAX;
-use concord_wire::{Flags, Sink};
+use concord_wire::{Flags, FurtherIds, Sink};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -184,15 +184,17 @@ impl Core {
         if connection.resp3 {
             flags = flags.with(Flags::RESP3);
         }
-        let obj_id = match subject {
-            Subject::Object(obj_id) => obj_id,
+        let (obj_id, further) = match subject {
+            Subject::Object(obj_id) => (obj_id, FurtherIds::NONE),
+            Subject::Objects(obj_id, further) => (obj_id, further),
             Subject::AllKeys => {
                 flags = flags.with(Flags::WILDCARD);
-                ObjectId(0)
+                (ObjectId(0), FurtherIds::NONE)
             }
         };
         let after = connection.last_write;
-        let request = Request { class, obj_id, flags, after, command: self.command.bytes() };
+        let command = self.command.bytes();
+        let request = Request { class, obj_id, further, flags, after, command };
         match self.client.submit(turn.now, request, sink) {
             Ok(number) => {
                 if class == Class::Write {

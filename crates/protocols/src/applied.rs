@@ -65,6 +65,15 @@ impl Applied {
         }
     }
 
+    /// The newest of [`Applied::newest`] of all these objects.
+    #[must_use]
+    pub fn newest_of(&self, obj_ids: impl IntoIterator<Item = ObjectId>) -> (Seq, Position) {
+        obj_ids.into_iter().fold(self.rest, |newest, obj_id| {
+            let own = self.newest(obj_id);
+            (newest.0.max(own.0), newest.1.max(own.1))
+        })
+    }
+
     /// Notes a write to all keys.
     pub fn note_all(&mut self, seq: Seq, position: Position) {
         self.rest = (self.rest.0.max(seq), self.rest.1.max(position));

@@ -95,6 +95,8 @@ counters! {
         copies_resumed,
         /// Copies that came to their end.
         copies_whole,
+        /// Copies begun anew, because of a write that mixed objects that were here with others.
+        copies_entangled,
         /// Chunks of objects installed.
         chunks_installed,
         /// Parts of the state taken for joining replicas.

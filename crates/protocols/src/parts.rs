@@ -5,11 +5,14 @@
 
 use alloc::vec::Vec;
 
-use concord_core::Position;
-use concord_engine::copy::PLACE_END;
+use concord_core::{Guard, Guards, Position};
+use concord_engine::Command;
+use concord_engine::copy::{PLACE_END, place, place_of_key};
+use concord_engine::several::{Restricted, restrict};
 use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr};
-use concord_wire::{Addr, Sink};
+use concord_wire::record::Record;
+use concord_wire::{Addr, Flags, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
@@ -96,6 +99,46 @@ impl Part {
 const PART_BYTES_MAX: usize = 1 << 30;
 // Whatever is in the client table, a replica can join.
 const _: () = assert!(SAVED_BYTES_MAX < PART_BYTES_MAX);
+
+/// What a replica that has the objects before place `from` can execute of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Executable {
+    /// All of it.
+    Whole,
+    /// Nothing: its objects are yet to come, and their chunks will show what it did.
+    Nothing,
+    /// This command: the rest concerns objects that are yet to come.
+    Part(Vec<u8>),
+    /// What it does to one object hangs on others, and some of both are here: the copy begins anew.
+    Entangled,
+}
+
+impl Executable {
+    /// The command that is executed, of a record with `command`.
+    pub(crate) fn command<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
+        match self {
+            Executable::Part(part) => part,
+            Executable::Whole | Executable::Nothing | Executable::Entangled => command,
+        }
+    }
+
+    /// Of `record`, if the objects before place `from` are here.
+    pub(crate) fn of(record: &Record<'_>, from: u64, guards: Guards) -> Executable {
+        let is_of_one = record.further.is_empty() && !record.flags.has(Flags::WILDCARD);
+        if is_of_one || !guards.on(Guard::SeveralCopied) {
+            let is_here = record.flags.has(Flags::WILDCARD) || place(record.obj_id) < from;
+            return if is_here { Executable::Whole } else { Executable::Nothing };
+        }
+        // What is no command is refused by all alike.
+        let Ok(command) = Command::parse(record.command) else { return Executable::Whole };
+        match restrict(&command, &|key| place_of_key(key) < from) {
+            Restricted::Whole => Executable::Whole,
+            Restricted::Nothing => Executable::Nothing,
+            Restricted::Part(command) => Executable::Part(command),
+            Restricted::Entangled => Executable::Entangled,
+        }
+    }
+}
 
 /// What a fragment of a part is to who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -137,16 +137,12 @@ impl<E: Engine> Serving<E> {
             count.reads_queued += 1;
             return Read::Refused;
         }
-        let command = match Command::parse(command) {
-            Ok(command) if repr.further.is_empty() => command,
-            refused => {
-                let status = if refused.is_ok() { Status::ManyObjects } else { Status::Malformed };
-                count.malformed += 1;
-                let reply = turn.reply(in_force.epoch, self.node);
-                Repr { status, ..reply }.emit(&[], &mut self.scratch);
-                sink.send(self.to(in_force, turn.asked.client), &self.scratch);
-                return Read::Refused;
-            }
+        let Ok(command) = Command::parse(command) else {
+            count.malformed += 1;
+            let reply = turn.reply(in_force.epoch, self.node);
+            Repr { status: Status::Malformed, ..reply }.emit(&[], &mut self.scratch);
+            sink.send(self.to(in_force, turn.asked.client), &self.scratch);
+            return Read::Refused;
         };
         let context = Context {
             now_ms: in_force.clock.read(now.unix_ms),

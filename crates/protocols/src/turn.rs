@@ -67,6 +67,7 @@ impl Asked {
     pub(crate) fn record<'a>(
         &self,
         (position, epoch): (Position, Epoch),
+        further: FurtherIds,
         refused: Status,
         command: &'a [u8],
         reply: &'a [u8],
@@ -82,8 +83,7 @@ impl Asked {
             request: self.request,
             now_ms: self.now_ms,
             obj_id: self.obj_id,
-            // More than one is refused.
-            further: FurtherIds::NONE,
+            further,
             after_delta: self.after_delta,
             attempt: self.attempt,
             client: self.client,
@@ -123,6 +123,8 @@ impl Asked {
 pub(crate) struct Turn {
     pub(crate) position: Position,
     pub(crate) asked: Asked,
+    /// The objects after the first.
+    pub(crate) further: FurtherIds,
     pub(crate) refused: Status,
     pub(crate) verdict: Verdict,
     /// This node ordered it: the record is written when the engine has answered.
@@ -135,6 +137,7 @@ impl Turn {
         Turn {
             position: record.position,
             asked: Asked::recorded(record),
+            further: record.further,
             refused: record.refused,
             verdict: Verdict::Nothing,
             deciding: false,
@@ -161,7 +164,7 @@ impl Turn {
         command: &'a [u8],
         reply: &'a [u8],
     ) -> Record<'a> {
-        self.asked.record((self.position, epoch), self.refused, command, reply)
+        self.asked.record((self.position, epoch), self.further, self.refused, command, reply)
     }
 }
 

@@ -599,46 +599,147 @@ mod clocks {
     }
 }
 
-/// A request can name up to eight objects; nobody executes one of several yet.
+/// Requests of several objects.
 mod several_objects {
     use super::*;
 
-    /// A request of two objects, sent to `to`; what came back.
-    fn answer(g: &mut Group, to: Addr, op: Op, args: [&[u8]; 3]) -> Option<String> {
-        g.request += 1;
-        let number = g.request | if op == Op::Read { READ_BIT } else { 0 };
+    fn further(keys: &[&[u8]]) -> FurtherIds {
+        let ids: Vec<ObjectId> = keys.iter().map(|key| hash::object_id(key)).collect();
+        FurtherIds::new(&ids).unwrap()
+    }
+
+    /// The keys of a command on several, which is not encoded with one of them.
+    fn keys<'a>(args: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        let step = if args[0].starts_with(b"MSET") { 2 } else { 1 };
+        args[1..].iter().step_by(step).copied().collect()
+    }
+
+    fn emit(number: u64, op: Op, line: &str) -> Vec<u8> {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let keys = keys(&args);
         let repr = Repr {
-            obj_id: hash::object_id(args[1]),
-            further: FurtherIds::new(&[ObjectId(9)]).unwrap(),
+            obj_id: hash::object_id(keys[0]),
+            further: further(&keys[1..]),
             session: SESSION,
             request: RequestNumber(number),
             client: CLIENT,
             ..Repr::new(op)
         };
-        let mut command = CommandBuf::new();
-        let mut bytes = Vec::new();
-        repr.emit(command.encode(1, args), &mut bytes);
-        g.wire.push_back((to, bytes));
+        let (mut command, mut bytes) = (CommandBuf::new(), Vec::new());
+        repr.emit(command.encode(0, args), &mut bytes);
+        bytes
+    }
+
+    /// A request, sent to `to`; what came back.
+    fn answer(g: &mut Group, to: Addr, op: Op, line: &str) -> String {
+        g.request += 1;
+        let number = g.request | if op == Op::Read { READ_BIT } else { 0 };
+        g.wire.push_back((to, emit(number, op, line)));
         g.pass(20);
-        g.replies.iter().find(|(request, _)| *request == number).map(|(_, text)| text.clone())
+        let reply = g.replies.iter().find(|(request, _)| *request == number);
+        reply.map_or_else(|| "no reply".into(), |(_, text)| text.clone())
     }
 
     #[test]
-    fn they_are_refused_with_a_status_of_their_own_and_what_follows_is_executed() {
+    fn a_write_of_several_objects_is_executed_as_a_whole_by_all_and_read_as_a_whole() {
         for protocol in ALL {
             let mut g = Group::new(protocol, 3, 0, Guards::ALL);
-            assert_eq!(g.write("APPEND a 1"), ":1\r\n");
-            let refused = answer(&mut g, SWITCH, Op::Write, [b"APPEND", b"a", b"2"]);
-            assert_eq!(refused.as_deref(), Some("ManyObjects"), "{protocol:?}");
-            assert_eq!(g.write("APPEND a 3"), ":2\r\n", "{protocol:?}");
+            assert_eq!(
+                answer(&mut g, SWITCH, Op::Write, "MSET a 1 b 2 c 3"),
+                "+OK\r\n",
+                "{protocol:?}"
+            );
+            assert_eq!(answer(&mut g, SWITCH, Op::Write, "MSETNX d 4 a 5"), ":0\r\n");
+            assert_eq!(answer(&mut g, SWITCH, Op::Write, "DEL b nosuch"), ":1\r\n");
             let reader = match protocol {
                 Protocol::Chain | Protocol::Craq => 3,
                 Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => g.orders(),
             };
-            let refused = answer(&mut g, addr(reader), Op::Read, [b"GETRANGE", b"a", b"0"]);
-            assert_eq!(refused.as_deref(), Some("ManyObjects"), "{protocol:?}");
+            let read = answer(&mut g, addr(reader), Op::Read, "MGET a b c d");
+            assert_eq!(read, "*4\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n$-1\r\n", "{protocol:?}");
             g.pass(60);
             g.assert_alike();
+        }
+    }
+
+    /// A replica copies the state while writes of several objects go on, of which some are here and some
+    /// are not; how often its copy began anew for that.
+    fn copied_among_writes(protocol: Protocol, guards: Guards, entangled: bool) -> (Group, u64) {
+        let mut g = Group::new(protocol, 3, 0, guards);
+        let value = "v".repeat(200);
+        for n in 0..400 {
+            g.write(&format!("SET k{n} {value}"));
+        }
+        g.dead.push(3);
+        g.members = vec![1, 2];
+        if !protocol.is_quorum() {
+            g.configure();
+        }
+        g.pass(3 * LEASE_MS);
+        // What the leader of a quorum has truncated is copied.
+        for n in 0..40 {
+            g.write(&format!("SET k{n} {value}"));
+        }
+        g.nodes[2] = g.node(3, 20);
+        g.dead.clear();
+        if protocol.is_quorum() {
+            g.members = vec![1, 2, 3];
+            g.tell_founders(3);
+        } else {
+            g.joining = vec![3];
+            g.configure();
+        }
+        for n in 0..60 {
+            let [a, b, c] = [n % 400, (n * 7 + 20) % 400, (n * 11 + 40) % 400];
+            let mut lines =
+                vec![format!("MSET k{a} {n} k{b} {n} new{n} {n}"), format!("DEL k{c} k{b} new{n}")];
+            if entangled && n % 6 == 5 {
+                lines.push(format!("MSETNX x{n} 1 y{n} 2 z{n} 3 u{n} 4 v{n} 5"));
+            }
+            for line in lines {
+                g.request += 1;
+                g.wire.push_back((SWITCH, emit(g.request, Op::Write, &line)));
+                g.pass(1);
+            }
+        }
+        g.pass(3_000);
+        let anew = g.at(3).counters().copies_entangled;
+        if !protocol.is_quorum() {
+            assert_eq!(g.at(3).status(g.now(3)).copied_percent, Some(100), "{protocol:?}");
+            g.joining.clear();
+            g.members = vec![1, 2, 3];
+            g.configure();
+            g.pass(3 * LEASE_MS);
+        }
+        (g, anew)
+    }
+
+    #[test]
+    fn a_replica_that_copies_executes_what_concerns_the_objects_that_are_here() {
+        for protocol in ALL {
+            let (g, anew) = copied_among_writes(protocol, Guards::ALL, false);
+            assert_eq!(anew, 0, "{protocol:?}");
+            g.assert_alike();
+        }
+    }
+
+    #[test]
+    fn where_one_object_hangs_on_another_that_is_not_here_the_copy_begins_anew() {
+        for protocol in ALL {
+            let (g, anew) = copied_among_writes(protocol, Guards::ALL, true);
+            assert!(anew > 0, "{protocol:?}");
+            g.assert_alike();
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn several_copied_without_it_a_copy_differs() {
+        let guards = Guards::without(concord_core::Guard::SeveralCopied);
+        for protocol in ALL {
+            let (g, _) = copied_among_writes(protocol, guards, false);
+            let [one, three] = [1, 3].map(|node| g.at(node).engine().digest());
+            assert_ne!(one, three, "{protocol:?}");
         }
     }
 }

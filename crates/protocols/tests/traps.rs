@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 #[cfg(feature = "mutants")]
 use concord_core::Guard;
 use concord_core::{
-    Guards, Instant, MS, Now, Position, RequestNumber, Rng, Seq, SessionId, SwitchId, hash,
+    Guards, Instant, MS, Now, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
+    hash,
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
@@ -20,7 +21,7 @@ use concord_wire::control::{
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::header::is;
 use concord_wire::link::{Data, OP_DATA};
-use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Reason, Repr, kind};
+use concord_wire::{Addr, Flags, FurtherIds, GroupId, Kind, Op, Packet, Reason, Repr, kind};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
@@ -230,6 +231,27 @@ impl Bench {
         let mut bytes = Vec::new();
         repr.emit(body, &mut bytes);
         self.hand(node, &bytes);
+    }
+
+    /// A command on several keys, `READ` or not.
+    fn several(&mut self, node: u16, repr: Repr, args: &[&str]) {
+        let ids: Vec<ObjectId> = args[1..].iter().map(|k| hash::object_id(k.as_bytes())).collect();
+        let further = FurtherIds::new(&ids[1..]).unwrap();
+        let repr = Repr { obj_id: ids[0], further, session: SESSION, client: CLIENT, ..repr };
+        let (mut command, mut bytes) = (CommandBuf::new(), Vec::new());
+        repr.emit(command.encode(0, args.iter().map(|a| a.as_bytes())), &mut bytes);
+        self.hand(node, &bytes);
+    }
+
+    /// A fast read of several keys.
+    fn read_several(&mut self, node: u16, last_committed: u32, keys: &[&str]) {
+        let repr = Repr {
+            flags: Flags::FAST,
+            last_committed: Seq::new(SwitchId(1), last_committed),
+            request: RequestNumber(1_000 | concord_wire::rpc::READ_BIT),
+            ..Repr::new(Op::Read)
+        };
+        self.several(node, repr, &[&["MGET"], keys].concat());
     }
 
     /// The replies to reads that went to the switch since this was last asked.
@@ -609,6 +631,43 @@ fn t09_t13_a_delayed_fast_read_is_answered_where_the_later_delete_is_known_to_be
         assert_eq!(b.at(1).counters().refused_newer, 1);
         assert_eq!(b.read_replies().last(), Some(&(Reason::Fast, b"$-1\r\n".to_vec())));
     }
+}
+
+/// A chain whose head alone has executed a deletion of `k` and `l`.
+fn several_deleted_at_the_head(guards: Guards) -> Bench {
+    let mut b = Bench::with_guards(Protocol::Chain, 3, guards);
+    b.write(1, 2, 1, &["SET", "l", "v"]);
+    b.pass(60, to_all);
+    let (seq, request) = (Seq::new(SwitchId(1), 3), RequestNumber(2));
+    let repr = Repr { seq, request, low_delta: 1, ..Repr::new(Op::Write) };
+    b.several(1, repr, &["DEL", "k", "l"]);
+    b
+}
+
+#[test]
+fn a_delayed_fast_read_is_refused_where_a_later_write_of_several_was_applied_to_any_of_its_objects()
+{
+    let mut b = several_deleted_at_the_head(Guards::ALL);
+    b.read(1, "l", Some(2));
+    assert_eq!(b.at(1).counters().refused_newer, 1);
+    for keys in [&["x", "l"], &["l", "x"], &["k", "l"]] {
+        b.read_several(1, 2, keys);
+    }
+    assert_eq!(b.at(1).counters().refused_newer, 4);
+    b.read_several(1, 2, &["x", "y"]);
+    b.read_several(1, 3, &["x", "l"]);
+    assert_eq!((b.at(1).counters().refused_newer, b.at(1).counters().reads_fast), (4, 2));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn without_the_newest_of_each_object_a_delayed_fast_read_sees_what_is_not_committed() {
+    let mut b = several_deleted_at_the_head(Guards::without(Guard::SeveralNoted));
+    b.read(1, "l", Some(2));
+    assert_eq!(b.read_replies(), [(Reason::Fast, b"$-1\r\n".to_vec())]);
+    let mut b = several_deleted_at_the_head(Guards::without(Guard::SeveralNewest));
+    b.read_several(1, 2, &["x", "l"]);
+    assert_eq!(b.read_replies(), [(Reason::Fast, b"*2\r\n$-1\r\n$-1\r\n".to_vec())]);
 }
 
 #[test]

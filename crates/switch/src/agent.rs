@@ -416,10 +416,10 @@ impl<H: Host> SwitchAgent<H> {
         self.seats.iter().position(|seat| seat.group == group)
     }
 
-    /// Takes the packets that have come round by `now`.
+    /// Takes the packets that have come round by `now`; each comes round so often at most, and where the
+    /// way takes no time, until it leaves.
     fn come_round(&mut self, now: Now, sink: &mut impl Sink) {
-        for _ in 0..self.fabric.recirculation.len() {
-            let Some(waiting) = self.fabric.recirculation.pop(now.instant) else { return };
+        while let Some(waiting) = self.fabric.recirculation.pop(now.instant) {
             let Waiting { arrival, mut bytes, .. } = waiting;
             let seat = &mut self.seats[arrival.seat];
             let wants = seat.program.pass(&mut self.fabric, now, arrival, &mut bytes, sink);

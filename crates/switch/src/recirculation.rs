@@ -20,6 +20,8 @@ pub struct Loop {
 impl Loop {
     /// About what an ASIC's takes, and packets of 10 us at 100 Gb/s.
     pub const DEFAULT: Loop = Loop { delay_ns: 1_000, packets_max: 128 };
+    /// A switch in user space: a pass is a call, and the next one follows at once.
+    pub const AT_ONCE: Loop = Loop { delay_ns: 0, ..Loop::DEFAULT };
 }
 
 /// A packet on its way to another pass.
@@ -49,11 +51,6 @@ impl Recirculation {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
-    }
-
-    /// How many are.
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
     }
 
     /// Takes a packet that leaves the pipeline at `now`, if there is room.

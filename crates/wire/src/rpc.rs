@@ -144,7 +144,7 @@ byte_enum!(
         /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23). Of a read, or a
         /// fragment of a body: the replica has no room for it now (trap T17).
         Busy = 8,
-        /// Refused, not executed: it names several objects, which nobody can execute yet.
+        /// Not sent any more: it named several objects.
         ManyObjects = 9,
     }
 );

@@ -261,7 +261,9 @@ impl World {
     ) -> Result<RequestNumber, SubmitError> {
         let mut sink = vec![];
         let obj_id = ObjectId(7);
-        let request = Request { class, obj_id, flags: Flags::default(), after, command };
+        let further = concord_wire::FurtherIds::NONE;
+        let flags = Flags::default();
+        let request = Request { class, obj_id, further, flags, after, command };
         let number = self.client.submit(now(self.at), request, &mut sink);
         if let Ok(number) = number
             && class == Class::Write

@@ -129,6 +129,7 @@ impl Target for Native {
         let request = Request {
             class,
             obj_id: object_id(ask.key),
+            further: concord_wire::FurtherIds::NONE,
             flags: Flags::default(),
             after: None,
             command,

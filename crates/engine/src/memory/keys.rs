@@ -23,25 +23,16 @@ pub(super) const HANDLERS: [(&[u8], Handler); 12] = [
     (b"FLUSHDB", flush),
 ];
 
-/// An operation has one key, since the switch tracks one object for each.
-fn one_key(call: &Call<'_>) -> Result<(), Failure> {
-    match call.args {
-        [_, _] => Ok(()),
-        _ => Err(fixed(b"ERR several keys in one command: the gateway must split them")),
-    }
-}
-
 fn delete(call: &mut Call<'_>) -> Result<(), Failure> {
-    one_key(call)?;
-    let deleted = call.store.delete(call.args[1]);
-    call.integer(i64::from(deleted));
+    let deleted = call.args[1..].iter().filter(|key| call.store.delete(key)).count();
+    call.integer(deleted as i64);
     Ok(())
 }
 
+/// A key that is named twice counts twice.
 fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
-    one_key(call)?;
-    let exists = call.store.get(call.args[1]).is_some();
-    call.integer(i64::from(exists));
+    let exist = call.args[1..].iter().filter(|key| call.store.get(key).is_some()).count();
+    call.integer(exist as i64);
     Ok(())
 }
 

@@ -16,8 +16,11 @@ const STRING_BYTES_MAX: usize = 512 << 20;
 pub(super) const TOO_LONG: Failure =
     fixed(b"ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-pub(super) const HANDLERS: [(&[u8], Handler); 18] = [
+pub(super) const HANDLERS: [(&[u8], Handler); 21] = [
     (b"GET", get),
+    (b"MGET", mget),
+    (b"MSET", mset),
+    (b"MSETNX", msetnx),
     (b"SET", set),
     (b"SETNX", setnx),
     (b"GETSET", getset),
@@ -83,6 +86,42 @@ fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         (false, true) => call.reply.extend_from_slice(resp::OK),
         (false, false) => call.null(),
     }
+    Ok(())
+}
+
+/// Nil for what is no string.
+fn mget(call: &mut Call<'_>) -> Result<(), Failure> {
+    resp::array(call.reply, call.args.len() - 1);
+    for key in &call.args[1..] {
+        match call.store.read::<Bytes>(key) {
+            Ok(Some(value)) => resp::bulk(call.reply, value),
+            Ok(None) | Err(_) => resp::null(call.reply, call.resp3),
+        }
+    }
+    Ok(())
+}
+
+/// The keys and values of MSET and MSETNX.
+fn pairs<'a>(call: &Call<'a>) -> Result<&'a [[&'a [u8]; 2]], Failure> {
+    match call.args[1..].as_chunks() {
+        (pairs, []) => Ok(pairs),
+        (_, [_, ..]) => Err(call.wrong_arity()),
+    }
+}
+
+fn mset(call: &mut Call<'_>) -> Result<(), Failure> {
+    pairs(call)?.iter().for_each(|[key, value]| call.store.set_string(key, value));
+    call.reply.extend_from_slice(resp::OK);
+    Ok(())
+}
+
+fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
+    let pairs = pairs(call)?;
+    let are_new = pairs.iter().all(|[key, _]| call.store.get(key).is_none());
+    if are_new {
+        pairs.iter().for_each(|[key, value]| call.store.set_string(key, value));
+    }
+    call.integer(i64::from(are_new));
     Ok(())
 }
 

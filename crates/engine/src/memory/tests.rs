@@ -14,6 +14,8 @@ fn call(memory: &mut Memory, class: Class, context: &Context, args: &[&[u8]]) ->
     let step = Step {
         class,
         key: commands[0].key(),
+        keys: &[],
+        due: &[],
         delete_first: false,
         commands: &commands,
         want_exists: false,
@@ -321,11 +323,16 @@ fn every_command_of_the_table_is_executed_by_the_engine_or_the_shim() {
 }
 
 #[test]
-fn unknown_commands_and_several_keys_are_refused() {
+fn unknown_commands_are_refused_and_several_keys_are_not() {
     script(
         &mut Memory::new(0),
         "Nosuch a b => -ERR unknown command 'Nosuch', with args beginning with: 'a' 'b'
-         DEL a b => -ERR several keys in one command: the gateway must split them
+         MSET a 1 b 2 => +OK
+         MSET a 1 b => -ERR wrong number of arguments for 'mset' command
+         MSETNX c 1 a 2 => :0
+         MGET a b c => *3 $1 1 $1 2 $-1
+         EXISTS a a c => :2
+         DEL a b c => :2
          COMMAND BAD => -ERR unknown subcommand 'BAD'. Try COMMAND HELP.",
     );
     let mut memory = Memory::new(0);

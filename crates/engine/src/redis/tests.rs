@@ -179,6 +179,8 @@ fn submit(engine: &mut RedisEngine, op: Op, position: u64) {
     let mut step = Step {
         class: Class::Write,
         key: Some(b"n"),
+        keys: &[],
+        due: &[],
         delete_first: false,
         commands: &[],
         want_exists: false,
@@ -409,6 +411,8 @@ fn what_is_no_reply_or_no_transaction_is_the_end_of_the_engine_and_no_panic() {
     let step = Step {
         class: Class::Read,
         key: None,
+        keys: &[],
+        due: &[],
         delete_first: false,
         commands: &[],
         want_exists: false,

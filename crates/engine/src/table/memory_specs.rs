@@ -34,7 +34,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 110] = [
+pub(super) static MEMORY: [CommandSpec; 113] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitpos", -3, R, (1, 1, 1), "bitmap", "Find first bit set or clear in a string"),
@@ -91,6 +91,9 @@ pub(super) static MEMORY: [CommandSpec; 110] = [
     spec("ltrim", 4, W, (1, 1, 1), "list", "Trim a list to the specified range"),
     spec("memory", -2, 0, (0, 0, 0), "server", "A container for memory diagnostics commands"),
     spec("memory|usage", -3, R, (2, 2, 1), "server", "Estimate the memory usage of a key"),
+    spec("mget", -2, R | F, (1, -1, 1), "string", "Get the values of all the given keys"),
+    spec("mset", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values"),
+    spec("msetnx", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values, only if none of the keys exist"),
     spec("persist", 2, W | F, (1, 1, 1), "generic", "Remove the expiration from a key"),
     spec("pexpire", -3, W | F, (1, 1, 1), "generic", "Set a key's time to live in milliseconds"),
     spec("pexpireat", -3, W | F, (1, 1, 1), "generic", "Set the expiration for a key as a UNIX timestamp specified in milliseconds"),

@@ -52,8 +52,7 @@ impl<B: Backend> Shimmed<B> {
             return Some(self.settle_alone(&alone, copied));
         }
         self.alone_pending = true;
-        let (unsettled_key, work) = (None, Work::Alone(alone));
-        self.pending.push_back(Pending { unsettled_key, work, context: Context::default() });
+        self.pending.push_back(Pending::of(Work::Alone(alone), Context::default()));
         None
     }
 

@@ -8,13 +8,14 @@
 
 use alloc::vec::Vec;
 
-use concord_core::Position;
-use concord_engine::copy::{PLACE_END, place};
-use concord_wire::Flags;
+use concord_core::{Guards, Position};
+use concord_engine::copy::PLACE_END;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::record::Record;
 
-use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Piece, first_missing, take_piece};
+use crate::parts::{
+    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Piece, first_missing, take_piece,
+};
 
 /// How far a replica's copy of the state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,13 +230,11 @@ impl Copy {
         self.stage = Stage::Whole;
     }
 
-    /// Whether a record's object is yet to be copied.
-    pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
+    /// What can be executed of a record, by which of its objects are here.
+    pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
-            Stage::Objects(from) => {
-                !record.flags.has(Flags::WILDCARD) && place(record.obj_id) >= from
-            }
-            Stage::Stale | Stage::Table | Stage::Results | Stage::Whole => false,
+            Stage::Objects(from) => Executable::of(record, from, guards),
+            Stage::Stale | Stage::Table | Stage::Results | Stage::Whole => Executable::Whole,
         }
     }
 

@@ -65,7 +65,8 @@ impl<E: Engine> Replica<E> {
     pub(super) fn hold(&mut self, record: &Record<'_>) {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         if !record.command.is_empty() {
-            self.note_write(record.flags, record.obj_id, record.seq, record.position);
+            let Record { flags, obj_id, further, seq, position, .. } = record;
+            self.note_write(*flags, *obj_id, further, *seq, *position);
         }
     }
 

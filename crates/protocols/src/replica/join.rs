@@ -178,7 +178,8 @@ impl<E: Engine> Replica<E> {
             return None;
         }
         self.follow_log(position, sink);
-        if self.submitted.position != position.0 {
+        // What is here may be of no use by now.
+        if self.submitted.position != position.0 || self.copy.is_stale() {
             return None;
         }
         if self.serving.engine.install(chunk).ok()? == Progress::Pending {
@@ -208,6 +209,9 @@ impl<E: Engine> Replica<E> {
             let Some(bytes) = self.ordered.log.record(next).map(Vec::from) else { return };
             let Ok(record) = Record::parse(&bytes) else { return };
             self.follow(&record, sink);
+            if self.copy.is_stale() {
+                return;
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! write applied to its object, or that write is known to be committed; else it goes to the tail or
 //! the primary. Whoever answers alone holds a lease (trap T2).
 
-use concord_core::{Guard, Now, Position};
+use concord_core::{Guard, Now, Position, Seq};
 use concord_engine::Engine;
 use concord_wire::control::Protocol;
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
@@ -64,7 +64,7 @@ impl<E: Engine> Replica<E> {
     /// Why a fast read may not be answered here.
     fn refuse_fast(&mut self, now: Now, repr: &Repr) -> Option<Reason> {
         let active = self.role.switch_id();
-        let newest = self.applied.newest(repr.obj_id).0;
+        let newest = self.newest_write(repr).0;
         if !self.is_leased(now) {
             self.count.refused_lease += 1;
             Some(Reason::RefusedLease)
@@ -77,6 +77,16 @@ impl<E: Engine> Replica<E> {
         } else {
             None
         }
+    }
+
+    /// The newest write of any object of a read that is not of all keys.
+    #[inline]
+    fn newest_write(&self, repr: &Repr) -> (Seq, Position) {
+        if repr.further.is_empty() || !self.setup.guards.on(Guard::SeveralNewest) {
+            return self.applied.newest(repr.obj_id);
+        }
+        let further = repr.further.as_slice().iter().copied();
+        self.applied.newest_of(further.chain([repr.obj_id]))
     }
 
     /// One hop at most, and only within the epoch (trap T2).
@@ -120,7 +130,7 @@ impl<E: Engine> Replica<E> {
     /// The newest write that a read would see which the engine is given now.
     pub(super) fn newest_submitted(&self, repr: &Repr) -> Position {
         if !repr.flags.has(Flags::WILDCARD) {
-            return self.applied.newest(repr.obj_id).1;
+            return self.newest_write(repr).1;
         }
         if !self.setup.guards.on(Guard::AllKeysSubmitted) {
             return self.executed;

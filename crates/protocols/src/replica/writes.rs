@@ -10,11 +10,11 @@ use concord_engine::{Class, Command, Completion, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Packet, Repr, Sink, Status, WireError};
+use concord_wire::{Flags, FurtherIds, Op, Packet, Repr, Sink, Status, WireError};
 
 use super::Replica;
 use super::queue::Pending;
-use crate::parts::PART_TABLE;
+use crate::parts::{Executable, PART_TABLE};
 use crate::sessions::Verdict;
 use crate::setup::Phase;
 use crate::turn::{Asked, Turn, emit_write_reply};
@@ -96,6 +96,7 @@ impl<E: Engine> Replica<E> {
                 flags: repr.flags.set(Flags::MEMORY_FULL, self.serving.engine.is_full()),
                 ..Asked::of(repr, now_ms)
             },
+            further: repr.further,
             refused: Status::Ok,
             verdict: Verdict::Nothing,
             deciding: true,
@@ -111,9 +112,6 @@ impl<E: Engine> Replica<E> {
     ) -> Result<Option<u64>, Status> {
         if repr.has_no_command() {
             return Ok(None);
-        }
-        if !repr.further.is_empty() {
-            return Err(Status::ManyObjects);
         }
         if !repr.flags.has(Flags::BODY_STAGED) || is_own {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);
@@ -132,9 +130,13 @@ impl<E: Engine> Replica<E> {
         verdict
     }
 
-    /// Whether a record's object is yet to be copied.
-    fn lacks_object(&self, record: &Record<'_>) -> bool {
-        self.phase == Phase::Joining && self.copy.lacks_object(record)
+    /// What can be executed of a record: all of it, but where the state is being copied.
+    #[inline]
+    fn executable(&self, record: &Record<'_>) -> Executable {
+        if self.phase == Phase::Joining {
+            return self.copy.executable(record, self.setup.guards);
+        }
+        Executable::Whole
     }
 
     /// Everybody else: a record in its turn. It is in the log already.
@@ -143,13 +145,23 @@ impl<E: Engine> Replica<E> {
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
         let mut turn = Turn::of(record);
         turn.verdict = self.admit(&turn);
-        if turn.verdict == Verdict::Execute && self.lacks_object(record) {
-            turn.verdict = Verdict::Nothing;
+        if turn.verdict != Verdict::Execute {
+            return self.idle(turn, sink);
         }
-        match turn.verdict {
-            Verdict::Execute => self.execute(turn, record.command, sink),
-            Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+        match self.executable(record) {
+            Executable::Whole => self.execute(turn, record.command, sink),
+            Executable::Nothing => {
+                turn.verdict = Verdict::Nothing;
                 self.idle(turn, sink);
+            }
+            Executable::Part(command) => {
+                // The reply is not that of the whole: it is learned at the end.
+                turn.verdict = Verdict::Nothing;
+                self.execute(turn, &command, sink);
+            }
+            Executable::Entangled => {
+                self.count.copies_entangled += 1;
+                self.spoil_copy();
             }
         }
     }
@@ -165,7 +177,8 @@ impl<E: Engine> Replica<E> {
     fn execute(&mut self, turn: Turn, command: &[u8], sink: &mut impl Sink) {
         let Ok(parsed) = Command::parse(command) else { return self.leave() };
         if self.notes_executed(turn.deciding) {
-            self.note_write(turn.asked.flags, turn.asked.obj_id, turn.asked.seq, turn.position);
+            let asked = &turn.asked;
+            self.note_write(asked.flags, asked.obj_id, &turn.further, asked.seq, turn.position);
         }
         let mut reply = core::mem::take(&mut self.serving.reply);
         reply.clear();
@@ -180,12 +193,21 @@ impl<E: Engine> Replica<E> {
         self.serving.reply = reply;
     }
 
-    /// The newest write of an object, or of all (traps T9, T13).
-    pub(super) fn note_write(&mut self, flags: Flags, obj_id: ObjectId, seq: Seq, at: Position) {
+    /// The newest write of an object, of each of several, or of all (traps T9, T13).
+    pub(super) fn note_write(
+        &mut self,
+        flags: Flags,
+        obj_id: ObjectId,
+        further: &FurtherIds,
+        seq: Seq,
+        at: Position,
+    ) {
         if flags.has(Flags::WILDCARD) {
-            self.applied.note_all(seq, at);
-        } else {
-            self.applied.note(obj_id, seq, at);
+            return self.applied.note_all(seq, at);
+        }
+        self.applied.note(obj_id, seq, at);
+        if self.setup.guards.on(Guard::SeveralNoted) {
+            further.as_slice().iter().for_each(|obj_id| self.applied.note(*obj_id, seq, at));
         }
     }
 
@@ -264,6 +286,10 @@ impl<E: Engine> Replica<E> {
             return self.leave();
         };
         let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
+        // What is here of its objects was changed, while the state is copied.
+        if turn.verdict == Verdict::Nothing {
+            return self.finish(turn, &[], &[], sink);
+        }
         // Stopped here, and run to its end by the ordering node.
         if done.stopped {
             return self.leave();

@@ -30,7 +30,8 @@ use super::scripts::Scripts;
 use super::{Stage, Vr};
 use crate::link::BrokenStream;
 use crate::parts::{
-    PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing, take_piece,
+    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing,
+    take_piece,
 };
 use crate::sessions::SavedSessions;
 
@@ -267,9 +268,20 @@ impl<E: Engine> Vr<E> {
         Ok(())
     }
 
-    /// Whether a record's object is yet to be copied: its chunk will show what the record did.
-    pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
-        self.copying.as_ref().is_some_and(|copying| copying.lacks_object(record))
+    /// A write mixed objects that are here with others.
+    pub(super) fn begin_copy_anew(&mut self, sink: &mut impl Sink) {
+        self.count.copies_entangled += 1;
+        let target = self.copying.as_ref().map(|copying| copying.target);
+        self.copy_state(target.unwrap_or_default(), sink);
+    }
+
+    /// What can be executed of a record: all of it, but where the state is being copied.
+    #[inline]
+    pub(super) fn executable(&self, record: &Record<'_>) -> Executable {
+        match &self.copying {
+            Some(copying) => copying.executable(record, self.setup.guards),
+            None => Executable::Whole,
+        }
     }
 
     /// Leader: a member asks for a part of the state.

@@ -1,13 +1,11 @@
 //! The copy of the state that a replica makes of its leader's (VRR §5.2), if it makes one.
 
-use concord_core::Position;
-use concord_engine::copy::place;
-use concord_wire::Flags;
+use concord_core::{Guards, Position};
 use concord_wire::control::LogEnd;
 use concord_wire::fragment::Assembly;
 use concord_wire::record::Record;
 
-use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
 /// Asked for when all parts are here.
 pub(super) const PART_NONE: u64 = PART_RESULTS + 1;
@@ -43,10 +41,12 @@ impl Copying {
         self.part.take_if(|part| part.is_complete() && !(is_chunk && part.version() > end.0))
     }
 
-    /// Whether a record's object is yet to be copied: its chunk will show what the record did.
-    pub(super) fn lacks_object(&self, record: &Record<'_>) -> bool {
-        let yet_to_come = PART_OBJECTS + place(record.obj_id) >= self.wanted;
-        !record.flags.has(Flags::WILDCARD) && self.wanted < PART_RESULTS && yet_to_come
+    /// What can be executed of a record, by which of its objects are here.
+    pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
+        if self.wanted >= PART_RESULTS {
+            return Executable::Whole;
+        }
+        Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), guards)
     }
 
     /// Whether all of it is here, and the log that ends at `end` is where that of the view was.

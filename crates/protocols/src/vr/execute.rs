@@ -11,6 +11,7 @@ use super::leading::Completion;
 use super::queue::Pending;
 use super::scripts::void_of;
 use super::{Stage, Vr};
+use crate::parts::Executable;
 use crate::sessions::Verdict;
 use crate::turn::{Turn, emit_write_reply};
 
@@ -39,13 +40,25 @@ impl<E: Engine> Vr<E> {
             self.count.note(turn.verdict);
             let replicates = self.setup.replicate_replies;
             let says_void = replicates && void_of(&record).is_some();
-            if turn.verdict == Verdict::Execute && (says_void || self.lacks_object(&record)) {
+            let executable = match turn.verdict {
+                Verdict::Execute if !says_void => self.executable(&record),
+                Verdict::Execute | Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+                    Executable::Nothing
+                }
+            };
+            if executable == Executable::Entangled {
+                self.begin_copy_anew(sink);
+                break;
+            }
+            if turn.verdict == Verdict::Execute && executable != Executable::Whole {
+                // What is here of its objects has a reply of its own: the whole's is learned at the end.
                 turn.verdict = Verdict::Nothing;
             }
             reply.clear();
-            match turn.verdict {
-                Verdict::Execute => {
-                    let Ok(command) = Command::parse(record.command) else { return self.leave() };
+            match &executable {
+                Executable::Whole | Executable::Part(_) => {
+                    let bytes = executable.command(record.command);
+                    let Ok(command) = Command::parse(bytes) else { return self.leave() };
                     if replicates && concord_engine::redis::draws(&command) {
                         self.refuse(turn, NO_DRAW, sink);
                         continue;
@@ -69,7 +82,7 @@ impl<E: Engine> Vr<E> {
                         }
                     }
                 }
-                Verdict::Duplicate | Verdict::Nothing | Verdict::Refused(_) => {
+                Executable::Nothing | Executable::Entangled => {
                     if self.pending.is_empty() {
                         self.finish(&turn, &[], sink);
                     } else {

@@ -147,7 +147,7 @@ impl<E: Engine> Vr<E> {
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;
             }
-            let repr = Asked::recorded(&record).stamped();
+            let repr = Repr { further: record.further, ..Asked::recorded(&record).stamped() };
             repr.emit(record.command, &mut self.scratch);
             sink.send(to, &self.scratch);
             self.vr_count.gaps_filled += 1;

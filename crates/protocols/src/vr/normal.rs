@@ -93,7 +93,8 @@ impl<E: Engine> Vr<E> {
         };
         let asked =
             Asked { flags: repr.flags.set(Flags::MEMORY_FULL, is_full), ..Asked::of(repr, now_ms) };
-        self.ordered.append(&asked.record((position, self.epoch()), refused, command, &[]));
+        let at = (position, self.epoch());
+        self.ordered.append(&asked.record(at, repr.further, refused, command, &[]));
         self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
             self.leading.stage_up_to(self.ordered.end());
@@ -105,9 +106,6 @@ impl<E: Engine> Vr<E> {
     fn staged(&mut self, repr: &Repr, body: &[u8]) -> Result<Option<Vec<u8>>, Status> {
         if repr.has_no_command() {
             return Ok(None);
-        }
-        if !repr.further.is_empty() {
-            return Err(Status::ManyObjects);
         }
         if !repr.flags.has(Flags::BODY_STAGED) {
             return Command::parse(body).map(|_| None).map_err(|_| Status::Malformed);

@@ -3,7 +3,7 @@
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Now};
 use concord_switch::Layout;
-use concord_switch::{Agent, AgentConfig, FaultRates, Host as _};
+use concord_switch::{Agent, AgentConfig, FaultRates, Host as _, Loop};
 use concord_wire::Addr;
 use concord_wire::control::Program;
 use tracing::info;
@@ -61,6 +61,7 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     let mut driver = place.driver()?;
     info!(addr = %place.addr, standby = setup.standby, "started");
     let mut config = AgentConfig::new(Incarnation(unique()?), place.addr, setup.controller);
+    config.recirculation = Loop::AT_ONCE;
     config.program = setup.program;
     config.layout = setup.layout;
     config.faults = setup.faults;

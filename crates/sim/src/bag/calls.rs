@@ -94,6 +94,7 @@ impl Calls {
         let request = Request {
             class: if writes { Class::Write } else { Class::Read },
             obj_id: hash::object_id(name.as_bytes()),
+            further: concord_wire::FurtherIds::NONE,
             flags: Flags(0),
             after: self.last_write[client],
             command: command.encode(1, [verb.as_bytes(), name.as_bytes()]),

@@ -403,6 +403,7 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
     let request = Request {
         class: if call.is_write() { Class::Write } else { Class::Read },
         obj_id: hash::object_id(args[1].as_bytes()),
+        further: concord_wire::FurtherIds::NONE,
         flags: Flags(0),
         after: None,
         command: command.encode(1, args.iter().map(|a| a.as_bytes())),

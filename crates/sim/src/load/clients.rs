@@ -104,6 +104,7 @@ impl Process {
         let request = Request {
             class,
             obj_id: hash::object_id(key),
+            further: concord_wire::FurtherIds::NONE,
             flags: Flags(0),
             after: None,
             command: self.command.encode(1, args.iter().copied()),

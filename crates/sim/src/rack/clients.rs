@@ -96,6 +96,7 @@ impl Rack<'_> {
         let request = Request {
             class,
             obj_id: hash::object_id(key),
+            further: concord_wire::FurtherIds::NONE,
             flags: if of_all_keys { Flags::WILDCARD } else { Flags(0) },
             after: slot.last_write,
             command,

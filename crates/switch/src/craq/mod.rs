@@ -34,7 +34,7 @@ impl Craq {
     #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
-        if hdr.is_of_many() && self.guards.on(Guard::OneReader) {
+        if hdr.flags.has(Flags::WILDCARD) && self.guards.on(Guard::OneReader) {
             return self.store.on_read(hdr, packet, Reason::SlowUnaided);
         }
         packet.set_flags(hdr.flags.without(Flags::FAST));

@@ -9,12 +9,15 @@
 //!    object's own; search is "any"; deletion compares every stage.
 //! 5. `occupied`: how many cells of the dirty set are in use.
 //!
+//! A request of several objects makes a pass for each of them (`several.rs`).
+//!
 //! Then the match-action tables (who is head, who answers reads, which replicas) give the
 //! destination. A cell of the dirty set is `object id << 32 | counter`; counter 0 means empty, so
 //! that an object id of 0 is as good as any (trap T20). A cell whose counter is not above
 //! `last_committed` is stray: its write is committed, or can never be (§6.2).
 
 mod registers;
+mod several;
 mod watch;
 
 use core::fmt;
@@ -25,6 +28,7 @@ use concord_core::machine::Deadline;
 use concord_core::{Guard, Guards, Instant, Now, Seq};
 use concord_pisa::{ASIC, RegisterArray, Report, Verdict};
 use concord_wire::control::Config;
+use concord_wire::objects::FURTHER_MAX;
 use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Reason, Repr, WireError};
 
 use crate::program::{
@@ -35,6 +39,7 @@ use crate::store::{Counters, DropReason, Store};
 
 pub(crate) use registers::next_number;
 use registers::{Completion, ReadPass, Registers, Slot};
+pub(crate) use several::Way;
 pub use watch::View;
 use watch::Watch;
 pub(crate) use watch::noop;
@@ -201,10 +206,9 @@ impl Harmonia {
     ) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
         let ports = self.registers.ports();
-        // Several objects would need a pass each: they are taken for all keys.
-        let flags = hdr.flags.set(Flags::WILDCARD, hdr.is_of_many());
-        let write = ports.write(hdr.obj_id, flags, self.layout.counter_max());
+        let write = ports.write(hdr.obj_id, hdr.flags, self.layout.counter_max());
         let (counter, slot) = write.ok_or(DropReason::SeqExhausted)?;
+        let (switch_id, head) = (routes.switch_id, routes.head);
         let counters = &mut self.store.counters;
         match slot {
             Slot::Taken => counters.writes_tracked += 1,
@@ -214,24 +218,38 @@ impl Harmonia {
             }
             Slot::NotNeeded if hdr.flags.has(Flags::NOOP) => counters.writes_noop += 1,
             Slot::NotNeeded => counters.writes_wildcard += 1,
-            Slot::None if self.guards.on(Guard::DropOnFull) => match on_full {
-                OnFull::Drop => return Err(DropReason::TableFull),
-                OnFull::Noop => {
-                    packet.set_flags(hdr.flags.with(Flags::NOOP));
-                    counters.writes_as_noop += 1;
-                }
-            },
-            Slot::None => counters.writes_untracked += 1,
+            Slot::None => self.no_slot(hdr, packet, on_full)?,
         }
-        packet.set_seq(Seq::new(routes.switch_id, counter));
-        Ok(routes.head)
+        packet.set_seq(Seq::new(switch_id, counter));
+        Ok(head)
+    }
+
+    /// An object of a write has no slot (§7.2).
+    fn no_slot(
+        &mut self,
+        hdr: &Repr,
+        packet: &mut PacketMut<'_>,
+        on_full: OnFull,
+    ) -> Result<(), DropReason> {
+        if !self.guards.on(Guard::DropOnFull) {
+            self.store.counters.writes_untracked += 1;
+            return Ok(());
+        }
+        match on_full {
+            OnFull::Drop => Err(DropReason::TableFull),
+            OnFull::Noop => {
+                packet.set_flags(hdr.flags.with(Flags::NOOP));
+                self.store.counters.writes_as_noop += 1;
+                Ok(())
+            }
+        }
     }
 
     /// READ: Algorithm 1, lines 9-12, and the reasons to take the normal path.
     #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
-        if hdr.is_of_many() {
+        if hdr.flags.has(Flags::WILDCARD) {
             return self.store.on_read(hdr, packet, Reason::SlowAllKeys);
         }
         let read = self.registers.ports().read(hdr.obj_id);
@@ -382,12 +400,19 @@ impl SwitchProgram for Harmonia {
         self.watch.rest();
     }
 
-    fn process(&mut self, _: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut packet = match PacketMut::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => return self.store.malformed(error),
         };
         let (hdr, size_bytes) = (packet.view().repr(), packet.view().bytes().len());
+        if !hdr.further.is_empty() {
+            return match self.several(ingress, &hdr, &mut packet, OnFull::Drop) {
+                Ok(Way::To(to)) => Verdict::Forward { to, size_bytes },
+                Ok(Way::Round(metadata)) => Verdict::Recirculate { metadata, size_bytes },
+                Err(reason) => self.store.drop(reason),
+            };
+        }
         let to = match hdr.op {
             Op::Write => self.on_write(&hdr, &mut packet, OnFull::Drop),
             _ => self.other(&hdr, &mut packet),
@@ -434,8 +459,9 @@ impl SwitchProgram for Harmonia {
         self.store.counters.each().collect()
     }
 
-    /// Reads, writes, completions and sweeps all end in one pass.
+    /// Reads, writes, completions and sweeps end in one pass, but requests of several objects.
     fn describe(&self) -> Report {
-        Report::new("harmonia", self.registers.report())
+        let recirculations_max = FURTHER_MAX as u32;
+        Report { recirculations_max, ..Report::new("harmonia", self.registers.report()) }
     }
 }

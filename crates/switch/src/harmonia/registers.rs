@@ -1,4 +1,4 @@
-//! The program's register arrays, and what each kind of packet does to them in its one pass.
+//! The program's register arrays, and what each kind of packet does to them in a pass.
 
 use alloc::vec::Vec;
 
@@ -111,6 +111,17 @@ pub(super) enum Slot {
     None,
 }
 
+/// What became of one more object of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// What became of it in the dirty set.
+    Slot(Slot),
+    /// Others were numbered since: the write has this number now, and is of all keys.
+    Overtaken(u32),
+    /// So it is, and there are no numbers left.
+    Exhausted,
+}
+
 /// What a read's pass found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadPass {
@@ -143,6 +154,37 @@ pub(crate) fn next_number(seq: Port<'_, u32>, pass: &mut Pass, counter_max: u32)
     })
 }
 
+/// Takes the first cell of `obj_id` that is empty, stray or its own.
+#[inline]
+fn enter(
+    dirty_set: Ports<'_, u64>,
+    occupied: Port<'_, u32>,
+    pass: &mut Pass,
+    (obj_id, number): (ObjectId, u32),
+    last_committed: u32,
+) -> Slot {
+    for (stage, port) in (0..).zip(dirty_set) {
+        // An empty cell's counter is 0, so that it counts as stray. The object's own cell holds a lower
+        // number, but where a write of several objects was overtaken and keeps its number.
+        let found = port.access(pass, index(stage, obj_id), |c| {
+            let was = *c;
+            let own = object(was) == obj_id.0;
+            let usable = own || counter(was) <= last_committed;
+            if usable && !(own && counter(was) > number) {
+                *c = cell(obj_id, number);
+            }
+            usable.then_some(was)
+        });
+        let Some(was) = found else { continue };
+        if counter(was) == 0 {
+            occupied.access(pass, 0, |n| *n += 1);
+        }
+        let stray = counter(was) != 0 && object(was) != obj_id.0;
+        return if stray { Slot::TakenFromStray } else { Slot::Taken };
+    }
+    Slot::None
+}
+
 /// The right of one packet to touch every array once.
 pub(super) struct PacketPorts<'a> {
     seq: Port<'a, u32>,
@@ -171,25 +213,42 @@ impl PacketPorts<'_> {
             self.wildcard_seq.access(&mut pass, 0, |w| *w = seq);
             return Some((seq, Slot::NotNeeded));
         }
-        for (stage, port) in (0..).zip(self.dirty_set) {
-            // An empty cell's counter is 0, so that it counts as stray. The object's own cell
-            // holds a lower number: numbers only rise.
-            let found = port.access(&mut pass, index(stage, obj_id), |c| {
-                let was = *c;
-                let usable = object(was) == obj_id.0 || counter(was) <= last_committed;
-                if usable {
-                    *c = cell(obj_id, seq);
-                }
-                usable.then_some(was)
-            });
-            let Some(was) = found else { continue };
-            if counter(was) == 0 {
-                self.occupied.access(&mut pass, 0, |n| *n += 1);
+        let taken = enter(self.dirty_set, self.occupied, &mut pass, (obj_id, seq), last_committed);
+        Some((seq, taken))
+    }
+
+    /// Another pass of a WRITE that has its number: the slot of one more of its objects. Where it was
+    /// overtaken, so that who orders has seen a higher number by now, it gets a new one and is of all keys
+    /// from here on; unless it `keeps` its number, since whoever orders waits for it (NOPaxos).
+    pub(super) fn enter_further(
+        self,
+        obj_id: ObjectId,
+        number: u32,
+        keeps: bool,
+        counter_max: u32,
+    ) -> Entered {
+        let mut pass = Pass::begin();
+        let again = self.seq.access(&mut pass, 0, |seq| {
+            if *seq == number || keeps {
+                return Some(number);
             }
-            let stray = counter(was) != 0 && object(was) != obj_id.0;
-            return Some((seq, if stray { Slot::TakenFromStray } else { Slot::Taken }));
+            let left = *seq < counter_max;
+            *seq += u32::from(left);
+            left.then_some(*seq)
+        });
+        let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
+        match again {
+            None => Entered::Exhausted,
+            Some(again) if again != number => {
+                self.wildcard_seq.access(&mut pass, 0, |w| *w = again);
+                Entered::Overtaken(again)
+            }
+            Some(_) => {
+                let entry = (obj_id, number);
+                let (dirty_set, occupied) = (self.dirty_set, self.occupied);
+                Entered::Slot(enter(dirty_set, occupied, &mut pass, entry, last_committed))
+            }
         }
-        Some((seq, Slot::None))
     }
 
     /// A READ's pass: search in every stage, and the removal of its own strays (§6.2).

@@ -10,7 +10,7 @@ use concord_pisa::{Copies, Report, Verdict};
 use concord_wire::control::Config;
 use concord_wire::{Addr, Kind, Op, PacketMut, WireError};
 
-use crate::harmonia::{Harmonia, OnFull};
+use crate::harmonia::{Harmonia, OnFull, Way};
 use crate::nopaxos::{REPLICAS, Stamper, sequencer_takes};
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
@@ -32,13 +32,23 @@ impl NoPaxosHarmonia {
         &self.harmonia
     }
 
-    fn on_write(&mut self, wall_ms: u64, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
+    fn on_write(
+        &mut self,
+        ingress: &Ingress<'_>,
+        packet: &mut PacketMut<'_>,
+    ) -> Result<Way, DropReason> {
         if self.harmonia.store.routes.is_none() {
             return Err(DropReason::Unconfigured);
         }
-        self.stamper.stamp(wall_ms, packet)?;
+        // Where it comes round it was stamped.
+        if ingress.passes == 0 {
+            self.stamper.stamp(ingress.wall_ms, packet)?;
+        }
         let hdr = packet.view().repr();
-        self.harmonia.on_write(&hdr, packet, OnFull::Noop)
+        if !hdr.further.is_empty() {
+            return self.harmonia.several(ingress, &hdr, packet, OnFull::Noop);
+        }
+        self.harmonia.on_write(&hdr, packet, OnFull::Noop).map(Way::To)
     }
 }
 
@@ -74,12 +84,20 @@ impl SwitchProgram for NoPaxosHarmonia {
         };
         let size_bytes = packet.view().bytes().len();
         if packet.view().op() == Op::Write {
-            return match self.on_write(ingress.wall_ms, &mut packet) {
-                Ok(_) => Verdict::Multicast { to: Copies::Group(REPLICAS), size_bytes },
+            return match self.on_write(ingress, &mut packet) {
+                Ok(Way::To(_)) => Verdict::Multicast { to: Copies::Group(REPLICAS), size_bytes },
+                Ok(Way::Round(metadata)) => Verdict::Recirculate { metadata, size_bytes },
                 Err(reason) => self.harmonia.store.drop(reason),
             };
         }
         let hdr = packet.view().repr();
+        if !hdr.further.is_empty() {
+            return match self.harmonia.several(ingress, &hdr, &mut packet, OnFull::Noop) {
+                Ok(Way::To(to)) => Verdict::Forward { to, size_bytes },
+                Ok(Way::Round(metadata)) => Verdict::Recirculate { metadata, size_bytes },
+                Err(reason) => self.harmonia.store.drop(reason),
+            };
+        }
         let to = self.harmonia.other(&hdr, &mut packet);
         self.harmonia.store.verdict(to, size_bytes)
     }

@@ -28,6 +28,8 @@ pub enum DropReason {
     NoClient,
     /// A write that a sequencer cannot stamp: it has not heard the log's time yet (NOPaxos).
     Unstamped,
+    /// A write of several objects that came round under another switch id than its number's.
+    Outlived,
     /// It did its work here: a completion, a sweep, a reply to the switch's own no-op.
     Consumed,
 }
@@ -42,6 +44,10 @@ concord_core::counters! {
         sweep_laps,
         /// Writes that were numbered and entered into the dirty set.
         writes_tracked,
+        /// Writes of several objects that went on when all of them were entered.
+        writes_several,
+        /// Writes of several objects that others overtook meanwhile: of all keys from there on.
+        writes_overtaken,
         /// Writes of all keys, numbered (trap T13).
         writes_wildcard,
         /// Numbered no-ops of the switch's own agent (trap T18).
@@ -62,6 +68,8 @@ concord_core::counters! {
         completions_impossible,
         /// Reads sent to one replica to answer alone.
         reads_fast,
+        /// Those among them that are of several objects.
+        reads_several,
         /// Reads on the normal path: the object has a write in flight.
         reads_slow_dirty,
         /// Reads on the normal path: no completion with the own switch id was seen yet.
@@ -72,7 +80,7 @@ concord_core::counters! {
         reads_slow_unaided,
         /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ).
         reads_spread,
-        /// Reads on the normal path: the command reads more than one object.
+        /// Reads on the normal path: they are of all keys.
         reads_slow_all_keys,
         /// Stray entries that a read of their object removed.
         strays_read,
@@ -96,6 +104,8 @@ concord_core::counters! {
         dropped_no_client,
         /// Writes dropped by a switch that orders, and has not heard the log's time yet (NOPaxos).
         unstamped,
+        /// Writes of several objects dropped because the switch id changed while they came round.
+        outlived,
         /// Packets that end at the switch by design.
         consumed,
         /// Packets dropped because they are shorter than they say.
@@ -329,6 +339,7 @@ impl Store {
             DropReason::NoSuchNode => c.dropped_no_such_node += 1,
             DropReason::NoClient => c.dropped_no_client += 1,
             DropReason::Unstamped => c.unstamped += 1,
+            DropReason::Outlived => c.outlived += 1,
             DropReason::Consumed => c.consumed += 1,
         }
     }

@@ -1,0 +1,158 @@
+//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies the
+//! state: what a command does to each of its keys must not hang on the others.
+
+use alloc::vec::Vec;
+
+use crate::command::{Command, CommandBuf};
+use crate::table::UpperName;
+use crate::ttl::EXEC_COMMAND;
+
+/// The keys of `command`, which names one or says by its own name where they are; those of a transaction
+/// are those of its commands.
+#[must_use]
+pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
+    if let Some(key) = command.key() {
+        return alloc::vec![key];
+    }
+    let name = UpperName::of(command.name());
+    match name.bytes() {
+        EXEC_COMMAND => {
+            let parts = command.args().skip(1).filter_map(|arg| Command::parse(arg).ok());
+            parts.flat_map(|part| keys(&part)).collect()
+        }
+        b"MSET" | b"MSETNX" => command.args().skip(1).step_by(2).collect(),
+        _ if names_keys(&name) => command.args().skip(1).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a command of this name has several keys, where it says of none that it is the only one.
+#[must_use]
+pub fn names_keys(name: &UpperName) -> bool {
+    matches!(
+        name.bytes(),
+        b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" | b"MSET" | b"MSETNX"
+    )
+}
+
+/// What is left of a write where some keys are not here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Restricted {
+    /// All of it.
+    Whole,
+    /// Nothing: it concerns none of the keys that are here.
+    Nothing,
+    /// This command, which does the same to those that are here.
+    Part(Vec<u8>),
+    /// What it does to one key hangs on others.
+    Entangled,
+}
+
+/// What is left of `command`, a write, where only the keys are here of which `is_here` says so.
+#[must_use]
+pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
+    if let Some(key) = command.key() {
+        return if is_here(key) { Restricted::Whole } else { Restricted::Nothing };
+    }
+    let name = UpperName::of(command.name());
+    match name.bytes() {
+        b"DEL" | b"UNLINK" => keep(command, 1, is_here),
+        b"MSET" => keep(command, 2, is_here),
+        // They change nothing, or all that is here.
+        b"MGET" | b"EXISTS" | b"TOUCH" => Restricted::Nothing,
+        b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
+        EXEC_COMMAND => restrict_exec(command, is_here),
+        _ => Restricted::Entangled,
+    }
+}
+
+/// A command whose keys come every `step` arguments, each with what is done to it.
+fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
+    let args: Vec<&[u8]> = command.args().collect();
+    if !(args.len() - 1).is_multiple_of(step) {
+        // An error, whatever is here.
+        return Restricted::Whole;
+    }
+    let mut kept: Vec<&[u8]> = args[..1].to_vec();
+    for each in args[1..].chunks_exact(step).filter(|each| is_here(each[0])) {
+        kept.extend_from_slice(each);
+    }
+    part_of(command, &kept)
+}
+
+/// A transaction: of each of its commands what is left.
+fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for arg in command.args().skip(1) {
+        let Ok(part) = Command::parse(arg) else { return Restricted::Whole };
+        match restrict(&part, is_here) {
+            Restricted::Whole => kept.push(arg.to_vec()),
+            Restricted::Part(part) => kept.push(part),
+            Restricted::Nothing => {}
+            Restricted::Entangled => return Restricted::Entangled,
+        }
+    }
+    let args: Vec<&[u8]> =
+        [command.name()].into_iter().chain(kept.iter().map(Vec::as_slice)).collect();
+    if command.args().eq(args.iter().copied()) {
+        return Restricted::Whole;
+    }
+    part_of(command, &args)
+}
+
+fn part_of(command: &Command<'_>, kept: &[&[u8]]) -> Restricted {
+    match kept.len() {
+        1 => Restricted::Nothing,
+        all if all == command.argc() && command.args().eq(kept.iter().copied()) => {
+            Restricted::Whole
+        }
+        _ => Restricted::Part(CommandBuf::new().encode(0, kept.iter().copied()).to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encode(key_index: u8, args: &[&[u8]]) -> Vec<u8> {
+        CommandBuf::new().encode(key_index, args.iter().copied()).to_vec()
+    }
+
+    fn restricted(bytes: &[u8]) -> Restricted {
+        restrict(&Command::parse(bytes).unwrap(), &|key| key.starts_with(b"h"))
+    }
+
+    #[test]
+    fn of_a_write_of_several_keys_what_concerns_those_that_are_here_is_left() {
+        let part = |args: &[&[u8]]| Restricted::Part(encode(0, args));
+        let all = encode(0, &[b"MSET", b"h1", b"1", b"x", b"2", b"h3", b"3"]);
+        assert_eq!(restricted(&all), part(&[b"MSET", b"h1", b"1", b"h3", b"3"]));
+        assert_eq!(restricted(&encode(0, &[b"del", b"x", b"h"])), part(&[b"del", b"h"]));
+        assert_eq!(restricted(&encode(0, &[b"DEL", b"x", b"y"])), Restricted::Nothing);
+        assert_eq!(restricted(&encode(0, &[b"DEL", b"h", b"h2"])), Restricted::Whole);
+        assert_eq!(
+            restricted(&encode(0, &[b"MSETNX", b"x", b"1", b"h", b"2"])),
+            Restricted::Entangled
+        );
+        assert_eq!(restricted(&encode(0, &[b"FLUSHALL"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(1, &[b"INCR", b"x"])), Restricted::Nothing);
+        assert_eq!(restricted(&encode(1, &[b"INCR", b"h"])), Restricted::Whole);
+    }
+
+    #[test]
+    fn of_a_transaction_what_is_left_of_each_command_is_left() {
+        let incr = |key: &[u8]| encode(1, &[b"INCR", key]);
+        let (del, msetnx) = (encode(0, &[b"DEL", b"x", b"h"]), encode(0, &[b"MSETNX", b"h", b"1"]));
+        let exec = |parts: &[&[u8]]| {
+            let args: Vec<&[u8]> =
+                [EXEC_COMMAND].into_iter().chain(parts.iter().copied()).collect();
+            encode(0, &args)
+        };
+        let left = exec(&[&incr(b"h"), &encode(0, &[b"DEL", b"h"])]);
+        let all = exec(&[&incr(b"x"), &incr(b"h"), &del]);
+        assert_eq!(restricted(&all), Restricted::Part(left));
+        assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::Whole);
+        assert_eq!(restricted(&exec(&[&incr(b"x")])), Restricted::Nothing);
+        assert_eq!(restricted(&exec(&[&incr(b"h"), &msetnx])), Restricted::Entangled);
+    }
+}

@@ -1,0 +1,275 @@
+//! Several commands as one step (`CONCORD.EXEC`), and writes of several keys: the deadlines of all their
+//! keys are known when the step is planned, and are changed when it has run.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, step_of};
+use crate::backend::{Backend, Effect, Step, TtlChange};
+use crate::command::{Command, CommandBuf};
+use crate::plan::{After, Plan, after_several, plan_command};
+use crate::table::UpperName;
+use crate::{Class, Context, Progress, resp, several};
+
+/// Commands that cannot be part of a CONCORD.EXEC: scripts (what they do to the deadline is told for the
+/// whole step only), and the shim's own.
+const NOT_IN_EXEC: [&[u8]; 5] = [EXEC_COMMAND, EXPIRE_COMMAND, b"EVAL", b"EVALSHA", b"FCALL"];
+
+/// One command of a step.
+#[derive(Debug)]
+struct Part {
+    after: After,
+    /// How many replies of the backend are its.
+    count: usize,
+    keys: Vec<Vec<u8>>,
+    /// It clears all deadlines.
+    flushes: bool,
+}
+
+/// The commands of a step.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The CONCORD.EXEC; empty if it is one command by itself.
+    original: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+#[cfg(test)]
+impl Parts {
+    /// Of a transaction, by what each command has for its replies.
+    pub(super) fn of(original: Vec<u8>, parts: &[(After, usize)]) -> Parts {
+        let part = |(after, count): &(After, usize)| Part {
+            after: after.clone(),
+            count: *count,
+            keys: Vec::new(),
+            flushes: false,
+        };
+        Parts { original, parts: parts.iter().map(part).collect() }
+    }
+}
+
+impl Parts {
+    /// The keys whose deadlines may be others when the step has run, or which it looks at.
+    pub(super) fn unsettled(&self) -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for key in self.parts.iter().filter(|p| p.after.touches_deadline()).flat_map(|p| &p.keys) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    pub(super) fn flushes(&self) -> bool {
+        self.parts.iter().any(|part| part.flushes)
+    }
+
+    /// A CONCORD.EXEC with the replaced commands, if any was.
+    pub(super) fn effect(&self, effects: &[Effect]) -> Option<Vec<u8>> {
+        if self.original.is_empty() {
+            return effects.first().map(|effect| effect.command.clone());
+        }
+        if effects.is_empty() {
+            return None;
+        }
+        let original = Command::parse(&self.original).ok()?;
+        let mut args: Vec<&[u8]> = original.args().collect();
+        for effect in effects {
+            let mut before = 0;
+            let part = self.parts.iter().position(|part| {
+                before += part.count;
+                effect.index < before
+            })?;
+            *args.get_mut(part + 1)? = &effect.command;
+        }
+        Some(CommandBuf::new().encode(original.key_index(), args).to_vec())
+    }
+}
+
+/// The plan of a step.
+#[derive(Default)]
+struct Planned {
+    inner: Vec<Vec<u8>>,
+    parts: Vec<Part>,
+    /// Keys whose deadline an earlier command of the step may have changed.
+    changed: Vec<Vec<u8>>,
+    /// One may have changed them all.
+    is_flushed: bool,
+}
+
+impl Planned {
+    /// Adds `part`; `deadline_of` says what a key's deadline is before the step.
+    fn add(
+        &mut self,
+        context: &Context,
+        class: Class,
+        part: &Command<'_>,
+        deadline_of: &dyn Fn(&[u8]) -> Option<u64>,
+    ) -> Result<(), &'static [u8]> {
+        let name = UpperName::of(part.name());
+        let keys = several::keys(part);
+        if NOT_IN_EXEC.contains(&name.bytes()) {
+            return Err(b"ERR this command is not supported inside MULTI");
+        }
+        let is_changed = |key: &[u8]| self.is_flushed || self.changed.iter().any(|own| own == key);
+        // Once it may have changed, plan for a key that may have any deadline.
+        let known = keys.iter().all(|key| !is_changed(key));
+        let deadline_ms = match keys[..] {
+            [key] if known => deadline_of(key),
+            [_] => Some(u64::MAX),
+            [] | [_, _, ..] => None,
+        };
+        let flushes = name.is(b"FLUSHALL") || name.is(b"FLUSHDB");
+        let mut plan = match keys.len() {
+            _ if name.is(REPLY_COMMAND) => Plan::answer(part.args().nth(1).unwrap_or_default()),
+            0 | 1 if part.key().is_some() || keys.is_empty() => {
+                plan_command(context, class, &name, part, deadline_ms)
+            }
+            _ => Plan {
+                inner: None,
+                after: after_several(&name).ok_or(&b"ERR this command has several keys"[..])?,
+                want_exists: false,
+                needs_known_deadline: false,
+            },
+        };
+        if !known && plan.needs_known_deadline {
+            let text = b"ERR a condition with a time in the past is not supported here";
+            let mut error = Vec::new();
+            resp::error(&mut error, text);
+            plan = Plan::answer(&error);
+        }
+        let mut after = plan.after;
+        let mut inner = plan.inner.unwrap_or_else(|| vec![part.bytes().to_vec()]);
+        if let (After::MayRemove, [key]) = (&after, &keys[..]) {
+            inner.push(CommandBuf::new().encode(1, [&b"EXISTS"[..], key]).to_vec());
+            after = After::Probed;
+        }
+        let keys: Vec<Vec<u8>> = keys.into_iter().map(<[u8]>::to_vec).collect();
+        if after.changes_deadline() {
+            self.changed.extend(keys.iter().cloned());
+        }
+        self.is_flushed |= flushes;
+        self.parts.push(Part { after, count: inner.len(), keys, flushes });
+        self.inner.extend(inner);
+        Ok(())
+    }
+}
+
+impl<B: Backend> Shimmed<B> {
+    /// CONCORD.EXEC: one step of all commands, each write that might remove its key followed by an
+    /// EXISTS, so that the outcome of each is known when all have run.
+    pub(super) fn start_exec(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let mut commands = Vec::new();
+        for (index, arg) in command.args().enumerate().skip(1) {
+            if index == usize::from(command.key_index()) {
+                continue;
+            }
+            let Ok(part) = Command::parse(arg) else {
+                return self.refuse(context, class, b"ERR CONCORD.EXEC: malformed", reply);
+            };
+            commands.push(part);
+        }
+        self.start_parts(context, class, command.bytes().to_vec(), &commands, reply)
+    }
+
+    /// A write of several keys.
+    pub(super) fn start_several(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        self.start_parts(context, class, Vec::new(), core::slice::from_ref(command), reply)
+    }
+
+    fn start_parts(
+        &mut self,
+        context: &Context,
+        class: Class,
+        original: Vec<u8>,
+        commands: &[Command<'_>],
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let is_due = |at: u64| class == Class::Write && at <= context.now_ms;
+        let deadline_of = |key: &[u8]| self.deadlines.of(key).filter(|at| !is_due(*at));
+        let mut planned = Planned::default();
+        let added =
+            commands.iter().try_for_each(|part| planned.add(context, class, part, &deadline_of));
+        if let Err(text) = added {
+            return self.refuse(context, class, text, reply);
+        }
+        let mut keys: Vec<&[u8]> = Vec::new();
+        for key in commands.iter().flat_map(several::keys) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let inner: Vec<Command<'_>> =
+            planned.inner.iter().filter_map(|b| Command::parse(b).ok()).collect();
+        let mut due: Vec<&[u8]> = Vec::new();
+        let step = match keys[..] {
+            [] => step_of(class, None, &inner),
+            [key] => {
+                let (delete_first, deadline_ms) = self.delete_due(context, class, Some(key));
+                Step { delete_first, deadline_ms, ..step_of(class, Some(key), &inner) }
+            }
+            [_, _, ..] => {
+                for key in &keys {
+                    if self.delete_due(context, class, Some(key)).0 {
+                        due.push(key);
+                    }
+                }
+                Step { keys: &keys, due: &due, ..step_of(class, None, &inner) }
+            }
+        };
+        let work = Work::Parts(Parts { original, parts: planned.parts });
+        self.submit_step(context, &step, None, work, reply)
+    }
+
+    /// Makes of the backend's replies those of the commands, and changes the deadlines.
+    pub(super) fn settle_parts(
+        &mut self,
+        context: &Context,
+        parts: &Parts,
+        reply: &mut Vec<u8>,
+        start: usize,
+    ) {
+        let raw = reply.split_off(start);
+        let mut rest = &raw[..];
+        if !parts.original.is_empty() {
+            resp::array(reply, parts.parts.len());
+        }
+        for part in &parts.parts {
+            let mut length = 0;
+            for _ in 0..part.count {
+                let Some(next) = resp::value_length(&rest[length..]) else {
+                    // The backend refused the whole with one error.
+                    reply.truncate(start);
+                    reply.extend_from_slice(&raw);
+                    return;
+                };
+                length += next;
+            }
+            let (own, behind) = rest.split_at(length);
+            rest = behind;
+            let at = reply.len();
+            reply.extend_from_slice(own);
+            if part.flushes && !own.starts_with(b"-") {
+                self.deadlines.clear();
+            }
+            let deadline_ms = part.keys.first().and_then(|key| self.deadlines.of(key));
+            let settled = part.after.settle(context, deadline_ms, own, None);
+            for key in &part.keys {
+                apply(&mut self.deadlines, Some(key), &settled, TtlChange::Keep);
+            }
+            settled.write(reply, at);
+        }
+    }
+}
