@@ -4,7 +4,7 @@ use std::thread;
 
 use concord_core::{Guards, MS, US};
 use concord_sim::{
-    Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Totals,
+    Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Timed, Totals,
     protocol_name, run, swarm,
 };
 use concord_wire::control::{Program, Protocol};
@@ -291,6 +291,13 @@ fn bug_15_pipelined_writes_get_through_a_dirty_set_of_one_slot() {
 fn without_a_controller_a_key_may_outlive_its_time_for_longer() {
     let aim = Aim { protocol: Some(Protocol::PrimaryBackup), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x1_c5d4_ae88, aim)).violation, None);
+}
+
+/// The same of a member that is left alone and stands still for 5 s.
+#[test]
+fn while_the_only_member_stands_still_a_key_may_outlive_its_time() {
+    let aim = Aim { protocol: Some(Protocol::Chain), ..Aim::default() };
+    assert_eq!(run(&Plan::draw_aimed(0x55d_861e, aim)).violation, None);
 }
 
 /// Seeds that the simulator's own checks once called wrong, and that are not.

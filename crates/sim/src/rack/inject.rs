@@ -34,6 +34,9 @@ impl Rack<'_> {
                 let node = self.index_of(node);
                 self.trouble(node, for_ns);
                 self.slots[node].paused_until_ns = now_ns + for_ns;
+                if self.is_only_member(node) {
+                    self.alone_paused_ns += for_ns;
+                }
             }
             Fault::Kill { replica } => {
                 self.bury(REPLICAS + replica);
@@ -350,6 +353,14 @@ impl Rack<'_> {
     /// The configuration in force.
     pub(super) fn config(&self) -> Option<&Config> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
+    }
+
+    /// Whether `node` is all that is left of the chain family's newest epoch.
+    fn is_only_member(&self, node: usize) -> bool {
+        let of = |config: &Config| {
+            config.members.iter().map(|m| REPLICAS + usize::from(m.node)).eq([node])
+        };
+        !self.plan.protocol.is_quorum() && self.config().is_some_and(of)
     }
 
     /// The replica at `node`, if it has the newest epoch open.
