@@ -18,16 +18,6 @@ pub fn object_id(key: &[u8]) -> ObjectId {
     ObjectId((hash64(0, key) >> 32) as u32)
 }
 
-/// Mixes 32-bit words into 32 bits, with nothing an ASIC's hash unit lacks the like of: the
-/// switch's table indices and its replica choice come from it.
-#[must_use]
-pub const fn mix32(seed: u32, word: u32) -> u32 {
-    let mut h = word ^ seed.wrapping_mul(0x9e37_79b9);
-    h = (h ^ (h >> 16)).wrapping_mul(0x85eb_ca6b);
-    h = (h ^ (h >> 13)).wrapping_mul(0xc2b2_ae35);
-    h ^ (h >> 16)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

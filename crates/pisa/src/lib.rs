@@ -35,10 +35,12 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod hash;
 pub mod register;
 pub mod report;
 pub mod verdict;
 
+pub use hash::Crc32;
 pub use register::{Cell, Pass, Port, Ports, RegisterArray};
 pub use report::{ASIC, ArrayReport, Asic, Report};
 pub use verdict::{Copies, Metadata, PORTS_MAX, PortId, PortSet, Verdict};

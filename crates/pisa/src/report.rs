@@ -12,6 +12,8 @@ pub struct Asic {
     pub stages: usize,
     /// Register memory of one stage in bytes.
     pub stage_sram_bytes: usize,
+    /// Register arrays of one stage: each needs an arithmetic unit of its own.
+    pub stage_arrays: usize,
     /// Multicast groups.
     pub multicast_groups: usize,
 }
@@ -25,9 +27,14 @@ impl Asic {
 }
 
 /// The budget that reports are held against: 12 stages of 80 blocks of 16 KiB, 15 MiB in all, the
-/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB").
-pub const ASIC: Asic =
-    Asic { stages: 12, stage_sram_bytes: 80 * 16 * 1024, multicast_groups: 65_536 };
+/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB"), and four arithmetic
+/// units for registers in each, as Tofino has.
+pub const ASIC: Asic = Asic {
+    stages: 12,
+    stage_sram_bytes: 80 * 16 * 1024,
+    stage_arrays: 4,
+    multicast_groups: 65_536,
+};
 
 /// One register array's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +96,12 @@ impl Report {
         here.map(ArrayReport::sram_bytes).sum()
     }
 
+    /// Arrays of one stage.
+    #[must_use]
+    pub fn arrays_in(&self, stage: usize) -> usize {
+        self.arrays.iter().filter(|a| usize::from(a.stage) == stage).count()
+    }
+
     /// The first thing for which `asic` has no room, in words.
     #[must_use]
     pub fn excess(&self, asic: &Asic) -> Option<String> {
@@ -103,6 +116,13 @@ impl Report {
             let excess = "of register memory, of which an ASIC has";
             return Some(format!(
                 "{program}: stage {stage} takes {used} {excess} {all} in a stage"
+            ));
+        }
+        let too_many = |stage: &usize| self.arrays_in(*stage) > asic.stage_arrays;
+        if let Some(stage) = (0..self.stages()).find(too_many) {
+            let (arrays, there_are) = (self.arrays_in(stage), asic.stage_arrays);
+            return Some(format!(
+                "{program}: stage {stage} has {arrays} register arrays, for which an ASIC has {there_are} units"
             ));
         }
         let (groups, there_are) = (self.multicast_groups, asic.multicast_groups);
@@ -221,6 +241,8 @@ mod tests {
         );
         let text = report(1, 1).beside(report(12, 1)).excess(&ASIC).unwrap();
         assert_eq!(text, "p, p: 13 stages, of which an ASIC has 12");
+        let text = report(1, 1).beside(report(1, 1)).beside(report(1, 1)).excess(&ASIC).unwrap();
+        assert_eq!(text, "p, p, p: stage 1 has 6 register arrays, for which an ASIC has 4 units");
         let cast = |multicast_groups| Report { multicast_groups, ..report(1, 1) };
         let text = cast(65_000).beside(cast(600)).excess(&ASIC).unwrap();
         assert_eq!(text, "p, p: 65600 multicast groups, of which an ASIC has 65536");

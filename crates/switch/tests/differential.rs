@@ -7,8 +7,10 @@ mod common;
 use std::collections::HashMap;
 
 use common::*;
-use concord_core::hash::mix32;
 use concord_core::{Guards, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
+use concord_pisa::Crc32;
+use concord_pisa::hash::POLYNOMIALS;
+use concord_switch::harmonia::cell_index;
 use concord_switch::{DropReason, Harmonia, Layout};
 use concord_wire::{Flags, Op, Reason, Repr};
 
@@ -95,11 +97,11 @@ impl Model {
             return (replica(3), Repr { reason, flags: hdr.flags.without(Flags::FAST), ..*hdr });
         }
         let (s, r) = (hdr.session.0, hdr.request.0 >> self.layout.run_bits);
-        let mut hash = 0;
-        for word in [(s >> 32) as u32, s as u32, (r >> 32) as u32, r as u32] {
-            hash = mix32(1, hash ^ word);
-        }
-        let choice = hash.wrapping_add(u32::from(hdr.attempt)) % 3;
+        let words = [(s >> 32) as u32, s as u32, (r >> 32) as u32, r as u32];
+        let hash = Crc32::new(POLYNOMIALS[8]).of(words);
+        let choice = hash.wrapping_add(u32::from(hdr.attempt)) % 1_024;
+        // 1,023 is divisible by three: the last one is not the first again.
+        let choice = if choice == 1_023 { 1 } else { choice % 3 };
         let last_committed = Seq::new(self.switch_id, self.last_committed);
         let flags = hdr.flags.with(Flags::FAST);
         (replica(1 + choice as u16), Repr { reason, flags, last_committed, ..*hdr })
@@ -188,12 +190,10 @@ impl Load<'_> {
 /// Every stage's cell for `obj_id` is another object's, in flight.
 fn truly_full(p: &Harmonia, obj_id: ObjectId) -> bool {
     let slots = p.layout().slots;
-    let at = |stage: u32| (mix32(stage + 1, obj_id.0) & (slots - 1)) as usize;
+    let at = |stage: usize| (cell_index(stage, obj_id) & (slots - 1)) as usize;
     let taken = |stage: usize| {
         p.entries().any(|e| {
-            (e.0, e.1) == (stage, at(stage as u32))
-                && e.2 != obj_id.0
-                && e.3 > p.view().last_committed
+            (e.0, e.1) == (stage, at(stage)) && e.2 != obj_id.0 && e.3 > p.view().last_committed
         })
     };
     (0..usize::from(p.layout().table_stages)).all(taken)

@@ -253,7 +253,7 @@ fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
     // With and without runs of a client's reads that go to one replica.
     for layout in [Layout::DEFAULT, Layout { run_bits: 0, ..Layout::DEFAULT }] {
         let mut p = ready(layout);
-        let mut hits = [0; 3];
+        let (mut hits, mut all_three) = ([0; 3], 0);
         for run_of_reads in 0..3_000 {
             let number = concord_core::RequestNumber(run_of_reads << layout.run_bits);
             let tried: Vec<Addr> = (0..3)
@@ -262,10 +262,13 @@ fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
                     run(&mut p, hdr).unwrap().0
                 })
                 .collect();
-            assert!(tried[0] != tried[1] && tried[1] != tried[2] && tried[0] != tried[2]);
+            // At the end of the table of choices the third may be the first again.
+            assert!(tried[0] != tried[1] && tried[1] != tried[2]);
+            all_three += u32::from(tried[0] != tried[2]);
             hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
         }
         assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
+        assert!(all_three > 2_970, "{all_three}");
     }
 }
 

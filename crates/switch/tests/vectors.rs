@@ -101,7 +101,7 @@ const NO_REGISTERS: &str = "seq=0 last_committed=0 wildcard_seq=0 occupied=0 dir
 
 fn render_config(layout: Layout, config: &Config) -> String {
     let Layout { table_stages, slots, counter_bits, run_bits } = layout;
-    let Routes { switch_id, switch, head, reader, replicas } = Routes::of(config).unwrap();
+    let Routes { switch_id, switch, head, reader, replicas, .. } = Routes::of(config).unwrap();
     let replicas: Vec<_> = replicas.iter().map(|(n, a)| format!("{n}@{a}")).collect();
     let spread = if config.program == Program::Craq { "spread_reads=1 " } else { "" };
     format!(

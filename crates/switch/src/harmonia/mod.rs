@@ -37,6 +37,7 @@ use crate::program::{
 };
 use crate::store::{Counters, DropReason, Store};
 
+pub use registers::cell_index;
 pub(crate) use registers::next_number;
 use registers::{Completion, ReadPass, Registers, Slot};
 pub(crate) use several::Way;

@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 
 use concord_core::ObjectId;
-use concord_core::hash::mix32;
-use concord_pisa::{ArrayReport, Pass, Port, Ports, RegisterArray};
+use concord_pisa::hash::POLYNOMIALS;
+use concord_pisa::{ArrayReport, Crc32, Pass, Port, Ports, RegisterArray};
 use concord_wire::Flags;
 
-use super::Layout;
+use super::{Layout, TABLE_STAGES_MAX};
 
 /// The arrays, in stage order.
 #[derive(Clone, Debug)]
@@ -38,10 +38,23 @@ const fn counter(cell: u64) -> u32 {
     cell as u32
 }
 
-/// Where `obj_id` lives in stage `stage` of the dirty set: another hash in each, so that objects
-/// which collide in one are unlikely to collide in the next (§7.1).
-fn index(stage: u32, obj_id: ObjectId) -> u32 {
-    mix32(stage + 1, obj_id.0)
+/// The hash units of the dirty set's stages.
+static UNITS: [Crc32; TABLE_STAGES_MAX as usize] = {
+    let mut units = [const { Crc32::new(0) }; TABLE_STAGES_MAX as usize];
+    let mut stage = 0;
+    while stage < units.len() {
+        units[stage] = Crc32::new(POLYNOMIALS[stage]);
+        stage += 1;
+    }
+    units
+};
+
+/// Where `obj_id` lives in stage `stage` of the dirty set, to be cut to its width: by another polynomial
+/// in each, so that objects which collide in one do not in the next (§7.1).
+#[must_use]
+#[inline]
+pub fn cell_index(stage: usize, obj_id: ObjectId) -> u32 {
+    UNITS.get(stage).map_or(0, |unit| unit.of([obj_id.0]))
 }
 
 impl Registers {
@@ -166,7 +179,7 @@ fn enter(
     for (stage, port) in (0..).zip(dirty_set) {
         // An empty cell's counter is 0, so that it counts as stray. The object's own cell holds a lower
         // number, but where a write of several objects was overtaken and keeps its number.
-        let found = port.access(pass, index(stage, obj_id), |c| {
+        let found = port.access(pass, cell_index(stage, obj_id), |c| {
             let was = *c;
             let own = object(was) == obj_id.0;
             let usable = own || counter(was) <= last_committed;
@@ -259,7 +272,7 @@ impl PacketPorts<'_> {
         let wildcard_seq = self.wildcard_seq.access(&mut pass, 0, |w| *w);
         let (mut dirty, mut strays_removed) = (false, 0);
         for (stage, port) in (0..).zip(self.dirty_set) {
-            port.access(&mut pass, index(stage, obj_id), |c| {
+            port.access(&mut pass, cell_index(stage, obj_id), |c| {
                 if object(*c) != obj_id.0 || counter(*c) == 0 {
                     return;
                 }
@@ -291,7 +304,7 @@ impl PacketPorts<'_> {
         self.last_committed.access(&mut pass, 0, |l| *l = completed.max(*l));
         let mut removed = 0;
         for (stage, port) in (0..).zip(self.dirty_set) {
-            removed += port.access(&mut pass, index(stage, obj_id), |c| {
+            removed += port.access(&mut pass, cell_index(stage, obj_id), |c| {
                 let mine = object(*c) == obj_id.0 && (1..=completed).contains(&counter(*c));
                 if mine {
                     *c = 0;

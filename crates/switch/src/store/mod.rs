@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 
-use concord_core::hash::mix32;
 use concord_core::{Seq, SwitchId};
-use concord_pisa::Verdict;
+use concord_pisa::hash::POLYNOMIALS;
+use concord_pisa::{Crc32, Verdict};
 use concord_wire::control::Config;
 use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
 
@@ -121,6 +121,11 @@ concord_core::counters! {
     }
 }
 
+/// Entries of the table by which replicas are chosen, a power of two: a pipeline has no remainder.
+pub const CHOICES: usize = 1_024;
+/// The hash unit for it.
+static CHOICE: Crc32 = Crc32::new(POLYNOMIALS[POLYNOMIALS.len() - 1]);
+
 /// The match-action tables: who is who. Only the control plane writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
@@ -134,19 +139,24 @@ pub struct Routes {
     pub reader: Addr,
     /// Who may answer fast or spread reads: node number and address. Never empty.
     pub replicas: Vec<(u16, Addr)>,
+    /// [`CHOICES`] of these, each as often as any other but for one. Neighbours differ, the last and the
+    /// first too.
+    choices: Vec<Addr>,
 }
 
 impl Routes {
     /// The tables of a configuration; `None` if it has no members.
     #[must_use]
     pub fn of(config: &Config) -> Option<Routes> {
+        let replicas: Vec<_> = config.members.iter().map(|m| (m.node, m.addr)).collect();
         Some(Routes {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
             head: config.head()?.addr,
             // Workers have none.
             reader: config.reader().or(config.head())?.addr,
-            replicas: config.members.iter().map(|m| (m.node, m.addr)).collect(),
+            choices: choices(&replicas),
+            replicas,
         })
     }
 
@@ -155,16 +165,25 @@ impl Routes {
     /// its lowest `run_bits`: a client's requests are numbered in their order. The attempt is
     /// added, not hashed in, so that a retry goes to another replica for certain (trap T21).
     #[must_use]
+    #[inline]
     pub fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
         let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
-        let mut hash = mix32(1, (session >> 32) as u32);
-        for word in [session as u32, (request >> 32) as u32, request as u32] {
-            hash = mix32(1, hash ^ word);
-        }
-        let choice =
-            hash.wrapping_add(u32::from(hdr.attempt)) as usize % self.replicas.len().max(1);
-        self.replicas.get(choice).map_or(self.reader, |r| r.1)
+        let halves = |word: u64| [(word >> 32) as u32, word as u32];
+        let ([a, b], [c, d]) = (halves(session), halves(request));
+        let choice = CHOICE.of([a, b, c, d]).wrapping_add(u32::from(hdr.attempt));
+        self.choices.get(choice as usize & (CHOICES - 1)).map_or(self.reader, |addr| *addr)
     }
+}
+
+/// The replicas in turn. Where the last one would be the first one's again, it is another.
+fn choices(replicas: &[(u16, Addr)]) -> Vec<Addr> {
+    let mut choices: Vec<Addr> = replicas.iter().map(|r| r.1).cycle().take(CHOICES).collect();
+    if CHOICES % replicas.len().max(1) == 1
+        && let (Some(last), Some(second)) = (choices.last_mut(), replicas.get(1))
+    {
+        *last = second.1;
+    }
+    choices
 }
 
 /// A program for replicas that does nothing for them: the part that all have.
@@ -341,6 +360,31 @@ impl Store {
             DropReason::Unstamped => c.unstamped += 1,
             DropReason::Outlived => c.outlived += 1,
             DropReason::Consumed => c.consumed += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_replica_is_as_many_choices_as_any_other_and_neighbours_differ_around_the_end() {
+        for count in 2..=64 {
+            let replicas: Vec<_> =
+                (0..count).map(|node| (node, Addr { ip: 1, port: 7_000 + node })).collect();
+            let choices = choices(&replicas);
+            assert_eq!(choices.len(), CHOICES);
+            for (at, choice) in choices.iter().enumerate() {
+                assert_ne!(*choice, choices[(at + 1) % CHOICES], "{count} replicas, {at}");
+            }
+            let each = replicas.iter().map(|r| choices.iter().filter(|c| **c == r.1).count());
+            let fair = CHOICES / usize::from(count);
+            assert!(
+                each.clone().all(|n| n == fair || n == fair + 1),
+                "{:?}",
+                each.collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use concord_core::{Guards, Incarnation, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
 use concord_pisa::Verdict;
+use concord_switch::harmonia::cell_index;
 use concord_switch::{
     AgentConfig, DropReason, Harmonia, Ingress, Layout, Load, PortTable, Settings, SwitchProgram,
 };
@@ -143,8 +144,8 @@ pub fn cells(program: &Harmonia, obj_id: u32) -> Vec<(usize, u32)> {
 }
 
 /// `count` objects that share the index of object `like` in every one of `stages` stages.
-pub fn colliding(like: u32, stages: u32, slots: u32, count: usize) -> Vec<u32> {
-    let index = |obj_id, stage| concord_core::hash::mix32(stage + 1, obj_id) & (slots - 1);
+pub fn colliding(like: u32, stages: usize, slots: u32, count: usize) -> Vec<u32> {
+    let index = |obj_id, stage| cell_index(stage, ObjectId(obj_id)) & (slots - 1);
     let same = |o: &u32| (0..stages).all(|s| index(*o, s) == index(like, s));
     (0..u32::MAX).filter(|o| *o != like).filter(same).take(count).collect()
 }
