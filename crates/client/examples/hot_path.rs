@@ -3,7 +3,7 @@
 //! `cargo run --release -p concord-client --example hot_path`
 
 use concord_client::{Class, Client, ClientConfig, Request};
-use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng};
+use concord_core::{Instant, Machine, Now, ObjectId, RequestNumber, Rng};
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink};
 
 const OPS: u64 = 4_000_000;
@@ -80,7 +80,7 @@ fn measure(name: &str, class: Option<Class>, is_chained: bool) {
             let Some(repr) = network.sent.pop_front() else { break };
             let op = if repr.op == Op::Read { Op::ReadReply } else { Op::WriteReply };
             Repr { op, ..repr }.emit(&[9; 40], &mut reply);
-            client.handle(now, &reply, &mut network);
+            client.handle(now, addr(2), &mut reply, &mut network);
         }
         while let Some(done) = client.poll() {
             client.give_back(done.reply);

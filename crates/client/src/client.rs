@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use concord_core::guard::Guard;
 use concord_core::machine::Deadline;
-use concord_core::{Instant, Now, RequestNumber, Rng, SessionId};
+use concord_core::{Instant, Machine, Nothing, Now, RequestNumber, Rng, SessionId};
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
-    COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
+    Addr, COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
 };
 
 use crate::api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
@@ -46,6 +46,50 @@ pub struct Client {
     pub(crate) count: ClientCounters,
     done: VecDeque<Done>,
     buffers: Vec<Vec<u8>>,
+}
+
+impl Machine for Client {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, _from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        if self.on_packet(now, packet, sink).is_err() && !self.on_control(packet) {
+            self.count.malformed += 1;
+        }
+        self.run_ready(now, sink);
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        self.expire_requests(now);
+        while let Some(timer) = self.timers.pop_due(now.instant, |timer| self.slots.is_past(timer))
+        {
+            if timer.part == WHOLE {
+                self.on_retry_timer(now, timer.number, sink);
+            } else {
+                self.on_part_timer(now, &timer, sink);
+            }
+            self.run_ready(now, sink);
+        }
+        if now.instant >= self.register_at() {
+            self.register(now, sink);
+        }
+        if now.instant >= self.keep_alive_at() {
+            self.keep_alive(now, sink);
+        }
+        self.run_ready(now, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        let mut first = self.timers.deadline();
+        if let Some(at) = self.write_deadline() {
+            first = first.min(Deadline { at, reason: "write deadline" });
+        }
+        if let Some((submitted_at, _)) = self.slots.oldest_read() {
+            let at = submitted_at.after(self.config.read_deadline_ns);
+            first = first.min(Deadline { at, reason: "read deadline" });
+        }
+        first = first.min(Deadline { at: self.register_at(), reason: "register the session" });
+        first.min(Deadline { at: self.keep_alive_at(), reason: "touch the session" })
+    }
 }
 
 impl Client {
@@ -136,14 +180,6 @@ impl Client {
                 Ok(RequestNumber(number))
             }
         }
-    }
-
-    /// Takes one datagram.
-    pub fn handle(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
-        if self.on_packet(now, packet, sink).is_err() && !self.on_control(packet) {
-            self.count.malformed += 1;
-        }
-        self.run_ready(now, sink);
     }
 
     fn on_packet(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
@@ -260,27 +296,6 @@ impl Client {
         self.start_download(now, repr, body, sink)
     }
 
-    /// Time passed.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        self.expire_requests(now);
-        while let Some(timer) = self.timers.pop_due(now.instant, |timer| self.slots.is_past(timer))
-        {
-            if timer.part == WHOLE {
-                self.on_retry_timer(now, timer.number, sink);
-            } else {
-                self.on_part_timer(now, &timer, sink);
-            }
-            self.run_ready(now, sink);
-        }
-        if now.instant >= self.register_at() {
-            self.register(now, sink);
-        }
-        if now.instant >= self.keep_alive_at() {
-            self.keep_alive(now, sink);
-        }
-        self.run_ready(now, sink);
-    }
-
     /// Ends what reached its deadline. The lowest unanswered write always reaches it first, so that
     /// whatever is abandoned is below the lowest one then: replicas refuse it for ever as stale.
     fn expire_requests(&mut self, now: Now) {
@@ -314,21 +329,6 @@ impl Client {
     /// When the session is to be touched.
     fn keep_alive_at(&self) -> Instant {
         self.session.keep_alive_at(self.config.keepalive_ns)
-    }
-
-    /// When to call [`Client::tick`] next.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        let mut first = self.timers.deadline();
-        if let Some(at) = self.write_deadline() {
-            first = first.min(Deadline { at, reason: "write deadline" });
-        }
-        if let Some((submitted_at, _)) = self.slots.oldest_read() {
-            let at = submitted_at.after(self.config.read_deadline_ns);
-            first = first.min(Deadline { at, reason: "read deadline" });
-        }
-        first = first.min(Deadline { at: self.register_at(), reason: "register the session" });
-        first.min(Deadline { at: self.keep_alive_at(), reason: "touch the session" })
     }
 
     /// The next request that ended.

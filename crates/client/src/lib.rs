@@ -4,10 +4,9 @@
 //!
 //! Read [`Client`] and [`Outcome`] first.
 //!
-//! The law of the API: one input ([`Client::submit`], [`Client::handle`], [`Client::tick`]), then
-//! [`Client::poll`] until it gives nothing; packets go into the sink on the way. Call
-//! [`Client::tick`] at [`Client::deadline`] at the latest. Each submitted request ends in exactly
-//! one [`Done`].
+//! The law of the API is that of every [`Machine`](concord_core::Machine), with an input of its own,
+//! [`Client::submit`]: after each input, [`Client::poll`] until it gives nothing. Each submitted
+//! request ends in exactly one [`Done`].
 //!
 //! What it guarantees, together with the replicas' client table (trap T16): a write is executed at
 //! most once; [`Outcome::Reply`] means exactly once.
@@ -20,7 +19,7 @@
 //!
 //! ```
 //! use concord_client::{Class, Client, ClientConfig, Request};
-//! use concord_core::{Now, Rng, hash::object_id};
+//! use concord_core::{Machine, Now, Rng, hash::object_id};
 //! use concord_wire::{Addr, Flags, FurtherIds, Op, Packet};
 //!
 //! let addr = |port| Addr { ip: 0x7f00_0001, port };
@@ -41,7 +40,7 @@
 //! reply.op = Op::ReadReply;
 //! let mut bytes = Vec::new();
 //! reply.emit(b"value", &mut bytes);
-//! client.handle(Now::default(), &bytes, &mut sent);
+//! client.handle(Now::default(), addr(2), &mut bytes, &mut sent);
 //! let done = client.poll().unwrap();
 //! assert_eq!((done.request, &done.reply[..]), (number, &b"value"[..]));
 //! ```

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use concord_client::{Class, Client, ClientConfig, Request};
-use concord_core::{Instant, MS, Now, ObjectId, RequestNumber, Rng};
+use concord_core::{Instant, MS, Machine, Now, ObjectId, RequestNumber, Rng};
 use concord_wire::control::{Config, Membership, Message as _, Program, Protocol};
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Status};
 
@@ -43,7 +43,7 @@ fn reprs(sent: &Sent) -> Vec<Repr> {
 fn answer(client: &mut Client, now: Now, to: &Repr, status: Status, body: &[u8]) -> Sent {
     let (mut bytes, mut sent) = (vec![], vec![]);
     Repr { op: Op::WriteReply, status, ..*to }.emit(body, &mut bytes);
-    client.handle(now, &bytes, &mut sent);
+    client.handle(now, SWITCH, &mut bytes, &mut sent);
     sent
 }
 
@@ -89,7 +89,7 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
     };
     let mut bytes = vec![];
     Membership::Configure(config.into()).emit(&mut bytes);
-    client.handle(at(0), &bytes, &mut Sent::new());
+    client.handle(at(0), SWITCH, &mut bytes, &mut Sent::new());
 }
 
 #[test]

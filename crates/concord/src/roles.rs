@@ -33,7 +33,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = rack.controller()?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None, group: None };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
     let config = ControllerConfig {
         groups: vec![GroupSetup::replicas(
@@ -73,7 +73,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         let own = rack.switch()?;
         (FIRST, own.addr, own.http)
     };
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None, group: None };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node, addr: wire(addr), http, options };
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
@@ -113,13 +113,10 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
-    let options = DriverOptions {
-        supervised: args.supervised,
-        cpu_share: own.cpu_share,
-        group: Some(GroupId::FIRST),
-    };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = ReplicaSetup {
+        group: GroupId::FIRST,
         protocol: rack.protocol.wire(),
         controller: wire(rack.controller()?.addr),
         lease_ns: rack.lease_ns(),
@@ -147,10 +144,10 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     args.log.init()?;
     let rack = Rack::read(&args.config)?;
     let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
-    let options =
-        DriverOptions { supervised: args.supervised, cpu_share: None, group: Some(GroupId::FIRST) };
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = GatewaySetup {
+        group: GroupId::FIRST,
         switch: wire(rack.switch()?.addr),
         controller: wire(rack.controller()?.addr),
         listen: own.listen,

@@ -1,8 +1,8 @@
 //! The controller as a machine: who is who. Epochs, switch ids, failure detection.
 //!
 //! Read [`Controller`] and [`State`] first. A configuration exists only after it was persisted by
-//! compare-and-swap (trap T3): [`Controller::poll_persist`] gives the state to write, and nobody
-//! hears of it before [`Controller::persisted`]. Leases are not the controller's (trap T8): the data
+//! compare-and-swap (trap T3): `poll_persist` gives the state to write, and nobody
+//! hears of it before `persisted`. Leases are not the controller's (trap T8): the data
 //! path goes on without it.
 //!
 //! A replica is let in by two epochs: in the first it is among those who join, and copies the state
@@ -31,8 +31,8 @@ mod workers;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use concord_core::machine::Deadline;
-use concord_core::{Duration, Guard, Guards, Instant, MS, Now, counters};
+use concord_core::machine::{Deadline, Persist};
+use concord_core::{Duration, Guard, Guards, Instant, MS, Machine, Now, counters};
 use concord_wire::control::{Config, Heard, Member, Membership, Message as _, Standing};
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
@@ -168,8 +168,102 @@ impl Controller {
         }
     }
 
-    /// Takes one datagram.
-    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+    fn on_node(&mut self, now: Now, index: usize, mut node: Node, sink: &mut impl Sink) {
+        let group = &mut self.groups[index];
+        let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
+        let is_open = matches!(node.standing, Standing::Open { .. });
+        if !is_stray(self.state.config(id), &node) {
+            group.go_on(self.setup.failure_ns, &mut node);
+            group.nodes.insert(node.member.node, node);
+            self.reconsider(now);
+        }
+        if self.is_mute() {
+            return;
+        }
+        let Some(config) = self.state.config(id) else { return };
+        if config.epoch > epoch && !config.members.is_empty() {
+            config.send(addr, &mut self.scratch, sink);
+        } else if config.epoch == epoch && is_open {
+            self.configure_switch(now.instant, sink);
+        }
+    }
+
+    /// What was handed out does not follow what is stored: another controller was faster, and
+    /// `stored` is what it wrote. This one goes on from there (trap T3).
+    pub fn superseded(&mut self, stored: State) {
+        self.count.superseded += 1;
+        self.proposed = None;
+        let before = core::mem::replace(&mut self.state, stored);
+        for group in &mut self.groups {
+            // A file of yesterday does not take back what this controller gave out itself.
+            if self.setup.guards.on(Guard::StateHeard) {
+                let epoch = before.config(group.id()).map_or(0, |c| c.epoch);
+                let switch_id = before.last_switch_id;
+                group.note_ahead(&self.state, &Heard { epoch, switch_id, ..Heard::default() });
+            }
+            group.know(&self.state);
+        }
+    }
+
+    /// Whether nodes have heard of more than the state says (trap T3): another controller may have
+    /// stored a newer one, to be handed to [`Controller::superseded`].
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.groups.iter().any(|group| group.ahead.is_some())
+    }
+
+    /// How the groups' state was made anew, once it was.
+    #[must_use]
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
+    }
+
+    /// Why it cannot do what it should, if it cannot.
+    #[must_use]
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
+    }
+
+    /// The state in force.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &ControllerCounters {
+        &self.count
+    }
+
+    /// The groups' numbers.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.groups.iter().map(Group::id)
+    }
+
+    /// Every node of a group that was heard of: who, epoch, where it stands, ns since it was heard.
+    pub fn nodes(
+        &self,
+        group: GroupId,
+        now: Now,
+    ) -> impl Iterator<Item = (Member, u32, Standing, Duration)> + '_ {
+        let known = self.groups.iter().filter(move |g| g.id() == group);
+        let known = known.flat_map(|g| g.nodes.values());
+        known.map(move |n| (n.member, n.epoch, n.standing, now.instant.since(n.heard_at)))
+    }
+
+    /// Every switch that was heard of: its life, its address, whether it stands by, ns since it was
+    /// heard.
+    pub fn switches(&self, now: Now) -> impl Iterator<Item = (u64, Addr, bool, Duration)> + '_ {
+        let known = self.switches.values();
+        known.map(move |s| (s.incarnation, s.addr, s.standby, now.instant.since(s.heard_at)))
+    }
+}
+
+impl Machine for Controller {
+    type Persist = State;
+
+    fn handle(&mut self, now: Now, _from: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
         let message = match concord_wire::kind(bytes) {
             Ok(Kind::Membership) => Membership::parse(bytes),
             Ok(
@@ -247,40 +341,37 @@ impl Controller {
         }
     }
 
-    fn on_node(&mut self, now: Now, index: usize, mut node: Node, sink: &mut impl Sink) {
-        let group = &mut self.groups[index];
-        let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
-        let is_open = matches!(node.standing, Standing::Open { .. });
-        if !is_stray(self.state.config(id), &node) {
-            group.go_on(self.setup.failure_ns, &mut node);
-            group.nodes.insert(node.member.node, node);
-            self.reconsider(now);
-        }
-        if self.is_mute() {
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        if now.instant < self.next_tick {
             return;
         }
-        let Some(config) = self.state.config(id) else { return };
-        if config.epoch > epoch && !config.members.is_empty() {
-            config.send(addr, &mut self.scratch, sink);
-        } else if config.epoch == epoch && is_open {
+        self.next_tick = now.instant.after(TICK_NS);
+        self.ask_configs(sink);
+        self.reconsider(now);
+        if !self.is_mute() {
             self.configure_switch(now.instant, sink);
         }
     }
 
+    fn deadline(&self) -> Deadline {
+        Deadline { at: self.next_tick, reason: "failure detection" }
+    }
+
     /// The state to persist, if there is one: write it durably if and only if the stored version is
-    /// one less, then call [`Controller::persisted`].
-    pub fn poll_persist(&mut self) -> Option<State> {
+    /// one less, then call `persisted`; else [`Controller::superseded`].
+    fn poll_persist(&mut self) -> Option<Persist<State>> {
         if self.handed_out {
             return None;
         }
-        let state = self.proposed.clone()?;
+        let what = self.proposed.clone()?;
         self.handed_out = true;
-        Some(state)
+        Some(Persist { number: what.version, what })
     }
 
     /// What was handed out is durable: now everybody may hear of it.
-    pub fn persisted(&mut self, _now: Now, sink: &mut impl Sink) {
-        let Some(state) = self.proposed.take() else { return };
+    fn persisted(&mut self, _now: Now, version: u64, sink: &mut impl Sink) {
+        let is_it = |state: &mut State| state.version <= version;
+        let Some(state) = self.proposed.take_if(is_it) else { return };
         let before = core::mem::replace(&mut self.state, state);
         self.recovery = None;
         for group in &mut self.groups {
@@ -299,96 +390,6 @@ impl Controller {
                 }
             }
         }
-    }
-
-    /// What was handed out does not follow what is stored: another controller was faster, and
-    /// `stored` is what it wrote. This one goes on from there (trap T3).
-    pub fn superseded(&mut self, stored: State) {
-        self.count.superseded += 1;
-        self.proposed = None;
-        let before = core::mem::replace(&mut self.state, stored);
-        for group in &mut self.groups {
-            // A file of yesterday does not take back what this controller gave out itself.
-            if self.setup.guards.on(Guard::StateHeard) {
-                let epoch = before.config(group.id()).map_or(0, |c| c.epoch);
-                let switch_id = before.last_switch_id;
-                group.note_ahead(&self.state, &Heard { epoch, switch_id, ..Heard::default() });
-            }
-            group.know(&self.state);
-        }
-    }
-
-    /// Whether nodes have heard of more than the state says (trap T3): another controller may have
-    /// stored a newer one, to be handed to [`Controller::superseded`].
-    #[must_use]
-    pub fn is_behind(&self) -> bool {
-        self.groups.iter().any(|group| group.ahead.is_some())
-    }
-
-    /// How the groups' state was made anew, once it was.
-    #[must_use]
-    pub fn recovered(&self) -> &[Recovered] {
-        &self.recovered
-    }
-
-    /// Why it cannot do what it should, if it cannot.
-    #[must_use]
-    pub fn problem(&self) -> Option<Problem> {
-        self.problem
-    }
-
-    /// Time passed.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        if now.instant < self.next_tick {
-            return;
-        }
-        self.next_tick = now.instant.after(TICK_NS);
-        self.ask_configs(sink);
-        self.reconsider(now);
-        if !self.is_mute() {
-            self.configure_switch(now.instant, sink);
-        }
-    }
-
-    /// When to call [`Controller::tick`] next.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        Deadline { at: self.next_tick, reason: "failure detection" }
-    }
-
-    /// The state in force.
-    #[must_use]
-    pub fn state(&self) -> &State {
-        &self.state
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn counters(&self) -> &ControllerCounters {
-        &self.count
-    }
-
-    /// The groups' numbers.
-    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        self.groups.iter().map(Group::id)
-    }
-
-    /// Every node of a group that was heard of: who, epoch, where it stands, ns since it was heard.
-    pub fn nodes(
-        &self,
-        group: GroupId,
-        now: Now,
-    ) -> impl Iterator<Item = (Member, u32, Standing, Duration)> + '_ {
-        let known = self.groups.iter().filter(move |g| g.id() == group);
-        let known = known.flat_map(|g| g.nodes.values());
-        known.map(move |n| (n.member, n.epoch, n.standing, now.instant.since(n.heard_at)))
-    }
-
-    /// Every switch that was heard of: its life, its address, whether it stands by, ns since it was
-    /// heard.
-    pub fn switches(&self, now: Now) -> impl Iterator<Item = (u64, Addr, bool, Duration)> + '_ {
-        let known = self.switches.values();
-        known.map(move |s| (s.incarnation, s.addr, s.standby, now.instant.since(s.heard_at)))
     }
 }
 

@@ -32,7 +32,7 @@ fn setup() -> ControllerConfig {
 fn say(c: &mut Controller, ms: u64, message: &Membership) -> Sent {
     let (mut bytes, mut sent) = (vec![], vec![]);
     message.emit(&mut bytes);
-    c.handle(at(ms), &bytes, &mut sent);
+    c.handle(at(ms), Addr::default(), &mut bytes, &mut sent);
     sent
 }
 
@@ -69,8 +69,8 @@ fn standby(incarnation: u64, epoch: u32) -> Membership {
 
 /// Persists what is proposed; its epoch, if something is.
 fn persist(c: &mut Controller, ms: u64) -> Option<u32> {
-    let state = c.poll_persist()?;
-    c.persisted(at(ms), &mut vec![]);
+    let state = c.poll_persist()?.what;
+    c.persisted(at(ms), c.state().version + 1, &mut vec![]);
     state.config(GROUP).map(|config| config.epoch)
 }
 
@@ -95,7 +95,7 @@ fn founded() -> Controller {
     }
     say(&mut c, 0, &switch(77, 0));
     assert!(c.poll_persist().is_some());
-    c.persisted(at(0), &mut vec![]);
+    c.persisted(at(0), c.state().version + 1, &mut vec![]);
     c
 }
 
@@ -136,12 +136,12 @@ fn t3_nobody_hears_of_an_epoch_before_it_is_persisted() {
         assert!(say(&mut c, 0, &alive(node, 10, 0)).is_empty());
     }
     assert!(say(&mut c, 0, &switch(77, 0)).is_empty());
-    let state = c.poll_persist().unwrap();
+    let state = c.poll_persist().unwrap().what;
     assert_eq!((state.version, state.last_switch_id), (1, 1));
     assert!(c.poll_persist().is_none());
     assert!(say(&mut c, 1, &alive(1, 10, 0)).is_empty());
     let mut sent = vec![];
-    c.persisted(at(1), &mut sent);
+    c.persisted(at(1), c.state().version + 1, &mut sent);
     assert_eq!(sent.len(), 3);
 }
 
@@ -246,10 +246,10 @@ fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_othe
             say(c, 5, &alive(node, 10, 1));
         }
         say(c, 5, &stands(2 + n as u16, 11, 1, Standing::Out));
-        let state = c.poll_persist().unwrap();
+        let state = c.poll_persist().unwrap().what;
         if state.follows(Some(&stored), Guards::ALL) {
             stored = state;
-            c.persisted(at(5), &mut vec![]);
+            c.persisted(at(5), c.state().version + 1, &mut vec![]);
         } else {
             c.superseded(stored.clone());
         }
@@ -258,7 +258,7 @@ fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_othe
     assert_eq!((two[0].counters().superseded, two[1].counters().superseded), (0, 1));
     // It sees what it wanted again, and its next state follows.
     say(&mut two[1], 6, &stands(3, 11, 2, Standing::Out));
-    assert!(two[1].poll_persist().unwrap().follows(Some(&stored), Guards::ALL));
+    assert!(two[1].poll_persist().unwrap().what.follows(Some(&stored), Guards::ALL));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_silent_replica_is_removed_but_not_because_the_controller_slept() {
         c.tick(at(t), &mut vec![]);
     }
     assert!(c.poll_persist().is_some());
-    c.persisted(at(t), &mut vec![]);
+    c.persisted(at(t), c.state().version + 1, &mut vec![]);
     assert_eq!(nodes(&c), [1, 3]);
     c.tick(at(t + 60_000), &mut vec![]);
     assert!(c.poll_persist().is_none());
@@ -284,7 +284,7 @@ fn the_last_member_is_never_removed() {
     for n in 0..100 {
         c.tick(at(n * 50), &mut vec![]);
         if c.poll_persist().is_some() {
-            c.persisted(at(n * 50), &mut vec![]);
+            c.persisted(at(n * 50), c.state().version + 1, &mut vec![]);
         }
     }
     assert_eq!(nodes(&c), [1, 2, 3]);
@@ -294,9 +294,9 @@ fn the_last_member_is_never_removed() {
 fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none() {
     let mut c = founded();
     say(&mut c, 5, &switch(78, 0));
-    let state = c.poll_persist().unwrap();
+    let state = c.poll_persist().unwrap().what;
     assert_eq!(state.last_switch_id, 2);
-    c.persisted(at(5), &mut vec![]);
+    c.persisted(at(5), c.state().version + 1, &mut vec![]);
     say(&mut c, 6, &switch(77, 1));
     assert!(c.poll_persist().is_none());
     // Started again from its file, also with a fresh group: ids go on.
@@ -306,7 +306,7 @@ fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none()
         say(&mut c, 0, &alive(node, 20, 0));
     }
     say(&mut c, 0, &switch(79, 0));
-    let state = c.poll_persist().unwrap();
+    let state = c.poll_persist().unwrap().what;
     assert_eq!((state.last_switch_id, state.config(GROUP).unwrap().epoch), (3, 3));
 }
 
@@ -323,7 +323,7 @@ fn bug_15_19_a_group_that_is_founded_anew_gets_a_new_id_from_the_same_switch() {
     say(&mut c, 0, &stands(3, 10, 1, Standing::Leaving));
     assert!(c.poll_persist().is_none(), "who has left founds nothing");
     say(&mut c, 0, &alive(3, 20, 0));
-    let state = c.poll_persist().unwrap();
+    let state = c.poll_persist().unwrap().what;
     assert_eq!((state.last_switch_id, state.switch_incarnation), (2, 77));
     assert_eq!(state.retired_switches, []);
     assert_eq!(state.config(GROUP).unwrap().switch_id, 2);
@@ -697,7 +697,7 @@ fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back()
     say(&mut c, 1_000, &switch(78, 1));
     assert_eq!(persist(&mut c, 1_000), Some(2));
     say(&mut c, 1_050, &switch(79, 2));
-    let refused = c.poll_persist().unwrap();
+    let refused = c.poll_persist().unwrap().what;
     assert!(!refused.follows(Some(&yesterday), Guards::ALL));
     c.superseded(yesterday);
     c.tick(at(1_100), &mut vec![]);

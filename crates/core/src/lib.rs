@@ -1,7 +1,7 @@
 //! What every Concord crate shares: time, identifiers, a seeded random source, and the law that
 //! every node is a state machine without I/O.
 //!
-//! Read [`Instant`] and [`Seq`] first, then [`machine`] for the law of the API.
+//! Read [`Instant`] and [`Seq`] first, then [`Machine`]: the law, as a trait.
 //!
 //! ```
 //! use concord_core::{Seq, SwitchId};
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod addr;
 pub mod clock;
 pub mod counters;
 pub mod guard;
@@ -22,6 +23,7 @@ pub mod machine;
 pub mod rng;
 pub mod time;
 
+pub use addr::{Addr, Sink};
 pub use clock::{LogClock, SteadyClock};
 pub use guard::{Guard, Guards};
 pub use ids::{
@@ -29,5 +31,6 @@ pub use ids::{
     ViewNumber,
 };
 pub use lease::Leases;
+pub use machine::{Machine, Nothing};
 pub use rng::Rng;
 pub use time::{Duration, Instant, MS, Now, SEC, US};

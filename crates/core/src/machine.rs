@@ -1,15 +1,101 @@
-//! The law of every node.
+//! The law of every node, as a trait. Drivers run the same machines: the simulator, the runtime and
+//! the model checker.
 //!
-//! A node takes one input at a time and then every output is drained, before the next input:
-//! - `handle(now, input)`: a packet, a timer, a completion of the storage engine or the disk;
-//! - outputs: packets to send, replies, things to persist, written into a sink that the driver
-//!   hands in, so that the hot path allocates nothing;
-//! - `deadline()`: when to be woken if nothing arrives before.
+//! A machine takes one input at a time, and every output is drained before the next batch of inputs:
 //!
-//! No clock, socket, thread or random source of its own. Drivers run the same machines: the
-//! simulator, the runtime and the model checker.
+//! | input | when |
+//! |---|---|
+//! | [`Machine::handle`] | a packet came |
+//! | [`Machine::tick`] | its [`Machine::deadline`] has come |
+//! | [`Machine::persisted`] | something that it gave out is durable |
+//! | [`Machine::flush`] | a batch of any of these has ended |
+//!
+//! Its outputs are packets, written into a [`Sink`] that the driver hands in, so that the hot path
+//! allocates nothing, and what [`Machine::poll_persist`] gives. A machine may have further inputs
+//! (a client's calls, completions of an engine): they are its own methods, and the same law is for them.
+//!
+//! No clock, socket, thread or random source of its own.
+//!
+//! ```
+//! use concord_core::machine::{Deadline, Machine};
+//! use concord_core::{Addr, Instant, MS, Nothing, Now, Sink};
+//!
+//! /// Sends back what comes, and says every 100 ms that it lives.
+//! struct Echo {
+//!     controller: Addr,
+//!     alive_at: Instant,
+//! }
+//!
+//! impl Machine for Echo {
+//!     type Persist = Nothing;
+//!
+//!     fn handle(&mut self, _now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+//!         sink.send(from, packet);
+//!     }
+//!
+//!     fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+//!         if now.instant >= self.alive_at {
+//!             self.alive_at = now.instant.after(100 * MS);
+//!             sink.send(self.controller, b"alive");
+//!         }
+//!     }
+//!
+//!     fn deadline(&self) -> Deadline {
+//!         Deadline { at: self.alive_at, reason: "sign of life" }
+//!     }
+//! }
+//!
+//! let mut echo = Echo { controller: Addr { ip: 1, port: 1 }, alive_at: Instant(0) };
+//! let (mut sent, now) = (Vec::new(), Now::default());
+//! echo.tick(now, &mut sent);
+//! echo.handle(now, Addr { ip: 2, port: 2 }, &mut [7], &mut sent);
+//! assert_eq!(sent[1], (Addr { ip: 2, port: 2 }, vec![7]));
+//! assert_eq!(echo.deadline().at, Instant(100 * MS));
+//! ```
 
-use crate::time::Instant;
+use crate::addr::{Addr, Sink};
+use crate::time::{Instant, Now};
+
+/// A node without I/O.
+pub trait Machine {
+    /// What it wants kept before others may hear of it; [`Nothing`] for a machine that keeps nothing.
+    type Persist;
+
+    /// Takes one datagram of `from`, which it may rewrite; there may be padding behind it. `now` was sampled
+    /// after the packet had come (trap T1).
+    fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink);
+
+    /// Its deadline has come. To be called too early does no harm.
+    fn tick(&mut self, now: Now, sink: &mut impl Sink);
+
+    /// When to be woken if nothing arrives before, and why.
+    fn deadline(&self) -> Deadline;
+
+    /// The end of a batch of inputs, one at least: what is said once for all of them is sent here.
+    fn flush(&mut self, _now: Now, _sink: &mut impl Sink) {}
+
+    /// What is to be made durable next, in this order; asked after each [`Machine::flush`] until there
+    /// is no more. The driver may write several at once.
+    fn poll_persist(&mut self) -> Option<Persist<Self::Persist>> {
+        None
+    }
+
+    /// All that was given out up to `number` is durable, and outlives a power cut.
+    fn persisted(&mut self, _now: Now, _number: u64, _sink: &mut impl Sink) {}
+}
+
+/// What a machine wants kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Persist<P> {
+    /// The machine's own number of it; numbers rise.
+    pub number: u64,
+    /// It.
+    pub what: P,
+}
+
+/// There is none: the [`Machine::Persist`] of a machine that keeps nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nothing {}
 
 /// Where a machine wants to be woken, and why: the reason is printed in traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

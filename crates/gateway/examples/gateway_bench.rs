@@ -3,7 +3,7 @@
 //! `cargo run --release -p concord-gateway --example gateway_bench`
 
 use concord_client::ClientConfig;
-use concord_core::{Instant, Now, Rng};
+use concord_core::{Instant, Machine, Now, Rng};
 use concord_engine::CommandTable;
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Parsed, Parser};
 use concord_wire::{Addr, Flags, Op, Packet, Repr, Sink};
@@ -104,7 +104,7 @@ fn measure(name: &str, input: &str) {
                 let register = repr.flags.has(Flags::REGISTER);
                 let body: &[u8] = if register { b"" } else { b"$16\r\nabcdefghijklmnop\r\n" };
                 Repr { op, ..repr }.emit(body, &mut reply);
-                gateway.packet(now, &reply, &mut network);
+                gateway.handle(now, addr(2), &mut reply, &mut network);
             }
         }
         while let Some(id) = gateway.take_ready() {

@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use concord_client::{Class, Client, Request};
 use concord_core::machine::Deadline;
 use concord_core::rng::splitmix64;
-use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng};
+use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::CommandBuf;
-use concord_wire::{Flags, FurtherIds, Sink};
+use concord_wire::{Addr, Flags, FurtherIds, Sink};
 use hashbrown::HashMap;
 
 use crate::commands::Commands;
@@ -42,6 +42,38 @@ pub struct Gateway {
     /// the window until it is answered.
     orphans: Vec<(RequestNumber, u32)>,
     is_shut_down: bool,
+}
+
+impl Machine for Gateway {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        self.core.client.handle(now, from, packet, sink);
+        self.take_done(now, sink);
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        self.core.started_at.get_or_insert(now.instant);
+        if self.must_ask_table() {
+            self.ask_table(now, sink);
+        }
+        self.core.client.tick(now, sink);
+        if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
+            self.give_up_stuck(now);
+        }
+        self.give_places(now);
+        self.take_done(now, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        if self.must_ask_table() {
+            return Deadline { at: Instant(0), reason: "ask for the command table" };
+        }
+        let at = self.core.memory.deadline(self.core.inputs.are_short());
+        let look =
+            Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
+        self.core.client.deadline().min(look)
+    }
 }
 
 impl Gateway {
@@ -128,38 +160,6 @@ impl Gateway {
         if connection.wait == Wait::Nothing {
             self.go_on(now, id, sink);
         }
-    }
-
-    /// A datagram of the rack.
-    pub fn packet(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        self.core.client.handle(now, bytes, sink);
-        self.take_done(now, sink);
-    }
-
-    /// Time passed.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        self.core.started_at.get_or_insert(now.instant);
-        if self.must_ask_table() {
-            self.ask_table(now, sink);
-        }
-        self.core.client.tick(now, sink);
-        if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
-            self.give_up_stuck(now);
-        }
-        self.give_places(now);
-        self.take_done(now, sink);
-    }
-
-    /// When to call [`Gateway::tick`] next.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        if self.must_ask_table() {
-            return Deadline { at: Instant(0), reason: "ask for the command table" };
-        }
-        let at = self.core.memory.deadline(self.core.inputs.are_short());
-        let look =
-            Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
-        self.core.client.deadline().min(look)
     }
 
     /// The next connection whose output, input or end the driver is to look at.

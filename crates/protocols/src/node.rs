@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 
 use concord_core::machine::Deadline;
-use concord_core::{Now, Position};
+use concord_core::{Machine, Nothing, Now, Position};
 use concord_engine::Engine;
-use concord_wire::Sink;
 use concord_wire::control::{Config, Member, Protocol};
+use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
 use crate::log::Log;
@@ -34,6 +34,26 @@ macro_rules! inside {
     };
 }
 
+impl<E: Engine> Machine for Node<E> {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, _from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        inside!(self, node => node.handle(now, packet, sink));
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        inside!(self, node => node.tick(now, sink));
+    }
+
+    fn deadline(&self) -> Deadline {
+        inside!(self, node => node.deadline())
+    }
+
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        inside!(self, node => node.flush(now, sink));
+    }
+}
+
 impl<E: Engine> Node<E> {
     /// A replica of `protocol` that knows nobody yet.
     pub fn new(protocol: Protocol, setup: ReplicaConfig, engine: E) -> Node<E> {
@@ -45,24 +65,9 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    /// Takes one datagram.
-    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        inside!(self, node => node.handle(now, bytes, sink));
-    }
-
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         inside!(self, node => node.engine_ready(now, sink));
-    }
-
-    /// The end of a batch of packets.
-    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
-        inside!(self, node => node.flush(now, sink));
-    }
-
-    /// Time passed.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        inside!(self, node => node.tick(now, sink));
     }
 
     /// Tells it to end: it leaves in order.
@@ -74,12 +79,6 @@ impl<E: Engine> Node<E> {
     #[must_use]
     pub fn retired(&self, now: Now) -> Option<Retired> {
         inside!(self, node => node.retired(now))
-    }
-
-    /// When to call [`Node::tick`] next.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        inside!(self, node => node.deadline())
     }
 
     /// The engine, for drivers that feed it.

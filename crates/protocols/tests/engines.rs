@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use concord_core::{
-    Guards, Instant, MS, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId, hash,
+    Guards, Instant, MS, Machine, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId, hash,
 };
 use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
@@ -225,7 +225,7 @@ impl Bench {
 
     fn hand(&mut self, node: u16, bytes: &[u8]) {
         let (now, mut sent) = (self.now(), Vec::new());
-        self.at(node).handle(now, bytes, &mut sent);
+        self.at(node).handle(now, Addr::default(), &mut bytes.to_vec(), &mut sent);
         self.at(node).flush(now, &mut sent);
         self.wire.extend(sent.into_iter().map(|(to, bytes)| (node, to, bytes)));
     }

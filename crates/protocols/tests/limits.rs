@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 
 use concord_core::{
-    Guards, Instant, LogClock, MS, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId, hash,
+    Guards, Instant, LogClock, MS, Machine, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId,
+    hash,
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Engine, Shimmed};
@@ -178,7 +179,7 @@ impl Group {
         }
         let (now, mut sent) = (self.now(node), Vec::new());
         let to = &mut self.nodes[usize::from(node) - 1];
-        to.handle(now, bytes, &mut sent);
+        to.handle(now, Addr::default(), &mut bytes.to_vec(), &mut sent);
         to.flush(now, &mut sent);
         self.wire.extend(sent);
     }

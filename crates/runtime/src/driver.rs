@@ -9,9 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use concord_core::machine::Deadline;
-use concord_core::{Instant, Now, SEC};
-use concord_wire::{GroupId, header};
+use concord_core::machine::{Deadline, Persist};
+use concord_core::{Instant, Machine, Now, SEC};
 use rustix::event::epoll;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -43,37 +42,81 @@ pub enum Stop {
     Rack,
 }
 
+/// Whether what a machine wanted kept is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is: the driver tells the machine.
+    Now,
+    /// It will be: the role tells the machine when it is, in [`Role::event`].
+    Later,
+}
+
 /// A machine with what it needs of the outside beside UDP.
 pub trait Role {
-    /// Takes one datagram that came from `from`; there may be padding behind it.
-    fn packet(&mut self, now: Now, from: concord_wire::Addr, packet: &mut [u8], out: &mut Outbox);
+    /// What it does. One that is in one group is wrapped in [`concord_wire::OfGroup`].
+    type Machine: Machine;
+
+    /// The machine, which the driver hands what comes and wakes.
+    fn machine(&mut self) -> &mut Self::Machine;
 
     /// One of the role's own descriptors is ready. The role samples the clock itself, after it
     /// received what is there (trap T1).
     ///
     /// # Errors
     /// What the role cannot go on after.
-    fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error>;
+    fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
+        Ok(())
+    }
 
-    /// The deadline has come.
-    fn tick(&mut self, now: Now, out: &mut Outbox);
+    /// Writes what the machine wants kept.
+    ///
+    /// # Errors
+    /// If it cannot: a machine whose state cannot be kept must not go on.
+    fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Kept, Error>;
 
-    /// The end of a batch of inputs, whatever they were.
+    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what there is
+    /// from the outside beside UDP.
     ///
     /// # Errors
     /// What the role cannot go on after.
-    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error>;
+    fn attend(&mut self, _now: Now, _out: &mut Outbox) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes into the log what has changed since it was asked last.
+    fn log(&mut self, now: Now);
 
     /// The process was told to end. True once nothing is left to do; asked in every event-loop iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
     }
 
-    /// When to be woken, and why.
-    fn deadline(&self) -> Deadline;
+    /// When the role itself wants to be woken, beside its machine's deadline.
+    fn wakes_at(&self) -> Deadline {
+        Deadline::NONE
+    }
 
     /// What `/metrics` and `/status` show.
     fn snapshot(&self, now: Now) -> Snapshot;
+}
+
+/// What is to be done at the end of a batch, in its order.
+fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Error> {
+    role.attend(now, out)?;
+    role.machine().flush(now, out);
+    while let Some(Persist { number, what }) = role.machine().poll_persist() {
+        if role.persist(what)? == Kept::Now {
+            role.machine().persisted(now, number, out);
+        }
+    }
+    role.log(now);
+    Ok(())
+}
+
+/// When the machine or its role wants to be woken.
+fn deadline(role: &mut impl Role) -> Instant {
+    let own = role.wakes_at();
+    role.machine().deadline().min(own).at
 }
 
 /// How a role's process ends, and how much of a core it may use.
@@ -84,9 +127,6 @@ pub struct DriverOptions {
     pub supervised: bool,
     /// Share of a core that the thread may use, for benches.
     pub cpu_share: Option<f64>,
-    /// The one group that the node is of: packets of others are dropped and counted, and what it sends is
-    /// of that group. `None`: it serves all groups, as a controller and a switch do.
-    pub group: Option<GroupId>,
 }
 
 /// The loop around one role.
@@ -100,7 +140,6 @@ pub struct Driver {
     signals: UnixStream,
     parent: Option<OwnedFd>,
     share: Option<CpuShare>,
-    group: Option<GroupId>,
 }
 
 impl Driver {
@@ -128,14 +167,9 @@ impl Driver {
         } else {
             None
         };
-        let mut outbox = Outbox::new(Rc::clone(&socket));
-        if let Some(group) = options.group {
-            outbox.set_group(group);
-        }
         Ok(Driver {
             inbox: Inbox::new(Rc::clone(&socket)),
-            outbox,
-            group: options.group,
+            outbox: Outbox::new(Rc::clone(&socket)),
             share: options.cpu_share.map(CpuShare::new),
             poller,
             socket,
@@ -169,10 +203,10 @@ impl Driver {
         loop {
             // Everything received so far was received before this moment (trap T1).
             let now = clock::now();
-            if role.deadline().at <= now.instant {
-                role.tick(now, &mut self.outbox);
+            if deadline(role) <= now.instant {
+                role.machine().tick(now, &mut self.outbox);
             }
-            role.flush(now, &mut self.outbox)?;
+            end_batch(role, now, &mut self.outbox)?;
             self.outbox.flush();
             if let Some(share) = &mut self.share {
                 share.pay();
@@ -180,7 +214,7 @@ impl Driver {
             if stop.is_some_and(|(why, by)| by <= now.instant || role.stop(now, why)) {
                 return Ok(());
             }
-            let deadline = role.deadline().at.min(stop.map_or(Instant::NEVER, |(_, by)| by));
+            let deadline = deadline(role).min(stop.map_or(Instant::NEVER, |(_, by)| by));
             self.poller.wait(clock::now().instant, deadline, &mut raw, &mut events)?;
             for event in &events {
                 match event.token {
@@ -208,7 +242,8 @@ impl Driver {
     /// A batch of trains. What is left over is there at the next turn, after this batch's packets
     /// went out: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) {
-        let (mut messages, mut strangers) = (0, 0);
+        let mut messages = 0;
+        let machine = role.machine();
         while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
             // After the receive: whoever slept before it knows (trap T1), and what is answered by
@@ -218,18 +253,13 @@ impl Driver {
                 let from = train.from;
                 for message in train.messages() {
                     messages += 1;
-                    if self.group.is_some_and(|own| header::is_of_other_group(message, own)) {
-                        strangers += 1;
-                        continue;
-                    }
-                    role.packet(now, from, message, &mut self.outbox);
+                    machine.handle(now, from, message, &mut self.outbox);
                 }
             }
             if received < TRAINS_PER_RECEIVE {
                 break;
             }
         }
-        self.inbox.count_other_group(strangers);
     }
 
     fn publish(&mut self, role: &impl Role, now: Now) {
@@ -282,32 +312,64 @@ fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
-    use concord_wire::{Addr, Header, Kind, Sink as _};
+    use concord_core::{Addr, Sink};
+    use concord_wire::{GroupId, Header, Kind, OfGroup, header};
 
-    /// Keeps what comes, answers it, and ends with the last one.
-    struct Keeper(Vec<Vec<u8>>);
+    /// Answers what comes, and wants it kept.
+    struct Keeper(Vec<Vec<u8>>, u64);
 
-    impl Role for Keeper {
-        fn packet(&mut self, _now: Now, from: Addr, packet: &mut [u8], out: &mut Outbox) {
+    impl Machine for Keeper {
+        type Persist = Vec<u8>;
+
+        fn handle(&mut self, _now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
             self.0.push(packet.to_vec());
-            out.send(from, &Header::new(Kind::Link, 7).bytes(16));
+            sink.send(from, &Header::new(Kind::Link, 7).bytes(16));
         }
 
-        fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn tick(&mut self, _now: Now, _out: &mut Outbox) {}
-
-        fn flush(&mut self, _now: Now, out: &mut Outbox) -> Result<(), Error> {
-            out.flush();
-            let is_last = self.0.last().is_some_and(|packet| header::op(packet) == 9);
-            if is_last { Err(Error::new("enough".to_string())) } else { Ok(()) }
-        }
+        fn tick(&mut self, _now: Now, _sink: &mut impl Sink) {}
 
         fn deadline(&self) -> Deadline {
             Deadline::NONE
+        }
+
+        fn poll_persist(&mut self) -> Option<Persist<Vec<u8>>> {
+            let what = self.0.pop()?;
+            self.1 += 1;
+            Some(Persist { number: self.1, what })
+        }
+
+        fn persisted(&mut self, _now: Now, number: u64, sink: &mut impl Sink) {
+            assert_eq!(number, self.1);
+            let to = Addr { ip: 0x7f00_0001, port: 9 };
+            sink.send(to, b"it is kept");
+        }
+    }
+
+    /// Ends with the last packet.
+    struct Shelf(OfGroup<Keeper>, Vec<u8>);
+
+    impl Role for Shelf {
+        type Machine = OfGroup<Keeper>;
+
+        fn machine(&mut self) -> &mut OfGroup<Keeper> {
+            &mut self.0
+        }
+
+        fn persist(&mut self, what: Vec<u8>) -> Result<Kept, Error> {
+            self.1.push(header::op(&what));
+            Ok(Kept::Now)
+        }
+
+        fn log(&mut self, _now: Now) {}
+
+        fn stop(&mut self, _now: Now, _why: Stop) -> bool {
+            true
+        }
+
+        fn attend(&mut self, _now: Now, out: &mut Outbox) -> Result<(), Error> {
+            out.flush();
+            let is_last = self.1.contains(&9);
+            if is_last { Err(Error::new("enough".to_string())) } else { Ok(()) }
         }
 
         fn snapshot(&self, _now: Now) -> Snapshot {
@@ -316,12 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_hears_of_its_own_group_alone_and_speaks_in_it() {
+    fn a_node_hears_of_its_own_group_alone_speaks_in_it_and_keeps_what_it_wants_kept() {
         let own = GroupId(3);
-        let options = DriverOptions { group: Some(own), ..DriverOptions::default() };
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let at = udp::to_std(socket.addr().unwrap());
-        let mut driver = Driver::new(socket, None, options).unwrap();
+        let mut driver = Driver::new(socket, None, DriverOptions::default()).unwrap();
         let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         // Of another group, of the first, of nobody's making, and of its own.
@@ -331,11 +392,13 @@ mod tests {
         }
         peer.send_to(b"this is no packet of ours", at).unwrap();
         peer.send_to(&Header { group: own, ..Header::new(Kind::Link, 9) }.bytes(16), at).unwrap();
-        let mut keeper = Keeper(vec![]);
-        assert_eq!(driver.run(&mut keeper).unwrap_err().to_string(), "enough");
-        let ops: Vec<u8> = keeper.0.iter().map(|packet| header::op(packet)).collect();
-        assert_eq!(ops, [3, b' ', 9], "what is malformed the role counts itself");
-        assert_eq!(driver.inbox.counters().other_group, 2);
+        let mut shelf = Shelf(OfGroup::new(own, Keeper(vec![], 0)), vec![]);
+        assert_eq!(driver.run(&mut shelf).unwrap_err().to_string(), "enough");
+        let mut kept = shelf.1.clone();
+        kept.sort_unstable();
+        assert_eq!(kept, [3, 9, b' '], "what is malformed the machine counts itself");
+        assert_eq!(shelf.0.of_group_counters().other_group, 2);
+        assert_eq!(shelf.0.1, 3);
         let mut answer = [0; 64];
         let (len, _) = peer.recv_from(&mut answer).unwrap();
         assert_eq!(header::group(&answer[..len]), own);

@@ -10,8 +10,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
+use concord_core::addr::Patch;
 use concord_core::counters;
-use concord_wire::{Addr, GroupId, Sink, header};
+use concord_wire::{Addr, Sink};
 use hashbrown::HashMap;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustc_hash::FxBuildHasher;
@@ -64,8 +65,6 @@ counters! {
         bytes_received,
         /// Receive calls that failed.
         receive_errors,
-        /// Packets of another group than the node's, dropped.
-        other_group,
     }
 }
 
@@ -244,8 +243,6 @@ pub struct Outbox<C = Rc<Socket>> {
     waiting: Vec<usize>,
     /// The lane used last: consecutive messages mostly go to one peer.
     recent: usize,
-    /// The group of all that is sent, if it is one and not the first, which packets are made in.
-    group: Option<GroupId>,
     counters: SendCounters,
 }
 
@@ -258,14 +255,8 @@ impl<C: Carrier> Outbox<C> {
             lane_of: HashMap::default(),
             waiting: Vec::new(),
             recent: 0,
-            group: None,
             counters: SendCounters::default(),
         }
-    }
-
-    /// All that is sent from now on is of `group`: the node is in no other.
-    pub fn set_group(&mut self, group: GroupId) {
-        self.group = Some(group).filter(|group| *group != GroupId::FIRST);
     }
 
     /// Sends everything that is queued.
@@ -324,11 +315,12 @@ impl<C: Carrier> Outbox<C> {
     }
 }
 
-impl<C: Carrier> Sink for Outbox<C> {
-    fn send(&mut self, to: Addr, packet: &[u8]) {
+impl<C: Carrier> Outbox<C> {
+    /// Queues a packet, and gives the copy.
+    fn queue(&mut self, to: Addr, packet: &[u8]) -> Option<&mut [u8]> {
         if packet.is_empty() || packet.len() > TRAIN_BYTES_MAX {
             self.counters.dropped_send_error += 1;
-            return;
+            return None;
         }
         let index = self.lane(to);
         if !self.lanes[index].admits(packet.len(), self.carrier.segments_max()) {
@@ -336,13 +328,23 @@ impl<C: Carrier> Sink for Outbox<C> {
         }
         let lane = &mut self.lanes[index];
         lane.push(packet);
-        if let Some(group) = self.group {
-            let start = lane.bytes.len() - packet.len();
-            header::set_group(&mut lane.bytes[start..], group);
-        }
         if !lane.listed {
             lane.listed = true;
             self.waiting.push(index);
+        }
+        let start = lane.bytes.len() - packet.len();
+        Some(&mut lane.bytes[start..])
+    }
+}
+
+impl<C: Carrier> Sink for Outbox<C> {
+    fn send(&mut self, to: Addr, packet: &[u8]) {
+        self.queue(to, packet);
+    }
+
+    fn send_patched(&mut self, to: Addr, packet: &[u8], patch: Patch) {
+        if let Some(copy) = self.queue(to, packet) {
+            patch.write(copy);
         }
     }
 }
@@ -374,11 +376,6 @@ impl Train<'_> {
 }
 
 impl Inbox {
-    /// So many packets of other groups were dropped.
-    pub(crate) fn count_other_group(&mut self, packets: u64) {
-        self.counters.other_group += packets;
-    }
-
     /// Over `socket`.
     #[must_use]
     pub fn new(socket: Rc<Socket>) -> Inbox {

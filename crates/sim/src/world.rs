@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use concord_core::addr::Patch;
 use concord_core::hash::hash64;
 use concord_core::{Duration, Now, Rng};
 use concord_wire::rpc::HEADER_BYTES;
@@ -338,6 +339,13 @@ impl Sink for Outgoing {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend_from_slice(packet);
         self.packets.push((to, buffer));
+    }
+
+    fn send_patched(&mut self, to: Addr, packet: &[u8], patch: Patch) {
+        self.send(to, packet);
+        if let Some((_, copy)) = self.packets.last_mut() {
+            patch.write(copy);
+        }
     }
 }
 

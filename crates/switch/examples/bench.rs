@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
-use concord_core::{Incarnation, Now, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
+use concord_core::{
+    Incarnation, Machine, Now, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId,
+};
 use concord_pisa::Verdict;
 use concord_switch::{
     Agent, AgentConfig, Counters, Harmonia, Ingress, Layout, Load as _, LoadError, PortTable,

@@ -7,7 +7,9 @@
 //! its programs is in [`crate::fabric`].
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Epoch, Guards, Incarnation, Instant, MS, Now, SwitchId};
+use concord_core::{
+    Duration, Epoch, Guards, Incarnation, Instant, MS, Machine, Nothing, Now, SwitchId,
+};
 use concord_pisa::{ASIC, Metadata, PORTS_MAX, Report};
 use concord_wire::control::{Assembly, Config, Heard, Membership, Message as _, Program};
 use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
@@ -277,67 +279,6 @@ impl<H: Host> SwitchAgent<H> {
         })
     }
 
-    /// Takes one datagram of `from`, which it may rewrite, and sends what results.
-    #[inline]
-    pub fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
-        let kind = match kind(packet) {
-            Ok(Kind::Membership) => return self.on_membership(now, packet, sink),
-            Ok(kind) => kind,
-            Err(error) => return self.seats[0].program.malformed(error),
-        };
-        let Some(at) = self.seat_for(packet) else {
-            self.counters.misdirected += 1;
-            return;
-        };
-        let seat = &mut self.seats[at];
-        match seat.program.takes(kind) {
-            Takes::Data => {
-                if !self.fabric.recirculation.is_empty() {
-                    self.come_round(now, sink);
-                }
-                if !self.fabric.faults.loses_input() {
-                    let seat = &mut self.seats[at];
-                    let arrival = seat.arrival(at, from);
-                    let wants = seat.program.pass(&mut self.fabric, now, arrival, packet, sink);
-                    self.see_to(at, wants, now.instant);
-                }
-            }
-            Takes::Control => match seat.program.control(now, packet) {
-                Ok(injection) => self.inject(at, now, injection, sink),
-                Err(_) => self.counters.control_malformed += 1,
-            },
-            Takes::Nothing => self.counters.misdirected += 1,
-        }
-    }
-
-    /// Does what is due at `now`.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
-        if now.instant >= self.alive_at {
-            self.alive_at = now.instant.after(self.config.alive_interval_ns);
-            self.send_alive(now.instant, sink);
-        }
-        for seat in 0..self.seats.len() {
-            for _ in 0..INJECTIONS_MAX {
-                let injection = self.seats[seat].program.upkeep(now.instant);
-                if injection.is_none() {
-                    break;
-                }
-                self.inject(seat, now, injection, sink);
-            }
-        }
-        self.come_round(now, sink);
-        self.fabric.faults.flush(now.instant, sink);
-    }
-
-    /// When to be woken, and why.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        let alive = Deadline { at: self.alive_at, reason: "sign of life" };
-        let programs = self.seats.iter().map(|seat| seat.program.deadline());
-        let others = [self.fabric.recirculation.deadline(), self.fabric.faults.deadline()];
-        programs.chain(others).fold(alive, Deadline::min)
-    }
-
     /// How the switch is.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -404,6 +345,67 @@ impl<H: Host> SwitchAgent<H> {
     pub fn describe(&self) -> Report {
         let rest = self.seats[1..].iter().map(|seat| seat.program.describe());
         rest.fold(self.seats[0].program.describe(), Report::beside)
+    }
+}
+
+impl<H: Host> Machine for SwitchAgent<H> {
+    type Persist = Nothing;
+
+    #[inline]
+    fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        let kind = match kind(packet) {
+            Ok(Kind::Membership) => return self.on_membership(now, packet, sink),
+            Ok(kind) => kind,
+            Err(error) => return self.seats[0].program.malformed(error),
+        };
+        let Some(at) = self.seat_for(packet) else {
+            self.counters.misdirected += 1;
+            return;
+        };
+        let seat = &mut self.seats[at];
+        match seat.program.takes(kind) {
+            Takes::Data => {
+                if !self.fabric.recirculation.is_empty() {
+                    self.come_round(now, sink);
+                }
+                if !self.fabric.faults.loses_input() {
+                    let seat = &mut self.seats[at];
+                    let arrival = seat.arrival(at, from);
+                    let wants = seat.program.pass(&mut self.fabric, now, arrival, packet, sink);
+                    self.see_to(at, wants, now.instant);
+                }
+            }
+            Takes::Control => match seat.program.control(now, packet) {
+                Ok(injection) => self.inject(at, now, injection, sink),
+                Err(_) => self.counters.control_malformed += 1,
+            },
+            Takes::Nothing => self.counters.misdirected += 1,
+        }
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        if now.instant >= self.alive_at {
+            self.alive_at = now.instant.after(self.config.alive_interval_ns);
+            self.send_alive(now.instant, sink);
+        }
+        for seat in 0..self.seats.len() {
+            for _ in 0..INJECTIONS_MAX {
+                let injection = self.seats[seat].program.upkeep(now.instant);
+                if injection.is_none() {
+                    break;
+                }
+                self.inject(seat, now, injection, sink);
+            }
+        }
+        self.come_round(now, sink);
+        self.fabric.faults.flush(now.instant, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        let alive = Deadline { at: self.alive_at, reason: "sign of life" };
+        let programs = self.seats.iter().map(|seat| seat.program.deadline());
+        let others = [self.fabric.recirculation.deadline(), self.fabric.faults.deadline()];
+        programs.chain(others).fold(alive, Deadline::min)
     }
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use concord_core::{Incarnation, Instant, MS, Now, Seq, SwitchId};
+use concord_core::{Incarnation, Instant, MS, Machine, Now, Seq, SwitchId};
 use concord_switch::{Agent, AgentConfig, FaultRates, Layout, SwitchProgram as _};
 use concord_wire::control::{
     Config, GroupKind, Heard, Membership, Message as _, Program, Protocol,

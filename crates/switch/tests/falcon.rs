@@ -4,7 +4,7 @@
 mod common;
 
 use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
-use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC, SessionId, SwitchId};
+use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC, SessionId, SwitchId};
 use concord_switch::falcon::FalconCounters;
 use concord_switch::{Agent, AgentConfig, Form, Hosted, QueueLayout, SwitchProgram as _};
 use concord_wire::control::{Config, GroupKind, Membership, Message as _, Program};

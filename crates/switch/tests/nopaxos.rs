@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use concord_core::{Epoch, Guards, Incarnation, Instant, NodeId, Now, Seq};
+use concord_core::{Epoch, Guards, Incarnation, Instant, Machine, NodeId, Now, Seq};
 use concord_pisa::{Copies, Verdict};
 use concord_switch::nopaxos::NoPaxos;
 use concord_switch::nopaxos_harmonia::NoPaxosHarmonia;

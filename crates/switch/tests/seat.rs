@@ -6,7 +6,7 @@ mod common;
 mod probe;
 
 use common::*;
-use concord_core::{Guards, Incarnation, Instant, MS, Now, SwitchId};
+use concord_core::{Guards, Incarnation, Instant, MS, Machine, Now, SwitchId};
 use concord_switch::{
     AgentConfig, FaultRates, Harmonia, Host as _, Layout, Loop, SwitchAgent, SwitchProgram as _,
 };

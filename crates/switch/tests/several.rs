@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use concord_core::{Guards, Incarnation, Instant, Now, ObjectId, Seq, SwitchId};
+use concord_core::{Guards, Incarnation, Instant, Machine, Now, ObjectId, Seq, SwitchId};
 use concord_pisa::{Metadata, Verdict};
 use concord_switch::nopaxos_harmonia::NoPaxosHarmonia;
 use concord_switch::{

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId, Position};
 
-use crate::addr::Addr;
+use crate::Addr;
 use crate::header::{Header, Kind, set_length};
 use crate::{WireError, u16_at, u32_at, u64_at};
 

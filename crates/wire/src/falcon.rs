@@ -65,7 +65,7 @@ use alloc::vec::Vec;
 
 use concord_core::{SessionId, SwitchId};
 
-use crate::addr::Addr;
+use crate::Addr;
 use crate::header::{GroupId, Header, Kind, set_length};
 use crate::{WireError, u16_at, u32_at, u64_at};
 

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
-pub mod addr;
 pub mod control;
 pub mod craq;
 pub mod falcon;
@@ -18,13 +17,15 @@ pub mod header;
 pub mod link;
 pub mod nopaxos;
 pub mod objects;
+pub mod of_group;
 pub mod record;
 pub mod rpc;
 pub mod vr;
 
-pub use addr::{Addr, Sink};
+pub use concord_core::{Addr, Sink};
 pub use header::{GroupId, Header, Kind, group, kind, op};
 pub use objects::{FurtherIds, OBJECTS_MAX};
+pub use of_group::OfGroup;
 pub use rpc::{Flags, Op, Packet, PacketMut, Reason, Repr, Status};
 
 use core::fmt;

@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use concord_core::hash::hash64;
 use concord_core::{Epoch, ObjectId, Position, RequestNumber, Seq, SessionId};
 
-use crate::addr::Addr;
+use crate::Addr;
 use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
 use crate::rpc::{Flags, Status};
 use crate::{WireError, u16_at, u32_at, u64_at};

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId, ObjectId, RequestNumber, Seq, SessionId};
 
-use crate::addr::Addr;
+use crate::Addr;
 use crate::header::{GroupId, Header, Kind};
 use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
 use crate::{PACKET_BYTES_MAX, WireError, harmonia, u16_at, u32_at, u64_at};

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::addr::Addr;
+use crate::Addr;
 use crate::control::{LogEnd, Message};
 use crate::header::Kind;
 

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use concord_client::{Class, Client, ClientConfig, Done, Outcome, Request, SubmitError, Withdrawn};
 use concord_core::hash::hash64;
-use concord_core::{Duration, Instant, MS, NodeId, Now, ObjectId, RequestNumber, Rng, SEC, US};
+use concord_core::{
+    Duration, Instant, MS, Machine, NodeId, Now, ObjectId, RequestNumber, Rng, SEC, US,
+};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status, WINDOW_MAX};
@@ -285,7 +287,7 @@ impl World {
     /// Hands bytes to the client as if they came from the network.
     pub fn inject(&mut self, bytes: &[u8]) {
         let mut sink = vec![];
-        self.client.handle(now(self.at), bytes, &mut sink);
+        self.client.handle(now(self.at), SWITCH, &mut bytes.to_vec(), &mut sink);
         self.after_input(sink);
     }
 
@@ -360,7 +362,7 @@ impl World {
             self.client.tick(now(self.at), &mut sink);
             assert!(self.client.deadline().at > self.at, "{:?}", self.client.deadline());
         } else {
-            let Some(Event(_, to_rack, bytes)) = self.events.pop() else { return false };
+            let Some(Event(_, to_rack, mut bytes)) = self.events.pop() else { return false };
             self.at = packet_at;
             if to_rack {
                 let mut replies = vec![];
@@ -369,7 +371,7 @@ impl World {
                     self.carry(false, reply);
                 }
             } else {
-                self.client.handle(now(self.at), &bytes, &mut sink);
+                self.client.handle(now(self.at), SWITCH, &mut bytes, &mut sink);
             }
         }
         self.after_input(sink);

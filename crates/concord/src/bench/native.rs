@@ -1,7 +1,7 @@
 //! The rack's own protocol: client machines over UDP trains.
 
 use concord_client::{Class, Client, ClientConfig, Outcome, Request};
-use concord_core::{Instant, MS, Now, RequestNumber, Rng, SEC, hash::object_id};
+use concord_core::{Instant, MS, Machine, Now, RequestNumber, Rng, SEC, hash::object_id};
 use concord_engine::CommandBuf;
 use concord_runtime::poller::{Event, Interest, Poller, Token};
 use concord_runtime::udp::{Inbox, Outbox, Socket};
@@ -179,8 +179,9 @@ impl Session {
             // Sampled after they were received (trap T1).
             let now = clock::now();
             for mut train in self.inbox.trains() {
+                let from = train.from;
                 for message in train.messages() {
-                    self.client.handle(now, message, &mut self.outbox);
+                    self.client.handle(now, from, message, &mut self.outbox);
                 }
             }
         }

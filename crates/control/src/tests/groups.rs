@@ -13,7 +13,7 @@ fn both() -> ControllerConfig {
 fn say_in(c: &mut Controller, group: GroupId, ms: u64, message: &Membership) -> Sent {
     let (mut bytes, mut sent) = (vec![], vec![]);
     message.emit_in(group, &mut bytes);
-    c.handle(at(ms), &bytes, &mut sent);
+    c.handle(at(ms), Addr::default(), &mut bytes, &mut sent);
     sent
 }
 
@@ -34,7 +34,7 @@ fn workers(c: &Controller) -> Vec<u16> {
 fn persist_all(c: &mut Controller, ms: u64) -> Sent {
     let mut sent = vec![];
     while c.poll_persist().is_some() {
-        c.persisted(at(ms), &mut sent);
+        c.persisted(at(ms), c.state().version + 1, &mut sent);
     }
     sent
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use concord_client::ClientConfig;
-use concord_core::{Duration, Instant, MS, NodeId, Now, Rng, SEC, US};
+use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, Rng, SEC, US};
 use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::fragment::{Assembly, FragmentHdr};
@@ -288,14 +288,14 @@ impl World {
             self.gateway.tick(self.now(), &mut sent);
             let next = self.gateway.deadline();
             assert!(next.at > self.at, "the gateway spins: {next:?}");
-        } else if let Some(Reverse((at, _, to_rack, bytes))) = self.events.pop() {
+        } else if let Some(Reverse((at, _, to_rack, mut bytes))) = self.events.pop() {
             self.at = at;
             if to_rack {
                 for reply in self.store.handle(&bytes) {
                     self.carry(false, reply);
                 }
             } else {
-                self.gateway.packet(self.now(), &bytes, &mut sent);
+                self.gateway.handle(self.now(), Addr::default(), &mut bytes, &mut sent);
             }
         }
         self.after_input(sent);

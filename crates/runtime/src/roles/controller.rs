@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use concord_control::{Controller, ControllerConfig, GroupState};
-use concord_core::machine::Deadline;
+use concord_control::{Controller, ControllerConfig, GroupState, State};
 use concord_core::{MS, Now};
+use concord_wire::GroupId;
 use concord_wire::control::{Config, Member, Standing};
-use concord_wire::{Addr, GroupId};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
-use crate::driver::Role;
+use crate::driver::{Kept, Role};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
-use crate::poller::Event;
 use crate::roles::{Place, unique};
 use crate::state_file::StateFile;
-use crate::udp::Outbox;
 
 /// What a controller is told beside its place.
 #[derive(Clone, Debug)]
@@ -97,13 +94,16 @@ fn nodes(members: &[Member]) -> String {
     members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-impl ControllerRole {
-    fn persist(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
-        while let Some(state) = self.controller.poll_persist() {
-            self.file.write(&state)?;
-            self.controller.persisted(now, out);
-        }
-        Ok(())
+impl Role for ControllerRole {
+    type Machine = Controller;
+
+    fn machine(&mut self) -> &mut Controller {
+        &mut self.controller
+    }
+
+    fn persist(&mut self, state: State) -> Result<Kept, Error> {
+        self.file.write(&state)?;
+        Ok(Kept::Now)
     }
 
     fn log(&mut self, now: Now) {
@@ -129,30 +129,6 @@ impl ControllerRole {
             }
             self.logged.problem = problem;
         }
-    }
-}
-
-impl Role for ControllerRole {
-    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
-        self.controller.handle(now, packet, out);
-    }
-
-    fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn tick(&mut self, now: Now, out: &mut Outbox) {
-        self.controller.tick(now, out);
-    }
-
-    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
-        self.persist(now, out)?;
-        self.log(now);
-        Ok(())
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.controller.deadline()
     }
 
     fn snapshot(&self, now: Now) -> Snapshot {
@@ -260,7 +236,7 @@ mod tests {
     use crate::driver::{Driver, DriverOptions};
     use crate::udp::{self, Socket};
     use concord_control::GroupSetup;
-    use concord_core::Guards;
+    use concord_core::{Addr, Guards};
     use concord_wire::control::{
         Assembly, Heard, Held, Membership, Message as _, Program, Protocol,
     };

@@ -5,20 +5,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 
 use concord_client::ClientConfig;
-use concord_core::machine::Deadline;
-use concord_core::{Duration, Instant, MS, Now, Rng};
+use concord_core::{Duration, Instant, MS, Nothing, Now, Rng};
 use concord_engine::CommandTable;
 use concord_gateway::{
     ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process, READ_BYTES_MAX,
 };
-use concord_wire::Addr;
+use concord_wire::{Addr, GroupId, OfGroup};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::info;
 
 use crate::clock;
-use crate::driver::{ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::{Context, Error};
 use crate::http::{self, Health, Snapshot};
 use crate::logging;
@@ -42,6 +41,8 @@ const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 /// What a gateway is told beside its place.
 #[derive(Clone, Debug)]
 pub struct GatewaySetup {
+    /// The group that its clients' data is of.
+    pub group: GroupId,
     /// Where the switch listens.
     pub switch: Addr,
     /// Where the controller listens, who knows if another switch took over.
@@ -67,7 +68,7 @@ struct Connection {
 #[derive(Debug)]
 struct GatewayRole {
     node: u16,
-    gateway: Gateway,
+    gateway: OfGroup<Gateway>,
     listener: TcpListener,
     poller: Rc<Poller>,
     /// By token, which is the connection's id too; never used twice.
@@ -109,7 +110,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     let mut role = GatewayRole {
         node: place.node,
         // The session's id comes from it: another with every start (trap T16 b).
-        gateway: Gateway::new(config, Rng::new(unique()?)),
+        gateway: OfGroup::new(setup.group, Gateway::new(config, Rng::new(unique()?))),
         listener,
         poller: driver.poller(),
         connections: HashMap::default(),
@@ -196,7 +197,8 @@ impl GatewayRole {
                     self.figures_at = now.instant.after(FIGURES_NS);
                     read_figures(self.gateway.process_mut());
                 }
-                self.gateway.input(now, ConnectionId(id), &self.buffer[..count], out);
+                let (gateway, mut sink) = self.gateway.input(out);
+                gateway.input(now, ConnectionId(id), &self.buffer[..count], &mut sink);
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.close(id),
@@ -239,7 +241,8 @@ impl GatewayRole {
             self.poller.change(&connection.stream, Token(id), interest)?;
         }
         if written > 0 {
-            self.gateway.written(now, gateway_id, written, out);
+            let (gateway, mut sink) = self.gateway.input(out);
+            gateway.written(now, gateway_id, written, &mut sink);
         }
         Ok(())
     }
@@ -252,8 +255,14 @@ impl GatewayRole {
 }
 
 impl Role for GatewayRole {
-    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
-        self.gateway.packet(now, packet, out);
+    type Machine = OfGroup<Gateway>;
+
+    fn machine(&mut self) -> &mut OfGroup<Gateway> {
+        &mut self.gateway
+    }
+
+    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+        match what {}
     }
 
     fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
@@ -269,21 +278,21 @@ impl Role for GatewayRole {
         Ok(())
     }
 
-    fn tick(&mut self, now: Now, out: &mut Outbox) {
-        self.gateway.tick(now, out);
-    }
-
-    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
-        self.gateway.open_session(now, out);
+    fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        let (gateway, mut sink) = self.gateway.input(out);
+        gateway.open_session(now, &mut sink);
         while let Some(ConnectionId(id)) = self.gateway.take_ready() {
             self.serve(now, id, out)?;
         }
+        Ok(())
+    }
+
+    fn log(&mut self, _now: Now) {
         let serving = self.gateway.is_serving();
         if serving != self.logged_serving {
             self.logged_serving = serving;
             info!(serving, "state");
         }
-        Ok(())
     }
 
     /// Accepts nobody any more, and closes each connection when what it sent is answered.
@@ -296,13 +305,10 @@ impl Role for GatewayRole {
         self.connections.is_empty()
     }
 
-    fn deadline(&self) -> Deadline {
-        self.gateway.deadline()
-    }
-
     fn snapshot(&self, _now: Now) -> Snapshot {
         let mut s = Snapshot::new("gateway", self.node);
         s.count(self.gateway.counters().each());
+        s.count(self.gateway.of_group_counters().each());
         s.count_as("client_", self.gateway.client().counters().each());
         let connections = self.gateway.connection_count();
         s.gauge("connections_open", "Connections that are open.", connections as f64);

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Guards, Instant, Now};
+use concord_core::{Duration, Guards, Instant, Nothing, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
-use concord_wire::Addr;
 use concord_wire::control::{Member, Protocol};
+use concord_wire::{Addr, GroupId, OfGroup};
 use tracing::{error, info, warn};
 
 use crate::clock;
-use crate::driver::{ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
@@ -30,6 +30,8 @@ const RECORDS_KEPT: usize = 32_768;
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetup {
+    /// The group that it is of.
+    pub group: GroupId,
     /// How the rack's replicas replicate.
     pub protocol: Protocol,
     /// Where the controller listens.
@@ -159,7 +161,7 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
 #[derive(Debug)]
 struct ReplicaRole<E, F> {
     node: u16,
-    replica: Node<E>,
+    replica: OfGroup<Node<E>>,
     feed: F,
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
@@ -167,14 +169,9 @@ struct ReplicaRole<E, F> {
 }
 
 impl<E: Engine, F> ReplicaRole<E, F> {
-    fn log(&mut self, now: Now) {
-        let s = self.replica.status(now);
-        let seen = (s.phase, s.role, s.epoch.0, s.switch_id);
-        if self.logged.replace(seen) != Some(seen) {
-            let (phase, place) = (phase_name(s.phase), s.role);
-            let (epoch, switch_id, executed) = (s.epoch.0, s.switch_id, s.executed.0);
-            info!(epoch, phase, place, switch_id, executed, "state");
-        }
+    fn engine_ready(&mut self, out: &mut Outbox) {
+        let (replica, mut sink) = self.replica.input(out);
+        replica.engine_ready(clock::now(), &mut sink);
     }
 }
 
@@ -202,7 +199,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     let done = match &setup.engine {
         EngineSetup::Memory => {
             let engine = Shimmed::new(Memory::new(setup.memory_bytes_max));
-            let replica = Node::new(setup.protocol, config, engine);
+            let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let feed = NoFeed;
             driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
         }
@@ -211,7 +208,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
                 Shimmed::new(RedisEngine::new().with_memory_max(setup.memory_bytes_max));
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
-            let replica = Node::new(setup.protocol, config, engine);
+            let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let feed = RedisFeed::new(server, driver.poller())?;
             driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
         }
@@ -221,31 +218,41 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
 }
 
 impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
-    fn packet(&mut self, now: Now, _from: Addr, packet: &mut [u8], out: &mut Outbox) {
-        self.replica.handle(now, packet, out);
+    type Machine = OfGroup<Node<E>>;
+
+    fn machine(&mut self) -> &mut OfGroup<Node<E>> {
+        &mut self.replica
+    }
+
+    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+        match what {}
     }
 
     fn event(&mut self, _event: Event, out: &mut Outbox) -> Result<(), Error> {
         self.feed.pump(self.replica.engine_mut())?;
         // Reads that completed are answered only under a lease that holds after they were received
         // (trap T1).
-        self.replica.engine_ready(clock::now(), out);
+        self.engine_ready(out);
         Ok(())
     }
 
-    fn tick(&mut self, now: Now, out: &mut Outbox) {
-        self.replica.tick(now, out);
-    }
-
-    fn flush(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+    fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
         if self.feed.has_output(self.replica.engine()) {
             self.feed.pump(self.replica.engine_mut())?;
-            self.replica.engine_ready(clock::now(), out);
+            self.engine_ready(out);
         }
         self.feed.watch(now.instant, self.replica.engine_mut());
-        self.replica.flush(now, out);
-        self.log(now);
         Ok(())
+    }
+
+    fn log(&mut self, now: Now) {
+        let s = self.replica.status(now);
+        let seen = (s.phase, s.role, s.epoch.0, s.switch_id);
+        if self.logged.replace(seen) != Some(seen) {
+            let (phase, place) = (phase_name(s.phase), s.role);
+            let (epoch, switch_id, executed) = (s.epoch.0, s.switch_id, s.executed.0);
+            info!(epoch, phase, place, switch_id, executed, "state");
+        }
     }
 
     /// One that goes alone leaves in order. Where the whole rack ends, nobody waits for anybody.
@@ -272,9 +279,9 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         true
     }
 
-    fn deadline(&self) -> Deadline {
+    fn wakes_at(&self) -> Deadline {
         let at = self.feed.watch_at(self.replica.engine());
-        self.replica.deadline().min(Deadline { at, reason: "is a script running?" })
+        Deadline { at, reason: "is a script running?" }
     }
 
     fn snapshot(&self, now: Now) -> Snapshot {
@@ -284,6 +291,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
             s.health = Health::NotYet(format!("{}, not open", phase_name(status.phase)));
         }
         s.count(self.replica.each_counter());
+        s.count(self.replica.of_group_counters().each());
         s.gauge("epoch", "The epoch that it is in; in VR the view.", status.epoch.0.into());
         s.gauge("executed", "The end of its log.", status.executed.0 as f64);
         s.gauge("committed", "Up to where its log is committed.", status.committed.0 as f64);

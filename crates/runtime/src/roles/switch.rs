@@ -1,20 +1,17 @@
 //! The switch in user space.
 
-use concord_core::machine::Deadline;
-use concord_core::{Incarnation, Now};
+use concord_core::{Incarnation, Nothing, Now};
 use concord_switch::Layout;
 use concord_switch::{Agent, AgentConfig, FaultRates, Host as _, Loop};
 use concord_wire::Addr;
 use concord_wire::control::Program;
 use tracing::info;
 
-use crate::driver::Role;
+use crate::driver::{Kept, Role};
 use crate::error::{Context, Error};
 use crate::http::{Health, Snapshot};
 use crate::logging;
-use crate::poller::Event;
 use crate::roles::{Place, unique};
-use crate::udp::Outbox;
 
 /// What a switch is told beside its place.
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +37,6 @@ struct Switch {
     logged: (u32, u32, bool),
 }
 
-impl Switch {
-    fn log(&mut self) {
-        let agent = &self.agent;
-        let seen = (agent.switch_id().0, agent.epoch().0, agent.is_ready());
-        if std::mem::replace(&mut self.logged, seen) != seen {
-            let (switch_id, epoch, ready) = seen;
-            let program = agent.program().program().name();
-            info!(epoch, switch_id, ready, program, "state");
-        }
-    }
-}
-
 /// Runs a switch until it is told to end.
 ///
 /// # Errors
@@ -75,25 +60,24 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
 }
 
 impl Role for Switch {
-    fn packet(&mut self, now: Now, from: Addr, packet: &mut [u8], out: &mut Outbox) {
-        self.agent.handle(now, from, packet, out);
+    type Machine = Agent;
+
+    fn machine(&mut self) -> &mut Agent {
+        &mut self.agent
     }
 
-    fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
-        Ok(())
+    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+        match what {}
     }
 
-    fn tick(&mut self, now: Now, out: &mut Outbox) {
-        self.agent.tick(now, out);
-    }
-
-    fn flush(&mut self, _now: Now, _out: &mut Outbox) -> Result<(), Error> {
-        self.log();
-        Ok(())
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.agent.deadline()
+    fn log(&mut self, _now: Now) {
+        let agent = &self.agent;
+        let seen = (agent.switch_id().0, agent.epoch().0, agent.is_ready());
+        if std::mem::replace(&mut self.logged, seen) != seen {
+            let (switch_id, epoch, ready) = seen;
+            let program = agent.program().program().name();
+            info!(epoch, switch_id, ready, program, "state");
+        }
     }
 
     fn snapshot(&self, _now: Now) -> Snapshot {

@@ -1,5 +1,5 @@
 use super::*;
-use concord_wire::{Header, Kind};
+use concord_wire::{GroupId, Header, Kind, header};
 use std::cell::RefCell;
 
 const LOCALHOST: u32 = 0x7f00_0001;
@@ -241,7 +241,6 @@ fn a_full_receive_buffer_shows_in_the_kernels_count() {
 fn what_a_node_sends_is_of_its_group_whatever_its_place_in_a_train() {
     let memory = Memory::new(8, 64);
     let mut outbox = Outbox::new(&memory);
-    outbox.set_group(GroupId(0x0102));
     let packet = |len: usize| {
         let mut packet = vec![];
         Header::new(Kind::Link, 1).begin(&mut packet);
@@ -250,7 +249,8 @@ fn what_a_node_sends_is_of_its_group_whatever_its_place_in_a_train() {
         packet
     };
     let packets = [packet(20), packet(40), packet(30), packet(40)];
-    packets.iter().for_each(|p| outbox.send(any_port(), p));
+    let patch = Patch { at: header::at::GROUP.start, bytes: [1, 2] };
+    packets.iter().for_each(|p| outbox.send_patched(any_port(), p, patch));
     outbox.flush();
     let carried = memory.carried.borrow();
     let [(_, bytes, Some(segment))] = &carried[..] else { panic!("one train") };

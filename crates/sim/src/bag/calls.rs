@@ -7,14 +7,13 @@
 
 use concord_check::Reply;
 use concord_client::{Class, Client, Outcome, Request};
-use concord_core::{Now, RequestNumber, hash};
+use concord_core::{Now, RequestNumber, Sink, hash};
 use concord_engine::CommandBuf;
 use concord_wire::Flags;
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 use crate::workload::parse_reply;
-use crate::world::Outgoing;
 
 /// Keys; the name of the last is so long that its writes are staged.
 pub(super) const KEYS: u8 = 3;
@@ -81,7 +80,7 @@ impl Calls {
         machine: &mut Client,
         now: Now,
         (key, writes): (u8, bool),
-        out: &mut Outgoing,
+        out: &mut impl Sink,
     ) {
         // A read has to fit a packet.
         let key = if writes { key } else { key % (KEYS - 1) };

@@ -3,19 +3,20 @@
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::hash::hash64;
-use concord_core::machine::Deadline;
-use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
+use concord_core::machine::{Deadline, Persist};
+use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, ReplicaConfig, Retired};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
-use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
+use concord_wire::{GroupId, OfGroup};
 
 use super::BagPlan;
 use super::calls::Calls;
 use super::packets::{Bag, Name};
 use super::watch::Watch;
+use crate::role;
 use crate::store::Store;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
@@ -27,7 +28,7 @@ const TICKS_MAX: usize = 16;
 /// there on, and a collision that chance brings once in 65,536 restarts is not what is looked for.
 const INCARNATION_STEP: u64 = 0x200;
 
-pub(super) type Machine = Node<Shimmed<Store>>;
+pub(super) type Replica = Node<Shimmed<Store>>;
 pub(super) type Role = crate::role::Role<Shimmed<Store>, Client>;
 
 /// What can happen next.
@@ -92,7 +93,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn replica(&self) -> Option<&Machine> {
+    pub(super) fn replica(&self) -> Option<&Replica> {
         match &self.role {
             Role::Replica(replica) => Some(replica),
             Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
@@ -208,7 +209,8 @@ impl Group {
             guards: self.plan.guards,
         };
         let engine = Shimmed::new(Store::new(self.plan.engine_is_slow, 0));
-        Role::Replica(Node::new(self.plan.protocol, config, engine))
+        let replica = Node::new(self.plan.protocol, config, engine);
+        Role::Replica(OfGroup::new(GroupId::FIRST, replica))
     }
 
     fn switch_role(&self, node: usize, standby: bool, tag: u64) -> Role {
@@ -238,7 +240,8 @@ impl Group {
             keepalive_ns: 10 * SEC,
             ..ClientConfig::new(addr(node), addr(SWITCH))
         };
-        Role::Client(Box::new(Client::new(config, Rng::new(tag))))
+        let client = Client::new(config, Rng::new(tag));
+        Role::Client(Box::new(OfGroup::new(GroupId::FIRST, client)))
     }
 
     /// What a node's clock shows.
@@ -261,8 +264,10 @@ impl Group {
     /// The newest epoch, or view, that a node has heard of; 0 if it has no such thing.
     pub(super) fn epoch_of(&self, node: usize) -> u32 {
         match &self.slots[node].role {
-            Role::Replica(Node::Replica(r)) => r.config().map_or(0, |c| c.epoch),
-            Role::Replica(Node::Vr(vr)) => vr.view().0,
+            Role::Replica(replica) => match &**replica {
+                Node::Replica(r) => r.config().map_or(0, |c| c.epoch),
+                Node::Vr(vr) => vr.view().0,
+            },
             Role::Switch(agent) => agent.epoch().0,
             Role::Controller(_) => self.config().map_or(0, |c| c.epoch),
             Role::Client(_) | Role::Dead => 0,
@@ -336,16 +341,16 @@ impl Group {
         let Some(id) = self.bag.find(name) else { return };
         let Some(flight) = self.bag.deliver(id) else { return };
         let node = usize::from(flight.to);
-        let mut bytes = flight.bytes.clone();
+        let (from, mut bytes) = (addr(usize::from(flight.from)), flight.bytes.clone());
         let now = self.now(node);
-        self.slots[node].role.handle(now, &mut bytes, &mut self.out);
+        role::deliver(&mut self.slots[node].role, now, from, &mut bytes, &mut self.out);
         self.after(node);
     }
 
     fn tick(&mut self, node: usize) {
         let now = self.now(node);
         for _ in 0..TICKS_MAX {
-            self.slots[node].role.tick(now, &mut self.out);
+            role::wake(&mut self.slots[node].role, now, &mut self.out);
             if self.slots[node].role.deadline().at > now.instant {
                 return self.after(node);
             }
@@ -361,8 +366,9 @@ impl Group {
         let now = self.now(node);
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
         replica.engine_mut().backend_mut().release();
-        replica.engine_ready(now, &mut self.out);
-        replica.flush(now, &mut self.out);
+        let (machine, mut out) = replica.input(&mut self.out);
+        machine.engine_ready(now, &mut out);
+        machine.flush(now, &mut out);
         self.after(node);
     }
 
@@ -401,7 +407,8 @@ impl Group {
         let node = self.client_node(client);
         let now = self.now(node);
         if let Role::Client(machine) = &mut self.slots[node].role {
-            self.calls.call(client, machine, now, (key, writes), &mut self.out);
+            let (machine, mut out) = machine.input(&mut self.out);
+            self.calls.call(client, machine, now, (key, writes), &mut out);
             self.after(node);
         }
     }
@@ -410,10 +417,10 @@ impl Group {
     fn persist(&mut self, node: usize) {
         let now = self.now(node);
         let Role::Controller(controller) = &mut self.slots[node].role else { return };
-        let Some(state) = controller.poll_persist() else { return };
+        let Some(Persist { number, what: state }) = controller.poll_persist() else { return };
         if state.follows(self.stored.as_ref(), self.plan.guards) {
             self.stored = Some(state);
-            controller.persisted(now, &mut self.out);
+            controller.persisted(now, number, &mut self.out);
         } else if let Some(stored) = self.stored.clone() {
             controller.superseded(stored);
         }

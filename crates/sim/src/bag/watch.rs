@@ -19,7 +19,7 @@ use concord_wire::{Addr, Flags, Op, Packet};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::group::{Group, Machine, Role};
+use super::group::{Group, Replica, Role};
 use crate::world::{REPLICAS, SWITCH};
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
@@ -82,7 +82,7 @@ impl Watch {
     }
 
     /// Where the sequenced writes are that a replica got.
-    fn note_positions(&mut self, replica: &Machine, from: u64, to: u64) {
+    fn note_positions(&mut self, replica: &Replica, from: u64, to: u64) {
         for position in from + 1..=to {
             let record = replica.log().record(Position(position));
             if let Some(Ok(record)) = record.map(Record::parse)
@@ -102,7 +102,7 @@ impl Watch {
     /// What a replica newly calls committed is what others called so.
     fn note_committed(
         &mut self,
-        replica: &Machine,
+        replica: &Replica,
         epoch: u32,
         from: u64,
         to: u64,
@@ -124,7 +124,7 @@ impl Watch {
     }
 
     /// Whether a replica that opens `epoch` with all of it has what was committed before.
-    fn lacks(&self, replica: &Machine, epoch: u32) -> Option<String> {
+    fn lacks(&self, replica: &Replica, epoch: u32) -> Option<String> {
         let position = self.committed_before(epoch);
         let end = replica.log().end();
         if end.position < position {
@@ -282,7 +282,7 @@ impl Group {
     }
 }
 
-fn seen(replica: &Machine, now: concord_core::Now) -> Seen {
+fn seen(replica: &Replica, now: concord_core::Now) -> Seen {
     let is_open = replica.phase() == Phase::Open;
     let (epoch, is_whole, is_copying) = match replica {
         Node::Replica(r) => {
@@ -305,7 +305,7 @@ fn seen(replica: &Machine, now: concord_core::Now) -> Seen {
 
 /// Members of an epoch hold one record at each position; replicas of a quorum may differ in what is
 /// not committed.
-fn note_end(watch: &mut Watch, replica: &Machine, now: &Seen) -> Option<String> {
+fn note_end(watch: &mut Watch, replica: &Replica, now: &Seen) -> Option<String> {
     if !now.is_open || replica_is_vr(replica) {
         return None;
     }
@@ -316,12 +316,12 @@ fn note_end(watch: &mut Watch, replica: &Machine, now: &Seen) -> Option<String> 
     })
 }
 
-fn replica_is_vr(replica: &Machine) -> bool {
+fn replica_is_vr(replica: &Replica) -> bool {
     matches!(replica, Node::Vr(_))
 }
 
 /// In CRAQ and under a quorum what is executed is committed; else the other way round.
-fn is_ordered(replica: &Machine, now: &Seen) -> bool {
+fn is_ordered(replica: &Replica, now: &Seen) -> bool {
     let is_craq = replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq));
     if replica_is_vr(replica) {
         return now.executed <= now.committed && now.committed <= now.end;

@@ -8,13 +8,14 @@ use concord_check::Reply;
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_control::{Controller, ControllerConfig, GroupSetup};
 use concord_core::hash;
-use concord_core::{Incarnation, Instant, MS, Now, Rng, SEC};
+use concord_core::machine::Persist;
+use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
-use concord_wire::Flags;
 use concord_wire::control::{Member, Program};
+use concord_wire::{Flags, GroupId, OfGroup};
 use rustc_hash::FxBuildHasher;
 
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
@@ -23,7 +24,7 @@ use super::travel::Sort;
 use super::void::Use;
 use super::{Call, Setup};
 use crate::describe::describe;
-use crate::role::Role;
+use crate::role;
 use crate::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
@@ -53,7 +54,7 @@ pub(super) type PacketId = u32;
 pub(super) const NOBODY: MachineId = 0;
 
 /// Of a node; nobody is dead.
-pub(super) type Machine = Role<Registers, Client>;
+pub(super) type Role = crate::role::Role<Registers, Client>;
 
 /// A packet on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +85,7 @@ pub(super) struct Step {
 /// See the module.
 pub(super) struct Rig {
     pub setup: Setup,
-    pub machines: Vec<Machine>,
+    pub machines: Vec<Role>,
     ids: HashMap<u128, MachineId, FxBuildHasher>,
     pub packets: Vec<Flight>,
     /// What each of them is.
@@ -119,7 +120,7 @@ impl Rig {
     pub(super) fn new(setup: Setup) -> Rig {
         Rig {
             setup,
-            machines: vec![Machine::Dead],
+            machines: vec![Role::Dead],
             ids: HashMap::default(),
             packets: Vec::new(),
             sorts: Vec::new(),
@@ -159,7 +160,7 @@ impl Rig {
 
     pub(super) fn replica(&self, id: MachineId) -> Option<&Node<Registers>> {
         match &self.machines[id as usize] {
-            Machine::Replica(replica) => Some(replica),
+            Role::Replica(replica) => Some(&**replica),
             _ => None,
         }
     }
@@ -182,11 +183,11 @@ impl Rig {
                     addr: addr(CONTROLLER),
                     guards,
                 };
-                Machine::Controller(Box::new(Controller::new(config, None)))
+                Role::Controller(Box::new(Controller::new(config, None)))
             }
             SWITCH => return self.switch(SWITCH, 0),
             _ if self.is_replica(node) => return self.new_replica(node, 0),
-            _ if node == self.other_switch() => Machine::Dead,
+            _ if node == self.other_switch() => Role::Dead,
             _ => {
                 let config = ClientConfig {
                     window: 4,
@@ -200,7 +201,8 @@ impl Rig {
                     ..ClientConfig::new(addr(node), addr(SWITCH))
                 };
                 let rng = Rng::new(node as u64);
-                Machine::Client(Box::new(Client::new(config, rng)))
+                let client = OfGroup::new(GroupId::FIRST, Client::new(config, rng));
+                Role::Client(Box::new(client))
             }
         };
         self.keep(machine, false)
@@ -221,7 +223,7 @@ impl Rig {
             guards: self.setup.guards,
         };
         let replica = Node::new(self.setup.protocol, config, Registers::default());
-        self.keep(Machine::Replica(replica), false)
+        self.keep(Role::Replica(OfGroup::new(GroupId::FIRST, replica)), false)
     }
 
     /// A switch that was just started at `node`, the number of others before it.
@@ -237,7 +239,7 @@ impl Rig {
             sweep_chunk: self.setup.layout.slots,
             ..AgentConfig::new(Incarnation(incarnation), addr(node), addr(CONTROLLER))
         };
-        let agent = Agent::new(config).map_or(Machine::Dead, |a| Machine::Switch(Box::new(a)));
+        let agent = Agent::new(config).map_or(Role::Dead, |a| Role::Switch(Box::new(a)));
         self.keep(agent, false)
     }
 
@@ -256,7 +258,7 @@ impl Rig {
         self.keep(self.machines[id as usize].clone(), true)
     }
 
-    fn keep(&mut self, machine: Machine, is_over: bool) -> MachineId {
+    fn keep(&mut self, machine: Role, is_over: bool) -> MachineId {
         let loses = self.setup.budget.losses > 0;
         let leave_out: &[&[&str]] = match (self.setup.reduced, is_over) {
             (false, _) => &[&UNSEEN],
@@ -312,14 +314,12 @@ impl Rig {
             if machine.deadline().at > now.instant {
                 break;
             }
-            machine.tick(now, &mut self.out);
+            role::wake(&mut machine, now, &mut self.out);
         }
-        if let Machine::Controller(controller) = &mut machine
-            && controller.poll_persist().is_some()
-        {
-            controller.persisted(now, &mut self.out);
+        if let Some(Persist { number, .. }) = machine.poll_persist() {
+            machine.persisted(now, number, &mut self.out);
         }
-        if let Machine::Client(client) = &mut machine {
+        if let Role::Client(client) = &mut machine {
             while let Some(done) = client.poll() {
                 let reply = parse_reply(&done.reply);
                 let reply = reply.unwrap_or_else(|| Reply::Error(format!("{:?}", done.outcome)));
@@ -337,19 +337,20 @@ impl Rig {
         step
     }
 
-    fn take(&mut self, machine: &mut Machine, node: usize, input: Input, now: Now) {
+    fn take(&mut self, machine: &mut Role, node: usize, input: Input, now: Now) {
         let out = &mut self.out;
         match input {
-            Input::Tick => machine.tick(now, out),
+            Input::Tick => role::wake(machine, now, out),
             Input::Packet(packet) => {
-                let mut bytes = self.packets[packet as usize].bytes.clone();
-                machine.handle(now, &mut bytes, out);
+                let Flight { from, mut bytes, .. } = self.packets[packet as usize].clone();
+                role::deliver(machine, now, addr(from), &mut bytes, out);
             }
             Input::Call(number) => {
                 let client = node - REPLICAS - self.setup.replicas;
                 let call = self.setup.scripts[client][usize::from(number)];
-                if let Machine::Client(machine) = machine {
-                    submit(machine, now, &call, out);
+                if let Role::Client(machine) = machine {
+                    let (client, mut out) = machine.input(out);
+                    submit(client, now, &call, &mut out);
                 }
             }
         }
@@ -363,8 +364,9 @@ impl Rig {
         at: At,
     ) -> (MachineId, Vec<PacketId>) {
         let (mut machine, now) = (self.machines[id as usize].clone(), self.now(at));
-        if let Machine::Client(client) = &mut machine {
-            submit(client, now, &Call::Set("warm", "0"), &mut self.out);
+        if let Role::Client(client) = &mut machine {
+            let (client, mut out) = client.input(&mut self.out);
+            submit(client, now, &Call::Set("warm", "0"), &mut out);
         }
         let sent = self.keep_sent(node);
         (self.keep(machine, false), sent)
@@ -397,7 +399,7 @@ const fn incarnation_after(restarts: u8) -> u64 {
     INCARNATIONS_APART * (1 + restarts as u64)
 }
 
-fn submit(client: &mut Client, now: Now, call: &Call, out: &mut Outgoing) {
+fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
     let args = call.args();
     let mut command = CommandBuf::new();
     let request = Request {

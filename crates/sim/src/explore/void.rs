@@ -10,7 +10,7 @@ use concord_wire::vr::{VrBody, VrMessage};
 use concord_wire::{Kind, Op, Packet, Repr, header, kind, op};
 
 use super::Setup;
-use super::rig::{Flight, Input, Machine, PacketId, Rig};
+use super::rig::{Flight, Input, PacketId, Rig, Role};
 use super::state::State;
 use crate::world::node_of;
 
@@ -141,50 +141,56 @@ impl State {
         let of = rig.uses[packet as usize];
         // Another life would begin with no epoch.
         let (lives, switches) = (self.left.restarts, self.left.replacements);
+        if let Some(node) = rig.replica(self.machines[to]) {
+            return match node {
+                Node::Replica(replica) => {
+                    let epoch = replica.config().map_or(0, |c| c.epoch);
+                    match of {
+                        Use::Epoch(of) => of < epoch && lives == 0,
+                        Use::Config(of) => of <= epoch && lives == 0,
+                        Use::Ack(of) if of == epoch => {
+                            replica.phase() == Phase::Open && self.changes_nothing(rig, packet)
+                        }
+                        Use::Ack(of) => of < epoch && lives == 0,
+                        Use::Write(seq) => {
+                            let guards = rig.setup.guards;
+                            let active = replica.config().map_or(0, |c| c.switch_id);
+                            let taken =
+                                guards.on(Guard::InOrderWrites) && seq <= replica.last_seq();
+                            lives == 0 && seq.is_some() && (seq.switch_id.0 < active || taken)
+                        }
+                        Use::Read(answer) => self.is_void(rig, answer),
+                        Use::Completion | Use::Reply | Use::Any => false,
+                    }
+                }
+                Node::Vr(vr) => {
+                    // A message of whatever view tells of new lives.
+                    let one_life = rig.setup.budget.restarts == 0;
+                    let over = |view: u32| {
+                        view < vr.view().0 && one_life && rig.setup.guards.on(Guard::View)
+                    };
+                    match of {
+                        // When it comes counts: it is a sign of life.
+                        Use::Ack(view) if view == vr.view().0 => {
+                            let counts_once = one_life && self.at.is_over && vr.leads();
+                            counts_once && self.changes_nothing(rig, packet)
+                        }
+                        Use::Epoch(view) | Use::Ack(view) => over(view),
+                        Use::Config(of) => lives == 0 && vr.config().is_some_and(|c| of <= c.epoch),
+                        Use::Read(answer) => self.is_void(rig, answer),
+                        Use::Write(_) | Use::Completion | Use::Reply | Use::Any => false,
+                    }
+                }
+            };
+        }
         match &rig.machines[self.machines[to] as usize] {
-            Machine::Replica(Node::Replica(replica)) => {
-                let epoch = replica.config().map_or(0, |c| c.epoch);
-                match of {
-                    Use::Epoch(of) => of < epoch && lives == 0,
-                    Use::Config(of) => of <= epoch && lives == 0,
-                    Use::Ack(of) if of == epoch => {
-                        replica.phase() == Phase::Open && self.changes_nothing(rig, packet)
-                    }
-                    Use::Ack(of) => of < epoch && lives == 0,
-                    Use::Write(seq) => {
-                        let guards = rig.setup.guards;
-                        let active = replica.config().map_or(0, |c| c.switch_id);
-                        let taken = guards.on(Guard::InOrderWrites) && seq <= replica.last_seq();
-                        lives == 0 && seq.is_some() && (seq.switch_id.0 < active || taken)
-                    }
-                    Use::Read(answer) => self.is_void(rig, answer),
-                    Use::Completion | Use::Reply | Use::Any => false,
-                }
-            }
-            Machine::Replica(Node::Vr(vr)) => {
-                // A message of whatever view tells of new lives.
-                let one_life = rig.setup.budget.restarts == 0;
-                let over =
-                    |view: u32| view < vr.view().0 && one_life && rig.setup.guards.on(Guard::View);
-                match of {
-                    // When it comes counts: it is a sign of life.
-                    Use::Ack(view) if view == vr.view().0 => {
-                        let counts_once = one_life && self.at.is_over && vr.leads();
-                        counts_once && self.changes_nothing(rig, packet)
-                    }
-                    Use::Epoch(view) | Use::Ack(view) => over(view),
-                    Use::Config(of) => lives == 0 && vr.config().is_some_and(|c| of <= c.epoch),
-                    Use::Read(answer) => self.is_void(rig, answer),
-                    Use::Write(_) | Use::Completion | Use::Reply | Use::Any => false,
-                }
-            }
-            Machine::Switch(agent) => match of {
+            Role::Switch(agent) => match of {
                 Use::Config(of) => switches == 0 && of < agent.epoch().0,
                 Use::Completion => self.completes_nothing(rig, packet),
                 _ => false,
             },
-            Machine::Client(_) => of == Use::Reply && self.changes_nothing(rig, packet),
-            Machine::Controller(_) | Machine::Dead => false,
+            Role::Client(_) => of == Use::Reply && self.changes_nothing(rig, packet),
+            Role::Controller(_) | Role::Replica(_) | Role::Dead => false,
         }
     }
 
@@ -197,10 +203,8 @@ impl State {
         let Some(number) = link_number(bytes).filter(|_| rig.setup.keeps_order()) else {
             return false;
         };
-        let committed = match &rig.machines[self.machines[to] as usize] {
-            Machine::Replica(Node::Replica(replica)) => replica.committed(),
-            _ => return false,
-        };
+        let Some(Node::Replica(replica)) = rig.replica(self.machines[to]) else { return false };
+        let committed = replica.committed();
         if Data::parse(bytes).is_ok_and(|data| data.committed > committed) {
             return false;
         }

@@ -1,14 +1,12 @@
 //! What the clients ask for: so many operations at any time, and writes at a rate besides.
 
-use std::borrow::{Borrow, BorrowMut};
-
 use concord_client::{Class, Client, Outcome, Request, SubmitError};
-use concord_core::{Now, RequestNumber, Rng, hash};
+use concord_core::machine::Deadline;
+use concord_core::{Addr, Machine, Nothing, Now, RequestNumber, Rng, Sink, hash};
 use concord_engine::CommandBuf;
 use concord_wire::Flags;
 
 use super::{Keys, Load};
-use crate::world::Outgoing;
 
 /// A client process: its machine and what it asks for.
 pub(super) struct Process {
@@ -31,15 +29,19 @@ pub(super) struct Process {
     command: CommandBuf,
 }
 
-impl Borrow<Client> for Process {
-    fn borrow(&self) -> &Client {
-        &self.client
-    }
-}
+impl Machine for Process {
+    type Persist = Nothing;
 
-impl BorrowMut<Client> for Process {
-    fn borrow_mut(&mut self) -> &mut Client {
-        &mut self.client
+    fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        self.client.handle(now, from, packet, sink);
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        self.client.tick(now, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.client.deadline()
     }
 }
 
@@ -68,7 +70,7 @@ impl Process {
     }
 
     /// Begins operations until as many are under way as there shall be.
-    pub fn fill(&mut self, now: Now, out: &mut Outgoing) {
+    pub fn fill(&mut self, now: Now, out: &mut impl Sink) {
         while self.is_started && self.closed < self.outstanding {
             let is_write = self.rng.chance(self.writes_permille, 1_000);
             if self.submit(now, is_write, out).is_err() {
@@ -79,7 +81,7 @@ impl Process {
     }
 
     /// A write of the open loop; how long until the next.
-    pub fn write(&mut self, now: Now, out: &mut Outgoing) -> u64 {
+    pub fn write(&mut self, now: Now, out: &mut impl Sink) -> u64 {
         match self.submit(now, true, out) {
             Ok(number) => self.open.push(number),
             Err(_) => self.crowded += 1,
@@ -92,7 +94,7 @@ impl Process {
         &mut self,
         now: Now,
         is_write: bool,
-        out: &mut Outgoing,
+        out: &mut impl Sink,
     ) -> Result<RequestNumber, SubmitError> {
         let key = format!("k{}", self.keys.draw(&mut self.rng));
         let key = key.as_bytes();

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupSetup};
-use concord_core::machine::Deadline;
+use concord_core::machine::{Deadline, Persist};
 use concord_core::{
-    Guards, Incarnation, MS, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
+    Guards, Incarnation, MS, Machine, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
 };
 use concord_engine::Shimmed;
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, ReplicaCounters};
@@ -15,13 +15,14 @@ use concord_switch::{Counters as SwitchCounters, Layout};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
-use concord_wire::{Addr, Kind, Op, Repr, Sink, craq, header, link, op};
+use concord_wire::{Addr, GroupId, Kind, OfGroup, Op, Repr, Sink, craq, header, link, op};
 
 use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
 use crate::odd::Odd;
-use crate::rack::Machine;
+use crate::rack::Replica;
+use crate::role;
 use crate::store::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
 
@@ -35,7 +36,8 @@ type Role = crate::role::Role<Shimmed<Store>, Process>;
 
 struct Host {
     role: Role,
-    inbox: VecDeque<Vec<u8>>,
+    /// Packets that wait: sender and bytes.
+    inbox: VecDeque<(usize, Vec<u8>)>,
     busy_until_ns: u64,
     serve_scheduled: bool,
     wake_at_ns: u64,
@@ -106,10 +108,11 @@ impl<'a> Rack<'a> {
         rack.hosts[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
         rack.start_switch()?;
         for replica in 0..load.replicas {
-            rack.hosts[REPLICAS + replica].role = Role::Replica(rack.replica(replica));
+            rack.hosts[REPLICAS + replica].role =
+                Role::Replica(OfGroup::new(GroupId::FIRST, rack.replica(replica)));
         }
         for client in 0..2 * CLIENTS {
-            let process = rack.client(client);
+            let process = OfGroup::new(GroupId::FIRST, rack.client(client));
             rack.hosts[REPLICAS + load.replicas + client].role = Role::Client(Box::new(process));
         }
         (0..nodes).for_each(|node| rack.wake_at(node, 0));
@@ -133,7 +136,7 @@ impl<'a> Rack<'a> {
         Controller::new(config, None)
     }
 
-    fn replica(&self, replica: usize) -> Machine {
+    fn replica(&self, replica: usize) -> Replica {
         let config = ReplicaConfig {
             me: Member {
                 node: replica as u16,
@@ -227,7 +230,7 @@ impl<'a> Rack<'a> {
         let replicas = || {
             let hosts = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
             hosts.iter().filter_map(|host| match &host.role {
-                Role::Replica(replica) => Some(replica),
+                Role::Replica(replica) => Some(&**replica),
                 Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
             })
         };
@@ -291,7 +294,7 @@ impl<'a> Rack<'a> {
     fn next_event(&mut self) -> Result<(), String> {
         let event = self.world.pop().ok_or("nothing to do")?;
         match event {
-            Event::Deliver { to, bytes, .. } => self.deliver(to, bytes),
+            Event::Deliver { from, to, bytes } => self.deliver(from, to, bytes),
             Event::Serve { node } => self.serve(node),
             Event::Wake { node } => {
                 if self.hosts[node].wake_at_ns <= self.world.now_ns {
@@ -305,15 +308,15 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    fn deliver(&mut self, node: usize, mut bytes: Vec<u8>) {
+    fn deliver(&mut self, from: usize, node: usize, mut bytes: Vec<u8>) {
         let now = self.world.clock(node);
         let host = &mut self.hosts[node];
         host.packets.got += 1;
         if matches!(host.role, Role::Replica(_)) {
-            host.inbox.push_back(bytes);
+            host.inbox.push_back((from, bytes));
             return self.schedule_serve(node);
         }
-        host.role.handle(now, &mut bytes, &mut self.out);
+        role::deliver(&mut host.role, now, addr(from), &mut bytes, &mut self.out);
         self.out.reuse(bytes);
         let delay_ns = if node == SWITCH { self.load.service.switch_ns } else { 0 };
         self.after(node, delay_ns);
@@ -333,10 +336,10 @@ impl<'a> Rack<'a> {
         let now = self.world.clock(node);
         let host = &mut self.hosts[node];
         host.serve_scheduled = false;
-        let Some(bytes) = host.inbox.pop_front() else { return };
+        let Some((from, mut bytes)) = host.inbox.pop_front() else { return };
         let Role::Replica(replica) = &mut host.role else { return };
         let executed = replica.executed().0;
-        replica.handle(now, &bytes, &mut self.out);
+        replica.handle(now, addr(from), &mut bytes, &mut self.out);
         host.batch += 1;
         if host.inbox.is_empty() || host.batch >= BATCH_PACKETS {
             host.batch = 0;
@@ -354,7 +357,7 @@ impl<'a> Rack<'a> {
 
     fn tick(&mut self, node: usize) {
         let now = self.world.clock(node);
-        self.hosts[node].role.tick(now, &mut self.out);
+        role::wake(&mut self.hosts[node].role, now, &mut self.out);
         self.after(node, 0);
     }
 
@@ -362,10 +365,11 @@ impl<'a> Rack<'a> {
         let now = self.world.clock(node);
         let now_ns = self.world.now_ns;
         let Role::Client(process) = &mut self.hosts[node].role else { return };
+        let (process, mut out) = process.input(&mut self.out);
         process.is_started = true;
-        process.fill(now, &mut self.out);
+        process.fill(now, &mut out);
         if process.gap_ns > 0 {
-            let gap_ns = process.write(now, &mut self.out);
+            let gap_ns = process.write(now, &mut out);
             self.world.push(now_ns + gap_ns, Event::Next { node, connection: 0 });
         }
         self.after(node, 0);
@@ -374,14 +378,14 @@ impl<'a> Rack<'a> {
     /// Drains a node's outputs, which leave after `delay_ns`, and sees to its next deadline.
     fn after(&mut self, node: usize, delay_ns: u64) {
         let now = self.world.clock(node);
-        if let Role::Controller(c) = &mut self.hosts[node].role
-            && c.poll_persist().is_some()
-        {
-            c.persisted(now, &mut self.out);
+        let role = &mut self.hosts[node].role;
+        if let Some(Persist { number, .. }) = role.poll_persist() {
+            role.persisted(now, number, &mut self.out);
         }
         if let Role::Client(process) = &mut self.hosts[node].role {
+            let (process, mut out) = process.input(&mut self.out);
             process.take(&mut self.answers);
-            process.fill(now, &mut self.out);
+            process.fill(now, &mut out);
         }
         self.note_answers();
         let delay_ns = delay_ns + self.part_completions(node, delay_ns);

@@ -8,6 +8,7 @@ use concord_protocols::{Limits, Node, ReplicaConfig};
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Member;
+use concord_wire::{GroupId, OfGroup};
 
 use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
@@ -129,7 +130,7 @@ impl<'a> Rack<'a> {
         };
         let store = Store::new(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
         let replica = Node::new(self.plan.protocol, config, Shimmed::new(store));
-        self.place(node, Role::Replica(replica));
+        self.place(node, Role::Replica(OfGroup::new(GroupId::FIRST, replica)));
     }
 
     pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
@@ -181,6 +182,7 @@ impl<'a> Rack<'a> {
         } else {
             self.native(config, &mut rng)
         };
+        let process = OfGroup::new(GroupId::FIRST, process);
         self.place(node, Role::Client(Box::new(process)));
         for connection in 0..self.plan.connections {
             let at_ns = self.world.now_ns + rng.below(20 * MS);

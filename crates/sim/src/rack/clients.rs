@@ -54,7 +54,7 @@ impl Pace {
 impl Rack<'_> {
     pub(super) fn next_operation(&mut self, node: usize, connection: usize) {
         let Role::Client(process) = &self.slots[node].role else { return };
-        if matches!(**process, Process::Redis(_)) {
+        if matches!(***process, Process::Redis(_)) {
             return self.turn(node, connection);
         }
         if self.stage == Stage::Rest {
@@ -68,7 +68,8 @@ impl Rack<'_> {
         let now = self.world.clock(node);
         let mix = self.mix();
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Native(process) = &mut **process else { return };
+        let (process, mut out) = process.input(&mut self.outgoing);
+        let Process::Native(process) = process else { return };
         let Some(slot) = process.connections.get_mut(connection) else { return };
         if slot.underway.is_some() {
             return;
@@ -101,7 +102,7 @@ impl Rack<'_> {
             after: slot.last_write,
             command,
         };
-        match process.client.submit(now, request, &mut self.outgoing) {
+        match process.client.submit(now, request, &mut out) {
             Ok(number) => {
                 self.begun += 1;
                 if class == Class::Write {
@@ -140,7 +141,7 @@ impl Rack<'_> {
     pub(super) fn take_done(&mut self, node: usize) {
         loop {
             let Role::Client(process) = &mut self.slots[node].role else { return };
-            let Process::Native(process) = &mut **process else { return };
+            let Process::Native(process) = &mut ***process else { return };
             let Some(done) = process.client.poll() else { return };
             let of = |c: &super::Connection| {
                 c.underway.as_ref().is_some_and(|(number, _)| *number == done.request)
@@ -214,7 +215,7 @@ impl Rack<'_> {
     /// The requests under way of a client process that dies: their outcome is unknown.
     pub(super) fn abandon(&mut self, node: usize) {
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Native(process) = &mut **process else { return self.give_all_up(node) };
+        let Process::Native(process) = &mut ***process else { return self.give_all_up(node) };
         for connection in &mut process.connections {
             if let Some((_, operation)) = connection.underway.take() {
                 self.totals.unknown += 1;

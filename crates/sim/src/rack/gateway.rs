@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use concord_client::ClientConfig;
-use concord_core::{MS, Now, Rng};
+use concord_core::{MS, Now, Rng, Sink};
 use concord_engine::{CommandTable, resp};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
@@ -14,7 +14,7 @@ use super::clients::{GOOD_MIN, Pace, describe};
 use super::pipeline::{Awaited, End, Pipeline, Writer, judge};
 use super::{Process, Rack, Role, Stage};
 use crate::gateways::Gateways;
-use crate::world::{Event, Outgoing};
+use crate::world::Event;
 
 /// Longest time between two pieces of a pipeline, and before a client gives its connection up.
 const PIECE_NS_MAX: u64 = 2 * MS;
@@ -175,7 +175,7 @@ impl Redis {
     }
 
     /// The gateway reads a connection, if it wants to.
-    fn read(&mut self, at: usize, now: Now, out: &mut Outgoing) {
+    fn read(&mut self, at: usize, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
         let all = connection.socket.len().min(self.gateway.input_room(id));
@@ -189,7 +189,7 @@ impl Redis {
     }
 
     /// Deals with all connections that the gateway has something for, as the runtime's driver does.
-    fn serve(&mut self, now_ns: u64, now: Now, out: &mut Outgoing) {
+    fn serve(&mut self, now_ns: u64, now: Now, out: &mut impl Sink) {
         while let Some(id) = self.gateway.take_ready() {
             if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
                 self.write(at, now_ns, now, out);
@@ -199,7 +199,7 @@ impl Redis {
     }
 
     /// The gateway writes what the connection takes.
-    fn write(&mut self, at: usize, now_ns: u64, now: Now, out: &mut Outgoing) {
+    fn write(&mut self, at: usize, now_ns: u64, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
         let Some(output) = self.gateway.output(id) else { return };
@@ -239,9 +239,9 @@ impl Rack<'_> {
             self.begin(node, at);
         }
         let now = self.world.clock(node);
-        let out = &mut self.outgoing;
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Redis(redis) = &mut **process else { return };
+        let (process, mut out) = process.input(&mut self.outgoing);
+        let Process::Redis(redis) = process else { return };
         let connection = &mut redis.connections[at];
         while let Some((at_ns, piece)) = connection.sending.front()
             && *at_ns <= now_ns
@@ -249,9 +249,9 @@ impl Rack<'_> {
             connection.socket.extend_from_slice(piece);
             connection.sending.pop_front();
         }
-        redis.read(at, now, out);
-        redis.write(at, now_ns, now, out);
-        redis.serve(now_ns, now, out);
+        redis.read(at, now, &mut out);
+        redis.write(at, now_ns, now, &mut out);
+        redis.serve(now_ns, now, &mut out);
         if redis.connections[at].closes_ns.is_some_and(|closes_ns| closes_ns <= now_ns) {
             self.give_up(node, at);
         }
@@ -260,7 +260,7 @@ impl Rack<'_> {
 
     fn connection(&mut self, node: usize, at: usize) -> Option<&mut Connection> {
         let Role::Client(process) = &mut self.slots[node].role else { return None };
-        let Process::Redis(redis) = &mut **process else { return None };
+        let Process::Redis(redis) = &mut ***process else { return None };
         redis.connections.get_mut(at)
     }
 
@@ -278,7 +278,7 @@ impl Rack<'_> {
         let mix = self.mix();
         let plan = &self.plan.gateways;
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Redis(redis) = &mut **process else { return };
+        let Process::Redis(redis) = &mut ***process else { return };
         let connection = &mut redis.connections[at];
         connection.turn_ns = None;
         let ahead = connection.awaited.len();
@@ -334,7 +334,7 @@ impl Rack<'_> {
     /// The client closes its connection: what is unanswered is of unknown outcome.
     fn give_up(&mut self, node: usize, at: usize) {
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Redis(redis) = &mut **process else { return };
+        let Process::Redis(redis) = &mut ***process else { return };
         let connection = &mut redis.connections[at];
         if let Some(id) = connection.id.take() {
             redis.gateway.closed(id);
@@ -362,8 +362,9 @@ impl Rack<'_> {
     pub(super) fn serve_clients(&mut self, node: usize) {
         let now_ns = self.world.now_ns;
         let Role::Client(process) = &mut self.slots[node].role else { return };
-        let Process::Redis(redis) = &mut **process else { return };
-        redis.serve(now_ns, self.world.clock(node), &mut self.outgoing);
+        let (process, mut out) = process.input(&mut self.outgoing);
+        let Process::Redis(redis) = process else { return };
+        redis.serve(now_ns, self.world.clock(node), &mut out);
         for at in 0..self.plan.connections {
             self.take_replies(node, at);
             self.think(node, at);

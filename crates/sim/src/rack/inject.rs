@@ -1,11 +1,11 @@
 //! Faults as they happen, and how they end.
 
-use concord_core::{Duration, MS};
+use concord_core::{Duration, MS, Machine};
 use concord_protocols::{Phase, Retired};
 use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
-use super::{Machine, Process, Rack, Replicas, Role, Slot, Stage};
+use super::{Process, Rack, Replica, Replicas, Role, Slot, Stage};
 use crate::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
@@ -310,7 +310,7 @@ impl Rack<'_> {
         let replicas = REPLICAS..REPLICAS + self.replicas;
         let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
             let slot = &self.slots[*other];
-            let intact = |r: &Machine| matches!(r, Replicas::Vr(vr) if vr.is_intact());
+            let intact = |r: &Replica| matches!(r, Replicas::Vr(vr) if vr.is_intact());
             !slot.engine_lost
                 && slot.retiring_for_ns.is_none()
                 && slot.replica().is_some_and(intact)
@@ -364,7 +364,7 @@ impl Rack<'_> {
     }
 
     /// The replica at `node`, if it has the newest epoch open.
-    pub(super) fn member(&self, node: usize) -> Option<&super::Machine> {
+    pub(super) fn member(&self, node: usize) -> Option<&super::Replica> {
         let config = self.config()?;
         let replica = self.slots[node].replica()?;
         let is_in = replica.phase() == Phase::Open
@@ -373,7 +373,7 @@ impl Rack<'_> {
     }
 
     /// The replica that `member` means, if that life of it is alive.
-    pub(super) fn living(&self, member: &Member) -> Option<&super::Machine> {
+    pub(super) fn living(&self, member: &Member) -> Option<&super::Replica> {
         let replica = self.slots[REPLICAS + usize::from(member.node)].replica()?;
         let same = replica.member().incarnation == member.incarnation;
         (same && replica.phase() != Phase::Left).then_some(replica)
@@ -410,7 +410,7 @@ impl Rack<'_> {
             }
             let slot = &mut self.slots[node];
             if let Role::Client(process) = &mut slot.role
-                && let Process::Redis(redis) = &mut **process
+                && let Process::Redis(redis) = &mut ***process
             {
                 redis.heal();
             }

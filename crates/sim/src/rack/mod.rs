@@ -22,7 +22,7 @@ use std::time::Duration;
 use concord_check::{Operation, Options, Verdict, check};
 use concord_client::Client;
 use concord_core::machine::Deadline;
-use concord_core::{Guards, MS, Now, RequestNumber, Rng, SEC};
+use concord_core::{Addr, Guards, MS, Machine, Nothing, Now, RequestNumber, Rng, SEC, Sink};
 use concord_engine::Shimmed;
 use concord_protocols::Node as Replicas;
 use concord_wire::GroupId;
@@ -31,7 +31,6 @@ use concord_wire::control::{Config, Member};
 use crate::fault::{Fault, Node};
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
-use crate::role::Clients;
 use crate::store::Store;
 use crate::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
@@ -65,7 +64,7 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-pub(crate) type Machine = Replicas<Shimmed<Store>>;
+pub(crate) type Replica = Replicas<Shimmed<Store>>;
 
 pub(crate) type Role = crate::role::Role<Shimmed<Store>, Process>;
 
@@ -119,7 +118,7 @@ impl Slot {
         }
     }
 
-    fn replica(&self) -> Option<&Machine> {
+    fn replica(&self) -> Option<&Replica> {
         match &self.role {
             Role::Replica(replica) => Some(replica),
             Role::Controller(_) | Role::Switch(_) | Role::Client(_) | Role::Dead => None,
@@ -173,18 +172,20 @@ impl Process {
     }
 }
 
-impl Clients for Process {
-    fn handle(&mut self, now: Now, bytes: &[u8], out: &mut Outgoing) {
+impl Machine for Process {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
         match self {
-            Process::Native(native) => native.client.handle(now, bytes, out),
-            Process::Redis(redis) => redis.gateway.packet(now, bytes, out),
+            Process::Native(native) => native.client.handle(now, from, packet, sink),
+            Process::Redis(redis) => redis.gateway.handle(now, from, packet, sink),
         }
     }
 
-    fn tick(&mut self, now: Now, out: &mut Outgoing) {
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         match self {
-            Process::Native(native) => native.client.tick(now, out),
-            Process::Redis(redis) => redis.gateway.tick(now, out),
+            Process::Native(native) => native.client.tick(now, sink),
+            Process::Redis(redis) => redis.gateway.tick(now, sink),
         }
     }
 
@@ -464,7 +465,7 @@ impl Rack<'_> {
         match &self.slots[node].role {
             Role::Replica(r) => {
                 self.totals.replicas.add(r.counters());
-                if let Replicas::Vr(vr) = r {
+                if let Replicas::Vr(vr) = &**r {
                     self.totals.vr.add(vr.vr_counters());
                 }
             }
@@ -473,7 +474,7 @@ impl Rack<'_> {
             Role::Client(p) => {
                 self.totals.switches_heard_of += p.client().counters().switch_changed;
                 self.totals.sessions_lost += p.client().counters().sessions_expired;
-                if let Process::Redis(redis) = &**p {
+                if let Process::Redis(redis) = &***p {
                     self.totals.gateway.add(redis.gateway.counters());
                     self.totals.fast_reads += p.client().counters().fast_reads;
                 }

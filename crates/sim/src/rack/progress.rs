@@ -175,7 +175,7 @@ impl Rack<'_> {
         });
         let has_all = config.members.iter().any(|member| {
             let node = node_of(member);
-            let whole = |r: &super::Machine| r.status(self.world.clock(node)).whole;
+            let whole = |r: &super::Replica| r.status(self.world.clock(node)).whole;
             is_well(&node) && self.living(member).is_some_and(whole)
         });
         looks_well_or_dead && has_all

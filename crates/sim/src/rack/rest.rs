@@ -40,7 +40,7 @@ impl Rack<'_> {
         });
         let was_fast = |slot: &super::Slot| match &slot.role {
             Role::Client(process) => {
-                matches!(&**process, Process::Redis(redis) if redis.was_fast_since_heal())
+                matches!(&***process, Process::Redis(redis) if redis.was_fast_since_heal())
             }
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
         };
@@ -88,7 +88,7 @@ impl Rack<'_> {
         }
         for node in REPLICAS..REPLICAS + self.replicas {
             let slot = &self.slots[node];
-            let is_member = |r: &super::Machine| config.members.contains(r.member());
+            let is_member = |r: &super::Replica| config.members.contains(r.member());
             if slot.replica().is_some_and(|r| !slot.engine_lost && !is_member(r)) {
                 return Err(format!("{} is no member at rest", self.name_of(node)));
             }

@@ -1,13 +1,14 @@
 //! One event: a host gives its machine a packet, a tick or a completion, and what the machine sends
 //! goes to the network.
 
-use concord_core::machine::Deadline;
-use concord_core::{Now, US};
+use concord_core::machine::{Deadline, Persist};
+use concord_core::{Machine, Now, US};
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Kind, Op, link, op};
 
 use super::{Rack, Role};
-use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH};
+use crate::role;
+use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH, addr};
 
 impl Rack<'_> {
     pub(super) fn step(&mut self, event: Event) {
@@ -56,7 +57,7 @@ impl Rack<'_> {
         }
         let idle = self.slots[to].inbox.is_empty() && !self.slots[to].tick_due;
         if idle && self.is_free(to) {
-            return self.deliver(to, bytes, 1, self.world.clock(to));
+            return self.deliver((from, to), bytes, 1, self.world.clock(to));
         }
         if self.slots[to].inbox.len() >= self.plan.queue_packets_max {
             self.totals.queue_full += 1;
@@ -100,19 +101,20 @@ impl Rack<'_> {
         let slot = &mut self.slots[node];
         let received = slot.inbox.len().min(self.plan.batch_packets);
         let (left, received_at) = slot.batch.take().unwrap_or((received, now));
-        let Some((_, bytes)) = slot.inbox.pop_front() else { return };
+        let Some((from, bytes)) = slot.inbox.pop_front() else { return };
         if left > 1 {
             slot.batch = Some((left - 1, received_at));
         }
-        self.deliver(node, bytes, left, received_at);
+        self.deliver((from, node), bytes, left, received_at);
     }
 
     /// A packet of a batch, of which so many are left with it.
-    fn deliver(&mut self, node: usize, mut bytes: Vec<u8>, left: usize, now: Now) {
+    fn deliver(&mut self, way: (usize, usize), mut bytes: Vec<u8>, left: usize, now: Now) {
+        let (from, node) = way;
         self.world.note(1, node, &bytes);
         let service_ns = self.service_ns(node, &bytes);
         let (role, out) = (&mut self.slots[node].role, &mut self.outgoing);
-        role.take(now, &mut bytes, out);
+        role.handle(now, addr(from), &mut bytes, out);
         if left == 1 {
             role.flush(now, out);
         } else {
@@ -151,8 +153,7 @@ impl Rack<'_> {
     pub(super) fn tick(&mut self, node: usize) {
         let now = self.world.clock(node);
         self.world.note(2, node, &[]);
-        let out = &mut self.outgoing;
-        self.slots[node].role.tick(now, out);
+        role::wake(&mut self.slots[node].role, now, &mut self.outgoing);
         self.after(node, 0);
     }
 
@@ -167,8 +168,9 @@ impl Rack<'_> {
         let now = self.world.clock(node);
         let Role::Replica(replica) = &mut slot.role else { return };
         replica.engine_mut().backend_mut().release();
-        replica.engine_ready(now, &mut self.outgoing);
-        replica.flush(now, &mut self.outgoing);
+        let (machine, mut out) = replica.input(&mut self.outgoing);
+        machine.engine_ready(now, &mut out);
+        machine.flush(now, &mut out);
         self.world.note(3, node, &[]);
         self.after(node, 0);
     }
@@ -183,7 +185,7 @@ impl Rack<'_> {
         {
             return c.superseded(stored);
         }
-        let Some(state) = c.poll_persist() else { return };
+        let Some(Persist { number, what: state }) = c.poll_persist() else { return };
         if state.follows(self.file.stored.as_ref(), self.plan.guards) {
             if self.plan.invariants && self.broken.is_none() {
                 self.broken = self.removes_healthy(&state).map(|why| self.standing(&why));
@@ -191,7 +193,7 @@ impl Rack<'_> {
             let now = self.world.clock(node);
             let Role::Controller(c) = &mut self.slots[node].role else { return };
             self.file.store(state);
-            c.persisted(now, &mut self.outgoing);
+            c.persisted(now, number, &mut self.outgoing);
         } else if let Some(stored) = self.file.stored.clone() {
             c.superseded(stored);
         }

@@ -27,7 +27,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::inject::HEARD_AGAIN_NS;
 use super::watch_vr::WatchVr;
-use super::{Machine, Rack, Replicas, Role};
+use super::{Rack, Replica, Replicas, Role};
 use crate::world::{REPLICAS, SWITCH};
 
 /// Where more is lost, four signs of life in a row are missing too often.
@@ -179,7 +179,7 @@ impl Rack<'_> {
     }
 
     /// Another member of the epoch had another record there.
-    fn disagrees(&self, replica: &Machine, hash: u64, now: &Seen) -> Option<String> {
+    fn disagrees(&self, replica: &Replica, hash: u64, now: &Seen) -> Option<String> {
         let known = *self.watch.hashes.get(&(now.epoch, now.end)).filter(|_| now.is_open)?;
         (known != hash).then(|| {
             format!(
@@ -191,7 +191,7 @@ impl Rack<'_> {
     }
 
     /// T15: the log of a replica is a prefix of its predecessor's.
-    fn overtakes(&self, replica: &Machine, now: &Seen) -> Option<String> {
+    fn overtakes(&self, replica: &Replica, now: &Seen) -> Option<String> {
         let config = replica.config().filter(|_| now.is_open)?;
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol()? {
@@ -211,7 +211,7 @@ impl Rack<'_> {
     /// What is committed was executed by every member that is alive, when the first replica calls it
     /// so. Others may call it so later, when a member of their epoch forgot its log to be let in anew,
     /// or a new one has yet to get it and answers nothing until then.
-    fn commits_alone(&self, replica: &Machine, now: &Seen, before: u64) -> Option<String> {
+    fn commits_alone(&self, replica: &Replica, now: &Seen, before: u64) -> Option<String> {
         let is_known = now.committed <= self.watch.committed.1;
         if !now.is_open || now.committed <= before || is_known {
             return None;
@@ -237,7 +237,7 @@ impl Rack<'_> {
             .then(|| format!("it is whole in epoch {} with {has} of {position}", now.epoch))
     }
 
-    fn is_leased_outside(&self, node: usize, replica: &Machine) -> bool {
+    fn is_leased_outside(&self, node: usize, replica: &Replica) -> bool {
         let Some(opened) = &self.watch.opened else { return false };
         let me = replica.member();
         let is_member =
@@ -346,7 +346,7 @@ impl Rack<'_> {
     }
 }
 
-fn replica_epoch(replica: &Machine) -> u32 {
+fn replica_epoch(replica: &Replica) -> u32 {
     replica.config().map_or(0, |c| c.epoch)
 }
 
@@ -362,16 +362,16 @@ fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
 }
 
 /// Whether replicas of CRAQ execute what is committed, and not before.
-fn is_craq(replica: &Machine) -> bool {
+fn is_craq(replica: &Replica) -> bool {
     replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq))
 }
 
 /// Up to where a replica may pass records on.
-fn passed(replica: &Machine) -> u64 {
+fn passed(replica: &Replica) -> u64 {
     if is_craq(replica) { replica.log().end().position } else { replica.executed().0 }
 }
 
-fn is_disordered(replica: &Machine, now: &Seen) -> Option<String> {
+fn is_disordered(replica: &Replica, now: &Seen) -> Option<String> {
     let committed = if is_craq(replica) { now.end } else { now.executed };
     let is_ordered = now.committed <= committed && now.executed <= now.end;
     (!is_ordered).then(|| format!("committed <= executed <= end does not hold: {now:?}"))

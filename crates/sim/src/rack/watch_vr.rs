@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 use super::{Rack, Replicas};
 use crate::world::REPLICAS;
 
-type Machine = Vr<concord_engine::Shimmed<crate::store::Store>>;
+type Replica = Vr<concord_engine::Shimmed<crate::store::Store>>;
 
 /// What was last seen of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct WatchVr {
 }
 
 impl Rack<'_> {
-    fn vr(&self, node: usize) -> Option<&Machine> {
+    fn vr(&self, node: usize) -> Option<&Replica> {
         match self.slots[node].replica() {
             Some(Replicas::Vr(vr)) => Some(vr),
             Some(Replicas::Replica(_)) | None => None,

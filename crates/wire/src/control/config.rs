@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::Member;
+use crate::Addr;
 use crate::WireError;
-use crate::addr::Addr;
 use crate::header::GroupId;
 
 /// Most members of a configuration: what one packet holds, with a dozen that join beside them.

@@ -6,7 +6,7 @@ use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigPart, Heard, Held, LogEnd, Member, Message, Standing};
-use crate::addr::Addr;
+use crate::Addr;
 use crate::header::Kind;
 
 /// A message about who is who.

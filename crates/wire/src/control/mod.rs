@@ -19,7 +19,7 @@ pub use parts::{Assembly, ConfigPart, PARTS_MAX, PLACES_MAX, PLACES_OF_PART};
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::Addr;
+use crate::Addr;
 
 /// A member of an epoch: a node in one of its lives (trap T4), and where it listens. 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::config::Part;
 use super::{Config, Member, Membership, Message as _};
+use crate::Addr;
 use crate::Sink;
-use crate::addr::Addr;
 
 /// Most members and joining members, together, of a part: what one packet holds.
 pub const PLACES_OF_PART: usize = 76;
