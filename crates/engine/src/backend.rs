@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
+use crate::table::CommandTable;
 use crate::{Class, Context};
 
 /// Redis' error for a command that needs memory where there is none.
@@ -106,6 +107,21 @@ pub trait Backend {
 
     /// The next finished step that was pending.
     fn poll(&mut self) -> Option<BackendDone>;
+
+    /// What commands there are, if scripts may be executed on top of this backend
+    /// ([`mod@crate::script`]).
+    fn commands(&self) -> Option<&CommandTable> {
+        None
+    }
+
+    /// A script begins: up to its end every step is [`Submitted::Done`] at once, as a part of it.
+    fn begin_script(&mut self) {}
+
+    /// It has ended, with this reply; where that comes later by [`Backend::poll`] it is taken.
+    fn end_script(&mut self, class: Class, reply: &mut Vec<u8>) -> Submitted {
+        let (_, _) = (class, reply);
+        Submitted::Done(Outcome::default())
+    }
 
     /// See [`crate::Engine::prepare_copy`].
     fn prepare_copy(&mut self) -> bool;

@@ -322,6 +322,10 @@ impl Backend for Memory {
         None
     }
 
+    fn commands(&self) -> Option<&CommandTable> {
+        Some(&self.table)
+    }
+
     fn prepare_copy(&mut self) -> bool {
         true
     }

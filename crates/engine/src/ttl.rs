@@ -25,6 +25,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::deadlines::Deadlines;
 use crate::plan::{After, Settled, plan_command};
+use crate::script::Interpreter;
 use crate::several;
 use crate::table::UpperName;
 use crate::{Class, Completion, Context, Engine, Progress, resp};
@@ -109,6 +110,8 @@ pub struct Shimmed<B> {
     /// Keys that were deleted because they were due.
     expired: u64,
     stalled: VecDeque<Stalled>,
+    /// Who executes scripts, if they do not go to the backend.
+    interpreter: Option<Interpreter>,
 }
 
 impl<B: Backend> Shimmed<B> {
@@ -125,7 +128,14 @@ impl<B: Backend> Shimmed<B> {
             broken: false,
             expired: 0,
             stalled: VecDeque::new(),
+            interpreter: None,
         }
+    }
+
+    /// Has scripts executed here, by this interpreter ([`mod@crate::script`]).
+    #[must_use]
+    pub fn with_scripts(self, interpreter: Interpreter) -> Shimmed<B> {
+        Shimmed { interpreter: Some(interpreter), ..self }
     }
 
     /// The backend: a driver moves its bytes.
@@ -150,6 +160,9 @@ impl<B: Backend> Shimmed<B> {
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             return false;
         }
+        if self.interpreter.is_some() && is_script(name) {
+            return true; // It may touch any key.
+        }
         let is_unsettled =
             |key: &[u8]| self.flushes_pending > 0 || self.unsettled.contains_key(key);
         match command.key() {
@@ -159,7 +172,7 @@ impl<B: Backend> Shimmed<B> {
     }
 
     /// Plans and submits one operation whose key is settled.
-    fn start(
+    pub(crate) fn start(
         &mut self,
         context: &Context,
         class: Class,
@@ -188,6 +201,9 @@ impl<B: Backend> Shimmed<B> {
         if name.is(EXPIRE_COMMAND) {
             return self.start_expire(context, class, command, reply);
         }
+        if let Some(interpreter) = self.interpreter.filter(|_| is_script(name)) {
+            return self.start_script(interpreter, context, class, command, reply);
+        }
         let key = command.key();
         if key.is_none() && several::names_keys(name) {
             return self.start_several(context, class, command, reply);
@@ -214,7 +230,7 @@ impl<B: Backend> Shimmed<B> {
     }
 
     /// Whether this write has to delete its key first, as it is due; the deadline that remains.
-    fn delete_due(
+    pub(crate) fn delete_due(
         &mut self,
         context: &Context,
         class: Class,
@@ -309,6 +325,12 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
+    /// An operation that is settled, and whose reply the backend gives later.
+    pub(crate) fn pass_later(&mut self, context: &Context) -> Progress {
+        self.pending.push_back(Pending::of(Work::Pass, *context));
+        Progress::Pending
+    }
+
     /// Changes deadlines and the reply (`reply[start..]`) by what the step's outcome was.
     /// Returns the effect to replicate.
     fn settle(
@@ -397,6 +419,10 @@ impl<B: Backend> Shimmed<B> {
     }
 }
 
+fn is_script(name: &UpperName) -> bool {
+    name.is(b"EVAL") || name.is(b"EVAL_RO")
+}
+
 impl Pending {
     /// Work that changes no deadline.
     fn of(work: Work, context: Context) -> Pending {
@@ -405,7 +431,11 @@ impl Pending {
     }
 }
 
-fn step_of<'a>(class: Class, key: Option<&'a [u8]>, commands: &'a [Command<'a>]) -> Step<'a> {
+pub(crate) fn step_of<'a>(
+    class: Class,
+    key: Option<&'a [u8]>,
+    commands: &'a [Command<'a>],
+) -> Step<'a> {
     Step {
         class,
         key,

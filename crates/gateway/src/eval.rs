@@ -12,13 +12,7 @@ use crate::connection::Subject;
 use crate::scripts::Scripts;
 use crate::state::{Core, Turn};
 
-const NEEDS_REDIS: &str = "ERR scripts need the Redis engine: concord up --engine redis";
-
 impl Core {
-    fn has_scripts(&self) -> Result<(), Failure> {
-        self.setup.table.find(b"EVAL").map(|_| ()).ok_or(NEEDS_REDIS.into())
-    }
-
     /// Encodes EVAL script numkeys key ...; all keys must be one and the same.
     pub(crate) fn encode_script(
         &mut self,
@@ -26,7 +20,6 @@ impl Core {
         read_only: bool,
         args: &[&[u8]],
     ) -> Result<Subject, Failure> {
-        self.has_scripts()?;
         let Some(numkeys) = resp::number(args[2]) else {
             return Err("ERR value is not an integer or out of range".into());
         };
@@ -61,7 +54,6 @@ impl Core {
 
 /// SCRIPT LOAD, EXISTS, FLUSH.
 pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    core.has_scripts()?;
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"LOAD", [script]) => {
             let sha = core.scripts.remember(script);

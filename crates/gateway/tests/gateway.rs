@@ -222,7 +222,6 @@ fn what_is_not_supported_says_so() {
         ("CLIENT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try CLIENT HELP."),
         ("CLIENT", "-ERR wrong number of arguments for 'client' command"),
         ("CONCORD.EXEC x", "-ERR this command is Concord's own"),
-        ("EVAL x 1 k", "-ERR scripts need the Redis engine: concord up --engine redis"),
     ] {
         assert_eq!(world.ask(&[line]), format!("{error}\r\n"));
     }

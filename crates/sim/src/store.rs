@@ -11,7 +11,9 @@ use std::collections::VecDeque;
 
 use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
-use concord_engine::{Backend, BackendDone, Class, Context, Outcome, Step, Submitted};
+use concord_engine::{
+    Backend, BackendDone, Class, CommandTable, Context, Outcome, Step, Submitted,
+};
 
 /// Memory, at once or behind a connection, as a server of its own would be.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct Store {
     /// Nothing arrives any more.
     hangs: bool,
     lost: bool,
+    /// A script runs: its commands are done at once, and its end comes later.
+    in_script: bool,
 }
 
 impl Store {
@@ -37,6 +41,7 @@ impl Store {
             arrived: 0,
             hangs: false,
             lost: false,
+            in_script: false,
         }
     }
 
@@ -88,7 +93,7 @@ impl Store {
 
 impl Backend for Store {
     fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
-        if !self.is_remote {
+        if !self.is_remote || self.in_script {
             return self.memory.submit(context, step, reply);
         }
         let mut done = BackendDone::default();
@@ -102,6 +107,24 @@ impl Backend for Store {
     fn poll(&mut self) -> Option<BackendDone> {
         self.arrived = self.arrived.checked_sub(1)?;
         self.under_way.pop_front().map(|(done, _)| done)
+    }
+
+    fn commands(&self) -> Option<&CommandTable> {
+        self.memory.commands()
+    }
+
+    fn begin_script(&mut self) {
+        self.in_script = true;
+    }
+
+    fn end_script(&mut self, class: Class, reply: &mut Vec<u8>) -> Submitted {
+        self.in_script = false;
+        if !self.is_remote {
+            return Submitted::Done(Outcome::default());
+        }
+        let done = BackendDone { reply: std::mem::take(reply), ..BackendDone::default() };
+        self.under_way.push_back((done, class == Class::Write));
+        Submitted::Pending
     }
 
     fn prepare_copy(&mut self) -> bool {

@@ -124,7 +124,6 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("cluster support disabled", "there is no Redis cluster"),
         ("supports transactions on one key", "transactions have one key"),
         ("supports scripts on one key", "scripts have one key"),
-        ("scripts need the Redis engine", "scripts need the Redis engine"),
         ("replicates by itself", "Concord replicates by itself"),
         ("has one database", "one database"),
         ("there is one database", "one database"),

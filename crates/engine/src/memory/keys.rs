@@ -84,7 +84,7 @@ fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
             next = shard as u64;
             break;
         }
-        for (key, value) in call.store.shard(shard) {
+        for (key, value) in call.store.shard_in_order(shard) {
             seen += 1;
             let has_type = options
                 .type_name
@@ -102,8 +102,9 @@ fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
-    let all = (0..SHARDS).flat_map(|shard| call.store.shard(shard).map(|(key, _)| key));
-    let found: Vec<&[u8]> = all.filter(|key| glob::matches(call.args[1], key)).collect();
+    let all = (0..SHARDS).flat_map(|shard| call.store.shard_in_order(shard));
+    let found: Vec<&[u8]> =
+        all.map(|(key, _)| key).filter(|key| glob::matches(call.args[1], key)).collect();
     resp::array(call.reply, found.len());
     for key in found {
         resp::bulk(call.reply, key);

@@ -394,11 +394,19 @@ impl Store {
         self.shards[index].iter().map(|slot| (&*slot.key, &slot.value))
     }
 
+    /// The same in the order of keys, which is the same at every replica: a table's own order hangs
+    /// on how it came about.
+    pub(super) fn shard_in_order(&self, index: usize) -> Vec<(&[u8], &Value)> {
+        let mut slots: Vec<(&[u8], &Value)> = self.shard(index).collect();
+        slots.sort_unstable_by_key(|(key, _)| *key);
+        slots
+    }
+
     /// The key that stands at this place among all, `index < count`.
     pub(super) fn key_at(&self, mut index: u64) -> Option<&[u8]> {
-        for shard in &self.shards {
+        for (at, shard) in self.shards.iter().enumerate() {
             if index < shard.len() as u64 {
-                return shard.iter().nth(index as usize).map(|slot| &*slot.key);
+                return self.shard_in_order(at).get(index as usize).map(|(key, _)| *key);
             }
             index -= shard.len() as u64;
         }

@@ -11,6 +11,8 @@ const M: u32 = Flags::DENYOOM.0;
 const F: u32 = Flags::FAST.0;
 const L: u32 = 1 << 7;
 const T: u32 = 1 << 8;
+/// Scripts: noscript, stale, skip_monitor, no_mandatory_keys, movablekeys.
+const S: u32 = Flags::NOSCRIPT.0 | T | 1 << 9 | 1 << 17 | Flags::MOVABLEKEYS.0;
 
 const fn spec(
     name: &'static str,
@@ -34,7 +36,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 113] = [
+pub(super) static MEMORY: [CommandSpec; 117] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitpos", -3, R, (1, 1, 1), "bitmap", "Find first bit set or clear in a string"),
@@ -46,6 +48,10 @@ pub(super) static MEMORY: [CommandSpec; 113] = [
     spec("decrby", 3, W | M | F, (1, 1, 1), "string", "Decrement the integer value of a key by the given number"),
     spec("del", -2, W, (1, -1, 1), "generic", "Delete a key"),
     spec("delex", -2, W | F, (1, 1, 1), "string", "Delete a key, if its value is the given one (IFEQ)"),
+    spec("eval", -3, S, (0, 0, 0), "scripting", "Execute a Lua script server side"),
+    spec("eval_ro", -3, S | R, (0, 0, 0), "scripting", "Execute a read-only Lua script server side"),
+    spec("evalsha", -3, S, (0, 0, 0), "scripting", "Execute a Lua script server side"),
+    spec("evalsha_ro", -3, S | R, (0, 0, 0), "scripting", "Execute a read-only Lua script server side"),
     spec("exists", -2, R | F, (1, -1, 1), "generic", "Determine if a key exists"),
     spec("expire", -3, W | F, (1, 1, 1), "generic", "Set a key's time to live in seconds"),
     spec("expireat", -3, W | F, (1, 1, 1), "generic", "Set the expiration for a key as a UNIX timestamp"),

@@ -198,7 +198,8 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     let (node, logged) = (place.node, None);
     let done = match &setup.engine {
         EngineSetup::Memory => {
-            let engine = Shimmed::new(Memory::new(setup.memory_bytes_max));
+            let engine =
+                Shimmed::new(Memory::new(setup.memory_bytes_max)).with_scripts(concord_lua::run);
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let feed = NoFeed;
             driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })

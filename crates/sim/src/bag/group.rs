@@ -208,7 +208,8 @@ impl Group {
             limits: Limits::default(),
             guards: self.plan.guards,
         };
-        let engine = Shimmed::new(Store::new(self.plan.engine_is_slow, 0));
+        let engine =
+            Shimmed::new(Store::new(self.plan.engine_is_slow, 0)).with_scripts(concord_lua::run);
         let replica = Node::new(self.plan.protocol, config, engine);
         Role::Replica(OfGroup::new(GroupId::FIRST, replica))
     }

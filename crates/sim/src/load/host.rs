@@ -152,7 +152,11 @@ impl<'a> Rack<'a> {
             limits: Limits::default(),
             guards: Guards::ALL,
         };
-        Node::new(self.load.protocol, config, Shimmed::new(Store::new(false, 0)))
+        Node::new(
+            self.load.protocol,
+            config,
+            Shimmed::new(Store::new(false, 0)).with_scripts(concord_lua::run),
+        )
     }
 
     fn client(&mut self, client: usize) -> Process {

@@ -129,7 +129,11 @@ impl<'a> Rack<'a> {
             guards: self.plan.guards,
         };
         let store = Store::new(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
-        let replica = Node::new(self.plan.protocol, config, Shimmed::new(store));
+        let replica = Node::new(
+            self.plan.protocol,
+            config,
+            Shimmed::new(store).with_scripts(concord_lua::run),
+        );
         self.place(node, Role::Replica(OfGroup::new(GroupId::FIRST, replica)));
     }
 

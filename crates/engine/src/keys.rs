@@ -1,0 +1,119 @@
+//! Which arguments of a command are keys.
+
+use smallvec::SmallVec;
+
+use crate::table::{CommandSpec, Flags};
+
+/// Places of keys among the arguments.
+pub type Places = SmallVec<[usize; 8]>;
+
+/// The places of all keys of a command whose name in capitals is `name`, in their order; empty too
+/// where keys should be counted and the number is none that can be.
+#[must_use]
+pub fn places(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Places {
+    match name {
+        b"EVAL" | b"EVAL_RO" | b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+            counted(args, 2)
+        }
+        b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZDIFF" | b"ZINTER" | b"ZINTERCARD" | b"ZUNION" => {
+            counted(args, 1)
+        }
+        b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => {
+            let mut places = counted(args, 2);
+            if !places.is_empty() {
+                places.insert(0, 1);
+            }
+            places
+        }
+        b"XREAD" | b"XREADGROUP" => streams(args),
+        b"SORT" | b"SORT_RO" => sort(args),
+        _ if spec.flags.has(Flags::MOVABLEKEYS) && spec.first_key == 0 => Places::new(),
+        _ => by_table(spec, args),
+    }
+}
+
+fn counted(args: &[&[u8]], at: usize) -> Places {
+    let number = args.get(at).and_then(|a| core::str::from_utf8(a).ok()?.parse::<usize>().ok());
+    let first = at + 1;
+    match number {
+        Some(count) if count <= args.len().saturating_sub(first) => {
+            (first..first + count).collect()
+        }
+        Some(_) | None => Places::new(),
+    }
+}
+
+/// The first half of what stands behind STREAMS.
+fn streams(args: &[&[u8]]) -> Places {
+    let Some(at) = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS")) else {
+        return Places::new();
+    };
+    let behind = args.len() - at - 1;
+    (at + 1..at + 1 + behind / 2).collect()
+}
+
+/// The key, and where the result is stored: the last STORE counts.
+fn sort(args: &[&[u8]]) -> Places {
+    let mut places: Places = (1..args.len().min(2)).collect();
+    let mut at = 2;
+    let mut stored = None;
+    while at < args.len() {
+        let is = |word: &[u8]| args[at].eq_ignore_ascii_case(word);
+        if is(b"LIMIT") {
+            at += 2;
+        } else if is(b"BY") || is(b"GET") {
+            at += 1;
+        } else if is(b"STORE") && at + 1 < args.len() {
+            at += 1;
+            stored = Some(at);
+        }
+        at += 1;
+    }
+    places.extend(stored);
+    places
+}
+
+fn by_table(spec: &CommandSpec, args: &[&[u8]]) -> Places {
+    let Some(first) = usize::try_from(spec.first_key).ok().filter(|first| *first > 0) else {
+        return Places::new();
+    };
+    let last = if spec.last_key < 0 {
+        args.len() as i64 + i64::from(spec.last_key)
+    } else {
+        i64::from(spec.last_key)
+    };
+    let last = usize::try_from(last).unwrap_or(0).min(args.len().saturating_sub(1));
+    let step = usize::try_from(spec.step).unwrap_or(1).max(1);
+    (first..=last).step_by(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CommandTable;
+    use alloc::vec::Vec;
+
+    fn found(line: &str) -> Vec<usize> {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let table = CommandTable::memory();
+        let any = table.find(b"eval").unwrap();
+        let spec = table.find(args[0]).unwrap_or(any);
+        places(spec, args[0], &args).to_vec()
+    }
+
+    #[test]
+    fn keys_are_found_where_they_stand_and_where_they_move() {
+        assert_eq!(found("GET k"), [1]);
+        assert_eq!(found("DEL a b c"), [1, 2, 3]);
+        assert_eq!(found("DBSIZE"), []);
+        assert_eq!(found("EVAL x 2 a b c"), [3, 4]);
+        assert_eq!(found("EVAL x 0"), []);
+        assert_eq!(found("EVAL x 3 a b"), []);
+        assert_eq!(found("EVAL x -1 a b"), []);
+        assert_eq!(found("ZMPOP 2 a b MIN"), [2, 3]);
+        assert_eq!(found("ZUNIONSTORE d 2 a b"), [1, 3, 4]);
+        assert_eq!(found("XREADGROUP GROUP g c STREAMS a b 1 2"), [5, 6]);
+        assert_eq!(found("SORT k LIMIT 1 2 GET STORE STORE d STORE e"), [1, 9]);
+        assert_eq!(found("MEMORY USAGE k"), []);
+    }
+}

@@ -1,0 +1,377 @@
+//! Scripts (EVAL) of an engine that executes them itself: what a script is, and what it may do.
+//!
+//! The interpreter is another crate's ([`Interpreter`]). Every replica executes a script, so that a
+//! script must do the same on each: its clock and randomness are the record's ([`Context`]), and
+//! what it is told comes in an order that hangs on the data alone. Each of its commands runs like one
+//! that a client sent, times to live included, and nothing comes in between.
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+
+use crate::backend::{Backend, OUT_OF_MEMORY, Submitted};
+use crate::command::{ARGS_MAX, Command, CommandBuf};
+use crate::table::{CommandSpec, Flags, UpperName};
+use crate::ttl::{Shimmed, step_of};
+use crate::{Class, Context, Progress, resp};
+use crate::{keys, several};
+
+/// A script with its arguments.
+#[derive(Clone, Debug)]
+pub struct Script<'a> {
+    /// As the client sent it: its SHA-1 names it.
+    pub text: &'a [u8],
+    /// Where the code begins in it: behind a first line `#!lua ...`, whose end counts as a line.
+    pub code_at: usize,
+    /// KEYS.
+    pub keys: &'a [&'a [u8]],
+    /// ARGV.
+    pub args: &'a [&'a [u8]],
+    /// The reply is encoded as RESP3.
+    pub resp3: bool,
+    /// What its randomness begins with.
+    pub seed: u64,
+}
+
+/// What a script acts on.
+pub trait Host {
+    /// Executes one command, name first, and appends its reply in RESP2 or RESP3.
+    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>);
+}
+
+/// Runs a script to its end and appends its reply. What it does must hang on nothing but the script
+/// and the host's replies, and it must end.
+pub type Interpreter = fn(&Script<'_>, &mut dyn Host, &mut Vec<u8>);
+
+const NOT_FROM_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
+const WRONG_ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
+const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+const NOT_LOCAL: &[u8] = b"ERR Script attempted to access a non local key in a cluster node";
+const FULL: &[u8] = b"OOM allow-oom flag is not set on the script, can not run it when used \
+    memory > 'maxmemory'";
+
+/// Commands of Redis that no script may call, beside those that the engine's table says so of.
+const NOT_IN_SCRIPTS: [&[u8]; 54] = [
+    b"ACL",
+    b"ASKING",
+    b"AUTH",
+    b"BGREWRITEAOF",
+    b"BGSAVE",
+    b"BLMOVE",
+    b"BLMPOP",
+    b"BLPOP",
+    b"BRPOP",
+    b"BRPOPLPUSH",
+    b"BZMPOP",
+    b"BZPOPMAX",
+    b"BZPOPMIN",
+    b"CLIENT",
+    b"CONFIG",
+    b"DEBUG",
+    b"DISCARD",
+    b"EVAL",
+    b"EVALSHA",
+    b"EVALSHA_RO",
+    b"EVAL_RO",
+    b"EXEC",
+    b"FAILOVER",
+    b"FCALL",
+    b"FCALL_RO",
+    b"FUNCTION",
+    b"HELLO",
+    b"LATENCY",
+    b"MIGRATE",
+    b"MODULE",
+    b"MONITOR",
+    b"MULTI",
+    b"PSUBSCRIBE",
+    b"PSYNC",
+    b"PUNSUBSCRIBE",
+    b"QUIT",
+    b"REPLCONF",
+    b"REPLICAOF",
+    b"RESET",
+    b"ROLE",
+    b"SAVE",
+    b"SCRIPT",
+    b"SHUTDOWN",
+    b"SLAVEOF",
+    b"SLOWLOG",
+    b"SSUBSCRIBE",
+    b"SUBSCRIBE",
+    b"SUNSUBSCRIBE",
+    b"SYNC",
+    b"UNSUBSCRIBE",
+    b"UNWATCH",
+    b"WAIT",
+    b"WATCH",
+    b"READONLY",
+];
+
+/// The flags of a script's first line (Redis 7.0 `evalExtractShebangFlags`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shebang {
+    code_at: usize,
+    is_there: bool,
+    no_writes: bool,
+    allow_oom: bool,
+}
+
+impl Shebang {
+    fn parse(text: &[u8]) -> Result<Shebang, Vec<u8>> {
+        if !text.starts_with(b"#!") {
+            return Ok(Shebang::default());
+        }
+        let Some(end) = text.iter().position(|&b| b == b'\n') else {
+            return Err(b"ERR Invalid script shebang".to_vec());
+        };
+        let mut words = text[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let engine = words.next().unwrap_or_default();
+        if engine != b"#!lua" {
+            return Err([b"ERR Unexpected engine in script shebang: ", engine].concat());
+        }
+        let mut shebang = Shebang { code_at: end, is_there: true, ..Shebang::default() };
+        for word in words {
+            let Some(flags) = word.strip_prefix(b"flags=") else {
+                return Err([b"ERR Unknown lua shebang option: ", word].concat());
+            };
+            for flag in flags.split(|&b| b == b',').filter(|flag| !flag.is_empty()) {
+                match flag {
+                    b"no-writes" => shebang.no_writes = true,
+                    b"allow-oom" => shebang.allow_oom = true,
+                    b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
+                    _ => return Err([b"ERR Unexpected flag in script shebang: ", flag].concat()),
+                }
+            }
+        }
+        Ok(shebang)
+    }
+}
+
+/// The shim as a script sees it.
+struct Within<'a, B> {
+    shim: &'a mut Shimmed<B>,
+    context: Context,
+    class: Class,
+    read_only: bool,
+    /// The only key that may be touched, if the record names one.
+    own_key: Option<&'a [u8]>,
+    /// It has called a command that writes: from then on memory is not asked for, as in Redis.
+    wrote: bool,
+    command: CommandBuf,
+}
+
+impl<B: Backend> Host for Within<'_, B> {
+    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
+        let start = reply.len();
+        if let Err(text) = self.execute(resp3, args, reply) {
+            reply.truncate(start);
+            resp::error(reply, &text);
+        }
+    }
+}
+
+impl<B: Backend> Within<'_, B> {
+    fn execute(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) -> Result<(), Vec<u8>> {
+        let name = UpperName::of(args.first().copied().unwrap_or_default());
+        if NOT_IN_SCRIPTS.contains(&name.bytes()) {
+            return Err(NOT_FROM_SCRIPT.to_vec());
+        }
+        if self.answer_here(&name, args, reply)? {
+            return Ok(());
+        }
+        let (class, flags, places) = self.look_up(&name, args)?;
+        if class == Class::Write && self.read_only {
+            return Err(READ_ONLY.to_vec());
+        }
+        let full = self.context.memory_full && !self.wrote;
+        if full && flags.has(Flags::DENYOOM) {
+            return Err(OUT_OF_MEMORY.to_vec());
+        }
+        if let Some(own) = self.own_key
+            && (places.is_empty() || places.iter().any(|&at| args[at] != own))
+        {
+            return Err(NOT_LOCAL.to_vec());
+        }
+        if self.class == Class::Write {
+            places.iter().for_each(|&at| self.shim.delete_if_due(&self.context, args[at]));
+        }
+        let is_one = places.iter().all(|&at| args[at] == args[places[0]]);
+        let key_index = match places.first() {
+            Some(&first) if is_one => u8::try_from(first).map_err(|_| SEVERAL_KEYS.to_vec())?,
+            Some(_) if several::names_keys(&name) => 0,
+            Some(_) => return Err(SEVERAL_KEYS.to_vec()),
+            None => 0,
+        };
+        self.wrote |= class == Class::Write;
+        self.context.entropy = splitmix64(self.context.entropy);
+        let context = Context { resp3, memory_full: false, decide: false, ..self.context };
+        let mut buffer = core::mem::take(&mut self.command);
+        if let Ok(command) = Command::parse(buffer.encode(key_index, args.iter().copied())) {
+            let progress = self.shim.start(&context, class, &name, &command, reply);
+            debug_assert!(progress == Progress::Done, "commands of a script are done at once");
+        }
+        self.command = buffer;
+        Ok(())
+    }
+
+    /// What needs no data.
+    fn answer_here(
+        &self,
+        name: &UpperName,
+        args: &[&[u8]],
+        reply: &mut Vec<u8>,
+    ) -> Result<bool, Vec<u8>> {
+        match (name.bytes(), args) {
+            (b"PING", [_]) => resp::simple(reply, "PONG"),
+            (b"PING" | b"ECHO", [_, text]) => resp::bulk(reply, text),
+            (b"SELECT", [_, b"0"]) => reply.extend_from_slice(resp::OK),
+            (b"TIME", [_]) => {
+                let now_ms = self.context.now_ms;
+                resp::array(reply, 2);
+                for part in [now_ms / 1000, now_ms % 1000 * 1000] {
+                    let mut digits = Vec::new();
+                    resp::decimal(&mut digits, part as i64);
+                    resp::bulk(reply, &digits);
+                }
+            }
+            (b"PING", _) => {
+                return Err(b"ERR wrong number of arguments for 'ping' command".to_vec());
+            }
+            (b"ECHO" | b"SELECT" | b"TIME", _) if args.len() != 2 => {
+                return Err(WRONG_ARITY.to_vec());
+            }
+            (b"SELECT", _) => return Err(b"ERR Concord has one database".to_vec()),
+            (b"TIME", _) => return Err(WRONG_ARITY.to_vec()),
+            (b"PUBLISH" | b"SPUBLISH", _) => {
+                return Err(b"ERR Concord does not support publish/subscribe in scripts".to_vec());
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What the engine's table says of a command.
+    fn look_up(
+        &self,
+        name: &UpperName,
+        args: &[&[u8]],
+    ) -> Result<(Class, Flags, keys::Places), Vec<u8>> {
+        let table = self.shim.backend().commands().ok_or(UNKNOWN)?;
+        let mut spec: &CommandSpec = table.find(name.bytes()).ok_or(UNKNOWN)?;
+        if spec.class().is_none() {
+            let sub = args.get(1).ok_or(WRONG_ARITY)?;
+            spec = table.find_sub(name.bytes(), sub).ok_or(UNKNOWN)?;
+        }
+        if !spec.accepts(args.len()) {
+            return Err(WRONG_ARITY.to_vec());
+        }
+        if args.len() > ARGS_MAX {
+            return Err(b"ERR too many arguments (Concord's limit is 65535)".to_vec());
+        }
+        let class = spec.class().ok_or(UNKNOWN)?;
+        if spec.flags.has(Flags::NOSCRIPT) {
+            return Err(NOT_FROM_SCRIPT.to_vec());
+        }
+        Ok((class, spec.flags, keys::places(spec, name.bytes(), args)))
+    }
+}
+
+const SEVERAL_KEYS: &[u8] =
+    b"ERR Concord's memory engine does not support commands over several keys in scripts";
+
+impl<B: Backend> Shimmed<B> {
+    /// EVAL and EVAL_RO, where scripts are executed here.
+    pub(crate) fn start_script(
+        &mut self,
+        interpreter: Interpreter,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let start = reply.len();
+        self.backend_mut().begin_script();
+        if let Err(text) = self.run_script(interpreter, context, class, command, reply) {
+            reply.truncate(start);
+            resp::error(reply, &text);
+        }
+        match self.backend_mut().end_script(class, reply) {
+            Submitted::Done(_) => Progress::Done,
+            Submitted::Pending => self.pass_later(context),
+        }
+    }
+
+    fn run_script(
+        &mut self,
+        interpreter: Interpreter,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Vec<u8>> {
+        let args: Vec<&[u8]> = command.args().collect();
+        let [_, text, number, rest @ ..] = &args[..] else {
+            return Err(b"ERR wrong number of arguments for 'eval' command".to_vec());
+        };
+        let number =
+            resp::number(number).ok_or(&b"ERR value is not an integer or out of range"[..])?;
+        let number = usize::try_from(number)
+            .map_err(|_| b"ERR Number of keys can't be negative".to_vec())?;
+        let (keys, args) = rest
+            .split_at_checked(number)
+            .ok_or(&b"ERR Number of keys can't be greater than number of args"[..])?;
+        let shebang = Shebang::parse(text)?;
+        if context.memory_full && shebang.is_there && !shebang.allow_oom && !shebang.no_writes {
+            return Err(FULL.to_vec());
+        }
+        let is_read = class == Class::Read || command.name().eq_ignore_ascii_case(b"EVAL_RO");
+        if is_read && shebang.is_there && !shebang.no_writes {
+            return Err(
+                b"ERR Can not execute a script with write flag using *_ro command.".to_vec()
+            );
+        }
+        let mut within = Within {
+            shim: self,
+            context: *context,
+            class,
+            read_only: is_read || shebang.no_writes,
+            own_key: command.key(),
+            wrote: shebang.allow_oom,
+            command: CommandBuf::new(),
+        };
+        let resp3 = context.resp3;
+        let script =
+            Script { text, code_at: shebang.code_at, keys, args, resp3, seed: context.entropy };
+        interpreter(&script, &mut within, reply);
+        Ok(())
+    }
+
+    /// Deletes a key whose time has come, before a script looks at it.
+    fn delete_if_due(&mut self, context: &Context, key: &[u8]) {
+        let (is_due, _) = self.delete_due(context, Class::Write, Some(key));
+        if is_due {
+            let mut step = step_of(Class::Write, Some(key), &[]);
+            step.delete_first = true;
+            self.backend_mut().submit(context, &step, &mut Vec::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_says_what_a_script_may_do() {
+        let parse = |text: &str| Shebang::parse(text.as_bytes());
+        assert_eq!(parse("return 1"), Ok(Shebang::default()));
+        let flags = parse("#!lua flags=no-writes,allow-oom\nreturn 1").unwrap();
+        assert!(flags.no_writes && flags.allow_oom && flags.code_at == 31);
+        assert!(parse("#!lua").unwrap_err().starts_with(b"ERR Invalid"));
+        assert!(parse("#!js\n").unwrap_err().ends_with(b"shebang: #!js"));
+        assert!(parse("#!lua name=a\n").unwrap_err().ends_with(b"option: name=a"));
+        assert!(parse("#!lua flags=bad\n").unwrap_err().ends_with(b"shebang: bad"));
+    }
+}

@@ -1,0 +1,74 @@
+//! Scripts of the memory engine: Lua 5.1 in Redis 7.0's sandbox.
+//!
+//! [`run`] is the [`Interpreter`](concord_engine::script::Interpreter) of an engine that executes
+//! scripts itself. Every replica executes each script, so that a script must do the same on all of
+//! them, and must end:
+//! - Each script gets an interpreter of its own. Nothing of an earlier one is left, not even garbage:
+//!   when memory is collected, and when there is too much of it, hangs on the script alone.
+//! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which is
+//!   the record's.
+//! - `pairs` and `next` refuse tables whose keys are tables or functions: their order hangs on
+//!   addresses. `tostring` numbers objects in the place of their addresses.
+//! - [`COST_MAX`] bounds the instructions of a script, with those that its commands count for.
+#![forbid(unsafe_code)]
+
+mod bits;
+mod cjson;
+mod cmsgpack;
+mod natives;
+mod random;
+mod replies;
+mod sandbox;
+mod structs;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use concord_engine::resp;
+use concord_engine::script::{Host, Script};
+
+/// Most instructions of a script; a command counts for [`CALL_COST`] and its bytes.
+pub const COST_MAX: u64 = 20_000_000;
+/// Every so many instructions are counted at once.
+const COST_STEP: u32 = 1_000;
+/// What a command counts for, in instructions, beside its bytes and those of its reply.
+const CALL_COST: u64 = 200;
+/// So many bytes of commands and replies count for one instruction.
+const BYTES_OF_ONE: u64 = 4;
+/// Most memory of a script's interpreter.
+const MEMORY_BYTES_MAX: usize = 32 << 20;
+/// So many bytes that a collection of garbage has seen count for one instruction: a loop that appends to
+/// a string copies more than it executes.
+const COLLECTED_BYTES_OF_ONE: u64 = 4;
+/// What a script that ran for too long is answered.
+const STOPPED: &str = "ERR the script ran for too long and was stopped; what it did before stays";
+
+/// What a script has cost so far.
+#[derive(Clone, Debug, Default)]
+struct Meter(Rc<Cell<u64>>);
+
+impl Meter {
+    fn add(&self, cost: u64) {
+        self.0.set(self.0.get().saturating_add(cost));
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.get() > COST_MAX
+    }
+}
+
+/// Runs a script and appends its reply; see [`concord_engine::script::Interpreter`].
+pub fn run(script: &Script<'_>, host: &mut dyn Host, reply: &mut Vec<u8>) {
+    let start = reply.len();
+    let meter = Meter::default();
+    let text = match sandbox::run(script, host, &meter, reply) {
+        Ok(()) => return,
+        _ if meter.is_over() => STOPPED.as_bytes().to_vec(),
+        Err(sandbox::Failed::Script(text)) => text,
+        Err(sandbox::Failed::Lua(error)) => {
+            format!("ERR {}", natives::plain_text(&error)).into_bytes()
+        }
+    };
+    reply.truncate(start);
+    resp::error(reply, &text);
+}

@@ -1,0 +1,353 @@
+//! What the prelude builds on.
+
+use std::fmt;
+
+use concord_engine::resp;
+use mlua::{ChunkMode, Lua, MultiValue, Scope, Table, Value, Variadic};
+use sha1::Digest;
+
+use crate::random::Random;
+use crate::sandbox::{Run, place, syntax_text};
+use crate::{
+    BYTES_OF_ONE, CALL_COST, COLLECTED_BYTES_OF_ONE, STOPPED, bits, cjson, cmsgpack, replies,
+    structs,
+};
+
+/// From here on %.17g of an integer has an exponent.
+const LONG_INTEGER: u64 = 100_000_000_000_000_000;
+
+pub(crate) fn sha1_hex(bytes: &[u8]) -> Vec<u8> {
+    let digits = sha1::Sha1::digest(bytes);
+    digits.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
+
+/// The result of a function of a library: a text is raised with its place in the script.
+pub(crate) type Fallible<T> = Result<T, String>;
+
+/// What a native raises. A script sees the text, as Lua's own functions raise it, or a table
+/// `{err = text}`, as `redis.call` does.
+#[derive(Debug)]
+struct Raised {
+    text: Vec<u8>,
+    is_table: bool,
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raised(text: &[u8]) -> mlua::Error {
+    mlua::Error::external(Raised { text: text.to_vec(), is_table: true })
+}
+
+/// The values, or the error with its place.
+pub(crate) fn outcome(lua: &Lua, result: Fallible<MultiValue>) -> mlua::Result<MultiValue> {
+    result.map_err(|text| {
+        let text = (position(lua) + &text).into_bytes();
+        mlua::Error::external(Raised { text, is_table: false })
+    })
+}
+
+/// What a native raised, and whether a script sees a table of it.
+fn text_of(lua: &Lua, error: &Value) -> mlua::Result<(Option<mlua::String>, bool)> {
+    let Value::Error(error) = error else { return Ok((None, false)) };
+    let found = raised_in(error);
+    let (text, is_table) = match found {
+        Some(raised) => (raised.text.clone(), raised.is_table),
+        None => (plain_text(error).into_bytes(), false),
+    };
+    Ok((Some(lua.create_string(text)?), is_table))
+}
+
+fn raised_in(error: &mlua::Error) -> Option<&Raised> {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => raised_in(cause),
+        mlua::Error::ExternalError(error) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// The message of an error of the interpreter's, without a trace of calls.
+pub(crate) fn plain_text(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => plain_text(cause),
+        mlua::Error::RuntimeError(text) | mlua::Error::MemoryError(text) => text.clone(),
+        mlua::Error::BadArgument { pos, cause, .. } => {
+            format!("bad argument #{pos} ({})", plain_text(cause))
+        }
+        other => other.to_string(),
+    }
+}
+
+pub(crate) fn make<'scope, 'env: 'scope>(
+    lua: &Lua,
+    scope: &'scope Scope<'scope, 'env>,
+    run: &'scope Run<'env>,
+    seed: u64,
+) -> mlua::Result<Table> {
+    let native = lua.create_table()?;
+    native.raw_set("stopped", STOPPED)?;
+    native.raw_set("null", Value::NULL)?;
+    native.raw_set("redis", redis(lua, scope, run)?)?;
+    native.raw_set("is_over", scope.create_function(|_, ()| Ok(run.meter.is_over()))?)?;
+    let collected = scope.create_function(|lua, ()| {
+        run.meter.add(lua.used_memory() as u64 / COLLECTED_BYTES_OF_ONE);
+        Ok(())
+    })?;
+    native.raw_set("collected", collected)?;
+    native.raw_set("text_of", lua.create_function(|lua, error| text_of(lua, &error))?)?;
+    native.raw_set("position", lua.create_function(|lua, ()| Ok(position(lua)))?)?;
+    native.raw_set(
+        "where",
+        lua.create_function(|lua, ()| {
+            Ok(place(lua).map_or((None, None), |(source, _, line)| (Some(source), Some(line))))
+        })?,
+    )?;
+    let to_native = native.clone();
+    native.raw_set(
+        "load",
+        scope.create_function(move |lua, (text, name)| load(lua, &to_native, &text, &name))?,
+    )?;
+    native.raw_set("library", lua.create_function(|lua, name: String| library(lua, &name))?)?;
+    randomness(lua, &native, seed)?;
+    Ok(native)
+}
+
+fn position(lua: &Lua) -> String {
+    place(lua).map_or_else(String::new, |(_, short, line)| format!("{short}:{line}: "))
+}
+
+fn library(lua: &Lua, name: &str) -> mlua::Result<Table> {
+    match name {
+        "cjson" => cjson::library(lua),
+        "cmsgpack" => cmsgpack::library(lua),
+        "bit" => bits::library(lua),
+        _ => structs::library(lua),
+    }
+}
+
+fn constants(lua: &Lua) -> mlua::Result<Table> {
+    let redis = lua.create_table()?;
+    let numbers = [
+        ("LOG_DEBUG", 0),
+        ("LOG_VERBOSE", 1),
+        ("LOG_NOTICE", 2),
+        ("LOG_WARNING", 3),
+        ("REPL_NONE", 0),
+        ("REPL_AOF", 1),
+        ("REPL_SLAVE", 2),
+        ("REPL_REPLICA", 2),
+        ("REPL_ALL", 3),
+        ("REDIS_VERSION_NUM", 0x0007_000f),
+    ];
+    for (name, number) in numbers {
+        redis.raw_set(name, number)?;
+    }
+    redis.raw_set("REDIS_VERSION", "7.0.15")?;
+    Ok(redis)
+}
+
+/// One argument of a command, as Redis takes it from Lua.
+fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
+    match value {
+        Value::String(text) => out.extend_from_slice(&text.as_bytes()),
+        Value::Integer(number) if number.unsigned_abs() < LONG_INTEGER => {
+            resp::decimal(out, *number);
+        }
+        Value::Integer(number) => {
+            out.extend_from_slice(resp::general(*number as f64, 17).as_bytes());
+        }
+        Value::Number(number) => out.extend_from_slice(resp::general(*number, 17).as_bytes()),
+        _ => return false,
+    }
+    true
+}
+
+/// Executes a command and appends its reply.
+fn execute(run: &Run<'_>, args: &[Value], reply: &mut Vec<u8>) -> mlua::Result<()> {
+    if args.is_empty() {
+        resp::error(reply, b"ERR Please specify at least one argument for this redis lib call");
+        return Ok(());
+    }
+    let mut bytes = Vec::new();
+    let mut ends = Vec::with_capacity(args.len());
+    for value in args {
+        if !argument(value, &mut bytes) {
+            let text = b"ERR Lua redis lib command arguments must be strings or integers";
+            resp::error(reply, text);
+            return Ok(());
+        }
+        ends.push(bytes.len());
+    }
+    let mut start = 0;
+    let part = |end: &usize| {
+        let part = &bytes[start..*end];
+        start = *end;
+        part
+    };
+    let parts: Vec<&[u8]> = ends.iter().map(part).collect();
+    if run.meter.is_over() {
+        return Err(mlua::Error::runtime(STOPPED));
+    }
+    run.host.borrow_mut().call(run.resp3.get(), &parts, reply);
+    run.meter.add(CALL_COST + (bytes.len() + reply.len()) as u64 / BYTES_OF_ONE);
+    Ok(())
+}
+
+/// redis.call.
+fn call(lua: &Lua, run: &Run<'_>, args: &[Value]) -> mlua::Result<Value> {
+    let mut reply = Vec::new();
+    execute(run, args, &mut reply)?;
+    match reply.split_first() {
+        Some((b'-', text)) => Err(raised(text.trim_ascii_end())),
+        _ => replies::parse(lua, &reply),
+    }
+}
+
+/// redis.pcall: an error is a value.
+fn try_call(lua: &Lua, run: &Run<'_>, args: &[Value]) -> mlua::Result<Value> {
+    let mut reply = Vec::new();
+    execute(run, args, &mut reply)?;
+    replies::parse(lua, &reply)
+}
+
+/// The table `redis`.
+fn redis<'scope, 'env: 'scope>(
+    lua: &Lua,
+    scope: &'scope Scope<'scope, 'env>,
+    run: &'scope Run<'env>,
+) -> mlua::Result<Table> {
+    let redis = constants(lua)?;
+    let function = scope.create_function(|lua, args: Variadic<Value>| call(lua, run, &args))?;
+    redis.raw_set("call", function)?;
+    let function = scope.create_function(|lua, args: Variadic<Value>| try_call(lua, run, &args))?;
+    redis.raw_set("pcall", function)?;
+    let function = scope.create_function(|_, args: Variadic<Value>| {
+        let version = match args[..] {
+            [Value::Integer(version)] => version,
+            [_] => 0,
+            _ => return Err(raised(b"ERR redis.setresp() requires one argument.")),
+        };
+        if !matches!(version, 2 | 3) {
+            return Err(raised(b"ERR RESP version must be 2 or 3."));
+        }
+        run.resp3.set(version == 3);
+        Ok(())
+    })?;
+    redis.raw_set("setresp", function)?;
+    let function = lua.create_function(|lua, args: Variadic<Value>| sha1(lua, &args))?;
+    redis.raw_set("sha1hex", function)?;
+    let function = lua.create_function(|lua, args: Variadic<Value>| single(lua, &args, "err"))?;
+    redis.raw_set("error_reply", function)?;
+    let function = lua.create_function(|lua, args: Variadic<Value>| single(lua, &args, "ok"))?;
+    redis.raw_set("status_reply", function)?;
+    redis.raw_set("log", lua.create_function(|_, args: Variadic<Value>| log(&args))?)?;
+    redis.raw_set("set_repl", lua.create_function(|_, args: Variadic<Value>| set_repl(&args))?)?;
+    for name in ["replicate_commands", "acl_check_cmd"] {
+        redis.raw_set(name, lua.create_function(|_, _: Variadic<Value>| Ok(true))?)?;
+    }
+    redis.raw_set("breakpoint", lua.create_function(|_, _: Variadic<Value>| Ok(false))?)?;
+    redis.raw_set("debug", lua.create_function(|_, _: Variadic<Value>| Ok(()))?)?;
+    Ok(redis)
+}
+
+fn sha1(lua: &Lua, args: &[Value]) -> mlua::Result<mlua::String> {
+    let [value] = args else { return Err(raised(b"ERR wrong number of arguments")) };
+    let mut bytes = Vec::new();
+    argument(value, &mut bytes);
+    lua.create_string(sha1_hex(&bytes))
+}
+
+/// The text goes nowhere: the log of a replica is no place for what clients write.
+fn log(args: &[Value]) -> mlua::Result<()> {
+    match args {
+        [] | [_] => Err(raised(b"ERR redis.log() requires two arguments or more.")),
+        [Value::Integer(0..=3), ..] => Ok(()),
+        [Value::Integer(_) | Value::Number(_), ..] => Err(raised(b"ERR Invalid log level.")),
+        _ => Err(raised(b"ERR First argument must be a number (log level).")),
+    }
+}
+
+/// Every replica executes a script: all that it does is replicated.
+fn set_repl(args: &[Value]) -> mlua::Result<()> {
+    match args {
+        [Value::Integer(3)] => Ok(()),
+        [Value::Integer(0..=2)] => {
+            Err(raised(b"ERR Concord replicates all that a script does: redis.REPL_ALL"))
+        }
+        [_] => Err(raised(
+            b"ERR Invalid replication flags. Please use REPL_AOF, REPL_REPLICA, REPL_ALL or \
+              REPL_NONE.",
+        )),
+        _ => Err(raised(b"ERR redis.set_repl() requires one argument.")),
+    }
+}
+
+/// redis.error_reply and redis.status_reply.
+fn single(lua: &Lua, args: &[Value], field: &str) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    match args {
+        [Value::String(text)] if field == "err" => return error_reply(lua, text),
+        [Value::String(text)] => table.raw_set(field, text)?,
+        _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
+    }
+    Ok(table)
+}
+
+/// Redis 7.0 `luaRedisErrorReplyCommand`: the first word is the code; ERR if there is but one.
+fn error_reply(lua: &Lua, text: &mlua::String) -> mlua::Result<Table> {
+    let text = text.as_bytes();
+    let text = text.strip_prefix(b"-").unwrap_or(&text);
+    let table = lua.create_table()?;
+    let message = if text.contains(&b' ') { text.to_vec() } else { [b"ERR ", text].concat() };
+    table.raw_set("err", lua.create_string(message.trim_ascii_end())?)?;
+    Ok(table)
+}
+
+/// loadstring: a function, or nil and why not.
+fn load(
+    lua: &Lua,
+    native: &Table,
+    text: &mlua::String,
+    name: &mlua::String,
+) -> mlua::Result<(Value, Option<String>)> {
+    let environment: Table = native.raw_get("environment")?;
+    let source = text.as_bytes().to_vec();
+    let chunk = lua.load(source).set_name(name.to_string_lossy()).set_mode(ChunkMode::Text);
+    match chunk.set_environment(environment).into_function() {
+        Ok(function) => Ok((Value::Function(function), None)),
+        Err(error) => Ok((Value::Nil, Some(syntax_text(&error)))),
+    }
+}
+
+/// math.random and math.randomseed.
+fn randomness(lua: &Lua, native: &Table, seed: u64) -> mlua::Result<()> {
+    let random = std::rc::Rc::new(Random::new(seed as i32));
+    let own = random.clone();
+    let draw = lua.create_function(move |lua, bounds: Variadic<f64>| {
+        let drawn = own.draw();
+        let (low, high) = match bounds[..] {
+            [] => return outcome(lua, Ok(MultiValue::from_iter([Value::Number(drawn)]))),
+            [high] => (1.0, high.trunc()),
+            [low, high] => (low.trunc(), high.trunc()),
+            _ => return outcome(lua, Err("wrong number of arguments".into())),
+        };
+        if low > high {
+            let which = bounds.len();
+            let text = format!("bad argument #{which} to 'random' (interval is empty)");
+            return outcome(lua, Err(text));
+        }
+        let value = (drawn * (high - low + 1.0)).floor() + low;
+        outcome(lua, Ok(MultiValue::from_iter([Value::Number(value)])))
+    })?;
+    native.raw_set("random", draw)?;
+    let seed = lua.create_function(move |lua, seed: f64| {
+        random.seed(seed as i64 as i32);
+        outcome(lua, Ok(MultiValue::new()))
+    })?;
+    native.raw_set("randomseed", seed)
+}

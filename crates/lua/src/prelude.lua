@@ -1,0 +1,198 @@
+-- What a script finds around it: Redis 7.0's globals, none of which may be changed, and a few
+-- functions of Lua's that must do the same at every replica. Called with the natives (Rust), once for
+-- each script; answers the function that runs a script.
+local native, globals = ...
+local error, rawget, select, type = error, rawget, select, type
+local raw_next, raw_pairs, raw_pcall, raw_xpcall = next, pairs, pcall, xpcall
+local raw_rawset, raw_setmetatable, raw_tostring = rawset, setmetatable, tostring
+local position, is_over = native.position, native.is_over
+local STOPPED = native.stopped
+
+-- Errors begin with the place in the script, as those of C functions do.
+local function fail(message) error(position() .. message, 0) end
+-- Tables that may be read alone: a script sees an empty one in front of each.
+local behind = {}
+local function read_only_error() fail('Attempt to modify a readonly table') end
+local function read_only(real, missing)
+  if missing then raw_setmetatable(real, {__index = missing}) end
+  local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = {}})
+  behind[front] = real
+  return front
+end
+
+local function expect_table(t, name)
+  if type(t) ~= 'table' then
+    local got = t == nil and 'no value' or type(t)
+    fail("bad argument #1 to '" .. name .. "' (table expected, got " .. got .. ')')
+  end
+end
+
+-- The order of keys that are objects hangs on their addresses, which differ between replicas.
+local ordered = {string = true, number = true, boolean = true}
+ordered['nil'] = true
+local function next_in_order(t, key)
+  local k, v = raw_next(t, key)
+  if not ordered[type(k)] then fail('a table whose keys are tables or functions has no order') end
+  return k, v
+end
+globals.next = function(t, key)
+  expect_table(t, 'next')
+  return next_in_order(behind[t] or t, key)
+end
+local function check_order(t)
+  for k in raw_next, t do
+    if not ordered[type(k)] then fail('a table whose keys are tables or functions has no order') end
+  end
+end
+globals.pairs = function(t)
+  expect_table(t, 'pairs')
+  t = behind[t] or t
+  check_order(t)
+  return raw_next, t, nil
+end
+table.foreach = function(t, f)
+  expect_table(t, 'foreach')
+  check_order(t)
+  for k, v in raw_next, t do
+    local result = f(k, v)
+    if result ~= nil then return result end
+  end
+end
+
+-- Objects are numbered in the order in which they are shown, in the place of their addresses.
+local shown, shown_count = {}, 0
+local objects = {table = true, ['function'] = true, thread = true, userdata = true}
+globals.tostring = function(...)
+  local value = ...
+  local kind = type(value)
+  if not objects[kind] or value == native.null then return raw_tostring(...) end
+  local meta = getmetatable(value)
+  if type(meta) == 'table' and rawget(meta, '__tostring') then return raw_tostring(value) end
+  if not shown[value] then
+    shown_count = shown_count + 1
+    shown[value] = string.format('%s: 0x%012x', kind, shown_count)
+  end
+  return shown[value]
+end
+
+globals.rawget = function(t, k)
+  return rawget(behind[t] or t, k)
+end
+globals.rawset = function(t, k, v)
+  if behind[t] then error('Attempt to modify a readonly table', 0) end
+  return raw_rawset(t, k, v)
+end
+globals.setmetatable = function(t, meta)
+  if behind[t] then error('Attempt to modify a readonly table', 0) end
+  return raw_setmetatable(t, meta)
+end
+
+-- What natives raise is no value of Lua's: a script sees their text, or a table that has it.
+local function plain(err)
+  if type(err) ~= 'userdata' then return err end
+  local text, is_table = native.text_of(err)
+  if is_table then return {err = text, ignore_error_stats_update = true} end
+  return text or err
+end
+-- A script that has run for too long catches no error any more.
+local function returned(ok, ...)
+  if is_over() then error(STOPPED, 0) end
+  if ok == false then return ok, plain((...)) end
+  return ok, ...
+end
+local function went(...)
+  if is_over() then error(STOPPED, 0) end
+  return ...
+end
+-- As in Redis, pcall gives the text of an error that is a table.
+local function caught(ok, ...)
+  if is_over() then error(STOPPED, 0) end
+  if ok then return ok, ... end
+  local err = plain((...))
+  if type(err) == 'table' and type(rawget(err, 'err')) == 'string' then err = rawget(err, 'err') end
+  return false, err
+end
+globals.pcall = function(...)
+  if select('#', ...) == 0 then return false, 'attempt to call a boolean value' end
+  return caught(raw_pcall(...))
+end
+globals.xpcall = function(f, handler)
+  return returned(raw_xpcall(f, function(err)
+    if is_over() then return STOPPED end
+    return handler(plain(err))
+  end))
+end
+local resume, wrap = coroutine.resume, coroutine.wrap
+coroutine.resume = function(...) return returned(resume(...)) end
+coroutine.wrap = function(f)
+  local go = wrap(f)
+  return function(...) return went(go(...)) end
+end
+
+-- Text alone: bytecode could reach behind the interpreter.
+globals.loadstring = function(text, name)
+  if type(text) ~= 'string' and type(text) ~= 'number' then
+    fail("bad argument #1 to 'loadstring' (string expected, got " .. type(text) .. ')')
+  end
+  text = raw_tostring(text)
+  return native.load(text, name and raw_tostring(name) or text)
+end
+globals.load = function(f, name)
+  local parts = {}
+  while true do
+    local part = f()
+    if part == nil or part == '' then break end
+    parts[#parts + 1] = part
+  end
+  return native.load(table.concat(parts), name and raw_tostring(name) or '=(load)')
+end
+
+math.random, math.randomseed = native.random, native.randomseed
+for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do
+  if native[name] then string[name] = native[name] end
+end
+
+-- What is allocated counts too: each collection, at about as much as the memory it has seen.
+local newproxy, getmetatable = newproxy, getmetatable
+local function await_collection()
+  local guard = newproxy(true)
+  getmetatable(guard).__gc = function()
+    native.collected()
+    await_collection()
+  end
+end
+await_collection()
+
+-- The libraries are made when they are asked for.
+local libraries = {cjson = true, cmsgpack = true, bit = true, struct = true}
+local function missing(_, name)
+  if libraries[name] then
+    local own = native.library(name)
+    if name == 'cjson' then own.new = function() return own end end
+    local front = read_only(own)
+    raw_rawset(globals, name, front)
+    return front
+  end
+  fail("Script attempted to access nonexistent global variable '" .. raw_tostring(name) .. "'")
+end
+for _, name in raw_pairs({'string', 'table', 'math', 'coroutine'}) do
+  globals[name] = read_only(globals[name])
+end
+globals.redis = read_only(native.redis)
+for _, name in raw_pairs({'dofile', 'loadfile', 'print', 'newproxy', 'getfenv', 'setfenv', 'module', 'require'}) do
+  raw_rawset(globals, name, nil)
+end
+globals._G = read_only(globals, missing)
+
+local function handler(err)
+  local source, line = native.where()
+  err = plain(err)
+  if type(err) == 'table' then
+    err = rawget(err, 'err')
+    if type(err) ~= 'string' then err = 'ERR unknown error' end
+  else
+    err = 'ERR ' .. raw_tostring(err)
+  end
+  return {err, source, line}
+end
+return globals._G, function(main) return raw_xpcall(main, handler) end

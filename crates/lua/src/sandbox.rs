@@ -1,0 +1,159 @@
+//! One script in an interpreter of its own.
+
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+
+use concord_engine::script::{Host, Script};
+
+use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
+
+use crate::{COST_STEP, MEMORY_BYTES_MAX, Meter, STOPPED, natives, replies};
+
+/// Frames that are searched for the place of an error.
+const FRAMES_MAX: usize = 256;
+/// Globals, `table`, `string` and the like, compiled once.
+const PRELUDE: &str = include_str!("prelude.lua");
+const PRELUDE_NAME: &str = "=prelude";
+/// As Redis calls each script.
+const SCRIPT_NAME: &str = "@user_script";
+
+/// Why a script has no reply.
+pub(crate) enum Failed {
+    /// The text of its error.
+    Script(Vec<u8>),
+    Lua(mlua::Error),
+}
+
+impl From<mlua::Error> for Failed {
+    fn from(error: mlua::Error) -> Failed {
+        Failed::Lua(error)
+    }
+}
+
+/// What natives share while a script runs.
+pub(crate) struct Run<'a> {
+    pub(crate) host: RefCell<&'a mut dyn Host>,
+    pub(crate) meter: Meter,
+    /// The replies of commands come as RESP3 says.
+    pub(crate) resp3: Cell<bool>,
+}
+
+pub(crate) fn run(
+    script: &Script<'_>,
+    host: &mut dyn Host,
+    meter: &Meter,
+    reply: &mut Vec<u8>,
+) -> Result<(), Failed> {
+    let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
+    lua.set_memory_limit(MEMORY_BYTES_MAX)?;
+    let count = meter.clone();
+    let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
+    lua.set_global_hook(triggers, move |_, _| {
+        count.add(COST_STEP.into());
+        if count.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(VmState::Continue) }
+    })?;
+    let shared = Run { host: RefCell::new(host), meter: meter.clone(), resp3: Cell::new(false) };
+    let mut failed = None;
+    lua.scope(|scope| {
+        let native = natives::make(&lua, scope, &shared, script.seed)?;
+        let globals = lua.globals();
+        for (name, list) in [("KEYS", script.keys), ("ARGV", script.args)] {
+            globals.raw_set(name, lua.create_sequence_from(strings(&lua, list)?)?)?;
+        }
+        let prelude = lua.load(prelude(&lua)?).set_mode(ChunkMode::Binary).into_function()?;
+        let (environment, go): (Table, Function) = prelude.call((native.clone(), globals))?;
+        native.raw_set("environment", environment.clone())?;
+        let chunk = lua.load(&script.text[script.code_at..]).set_name(SCRIPT_NAME);
+        let main = chunk.set_mode(ChunkMode::Text).set_environment(environment).into_function();
+        let main = match main {
+            Ok(main) => main,
+            Err(error) => {
+                let text = syntax_text(&error);
+                failed = Some(format!("ERR Error compiling script (new function): {text}").into());
+                return Ok(());
+            }
+        };
+        let (ok, result): (bool, Value) = go.call(main)?;
+        if ok {
+            let (script3, client3) = (shared.resp3.get(), script.resp3);
+            replies::emit(&result, script3, client3, reply)?;
+        } else {
+            failed = Some(error_text(&result, script.text));
+        }
+        Ok(())
+    })?;
+    failed.map_or(Ok(()), |text| Err(Failed::Script(text)))
+}
+
+fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Vec<mlua::String>> {
+    list.iter().map(|bytes| lua.create_string(bytes)).collect()
+}
+
+/// The prelude's bytecode.
+fn prelude(lua: &Lua) -> mlua::Result<&'static [u8]> {
+    static BYTECODE: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(bytes) = BYTECODE.get() {
+        return Ok(bytes);
+    }
+    let compiled = lua.load(PRELUDE).set_name(PRELUDE_NAME).into_function()?.dump(true);
+    Ok(BYTECODE.get_or_init(|| compiled))
+}
+
+/// The message of a chunk that is no Lua.
+pub(crate) fn syntax_text(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Source and line of the innermost function that is the script's.
+pub(crate) fn place(lua: &Lua) -> Option<(String, String, usize)> {
+    for level in 1..FRAMES_MAX {
+        let found = lua.inspect_stack(level, |frame| {
+            let line = frame.current_line().filter(|line| *line > 0)?;
+            let source = frame.source();
+            if source.source.as_deref() == Some(PRELUDE_NAME) {
+                return None;
+            }
+            Some((source.source?.into_owned(), source.short_src?.into_owned(), line))
+        })?;
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// As Redis says it: `text script: sha, on source:line.`
+fn error_text(error: &Value, script: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut at = None;
+    match error {
+        Value::Table(parts) => {
+            if let Ok(message) = parts.raw_get::<mlua::String>(1) {
+                text.extend_from_slice(&message.as_bytes());
+            }
+            let source = parts.raw_get::<Option<mlua::String>>(2).ok().flatten();
+            at = source.zip(parts.raw_get::<Option<u64>>(3).ok().flatten());
+        }
+        Value::String(message) => {
+            text.extend_from_slice(b"ERR ");
+            text.extend_from_slice(&message.as_bytes());
+        }
+        Value::Error(error) => {
+            text.extend_from_slice(b"ERR ");
+            text.extend_from_slice(natives::plain_text(error).as_bytes());
+        }
+        _ => text.extend_from_slice(b"ERR unknown error"),
+    }
+    text.extend_from_slice(b" script: ");
+    text.extend_from_slice(&natives::sha1_hex(script));
+    if let Some((source, line)) = at {
+        text.extend_from_slice(b", on ");
+        text.extend_from_slice(&source.as_bytes());
+        text.extend_from_slice(format!(":{line}").as_bytes());
+    }
+    text.push(b'.');
+    text
+}

@@ -1,0 +1,142 @@
+//! Scripts on the memory engine against a real redis-server: replies equal byte for byte.
+
+#![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use concord_engine::{
+    Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed, resp,
+};
+
+struct Server {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// `None` if there is no redis-server on this machine.
+    fn start() -> Option<(Server, UnixStream)> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("concord-lua-against-redis-{}-{number}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let process = Process::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir", "/tmp"])
+            .arg("--unixsocket")
+            .arg(&socket)
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        let server = Server { process, socket };
+        for _ in 0..200 {
+            if let Ok(stream) = UnixStream::connect(&server.socket) {
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                return Some((server, stream));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("redis-server does not answer at {}", server.socket.display());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn ask(stream: &mut UnixStream, args: &[&[u8]]) -> Vec<u8> {
+    let mut request = Vec::new();
+    resp::array(&mut request, args.len());
+    args.iter().for_each(|arg| resp::bulk(&mut request, arg));
+    stream.write_all(&request).unwrap();
+    let mut reply = Vec::new();
+    let mut chunk = [0; 65_536];
+    while resp::value_length(&reply) != Some(reply.len()) {
+        let read = stream.read(&mut chunk).unwrap();
+        assert!(read > 0, "the server closed the connection after {request:?}");
+        reply.extend_from_slice(&chunk[..read]);
+    }
+    reply
+}
+
+struct Ours {
+    engine: Shimmed<Memory>,
+    position: u64,
+    resp3: bool,
+}
+
+impl Ours {
+    fn new() -> Ours {
+        let engine = Shimmed::new(Memory::new(0)).with_scripts(concord_lua::run);
+        Ours { engine, position: 0, resp3: false }
+    }
+
+    fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        self.position += 1;
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        let context = Context {
+            now_ms,
+            entropy: 7,
+            position: self.position,
+            resp3: self.resp3,
+            ..Context::default()
+        };
+        let mut buf = CommandBuf::new();
+        let is_read = args[0].ends_with(b"_RO");
+        let class = if is_read { Class::Read } else { Class::Write };
+        let command = buf.encode(0, args.iter().copied());
+        let mut reply = Vec::new();
+        let command = Command::parse(command).unwrap();
+        assert_eq!(self.engine.submit(&context, class, &command, &mut reply), Progress::Done);
+        reply
+    }
+}
+
+/// Scripts, separated by lines of dashes. Each gets keys `k` and `l` and arguments `a`, `2` and ``.
+const SCRIPTS: &str = include_str!("scripts.lua");
+
+fn compare(resp3: bool) {
+    let Some((_server, mut stream)) = Server::start() else {
+        eprintln!("skipped: no redis-server");
+        return;
+    };
+    let mut ours = Ours::new();
+    ours.resp3 = resp3;
+    if resp3 {
+        ask(&mut stream, &[b"HELLO", b"3"]);
+    }
+    let mut differ = 0;
+    let mut compared = 0;
+    for script in SCRIPTS.split("\n----\n") {
+        for name in [&b"EVAL"[..], b"EVAL_RO"] {
+            let args: [&[u8]; 8] = [name, script.as_bytes(), b"2", b"k", b"l", b"a", b"2", b""];
+            let theirs = ask(&mut stream, &args);
+            let ours = ours.call(&args);
+            compared += 1;
+            if ours != theirs {
+                differ += 1;
+                let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                eprintln!("{script}\n   ours: {:?}\n theirs: {:?}", show(&ours), show(&theirs));
+            }
+        }
+    }
+    assert_eq!(differ, 0, "of {compared} scripts");
+}
+
+#[test]
+fn scripts_answer_what_redis_answers() {
+    compare(false);
+}
+
+#[test]
+fn scripts_answer_what_redis_answers_in_resp3() {
+    compare(true);
+}

@@ -1,0 +1,200 @@
+//! What makes scripts safe to execute at every replica: they do the same, and they end.
+
+#![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
+
+use std::time::{Duration, Instant};
+
+use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
+
+struct Replica {
+    engine: Shimmed<Memory>,
+    position: u64,
+}
+
+impl Replica {
+    fn new() -> Replica {
+        let engine = Shimmed::new(Memory::new(0)).with_scripts(concord_lua::run);
+        Replica { engine, position: 0 }
+    }
+
+    /// Its copy at another node: the same data by another way.
+    fn copied(&mut self) -> Replica {
+        let mut other = Replica::new();
+        other.position = self.position;
+        assert!(self.engine.prepare_copy());
+        let mut from = 0;
+        while from != concord_engine::copy::PLACE_END {
+            let mut chunk = Vec::new();
+            assert_eq!(self.engine.copy(from, 1 << 16, &mut chunk), Progress::Done);
+            other.engine.install(&chunk).unwrap();
+            from = concord_engine::copy::next_place(&chunk).unwrap();
+        }
+        other
+    }
+
+    fn at(&mut self, now_ms: u64, full: bool, key_index: u8, args: &[&[u8]]) -> String {
+        self.position += 1;
+        let context = Context {
+            now_ms,
+            entropy: concord_core::rng::splitmix64(self.position),
+            position: self.position,
+            memory_full: full,
+            ..Context::default()
+        };
+        let mut buf = CommandBuf::new();
+        let command = buf.encode(key_index, args.iter().copied());
+        let command = Command::parse(command).unwrap();
+        let mut reply = Vec::new();
+        let progress = self.engine.submit(&context, Class::Write, &command, &mut reply);
+        assert_eq!(progress, Progress::Done);
+        String::from_utf8_lossy(&reply).into_owned()
+    }
+
+    fn eval(&mut self, script: &str) -> String {
+        self.at(1_000_000, false, 0, &[b"EVAL", script.as_bytes(), b"0"])
+    }
+}
+
+/// What replicas could differ by: the clock, draws, the order of tables and of keys, addresses,
+/// memory.
+const SCRIPTS: [&str; 12] = [
+    "local t = redis.call('TIME') return redis.call('SET', 'time', t[1] .. '.' .. t[2])",
+    "for i = 1, 50 do redis.call('SET', 'k' .. i, i) end return redis.call('DBSIZE')",
+    "return redis.call('SET', 'drawn', redis.call('RANDOMKEY'))",
+    "for i = 1, 5 do redis.call('RPUSH', 'all', redis.call('RANDOMKEY')) end",
+    "for i, k in ipairs(redis.call('KEYS', 'k*')) do redis.call('RPUSH', 'order', k) end",
+    "local r = redis.call('SCAN', '0', 'COUNT', '1000') \
+     for i, k in ipairs(r[2]) do redis.call('RPUSH', 'order', k) end",
+    "for i = 1, 40 do redis.call('SADD', 's', 'm' .. i) end \
+     redis.call('SADD', 'o', redis.call('SPOP', 's'), unpack(redis.call('SRANDMEMBER', 's', 3)))",
+    "for i = 1, 40 do redis.call('HSET', 'h', i, i) redis.call('ZADD', 'z', i % 7, i) end \
+     redis.call('RPUSH', 'f', redis.call('HRANDFIELD', 'h'), redis.call('ZRANDMEMBER', 'z'))",
+    "local t = {} for i = 1, 60 do t['key' .. math.random(1000000)] = i end \
+     for k, v in pairs(t) do redis.call('RPUSH', 'pairs', k, v) end",
+    "redis.call('SET', 'shown', tostring({}) .. tostring(redis.call) .. tostring({}))",
+    "redis.call('SET', 'floats', math.sin(1) .. ' ' .. 2 ^ 0.5 .. ' ' .. 1e100 / 3)",
+    "local t = setmetatable({}, {__mode = 'k'}) for i = 1, 1000 do t[{}] = i end \
+     redis.call('SET', 'memory', collectgarbage('count') > 0 and 'some' or 'none')",
+];
+
+#[test]
+fn replicas_agree_on_scripts_that_draw_that_ask_for_the_time_and_that_walk_tables() {
+    let mut first = Replica::new();
+    // The other's memory, and so its tables of keys, look different: it had other keys once.
+    let mut second = Replica::new();
+    for i in 0..5_000 {
+        second.at(1, false, 1, &[b"SET", format!("old{i}").as_bytes(), b"v"]);
+    }
+    second.at(1, false, 0, &[b"FLUSHALL"]);
+    second.position = 0;
+    let mut third = None;
+    for (number, script) in SCRIPTS.iter().chain(SCRIPTS.iter()).enumerate() {
+        let replies = (first.eval(script), second.eval(script));
+        assert_eq!(replies.0, replies.1, "{script}");
+        assert!(!replies.0.starts_with('-'), "{script}: {}", replies.0);
+        let copy: &mut Replica = third.get_or_insert_with(|| first.copied());
+        if number > 0 {
+            assert_eq!(copy.eval(script), replies.0, "{script}");
+        }
+        assert_eq!(first.engine.digest(), second.engine.digest(), "{script}");
+        assert_eq!(first.engine.digest(), copy.engine.digest(), "{script}");
+    }
+    assert_eq!(
+        first.at(1, false, 1, &[b"LLEN", b"order"]),
+        second.at(1, false, 1, &[b"LLEN", b"order"])
+    );
+}
+
+#[test]
+fn tables_that_have_objects_as_keys_are_not_walked() {
+    let mut replica = Replica::new();
+    for script in [
+        "local t = {} t[{}] = 1 for k, v in pairs(t) do end",
+        "local t = {} t[function() end] = 1 return next(t)",
+        "local t = {} t[{}] = 1 table.foreach(t, function() end)",
+    ] {
+        let reply = replica.eval(script);
+        assert!(reply.contains("has no order"), "{script}: {reply}");
+    }
+}
+
+#[test]
+fn a_script_that_does_not_end_is_stopped_whatever_it_catches() {
+    let mut replica = Replica::new();
+    for script in [
+        "redis.call('SET', 'k', 'before') while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() while true do xpcall(f, function() while true do end end) end end f()",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "local function f() while true do pcall(coroutine.wrap(f)) end end f()",
+        "while true do redis.pcall('GET', 'k') end",
+        "while true do redis.pcall('SET', 'k', string.rep('x', 100000)) end",
+        "local s = 'x' while true do s = s .. s .. s end",
+        "local t = {} while true do t[#t + 1] = string.rep('y', 10000) .. #t end",
+        "local s = '' while true do s = s .. 'x' end",
+        "return setmetatable({}, {__index = function(t, k) while true do end end}).x",
+    ] {
+        let began = Instant::now();
+        let reply = replica.eval(script);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(15), "{script} took {took:?}");
+        let is_stopped = reply.starts_with("-ERR the script ran for too long and was stopped");
+        assert!(is_stopped || reply.contains("not enough memory"), "{script}: {reply}");
+    }
+    // What it did before stays, as with any error; and the next one runs.
+    let script = "redis.call('SET', 'k', 'before') while true do end";
+    replica.eval(script);
+    assert_eq!(replica.eval("return redis.call('GET', 'k')"), "$6\r\nbefore\r\n");
+}
+
+#[test]
+fn a_script_keeps_times_to_live_and_finds_what_is_due_gone() {
+    let mut replica = Replica::new();
+    let lock = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', 500)";
+    let release = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+        return redis.call('DEL', KEYS[1]) end return 0";
+    let eval = |replica: &mut Replica, now_ms, script: &str, token: &[u8]| {
+        replica.at(now_ms, false, 3, &[b"EVAL", script.as_bytes(), b"1", b"lock", token])
+    };
+    assert_eq!(eval(&mut replica, 1_000, lock, b"a"), "+OK\r\n");
+    assert_eq!(eval(&mut replica, 1_400, lock, b"b"), "$-1\r\n");
+    assert_eq!(eval(&mut replica, 1_400, release, b"b"), ":0\r\n");
+    assert_eq!(replica.engine.next_expiry_ms(), Some(1_500));
+    // The deadline has come, and the numbered delete has not: a write finds it gone all the same.
+    assert_eq!(eval(&mut replica, 1_600, lock, b"b"), "+OK\r\n");
+    assert_eq!(replica.engine.next_expiry_ms(), Some(2_100));
+    assert_eq!(eval(&mut replica, 1_700, release, b"b"), ":1\r\n");
+    assert_eq!(replica.engine.next_expiry_ms(), None);
+    let limiter = "local n = redis.call('INCR', KEYS[1]) \
+        if n == 1 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end \
+        return {n, redis.call('PTTL', KEYS[1])}";
+    assert_eq!(eval(&mut replica, 2_000, limiter, b"10"), "*2\r\n:1\r\n:10000\r\n");
+    assert_eq!(eval(&mut replica, 5_000, limiter, b"10"), "*2\r\n:2\r\n:7000\r\n");
+    assert_eq!(eval(&mut replica, 12_000, limiter, b"10"), "*2\r\n:1\r\n:10000\r\n");
+}
+
+#[test]
+fn a_script_on_one_key_touches_no_other() {
+    let mut replica = Replica::new();
+    for call in ["'GET', 'other'", "'DEL', KEYS[1], 'other'", "'KEYS', '*'", "'FLUSHALL'"] {
+        let script = format!("return redis.call({call})");
+        let reply = replica.at(1, false, 3, &[b"EVAL", script.as_bytes(), b"1", b"own"]);
+        assert!(reply.contains("attempted to access a non local key"), "{call}: {reply}");
+    }
+}
+
+#[test]
+fn where_memory_is_full_a_script_may_go_on_that_has_written() {
+    let mut replica = Replica::new();
+    let full = |replica: &mut Replica, script: &str| {
+        replica.at(1, true, 3, &[b"EVAL", script.as_bytes(), b"1", b"k"])
+    };
+    let set = "return redis.call('SET', KEYS[1], 'v')";
+    assert!(full(&mut replica, set).starts_with("-OOM command not allowed"));
+    let deletes = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 'v')";
+    assert_eq!(full(&mut replica, deletes), "+OK\r\n");
+    let flagged = "#!lua\nreturn redis.call('SET', KEYS[1], 'v')";
+    assert!(full(&mut replica, flagged).starts_with("-OOM allow-oom flag"));
+    let allowed = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], 'v')";
+    assert_eq!(full(&mut replica, allowed), "+OK\r\n");
+}
