@@ -14,6 +14,7 @@
 pub mod bag;
 pub mod engine;
 pub mod explore;
+pub mod falcon;
 pub mod net;
 
 mod clock;

@@ -5,8 +5,12 @@ mod common;
 
 use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
 use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC, SessionId, SwitchId};
+use concord_pisa::Verdict;
 use concord_switch::falcon::FalconCounters;
-use concord_switch::{Agent, AgentConfig, Form, Hosted, QueueLayout, SwitchProgram as _};
+use concord_switch::{
+    Agent, AgentConfig, Falcon, Form, Hosted, Ingress, Load as _, PortTable, QueueLayout,
+    SwitchProgram as _,
+};
 use concord_wire::control::{Config, GroupKind, Membership, Message as _, Program};
 use concord_wire::falcon::{Answer, Asker, Parameters, Reply, Request, Submission, Task};
 use concord_wire::{Addr, Kind};
@@ -354,4 +358,102 @@ fn waiting_is_bounded() {
     switch.ask(1, 1, u32::MAX);
     let Hosted::Falcon(falcon) = switch.agent.program() else { panic!("another program") };
     assert!(falcon.waiting()[0].2 <= Instant(switch.now_ns + 10 * SEC));
+}
+
+/// A program without a seat: what comes round is lost if a test wants it so.
+fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
+    let base = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    let queue = QueueLayout { slots: 2, capacity: 2, form };
+    let mut falcon = Falcon::load(&AgentConfig { queue, ..base }.settings()).unwrap();
+    common::install(&mut falcon, &config(OWN.0));
+    falcon.begin_at(add_ptr, retrieve_ptr);
+    falcon
+}
+
+/// A submission of one task, until it is answered, or until it would come round and does not.
+fn submit(falcon: &mut Falcon, tid: u32, comes_round: bool) -> Option<Answer> {
+    let mut bytes = Vec::new();
+    submission([tid]).emit(&mut bytes);
+    let ports = PortTable::default();
+    let mut ingress = Ingress::first(Now::default(), OWNER, &ports);
+    loop {
+        match falcon.process(&ingress, &mut bytes) {
+            Verdict::Forward { size_bytes, .. } => {
+                return Some(Submission::parse(&bytes[..size_bytes]).unwrap().answer);
+            }
+            Verdict::Recirculate { metadata, size_bytes } if comes_round => {
+                bytes.truncate(size_bytes);
+                ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn poll(falcon: &mut Falcon) -> Option<u32> {
+    let mut bytes = Vec::new();
+    Request { asker: asker(1, 1), ..Request::default() }.emit(&mut bytes);
+    let _ = common::process(falcon, &mut bytes);
+    match Reply::parse(&bytes).unwrap().1 {
+        Reply::Task(assigned) => Some(assigned.task.tid),
+        Reply::NoOp { .. } => None,
+    }
+}
+
+#[test]
+fn hole_a_lost_repair_leaves_its_flag_set_for_ever() {
+    let lose_a_repair = |form| {
+        let mut falcon = alone(form, (0, 0));
+        assert_eq!([1, 2].map(|tid| submit(&mut falcon, tid, true)), [Some(Answer::Added); 2]);
+        assert_eq!(submit(&mut falcon, 3, false), None);
+        assert_eq!([poll(&mut falcon), poll(&mut falcon)], [Some(1), Some(2)]);
+        falcon
+    };
+    let mut printed = lose_a_repair(Form::Printed);
+    for tid in 4..100 {
+        submit(&mut printed, tid, true);
+    }
+    assert!(printed.is_repairing() && printed.counters().repairs == 1, "nobody sends another one");
+    assert_eq!(submit(&mut printed, 100, true), Some(Answer::Full));
+    let mut repair = lose_a_repair(Form::Repair);
+    assert!(repair.is_repairing());
+    assert_eq!(submit(&mut repair, 4, true), Some(Answer::Added), "the next task brings one");
+    assert_eq!((repair.is_repairing(), poll(&mut repair)), (false, Some(4)));
+}
+
+#[test]
+fn hole_empty_polls_drive_retrieve_ptr_ahead_until_the_sign_flips() {
+    let mut printed = alone(Form::Printed, (0, 0));
+    for _ in 0..100 {
+        assert_eq!(poll(&mut printed), None);
+    }
+    assert_eq!(printed.pointers(), (0, 100));
+    for form in FORMS {
+        let mut falcon = alone(form, (0, 0));
+        for _ in 0..100 {
+            assert_eq!(poll(&mut falcon), None);
+        }
+        assert_eq!(falcon.pointers(), (0, 0), "{form:?}");
+    }
+    // After 2^31 of them the difference is positive: the empty queue is full, for good.
+    let mut flipped = alone(Form::Printed, (0, (1 << 31) + 1));
+    assert_eq!([1, 2, 3].map(|tid| submit(&mut flipped, tid, true)), [Some(Answer::Full); 3]);
+    assert_eq!((flipped.tasks(), poll(&mut flipped)), (vec![], None));
+}
+
+/// As many tasks as a day has at 3.2 M/s are more than 2^32: the pointers wrap every 22 minutes.
+#[test]
+fn hole_pointers_wrap_and_tasks_come_out_in_order_all_the_same() {
+    for form in FORMS {
+        let mut falcon = alone(form, (u32::MAX, u32::MAX));
+        for tid in (0..20).step_by(2) {
+            assert_eq!(
+                [tid, tid + 1].map(|t| submit(&mut falcon, t, true)),
+                [Some(Answer::Added); 2]
+            );
+            assert_eq!(submit(&mut falcon, 99, true), Some(Answer::Full));
+            assert_eq!([poll(&mut falcon), poll(&mut falcon)], [Some(tid), Some(tid + 1)]);
+        }
+        assert_eq!(falcon.pointers(), (19, 19));
+    }
 }

@@ -17,6 +17,7 @@ mod stages;
 mod tests;
 
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher};
 
 use concord_core::machine::Deadline;
 use concord_core::{Guard, Guards, Instant, Now, SwitchId};
@@ -411,6 +412,12 @@ impl Falcon {
         &self.counters
     }
 
+    /// The queue's size and form.
+    #[must_use]
+    pub fn layout(&self) -> &QueueLayout {
+        &self.layout
+    }
+
     /// add_ptr and retrieve_ptr.
     #[must_use]
     pub fn pointers(&self) -> (u32, u32) {
@@ -442,6 +449,24 @@ impl Falcon {
     /// For tests: both pointers, as if so many tasks had been added and retrieved.
     pub fn begin_at(&mut self, add_ptr: u32, retrieve_ptr: u32) {
         self.stages.pointers.begin_at(add_ptr, retrieve_ptr);
+    }
+
+    /// For explorers: all that the program's next steps depend on. Words of empty slots are not among it.
+    pub fn hash_state(&self, hasher: &mut impl Hasher) {
+        self.switch_id.hash(hasher);
+        self.stages.hash_state(hasher);
+    }
+
+    /// For explorers: whether a packet that comes round with this was refused, since the queue was full.
+    #[must_use]
+    pub fn is_refused(metadata: Metadata) -> bool {
+        Round::of(metadata).0.full
+    }
+
+    /// For explorers: whether a packet that comes round with this is done with the first task of its list.
+    #[must_use]
+    pub fn is_done_with_first(metadata: Metadata) -> bool {
+        Round::of(metadata).0.pop
     }
 
     /// The ticket of the executor that waits longest, and until when; at once, if nobody waits with it.

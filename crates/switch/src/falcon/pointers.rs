@@ -14,6 +14,7 @@
 //! nothing, and the next task makes good a lost one.
 
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher};
 
 use concord_core::{Guard, Guards};
 use concord_pisa::{ArrayReport, RegisterArray};
@@ -153,6 +154,24 @@ impl Pointers {
                 high(is_repairing.peek(0)) == high(add_ptr.peek(0)).wrapping_add(1)
             }
             Pointers::Paired { .. } => false,
+        }
+    }
+
+    pub(super) fn hash_state(&self, hasher: &mut impl Hasher) {
+        match self {
+            Pointers::Printed {
+                add_ptr,
+                retrieve_ptr,
+                is_repairing_add_ptr,
+                is_repairing_retrieve_ptr,
+            } => {
+                (add_ptr.peek(0), retrieve_ptr.peek(0)).hash(hasher);
+                (is_repairing_add_ptr.peek(0), is_repairing_retrieve_ptr.peek(0)).hash(hasher);
+            }
+            Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
+                (add_ptr.peek(0), retrieve_ptr.peek(0), is_repairing.peek(0)).hash(hasher);
+            }
+            Pointers::Paired { pointers } => pointers.peek(0).hash(hasher),
         }
     }
 

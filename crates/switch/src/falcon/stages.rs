@@ -7,6 +7,7 @@
 //! | 4 to 10 | the slot's words ([`super::entry`]) |
 
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher};
 
 use concord_core::Guards;
 use concord_pisa::{ArrayReport, Pass, RegisterArray};
@@ -240,6 +241,17 @@ impl Stages {
             cells.filter(|(_, cell)| *cell & !ROUND == kind).map(|(index, _)| index).collect()
         };
         (of(TASK), of(WAITER))
+    }
+
+    pub(super) fn hash_state(&self, hasher: &mut impl Hasher) {
+        self.pointers.hash_state(hasher);
+        for (index, cell) in (0..).zip(self.is_valid.cells()) {
+            cell.hash(hasher);
+            let words = if cell & TASK != 0 { TASK_WORDS } else { WAITER_WORDS };
+            if cell & !ROUND != EMPTY {
+                self.peek(index)[..words].hash(hasher);
+            }
+        }
     }
 
     pub(super) fn report(&self) -> Vec<ArrayReport> {

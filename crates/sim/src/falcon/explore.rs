@@ -1,0 +1,569 @@
+//! Every interleaving of tasks, requests and what comes round, over the switch program that ships, breadth
+//! first: what goes wrong is shown by a shortest trace.
+//!
+//! A state is the program's registers, the packets that come round, and what may still be sent or go
+//! wrong. From each state the next submission or request may arrive; any packet that comes round may come
+//! next, however late, or be lost, or come twice; a moment may pass, so that who waits has waited too
+//! long; the control plane may sweep. Submissions with as many tasks are alike, and so are requests: they
+//! arrive in one order.
+//!
+//! In each state: every task that was accepted and not handed out is in its slot; no executor waits beside
+//! one; and if nothing that comes round ever came, all tasks would be handed out in their order, the
+//! executors that wait get the next ones in theirs, and as many fit as there is room for. In each step: what
+//! is handed out is the next task; who is refused is refused because the queue is full.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use concord_core::{Guards, Incarnation, Instant, MS, Now, SessionId};
+use concord_pisa::{Metadata, Verdict};
+use concord_switch::program::Copied;
+use concord_switch::{
+    AgentConfig, Falcon, Form, Ingress, Load as _, PortTable, QueueLayout, SwitchProgram as _,
+};
+use concord_wire::control::{Config, GroupKind, Member, Program};
+use concord_wire::falcon::{Answer, Asker, Reply, Request, Submission, Task};
+use concord_wire::{Addr, GroupId};
+use rustc_hash::{FxBuildHasher, FxHasher};
+
+const SWITCH: Addr = Addr { ip: 1, port: 1 };
+const OWNER: Addr = Addr { ip: 2, port: 2 };
+const EXECUTOR: Addr = Addr { ip: 3, port: 3 };
+/// Most passes in which what is left is handed out or filled up.
+const PASSES_MAX: u32 = 200;
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The queue.
+    pub layout: QueueLayout,
+    /// How many submissions there are with one task, with two, and so on.
+    pub submissions: Vec<u8>,
+    /// Requests that wait if there is no task.
+    pub requests: u8,
+    /// Requests that do not.
+    pub polls: u8,
+    /// Whether executors ask only when there is a task.
+    pub asks_in_vain: bool,
+    /// How often a packet that comes round may be lost.
+    pub losses: u8,
+    /// How often one may come twice.
+    pub doubles: u8,
+    /// How often the switch may get another id, with an empty queue.
+    pub replacements: u8,
+    /// How often a moment may pass after which who waits has waited too long.
+    pub moments: u8,
+    /// Whether no more is looked at than that no task is overwritten.
+    pub overwrites_only: bool,
+    /// add_ptr and retrieve_ptr at the beginning.
+    pub begin_at: (u32, u32),
+    /// Which guards are on.
+    pub guards: Guards,
+    /// Most states.
+    pub states_max: usize,
+}
+
+impl Setup {
+    /// A queue of so many slots, where nothing goes wrong but the order.
+    #[must_use]
+    pub fn new(form: Form, slots: u32) -> Setup {
+        Setup {
+            layout: QueueLayout { slots, capacity: slots, form },
+            submissions: Vec::new(),
+            requests: 0,
+            polls: 0,
+            asks_in_vain: true,
+            losses: 0,
+            doubles: 0,
+            replacements: 0,
+            moments: 0,
+            overwrites_only: false,
+            begin_at: (0, 0),
+            guards: Guards::ALL,
+            states_max: 20_000_000,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Explored {
+    /// Different states.
+    pub states: usize,
+    /// Steps between them.
+    pub steps: usize,
+    /// Whether these are all states.
+    pub is_complete: bool,
+    /// What went wrong first, and how it came to that.
+    pub violation: Option<(String, Vec<String>)>,
+}
+
+/// What may happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// A submission of so many tasks comes.
+    Submit(usize),
+    /// A request that waits comes.
+    Request,
+    /// A request that does not wait comes.
+    Poll,
+    /// A packet that comes round is there.
+    Round(usize),
+    /// It is there, and will be once more.
+    Double(usize),
+    /// It is lost.
+    Lose(usize),
+    /// The switch gets another id.
+    Replace,
+    /// A moment passes.
+    Moment,
+    /// The control plane does what is due.
+    Sweep,
+}
+
+/// A packet that comes round.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Flight {
+    bytes: Vec<u8>,
+    metadata: [u64; 2],
+    passes: u8,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    falcon: Falcon,
+    /// In their order, so that states are alike however they came to be.
+    flights: Vec<Flight>,
+    submissions: Vec<u8>,
+    requests: u8,
+    polls: u8,
+    losses: u8,
+    doubles: u8,
+    replacements: u8,
+    moments: u8,
+    now: Instant,
+    overwrites_only: bool,
+    /// How many were accepted.
+    next_tid: u32,
+    /// Accepted and not handed out: ticket and TID.
+    outstanding: VecDeque<(u32, u32)>,
+}
+
+/// What one pass gave beside the registers.
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    round: Option<Flight>,
+    /// What left for an executor.
+    reply: Option<(Asker, Reply)>,
+    /// What left for an owner.
+    answer: Option<Submission>,
+    notes: Vec<String>,
+}
+
+fn config(switch_id: u32) -> Config {
+    Config {
+        epoch: switch_id,
+        group: GroupId(0),
+        rack: 1,
+        switch_id,
+        switch_incarnation: 1,
+        switch: SWITCH,
+        kind: GroupKind::Workers,
+        program: Program::Falcon,
+        members: vec![Member { node: 1, incarnation: 1, addr: EXECUTOR }],
+        joining: Vec::new(),
+    }
+}
+
+impl State {
+    fn new(setup: &Setup) -> Result<State, String> {
+        let base = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
+        let config_of = AgentConfig { queue: setup.layout, guards: setup.guards, ..base };
+        let mut falcon = Falcon::load(&config_of.settings()).map_err(|error| error.to_string())?;
+        falcon
+            .install(Now::default(), &config(1))
+            .map_err(|_| "it takes no workers".to_string())?;
+        falcon.begin_at(setup.begin_at.0, setup.begin_at.1);
+        Ok(State {
+            falcon,
+            flights: Vec::new(),
+            submissions: setup.submissions.clone(),
+            requests: setup.requests,
+            polls: setup.polls,
+            losses: setup.losses,
+            doubles: setup.doubles,
+            replacements: setup.replacements,
+            overwrites_only: setup.overwrites_only,
+            moments: setup.moments,
+            now: Instant(MS),
+            next_tid: 0,
+            outstanding: VecDeque::new(),
+        })
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let hash = |seed: u64| {
+            let mut hasher = FxHasher::default();
+            seed.hash(&mut hasher);
+            self.falcon.hash_state(&mut hasher);
+            self.flights.hash(&mut hasher);
+            (&self.submissions, self.requests, self.polls).hash(&mut hasher);
+            (self.losses, self.doubles, self.replacements, self.moments, self.now.0)
+                .hash(&mut hasher);
+            self.outstanding.hash(&mut hasher);
+            hasher.finish()
+        };
+        u128::from(hash(1)) << 64 | u128::from(hash(0x9e37_79b9))
+    }
+
+    /// What may happen next.
+    fn actions(&self, setup: &Setup) -> Vec<Action> {
+        let mut all = Vec::new();
+        for (index, left) in self.submissions.iter().enumerate() {
+            if *left > 0 {
+                all.push(Action::Submit(index + 1));
+            }
+        }
+        let asks = setup.asks_in_vain || !self.outstanding.is_empty();
+        if self.requests > 0 && asks {
+            all.push(Action::Request);
+        }
+        if self.polls > 0 && asks {
+            all.push(Action::Poll);
+        }
+        for (index, flight) in self.flights.iter().enumerate() {
+            if index > 0 && self.flights[index - 1] == *flight {
+                continue;
+            }
+            all.push(Action::Round(index));
+            if self.doubles > 0 {
+                all.push(Action::Double(index));
+            }
+            if self.losses > 0 {
+                all.push(Action::Lose(index));
+            }
+        }
+        if self.replacements > 0 {
+            all.push(Action::Replace);
+        }
+        if self.moments > 0 && !self.falcon.waiting().is_empty() {
+            all.push(Action::Moment);
+        }
+        if self.falcon.deadline().at <= self.now {
+            all.push(Action::Sweep);
+        }
+        all
+    }
+
+    /// Does one thing. The error says what went wrong.
+    fn step(&mut self, action: Action) -> Result<String, String> {
+        let mut said = format!("{action:?}");
+        match action {
+            Action::Submit(tasks) => {
+                self.submissions[tasks - 1] -= 1;
+                let bytes = submission(tasks);
+                said += &self.comes(Flight { bytes, metadata: [0; 2], passes: 0 })?;
+            }
+            Action::Request => {
+                self.requests -= 1;
+                said += &self.comes(request(1_000))?;
+            }
+            Action::Poll => {
+                self.polls -= 1;
+                said += &self.comes(request(0))?;
+            }
+            Action::Round(index) => {
+                let flight = self.flights.remove(index);
+                said += &self.comes(flight)?;
+            }
+            Action::Double(index) => {
+                self.doubles -= 1;
+                let flight = self.flights[index].clone();
+                said += &self.comes(flight)?;
+            }
+            Action::Lose(index) => {
+                self.losses -= 1;
+                self.flights.remove(index);
+            }
+            Action::Replace => {
+                self.replacements -= 1;
+                let switch_id = 2 + u32::from(self.replacements);
+                let done = self.falcon.install(Now::default(), &config(switch_id));
+                done.map_err(|_| "it takes no other id".to_string())?;
+                self.outstanding.clear();
+            }
+            Action::Moment => {
+                self.moments -= 1;
+                self.now = self.now.after(2 * MS);
+            }
+            Action::Sweep => {
+                if let Some(mut injection) = self.falcon.upkeep(self.now) {
+                    let bytes = injection.packet().to_vec();
+                    said += &self.comes(Flight { bytes, metadata: [0; 2], passes: 0 })?;
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    /// A packet is there. What it does is compared with what it may do.
+    fn comes(&mut self, mut flight: Flight) -> Result<String, String> {
+        name_first(&mut flight, self.next_tid);
+        let before = Submission::parse(&flight.bytes).ok();
+        let was_refused = Falcon::is_refused(Metadata(flight.metadata));
+        let may_wait = Request::parse(&flight.bytes).is_ok_and(|request| request.wait_us > 0);
+        let passed = self.pass(flight)?;
+        let after = passed.answer.clone().or_else(|| {
+            passed.round.as_ref().and_then(|round| Submission::parse(&round.bytes).ok())
+        });
+        if let (Some(before), Some(after)) = (before, after) {
+            self.accepts(&before, &after, passed.reply.is_some())?;
+        }
+        let is_refused = passed.answer.as_ref().is_some_and(|a| a.answer == Answer::Full)
+            || passed.round.as_ref().is_some_and(|r| Falcon::is_refused(Metadata(r.metadata)));
+        let capacity = self.falcon.layout().capacity as usize;
+        if !self.overwrites_only && is_refused && !was_refused && self.outstanding.len() < capacity
+        {
+            return Err(format!("refused with {} tasks in the queue", self.outstanding.len()));
+        }
+        match passed.reply {
+            Some((_, Reply::Task(assigned))) => {
+                let task = (assigned.ticket, assigned.task.tid);
+                match self.outstanding.pop_front() {
+                    Some(next) if next == task => {}
+                    Some(_) if self.overwrites_only => {}
+                    next => return Err(format!("{task:?} was handed out, and next was {next:?}")),
+                }
+            }
+            Some((_, Reply::NoOp { answer, .. })) => {
+                let (add, retrieve) = self.falcon.pointers();
+                let waiting = retrieve.wrapping_sub(add) as i32;
+                let is_wrong = match answer {
+                    Answer::Empty => may_wait || !self.outstanding.is_empty(),
+                    Answer::Waiting => !self.outstanding.is_empty(),
+                    Answer::Full => waiting < capacity as i32,
+                    _ => true,
+                };
+                if is_wrong && !self.overwrites_only {
+                    let tasks = self.outstanding.len();
+                    return Err(format!("{answer:?} with {tasks} tasks and {waiting} executors"));
+                }
+            }
+            None => {}
+        }
+        if let Some(round) = passed.round {
+            let at = self.flights.partition_point(|other| *other < round);
+            self.flights.insert(at, round);
+        }
+        Ok(passed.notes.concat())
+    }
+
+    /// A pass added a task if the packet has a ticket more than before.
+    fn accepts(
+        &mut self,
+        before: &Submission,
+        after: &Submission,
+        handed: bool,
+    ) -> Result<(), String> {
+        if after.tickets.len() == before.tickets.len() {
+            return Ok(());
+        }
+        let ticket = *after.tickets.last().ok_or("a ticket was taken back")?;
+        let taken = before.tasks.len() - after.tasks.len();
+        let task = if handed { after.tasks.first() } else { before.tasks.get(taken - 1) };
+        let tid = task.ok_or("a ticket without a task")?.tid;
+        if handed && !self.outstanding.is_empty() {
+            return Err(format!("task {tid} overtook {:?}", self.outstanding));
+        }
+        self.outstanding.push_back((ticket, tid));
+        self.next_tid += 1;
+        Ok(())
+    }
+
+    /// One pass of one packet.
+    fn pass(&mut self, flight: Flight) -> Result<Passed, String> {
+        let Flight { mut bytes, metadata, passes } = flight;
+        let ports = PortTable::default();
+        let now = Now { instant: self.now, unix_ms: 0 };
+        let first = Ingress::first(now, SWITCH, &ports);
+        let ingress = Ingress { passes, metadata: Metadata(metadata), ..first };
+        let mut passed = Passed::default();
+        let left = |passed: &mut Passed, to: Addr, bytes: &[u8]| {
+            if to == OWNER {
+                let answer = Submission::parse(bytes).map_err(|error| error.to_string())?;
+                passed.notes.push(format!(": {:?}, tickets {:?}", answer.answer, answer.tickets));
+                passed.answer = Some(answer);
+            } else {
+                let (asker, reply) = Reply::parse(bytes).map_err(|error| error.to_string())?;
+                passed.notes.push(match &reply {
+                    Reply::Task(a) => format!(": task {} to {}", a.task.tid, asker.number),
+                    Reply::NoOp { answer, .. } => format!(": {answer:?}"),
+                });
+                passed.reply = Some((asker, reply));
+            }
+            Ok::<(), String>(())
+        };
+        let round = |passed: &mut Passed, bytes: &[u8], metadata: Metadata| {
+            passed.notes.push(": comes round".into());
+            let bytes = bytes.to_vec();
+            // That a packet comes round too often is left out: see the program's own tests.
+            passed.round = Some(Flight { bytes, metadata: metadata.0, passes: 1 });
+        };
+        match self.falcon.process(&ingress, &mut bytes) {
+            Verdict::Drop(reason) => passed.notes.push(format!(": {reason:?}")),
+            Verdict::Forward { to, size_bytes } => left(&mut passed, to, &bytes[..size_bytes])?,
+            Verdict::Mirror { to, copy_bytes, metadata, size_bytes } => {
+                let mut copy = bytes[..copy_bytes].to_vec();
+                self.falcon.egress(&Copied { index: 0, port: None, to }, &mut copy);
+                left(&mut passed, to, &copy)?;
+                round(&mut passed, &bytes[..size_bytes], metadata);
+            }
+            Verdict::Recirculate { metadata, size_bytes } => {
+                round(&mut passed, &bytes[..size_bytes], metadata);
+            }
+            other => return Err(format!("no verdict of this program: {other:?}")),
+        }
+        Ok(passed)
+    }
+
+    /// Whether the state is as it has to be.
+    fn check(&self) -> Result<(), String> {
+        let mut slots = self.falcon.tasks();
+        for (ticket, tid) in &self.outstanding {
+            let Some(at) = slots.iter().position(|slot| slot == tid) else {
+                return Err(format!("task {tid} with ticket {ticket} is not in its slot any more"));
+            };
+            slots.swap_remove(at);
+        }
+        if self.overwrites_only {
+            return Ok(());
+        }
+        let waiting = self.falcon.waiting();
+        if !self.outstanding.is_empty() && !waiting.is_empty() {
+            return Err(format!("{} executors wait beside tasks", waiting.len()));
+        }
+        self.hands_out_all()?;
+        self.fills_up()
+    }
+
+    /// If nothing else came, executors that ask would get every task in its order.
+    fn hands_out_all(&self) -> Result<(), String> {
+        let mut rest = State { flights: Vec::new(), ..self.clone() };
+        for _ in 0..self.outstanding.len() {
+            rest.alone(request(0)).map_err(|why| format!("then {why}"))?;
+        }
+        match rest.outstanding.front() {
+            Some((_, tid)) => Err(format!("task {tid} is stranded")),
+            None => Ok(()),
+        }
+    }
+
+    /// If nothing else came, those who wait would get a task each, and the rest would fill the queue.
+    fn fills_up(&self) -> Result<(), String> {
+        let mut rest = State { flights: Vec::new(), ..self.clone() };
+        let waiting = self.falcon.waiting().iter().filter(|w| w.2 > self.now).count();
+        let room = self.falcon.layout().capacity as usize - self.outstanding.len() + waiting;
+        for _ in 0..room {
+            rest.alone(Flight { bytes: submission(1), metadata: [0; 2], passes: 0 })
+                .map_err(|why| format!("then {why}"))?;
+        }
+        let accepted = rest.outstanding.len() + waiting;
+        if accepted != self.outstanding.len() + room
+            || !rest.falcon.waiting().iter().all(|w| w.2 <= self.now)
+        {
+            return Err(format!("{accepted} tasks fit where there is room for {room}"));
+        }
+        Ok(())
+    }
+
+    /// A packet, until nothing comes round any more.
+    fn alone(&mut self, flight: Flight) -> Result<(), String> {
+        self.comes(flight)?;
+        for _ in 0..PASSES_MAX {
+            let Some(flight) = self.flights.pop() else { return Ok(()) };
+            self.comes(flight)?;
+        }
+        Err("it comes round for ever".into())
+    }
+}
+
+/// Tasks have no TID before one is added: which of several comes first makes no other state.
+fn submission(tasks: usize) -> Vec<u8> {
+    let tasks = vec![Task::default(); tasks];
+    let mut bytes = Vec::new();
+    Submission { uid: SessionId(1), owner: OWNER, tasks, ..Submission::default() }.emit(&mut bytes);
+    bytes
+}
+
+/// The task that may be added now gets that TID.
+fn name_first(flight: &mut Flight, tid: u32) {
+    let Ok(mut packet) = Submission::parse(&flight.bytes) else { return };
+    let first = usize::from(Falcon::is_done_with_first(Metadata(flight.metadata)));
+    for (index, task) in packet.tasks.iter_mut().enumerate() {
+        task.tid = if index == first { tid } else { 0 };
+    }
+    packet.emit(&mut flight.bytes);
+}
+
+fn request(wait_us: u32) -> Flight {
+    let asker = Asker { session: SessionId(1), number: 1, slot: 0, addr: EXECUTOR };
+    let mut bytes = Vec::new();
+    Request { asker, wait_us, ..Request::default() }.emit(&mut bytes);
+    Flight { bytes, metadata: [0; 2], passes: 0 }
+}
+
+/// Goes through all states.
+///
+/// # Errors
+/// If the switch cannot load such a queue.
+pub fn explore(setup: &Setup) -> Result<Explored, String> {
+    let first = State::new(setup)?;
+    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
+    seen.insert(first.fingerprint());
+    // How each state was come to: the one before, and what happened.
+    let mut ways: Vec<(usize, Action)> = vec![(0, Action::Sweep)];
+    let mut frontier = VecDeque::from([(0, first)]);
+    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
+    while let Some((way, state)) = frontier.pop_front() {
+        for action in state.actions(setup) {
+            let mut next = state.clone();
+            found.steps += 1;
+            let done = next.step(action);
+            let is_new = done.is_err() || seen.insert(next.fingerprint());
+            if !is_new {
+                continue;
+            }
+            if let Err(why) = done.and_then(|_| next.check()) {
+                found.is_complete = false;
+                found.violation = Some((why, trace(setup, &ways, way, action)?));
+                return Ok(found);
+            }
+            found.states += 1;
+            if found.states >= setup.states_max {
+                found.is_complete = false;
+                return Ok(found);
+            }
+            ways.push((way, action));
+            frontier.push_back((ways.len() - 1, next));
+        }
+    }
+    Ok(found)
+}
+
+/// What happened, and what came of it.
+fn trace(
+    setup: &Setup,
+    ways: &[(usize, Action)],
+    mut way: usize,
+    last: Action,
+) -> Result<Vec<String>, String> {
+    let mut actions = vec![last];
+    while way != 0 {
+        let (before, action) = ways[way];
+        actions.push(action);
+        way = before;
+    }
+    let mut state = State::new(setup)?;
+    let said = actions.iter().rev().map(|action| state.step(*action).unwrap_or_else(|why| why));
+    Ok(said.collect())
+}

@@ -1,0 +1,3 @@
+//! Falcon: its switch program in every interleaving ([`explore`]).
+
+pub mod explore;

@@ -1,0 +1,183 @@
+//! Falcon's queue in every interleaving of tasks, requests, repairs and what comes round (docs/falcon.md).
+//! The numbers of states are asserted: another program has others.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Instant;
+
+use concord_sim::falcon::explore::{Explored, Setup, explore};
+use concord_switch::{Form, QueueLayout};
+
+use Form::{Paired, Printed, Repair};
+
+fn run(name: &str, setup: &Setup) -> Explored {
+    let began = Instant::now();
+    let found = explore(setup).unwrap();
+    println!(
+        "{:?}, {name}: {} states, {} steps, complete {}, {:.1} s",
+        setup.layout.form,
+        found.states,
+        found.steps,
+        found.is_complete,
+        began.elapsed().as_secs_f64()
+    );
+    if let Some((why, lines)) = &found.violation {
+        println!("  {why}:\n    {}", lines.join("\n    "));
+    }
+    found
+}
+
+/// Explores it, sees nothing wrong, and so many states.
+fn right(name: &str, setup: &Setup, states: usize) {
+    let found = run(name, setup);
+    assert_eq!(found.violation, None);
+    assert!(found.is_complete);
+    if std::env::var_os("CONCORD_EXPLORE").is_none_or(|way| way != "count") {
+        assert_eq!(found.states, states, "{name}");
+    }
+}
+
+/// The same in another form.
+fn in_form(setup: &Setup, form: Form) -> Setup {
+    Setup { layout: QueueLayout { form, ..setup.layout }, ..setup.clone() }
+}
+
+/// A queue whose pointers wrap.
+fn wraps(form: Form, slots: u32, capacity: u32) -> Setup {
+    let layout = QueueLayout { slots, capacity, form };
+    let begin_at = (u32::MAX - 1, u32::MAX - 1);
+    Setup { layout, begin_at, ..Setup::new(form, slots) }
+}
+
+/// How a task is overwritten, if the pointers are as they are printed.
+fn overwritten(setup: &Setup) -> (String, Vec<String>) {
+    let overwrites_only = true;
+    run("overwrites", &Setup { overwrites_only, ..setup.clone() }).violation.unwrap()
+}
+
+/// Two slots: an empty poll drives retrieve_ptr ahead, and three tasks find room before it is set back.
+#[test]
+fn hole_an_empty_poll_and_three_tasks_overwrite_the_first() {
+    let setup = Setup { submissions: vec![4], polls: 3, ..Setup::new(Printed, 2) };
+    let (why, trace) = overwritten(&setup);
+    assert_eq!(why, "task 0 with ticket 0 is not in its slot any more");
+    let trace: Vec<&str> = trace.iter().map(|line| line.split(':').next().unwrap()).collect();
+    assert_eq!(trace, ["Poll", "Submit(1)", "Submit(1)", "Submit(1)"]);
+    right("the same", &in_form(&setup, Paired), 53);
+    right("the same", &in_form(&setup, Repair), 141);
+}
+
+/// Two slots, and nobody asks in vain: a full queue is repaired late, and add_ptr goes back over a task
+/// that was accepted since.
+#[test]
+fn hole_a_late_repair_of_a_full_queue_goes_back_over_a_task() {
+    let submissions = vec![8];
+    let setup = Setup { submissions, polls: 6, asks_in_vain: false, ..Setup::new(Printed, 2) };
+    let (why, trace) = overwritten(&setup);
+    assert_eq!(why, "task 2 with ticket 3 is not in its slot any more");
+    assert_eq!(trace.len(), 9, "{trace:#?}");
+    right("the same", &in_form(&setup, Paired), 83);
+    right("the same", &in_form(&setup, Repair), 7_071);
+}
+
+/// As printed, tasks are refused while there is room: add_ptr is ahead until its repair is there.
+#[test]
+fn hole_a_task_is_refused_while_there_is_room() {
+    let setup = Setup { submissions: vec![4], polls: 1, ..Setup::new(Printed, 2) };
+    let setup = Setup { asks_in_vain: false, ..setup };
+    let (why, trace) = run("refusals", &setup).violation.unwrap();
+    assert_eq!((&why[..], trace.len()), ("then refused with 1 tasks in the queue", 4));
+}
+
+/// Eight tasks, alone and together; six requests, of which some wait in the switch; queues of two slots and
+/// of three in four; pointers that wrap.
+#[test]
+fn every_interleaving_hands_each_task_out_once_in_order_and_strands_nobody() {
+    let cases = [
+        (Paired, 2, 2, [3_593, 33_199, 4_543, 2_174]),
+        (Paired, 4, 3, [2_732, 23_944, 3_914, 2_127]),
+        (Repair, 2, 2, [19_396, 36_108, 15_545, 11_241]),
+        (Repair, 4, 3, [3_983, 9_942, 5_512, 3_820]),
+    ];
+    for (form, slots, capacity, states) in cases {
+        let base = wraps(form, slots, capacity);
+        // `repair` has more states: `large` goes through those of eight tasks.
+        let tasks = if form == Paired { 8 } else { 6 };
+        let alone = Setup { submissions: vec![tasks], requests: 4, polls: 2, ..base.clone() };
+        right("alone", &alone, states[0]);
+        let (one, two) = if form == Paired { (4, 2) } else { (2, 2) };
+        let together = Setup { submissions: vec![one, two], requests: 6, ..base.clone() };
+        right("together", &together, states[1]);
+        let late =
+            Setup { submissions: vec![3, 1], requests: 3, polls: 1, moments: 1, ..base.clone() };
+        right("somebody waits too long", &late, states[2]);
+        let replaced =
+            Setup { submissions: vec![3, 1], requests: 1, polls: 2, replacements: 1, ..base };
+        right("another switch id", &replaced, states[3]);
+    }
+}
+
+/// What comes round is lost, or comes twice.
+#[test]
+fn every_loss_and_every_double_of_what_comes_round_leaves_the_queue_whole() {
+    let cases = [
+        (Paired, 2, 2, [947, 1_716, 211]),
+        (Paired, 4, 3, [780, 1_462, 181]),
+        (Repair, 2, 2, [1_934, 7_717, 1_555]),
+        (Repair, 4, 3, [847, 2_265, 241]),
+    ];
+    for (form, slots, capacity, states) in cases {
+        let base = Setup {
+            submissions: vec![2, 1],
+            requests: 3,
+            polls: 1,
+            ..wraps(form, slots, capacity)
+        };
+        right("lost", &Setup { losses: 1, ..base.clone() }, states[0]);
+        right("double", &Setup { doubles: 1, ..base.clone() }, states[1]);
+        let refused =
+            Setup { submissions: vec![4], requests: 1, polls: 2, losses: 1, doubles: 1, ..base };
+        right("refused, lost and double", &refused, states[2]);
+    }
+}
+
+/// Minutes: `CONCORD_EXPLORE=large cargo test --release -p concord-sim --test falcon large`.
+#[test]
+fn large_runs_of_both_forms() {
+    if std::env::var_os("CONCORD_EXPLORE").is_none_or(|way| way != "large") {
+        return;
+    }
+    for (form, slots, capacity) in [(Paired, 2, 2), (Paired, 4, 4), (Repair, 2, 2), (Repair, 4, 3)]
+    {
+        let base = wraps(form, slots, capacity);
+        let alone = Setup { submissions: vec![8], requests: 4, polls: 2, ..base.clone() };
+        let mixed =
+            Setup { submissions: vec![4, 2], requests: 4, polls: 2, losses: 1, doubles: 1, ..base };
+        for (name, setup) in [("alone", alone), ("mixed", mixed)] {
+            let setup = Setup { states_max: 4_000_000, ..setup };
+            assert_eq!(run(name, &setup).violation, None);
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+mod guards {
+    use concord_core::{Guard, Guards};
+
+    use super::*;
+
+    fn caught(guard: Guard, setup: &Setup) {
+        let without = Setup { guards: Guards::without(guard), ..setup.clone() };
+        let found = run(&format!("without {guard:?}"), &without);
+        assert!(found.violation.is_some(), "{guard:?} was not caught in {} states", found.states);
+    }
+
+    #[test]
+    fn each_guard_of_the_queue_is_caught_when_removed() {
+        let base = Setup { submissions: vec![4], polls: 2, ..Setup::new(Repair, 2) };
+        caught(Guard::RepairGeneration, &Setup { doubles: 1, ..base.clone() });
+        caught(Guard::RoundSwitch, &Setup { replacements: 1, ..base.clone() });
+        let waits =
+            Setup { submissions: vec![2], requests: 2, moments: 1, ..Setup::new(Paired, 2) };
+        caught(Guard::WaitExpiry, &waits);
+    }
+}
