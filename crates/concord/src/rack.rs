@@ -327,6 +327,8 @@ pub struct Rack {
     pub maxmemory: Bytes,
     /// What clients must AUTH with; empty for nothing.
     pub requirepass: String,
+    /// MGET, EXISTS and TOUCH of several keys are read key by key: faster, and not atomic.
+    pub split_reads: bool,
     /// Length of a lease, in ms: about the pause after a member died (trap T2).
     pub lease_ms: u64,
     /// A replica that is silent for so long is taken out, in ms.
@@ -364,6 +366,7 @@ impl Default for Rack {
             redis_server: "redis-server".to_string(),
             maxmemory: Bytes(0),
             requirepass: String::new(),
+            split_reads: false,
             lease_ms: 500,
             failure_ms: 1_500,
             replies_via_switch: false,
@@ -668,6 +671,7 @@ mod tests {
         let rack = Rack {
             maxmemory: "64mb".parse().unwrap(),
             requirepass: "secret \"quoted\"".to_string(),
+            split_reads: true,
             faults: Faults { drop_per_million: 10_000, ..Faults::default() },
             controller: Some(ControllerPlace {
                 addr: addr(1),

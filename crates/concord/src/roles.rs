@@ -152,6 +152,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
+        splits_reads: rack.split_reads,
         redis: rack.engine == Engine::Redis,
         memory_bytes_max: rack.maxmemory.0,
         rack_info: rack_info(&rack),

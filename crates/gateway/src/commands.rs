@@ -12,7 +12,7 @@ use concord_engine::{Class as EngineClass, CommandSpec, CommandTable};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::parts::{Split, split_of};
+use crate::parts::{Several, several_of};
 
 /// The text of an error reply.
 pub(crate) type Failure = Cow<'static, str>;
@@ -29,8 +29,8 @@ pub(crate) enum Handling {
     /// It goes on at a cursor of a Redis server, which means nothing to another: as long as the
     /// configuration stays, reads of all keys go to one replica.
     Cursor,
-    /// Key by key.
-    Split(Split),
+    /// Its keys are its arguments.
+    Several(Several),
     /// A script; by its hash if so; read-only if so.
     Script {
         by_sha: bool,
@@ -103,7 +103,7 @@ impl Refusal {
 }
 
 pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys: \
-     all keys of a command must be the same";
+     in this form: all keys of such a command must be the same";
 const WATCH_TEXT: &str = "ERR Concord does not support WATCH; use SET IFEQ, CAS, CAD or a script";
 const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const DATABASES: &str = "ERR Concord has one database";
@@ -172,11 +172,10 @@ const REFUSED: [(&str, Refusal); 54] = [
 ];
 
 /// Commands over several keys that an engine may not have: better than "unknown command".
-const SEVERAL_KEYS: [&str; 26] = [
+const SEVERAL_KEYS: [&str; 25] = [
     "RENAME",
     "RENAMENX",
     "COPY",
-    "MSETNX",
     "SMOVE",
     "SINTER",
     "SINTERSTORE",
@@ -202,7 +201,7 @@ const SEVERAL_KEYS: [&str; 26] = [
 ];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 26] = [
+const OWN: [(&str, i32, Handling); 24] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -223,8 +222,6 @@ const OWN: [(&str, i32, Handling); 26] = [
     ("DISCARD", 1, Handling::Discard),
     ("WATCH", -2, Handling::Watch),
     ("CONCORD", -2, Handling::Explain),
-    ("MGET", -2, Handling::Keys(Class::Read)),
-    ("MSET", -3, Handling::Keys(Class::Write)),
     ("EVAL", -3, Handling::Script { by_sha: false, read_only: false }),
     ("EVAL_RO", -3, Handling::Script { by_sha: false, read_only: true }),
     ("EVALSHA", -3, Handling::Script { by_sha: true, read_only: false }),
@@ -275,7 +272,7 @@ impl Commands {
             commands.add(&spec.name, spec.arity, handling);
         }
         for (name, arity, handling) in OWN {
-            commands.add(name, arity, split_of(name.as_bytes()).map_or(handling, Handling::Split));
+            commands.add(name, arity, handling);
         }
         for (name, refusal) in REFUSED {
             commands.add(name, -1, Handling::Refused(refusal));
@@ -330,8 +327,8 @@ pub(crate) fn class_of(spec: &CommandSpec) -> Option<Class> {
 /// What is done with a command of the engine, or with one of its subcommands.
 pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
     let name = spec.name.to_ascii_uppercase();
-    if let Some(split) = split_of(name.as_bytes()) {
-        return Handling::Split(split);
+    if let Some(several) = several_of(name.as_bytes()) {
+        return Handling::Several(several);
     }
     // XREAD blocks only if it is told to; then the engine refuses it.
     let may_block = spec.flags.has(Flags::BLOCKING) && !matches!(&*name, "XREAD" | "XREADGROUP");
@@ -392,8 +389,8 @@ mod tests {
             |name: &[u8]| commands.find(&UpperName::of(name)).map(|i| commands.entry(i).handling);
         assert!(matches!(handling(b"get"), Some(Handling::OneKey(Class::Read, 1))));
         assert!(matches!(handling(b"Command"), Some(Handling::Local(_))));
-        assert!(matches!(handling(b"mget"), Some(Handling::Split(_))));
-        assert!(matches!(handling(b"DEL"), Some(Handling::Split(_))));
+        assert!(matches!(handling(b"mget"), Some(Handling::Several(_))));
+        assert!(matches!(handling(b"DEL"), Some(Handling::Several(_))));
         assert!(matches!(handling(b"flushall"), Some(Handling::AllKeys(Class::Write))));
         assert!(matches!(handling(b"rename"), Some(Handling::Refused(_))));
         assert!(handling(b"nosuch").is_none());

@@ -92,7 +92,7 @@ pub(crate) enum SlotState {
     Info(Wanted),
     /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
-    /// A command over several keys: replies so far.
+    /// A read of several keys that is taken apart: replies so far.
     Parts(Box<Parts>),
 }
 
@@ -119,8 +119,9 @@ impl Slot {
 pub(crate) struct Unanswered {
     pub reads: u32,
     pub writes: u32,
-    /// Those among them that concern all keys.
+    /// Those among them that concern all keys, and of these the reads.
     pub all_keys: u32,
+    pub all_keys_reads: u32,
 }
 
 /// Whom a reply of the rack is for.
@@ -191,8 +192,12 @@ pub(crate) struct Multi {
     /// Encoded.
     pub commands: Vec<Vec<u8>>,
     pub bytes: usize,
-    /// The key of all of them.
-    pub key: Vec<u8>,
+    /// Their keys, each once.
+    pub keys: Vec<Vec<u8>>,
+    /// One of them concerns all keys.
+    pub of_all_keys: bool,
+    /// One of them writes.
+    pub writes: bool,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
 }
@@ -295,18 +300,23 @@ impl Connection {
     }
 
     /// Whether a request must wait (trap T22): a read for the earlier writes of its object, a write
-    /// for the earlier reads; a command over all keys for everything, and everything for it. Writes
-    /// do not wait for writes: each names the one before, and replicas keep that order.
+    /// for the earlier reads; a command over all keys for everything, and everything for it, but reads
+    /// for reads. Writes do not wait for writes: each names the one before, and replicas keep that order.
     ///
     /// A connection that only reads or only writes pays one comparison.
     pub(crate) fn must_wait(&self, class: Class, subject: Subject) -> bool {
-        let Unanswered { reads, writes, all_keys } = self.unanswered;
+        let Unanswered { reads, writes, all_keys, all_keys_reads } = self.unanswered;
+        let all_keys = match class {
+            Class::Read => all_keys - all_keys_reads,
+            Class::Write => all_keys,
+        };
         let (against, other) = match class {
             Class::Read => (writes, Class::Write),
             Class::Write => (reads, Class::Read),
         };
         let is_held = |object| self.slots.iter().any(|slot| slot.holds(other, object));
         match subject {
+            Subject::AllKeys if class == Class::Read => writes > 0,
             Subject::AllKeys => reads + writes > 0,
             Subject::Object(object) => all_keys > 0 || against > 0 && is_held(object),
             Subject::Objects(first, further) => {
@@ -322,7 +332,9 @@ impl Connection {
             Class::Read => self.unanswered.reads += 1,
             Class::Write => self.unanswered.writes += 1,
         }
-        self.unanswered.all_keys += u32::from(subject == Subject::AllKeys);
+        let of_all = u32::from(subject == Subject::AllKeys);
+        self.unanswered.all_keys += of_all;
+        self.unanswered.all_keys_reads += of_all * u32::from(class == Class::Read);
     }
 
     /// A request ended.
@@ -331,7 +343,9 @@ impl Connection {
             Class::Read => self.unanswered.reads -= 1,
             Class::Write => self.unanswered.writes -= 1,
         }
-        self.unanswered.all_keys -= u32::from(subject == Subject::AllKeys);
+        let of_all = u32::from(subject == Subject::AllKeys);
+        self.unanswered.all_keys -= of_all;
+        self.unanswered.all_keys_reads -= of_all * u32::from(class == Class::Read);
     }
 
     /// Bytes of all its replies: unread, before their turn, asked for.

@@ -17,12 +17,12 @@ use crate::commands::{
 };
 use crate::connection::{Slot, SlotState, Subject};
 use crate::keys::{Keys, keys};
-use crate::parts::{Ended, Parts, Split};
+use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
 use crate::{eval, local, server};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
-type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
+pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
 
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
@@ -109,8 +109,16 @@ impl Core {
                 let subject = self.encode(key, args)?;
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
-            Handling::Split(split) => self.split(turn, index, split, args, sink),
-            Handling::Keys(_) | Handling::AllKeys(_) | Handling::Cursor | Handling::Container => {
+            Handling::Several(Several { split: Some(split), .. })
+                if self.setup.splits_reads && (args.len() > 2 || turn.connection.is_splitting) =>
+            {
+                self.split(turn, split, args, sink)
+            }
+            Handling::Several(_)
+            | Handling::Keys(_)
+            | Handling::AllKeys(_)
+            | Handling::Cursor
+            | Handling::Container => {
                 let (class, subject) = self.plan(index, handling, args)?;
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
@@ -155,28 +163,25 @@ impl Core {
             Handling::Keys(class) => {
                 let spec = self.setup.table.find(name.bytes());
                 let found = spec.map_or(Keys::None, |spec| keys(spec, name.bytes(), args));
-                Ok((class, self.encode_keyed(found, &lower(), args)?))
+                Ok((class, self.encode_keyed(found, class, &lower(), args)?))
             }
-            // DEL of one key, and the like.
-            Handling::Split(split) if args.len() == 1 + split.step && split.is_whole_with_one() => {
-                let renamed: Vec<&[u8]>;
-                let args = match split.part {
-                    Some(part) => {
-                        renamed = [part].into_iter().chain(args[1..].iter().copied()).collect();
-                        &renamed
-                    }
-                    None => args,
-                };
-                Ok((split.class, self.encode(1, args)?))
+            Handling::Several(Several { class, step, .. }) => {
+                if !(args.len() - 1).is_multiple_of(step) {
+                    return Err(self.commands.entry(index).wrong_arity());
+                }
+                if args.len() == 1 + step {
+                    return Ok((class, self.encode(1, args)?));
+                }
+                let keys = args[1..].iter().step_by(step);
+                Ok((class, self.encode_several(Subject::of_keys(keys.copied()), args)?))
             }
-            Handling::Split(_) => Err(CROSS_KEY.into()),
             Handling::Container => {
                 let sub = args.get(1).copied().unwrap_or_default();
                 let Some(spec) = self.setup.table.find_sub(name.bytes(), sub) else {
                     return Err(no_subcommand(&lower(), sub));
                 };
                 let (found, class) = subcommand(spec, name.bytes(), args)?;
-                Ok((class, self.encode_keyed(found, &lower(), args)?))
+                Ok((class, self.encode_keyed(found, class, &lower(), args)?))
             }
             Handling::Refused(refusal) => Err(refusal.text(&lower())),
             _ => Err(format!("ERR Concord does not support '{}' here", lower()).into()),
@@ -186,12 +191,18 @@ impl Core {
     fn encode_keyed(
         &mut self,
         found: Keys,
+        class: Class,
         name: &str,
         args: &[&[u8]],
     ) -> Result<Subject, Failure> {
         match found {
             Keys::One(key) => self.encode(key, args),
-            Keys::Several => Err(CROSS_KEY.into()),
+            // A read leaves times to live alone.
+            Keys::Several(at) if class == Class::Read => {
+                let subject = Subject::of_keys(at.into_iter().map(|at| args[at]));
+                self.encode_several(subject, args)
+            }
+            Keys::Several(_) => Err(CROSS_KEY.into()),
             Keys::BadNumber => Err("ERR numkeys should be greater than 0".into()),
             Keys::None => Err(format!("ERR Concord does not support the command '{name}'").into()),
             Keys::Unsupported => Err(format!(
@@ -201,31 +212,29 @@ impl Core {
         }
     }
 
-    /// DEL a b, MGET a b, ...: key by key, each by itself atomic. A command that had to wait goes on
-    /// with its next part.
+    /// Encodes a command of several keys, none of which stands for all.
+    fn encode_several(&mut self, subject: Subject, args: &[&[u8]]) -> Result<Subject, Failure> {
+        self.encode(0, args)?;
+        Ok(subject)
+    }
+
+    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to wait goes
+    /// on with its next part.
     fn split(
         &mut self,
         turn: &mut Turn<'_>,
-        index: usize,
         split: Split,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
-        if args.len() == 1 + split.step && split.is_whole_with_one() {
-            let (class, subject) = self.plan(index, Handling::Split(split), args)?;
-            return Ok(self.submit(turn, class, subject, SlotState::Waiting, sink));
-        }
         let rest = &args[1..];
-        if !rest.len().is_multiple_of(split.step) {
-            return Err(self.commands.entry(index).wrong_arity());
-        }
-        let count = rest.len() / split.step;
+        let count = rest.len();
         if count > ARGS_MAX {
             return Err("ERR too many keys (Concord's limit is 65535)".into());
         }
         if !turn.connection.is_splitting {
             let parts = Box::new(Parts::new(split.combine, count));
-            let slot = Slot::waiting(split.class, Subject::AllKeys, turn.connection.resp3);
+            let slot = Slot::waiting(Class::Read, Subject::AllKeys, turn.connection.resp3);
             let slot = Slot { state: SlotState::Parts(parts), ..slot };
             turn.connection.slots.push_back(slot);
             turn.connection.is_splitting = true;
@@ -241,11 +250,10 @@ impl Core {
                 turn.connection.wait = wait;
                 return Ok(Flow::Waits);
             }
-            let part = &rest[sent * split.step..(sent + 1) * split.step];
-            let object = hash::object_id(part[0]);
-            self.command.encode(1, [name].into_iter().chain(part.iter().copied()));
+            let object = hash::object_id(rest[sent]);
+            self.command.encode(1, [name, rest[sent]]);
             let place = Place { slot, part: sent as u32 };
-            let went = self.send(turn, place, split.class, Subject::Object(object), sink);
+            let went = self.send(turn, place, Class::Read, Subject::Object(object), sink);
             if went == Sent::Waits {
                 return Ok(Flow::Waits);
             }
@@ -324,7 +332,7 @@ fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, 
 }
 
 /// Who answers a command here.
-fn handler_of(local: Local) -> Handler {
+pub(crate) fn handler_of(local: Local) -> Handler {
     match local {
         Local::Ping => local::ping,
         Local::Echo => local::echo,

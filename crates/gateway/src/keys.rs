@@ -1,21 +1,22 @@
-//! Which argument is a command's key. One command concerns one key; where a command could name
-//! several, they must all be the same.
+//! Which arguments are a command's keys.
+
+use alloc::vec::Vec;
 
 use concord_engine::CommandSpec;
 use concord_engine::table::Flags;
 
 /// What keys a command names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     /// None.
     None,
     /// One, at this argument (all keys of the command are equal).
     One(u8),
-    /// Several different ones.
-    Several,
+    /// Several different ones, at these arguments.
+    Several(Vec<usize>),
     /// Where keys should be counted stands no number that can be.
     BadNumber,
-    /// Not supported in this form: it would name more keys, or patterns of keys.
+    /// Not supported in this form: it would name patterns of keys.
     Unsupported,
 }
 
@@ -29,15 +30,17 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             counted(args, 1)
         }
         b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => match counted(args, 2) {
-            Keys::One(at) if args[at as usize] != args[1] => Keys::Several,
+            Keys::One(at) if args[usize::from(at)] != args[1] => {
+                Keys::Several(alloc::vec![1, usize::from(at)])
+            }
+            Keys::Several(at) => Keys::Several([1].into_iter().chain(at).collect()),
             other => other,
         },
         b"XREAD" | b"XREADGROUP" => {
             let streams = args.iter().position(|a| a.eq_ignore_ascii_case(b"STREAMS"));
-            match streams {
-                Some(at) if args.len() == at + 3 && at < 250 => Keys::One(at as u8 + 1),
-                Some(_) | None => Keys::Several,
-            }
+            let Some(at) = streams else { return Keys::Unsupported };
+            // As many ids follow; if they do not, the engine says so.
+            of_positions(args, (at + 1..at + 1 + (args.len() - at - 1).div_ceil(2)).collect())
         }
         b"SORT" | b"SORT_RO" => {
             let more = args.iter().skip(2).any(|a| {
@@ -63,10 +66,15 @@ fn counted(args: &[&[u8]], at: usize) -> Keys {
     let Some(keys) = args.get(at + 1..).and_then(|rest| rest.get(..count)) else {
         return Keys::BadNumber;
     };
-    match keys {
-        [] => Keys::None,
-        [first, rest @ ..] if rest.iter().all(|k| k == first) => Keys::One(at as u8 + 1),
-        [..] => Keys::Several,
+    of_positions(args, (at + 1..at + 1 + keys.len()).collect())
+}
+
+/// The keys at these arguments: one if all are the same.
+fn of_positions(args: &[&[u8]], at: Vec<usize>) -> Keys {
+    let Some(first) = at.first().copied() else { return Keys::None };
+    match u8::try_from(first) {
+        Ok(one) if at.iter().all(|at| args[*at] == args[first]) => Keys::One(one),
+        Ok(_) | Err(_) => Keys::Several(at),
     }
 }
 
@@ -81,19 +89,17 @@ fn by_table(spec: &CommandSpec, args: &[&[u8]]) -> Keys {
         i64::from(spec.last_key)
     };
     let last = usize::try_from(last).unwrap_or(0).min(args.len().saturating_sub(1));
-    let Some(key) = args.get(first) else { return Keys::None };
-    let step = usize::try_from(spec.step).unwrap_or(1).max(1);
-    let others = (first..=last).step_by(step);
-    if others.into_iter().any(|at| args[at] != *key) {
-        Keys::Several
-    } else {
-        Keys::One(first as u8)
+    if first >= args.len() {
+        return Keys::None;
     }
+    let step = usize::try_from(spec.step).unwrap_or(1).max(1);
+    of_positions(args, (first..=last.max(first)).step_by(step).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use concord_engine::CommandTable;
 
     fn spec(name: &'static str, keys: (i32, i32, i32), flags: Flags) -> CommandSpec {
@@ -107,9 +113,9 @@ mod tests {
     fn several_keys_are_one_if_they_are_equal() {
         let table = |keys, args: &[&[u8]]| super::keys(&spec("x", keys, Flags(0)), b"X", args);
         assert_eq!(table((1, 2, 1), &[b"rename", b"k", b"k"]), Keys::One(1));
-        assert_eq!(table((1, 2, 1), &[b"rename", b"k", b"l"]), Keys::Several);
+        assert_eq!(table((1, 2, 1), &[b"rename", b"k", b"l"]), Keys::Several(vec![1, 2]));
         assert_eq!(table((1, -1, 2), &[b"msetnx", b"k", b"1", b"k", b"2"]), Keys::One(1));
-        assert_eq!(table((1, -1, 1), &[b"sinter", b"k", b"l"]), Keys::Several);
+        assert_eq!(table((1, -1, 1), &[b"sinter", b"k", b"l"]), Keys::Several(vec![1, 2]));
         assert_eq!(table((0, 0, 0), &[b"x", b"k"]), Keys::None);
     }
 
@@ -120,10 +126,13 @@ mod tests {
         assert_eq!(find(b"SINTERCARD", &[b"", b"2", b"k", b"k"]), Keys::One(2));
         assert_eq!(find(b"SINTERCARD", &[b"", b"x", b"k"]), Keys::BadNumber);
         assert_eq!(find(b"SINTERCARD", &[b"", b"3", b"k"]), Keys::BadNumber);
-        assert_eq!(find(b"ZUNIONSTORE", &[b"", b"d", b"1", b"k"]), Keys::Several);
+        assert_eq!(find(b"ZUNIONSTORE", &[b"", b"d", b"1", b"k"]), Keys::Several(vec![1, 3]));
         assert_eq!(find(b"ZUNIONSTORE", &[b"", b"k", b"1", b"k"]), Keys::One(3));
         assert_eq!(find(b"XREAD", &[b"", b"COUNT", b"1", b"streams", b"k", b"0"]), Keys::One(4));
-        assert_eq!(find(b"XREAD", &[b"", b"STREAMS", b"k", b"l", b"0", b"0"]), Keys::Several);
+        assert_eq!(
+            find(b"XREAD", &[b"", b"STREAMS", b"k", b"l", b"0", b"0"]),
+            Keys::Several(vec![2, 3])
+        );
         assert_eq!(find(b"SORT", &[b"", b"k", b"BY", b"w_*"]), Keys::Unsupported);
         assert_eq!(find(b"NEW", &[b"", b"k"]), Keys::Unsupported);
     }

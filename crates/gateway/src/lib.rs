@@ -20,6 +20,7 @@
 //!
 //! let addr = |port| Addr { ip: 0x7f00_0001, port };
 //! let config = GatewayConfig {
+//!     splits_reads: false,
 //!     client: ClientConfig::new(addr(1), addr(2)),
 //!     requirepass: None,
 //!     table: CommandTable::memory(),

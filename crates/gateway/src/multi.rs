@@ -1,22 +1,24 @@
-//! MULTI and EXEC, where all commands have one and the same key: one write of the internal command
-//! `CONCORD.EXEC`, whose arguments are the encoded commands.
+//! MULTI and EXEC: one request of the internal command `CONCORD.EXEC`, whose arguments are the encoded
+//! commands. It names the keys of all of them; a read if none of them writes.
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::vec::Vec;
 
 use concord_client::Class;
-use concord_core::hash;
-use concord_engine::ttl::EXEC_COMMAND;
-use concord_engine::{Command, resp};
+use concord_engine::ttl::{EXEC_COMMAND, REPLY_COMMAND};
+use concord_engine::{Command, resp, several};
 use concord_wire::{COMMAND_BYTES_MAX, Sink};
 
-use crate::commands::{Failure, Handling};
-use crate::connection::{Multi, SlotState, Subject};
+use crate::commands::{Failure, Handling, Local};
+use crate::connection::{Connection, Multi, SlotState, Subject};
+use crate::dispatch::handler_of;
 use crate::state::{Core, Flow, Turn};
 
 /// Most commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
-const ONE_KEY: &str = "CROSSKEY Concord supports transactions on one key only";
+/// Most keys of a transaction that are told apart; with more it is of all keys.
+const KEYS_MAX: usize = 16;
 
 impl Core {
     /// A command between MULTI and EXEC.
@@ -47,37 +49,74 @@ impl Core {
             Handling::Script { .. } => {
                 return Err("ERR Concord does not support scripts inside MULTI".into());
             }
-            Handling::OneKey(..) | Handling::Keys(_) | Handling::Split(_) | Handling::Container => {
+            Handling::Local(local) => {
+                let reply = self.answer_now(turn, local, args);
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
             }
+            Handling::OneKey(..)
+            | Handling::Keys(_)
+            | Handling::Several(_)
+            | Handling::Container
+            | Handling::AllKeys(_)
+            | Handling::Cursor => {}
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
             }
-            Handling::AllKeys(_)
-            | Handling::Cursor
-            | Handling::Explain
-            | Handling::Info
-            | Handling::Local(_)
-            | Handling::Always(_) => {
+            Handling::Explain | Handling::Info | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
-                return Err(format!("{ONE_KEY}: '{name}' has none").into());
+                return Err(format!("ERR Concord does not support '{name}' inside MULTI").into());
             }
         }
-        self.plan(index, handling, args)?;
+        let (class, subject) = self.plan(index, handling, args)?;
+        self.queue(turn, class, Some(subject))
+    }
+
+    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no key.
+    fn queue(
+        &mut self,
+        turn: &mut Turn<'_>,
+        class: Class,
+        subject: Option<Subject>,
+    ) -> Result<Flow, Failure> {
         let encoded = self.command.bytes();
-        let key = Command::parse(encoded).ok().and_then(|c| c.key()).unwrap_or_default();
         let Some(multi) = &mut turn.connection.multi else { return Ok(Flow::Went) };
-        if multi.commands.is_empty() {
-            multi.key = key.to_vec();
-        } else if multi.key != key {
-            return Err(ONE_KEY.into());
-        }
         multi.bytes += encoded.len() + 4;
         if multi.commands.len() >= COMMANDS_MAX || multi.bytes > COMMAND_BYTES_MAX - 64 {
             return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
         }
+        multi.writes |= class == Class::Write;
+        let keys = Command::parse(encoded).map(|command| several::keys(&command));
+        for key in keys.unwrap_or_default() {
+            if multi.keys.len() < KEYS_MAX && !multi.keys.iter().any(|own| own == key) {
+                multi.keys.push(key.to_vec());
+            }
+        }
+        multi.of_all_keys |= subject == Some(Subject::AllKeys) || multi.keys.len() >= KEYS_MAX;
+        // Reads of several keys which the engine does not find by their names.
+        if let Some(Subject::Objects(..)) = subject
+            && Command::parse(encoded).is_ok_and(|command| several::keys(&command).is_empty())
+        {
+            multi.of_all_keys = true;
+        }
         multi.commands.push(encoded.to_vec());
         turn.connection.answer(|out| resp::simple(out, "QUEUED"));
         Ok(Flow::Went)
+    }
+
+    /// The reply to a command that needs nothing of the rack, as it is now.
+    fn answer_now(&mut self, turn: &mut Turn<'_>, local: Local, args: &[&[u8]]) -> Vec<u8> {
+        let Connection { output, slots, first_slot, .. } = &mut *turn.connection;
+        let kept = (core::mem::take(output), core::mem::take(slots), *first_slot);
+        let result = handler_of(local)(self, turn, args);
+        let connection = &mut *turn.connection;
+        let mut reply = core::mem::replace(&mut connection.output, kept.0);
+        (connection.slots, connection.first_slot) = (kept.1, kept.2);
+        if let Err(failure) = result {
+            reply.clear();
+            resp::error(&mut reply, failure.as_bytes());
+        }
+        reply
     }
 
     fn exec(&mut self, turn: &mut Turn<'_>, sink: &mut impl Sink) -> Result<Flow, Failure> {
@@ -85,15 +124,25 @@ impl Core {
         if multi.failed {
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
-        if multi.commands.is_empty() {
-            turn.connection.answer(|out| resp::array(out, 0));
+        let Multi { commands, keys, of_all_keys, writes, .. } = &*multi;
+        if keys.is_empty() && !of_all_keys {
+            let replies = commands.iter().filter_map(|command| Command::parse(command).ok());
+            turn.connection.answer(|out| {
+                resp::array(out, commands.len());
+                replies.for_each(|reply| {
+                    out.extend_from_slice(reply.args().nth(1).unwrap_or_default());
+                });
+            });
             return Ok(Flow::Went);
         }
-        let Multi { commands, key, .. } = &*multi;
         let args = [EXEC_COMMAND].into_iter().chain(commands.iter().map(|c| c.as_slice()));
         self.command.encode(0, args);
-        let subject = Subject::Object(hash::object_id(key));
-        let flow = self.submit(turn, Class::Write, subject, SlotState::Waiting, sink);
+        let subject = match of_all_keys {
+            true => Subject::AllKeys,
+            false => Subject::of_keys(keys.iter().map(Vec::as_slice)),
+        };
+        let class = if *writes { Class::Write } else { Class::Read };
+        let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
         if flow == Flow::Waits {
             turn.connection.multi = Some(multi);
         }

@@ -1,7 +1,6 @@
-//! Commands over several keys that are executed key by key (not atomic), and how the parts' replies
-//! become one.
+//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so, and
+//! how the parts' replies become one.
 
-use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -16,51 +15,48 @@ use crate::output::append;
 pub(crate) enum Ended {
     /// With a reply.
     Reply,
-    /// It was not executed, or did only read.
+    /// It was not executed, or did only read, or nobody knows.
     NotExecuted,
-    /// Nobody knows.
-    Unknown,
 }
 
 /// How the parts of a command over several keys become one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
-    /// DEL, EXISTS, ...: the sum.
+    /// EXISTS, TOUCH: the sum.
     Sum,
     /// MGET: an array.
     Array,
-    /// MSET: OK.
-    AllOk,
 }
 
-/// How a command over several keys is taken apart.
+/// How a read of several keys is taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     /// The command of each part, if it is another one.
     pub part: Option<&'static [u8]>,
-    pub class: Class,
     pub combine: Combine,
-    /// Arguments of each part.
+}
+
+/// A command of which every argument, or every second one, is a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Several {
+    pub class: Class,
+    /// Arguments of each key, itself included.
     pub step: usize,
+    /// How it is taken apart, if that is wanted.
+    pub split: Option<Split>,
 }
 
-impl Split {
-    /// Whether the reply of the only part is that of the whole.
-    pub(crate) fn is_whole_with_one(self) -> bool {
-        self.combine != Combine::Array
-    }
-}
-
-/// The split of a command, by its name in capitals.
-pub(crate) fn split_of(name: &[u8]) -> Option<Split> {
-    let (part, class, combine, step): (Option<&'static [u8]>, _, _, _) = match name {
-        b"MGET" => (Some(b"GET"), Class::Read, Combine::Array, 1),
-        b"MSET" => (Some(b"SET"), Class::Write, Combine::AllOk, 2),
-        b"EXISTS" | b"TOUCH" => (None, Class::Read, Combine::Sum, 1),
-        b"DEL" | b"UNLINK" => (None, Class::Write, Combine::Sum, 1),
+/// Such a command, by its name in capitals.
+pub(crate) fn several_of(name: &[u8]) -> Option<Several> {
+    let sum = Some(Split { part: None, combine: Combine::Sum });
+    let (class, step, split) = match name {
+        b"MGET" => (Class::Read, 1, Some(Split { part: Some(b"GET"), combine: Combine::Array })),
+        b"EXISTS" | b"TOUCH" => (Class::Read, 1, sum),
+        b"DEL" | b"UNLINK" => (Class::Write, 1, None),
+        b"MSET" | b"MSETNX" => (Class::Write, 2, None),
         _ => return None,
     };
-    Some(Split { part, class, combine, step })
+    Some(Several { class, step, split })
 }
 
 /// A command over several keys: what was sent, and what the replies so far come to.
@@ -78,16 +74,12 @@ pub(crate) struct Parts {
     is_begun: bool,
     /// The sum of numbers.
     sum: i64,
-    /// How many parts were not executed.
-    refused: usize,
-    /// The errors of the lowest parts that ended in an unknown outcome, were not executed, and had
-    /// an error as their reply.
-    errors: [Option<(u32, Vec<u8>)>; 3],
+    /// The errors of the lowest parts that were not executed, and had an error as their reply.
+    errors: [Option<(u32, Vec<u8>)>; 2],
 }
 
-const UNKNOWN: usize = 0;
-const NOT_EXECUTED: usize = 1;
-const REPLY: usize = 2;
+const NOT_EXECUTED: usize = 0;
+const REPLY: usize = 1;
 
 impl Parts {
     pub(crate) fn new(combine: Combine, count: usize) -> Parts {
@@ -102,8 +94,7 @@ impl Parts {
             written: 0,
             is_begun: false,
             sum: 0,
-            refused: 0,
-            errors: [None, None, None],
+            errors: [None, None],
         }
     }
 
@@ -133,9 +124,7 @@ impl Parts {
             *place = Some(reply);
             return;
         }
-        self.refused += usize::from(ended == Ended::NotExecuted);
         let kind = match ended {
-            Ended::Unknown => UNKNOWN,
             Ended::NotExecuted => NOT_EXECUTED,
             Ended::Reply if matches!(reply.first(), Some(b'-' | b'!')) => REPLY,
             Ended::Reply => {
@@ -159,22 +148,9 @@ impl Parts {
         if self.missing > 0 {
             return false;
         }
-        // One part of unknown outcome makes the whole unknown.
-        let count = self.is_answered.len();
-        if let Some((_, error)) = &self.errors[UNKNOWN] {
-            out.extend_from_slice(error);
-        } else if self.refused > 0 && self.refused < count {
-            let done = count - self.refused;
-            let text = format!("PARTIAL executed on {done} of {count} keys, not on the others");
-            resp::error(out, text.as_bytes());
-        } else if let Some((_, error)) = self.errors[NOT_EXECUTED].as_ref() {
-            out.extend_from_slice(error);
-        } else if let Some((_, error)) = self.errors[REPLY].as_ref() {
-            out.extend_from_slice(error);
-        } else if self.combine == Combine::Sum {
-            resp::integer(out, self.sum);
-        } else {
-            out.extend_from_slice(resp::OK);
+        match self.errors.iter().flatten().next() {
+            Some((_, error)) => out.extend_from_slice(error),
+            None => resp::integer(out, self.sum),
         }
         true
     }
@@ -218,26 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_summed_listed_or_all_ok() {
+    fn parts_are_summed_or_listed() {
         use Ended::Reply;
         assert_eq!(whole(Combine::Sum, &[(Reply, ":1\r\n"), (Reply, ":0\r\n")]), ":1\r\n");
         let values = [(Reply, "$1\r\na\r\n"), (Reply, "-WRONGTYPE x\r\n"), (Reply, "$-1\r\n")];
         assert_eq!(whole(Combine::Array, &values), "*3\r\n$1\r\na\r\n$-1\r\n$-1\r\n");
-        assert_eq!(whole(Combine::AllOk, &[(Reply, "+OK\r\n"), (Reply, "+OK\r\n")]), "+OK\r\n");
-        let oom = [(Reply, "+OK\r\n"), (Reply, "-OOM x\r\n")];
-        assert_eq!(whole(Combine::AllOk, &oom), "-OOM x\r\n");
     }
 
     #[test]
-    fn a_part_that_is_not_known_or_not_executed_is_never_hidden() {
-        use Ended::{NotExecuted, Reply, Unknown};
-        let (ok, no, what) = ((Reply, "+OK\r\n"), (NotExecuted, "-TRYAGAIN\r\n"), "-UNKNOWN\r\n");
-        assert_eq!(whole(Combine::AllOk, &[ok, no, (Unknown, what)]), what);
-        assert_eq!(whole(Combine::AllOk, &[no, no]), "-TRYAGAIN\r\n");
-        let partial = "-PARTIAL executed on 1 of 2 keys, not on the others\r\n";
-        assert_eq!(whole(Combine::AllOk, &[ok, no]), partial);
-        let read = [(Reply, "$1\r\na\r\n"), (NotExecuted, "-TIMEOUT\r\n")];
+    fn a_part_that_is_not_executed_is_never_hidden() {
+        use Ended::{NotExecuted, Reply};
+        let late = (NotExecuted, "-TIMEOUT\r\n");
+        assert_eq!(whole(Combine::Sum, &[(Reply, ":1\r\n"), late, (Reply, "-ERR\r\n")]), late.1);
         // One reply for each key: an error is that of its key.
+        let read = [(Reply, "$1\r\na\r\n"), late];
         assert_eq!(whole(Combine::Array, &read), "*2\r\n$1\r\na\r\n-TIMEOUT\r\n");
     }
 

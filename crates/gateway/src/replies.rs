@@ -117,7 +117,7 @@ impl Core {
                 self.count.writes_unknown += 1;
                 let text = "UNKNOWN the outcome of this write is not known: it may or may not have \
                             been executed; do not blindly retry";
-                (Ended::Unknown, text)
+                (Ended::NotExecuted, text)
             }
             Outcome::Malformed => {
                 (Ended::NotExecuted, "ERR the replicas refused the command as malformed")

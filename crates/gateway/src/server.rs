@@ -52,9 +52,10 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
                     resp::array(out, 1);
                     resp::bulk(out, names[key as usize]);
                 }),
-                Keys::Several => {
-                    return Err("ERR Concord supports COMMAND GETKEYS for one key only".into());
-                }
+                Keys::Several(at) => turn.connection.answer(|out| {
+                    resp::array(out, at.len());
+                    at.iter().for_each(|at| resp::bulk(out, names[*at]));
+                }),
                 Keys::None | Keys::BadNumber | Keys::Unsupported => {
                     return Err("ERR The command has no key arguments".into());
                 }

@@ -29,6 +29,8 @@ impl Default for Limits {
 pub struct GatewayConfig {
     /// The rack's client.
     pub client: ClientConfig,
+    /// MGET, EXISTS and TOUCH are executed key by key, each at whichever replica: faster, and not atomic.
+    pub splits_reads: bool,
     /// Password that clients must give by AUTH or HELLO.
     pub requirepass: Option<Vec<u8>>,
     /// What commands there are, until the engine said so itself.

@@ -111,27 +111,76 @@ fn input_may_be_cut_at_every_byte() {
 }
 
 #[test]
-fn commands_over_several_keys_go_key_by_key() {
+fn a_command_of_several_keys_is_one_request_that_names_them() {
     let mut world = World::new(3);
     assert_eq!(world.ask(&["MSET a 1 b 2 c 3"]), "+OK\r\n");
     assert_eq!(world.ask(&["MGET c none a"]), "*3\r\n$1\r\n3\r\n$-1\r\n$1\r\n1\r\n");
     assert_eq!(world.ask(&["MGET b"]), "*1\r\n$1\r\n2\r\n");
     assert_eq!(world.ask(&["EXISTS a b a none", "touch a b"]), ":3\r\n:2\r\n");
+    assert_eq!(
+        world.ask(&["MSETNX d 1 a 2", "MSETNX d 1 e 2", "UNLINK d e"]),
+        ":0\r\n:1\r\n:2\r\n"
+    );
     world.executed();
-    assert_eq!(world.ask(&["DEL a b none"]), ":2\r\n");
-    assert_eq!(world.executed(), ["DEL a", "DEL b", "DEL none"]);
+    world.store.log.clear();
+    assert_eq!(
+        world.ask(&["DEL a b none", "DEL c", "MGET b b"]),
+        ":2\r\n:1\r\n*2\r\n$-1\r\n$-1\r\n"
+    );
+    let of = |key: &str| (Class::Write, "DEL".to_string(), key.to_string(), false);
+    assert_eq!(world.store.log[..2], [of(""), of("c")]);
+    assert_eq!(
+        world.store.log.iter().map(|(.., all_keys)| *all_keys).collect::<Vec<_>>(),
+        [false; 3]
+    );
     assert_eq!(
         world.ask(&["DEL c", "GET c", "MSET a 1", "GET a"]),
-        ":1\r\n$-1\r\n+OK\r\n$1\r\n1\r\n"
+        ":0\r\n$-1\r\n+OK\r\n$1\r\n1\r\n"
     );
     let wrong = "-ERR wrong number of arguments for 'mset' command\r\n";
     assert_eq!(world.ask(&["MSET a 1 b"]), wrong);
-    assert!(world.ask(&["MSETNX a 1 b 2"]).starts_with("-CROSSKEY "));
     assert!(world.ask(&["RENAME a b"]).starts_with("-CROSSKEY "));
     assert_eq!(world.ask(&["LPUSH l 1", "MGET a l"]), ":1\r\n*2\r\n$1\r\n1\r\n$-1\r\n");
-    // More parts than the window has room for.
+    // More keys than a request names.
     let many: Vec<String> = (0..1_000).map(|i| format!("m{i} {i}")).collect();
     assert_eq!(world.ask(&[&format!("MSET {}", many.join(" ")), "DBSIZE"]), "+OK\r\n:1002\r\n");
+    let mset = world.store.log.iter().rfind(|(_, name, ..)| name == "MSET").unwrap();
+    assert!(mset.3, "it is of all keys");
+}
+
+#[test]
+fn t22_pipelined_commands_of_several_keys_see_what_came_before() {
+    let mut world = World::new(30);
+    let reply = world.ask(&[
+        "SET a 1",
+        "MSET a 2 b 2",
+        "MGET a b",
+        "INCR b",
+        "MGET b a",
+        "DEL a b",
+        "MGET a b",
+    ]);
+    let expected = "+OK\r\n+OK\r\n*2\r\n$1\r\n2\r\n$1\r\n2\r\n:3\r\n*2\r\n$1\r\n3\r\n$1\r\n2\r\n:2\r\n\
+                    *2\r\n$-1\r\n$-1\r\n";
+    assert_eq!(reply, expected);
+}
+
+#[test]
+fn reads_of_several_keys_go_key_by_key_where_that_is_wanted() {
+    let mut world = World::with(3, |config| {
+        (config.splits_reads, config.client.reads_max) = (true, 100);
+    });
+    assert_eq!(world.ask(&["MSET a 1 b 2 c 3"]), "+OK\r\n");
+    world.executed();
+    assert_eq!(world.ask(&["MGET c none a"]), "*3\r\n$1\r\n3\r\n$-1\r\n$1\r\n1\r\n");
+    assert_eq!(world.ask(&["EXISTS a b a none"]), ":3\r\n");
+    let mut executed = world.executed();
+    executed.sort_unstable();
+    let parts = ["EXISTS a", "EXISTS a", "EXISTS b", "EXISTS none", "GET a", "GET c", "GET none"];
+    assert_eq!(executed, parts);
+    // More parts than the window has room for.
+    let many: Vec<String> = (0..1_000).map(|i| format!("m{i}")).collect();
+    assert_eq!(world.ask(&[&format!("EXISTS a {}", many.join(" "))]), ":1\r\n");
     assert!(world.gateway.counters().window_full > 0);
 }
 
@@ -153,10 +202,7 @@ fn transactions_on_one_key_are_one_write() {
     );
     world.executed();
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
-    let one_key = "-CROSSKEY Concord supports transactions on one key only";
-    let reply = world.ask(&["MULTI", "SET k 1", "SET l 1", "EXEC", "PING"]);
-    assert_eq!(reply, format!("+OK\r\n+QUEUED\r\n{one_key}\r\n{abort}+PONG\r\n"));
-    for bad in ["NOSUCH", "GET", "PING", "FLUSHALL", "EVAL x 1 k"] {
+    for bad in ["NOSUCH", "GET", "INFO", "EVAL x 1 k"] {
         let reply = world.ask(&["MULTI", "SET k 1", bad, "EXEC"]);
         assert!(reply.ends_with(abort), "{bad}: {reply}");
     }
@@ -170,6 +216,38 @@ fn transactions_on_one_key_are_one_write() {
     assert!(world.replies(1).ends_with(abort));
     assert!(world.ask(&["WATCH k"]).starts_with("-ERR Concord does not support WATCH"));
     assert_eq!(world.ask(&["UNWATCH"]), "+OK\r\n");
+}
+
+#[test]
+fn a_transaction_has_any_keys_and_none() {
+    let mut world = World::new(31);
+    let queued = |n| format!("+OK\r\n{}", "+QUEUED\r\n".repeat(n));
+    let reply =
+        world.ask(&["MULTI", "SET k 1", "INCR l", "MGET k l", "PING", "SELECT 1", "EXEC", "PING"]);
+    let replies =
+        "*5\r\n+OK\r\n:1\r\n*2\r\n$1\r\n1\r\n$1\r\n1\r\n+PONG\r\n-ERR DB index is out of range\r\n";
+    assert_eq!(reply, format!("{}{replies}+PONG\r\n", queued(5)));
+    let exec = |class, all_keys| (class, "CONCORD.EXEC".to_string(), String::new(), all_keys);
+    assert_eq!(world.store.log, [exec(Class::Write, false)]);
+    world.store.log.clear();
+    // One that only reads is a read.
+    let reply = world.ask(&["MULTI", "GET k", "EXISTS k l", "EXEC"]);
+    assert_eq!(reply, format!("{}*2\r\n$1\r\n1\r\n:2\r\n", queued(2)));
+    assert_eq!(world.store.log, [exec(Class::Read, false)]);
+    world.store.log.clear();
+    assert_eq!(
+        world.ask(&["MULTI", "PING", "ECHO x", "EXEC"]),
+        format!("{}*2\r\n+PONG\r\n$1\r\nx\r\n", queued(2))
+    );
+    assert_eq!(world.store.log, []);
+    let reply = world.ask(&["MULTI", "FLUSHALL", "SET a 1", "DBSIZE", "EXEC"]);
+    assert_eq!(reply, format!("{}*3\r\n+OK\r\n+OK\r\n:1\r\n", queued(3)));
+    let incrs: Vec<String> = (0..20).map(|n| format!("INCR n{n}")).collect();
+    let mut lines = vec!["MULTI"];
+    lines.extend(incrs.iter().map(String::as_str));
+    lines.push("EXEC");
+    assert_eq!(world.ask(&lines), format!("{}*20\r\n{}", queued(20), ":1\r\n".repeat(20)));
+    assert_eq!(world.store.log, [exec(Class::Write, true), exec(Class::Write, true)]);
 }
 
 #[test]
@@ -666,7 +744,9 @@ fn bug_16_5_a_tls_client_is_told_that_the_port_is_plain() {
 
 /// A world with so many keys of that many bytes.
 fn with_long_values(keys: usize, bytes: usize) -> World {
-    let mut w = World::with(1, |config| config.connections_max = 1_000);
+    let mut w = World::with(1, |config| {
+        (config.connections_max, config.splits_reads) = (1_000, true);
+    });
     w.delay_ns = (10_000, 50_000);
     for key in 0..keys {
         w.input(1, &request(&[b"SET", format!("k{key}").as_bytes(), &vec![b'v'; bytes]]));

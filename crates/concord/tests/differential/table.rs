@@ -58,8 +58,7 @@ redis-server, and compares the replies byte for byte.
 - *different*: for this reason; errors are still compared.
 - *refused*: by an error that says so; where it stands beside *equal*, only some forms are.
 
-`MGET`, `MSET`, `DEL`, `UNLINK`, `EXISTS`, `TOUCH` over several keys are equal when nobody else writes,
-but not atomic (docs/semantics.md). Concord's own commands: `CAS`, `CAD`, `DELEX`, `SET ... IFEQ` (memory
+Concord's own commands: `CAS`, `CAD`, `DELEX`, `SET ... IFEQ` (memory
 engine), `CONCORD EXPLAIN`.
 
 `INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of

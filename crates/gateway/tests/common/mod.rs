@@ -184,6 +184,7 @@ impl World {
 
     pub fn with(seed: u64, change: impl FnOnce(&mut GatewayConfig)) -> World {
         let mut config = GatewayConfig {
+            splits_reads: false,
             client: ClientConfig { window: 256, ..ClientConfig::new(GATEWAY, SWITCH) },
             requirepass: None,
             table: CommandTable::memory(),

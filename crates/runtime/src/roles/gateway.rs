@@ -51,6 +51,8 @@ pub struct GatewaySetup {
     pub listen: SocketAddr,
     /// What clients must AUTH with; empty for nothing.
     pub requirepass: String,
+    /// Reads of several keys are executed key by key.
+    pub splits_reads: bool,
     /// The engine is a Redis server, with commands of its own.
     pub redis: bool,
     /// The limit of the data; 0 for none.
@@ -95,6 +97,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     driver.poller().add(&listener, LISTENER, Interest::READ)?;
     let password = setup.requirepass.as_bytes();
     let config = GatewayConfig {
+        splits_reads: setup.splits_reads,
         client: ClientConfig {
             controller: Some(setup.controller),
             ..ClientConfig::new(place.addr, setup.switch)

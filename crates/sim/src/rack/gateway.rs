@@ -110,6 +110,7 @@ impl Redis {
         rng: &mut Rng,
     ) -> Redis {
         let config = GatewayConfig {
+            splits_reads: false,
             client,
             requirepass: None,
             table: CommandTable::memory(),
