@@ -1,14 +1,18 @@
 //! A protocol: one server and its clients, over a network that loses, duplicates and reorders. A write
 //! is executed once, and in the order of the switch's numbers.
 
+use std::collections::BTreeMap;
+
+use concord_wire::Addr;
+
 use crate::switch::{Hdr, KEYS, Op};
 
 /// The server.
 pub struct Server {
     /// Of each key: its value, and the number of the newest write that was seen.
-    keys: [(u32, u32); KEYS],
+    keys: [(u32, u64); KEYS],
     /// Of each client: the last request that was executed. Clients have one request at a time.
-    executed: Vec<u32>,
+    executed: BTreeMap<Addr, u32>,
     /// Whether numbers that come late are dropped: the check that the test removes.
     drops_late: bool,
     /// Writes that were dropped because a newer one was seen.
@@ -16,9 +20,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of so many clients.
-    pub fn new(clients: usize, drops_late: bool) -> Server {
-        Server { keys: [(0, 0); KEYS], executed: vec![0; clients], drops_late, late: 0 }
+    /// An empty one.
+    pub fn new(drops_late: bool) -> Server {
+        Server { keys: [(0, 0); KEYS], executed: BTreeMap::new(), drops_late, late: 0 }
     }
 
     /// One packet; its answer, if there is one.
@@ -33,7 +37,7 @@ impl Server {
                     return None;
                 }
                 *newest = (*newest).max(hdr.seq);
-                let executed = &mut self.executed[hdr.client];
+                let executed = self.executed.entry(hdr.client).or_default();
                 if hdr.request > *executed {
                     *executed = hdr.request;
                     *value = hdr.value;
@@ -48,25 +52,30 @@ impl Server {
 
 /// A client with one request at a time, which it sends again until it is answered.
 pub struct Client {
-    node: usize,
+    addr: Addr,
     request: u32,
     waits_for: Option<Hdr>,
 }
 
 impl Client {
-    /// The client of that number.
-    pub fn new(node: usize) -> Client {
-        Client { node, request: 0, waits_for: None }
+    /// The client that hears at that address.
+    pub fn new(addr: Addr) -> Client {
+        Client { addr, request: 0, waits_for: None }
     }
 
     /// A new request: a write of `value`, or a read.
     pub fn begin(&mut self, key: u32, value: Option<u32>) -> Hdr {
         self.request += 1;
         let op = if value.is_some() { Op::Write } else { Op::Read };
-        let (value, client) = (value.unwrap_or(0), self.node);
+        let (value, client) = (value.unwrap_or(0), self.addr);
         let hdr = Hdr { op, key, value, seq: 0, client, request: self.request };
         self.waits_for = Some(hdr);
         hdr
+    }
+
+    /// What is unanswered.
+    pub fn waits_for(&self) -> Option<Hdr> {
+        self.waits_for
     }
 
     /// What is to be sent again if the request of that number is still unanswered.
