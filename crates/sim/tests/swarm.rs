@@ -4,7 +4,7 @@ use std::thread;
 
 use concord_core::{Guards, MS, US};
 use concord_sim::{
-    Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Timed, Totals,
+    Aim, Bounds, Fault, Gateways, Node, PROTOCOLS, Plan, Sizes, SwarmOptions, Totals,
     protocol_name, run, swarm,
 };
 use concord_wire::control::{Program, Protocol};

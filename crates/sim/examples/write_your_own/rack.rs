@@ -2,7 +2,7 @@
 //! and how an operation is written down.
 
 use concord_check::{Operation, Reply};
-use concord_core::{Incarnation, Instant, Now};
+use concord_core::{Incarnation, Instant, Machine as _, Now};
 use concord_switch::{AgentConfig, SwitchAgent};
 use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::{Addr, GroupId};

@@ -1,7 +1,7 @@
 //! The rack in a simulated network that loses, duplicates and delays packets: one seed, one run.
 
 use concord_check::{Operation, Options, check};
-use concord_core::Rng;
+use concord_core::{Machine as _, Rng};
 use concord_sim::engine::{EventQueue, Time};
 use concord_switch::SwitchAgent;
 use concord_wire::Addr;

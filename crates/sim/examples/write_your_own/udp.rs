@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use concord_check::{Operation, Options, check};
-use concord_core::Rng;
+use concord_core::{Machine as _, Rng};
 use concord_wire::Addr;
 
 use crate::protocol::{Client, Server};
