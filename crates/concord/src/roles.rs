@@ -35,19 +35,14 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let own = rack.controller()?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
+    let nodes = rack.replica.iter().map(|r| r.node).collect();
+    let replicas = GroupSetup::replicas(nodes, rack.protocol.wire(), rack.program());
     let config = ControllerConfig {
-        groups: vec![GroupSetup::replicas(
-            rack.replica.iter().map(|r| r.node).collect(),
-            rack.protocol.wire(),
-            rack.program(),
-        )],
         failure_ns: rack.failure_ns(),
         fresh: args.fresh,
         recover: args.recover.then(|| Recover { gone: args.gone.clone() }),
-        // Drawn by the role.
-        rack: 0,
-        addr: wire(own.addr),
-        guards: Guards::ALL,
+        // The rack's number is drawn by the role.
+        ..ControllerConfig::new(vec![replicas], wire(own.addr))
     };
     controller::run(&place, ControllerSetup { config, state: own.state.clone() })
 }

@@ -32,7 +32,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Persist};
-use concord_core::{Duration, Guard, Guards, Instant, MS, Machine, Now, counters};
+use concord_core::{Duration, Guard, Guards, Instant, MS, Machine, Now, SEC, counters};
 use concord_wire::control::{Config, Heard, Member, Membership, Message as _, Standing};
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
@@ -71,6 +71,22 @@ pub struct ControllerConfig {
     pub addr: Addr,
     /// Which guards are on; all of them outside tests.
     pub guards: Guards,
+}
+
+impl ControllerConfig {
+    /// The defaults, for a controller of `groups` that listens at `addr`. It has no rack's number.
+    #[must_use]
+    pub fn new(groups: Vec<GroupSetup>, addr: Addr) -> ControllerConfig {
+        ControllerConfig {
+            groups,
+            failure_ns: 2 * SEC,
+            fresh: false,
+            recover: None,
+            rack: 0,
+            addr,
+            guards: Guards::ALL,
+        }
+    }
 }
 
 counters! {

@@ -1,7 +1,6 @@
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;
-use concord_core::SEC;
 use concord_wire::control::{Config, Heard, Held, Program, Protocol};
 
 type Sent = Vec<(Addr, Vec<u8>)>;

@@ -1,6 +1,6 @@
 //! What a replica of any protocol is told at its start, where it stands, and how often it speaks.
 
-use concord_core::{Duration, Epoch, Guards, LogClock, MS};
+use concord_core::{Duration, Epoch, Guards, LogClock, MS, SEC};
 use concord_wire::Addr;
 use concord_wire::control::Member;
 
@@ -13,6 +13,11 @@ pub(crate) const KEEPALIVE_NS: Duration = 50 * MS;
 pub(crate) const ALIVE_NS: Duration = 100 * MS;
 /// How often what may have been lost is said again.
 pub(crate) const RETRY_NS: Duration = 20 * MS;
+
+/// About how much a joining replica gets at a time: the source takes it in some 100 us.
+const COPY_BYTES: usize = 128 << 10;
+/// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
+const RECORDS_KEPT: usize = 32_768;
 
 /// What a replica is told at its start.
 #[derive(Clone, Debug)]
@@ -36,6 +41,24 @@ pub struct ReplicaConfig {
     pub limits: Limits,
     /// Which guards are on; all of them outside tests.
     pub guards: Guards,
+}
+
+impl ReplicaConfig {
+    /// The defaults, for `me`, whose controller listens at `controller`.
+    #[must_use]
+    pub fn new(me: Member, controller: Addr) -> ReplicaConfig {
+        ReplicaConfig {
+            me,
+            controller,
+            lease_ns: SEC,
+            replies_via_switch: true,
+            copy_bytes: COPY_BYTES,
+            records_kept: RECORDS_KEPT,
+            replicate_replies: false,
+            limits: Limits::default(),
+            guards: Guards::ALL,
+        }
+    }
 }
 
 /// What holds in the group now, as far as this replica knows.

@@ -9,7 +9,7 @@ use concord_core::{Duration, MS, Rng};
 use concord_wire::header::{COMMON_BYTES, Header, at, set_length};
 use concord_wire::{DATAGRAM_BYTES_MAX, Kind, Op, PACKET_BYTES_MAX, kind};
 
-use crate::edges::Packets;
+use crate::systems::store::edges::Packets;
 
 const MILLION: u64 = 1_000_000;
 /// Kinds of which a packet can say nothing that is believed, unless its epoch is in force.

@@ -1,6 +1,6 @@
 //! What happened in a run, packet by packet: the source of diagrams and captures.
 
-use crate::fault::Node;
+use crate::systems::store::fault::Node;
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,24 +1,20 @@
-//! A failing plan made small: faults, operations, clients, keys and noise are taken away one by one
-//! while it still fails.
+//! A failing plan made small: what its system leaves out one by one, while it still fails.
 
 use concord_core::rng::splitmix64;
 
-use crate::edges::{Bounds, Packets, Sizes};
-use crate::gateways::Gateways;
-use crate::plan::{Plan, Service, Timed};
-use crate::rack::run;
 use crate::swarm::Found;
+use crate::systems::Trial;
 
 /// A plan that does less may fail with other random draws only: so many are tried.
 const TRIES: u64 = 4;
 
 /// Makes a failing plan smaller, in at most `runs_max` runs; `report` hears of every smaller plan.
 /// The result fails like any other plan: its own seed replays it.
-pub fn shrink(found: &Found, runs_max: usize, mut report: impl FnMut(&Plan)) -> Found {
+pub fn shrink<P: Trial>(found: &Found<P>, runs_max: usize, mut report: impl FnMut(&P)) -> Found<P> {
     let mut best = found.clone();
     let mut runs = 0;
     loop {
-        let smaller = candidates(&best.plan).into_iter().find_map(|plan| {
+        let smaller = best.plan.smaller().into_iter().find_map(|plan| {
             if runs >= runs_max {
                 return None;
             }
@@ -31,116 +27,14 @@ pub fn shrink(found: &Found, runs_max: usize, mut report: impl FnMut(&Plan)) -> 
 }
 
 /// The plan with a seed with which it fails, if there is one.
-fn fails(plan: &Plan, runs: &mut usize) -> Option<Found> {
+fn fails<P: Trial>(plan: &P, runs: &mut usize) -> Option<Found<P>> {
     for attempt in 0..TRIES {
-        let seed = if attempt == 0 { plan.seed } else { splitmix64(plan.seed ^ attempt) };
-        let plan = Plan { seed, ..plan.clone() };
+        let seed = if attempt == 0 { plan.seed() } else { splitmix64(plan.seed() ^ attempt) };
+        let plan = plan.with_seed(seed);
         *runs += 1;
-        if let Some(violation) = run(&plan).violation {
+        if let Some(violation) = plan.run().1 {
             return Some(Found { plan, violation });
         }
     }
     None
-}
-
-/// Plans that do a little less, those that do much less first.
-fn candidates(plan: &Plan) -> Vec<Plan> {
-    let mut all = fewer_faults(plan);
-    let mut with = |change: fn(&mut Plan)| {
-        let mut smaller = plan.clone();
-        change(&mut smaller);
-        if smaller != *plan && smaller.validate().is_ok() {
-            all.push(smaller);
-        }
-    };
-    with(|p| p.operations = (p.operations / 8).max(1));
-    with(|p| p.operations = (p.operations / 2).max(1));
-    with(|p| p.operations = (p.operations * 9 / 10).max(1));
-    with(|p| p.gateways.count = 0);
-    with(|p| (p.clients, p.gateways.count) = (1, p.gateways.count.min(1)));
-    with(|p| {
-        p.clients -= 1;
-        p.gateways.count = p.gateways.count.min(p.clients);
-    });
-    with(|p| p.connections = 1);
-    with(|p| p.connections -= 1);
-    with(|p| p.keys = 1);
-    with(|p| p.keys /= 2);
-    with(|p| p.replicas -= 1);
-    with(|p| p.rush_ns = 0);
-    with(|p| p.linger_ns = 0);
-    with(|p| p.loss_ppm = 0);
-    with(|p| p.duplicate_ppm = 0);
-    with(|p| p.reorder_ppm = 0);
-    with(|p| p.drift_ppm = 0);
-    with(|p| p.long_values_percent = 0);
-    with(|p| p.flushes_permille = 0);
-    with(|p| p.sizes = Sizes::default());
-    with(|p| p.sizes.key_bytes_max = 0);
-    with(|p| p.sizes.value_bytes_max = 0);
-    with(|p| p.sizes.elements_max /= 2);
-    with(|p| p.sizes.ttl_ms_max = 0);
-    with(|p| p.sizes.due_at_once /= 2);
-    with(|p| p.sizes.all_keys_permille = 0);
-    with(|p| p.bounds = Bounds::default());
-    with(|p| p.bounds.memory_bytes_max = 0);
-    with(|p| (p.bounds.log_records_max, p.bounds.log_bytes_max) = (0, 0));
-    with(|p| p.bounds.sessions_max = 0);
-    with(|p| p.bounds.counter_bits = 0);
-    with(|p| p.gateways = Gateways { count: p.gateways.count, ..Gateways::default() });
-    with(|p| p.gateways.pipeline_max = 1);
-    with(|p| p.gateways.pipeline_max /= 2);
-    with(|p| p.gateways.multi_percent = 0);
-    with(|p| p.gateways.split_percent = 0);
-    with(|p| p.gateways.slow_percent = 0);
-    with(|p| p.gateways.broken_permille = 0);
-    with(|p| p.packets = Packets::default());
-    with(|p| p.packets.truncated_ppm = 0);
-    with(|p| p.packets.forged_ppm = 0);
-    with(|p| p.packets.padded_ppm = 0);
-    with(|p| p.packets.late_ppm = 0);
-    with(|p| p.service = Service::default());
-    with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
-    with(|p| p.peer_latency_ns = p.latency_ns);
-    with(|p| p.table_stages = 1);
-    with(|p| p.run_bits = 0);
-    with(|p| p.batch_packets = 1);
-    all
-}
-
-/// Without all faults, without half of them, without each.
-fn fewer_faults(plan: &Plan) -> Vec<Plan> {
-    let mut all = Vec::new();
-    let mut size = plan.faults.len();
-    while size > 0 {
-        for start in (0..plan.faults.len()).step_by(size) {
-            let kept: Vec<Timed> = plan
-                .faults
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| !(start..start + size).contains(at))
-                .map(|(_, fault)| *fault)
-                .collect();
-            all.push(Plan { faults: kept, ..plan.clone() });
-        }
-        size /= 2;
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Aim;
-
-    #[test]
-    fn candidates_do_less_and_can_be_run() {
-        let plan = Plan::draw_aimed(3, Aim::default());
-        let all = candidates(&plan);
-        assert!(all.len() > 10);
-        for smaller in all {
-            assert_ne!(smaller, plan);
-            assert_eq!(smaller.validate(), Ok(()));
-        }
-    }
 }

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use concord_core::Guards;
 
-use crate::draw::Aim;
-use crate::plan::Plan;
-use crate::rack::run;
-use crate::totals::Totals;
+use crate::systems::store::draw::Aim;
+use crate::systems::store::plan::Plan;
+use crate::systems::{Tally, Trial};
 
 /// Time between two reports of progress.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -61,22 +60,22 @@ impl Progress {
 
 /// A plan that went wrong.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Found<P = Plan> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: P,
     /// What is wrong.
     pub violation: String,
 }
 
 /// What a swarm saw.
 #[derive(Clone, Debug)]
-pub struct SwarmReport {
+pub struct SwarmReport<P: Trial = Plan> {
     /// Of all seeds that were run.
-    pub totals: Totals,
+    pub totals: P::Totals,
     /// How far it got.
     pub progress: Progress,
     /// The lowest seed that failed, if one did.
-    pub found: Option<Found>,
+    pub found: Option<Found<P>>,
 }
 
 thread_local! {
@@ -85,7 +84,7 @@ thread_local! {
 }
 
 /// What the threads of a swarm share.
-struct Shared<'a, D> {
+struct Shared<'a, P: Trial, D> {
     options: &'a SwarmOptions,
     draw: D,
     began: Instant,
@@ -95,8 +94,8 @@ struct Shared<'a, D> {
     lowest: AtomicU64,
     done: AtomicU64,
     running: AtomicUsize,
-    totals: Mutex<Totals>,
-    found: Mutex<Option<Found>>,
+    totals: Mutex<P::Totals>,
+    found: Mutex<Option<Found<P>>>,
 }
 
 /// Runs seeds until they are done, the time is up, or one fails. `report` hears of the progress a
@@ -105,12 +104,12 @@ pub fn swarm(options: &SwarmOptions, report: impl FnMut(&Progress)) -> SwarmRepo
     swarm_of(options, |seed| options.plan(seed), report)
 }
 
-/// A [`swarm`] whose seeds draw by `draw`.
-pub fn swarm_of(
+/// A [`swarm`] whose seeds draw by `draw`, runs of whichever system.
+pub fn swarm_of<P: Trial>(
     options: &SwarmOptions,
-    draw: impl Fn(u64) -> Plan + Sync,
+    draw: impl Fn(u64) -> P + Sync,
     mut report: impl FnMut(&Progress),
-) -> SwarmReport {
+) -> SwarmReport<P> {
     name_the_seed_in_panics();
     let threads = options.threads.max(1);
     let shared = Shared {
@@ -121,7 +120,7 @@ pub fn swarm_of(
         lowest: AtomicU64::new(u64::MAX),
         done: AtomicU64::new(0),
         running: AtomicUsize::new(threads),
-        totals: Mutex::new(Totals::default()),
+        totals: Mutex::new(P::Totals::default()),
         found: Mutex::new(None),
     };
     thread::scope(|scope| {
@@ -151,13 +150,13 @@ impl Drop for Leaving<'_> {
     }
 }
 
-impl<D: Fn(u64) -> Plan> Shared<'_, D> {
+impl<P: Trial, D: Fn(u64) -> P> Shared<'_, P, D> {
     fn progress(&self) -> Progress {
         Progress { seeds: self.done.load(Ordering::Relaxed), elapsed: self.began.elapsed() }
     }
 
     fn work(&self) {
-        let mut totals = Totals::default();
+        let mut totals = P::Totals::default();
         loop {
             let offset = self.next.fetch_add(1, Ordering::Relaxed);
             let is_over = self.options.seeds.is_some_and(|seeds| offset >= seeds)
@@ -169,18 +168,18 @@ impl<D: Fn(u64) -> Plan> Shared<'_, D> {
             let seed = self.options.first_seed.wrapping_add(offset);
             RUNNING.set(Some(seed));
             let plan = (self.draw)(seed);
-            let outcome = run(&plan);
+            let (counted, violation) = plan.run();
             RUNNING.set(None);
-            totals.add(&outcome.totals);
+            totals.add(&counted);
             self.done.fetch_add(1, Ordering::Relaxed);
-            if let Some(violation) = outcome.violation {
+            if let Some(violation) = violation {
                 self.fail(offset, Found { plan, violation });
             }
         }
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&totals);
     }
 
-    fn fail(&self, offset: u64, found: Found) {
+    fn fail(&self, offset: u64, found: Found<P>) {
         let mut lowest = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if offset < self.lowest.load(Ordering::Relaxed) {
             self.lowest.store(offset, Ordering::Relaxed);

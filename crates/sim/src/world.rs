@@ -10,9 +10,9 @@ use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Kind, Op, Packet, Sink, header, link};
 
 use crate::clock::Clock;
-use crate::edges::Packets;
 use crate::odd::Odd;
 use crate::record::{Fate, Recorder};
+use crate::systems::store::edges::Packets;
 
 /// The controller's place among the nodes.
 pub(crate) const CONTROLLER: usize = 0;

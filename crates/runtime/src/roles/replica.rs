@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Guards, Instant, Nothing, Now};
+use concord_core::{Duration, Instant, Nothing, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
-use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
+use concord_protocols::{Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::{Addr, GroupId, OfGroup};
 use tracing::{error, info, warn};
@@ -21,11 +21,6 @@ use crate::poller::{Event, Interest, Poller, Token};
 use crate::redis_server::{Pumped, RedisServer};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
-
-/// About how much a joining replica gets at a time: the source takes it in some 100 us.
-const COPY_BYTES: usize = 128 << 10;
-/// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
-const RECORDS_KEPT: usize = 32_768;
 
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
@@ -183,17 +178,12 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     let _span = logging::span("replica", place.node).entered();
     let mut driver = place.driver()?;
     info!(addr = %place.addr, protocol = ?setup.protocol, "started");
+    // Another incarnation with every start: a restarted replica is a stranger (trap T4).
+    let me = Member { node: place.node, incarnation: unique()?, addr: place.addr };
     let config = ReplicaConfig {
-        // Another incarnation with every start: a restarted replica is a stranger (trap T4).
-        me: Member { node: place.node, incarnation: unique()?, addr: place.addr },
-        controller: setup.controller,
         lease_ns: setup.lease_ns,
         replies_via_switch: setup.replies_via_switch,
-        copy_bytes: COPY_BYTES,
-        records_kept: RECORDS_KEPT,
-        replicate_replies: false,
-        limits: Limits::default(),
-        guards: Guards::ALL,
+        ..ReplicaConfig::new(me, setup.controller)
     };
     let (node, logged) = (place.node, None);
     let done = match &setup.engine {

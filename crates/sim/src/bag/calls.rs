@@ -13,7 +13,7 @@ use concord_wire::Flags;
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
-use crate::workload::parse_reply;
+use crate::systems::store::workload::parse_reply;
 
 /// Keys; the name of the last is so long that its writes are staged.
 pub(super) const KEYS: u8 = 3;

@@ -1,23 +1,24 @@
 //! A group of the shipped machines, and one step of it.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, GroupSetup, State};
+use concord_control::{ControllerConfig, State};
 use concord_core::hash::hash64;
 use concord_core::machine::{Deadline, Persist};
-use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC};
+use concord_core::{Instant, MS, Machine, Now, Rng, SEC};
 use concord_engine::Shimmed;
-use concord_protocols::{Limits, Node, ReplicaConfig, Retired};
-use concord_switch::agent::{Agent, AgentConfig};
+use concord_protocols::{Node, ReplicaConfig, Retired};
+use concord_switch::agent::AgentConfig;
 use concord_switch::harmonia::Layout;
-use concord_wire::control::{Config, Member};
-use concord_wire::{GroupId, OfGroup};
+use concord_wire::GroupId;
+use concord_wire::control::Config;
 
 use super::BagPlan;
 use super::calls::Calls;
 use super::packets::{Bag, Name};
 use super::watch::Watch;
-use crate::role;
-use crate::store::Store;
+use crate::systems::store::build::{Blueprint, engine};
+use crate::systems::store::role;
+use crate::systems::store::store::Store;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
 const MILLION: i64 = 1_000_000;
@@ -29,7 +30,37 @@ const TICKS_MAX: usize = 16;
 const INCARNATION_STEP: u64 = 0x200;
 
 pub(super) type Replica = Node<Shimmed<Store>>;
-pub(super) type Role = crate::role::Role<Shimmed<Store>, Client>;
+pub(super) type Role = crate::systems::store::role::Role<Shimmed<Store>, Client>;
+
+/// What the machines of the plan's group are told.
+fn blueprint(plan: &BagPlan) -> Blueprint {
+    let of = Blueprint::new(plan.protocol, plan.program, plan.replicas, plan.guards);
+    let slots = plan.slots;
+    Blueprint {
+        controller: ControllerConfig { failure_ns: plan.failure_ns, ..of.controller },
+        replica: ReplicaConfig {
+            lease_ns: plan.lease_ns,
+            copy_bytes: plan.copy_bytes,
+            records_kept: plan.records_kept,
+            ..of.replica
+        },
+        switch: AgentConfig {
+            layout: Layout { table_stages: 1, slots, counter_bits: 32, run_bits: 0 },
+            sweep_chunk: slots,
+            ..of.switch
+        },
+        client: ClientConfig {
+            window: 8,
+            reads_max: 8,
+            write_deadline_ns: 3 * SEC,
+            read_deadline_ns: 3 * SEC,
+            retry_max_ns: 100 * MS,
+            keepalive_ns: 10 * SEC,
+            ..of.client
+        },
+        ..of
+    }
+}
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +135,7 @@ impl Slot {
 /// See the module.
 pub(super) struct Group {
     pub plan: BagPlan,
+    blueprint: Blueprint,
     pub now_ns: u64,
     pub slots: Vec<Slot>,
     pub bag: Bag,
@@ -125,6 +157,7 @@ impl Group {
         let mut rng = Rng::new(plan.seed ^ 0xba9);
         let nodes = REPLICAS + plan.replicas + plan.clients + 1;
         let mut group = Group {
+            blueprint: blueprint(&plan),
             plan,
             now_ns: 0,
             slots: Vec::new(),
@@ -177,72 +210,24 @@ impl Group {
     }
 
     fn controller(&self) -> Role {
-        let config = ControllerConfig {
-            groups: vec![GroupSetup::replicas(
-                (0..self.plan.replicas as u16).collect(),
-                self.plan.protocol,
-                self.plan.program,
-            )],
-            failure_ns: self.plan.failure_ns,
-            fresh: false,
-            recover: None,
-            rack: 1,
-            addr: addr(CONTROLLER),
-            guards: self.plan.guards,
-        };
-        Role::Controller(Box::new(Controller::new(config, self.stored.clone())))
+        Role::Controller(Box::new(self.blueprint.controller(self.stored.clone(), None)))
     }
 
     fn replica_role(&mut self, replica: usize, tag: u64) -> Role {
-        let node = REPLICAS + replica;
         self.lives += 1;
         let low = (self.lives * INCARNATION_STEP) & 0xffff;
-        let config = ReplicaConfig {
-            me: Member { node: replica as u16, incarnation: tag & !0xffff | low, addr: addr(node) },
-            controller: addr(CONTROLLER),
-            lease_ns: self.plan.lease_ns,
-            replies_via_switch: true,
-            copy_bytes: self.plan.copy_bytes,
-            records_kept: self.plan.records_kept,
-            replicate_replies: false,
-            limits: Limits::default(),
-            guards: self.plan.guards,
-        };
-        let engine =
-            Shimmed::new(Store::new(self.plan.engine_is_slow, 0)).with_scripts(concord_lua::run);
-        let replica = Node::new(self.plan.protocol, config, engine);
-        Role::Replica(OfGroup::new(GroupId::FIRST, replica))
+        let engine = engine(self.plan.engine_is_slow, 0);
+        Role::Replica(self.blueprint.replica(replica, tag & !0xffff | low, engine))
     }
 
     fn switch_role(&self, node: usize, standby: bool, tag: u64) -> Role {
-        let layout =
-            Layout { table_stages: 1, slots: self.plan.slots, counter_bits: 32, run_bits: 0 };
-        let config = AgentConfig {
-            program: self.plan.program,
-            layout,
-            guards: self.plan.guards,
-            sweep_chunk: self.plan.slots,
-            standby,
-            ..AgentConfig::new(Incarnation(tag), addr(node), addr(CONTROLLER))
-        };
-        Agent::new(config).map_or(Role::Dead, |agent| Role::Switch(Box::new(agent)))
+        let agent = self.blueprint.switch(node, tag, standby);
+        agent.map_or(Role::Dead, |agent| Role::Switch(Box::new(agent)))
     }
 
     fn client_role(&self, client: usize, tag: u64) -> Role {
         let node = self.client_node(client);
-        let config = ClientConfig {
-            window: 8,
-            reads_max: 8,
-            write_deadline_ns: 3 * SEC,
-            read_deadline_ns: 3 * SEC,
-            retry_min_ns: 20 * MS,
-            retry_max_ns: 100 * MS,
-            controller: Some(addr(CONTROLLER)),
-            keepalive_ns: 10 * SEC,
-            ..ClientConfig::new(addr(node), addr(SWITCH))
-        };
-        let client = Client::new(config, Rng::new(tag));
-        Role::Client(Box::new(OfGroup::new(GroupId::FIRST, client)))
+        Role::Client(Box::new(self.blueprint.client(node, Rng::new(tag))))
     }
 
     /// What a node's clock shows.

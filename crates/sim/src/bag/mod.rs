@@ -30,7 +30,7 @@ use choose::Chooser;
 use group::{Group, Step};
 
 use crate::describe::describe;
-use crate::plan::{PROTOCOLS, protocol_name};
+use crate::systems::store::plan::{PROTOCOLS, protocol_name};
 
 pub use many::{BagFound, BagOptions, BagReport, run_bags};
 pub use shrink::{Shrunk, shrink_bag};

@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use concord_check::Reply;
 use concord_client::{Class, Client, ClientConfig, Request};
-use concord_control::{Controller, ControllerConfig, GroupSetup};
+use concord_control::ControllerConfig;
 use concord_core::hash;
 use concord_core::machine::Persist;
-use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC, Sink};
+use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
-use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
-use concord_switch::agent::{Agent, AgentConfig};
+use concord_protocols::{Node, Phase, ReplicaConfig};
+use concord_switch::agent::AgentConfig;
 use concord_switch::harmonia::Layout;
-use concord_wire::control::{Member, Program};
-use concord_wire::{Flags, GroupId, OfGroup};
+use concord_wire::Flags;
+use concord_wire::control::Program;
 use rustc_hash::FxBuildHasher;
 
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
@@ -24,8 +24,9 @@ use super::travel::Sort;
 use super::void::Use;
 use super::{Call, Setup};
 use crate::describe::describe;
-use crate::role;
-use crate::workload::parse_reply;
+use crate::systems::store::build::Blueprint;
+use crate::systems::store::role;
+use crate::systems::store::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
 /// Time passes in such steps, in ms.
@@ -46,6 +47,35 @@ const TICKS_MAX: usize = 16;
 /// whose tags begin with the incarnation or are combined with it (`Life::tag`), so that none collide.
 const INCARNATIONS_APART: u64 = 0x100;
 
+/// What the machines of a setup are told.
+fn blueprint(setup: &Setup) -> Blueprint {
+    let program = Program::of(setup.protocol, true);
+    let of = Blueprint::new(setup.protocol, program, setup.replicas, setup.guards);
+    Blueprint {
+        controller: ControllerConfig { failure_ns: FAILURE_NS, ..of.controller },
+        replica: ReplicaConfig { lease_ns: LEASE_NS, copy_bytes: 1_000, ..of.replica },
+        switch: AgentConfig {
+            layout: setup.layout,
+            alive_interval_ns: STEP_NS,
+            noop_interval_ns: RETRY_NS,
+            sweep_interval_ns: MS,
+            sweep_chunk: setup.layout.slots,
+            ..of.switch
+        },
+        client: ClientConfig {
+            window: 4,
+            reads_max: 4,
+            write_deadline_ns: 60 * SEC,
+            read_deadline_ns: 60 * SEC,
+            retry_min_ns: RETRY_NS,
+            retry_max_ns: RETRY_NS,
+            keepalive_ns: 600 * SEC,
+            ..of.client
+        },
+        ..of
+    }
+}
+
 /// A machine, by its place in [`Rig::machines`]. 0 is nobody.
 pub(super) type MachineId = u32;
 /// A packet, by its place in [`Rig::packets`].
@@ -54,7 +84,7 @@ pub(super) type PacketId = u32;
 pub(super) const NOBODY: MachineId = 0;
 
 /// Of a node; nobody is dead.
-pub(super) type Role = crate::role::Role<Registers, Client>;
+pub(super) type Role = crate::systems::store::role::Role<Registers, Client>;
 
 /// A packet on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +115,7 @@ pub(super) struct Step {
 /// See the module.
 pub(super) struct Rig {
     pub setup: Setup,
+    blueprint: Blueprint,
     pub machines: Vec<Role>,
     ids: HashMap<u128, MachineId, FxBuildHasher>,
     pub packets: Vec<Flight>,
@@ -119,6 +150,7 @@ impl At {
 impl Rig {
     pub(super) fn new(setup: Setup) -> Rig {
         Rig {
+            blueprint: blueprint(&setup),
             setup,
             machines: vec![Role::Dead],
             ids: HashMap::default(),
@@ -167,80 +199,27 @@ impl Rig {
 
     /// The machine that a node is at the start.
     pub(super) fn first(&mut self, node: usize) -> MachineId {
-        let guards = self.setup.guards;
         let machine = match node {
-            CONTROLLER => {
-                let config = ControllerConfig {
-                    groups: vec![GroupSetup::replicas(
-                        (0..self.setup.replicas as u16).collect(),
-                        self.setup.protocol,
-                        Program::of(self.setup.protocol, true),
-                    )],
-                    failure_ns: FAILURE_NS,
-                    fresh: false,
-                    recover: None,
-                    rack: 1,
-                    addr: addr(CONTROLLER),
-                    guards,
-                };
-                Role::Controller(Box::new(Controller::new(config, None)))
-            }
+            CONTROLLER => Role::Controller(Box::new(self.blueprint.controller(None, None))),
             SWITCH => return self.switch(SWITCH, 0),
             _ if self.is_replica(node) => return self.new_replica(node, 0),
             _ if node == self.other_switch() => Role::Dead,
-            _ => {
-                let config = ClientConfig {
-                    window: 4,
-                    reads_max: 4,
-                    write_deadline_ns: 60 * SEC,
-                    read_deadline_ns: 60 * SEC,
-                    retry_min_ns: RETRY_NS,
-                    retry_max_ns: RETRY_NS,
-                    controller: Some(addr(CONTROLLER)),
-                    keepalive_ns: 600 * SEC,
-                    ..ClientConfig::new(addr(node), addr(SWITCH))
-                };
-                let rng = Rng::new(node as u64);
-                let client = OfGroup::new(GroupId::FIRST, Client::new(config, rng));
-                Role::Client(Box::new(client))
-            }
+            _ => Role::Client(Box::new(self.blueprint.client(node, Rng::new(node as u64)))),
         };
         self.keep(machine, false)
     }
 
     /// A replica that was just started at `node`, after so many restarts of any.
     pub(super) fn new_replica(&mut self, node: usize, restarts: u8) -> MachineId {
-        let incarnation = incarnation_after(restarts);
-        let config = ReplicaConfig {
-            me: Member { node: (node - REPLICAS) as u16, incarnation, addr: addr(node) },
-            controller: addr(CONTROLLER),
-            lease_ns: LEASE_NS,
-            replies_via_switch: true,
-            copy_bytes: 1_000,
-            records_kept: 32_768,
-            replicate_replies: false,
-            limits: Limits::default(),
-            guards: self.setup.guards,
-        };
-        let replica = Node::new(self.setup.protocol, config, Registers::default());
-        self.keep(Role::Replica(OfGroup::new(GroupId::FIRST, replica)), false)
+        let (replica, incarnation) = (node - REPLICAS, incarnation_after(restarts));
+        let replica = self.blueprint.replica(replica, incarnation, Registers::default());
+        self.keep(Role::Replica(replica), false)
     }
 
     /// A switch that was just started at `node`, the number of others before it.
     pub(super) fn switch(&mut self, node: usize, before: u8) -> MachineId {
-        let incarnation = 1 + u64::from(before);
-        let config = AgentConfig {
-            program: Program::of(self.setup.protocol, true),
-            layout: self.setup.layout,
-            guards: self.setup.guards,
-            alive_interval_ns: STEP_NS,
-            noop_interval_ns: RETRY_NS,
-            sweep_interval_ns: MS,
-            sweep_chunk: self.setup.layout.slots,
-            ..AgentConfig::new(Incarnation(incarnation), addr(node), addr(CONTROLLER))
-        };
-        let agent = Agent::new(config).map_or(Role::Dead, |a| Role::Switch(Box::new(a)));
-        self.keep(agent, false)
+        let agent = self.blueprint.switch(node, 1 + u64::from(before), false);
+        self.keep(agent.map_or(Role::Dead, |agent| Role::Switch(Box::new(agent))), false)
     }
 
     /// What the clocks of all nodes show. No protocol asks what time of the day it is but for keys

@@ -3,16 +3,14 @@
 use std::collections::VecDeque;
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, GroupSetup};
+use concord_control::ControllerConfig;
 use concord_core::machine::{Deadline, Persist};
-use concord_core::{
-    Guards, Incarnation, MS, Machine, Position, RequestNumber, Rng, SEC, SessionId, US, hash,
-};
+use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, SessionId, US, hash};
 use concord_engine::Shimmed;
-use concord_protocols::{Limits, Node, Phase, ReplicaConfig, ReplicaCounters};
-use concord_switch::agent::{Agent, AgentConfig};
+use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
+use concord_switch::agent::AgentConfig;
 use concord_switch::{Counters as SwitchCounters, Layout};
-use concord_wire::control::{Member, Protocol};
+use concord_wire::control::Protocol;
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, GroupId, Kind, OfGroup, Op, Repr, Sink, craq, header, link, op};
@@ -21,9 +19,9 @@ use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
 use crate::odd::Odd;
-use crate::rack::Replica;
-use crate::role;
-use crate::store::Store;
+use crate::systems::store::build::{Blueprint, engine};
+use crate::systems::store::role;
+use crate::systems::store::store::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
 
 /// Processes of the closed loop, and as many of the open one.
@@ -32,7 +30,7 @@ const CLIENTS: usize = 4;
 const WRITES_MAX: u64 = 1_024;
 const HOUR_NS: u64 = 3_600 * SEC;
 
-type Role = crate::role::Role<Shimmed<Store>, Process>;
+type Role = crate::systems::store::role::Role<Shimmed<Store>, Process>;
 
 struct Host {
     role: Role,
@@ -63,9 +61,34 @@ impl Host {
     }
 }
 
+/// What the machines of a rack under load are told.
+fn blueprint(load: &Load) -> Blueprint {
+    let of = Blueprint::new(load.protocol, load.program, load.replicas, Guards::ALL);
+    let (table_stages, slots) = (load.table_stages, load.slots);
+    Blueprint {
+        controller: ControllerConfig { failure_ns: 500 * MS, ..of.controller },
+        replica: ReplicaConfig { lease_ns: 100 * MS, copy_bytes: 4_096, ..of.replica },
+        switch: AgentConfig {
+            layout: Layout { table_stages, slots, ..Layout::DEFAULT },
+            // What is stuck shall stay so: a no-op's completion would sweep it.
+            sweep_interval_ns: load.sweep_interval_ns,
+            noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
+            ..of.switch
+        },
+        client: ClientConfig {
+            window: WRITES_MAX,
+            retry_min_ns: load.retry_min_ns,
+            retry_max_ns: 100 * MS,
+            ..of.client
+        },
+        ..of
+    }
+}
+
 /// A rack under load.
 pub(super) struct Rack<'a> {
     load: &'a Load,
+    blueprint: Blueprint,
     world: World,
     hosts: Vec<Host>,
     rng: Rng,
@@ -93,6 +116,7 @@ impl<'a> Rack<'a> {
         let nodes = REPLICAS + load.replicas + 2 * CLIENTS;
         let mut rack = Rack {
             load,
+            blueprint: blueprint(load),
             world: World::new(rng.fork(), weather, Odd::none()),
             hosts: (0..nodes).map(|_| Host::new(Role::Dead)).collect(),
             rng,
@@ -105,11 +129,12 @@ impl<'a> Rack<'a> {
             buckets: Vec::new(),
         };
         rack.world.clocks = vec![Clock::new(SEC, 0); nodes];
-        rack.hosts[CONTROLLER].role = Role::Controller(Box::new(rack.controller()));
+        let controller = rack.blueprint.controller(None, None);
+        rack.hosts[CONTROLLER].role = Role::Controller(Box::new(controller));
         rack.start_switch()?;
         for replica in 0..load.replicas {
-            rack.hosts[REPLICAS + replica].role =
-                Role::Replica(OfGroup::new(GroupId::FIRST, rack.replica(replica)));
+            let machine = rack.blueprint.replica(replica, 1 + replica as u64, engine(false, 0));
+            rack.hosts[REPLICAS + replica].role = Role::Replica(machine);
         }
         for client in 0..2 * CLIENTS {
             let process = OfGroup::new(GroupId::FIRST, rack.client(client));
@@ -119,55 +144,9 @@ impl<'a> Rack<'a> {
         Ok(rack)
     }
 
-    fn controller(&self) -> Controller {
-        let config = ControllerConfig {
-            groups: vec![GroupSetup::replicas(
-                (0..self.load.replicas as u16).collect(),
-                self.load.protocol,
-                self.load.program,
-            )],
-            failure_ns: 500 * MS,
-            fresh: false,
-            recover: None,
-            rack: 1,
-            addr: addr(CONTROLLER),
-            guards: Guards::ALL,
-        };
-        Controller::new(config, None)
-    }
-
-    fn replica(&self, replica: usize) -> Replica {
-        let config = ReplicaConfig {
-            me: Member {
-                node: replica as u16,
-                incarnation: 1 + replica as u64,
-                addr: addr(REPLICAS + replica),
-            },
-            controller: addr(CONTROLLER),
-            lease_ns: 100 * MS,
-            replies_via_switch: true,
-            copy_bytes: 4_096,
-            records_kept: 32_768,
-            replicate_replies: false,
-            limits: Limits::default(),
-            guards: Guards::ALL,
-        };
-        Node::new(
-            self.load.protocol,
-            config,
-            Shimmed::new(Store::new(false, 0)).with_scripts(concord_lua::run),
-        )
-    }
-
     fn client(&mut self, client: usize) -> Process {
         let node = REPLICAS + self.load.replicas + client;
-        let config = ClientConfig {
-            controller: Some(addr(CONTROLLER)),
-            window: WRITES_MAX,
-            retry_min_ns: self.load.retry_min_ns,
-            retry_max_ns: 100 * MS,
-            ..ClientConfig::new(addr(node), addr(SWITCH))
-        };
+        let config = self.blueprint.client_config(node);
         let outstanding = if client < CLIENTS {
             self.load.outstanding / CLIENTS + usize::from(client < self.load.outstanding % CLIENTS)
         } else {
@@ -184,21 +163,8 @@ impl<'a> Rack<'a> {
 
     /// A new life of the switch.
     pub fn start_switch(&mut self) -> Result<(), String> {
-        let load = self.load;
-        let incarnation = Incarnation(self.rng.next_u64());
-        let config = AgentConfig {
-            program: load.program,
-            layout: Layout {
-                table_stages: load.table_stages,
-                slots: load.slots,
-                ..Layout::DEFAULT
-            },
-            // What is stuck shall stay so: a no-op's completion would sweep it.
-            sweep_interval_ns: load.sweep_interval_ns,
-            noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
-            ..AgentConfig::new(incarnation, addr(SWITCH), addr(CONTROLLER))
-        };
-        let agent = Agent::new(config).map_err(|error| error.to_string())?;
+        let agent = self.blueprint.switch(SWITCH, self.rng.next_u64(), false);
+        let agent = agent.map_err(|error| error.to_string())?;
         self.hosts[SWITCH].role = Role::Switch(Box::new(agent));
         self.wake_at(SWITCH, self.world.now_ns);
         Ok(())

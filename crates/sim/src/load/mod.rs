@@ -18,7 +18,7 @@ use concord_protocols::ReplicaCounters;
 use concord_switch::Counters as SwitchCounters;
 use concord_wire::control::{Program, Protocol};
 
-use crate::plan::Service;
+use crate::systems::store::plan::Service;
 use host::Rack;
 
 /// A replica flushes its acknowledgements after that many packets at the latest.

@@ -6,7 +6,7 @@ use concord_protocols::Phase;
 use concord_wire::control::LogEnd;
 
 use super::{Process, Rack, Role, Stage};
-use crate::fault::Fault;
+use crate::systems::store::fault::Fault;
 use crate::world::REPLICAS;
 
 /// Within that time after everything has healed every connection must have got its answers.

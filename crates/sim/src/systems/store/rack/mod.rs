@@ -28,11 +28,12 @@ use concord_protocols::Node as Replicas;
 use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
-use crate::fault::{Fault, Node};
-use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
-use crate::store::Store;
-use crate::totals::Totals;
+use crate::systems::store::build::Blueprint;
+use crate::systems::store::fault::{Fault, Node};
+use crate::systems::store::plan::Plan;
+use crate::systems::store::store::Store;
+use crate::systems::store::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 
 use clients::GOOD_MIN;
@@ -66,7 +67,7 @@ pub struct Outcome {
 
 pub(crate) type Replica = Replicas<Shimmed<Store>>;
 
-pub(crate) type Role = crate::role::Role<Shimmed<Store>, Process>;
+pub(crate) type Role = crate::systems::store::role::Role<Shimmed<Store>, Process>;
 
 /// A node: its machine, and the host that it runs on.
 pub(crate) struct Slot {
@@ -206,6 +207,7 @@ enum Stage {
 
 struct Rack<'a> {
     plan: &'a Plan,
+    blueprint: Blueprint,
     /// The controllers' state, as it is stored.
     file: StateFile,
     /// Replicas that there are or will be.

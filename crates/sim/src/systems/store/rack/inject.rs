@@ -6,7 +6,7 @@ use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
 use super::{Process, Rack, Replica, Replicas, Role, Slot, Stage};
-use crate::fault::{Fault, Node};
+use crate::systems::store::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
 /// After a silence, a node has been heard of again within that time.

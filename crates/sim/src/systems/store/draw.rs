@@ -5,11 +5,11 @@ use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::{Program, Protocol};
 
-use crate::edges::Packets;
-use crate::fault::{Fault, Node};
-use crate::gateways::Gateways;
 use crate::odd::up_to;
-use crate::plan::{PROTOCOLS, Plan, Service, Timed};
+use crate::systems::store::edges::Packets;
+use crate::systems::store::fault::{Fault, Node};
+use crate::systems::store::gateways::Gateways;
+use crate::systems::store::plan::{PROTOCOLS, Plan, Service, Timed};
 
 /// Fewest operations of a seed.
 const OPERATIONS_MIN: u64 = 500;
@@ -227,7 +227,7 @@ fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
     if plan.protocol.is_quorum() && rng.chance(1, 2) {
         plan.records_kept = rng.between(50, 500) as usize;
     }
-    plan.drift_ppm = some(rng, crate::plan::DRIFT_PPM_MAX);
+    plan.drift_ppm = some(rng, crate::systems::store::plan::DRIFT_PPM_MAX);
     plan.lease_ns = rng.between(60, 150) * MS;
     plan.failure_ns = rng.between(450, 600) * MS;
 }

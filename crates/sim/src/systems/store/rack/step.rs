@@ -7,7 +7,7 @@ use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Kind, Op, link, op};
 
 use super::{Rack, Role};
-use crate::role;
+use crate::systems::store::role;
 use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH, addr};
 
 impl Rack<'_> {

@@ -8,8 +8,8 @@ use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Deserializer, Serializer};
 use toml::{Table, Value};
 
-use crate::fault::Fault;
-use crate::plan::{PROTOCOLS, Plan, Timed, protocol_name};
+use crate::systems::store::fault::Fault;
+use crate::systems::store::plan::{PROTOCOLS, Plan, Timed, protocol_name};
 
 impl Plan {
     /// The plan as a file.

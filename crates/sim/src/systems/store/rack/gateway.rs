@@ -13,7 +13,7 @@ use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use super::clients::{GOOD_MIN, Pace, describe};
 use super::pipeline::{Awaited, End, Pipeline, Writer, judge};
 use super::{Process, Rack, Role, Stage};
-use crate::gateways::Gateways;
+use crate::systems::store::gateways::Gateways;
 use crate::world::Event;
 
 /// Longest time between two pieces of a pipeline, and before a client gives its connection up.

@@ -4,9 +4,9 @@ use concord_check::{Operation, Reply};
 use concord_core::Rng;
 use concord_engine::resp;
 
-use crate::gateways::Gateways;
-use crate::totals::RedisCounters;
-use crate::workload::{Mix, Op, draw, draw_read, parse_reply};
+use crate::systems::store::gateways::Gateways;
+use crate::systems::store::totals::RedisCounters;
+use crate::systems::store::workload::{Mix, Op, draw, draw_read, parse_reply};
 
 /// How often it is drawn for commands that go together.
 const TRIES: usize = 12;

@@ -4,7 +4,7 @@ use concord_core::{Duration, MS, Rng};
 use concord_wire::WINDOW_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::edges::Within;
+use crate::systems::store::edges::Within;
 
 /// Most commands that a client sends without waiting for replies.
 pub const PIPELINE_MAX: u64 = 64;

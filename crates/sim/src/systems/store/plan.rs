@@ -5,9 +5,9 @@ use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
 
-use crate::edges::{Bounds, Packets, Sizes};
-use crate::fault::{Fault, Node};
-use crate::gateways::Gateways;
+use crate::systems::store::edges::{Bounds, Packets, Sizes};
+use crate::systems::store::fault::{Fault, Node};
+use crate::systems::store::gateways::Gateways;
 
 /// Most nodes of a kind in a plan.
 pub const NODES_MAX: usize = 64;
@@ -55,13 +55,13 @@ pub struct Timed {
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// The seed of everything that the plan leaves open.
-    #[serde(with = "crate::experiment::seed")]
+    #[serde(with = "crate::systems::store::experiment::seed")]
     pub seed: u64,
     /// How the replicas replicate.
-    #[serde(with = "crate::experiment::protocol")]
+    #[serde(with = "crate::systems::store::experiment::protocol")]
     pub protocol: Protocol,
     /// What the switch runs.
-    #[serde(with = "crate::experiment::program")]
+    #[serde(with = "crate::systems::store::experiment::program")]
     pub program: Program,
     /// Number of replicas at the start.
     pub replicas: usize,
@@ -126,7 +126,7 @@ pub struct Plan {
     /// Whether invariants are checked at every step; histories and convergence always are.
     pub invariants: bool,
     /// Which guards are on.
-    #[serde(rename = "without", with = "crate::experiment::without")]
+    #[serde(rename = "without", with = "crate::systems::store::experiment::without")]
     pub guards: Guards,
     /// How long nodes are busy with packets.
     pub service: Service,

@@ -5,8 +5,8 @@ use concord_client::Class;
 use concord_core::Rng;
 use concord_engine::resp::line_length;
 
-use crate::edges::Sizes;
 use crate::odd::up_to;
+use crate::systems::store::edges::Sizes;
 
 /// An operation to send.
 pub(crate) struct Op {

@@ -8,8 +8,8 @@ use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, Reason};
 
 use super::{Process, Rack, Role, Stage};
-use crate::plan::Plan;
-use crate::workload::{Mix, Op, draw, draw_read, due_write, is_read, parse_reply};
+use crate::systems::store::plan::Plan;
+use crate::systems::store::workload::{Mix, Op, draw, draw_read, due_write, is_read, parse_reply};
 use crate::world::Event;
 
 /// Shortest pause between operations that are more than the plan wants, while faults go on.

@@ -1,24 +1,22 @@
 //! The nodes of a rack, at the start and when one takes another's place.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, GroupSetup, Recover, State};
-use concord_core::{Incarnation, MS, Rng, SEC};
-use concord_engine::Shimmed;
-use concord_protocols::{Limits, Node, ReplicaConfig};
-use concord_switch::agent::{Agent, AgentConfig};
+use concord_control::{Controller, ControllerConfig, Recover, State};
+use concord_core::{MS, Rng, SEC};
+use concord_protocols::{Limits, ReplicaConfig};
+use concord_switch::agent::AgentConfig;
 use concord_switch::harmonia::Layout;
-use concord_wire::control::Member;
 use concord_wire::{GroupId, OfGroup};
 
 use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
-use crate::edges::Bounds;
 use crate::odd::Odd;
-use crate::plan::Plan;
-use crate::store::Store;
-use crate::totals::Totals;
-use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+use crate::systems::store::build::{Blueprint, engine};
+use crate::systems::store::edges::Bounds;
+use crate::systems::store::plan::Plan;
+use crate::systems::store::totals::Totals;
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World};
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
@@ -38,6 +36,7 @@ impl<'a> Rack<'a> {
         let mut clocks = rng.fork();
         let mut rack = Rack {
             plan,
+            blueprint: blueprint(plan),
             file: StateFile::new(stored(&plan.bounds)),
             replicas,
             started: plan.replicas,
@@ -90,73 +89,22 @@ impl<'a> Rack<'a> {
 
     /// A controller that goes on from what is stored.
     pub(super) fn controller(&self, recover: Option<Recover>) -> Controller {
-        let config = ControllerConfig {
-            groups: vec![GroupSetup::replicas(
-                (0..self.plan.replicas as u16).collect(),
-                self.plan.protocol,
-                self.plan.program,
-            )],
-            failure_ns: self.plan.failure_ns,
-            fresh: false,
-            recover,
-            rack: self.plan.seed | 1,
-            addr: addr(CONTROLLER),
-            guards: self.plan.guards,
-        };
-        Controller::new(config, self.file.stored.clone())
+        self.blueprint.controller(self.file.stored.clone(), recover)
     }
 
     pub(super) fn start_replica(&mut self, replica: usize) {
         let node = REPLICAS + replica;
         self.world.clocks[node].restart(self.world.now_ns);
-        let config = ReplicaConfig {
-            me: Member {
-                node: replica as u16,
-                incarnation: self.lives.next_u64(),
-                addr: addr(node),
-            },
-            controller: addr(CONTROLLER),
-            lease_ns: self.plan.lease_ns,
-            replies_via_switch: true,
-            copy_bytes: self.plan.copy_bytes,
-            // What is kept for those that lag must leave room for more.
-            records_kept: self.plan.records_kept.min(self.plan.bounds.limits().log_records_max / 2),
-            replicate_replies: self.plan.replicate_replies,
-            limits: Limits {
-                engine_silence_ns: self.plan.engine_silence_ns,
-                ..self.plan.bounds.limits()
-            },
-            guards: self.plan.guards,
-        };
-        let store = Store::new(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
-        let replica = Node::new(
-            self.plan.protocol,
-            config,
-            Shimmed::new(store).with_scripts(concord_lua::run),
-        );
-        self.place(node, Role::Replica(OfGroup::new(GroupId::FIRST, replica)));
+        let engine = engine(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
+        let incarnation = self.lives.next_u64();
+        let replica = self.blueprint.replica(replica, incarnation, engine);
+        self.place(node, Role::Replica(replica));
     }
 
     pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
         self.world.clocks[node].restart(self.world.now_ns);
-        let incarnation = Incarnation(self.lives.next_u64());
-        let config = AgentConfig {
-            layout: Layout {
-                table_stages: self.plan.table_stages,
-                slots: self.plan.slots,
-                counter_bits: match self.plan.bounds.counter_bits {
-                    0 => 32,
-                    bits => bits,
-                },
-                run_bits: self.plan.run_bits,
-            },
-            guards: self.plan.guards,
-            program: self.plan.program,
-            sweep_chunk: 16,
-            standby,
-            ..AgentConfig::new(incarnation, addr(node), addr(CONTROLLER))
-        };
-        if let Ok(agent) = Agent::new(config) {
+        let incarnation = self.lives.next_u64();
+        if let Ok(agent) = self.blueprint.switch(node, incarnation, standby) {
             self.place(node, Role::Switch(Box::new(agent)));
         }
     }
@@ -166,20 +114,8 @@ impl<'a> Rack<'a> {
         let gateways = &self.plan.gateways;
         let is_gateway = client + gateways.count >= self.plan.clients;
         let window = if is_gateway { gateways.window } else { 64 };
-        let config = ClientConfig {
-            addr: addr(node),
-            switch: addr(SWITCH),
-            controller: Some(addr(CONTROLLER)),
-            window,
-            reads_max: window as usize,
-            grants_replies: false,
-            write_deadline_ns: 3 * SEC,
-            read_deadline_ns: 3 * SEC,
-            retry_min_ns: 20 * MS,
-            retry_max_ns: 100 * MS,
-            keepalive_ns: 10 * SEC,
-            guards: self.plan.guards,
-        };
+        let config = self.blueprint.client_config(node);
+        let config = ClientConfig { window, reads_max: window as usize, ..config };
         let mut rng = self.lives.fork();
         let process = if is_gateway {
             Process::Redis(Box::new(Redis::new(config, gateways, self.plan.connections, &mut rng)))
@@ -208,6 +144,43 @@ impl<'a> Rack<'a> {
             serve_scheduled: self.slots[node].serve_scheduled,
             ..Slot::new(role)
         };
+    }
+}
+
+/// What the machines of the plan's rack are told.
+fn blueprint(plan: &Plan) -> Blueprint {
+    let of = Blueprint::new(plan.protocol, plan.program, plan.replicas, plan.guards);
+    let bounds = &plan.bounds;
+    let counter_bits = if bounds.counter_bits == 0 { 32 } else { bounds.counter_bits };
+    let (table_stages, slots, run_bits) = (plan.table_stages, plan.slots, plan.run_bits);
+    Blueprint {
+        controller: ControllerConfig {
+            failure_ns: plan.failure_ns,
+            rack: plan.seed | 1,
+            ..of.controller
+        },
+        replica: ReplicaConfig {
+            lease_ns: plan.lease_ns,
+            copy_bytes: plan.copy_bytes,
+            // What is kept for those that lag must leave room for more.
+            records_kept: plan.records_kept.min(bounds.limits().log_records_max / 2),
+            replicate_replies: plan.replicate_replies,
+            limits: Limits { engine_silence_ns: plan.engine_silence_ns, ..bounds.limits() },
+            ..of.replica
+        },
+        switch: AgentConfig {
+            layout: Layout { table_stages, slots, counter_bits, run_bits },
+            sweep_chunk: 16,
+            ..of.switch
+        },
+        client: ClientConfig {
+            write_deadline_ns: 3 * SEC,
+            read_deadline_ns: 3 * SEC,
+            retry_max_ns: 100 * MS,
+            keepalive_ns: 10 * SEC,
+            ..of.client
+        },
+        ..of
     }
 }
 

@@ -8,9 +8,9 @@ use concord_gateway::GatewayCounters;
 use concord_protocols::{ReplicaCounters, VrCounters};
 use concord_switch::Counters as SwitchCounters;
 
-use crate::fault::Fault;
 use crate::odd::OddCounts;
-use crate::seen::Large;
+use crate::systems::store::fault::Fault;
+use crate::systems::store::seen::Large;
 
 counters! {
     /// What the clients of gateways did.

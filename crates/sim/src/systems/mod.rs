@@ -1,0 +1,31 @@
+//! The systems that are simulated: a folder for each holds how a run of it is drawn, how its rack is built,
+//! what can go wrong, its invariants and what it counts. What they share is beside: the events and the network
+//! ([`crate::world`]), swarms of seeds, and smaller plans that fail alike.
+
+pub mod falcon;
+pub(crate) mod store;
+
+/// A run of a system, all of it: from equal plans come equal runs.
+pub trait Trial: Clone + Send + Sync {
+    /// What a run counts.
+    type Totals: Tally;
+
+    /// What everything is drawn from that the plan does not say.
+    fn seed(&self) -> u64;
+
+    /// The same with another seed.
+    #[must_use]
+    fn with_seed(&self, seed: u64) -> Self;
+
+    /// Runs it: what it counted, and what went wrong.
+    fn run(&self) -> (Self::Totals, Option<String>);
+
+    /// Plans that do a little less, those that do much less first.
+    fn smaller(&self) -> Vec<Self>;
+}
+
+/// What runs count, and its sum.
+pub trait Tally: Default + Send {
+    /// Adds another run's.
+    fn add(&mut self, other: &Self);
+}

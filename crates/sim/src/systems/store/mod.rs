@@ -1,0 +1,56 @@
+//! The replicated store, of whichever protocol, with Harmonia's help or without.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | `plan.rs`, `draw.rs`, `experiment.rs`, `smaller.rs` | a run: what it says, how a seed draws it, its file, runs that do less |
+//! | `build.rs`, `role.rs`, `store.rs` | the machines of a rack, and their storage |
+//! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
+//! | `fault.rs` | what can go wrong |
+//! | `totals.rs`, `seen.rs` | what runs saw |
+//! | `rack/` | the rack in a [`World`](crate::world::World): its run, its invariants, its history |
+
+pub(crate) mod build;
+pub(crate) mod draw;
+pub(crate) mod edges;
+pub(crate) mod experiment;
+pub(crate) mod fault;
+pub(crate) mod gateways;
+pub(crate) mod plan;
+pub(crate) mod rack;
+pub(crate) mod role;
+pub(crate) mod seen;
+pub(crate) mod smaller;
+pub(crate) mod store;
+pub(crate) mod totals;
+pub(crate) mod workload;
+
+use super::{Tally, Trial};
+use plan::Plan;
+use totals::Totals;
+
+impl Trial for Plan {
+    type Totals = Totals;
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn with_seed(&self, seed: u64) -> Plan {
+        Plan { seed, ..self.clone() }
+    }
+
+    fn run(&self) -> (Totals, Option<String>) {
+        let outcome = rack::run(self);
+        (outcome.totals, outcome.violation)
+    }
+
+    fn smaller(&self) -> Vec<Plan> {
+        smaller::candidates(self)
+    }
+}
+
+impl Tally for Totals {
+    fn add(&mut self, other: &Totals) {
+        Totals::add(self, other);
+    }
+}
