@@ -289,6 +289,7 @@ impl Machine for Controller {
                 | Kind::Link
                 | Kind::Craq
                 | Kind::NoPaxos
+                | Kind::Tasks
                 | Kind::Harmonia
                 | Kind::Falcon,
             ) => {

@@ -133,6 +133,16 @@ guards! {
     WaitExpiry,
     /// Falcon: what came round from the time of another switch id is dropped.
     RoundSwitch,
+    /// Falcon: the answer to one submission says nothing of the tasks of another one.
+    SubmissionAnswer,
+    /// Falcon: a worker refuses what a switch assigns whose time is over.
+    AssignmentSwitch,
+    /// Falcon: a worker stops what it has no lease for.
+    TaskLease,
+    /// Falcon: a task that is never to be run twice begins when its owner says so.
+    Claim,
+    /// Falcon: of a task's results the first counts, and is told once.
+    FirstResult,
 }
 
 // `Guards` has a bit for each.

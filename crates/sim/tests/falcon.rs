@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use concord_sim::falcon::explore::{Explored, Setup, explore};
+use concord_sim::falcon::{Plan, Totals, run as run_rack};
 use concord_switch::{Form, QueueLayout};
 
 use Form::{Paired, Printed, Repair};
@@ -159,6 +160,40 @@ fn large_runs_of_both_forms() {
     }
 }
 
+/// How many seeds: `CONCORD_FALCON_SEEDS=100000`, from `CONCORD_FALCON_FIRST` on.
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
+    let first = number("CONCORD_FALCON_FIRST").unwrap_or(1);
+    first..first + number("CONCORD_FALCON_SEEDS").unwrap_or(default)
+}
+
+/// Owners, workers and switches from a seed, with all that goes wrong: every task is over once, in time, and
+/// none that is never to be run twice is.
+#[test]
+fn racks_from_seeds_end_every_task_once() {
+    let mut totals = Totals::default();
+    for seed in seeds(300) {
+        let plan = Plan::draw(seed);
+        let ran = run_rack(&plan);
+        assert_eq!(ran.violation, None, "seed {seed}: {plan:#?}");
+        totals.add(&ran.totals);
+    }
+    println!("{totals:#?}");
+    let t = totals;
+    assert!(t.done > 0 && t.failed > 0 && t.unknown > 0 && t.refused > 0, "{t:?}");
+    assert!(t.unheard > 0 && t.forgotten > 0 && t.leases_over > 0, "{t:?}");
+    assert!(t.cancelled > 0 && t.other_switch > 0 && t.claims_refused > 0, "{t:?}");
+}
+
+#[test]
+fn a_seed_replays() {
+    for seed in 1..5 {
+        let ran = [run_rack(&Plan::draw(seed)), run_rack(&Plan::draw(seed))];
+        assert_eq!(ran[0].digest, ran[1].digest);
+        assert_eq!(ran[0].totals, ran[1].totals);
+    }
+}
+
 #[cfg(feature = "mutants")]
 mod guards {
     use concord_core::{Guard, Guards};
@@ -179,5 +214,20 @@ mod guards {
         let waits =
             Setup { submissions: vec![2], requests: 2, moments: 1, ..Setup::new(Paired, 2) };
         caught(Guard::WaitExpiry, &waits);
+    }
+
+    /// Those of the owner's answers and the old switch's assignments cost runs that are for nothing, and no
+    /// more: `concord-scheduler`'s tests remove them.
+    #[test]
+    fn each_guard_of_owners_and_workers_is_caught_when_removed() {
+        for guard in [Guard::TaskLease, Guard::Claim, Guard::FirstResult] {
+            let guards = Guards::without(guard);
+            let found = seeds(2_000).find_map(|seed| {
+                let ran = run_rack(&Plan { guards, ..Plan::draw(seed) });
+                ran.violation.map(|why| (seed, why))
+            });
+            println!("without {guard:?}: {found:?}");
+            assert!(found.is_some(), "{guard:?} was not caught");
+        }
     }
 }

@@ -74,6 +74,8 @@ pub enum Kind {
     Craq = 6,
     /// [`crate::nopaxos`]: from the leader to the switch that orders.
     NoPaxos = 7,
+    /// [`crate::tasks::TaskMessage`]: between owners of tasks and workers.
+    Tasks = 8,
     /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
     /// replicas.
     Harmonia = 16,
@@ -91,6 +93,7 @@ impl Kind {
         Kind::Link,
         Kind::Craq,
         Kind::NoPaxos,
+        Kind::Tasks,
         Kind::Harmonia,
         Kind::Falcon,
     ];
@@ -107,6 +110,7 @@ impl Kind {
             5 => Kind::Link,
             6 => Kind::Craq,
             7 => Kind::NoPaxos,
+            8 => Kind::Tasks,
             16 => Kind::Harmonia,
             32 => Kind::Falcon,
             _ => return None,
@@ -118,7 +122,7 @@ impl Kind {
     pub const fn is_control(self) -> bool {
         match self {
             Kind::Membership | Kind::Lease | Kind::Copy | Kind::Vr | Kind::NoPaxos => true,
-            Kind::Link | Kind::Craq | Kind::Harmonia | Kind::Falcon => false,
+            Kind::Link | Kind::Craq | Kind::Tasks | Kind::Harmonia | Kind::Falcon => false,
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod objects;
 pub mod of_group;
 pub mod record;
 pub mod rpc;
+pub mod tasks;
 pub mod vr;
 
 pub use concord_core::{Addr, Sink};

@@ -4,10 +4,9 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, NodeId};
+use concord_core::{Addr, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::addr::Addr;
 use crate::control::Message;
 use crate::header::Kind;
 
@@ -145,7 +144,7 @@ mod tests {
         let worker = Addr { ip: 0x0a00_0101, port: 7001 };
         let run = Run { session: 0xb0b, run: 9, worker };
         let (asked_at, output) = (123_456, b"out".to_vec());
-        let messages = vec![
+        let messages = [
             TaskMessage::Claim { of, run, asked_at },
             TaskMessage::Claimed { of, run, asked_at, granted: true },
             TaskMessage::Running { of, run, asked_at },

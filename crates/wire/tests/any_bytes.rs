@@ -20,6 +20,7 @@ use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
+use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{
     Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
@@ -183,6 +184,25 @@ fn view(rng: &mut Rng) -> VrMessage {
     VrMessage { body, group: number(rng), from: short(rng), view: word(rng), lives }
 }
 
+fn about_a_task(rng: &mut Rng) -> TaskMessage {
+    let of = Attempt { uid: number(rng), jid: word(rng), tid: word(rng), attempt: short(rng) };
+    let run = Run { session: number(rng), run: word(rng), worker: addr(rng) };
+    let (asked_at, granted) = (number(rng), rng.chance(1, 2));
+    match rng.below(8) {
+        0 => TaskMessage::Claim { of, run, asked_at },
+        1 => TaskMessage::Claimed { of, run, asked_at, granted },
+        2 => TaskMessage::Running { of, run, asked_at },
+        3 => TaskMessage::Extended { of, run, asked_at },
+        4 => {
+            let ended = one_of(rng, &[Ended::Done, Ended::Failed, Ended::TimedOut]);
+            TaskMessage::Result { of, run, ended, output: bytes(rng, OUTPUT_BYTES_MAX) }
+        }
+        5 => TaskMessage::Returned { of, run },
+        6 => TaskMessage::Known { of, run },
+        _ => TaskMessage::Cancel { of, run },
+    }
+}
+
 /// Reads `bytes` as whatever they say they are, as a record and as a fragment.
 fn read(bytes: &[u8]) {
     let mut changed = bytes.to_vec();
@@ -215,6 +235,7 @@ fn read(bytes: &[u8]) {
     let _ = Request::parse(bytes);
     let _ = Reply::parse(bytes);
     let _ = Sweep::parse(bytes);
+    let _ = TaskMessage::parse(bytes);
     let _ = hand_over(&mut bytes.to_vec(), 7, Addr::default());
     if let Ok(mut packet) = SubmissionMut::parse(&mut bytes.to_vec()) {
         packet.push_ticket(7);
@@ -371,6 +392,8 @@ fn rare_messages_survive_the_wire() {
         let message = copy(rng);
         survives(rng, &message);
         let message = view(rng);
+        survives(rng, &message);
+        let message = about_a_task(rng);
         survives(rng, &message);
     }
 }

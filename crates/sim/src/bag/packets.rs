@@ -171,6 +171,7 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Copy) => (104, 24),
         Ok(Kind::Vr) => (128, 32),
         Ok(Kind::Falcon) => (160, 8),
+        Ok(Kind::Tasks) => (168, 16),
     };
     begin + op(bytes) % most
 }

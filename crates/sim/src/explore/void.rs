@@ -75,9 +75,10 @@ impl Rig {
             Ok(Kind::Harmonia) => {
                 Packet::parse(bytes).map_or(Use::Any, |p| self.use_of_request(flight, &p.repr()))
             }
-            Ok(Kind::Link | Kind::Craq | Kind::Copy | Kind::NoPaxos | Kind::Falcon) | Err(_) => {
-                Use::Any
-            }
+            Ok(
+                Kind::Link | Kind::Craq | Kind::Copy | Kind::NoPaxos | Kind::Tasks | Kind::Falcon,
+            )
+            | Err(_) => Use::Any,
         }
     }
 

@@ -1,0 +1,789 @@
+//! The owner of tasks: submits them, follows them, and says how each ended, once.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::machine::{Deadline, Machine};
+use concord_core::{
+    Addr, Duration, Guard, Guards, Instant, MS, Nothing, Now, Rng, SEC, SessionId, Sink, SwitchId,
+};
+use concord_wire::control::{Membership, Message as _};
+use concord_wire::falcon::{Answer, Parameters, Submission, TASKS_MAX, Task, TaskFlags};
+use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
+use concord_wire::{GroupId, Kind};
+
+/// Most submissions that are not answered.
+const SUBMISSIONS_MAX: usize = 16;
+/// Most tasks that are not over.
+pub const TASKS_OPEN_MAX: usize = 1 << 20;
+/// Most attempts of a task whose workers went silent.
+const LOST_MAX: u16 = 16;
+/// A worker stops by its own clock: the owner waits longer by this part of a lease.
+const LEASE_MARGIN: u64 = 8;
+
+/// What an owner is told at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerConfig {
+    /// UID: unique for each start of its process (trap T16).
+    pub session: SessionId,
+    /// Where it is.
+    pub addr: Addr,
+    /// Where the switch is.
+    pub switch: Addr,
+    /// The group of the workers.
+    pub group: GroupId,
+    /// Which guards are on.
+    pub guards: Guards,
+    /// For back-off.
+    pub seed: u64,
+    /// How long a worker may run a task without being heard of, in ns.
+    pub lease_ns: Duration,
+    /// How long after it was handed out a task's start has to be heard of, in ns.
+    pub start_ns: Duration,
+    /// How long an answer of the switch may take, in ns.
+    pub answer_ns: Duration,
+    /// How often the switch is asked where retrieve_ptr is, in ns.
+    pub ask_ns: Duration,
+    /// The longest pause after a full queue, in ns.
+    pub pause_ns_max: Duration,
+}
+
+impl OwnerConfig {
+    /// The defaults.
+    #[must_use]
+    pub const fn new(session: SessionId, addr: Addr, switch: Addr) -> OwnerConfig {
+        OwnerConfig {
+            session,
+            addr,
+            switch,
+            group: GroupId::FIRST,
+            guards: Guards::ALL,
+            seed: session.0,
+            lease_ns: SEC,
+            start_ns: 5 * MS,
+            answer_ns: 5 * MS,
+            ask_ns: 2 * MS,
+            pause_ns_max: 100 * MS,
+        }
+    }
+}
+
+/// A task to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskSpec {
+    /// What is to be executed.
+    pub function: u16,
+    /// With what.
+    pub parameters: Parameters,
+}
+
+/// Tasks that belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// Its tasks; TID is the place in the list.
+    pub tasks: Vec<TaskSpec>,
+    /// No task of it is ever run twice.
+    pub once: bool,
+    /// How often a task that failed is tried again.
+    pub retries: u16,
+    /// How long a task may take, in ms; 0: for ever.
+    pub limit_ms: u32,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done, and this is what it gave.
+    Done(Vec<u8>),
+    /// It failed, as often as it may.
+    Failed(Ended, Vec<u8>),
+    /// Its worker went silent, and it is not to be run twice: it may have been done, or a part of it.
+    Unknown,
+    /// So many workers went silent while they ran it that it is not tried again.
+    Lost,
+}
+
+/// How which task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskOutcome {
+    /// JID.
+    pub jid: u32,
+    /// TID.
+    pub tid: u32,
+    /// How often it was submitted.
+    pub attempts: u16,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+concord_core::counters! {
+    /// What an owner did.
+    pub struct OwnerCounters {
+        /// Submissions sent.
+        submissions,
+        /// Submissions that were not answered in time.
+        submissions_unanswered,
+        /// Answers that belong to no submission that waits for one.
+        answers_late,
+        /// Answers of a switch whose time is over.
+        answers_other_switch,
+        /// Tasks that the queue had no room for, each time.
+        tasks_refused,
+        /// Tasks submitted again because nobody said that it runs them.
+        tasks_unheard,
+        /// Tasks submitted again because the switch was another one.
+        tasks_forgotten,
+        /// Tasks whose worker went silent while it ran them.
+        leases_over,
+        /// Tasks that failed, each time.
+        failures,
+        /// Runs that were stopped because another one goes on or the task is over.
+        runs_cancelled,
+        /// Runs that were not begun, and given back.
+        runs_returned,
+        /// Results of tasks that were over.
+        results_late,
+        /// Tasks that were over, each once.
+        outcomes,
+        /// Packets that are malformed or no owner's.
+        unexpected,
+    }
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// To be submitted.
+    Ready,
+    /// To be submitted later.
+    Later(Instant),
+    /// In a submission that is not answered.
+    Submitted(u32),
+    /// In the queue, with its ticket; and when it was known that somebody has it.
+    Queued(i64, Option<Instant>),
+    /// Somebody runs it or may start it, and holds a lease until then.
+    Held(Run, Instant),
+    /// Over.
+    Over,
+}
+
+/// A task.
+#[derive(Clone, Debug)]
+struct Item {
+    spec: TaskSpec,
+    at: At,
+    /// How often it was submitted.
+    attempt: u16,
+    retries_left: u16,
+    /// How many workers went silent while they ran it.
+    lost: u16,
+    /// The highest attempt whose failure was counted: a result comes more than once.
+    failed: u16,
+}
+
+#[derive(Clone, Debug)]
+struct OpenJob {
+    once: bool,
+    limit_ms: u32,
+    items: Vec<Item>,
+    /// Tasks that are not over.
+    open: usize,
+}
+
+/// Which task: JID and TID.
+type Name = (u32, u32);
+
+#[derive(Clone, Debug)]
+struct Pending {
+    tasks: Vec<Name>,
+    until: Instant,
+}
+
+/// An owner of tasks.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    config: OwnerConfig,
+    rng: Rng,
+    switch: Addr,
+    /// The newest switch that it heard of; 0 if none.
+    switch_id: SwitchId,
+    jobs: BTreeMap<u32, OpenJob>,
+    next_jid: u32,
+    open: usize,
+    /// Tasks that may be [`At::Ready`]; some are not any more.
+    ready: VecDeque<Name>,
+    /// When a task is looked at again: it is [`At::Later`], handed out or held until then.
+    timers: BTreeSet<(Instant, Name)>,
+    /// Tasks in the queue of which it is not known that somebody has them, by ticket.
+    queued: BTreeSet<(i64, Name)>,
+    /// The highest retrieve_ptr of this switch that it heard of, which does not wrap here.
+    retrieved: i64,
+    pending: BTreeMap<u32, Pending>,
+    next_number: u32,
+    /// Most tasks of the next submission: fewer after a full queue.
+    window: usize,
+    pause_until: Instant,
+    pause_ns: Duration,
+    /// When the switch is asked next.
+    ask_at: Instant,
+    outcomes: VecDeque<TaskOutcome>,
+    counters: OwnerCounters,
+    buffer: Vec<u8>,
+}
+
+const PAUSE_NS_MIN: Duration = MS / 4;
+
+impl Owner {
+    /// An owner without tasks.
+    #[must_use]
+    pub fn new(config: OwnerConfig) -> Owner {
+        Owner {
+            rng: Rng::new(config.seed),
+            switch: config.switch,
+            switch_id: SwitchId(0),
+            jobs: BTreeMap::new(),
+            next_jid: 1,
+            open: 0,
+            ready: VecDeque::new(),
+            timers: BTreeSet::new(),
+            queued: BTreeSet::new(),
+            retrieved: 0,
+            pending: BTreeMap::new(),
+            next_number: 1,
+            window: TASKS_MAX,
+            pause_until: Instant(0),
+            pause_ns: PAUSE_NS_MIN,
+            ask_at: Instant(0),
+            outcomes: VecDeque::new(),
+            counters: OwnerCounters::default(),
+            buffer: Vec::new(),
+            config,
+        }
+    }
+
+    /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many tasks
+    /// are open, and none of these was taken.
+    pub fn submit(&mut self, job: Job) -> Option<u32> {
+        if self.open + job.tasks.len() > TASKS_OPEN_MAX || job.tasks.is_empty() {
+            return None;
+        }
+        let jid = self.next_jid;
+        self.next_jid += 1;
+        let item = |spec| Item {
+            spec,
+            at: At::Ready,
+            attempt: 0,
+            retries_left: job.retries,
+            lost: 0,
+            failed: 0,
+        };
+        let items: Vec<Item> = job.tasks.iter().copied().map(item).collect();
+        self.ready.extend((0..items.len() as u32).map(|tid| (jid, tid)));
+        self.open += items.len();
+        let open = items.len();
+        self.jobs.insert(jid, OpenJob { once: job.once, limit_ms: job.limit_ms, items, open });
+        Some(jid)
+    }
+
+    /// How the next task ended.
+    pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
+        self.outcomes.pop_front()
+    }
+
+    /// Tasks that are not over.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> &OwnerCounters {
+        &self.counters
+    }
+}
+
+impl Machine for Owner {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, _: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
+        match concord_wire::kind(bytes) {
+            Ok(Kind::Falcon) => match Submission::parse(bytes) {
+                Ok(answer) if answer.answer != Answer::None => self.on_answer(now.instant, &answer),
+                Ok(_) | Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(Kind::Tasks) => match TaskMessage::parse(bytes) {
+                Ok(message) => self.on_message(now.instant, message, sink),
+                Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(Kind::Membership) => match Membership::parse(bytes) {
+                Ok(Membership::Configure(part)) => {
+                    let config = part.common();
+                    self.on_switch(SwitchId(config.switch_id), Some(config.switch));
+                }
+                Ok(_) | Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(_) | Err(_) => self.counters.unexpected += 1,
+        }
+        self.pump(now.instant, sink);
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        let now = now.instant;
+        while let Some(&(at, name)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            self.on_timer(now, name);
+        }
+        let late = |(number, p): (&u32, &Pending)| (p.until <= now).then_some(*number);
+        let late: Vec<u32> = self.pending.iter().filter_map(late).collect();
+        for number in late {
+            self.counters.submissions_unanswered += 1;
+            self.submit_again(number);
+        }
+        if self.ask_at <= now && !self.queued.is_empty() {
+            self.ask_at = now.after(self.config.ask_ns);
+            self.send_submission(0, &[], sink);
+        }
+        self.pump(now, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        let at = |at, reason| Deadline { at, reason };
+        let mut next = Deadline::NONE;
+        if let Some((timer, _)) = self.timers.first() {
+            next = next.min(at(*timer, "a task's start or lease"));
+        }
+        if let Some(until) = self.pending.values().map(|pending| pending.until).min() {
+            next = next.min(at(until, "a submission's answer"));
+        }
+        if !self.queued.is_empty() {
+            next = next.min(at(self.ask_at, "where retrieve_ptr is"));
+        }
+        if !self.ready.is_empty() && self.pending.len() < SUBMISSIONS_MAX {
+            next = next.min(at(self.pause_until, "a full queue"));
+        }
+        next
+    }
+}
+
+/// With the switch.
+impl Owner {
+    fn item(&mut self, (jid, tid): Name) -> Option<(&mut Item, bool)> {
+        let job = self.jobs.get_mut(&jid)?;
+        let once = job.once;
+        job.items.get_mut(tid as usize).map(|item| (item, once))
+    }
+
+    /// Submits what is ready, as far as it may.
+    fn pump(&mut self, now: Instant, sink: &mut impl Sink) {
+        while self.pending.len() < SUBMISSIONS_MAX && now >= self.pause_until {
+            let Some(tasks) = self.take_ready() else { return };
+            let number = self.next_number;
+            self.next_number = self.next_number.wrapping_add(1).max(1);
+            let until = now.after(self.config.answer_ns);
+            for name in &tasks {
+                if let Some((item, _)) = self.item(*name) {
+                    item.at = At::Submitted(number);
+                    item.attempt = item.attempt.saturating_add(1);
+                }
+            }
+            self.counters.submissions += 1;
+            self.send_submission(number, &tasks, sink);
+            self.pending.insert(number, Pending { tasks, until });
+        }
+    }
+
+    /// The next tasks of one job that are ready.
+    fn take_ready(&mut self) -> Option<Vec<Name>> {
+        let mut tasks: Vec<Name> = Vec::new();
+        while tasks.len() < self.window
+            && let Some(name) = self.ready.front().copied()
+        {
+            if tasks.first().is_some_and(|first| first.0 != name.0) {
+                break;
+            }
+            self.ready.pop_front();
+            let is_ready = self.item(name).is_some_and(|(item, _)| item.at == At::Ready);
+            if is_ready && !tasks.contains(&name) {
+                tasks.push(name);
+            }
+        }
+        (!tasks.is_empty()).then_some(tasks)
+    }
+
+    /// A submission; without tasks it is the question where the pointers are.
+    fn send_submission(&mut self, number: u32, names: &[Name], sink: &mut impl Sink) {
+        let jid = names.first().map_or(0, |name| name.0);
+        let mut tasks = Vec::new();
+        for name in names {
+            let Some(job) = self.jobs.get(&name.0) else { continue };
+            let Some(item) = job.items.get(name.1 as usize) else { continue };
+            tasks.push(Task {
+                tid: name.1,
+                attempt: item.attempt,
+                function: item.spec.function,
+                flags: if job.once { TaskFlags::ONCE } else { TaskFlags::default() },
+                limit_ms: job.limit_ms,
+                parameters: item.spec.parameters,
+                tag: 0,
+            });
+        }
+        let submission = Submission {
+            group: self.config.group,
+            uid: self.config.session,
+            jid,
+            owner: self.config.addr,
+            number,
+            switch_id: self.switch_id,
+            tasks,
+            ..Submission::default()
+        };
+        submission.emit(&mut self.buffer);
+        sink.send(self.switch, &self.buffer);
+    }
+
+    /// The tasks of a submission that are still in it are to be submitted again.
+    fn submit_again(&mut self, number: u32) {
+        let Some(pending) = self.pending.remove(&number) else { return };
+        for name in pending.tasks.into_iter().rev() {
+            if let Some((item, _)) = self.item(name)
+                && item.at == At::Submitted(number)
+            {
+                item.at = At::Ready;
+                self.ready.push_front(name);
+            }
+        }
+    }
+
+    fn on_answer(&mut self, now: Instant, answer: &Submission) {
+        if answer.uid != self.config.session {
+            self.counters.unexpected += 1;
+            return;
+        }
+        if answer.switch_id > self.switch_id {
+            self.on_switch(answer.switch_id, None);
+        }
+        if answer.switch_id < self.switch_id {
+            self.counters.answers_other_switch += 1;
+            return;
+        }
+        self.on_retrieved(now, answer.retrieve_ptr);
+        if answer.number == 0 {
+            return;
+        }
+        // The answer to another submission says nothing of this one's tasks.
+        let number = if self.pending.contains_key(&answer.number)
+            || self.config.guards.on(Guard::SubmissionAnswer)
+        {
+            answer.number
+        } else {
+            self.pending.keys().next().copied().unwrap_or(0)
+        };
+        let Some(pending) = self.pending.remove(&number) else {
+            self.counters.answers_late += 1;
+            return;
+        };
+        let refused = pending.tasks.len().saturating_sub(answer.tickets.len());
+        for (name, ticket) in pending.tasks.iter().zip(&answer.tickets) {
+            self.on_queued(now, *name, number, *ticket);
+        }
+        self.on_retrieved(now, answer.retrieve_ptr);
+        for name in pending.tasks.iter().skip(answer.tickets.len()).rev() {
+            if let Some((item, _)) = self.item(*name)
+                && item.at == At::Submitted(number)
+            {
+                item.at = At::Ready;
+                item.attempt -= 1;
+                self.ready.push_front(*name);
+            }
+        }
+        self.counters.tasks_refused += refused as u64;
+        if answer.answer == Answer::Full {
+            self.pause(now);
+        } else if refused == 0 {
+            self.window = (self.window * 2).min(TASKS_MAX);
+            self.pause_ns = PAUSE_NS_MIN;
+        }
+    }
+
+    /// A task is in the queue.
+    fn on_queued(&mut self, now: Instant, name: Name, number: u32, ticket: u32) {
+        let ticket = self.unwrapped(ticket);
+        let ask_at = now.after(self.config.ask_ns);
+        let Some((item, _)) = self.item(name) else { return };
+        if item.at != At::Submitted(number) {
+            return;
+        }
+        item.at = At::Queued(ticket, None);
+        if self.queued.is_empty() {
+            self.ask_at = ask_at;
+        }
+        self.queued.insert((ticket, name));
+    }
+
+    /// A pointer of 32 bits as one that does not wrap: it is not far from retrieve_ptr.
+    fn unwrapped(&self, pointer: u32) -> i64 {
+        self.retrieved + i64::from(pointer.wrapping_sub(self.retrieved as u32) as i32)
+    }
+
+    /// Tasks whose tickets retrieve_ptr has passed were handed to somebody.
+    fn on_retrieved(&mut self, now: Instant, retrieve_ptr: u32) {
+        let until = now.after(self.config.start_ns);
+        self.retrieved = self.retrieved.max(self.unwrapped(retrieve_ptr));
+        while let Some(&(ticket, name)) = self.queued.first()
+            && ticket < self.retrieved
+        {
+            self.queued.pop_first();
+            if let Some((item, _)) = self.item(name)
+                && item.at == At::Queued(ticket, None)
+            {
+                item.at = At::Queued(ticket, Some(now));
+                self.timers.insert((until, name));
+            }
+        }
+    }
+
+    /// The queue is full: a pause, longer each time, and fewer tasks after it.
+    fn pause(&mut self, now: Instant) {
+        self.window = (self.window / 2).max(1);
+        let jitter = self.rng.between(self.pause_ns / 2, self.pause_ns);
+        self.pause_until = now.after(jitter);
+        self.pause_ns = (self.pause_ns * 2).min(self.config.pause_ns_max);
+    }
+
+    /// The switch has another id: its queue is empty, and what was in the old one is gone, or is refused.
+    fn on_switch(&mut self, switch_id: SwitchId, addr: Option<Addr>) {
+        if switch_id < self.switch_id {
+            return;
+        }
+        if let Some(addr) = addr {
+            self.switch = addr;
+        }
+        if switch_id == self.switch_id {
+            return;
+        }
+        let is_first = self.switch_id == SwitchId(0);
+        self.switch_id = switch_id;
+        if is_first {
+            return;
+        }
+        let numbers: Vec<u32> = self.pending.keys().copied().collect();
+        for number in numbers {
+            self.submit_again(number);
+        }
+        self.queued.clear();
+        self.retrieved = 0;
+        let mut forgotten = Vec::new();
+        for (jid, job) in &mut self.jobs {
+            for (tid, item) in (0..).zip(&mut job.items) {
+                if matches!(item.at, At::Queued(..)) {
+                    item.at = At::Ready;
+                    forgotten.push((*jid, tid));
+                }
+            }
+        }
+        self.counters.tasks_forgotten += forgotten.len() as u64;
+        self.ready.extend(forgotten);
+        (self.pause_until, self.pause_ns) = (Instant(0), PAUSE_NS_MIN);
+    }
+}
+
+/// With workers.
+impl Owner {
+    fn say(&mut self, to: Addr, message: &TaskMessage, sink: &mut impl Sink) {
+        message.emit_in(self.config.group, &mut self.buffer);
+        sink.send(to, &self.buffer);
+    }
+
+    fn on_timer(&mut self, now: Instant, name: Name) {
+        let start_ns = self.config.start_ns;
+        let Some((item, once)) = self.item(name) else { return };
+        match item.at {
+            At::Later(at) if at <= now => item.at = At::Ready,
+            At::Queued(_, Some(passed_at)) if passed_at.after(start_ns) <= now => {
+                item.at = At::Ready;
+                self.counters.tasks_unheard += 1;
+            }
+            At::Held(_, until) if until <= now => {
+                item.lost += 1;
+                let is_over = item.lost > LOST_MAX;
+                self.counters.leases_over += 1;
+                if once {
+                    return self.end(name, Outcome::Unknown);
+                } else if is_over {
+                    return self.end(name, Outcome::Lost);
+                }
+                let Some((item, _)) = self.item(name) else { return };
+                item.at = At::Ready;
+            }
+            // It has gone on since.
+            At::Ready
+            | At::Later(_)
+            | At::Submitted(_)
+            | At::Queued(..)
+            | At::Held(..)
+            | At::Over => {
+                return;
+            }
+        }
+        self.ready.push_front(name);
+    }
+
+    fn on_message(&mut self, now: Instant, message: TaskMessage, sink: &mut impl Sink) {
+        let (of, run) = match &message {
+            TaskMessage::Claim { of, run, .. }
+            | TaskMessage::Running { of, run, .. }
+            | TaskMessage::Result { of, run, .. }
+            | TaskMessage::Returned { of, run } => (*of, *run),
+            TaskMessage::Claimed { .. }
+            | TaskMessage::Extended { .. }
+            | TaskMessage::Known { .. }
+            | TaskMessage::Cancel { .. } => {
+                self.counters.unexpected += 1;
+                return;
+            }
+        };
+        // A process that is gone had this address: its tasks are nobody's any more.
+        let is_own = of.uid == self.config.session.0;
+        match message {
+            TaskMessage::Claim { asked_at, .. } => {
+                let granted = is_own && self.holds(now, of, run, true);
+                let answer = TaskMessage::Claimed { of, run, asked_at, granted };
+                self.say(run.worker, &answer, sink);
+            }
+            TaskMessage::Running { asked_at, .. } => {
+                let answer = if is_own && self.holds(now, of, run, false) {
+                    TaskMessage::Extended { of, run, asked_at }
+                } else {
+                    self.counters.runs_cancelled += 1;
+                    TaskMessage::Cancel { of, run }
+                };
+                self.say(run.worker, &answer, sink);
+            }
+            TaskMessage::Result { ended, output, .. } => {
+                if is_own {
+                    self.on_result(now, of, run, ended, output);
+                }
+                self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+            }
+            TaskMessage::Returned { .. } => {
+                if is_own {
+                    self.on_returned(of, run);
+                }
+                self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+            }
+            TaskMessage::Claimed { .. }
+            | TaskMessage::Extended { .. }
+            | TaskMessage::Known { .. }
+            | TaskMessage::Cancel { .. } => {}
+        }
+    }
+
+    /// Whether this run is the one that goes on. If so, its lease is extended. The first that is heard of
+    /// is; of a task that is never run twice, the first that asks before it starts.
+    fn holds(&mut self, now: Instant, of: Attempt, run: Run, claims: bool) -> bool {
+        let lease_ns = self.config.lease_ns;
+        let until = now.after(lease_ns + lease_ns / LEASE_MARGIN);
+        let name = (of.jid, of.tid);
+        let Some((item, once)) = self.item(name) else { return false };
+        let may = match item.at {
+            At::Held(holder, _) => holder == run,
+            At::Over => false,
+            At::Ready | At::Later(_) | At::Submitted(_) | At::Queued(..) => claims || !once,
+        };
+        if may {
+            let was = core::mem::replace(&mut item.at, At::Held(run, until));
+            self.let_go(name, was);
+            self.timers.insert((until, name));
+        }
+        may
+    }
+
+    /// What is kept of a task because it was there, and is not any more.
+    fn let_go(&mut self, name: Name, was: At) {
+        match was {
+            At::Queued(ticket, None) => {
+                self.queued.remove(&(ticket, name));
+            }
+            At::Held(_, until) | At::Later(until) => {
+                self.timers.remove(&(until, name));
+            }
+            At::Queued(_, Some(passed_at)) => {
+                self.timers.remove(&(passed_at.after(self.config.start_ns), name));
+            }
+            At::Ready | At::Submitted(_) | At::Over => {}
+        }
+    }
+
+    fn on_result(&mut self, now: Instant, of: Attempt, run: Run, ended: Ended, output: Vec<u8>) {
+        let name = (of.jid, of.tid);
+        let first_only = self.config.guards.on(Guard::FirstResult);
+        let again_at = now.after(self.rng.between(MS, 5 * MS));
+        let Some((item, once)) = self.item(name) else {
+            self.counters.results_late += 1;
+            return;
+        };
+        if item.at == At::Over && first_only {
+            self.counters.results_late += 1;
+            return;
+        }
+        if ended == Ended::Done {
+            return self.end(name, Outcome::Done(output));
+        }
+        // It comes until it is known; and another run may go on.
+        let is_other = matches!(item.at, At::Held(holder, _) if holder != run);
+        if item.failed >= of.attempt || is_other {
+            return;
+        }
+        item.failed = of.attempt;
+        self.counters.failures += 1;
+        let Some((item, _)) = self.item(name) else { return };
+        if once || item.retries_left == 0 {
+            return self.end(name, Outcome::Failed(ended, output));
+        }
+        item.retries_left -= 1;
+        let was = core::mem::replace(&mut item.at, At::Later(again_at));
+        self.let_go(name, was);
+        self.timers.insert((again_at, name));
+    }
+
+    /// A run that was not begun, and never will be.
+    fn on_returned(&mut self, of: Attempt, run: Run) {
+        let name = (of.jid, of.tid);
+        let Some((item, _)) = self.item(name) else { return };
+        let is_its = match item.at {
+            At::Held(holder, _) => holder == run,
+            At::Submitted(_) | At::Queued(..) => item.attempt == of.attempt,
+            At::Ready | At::Later(_) | At::Over => false,
+        };
+        if !is_its {
+            return;
+        }
+        let was = core::mem::replace(&mut item.at, At::Ready);
+        self.let_go(name, was);
+        self.counters.runs_returned += 1;
+        self.ready.push_front(name);
+    }
+
+    /// A task is over, and its outcome is told, once.
+    fn end(&mut self, name: Name, outcome: Outcome) {
+        let Some((item, _)) = self.item(name) else { return };
+        let was = core::mem::replace(&mut item.at, At::Over);
+        let attempts = item.attempt;
+        self.let_go(name, was);
+        self.counters.outcomes += 1;
+        self.outcomes.push_back(TaskOutcome { jid: name.0, tid: name.1, attempts, outcome });
+        if was == At::Over {
+            return;
+        }
+        self.open -= 1;
+        let Some(job) = self.jobs.get_mut(&name.0) else { return };
+        job.open -= 1;
+        // Whoever still speaks of it is told that it is over: of a job that is not known, too.
+        if job.open == 0 && self.config.guards.on(Guard::FirstResult) {
+            self.jobs.remove(&name.0);
+        }
+    }
+}

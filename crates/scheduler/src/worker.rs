@@ -1,0 +1,648 @@
+//! A worker: a process of several executors, each a slot, that asks the switch for tasks and runs them.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::machine::{Deadline, Machine};
+use concord_core::{
+    Addr, Duration, Guard, Guards, Instant, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId, US,
+};
+use concord_wire::control::{Membership, Message as _};
+use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
+use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::{GroupId, Kind};
+
+/// Most executors of a worker.
+pub const SLOTS_MAX: usize = 1 << 12;
+/// Most results that nobody has acknowledged; above it no new task is asked for.
+const REPORTS_MAX: usize = 1 << 14;
+/// How often a result is sent before its owner is given up.
+const TRIES_MAX: u32 = 60;
+/// A lease is extended so many times before it would end.
+const BEATS: u64 = 4;
+/// How long a start is told again and again until its owner answers, in ns.
+const FIRST_BEAT_NS: Duration = 2 * MS;
+
+/// What a worker is told at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerConfig {
+    /// Unique for each start of its process.
+    pub session: SessionId,
+    /// Where it is.
+    pub addr: Addr,
+    /// Where the switch is.
+    pub switch: Addr,
+    /// Its group.
+    pub group: GroupId,
+    /// How many tasks it runs at a time.
+    pub slots: u16,
+    /// Which guards are on.
+    pub guards: Guards,
+    /// How long an executor waits in the switch, in ns. 0: it asks again and again.
+    pub wait_ns: Duration,
+    /// How long after that, or after an answer that there is no task, it asks again, in ns.
+    pub poll_ns: Duration,
+    /// How long an answer of the switch may take, in ns; longer each time.
+    pub answer_ns: Duration,
+    /// How long an owner may take to say that a task may start, in ns.
+    pub claim_ns: Duration,
+    /// How long a task may run without its owner being heard, in ns: as the owner has it.
+    pub lease_ns: Duration,
+}
+
+impl WorkerConfig {
+    /// The defaults.
+    #[must_use]
+    pub const fn new(session: SessionId, addr: Addr, switch: Addr, slots: u16) -> WorkerConfig {
+        WorkerConfig {
+            session,
+            addr,
+            switch,
+            group: GroupId::FIRST,
+            slots,
+            guards: Guards::ALL,
+            wait_ns: 100 * MS,
+            poll_ns: MS,
+            answer_ns: 2 * MS,
+            claim_ns: 50 * MS,
+            lease_ns: SEC,
+        }
+    }
+}
+
+/// What its driver is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Run a task.
+    Start {
+        /// Which executor.
+        slot: u16,
+        /// The run's number, for [`Worker::finished`].
+        run: u32,
+        /// Which attempt at which task: the task may use it as a fencing token.
+        of: Attempt,
+        /// The task.
+        task: Task,
+    },
+    /// Stop a run, and all that it started; say nothing more of it.
+    Kill {
+        /// Which executor.
+        slot: u16,
+        /// The run's number.
+        run: u32,
+    },
+}
+
+concord_core::counters! {
+    /// What a worker did.
+    pub struct WorkerCounters {
+        /// Requests sent to the switch.
+        requests,
+        /// Requests that were not answered in time.
+        requests_unanswered,
+        /// Runs begun.
+        started,
+        /// Runs that ended as they should.
+        done,
+        /// Runs that failed.
+        failed,
+        /// Runs killed because they took longer than they may.
+        timed_out,
+        /// Runs killed because their lease was over.
+        leases_over,
+        /// Runs killed because their owner said so.
+        cancelled,
+        /// Claims that their owner refused.
+        claims_refused,
+        /// Claims that were not answered in time.
+        claims_unanswered,
+        /// Tasks given back: no executor was free.
+        returned,
+        /// Assignments of a switch whose time is over, refused.
+        assignments_other_switch,
+        /// Assignments that came twice, or for another process.
+        assignments_stale,
+        /// Results that nobody acknowledged.
+        reports_given_up,
+        /// Packets that are malformed or no worker's.
+        unexpected,
+    }
+}
+
+/// A task that a slot has.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    of: Attempt,
+    run: u32,
+    owner: Addr,
+    ticket: u32,
+    switch_id: SwitchId,
+    task: Task,
+}
+
+/// What an executor does.
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    /// Nothing until then.
+    Idle { until: Instant },
+    /// It asked, and got no answer. How often it did so in vain.
+    Asking { number: u32, until: Instant, tries: u32 },
+    /// It waits in the switch.
+    Waiting { until: Instant },
+    /// It has a task, and asks whether it may start.
+    Claiming { work: Work, beat_at: Instant, until: Instant },
+    /// It runs a task. When its owner is told next, its lease ends, its time is over.
+    Running {
+        work: Work,
+        beat_at: Instant,
+        is_heard: bool,
+        lease_until: Instant,
+        limit_at: Instant,
+    },
+}
+
+/// What an owner has to know.
+#[derive(Clone, Debug)]
+struct Report {
+    owner: Addr,
+    message: TaskMessage,
+    next_at: Instant,
+    tries: u32,
+}
+
+/// A worker.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    config: WorkerConfig,
+    switch: Addr,
+    /// The newest switch that it heard of; 0 if none.
+    switch_id: SwitchId,
+    slots: Vec<Slot>,
+    next_number: u32,
+    next_run: u32,
+    /// By the run's number.
+    reports: BTreeMap<u32, Report>,
+    orders: VecDeque<Order>,
+    /// It takes no more tasks.
+    is_retiring: bool,
+    counters: WorkerCounters,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    /// A worker that runs nothing yet.
+    #[must_use]
+    pub fn new(config: WorkerConfig) -> Worker {
+        let slots = usize::from(config.slots).clamp(1, SLOTS_MAX);
+        Worker {
+            switch: config.switch,
+            switch_id: SwitchId(0),
+            slots: alloc::vec![Slot::Idle { until: Instant(0) }; slots],
+            next_number: 1,
+            next_run: 1,
+            reports: BTreeMap::new(),
+            orders: VecDeque::new(),
+            is_retiring: false,
+            counters: WorkerCounters::default(),
+            buffer: Vec::new(),
+            config,
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// A run ended. One that was killed says nothing any more.
+    pub fn finished(
+        &mut self,
+        now: Now,
+        run: u32,
+        ended: Ended,
+        output: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let now = now.instant;
+        self.leases(now);
+        let Some((slot, work)) = self.running(run) else { return };
+        match ended {
+            Ended::Done => self.counters.done += 1,
+            Ended::Failed => self.counters.failed += 1,
+            Ended::TimedOut => self.counters.timed_out += 1,
+        }
+        self.slots[slot] = Slot::Idle { until: now };
+        self.report_end(now, &work, ended, output);
+        self.send_reports(now, sink);
+        self.ask(now, sink);
+    }
+
+    /// It is told to end: it takes no more tasks.
+    pub fn retire(&mut self) {
+        self.is_retiring = true;
+    }
+
+    /// Whether it runs nothing, and everybody knows what there is to know.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let is_free = |slot: &Slot| !matches!(slot, Slot::Claiming { .. } | Slot::Running { .. });
+        self.reports.is_empty() && self.slots.iter().all(is_free)
+    }
+
+    /// Which runs go on.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, Attempt)> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Running { work, .. } => Some((work.run, work.of)),
+            Slot::Idle { .. }
+            | Slot::Asking { .. }
+            | Slot::Waiting { .. }
+            | Slot::Claiming { .. } => None,
+        })
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> &WorkerCounters {
+        &self.counters
+    }
+}
+
+impl Machine for Worker {
+    type Persist = Nothing;
+
+    fn handle(&mut self, now: Now, _: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
+        let now = now.instant;
+        // What its clock says is over is over before anything that waited in front of it (trap T1).
+        self.leases(now);
+        match concord_wire::kind(bytes) {
+            Ok(Kind::Falcon) => match Reply::parse(bytes) {
+                Ok((asker, reply)) => self.on_reply(now, &asker, reply, sink),
+                Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(Kind::Tasks) => match TaskMessage::parse(bytes) {
+                Ok(message) => self.on_message(now, message, sink),
+                Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(Kind::Membership) => match Membership::parse(bytes) {
+                Ok(Membership::Configure(part)) => {
+                    let config = part.common();
+                    self.on_switch(now, SwitchId(config.switch_id), config.switch);
+                }
+                Ok(_) | Err(_) => self.counters.unexpected += 1,
+            },
+            Ok(_) | Err(_) => self.counters.unexpected += 1,
+        }
+        self.ask(now, sink);
+    }
+
+    fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        let now = now.instant;
+        self.leases(now);
+        for slot in 0..self.slots.len() {
+            self.tick_slot(now, slot, sink);
+        }
+        self.send_reports(now, sink);
+        self.ask(now, sink);
+    }
+
+    fn deadline(&self) -> Deadline {
+        let at = |at, reason| Deadline { at, reason };
+        let slots = self.slots.iter().map(|slot| match *slot {
+            Slot::Idle { until } if self.may_ask() => at(until, "a request"),
+            Slot::Idle { .. } => Deadline::NONE,
+            Slot::Asking { until, .. } => at(until, "the switch's answer"),
+            Slot::Waiting { until } => at(until, "the end of a wait"),
+            Slot::Claiming { beat_at, until, .. } => at(beat_at.min(until), "a claim"),
+            Slot::Running { beat_at, lease_until, limit_at, .. } => {
+                at(beat_at.min(lease_until).min(limit_at), "a task that runs")
+            }
+        });
+        let reports = self.reports.values().map(|report| at(report.next_at, "a result"));
+        slots.chain(reports).fold(Deadline::NONE, Deadline::min)
+    }
+}
+
+/// With the switch.
+impl Worker {
+    fn may_ask(&self) -> bool {
+        !self.is_retiring && self.reports.len() < REPORTS_MAX
+    }
+
+    /// Every executor that is free, and whose time it is, asks for a task.
+    fn ask(&mut self, now: Instant, sink: &mut impl Sink) {
+        if !self.may_ask() {
+            return;
+        }
+        for slot in 0..self.slots.len() {
+            if let Slot::Idle { until } = self.slots[slot]
+                && until <= now
+            {
+                self.request(now, slot, 0, sink);
+            }
+        }
+    }
+
+    fn request(&mut self, now: Instant, slot: usize, tries: u32, sink: &mut impl Sink) {
+        let number = self.next_number;
+        self.next_number = self.next_number.wrapping_add(1);
+        let asker = Asker {
+            session: self.config.session,
+            number,
+            slot: slot as u16,
+            addr: self.config.addr,
+        };
+        let wait_us = u32::try_from(self.config.wait_ns / US).unwrap_or(u32::MAX);
+        Request { group: self.config.group, asker, wait_us }.emit(&mut self.buffer);
+        sink.send(self.switch, &self.buffer);
+        let until = now.after(self.config.answer_ns << tries.min(6));
+        self.slots[slot] = Slot::Asking { number, until, tries };
+        self.counters.requests += 1;
+    }
+
+    fn on_reply(&mut self, now: Instant, asker: &Asker, reply: Reply, sink: &mut impl Sink) {
+        let slot = usize::from(asker.slot);
+        if asker.session != self.config.session || slot >= self.slots.len() {
+            self.counters.assignments_stale += 1;
+            return;
+        }
+        match reply {
+            Reply::Task(assigned) => self.on_assigned(now, slot, &assigned, sink),
+            Reply::NoOp { answer, switch_id, .. } => {
+                self.hear_of(switch_id);
+                if !matches!(self.slots[slot], Slot::Asking { number, .. } if number == asker.number)
+                {
+                    return;
+                }
+                self.slots[slot] = match answer {
+                    Answer::Waiting => Slot::Waiting {
+                        until: now.after(self.config.wait_ns + self.config.poll_ns),
+                    },
+                    _ => Slot::Idle { until: now.after(self.config.poll_ns) },
+                };
+            }
+        }
+    }
+
+    fn hear_of(&mut self, switch_id: SwitchId) {
+        self.switch_id = self.switch_id.max(switch_id);
+    }
+
+    /// Another switch: who asked the old one asks again.
+    fn on_switch(&mut self, now: Instant, switch_id: SwitchId, addr: Addr) {
+        if switch_id < self.switch_id {
+            return;
+        }
+        let is_new = switch_id > self.switch_id || addr != self.switch;
+        (self.switch_id, self.switch) = (switch_id, addr);
+        for slot in &mut self.slots {
+            if is_new && matches!(slot, Slot::Asking { .. } | Slot::Waiting { .. }) {
+                *slot = Slot::Idle { until: now };
+            }
+        }
+    }
+
+    fn on_assigned(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        assigned: &Assigned,
+        sink: &mut impl Sink,
+    ) {
+        let task = assigned.task;
+        let (uid, jid) = (assigned.uid.0, assigned.jid);
+        let of = Attempt { uid, jid, tid: task.tid, attempt: task.attempt };
+        // Its owner has submitted it again, to the new switch.
+        if assigned.switch_id < self.switch_id && self.config.guards.on(Guard::AssignmentSwitch) {
+            self.counters.assignments_other_switch += 1;
+            return;
+        }
+        self.hear_of(assigned.switch_id);
+        let work = Work {
+            of,
+            run: self.next_run,
+            owner: assigned.owner,
+            ticket: assigned.ticket,
+            switch_id: assigned.switch_id,
+            task,
+        };
+        match self.slots[slot] {
+            Slot::Idle { .. } | Slot::Asking { .. } | Slot::Waiting { .. } => {}
+            Slot::Claiming { work: own, .. } | Slot::Running { work: own, .. } => {
+                let is_same =
+                    (own.of, own.ticket, own.switch_id) == (work.of, work.ticket, work.switch_id);
+                if is_same {
+                    self.counters.assignments_stale += 1;
+                    return;
+                }
+                self.next_run = self.next_run.wrapping_add(1);
+                self.counters.returned += 1;
+                let message = TaskMessage::Returned { of, run: self.run(work.run) };
+                self.report(now, &work, message);
+                return self.send_reports(now, sink);
+            }
+        }
+        self.next_run = self.next_run.wrapping_add(1);
+        if task.flags.has(TaskFlags::ONCE) && self.config.guards.on(Guard::Claim) {
+            let until = now.after(self.config.claim_ns);
+            self.slots[slot] = Slot::Claiming { work, beat_at: now, until };
+            self.tick_slot(now, slot, sink);
+        } else {
+            self.start(now, slot, work, now.after(self.config.lease_ns), sink);
+        }
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        work: Work,
+        lease_until: Instant,
+        sink: &mut impl Sink,
+    ) {
+        self.counters.started += 1;
+        let limit_at = match work.task.limit_ms {
+            0 => Instant::NEVER,
+            limit_ms => now.after(u64::from(limit_ms) * MS),
+        };
+        let Work { of, run, task, .. } = work;
+        self.orders.push_back(Order::Start { slot: slot as u16, run, of, task });
+        let is_heard = false;
+        self.slots[slot] = Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at };
+        self.tick_slot(now, slot, sink);
+    }
+}
+
+/// With owners.
+impl Worker {
+    fn run(&self, run: u32) -> Run {
+        Run { session: self.config.session.0, run, worker: self.config.addr }
+    }
+
+    fn say(&mut self, to: Addr, message: &TaskMessage, sink: &mut impl Sink) {
+        message.emit_in(self.config.group, &mut self.buffer);
+        sink.send(to, &self.buffer);
+    }
+
+    /// The slot of a run that goes on, and its task.
+    fn running(&self, run: u32) -> Option<(usize, Work)> {
+        let own = |slot: &Slot| match slot {
+            Slot::Running { work, .. } if work.run == run => Some(*work),
+            _ => None,
+        };
+        self.slots.iter().enumerate().find_map(|(index, slot)| own(slot).map(|work| (index, work)))
+    }
+
+    /// What has no lease any more is stopped, before anything else.
+    fn leases(&mut self, now: Instant) {
+        for index in 0..self.slots.len() {
+            let Slot::Running { work, lease_until, .. } = self.slots[index] else { continue };
+            if lease_until > now || !self.config.guards.on(Guard::TaskLease) {
+                continue;
+            }
+            self.counters.leases_over += 1;
+            self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+            self.slots[index] = Slot::Idle { until: now };
+        }
+    }
+
+    fn tick_slot(&mut self, now: Instant, index: usize, sink: &mut impl Sink) {
+        match self.slots[index] {
+            Slot::Idle { .. } => {}
+            Slot::Asking { until, tries, .. } if until <= now && self.may_ask() => {
+                self.counters.requests_unanswered += 1;
+                self.request(now, index, tries + 1, sink);
+            }
+            Slot::Waiting { until } | Slot::Asking { until, .. } if until <= now => {
+                self.slots[index] = Slot::Idle { until: now };
+            }
+            Slot::Asking { .. } | Slot::Waiting { .. } => {}
+            Slot::Claiming { work, until, .. } if until <= now => {
+                // It never starts: a late answer names a run that is none.
+                self.counters.claims_unanswered += 1;
+                self.slots[index] = Slot::Idle { until: now };
+                let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
+                self.report(now, &work, message);
+            }
+            Slot::Claiming { work, beat_at, until } if beat_at <= now => {
+                let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
+                self.say(work.owner, &TaskMessage::Claim { of, run, asked_at }, sink);
+                let beat_at = now.after(FIRST_BEAT_NS);
+                self.slots[index] = Slot::Claiming { work, beat_at, until };
+            }
+            Slot::Running { work, limit_at, .. } if limit_at <= now => {
+                self.counters.timed_out += 1;
+                self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+                self.slots[index] = Slot::Idle { until: now };
+                self.report_end(now, &work, Ended::TimedOut, &[]);
+            }
+            Slot::Running { work, beat_at, is_heard, lease_until, limit_at } if beat_at <= now => {
+                let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
+                self.say(work.owner, &TaskMessage::Running { of, run, asked_at }, sink);
+                let beat_ns = self.config.lease_ns / BEATS;
+                let beat_at = now.after(if is_heard { beat_ns } else { FIRST_BEAT_NS });
+                self.slots[index] =
+                    Slot::Running { work, beat_at, is_heard, lease_until, limit_at };
+            }
+            Slot::Claiming { .. } | Slot::Running { .. } => {}
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, message: TaskMessage, sink: &mut impl Sink) {
+        match message {
+            TaskMessage::Claimed { run, asked_at, granted, .. } => {
+                if run.session == self.config.session.0 {
+                    self.on_claimed(now, run.run, Instant(asked_at), granted, sink);
+                }
+            }
+            TaskMessage::Extended { run, asked_at, .. } => {
+                let until = Instant(asked_at).after(self.config.lease_ns);
+                if run.session == self.config.session.0
+                    && let Some((index, _)) = self.running(run.run)
+                    && let Slot::Running { beat_at, is_heard, lease_until, .. } =
+                        &mut self.slots[index]
+                {
+                    *lease_until = until.max(*lease_until);
+                    if !*is_heard {
+                        *beat_at = now.after(self.config.lease_ns / BEATS);
+                    }
+                    *is_heard = true;
+                }
+            }
+            TaskMessage::Known { run, .. } => {
+                if run.session == self.config.session.0 {
+                    self.reports.remove(&run.run);
+                }
+            }
+            TaskMessage::Cancel { run, .. } => {
+                if run.session == self.config.session.0
+                    && let Some((index, _)) = self.running(run.run)
+                {
+                    self.counters.cancelled += 1;
+                    self.orders.push_back(Order::Kill { slot: index as u16, run: run.run });
+                    self.slots[index] = Slot::Idle { until: now };
+                }
+            }
+            TaskMessage::Claim { .. }
+            | TaskMessage::Running { .. }
+            | TaskMessage::Result { .. }
+            | TaskMessage::Returned { .. } => self.counters.unexpected += 1,
+        }
+    }
+
+    fn on_claimed(
+        &mut self,
+        now: Instant,
+        run: u32,
+        asked_at: Instant,
+        granted: bool,
+        sink: &mut impl Sink,
+    ) {
+        let claiming = |slot: &Slot| matches!(slot, Slot::Claiming { work, .. } if work.run == run);
+        let Some(index) = self.slots.iter().position(claiming) else { return };
+        let Slot::Claiming { work, until, .. } = self.slots[index] else { return };
+        if !granted {
+            self.counters.claims_refused += 1;
+            self.slots[index] = Slot::Idle { until: now };
+            return;
+        }
+        let lease_until = asked_at.after(self.config.lease_ns);
+        // A grant that waited for too long on its way is none.
+        if lease_until <= now || until <= now {
+            return;
+        }
+        self.start(now, index, work, lease_until, sink);
+    }
+
+    fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: &[u8]) {
+        let output = output[..output.len().min(OUTPUT_BYTES_MAX)].to_vec();
+        let run = self.run(work.run);
+        self.report(now, work, TaskMessage::Result { of: work.of, run, ended, output });
+    }
+
+    /// What an owner has to know is told until it says that it knows.
+    fn report(&mut self, now: Instant, work: &Work, message: TaskMessage) {
+        let report = Report { owner: work.owner, message, next_at: now, tries: 0 };
+        self.reports.insert(work.run, report);
+    }
+
+    fn send_reports(&mut self, now: Instant, sink: &mut impl Sink) {
+        let group = self.config.group;
+        let mut given_up = 0;
+        let buffer = &mut self.buffer;
+        self.reports.retain(|_, report| {
+            if report.next_at > now {
+                return true;
+            }
+            if report.tries >= TRIES_MAX {
+                given_up += 1;
+                return false;
+            }
+            report.message.emit_in(group, buffer);
+            sink.send(report.owner, buffer);
+            report.next_at = now.after((5 * MS) << report.tries.min(6));
+            report.tries += 1;
+            true
+        });
+        self.counters.reports_given_up += given_up;
+    }
+}

@@ -1,0 +1,405 @@
+//! Owners and workers, a message at a time.
+#![allow(clippy::unwrap_used)]
+
+use concord_core::{Guards, Instant, MS, Machine, Now, SessionId, SwitchId};
+use concord_scheduler::{Job, Order, Outcome, Owner, OwnerConfig, TaskSpec, Worker, WorkerConfig};
+use concord_wire::Addr;
+use concord_wire::control::Message as _;
+use concord_wire::falcon::{Answer, Assigned, Reply, Request, Submission, Task, TaskFlags};
+use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
+
+const OWNER: Addr = Addr { ip: 1, port: 1 };
+const WORKER: Addr = Addr { ip: 2, port: 2 };
+const SWITCH: Addr = Addr { ip: 3, port: 3 };
+const UID: SessionId = SessionId(11);
+
+type Sent = Vec<(Addr, Vec<u8>)>;
+
+fn at(ms: u64) -> Now {
+    Now { instant: Instant(ms * MS), unix_ms: 0 }
+}
+
+fn owner(guards: Guards) -> Owner {
+    Owner::new(OwnerConfig { guards, ..OwnerConfig::new(UID, OWNER, SWITCH) })
+}
+
+fn job(tasks: usize, once: bool) -> Job {
+    Job { tasks: vec![TaskSpec::default(); tasks], once, ..Job::default() }
+}
+
+/// What an owner submits when it is woken.
+fn submitted(owner: &mut Owner, ms: u64) -> Vec<Submission> {
+    let mut sent = Sent::new();
+    owner.tick(at(ms), &mut sent);
+    submissions(&sent)
+}
+
+fn submissions(sent: &Sent) -> Vec<Submission> {
+    let parsed = sent.iter().filter_map(|(_, bytes)| Submission::parse(bytes).ok());
+    parsed.filter(|submission| !submission.tasks.is_empty()).collect()
+}
+
+/// The switch's answer: so many were added, from that ticket on, and retrieve_ptr.
+fn answer(of: &Submission, added: usize, ticket: u32, retrieve_ptr: u32) -> Submission {
+    let answer = if added == of.tasks.len() { Answer::Added } else { Answer::Full };
+    Submission {
+        answer,
+        switch_id: SwitchId(1),
+        tickets: (ticket..).take(added).collect(),
+        tasks: of.tasks[added..].to_vec(),
+        retrieve_ptr,
+        add_ptr: ticket + added as u32,
+        ..of.clone()
+    }
+}
+
+fn tell(owner: &mut Owner, ms: u64, answer: &Submission) -> Vec<Submission> {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    answer.emit(&mut bytes);
+    owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    submissions(&sent)
+}
+
+/// What an owner says to a worker's message.
+fn say(owner: &mut Owner, ms: u64, message: &TaskMessage) -> TaskMessage {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    message.emit(&mut bytes);
+    owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    let said = sent.iter().find_map(|(_, bytes)| TaskMessage::parse(bytes).ok());
+    said.unwrap()
+}
+
+fn attempt(attempt: u16) -> Attempt {
+    Attempt { uid: UID.0, jid: 1, tid: 0, attempt }
+}
+
+fn run(run: u32) -> Run {
+    Run { session: 77, run, worker: WORKER }
+}
+
+fn attempts(of: &[Submission]) -> Vec<u16> {
+    of.iter().flat_map(|submission| &submission.tasks).map(|task| task.attempt).collect()
+}
+
+#[test]
+fn after_a_full_queue_it_pauses_and_submits_what_was_not_added() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(job(10, false));
+    let first = submitted(&mut owner, 0);
+    assert_eq!((first.len(), attempts(&first)), (1, vec![1; 10]));
+    assert!(tell(&mut owner, 1, &answer(&first[0], 3, 0, 0)).is_empty(), "it pauses");
+    assert_eq!(owner.deadline().reason, "a full queue");
+    let rest = submitted(&mut owner, 2);
+    assert_eq!(attempts(&rest), [1; 7], "they were in no queue");
+    assert_eq!(rest[0].tasks[0].tid, 3);
+}
+
+#[test]
+fn a_task_of_which_nobody_says_that_it_runs_is_submitted_again() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(job(2, false));
+    let first = submitted(&mut owner, 0);
+    tell(&mut owner, 1, &answer(&first[0], 2, 0, 0));
+    for ms in 2..100 {
+        assert!(submitted(&mut owner, ms).is_empty(), "they wait in the queue, however long");
+    }
+    // The switch is asked, and says that one of them was taken.
+    let question = Submission { tasks: vec![], number: 0, ..first[0].clone() };
+    tell(&mut owner, 100, &Submission { tickets: vec![], ..answer(&question, 0, 2, 1) });
+    assert!(submitted(&mut owner, 104).is_empty());
+    assert_eq!(attempts(&submitted(&mut owner, 105)), [2]);
+    assert_eq!(owner.counters().tasks_unheard, 1);
+}
+
+#[test]
+fn another_switch_id_makes_it_submit_what_has_not_begun() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(job(3, false));
+    let first = submitted(&mut owner, 0);
+    tell(&mut owner, 1, &answer(&first[0], 3, 0, 0));
+    let said =
+        say(&mut owner, 2, &TaskMessage::Running { of: attempt(1), run: run(1), asked_at: 5 });
+    assert_eq!(said, TaskMessage::Extended { of: attempt(1), run: run(1), asked_at: 5 });
+    let other = Submission { switch_id: SwitchId(2), number: 0, ..answer(&first[0], 3, 0, 0) };
+    let again = tell(&mut owner, 3, &Submission { tickets: vec![], ..other });
+    assert_eq!(attempts(&again), [2, 2], "one of three runs");
+}
+
+fn unanswered(guards: Guards) -> Vec<u16> {
+    let mut owner = owner(guards);
+    owner.submit(job(2, false));
+    let first = submitted(&mut owner, 0);
+    let other = Submission { number: first[0].number + 7, ..answer(&first[0], 2, 5, 3) };
+    tell(&mut owner, 1, &other);
+    attempts(&submitted(&mut owner, 6))
+}
+
+#[test]
+fn the_answer_to_another_submission_says_nothing_of_this_one() {
+    assert_eq!(unanswered(Guards::ALL), [2, 2]);
+}
+
+#[test]
+fn of_two_claims_the_first_is_granted_and_again_if_it_is_asked_again() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(job(1, true));
+    submitted(&mut owner, 0);
+    let claim = |number| TaskMessage::Claim { of: attempt(1), run: run(number), asked_at: 9 };
+    let claimed = |number, granted| TaskMessage::Claimed {
+        of: attempt(1),
+        run: run(number),
+        asked_at: 9,
+        granted,
+    };
+    assert_eq!(say(&mut owner, 1, &claim(1)), claimed(1, true));
+    assert_eq!(say(&mut owner, 1, &claim(2)), claimed(2, false));
+    assert_eq!(say(&mut owner, 2, &claim(1)), claimed(1, true));
+    let running = TaskMessage::Running { of: attempt(1), run: run(2), asked_at: 9 };
+    assert_eq!(say(&mut owner, 2, &running), TaskMessage::Cancel { of: attempt(1), run: run(2) });
+    // Its worker is silent: nobody knows.
+    submitted(&mut owner, 1_126);
+    submitted(&mut owner, 1_127);
+    assert_eq!(owner.poll_outcome().map(|told| told.outcome), Some(Outcome::Unknown));
+    assert_eq!(say(&mut owner, 1_200, &claim(3)), claimed(3, false));
+}
+
+fn outcomes(guards: Guards) -> usize {
+    let mut owner = owner(guards);
+    owner.submit(job(2, false));
+    submitted(&mut owner, 0);
+    for number in [1, 2] {
+        let result = TaskMessage::Result {
+            of: attempt(1),
+            run: run(number),
+            ended: Ended::Done,
+            output: vec![number as u8],
+        };
+        let known = TaskMessage::Known { of: attempt(1), run: run(number) };
+        assert_eq!(say(&mut owner, 1, &result), known);
+    }
+    let told = owner.poll_outcome().unwrap();
+    assert_eq!(told.outcome, Outcome::Done(vec![1]));
+    1 + usize::from(owner.poll_outcome().is_some())
+}
+
+#[test]
+fn the_first_result_wins_and_is_told_once() {
+    assert_eq!(outcomes(Guards::ALL), 1);
+}
+
+#[test]
+fn a_task_that_fails_is_tried_as_often_as_it_may() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(Job { retries: 1, ..job(1, false) });
+    submitted(&mut owner, 0);
+    let failed = |of| TaskMessage::Result { of, run: run(1), ended: Ended::Failed, output: vec![] };
+    say(&mut owner, 1, &failed(attempt(1)));
+    say(&mut owner, 1, &failed(attempt(1)));
+    assert_eq!(owner.poll_outcome(), None, "it is the same failure");
+    assert_eq!(attempts(&submitted(&mut owner, 10)), [2]);
+    say(&mut owner, 11, &failed(attempt(2)));
+    let told = owner.poll_outcome().unwrap();
+    assert_eq!((told.outcome, told.attempts), (Outcome::Failed(Ended::Failed, vec![]), 2));
+}
+
+// Workers.
+
+fn worker(guards: Guards) -> Worker {
+    Worker::new(WorkerConfig { guards, ..WorkerConfig::new(SessionId(77), WORKER, SWITCH, 1) })
+}
+
+/// An executor asks, and gets that task.
+fn assign(worker: &mut Worker, ms: u64, task: Task, switch_id: u32) -> Vec<TaskMessage> {
+    let mut sent = Sent::new();
+    worker.tick(at(ms), &mut sent);
+    let mut bytes = sent.into_iter().find(|(_, b)| Request::parse(b).is_ok()).map_or_else(
+        || {
+            let mut bytes = Vec::new();
+            Request { asker: asker(), wait_us: 0, ..Request::default() }.emit(&mut bytes);
+            bytes
+        },
+        |(_, bytes)| bytes,
+    );
+    let assigned = Assigned {
+        uid: UID,
+        jid: 1,
+        owner: OWNER,
+        ticket: 4,
+        switch_id: SwitchId(switch_id),
+        task,
+    };
+    Reply::Task(assigned).put(&mut bytes).unwrap();
+    let mut sent = Sent::new();
+    worker.handle(at(ms), OWNER, &mut bytes, &mut sent);
+    messages(&sent)
+}
+
+fn asker() -> concord_wire::falcon::Asker {
+    concord_wire::falcon::Asker { session: SessionId(77), number: 1, slot: 0, addr: WORKER }
+}
+
+fn messages(sent: &Sent) -> Vec<TaskMessage> {
+    sent.iter().filter_map(|(_, bytes)| TaskMessage::parse(bytes).ok()).collect()
+}
+
+fn heard(worker: &mut Worker, ms: u64, message: &TaskMessage) -> Vec<TaskMessage> {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    message.emit(&mut bytes);
+    worker.handle(at(ms), OWNER, &mut bytes, &mut sent);
+    messages(&sent)
+}
+
+fn ticked(worker: &mut Worker, ms: u64) -> Vec<TaskMessage> {
+    let mut sent = Sent::new();
+    worker.tick(at(ms), &mut sent);
+    messages(&sent)
+}
+
+fn orders(worker: &mut Worker) -> Vec<&'static str> {
+    let name = |order| match order {
+        Order::Start { .. } => "start",
+        Order::Kill { .. } => "kill",
+    };
+    std::iter::from_fn(|| worker.poll_order()).map(name).collect()
+}
+
+fn plain() -> Task {
+    Task { attempt: 1, ..Task::default() }
+}
+
+fn once() -> Task {
+    Task { flags: TaskFlags::ONCE, ..plain() }
+}
+
+#[test]
+fn a_task_runs_at_once_and_its_result_is_told_until_it_is_known() {
+    let mut worker = worker(Guards::ALL);
+    let said = assign(&mut worker, 0, plain(), 1);
+    assert!(matches!(said[..], [TaskMessage::Running { .. }]));
+    assert_eq!(orders(&mut worker), ["start"]);
+    let mut sent = Sent::new();
+    worker.finished(at(1), 1, Ended::Done, b"out", &mut sent);
+    let result = TaskMessage::Result {
+        of: attempt(1),
+        run: run(1),
+        ended: Ended::Done,
+        output: b"out".to_vec(),
+    };
+    assert_eq!(messages(&sent), std::slice::from_ref(&result));
+    assert_eq!(sent.len(), 2, "and the executor asks for the next task");
+    assert_eq!(ticked(&mut worker, 7), [result]);
+    heard(&mut worker, 8, &TaskMessage::Known { of: attempt(1), run: run(1) });
+    assert!(ticked(&mut worker, 100).is_empty() && worker.is_idle());
+}
+
+fn old_switch(guards: Guards) -> Vec<&'static str> {
+    let mut worker = worker(guards);
+    let mut bytes = Vec::new();
+    Request { asker: asker(), wait_us: 0, ..Request::default() }.emit(&mut bytes);
+    let noop = Reply::NoOp { answer: Answer::Empty, ticket: 0, switch_id: SwitchId(2) };
+    noop.put(&mut bytes).unwrap();
+    worker.handle(at(0), OWNER, &mut bytes, &mut Sent::new());
+    assign(&mut worker, 5, plain(), 1);
+    orders(&mut worker)
+}
+
+#[test]
+fn an_old_switchs_assignment_is_refused() {
+    assert!(old_switch(Guards::ALL).is_empty());
+}
+
+fn without_lease(guards: Guards) -> Vec<&'static str> {
+    let mut worker = worker(guards);
+    assign(&mut worker, 0, plain(), 1);
+    // Asked at 500, answered at 900: it holds until 1,500.
+    let (of, asked_at) = (attempt(1), 500 * MS);
+    heard(&mut worker, 900, &TaskMessage::Extended { of, run: run(1), asked_at });
+    ticked(&mut worker, 1_499);
+    assert_eq!(orders(&mut worker), ["start"]);
+    // It stood still, and a result that came just then counts no more.
+    let mut sent = Sent::new();
+    worker.finished(at(1_500), 1, Ended::Done, b"", &mut sent);
+    orders(&mut worker)
+}
+
+#[test]
+fn what_has_no_lease_any_more_is_killed_before_anything_else() {
+    assert_eq!(without_lease(Guards::ALL), ["kill"]);
+}
+
+fn claims(guards: Guards) -> Vec<&'static str> {
+    let mut worker = worker(guards);
+    assign(&mut worker, 0, once(), 1);
+    orders(&mut worker)
+}
+
+#[test]
+fn a_task_that_is_never_run_twice_starts_only_when_its_owner_says_so() {
+    assert!(claims(Guards::ALL).is_empty());
+    let claimed = |number, granted| TaskMessage::Claimed {
+        of: attempt(1),
+        run: run(number),
+        asked_at: 0,
+        granted,
+    };
+    let mut asks = worker(Guards::ALL);
+    let said = assign(&mut asks, 0, once(), 1);
+    assert!(matches!(said[..], [TaskMessage::Claim { .. }]));
+    heard(&mut asks, 1, &claimed(9, true));
+    assert!(orders(&mut asks).is_empty(), "that is another run's");
+    heard(&mut asks, 1, &claimed(1, true));
+    heard(&mut asks, 1, &claimed(1, true));
+    assert_eq!(orders(&mut asks), ["start"]);
+
+    let mut refused = worker(Guards::ALL);
+    assign(&mut refused, 0, once(), 1);
+    heard(&mut refused, 1, &claimed(1, false));
+    heard(&mut refused, 2, &claimed(1, true));
+    assert!(orders(&mut refused).is_empty());
+
+    let mut late = worker(Guards::ALL);
+    assign(&mut late, 0, once(), 1);
+    let returned = TaskMessage::Returned { of: attempt(1), run: run(1) };
+    assert_eq!(ticked(&mut late, 50), [returned]);
+    heard(&mut late, 51, &claimed(1, true));
+    assert!(orders(&mut late).is_empty(), "it said that it never starts it");
+}
+
+#[test]
+fn a_task_that_takes_too_long_is_killed_and_so_is_one_that_is_cancelled() {
+    let mut worker = worker(Guards::ALL);
+    assign(&mut worker, 0, Task { limit_ms: 20, ..plain() }, 1);
+    assert!(ticked(&mut worker, 19).iter().all(|m| matches!(m, TaskMessage::Running { .. })));
+    let said = ticked(&mut worker, 20);
+    assert!(matches!(said[..], [TaskMessage::Result { ended: Ended::TimedOut, .. }]));
+    assert_eq!(orders(&mut worker), ["start", "kill"]);
+    heard(&mut worker, 21, &TaskMessage::Known { of: attempt(1), run: run(1) });
+    assign(&mut worker, 30, Task { tid: 0, attempt: 2, ..Task::default() }, 1);
+    heard(&mut worker, 31, &TaskMessage::Cancel { of: attempt(2), run: run(2) });
+    assert_eq!(orders(&mut worker), ["start", "kill"]);
+    assert!(ticked(&mut worker, 40).is_empty(), "and nothing more is said of it");
+}
+
+#[test]
+fn a_task_that_finds_its_executor_busy_is_given_back() {
+    let mut worker = worker(Guards::ALL);
+    assign(&mut worker, 0, plain(), 1);
+    assert!(assign(&mut worker, 0, plain(), 1).is_empty(), "it came twice");
+    let said = assign(&mut worker, 1, Task { tid: 5, ..plain() }, 1);
+    let returned = |m: &TaskMessage| matches!(m, TaskMessage::Returned { of, .. } if of.tid == 5);
+    assert_eq!(said.iter().filter(|m| returned(m)).count(), 1);
+    assert_eq!(orders(&mut worker), ["start"]);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn each_guard_is_caught_when_removed() {
+    use concord_core::Guard;
+
+    let without = Guards::without;
+    assert_ne!(unanswered(without(Guard::SubmissionAnswer)), [2, 2]);
+    assert_eq!(outcomes(without(Guard::FirstResult)), 2);
+    assert_eq!(old_switch(without(Guard::AssignmentSwitch)), ["start"]);
+    assert!(without_lease(without(Guard::TaskLease)).is_empty());
+    assert_eq!(claims(without(Guard::Claim)), ["start"]);
+}

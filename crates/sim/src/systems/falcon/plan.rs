@@ -1,0 +1,156 @@
+//! A rack of owners, workers and switches, and what goes wrong in it: drawn from one seed.
+
+use concord_core::{Guards, MS, Rng, SEC, US};
+use concord_scheduler::{Job, TaskSpec};
+use concord_switch::{Form, QueueLayout};
+use concord_wire::falcon::Parameters;
+
+/// Something that goes wrong, and for how long, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A worker dies with all that it runs, and is started again later.
+    KillWorker(usize, u64),
+    /// A worker stops and goes on, its tasks too.
+    PauseWorker(usize, u64),
+    /// An owner stops and goes on.
+    PauseOwner(usize, u64),
+    /// A worker reaches nobody, and nobody reaches it.
+    CutWorker(usize, u64),
+    /// A worker and an owner do not reach each other.
+    CutPair(usize, usize, u64),
+    /// The switch is gone with its queue, and comes back as a new life.
+    RestartSwitch(u64),
+    /// The switch stops and goes on.
+    PauseSwitch(u64),
+    /// The other switch is made active; the old one goes on, and hears of it only later.
+    OtherSwitch(u64),
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// For everything that is drawn on the way.
+    pub seed: u64,
+    /// The switch's queue.
+    pub queue: QueueLayout,
+    /// How many owners.
+    pub owners: usize,
+    /// The workers' executors.
+    pub workers: Vec<u16>,
+    /// When which owner gets which job.
+    pub jobs: Vec<(u64, usize, Job)>,
+    /// Shortest and longest way of a packet, in ns.
+    pub latency_ns: (u64, u64),
+    /// Packets lost, of a million.
+    pub loss_ppm: u64,
+    /// Packets that come twice, of a million.
+    pub duplicate_ppm: u64,
+    /// Packets that come up to 20 ms late, of a million.
+    pub late_ppm: u64,
+    /// How long an executor waits in the switch, in ns.
+    pub wait_ns: u64,
+    /// Runs that fail, of a million.
+    pub fail_ppm: u64,
+    /// Longest run, in ns.
+    pub run_ns_max: u64,
+    /// Longest silence of a worker, in ns.
+    pub lease_ns: u64,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+impl Plan {
+    /// What a seed draws.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let form = if rng.chance(1, 2) { Form::Paired } else { Form::Repair };
+        let slots = 1 << rng.between(1, 7);
+        let queue = QueueLayout { slots, capacity: rng.between(1, slots.into()) as u32, form };
+        let owners = rng.between(1, 2) as usize;
+        let workers: Vec<u16> = (0..rng.between(1, 4)).map(|_| rng.between(1, 4) as u16).collect();
+        let jobs = (0..rng.between(1, 5))
+            .map(|_| (rng.below(2 * SEC), rng.below(owners as u64) as usize, job(rng)));
+        let jobs: Vec<(u64, usize, Job)> = jobs.collect();
+        // So that a healthy rack is done within seconds.
+        let tasks: u64 = jobs.iter().map(|job| job.2.tasks.len() as u64).sum();
+        let executors: u64 = workers.iter().map(|slots| u64::from(*slots)).sum();
+        let run_ns_most = 15 * SEC * executors / tasks.max(1);
+        let shortest = rng.between(2, 100) * US;
+        let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
+        Plan {
+            seed,
+            queue,
+            owners,
+            jobs,
+            latency_ns: (shortest, shortest + rng.below(300) * US),
+            loss_ppm: noise(rng, 40_000),
+            duplicate_ppm: noise(rng, 40_000),
+            late_ppm: noise(rng, 20_000),
+            wait_ns: *[0, 5 * MS, 100 * MS].get(rng.below(3) as usize).unwrap_or(&0),
+            fail_ppm: noise(rng, 200_000),
+            run_ns_max: (rng.between(1, 40) * 10 * MS).min(run_ns_most),
+            lease_ns: rng.between(5, 20) * 10 * MS,
+            faults: faults(rng, owners, workers.len()),
+            workers,
+            guards: Guards::ALL,
+        }
+    }
+
+    /// When the last fault is over, in ns.
+    #[must_use]
+    pub fn quiet_at_ns(&self) -> u64 {
+        let over = |(at, fault): &(u64, Fault)| {
+            at + match *fault {
+                Fault::KillWorker(_, ns)
+                | Fault::PauseWorker(_, ns)
+                | Fault::PauseOwner(_, ns)
+                | Fault::CutWorker(_, ns)
+                | Fault::CutPair(_, _, ns)
+                | Fault::RestartSwitch(ns)
+                | Fault::PauseSwitch(ns)
+                | Fault::OtherSwitch(ns) => ns,
+            }
+        };
+        let faults = self.faults.iter().map(over);
+        faults.chain(self.jobs.iter().map(|job| job.0)).max().unwrap_or(0)
+    }
+}
+
+fn job(rng: &mut Rng) -> Job {
+    let tasks = (0..rng.between(1, 40) as u32).map(|tid| TaskSpec {
+        function: 1,
+        parameters: Parameters::new(&tid.to_be_bytes()).unwrap_or_default(),
+    });
+    Job {
+        tasks: tasks.collect(),
+        once: rng.chance(1, 2),
+        retries: rng.below(4) as u16,
+        limit_ms: if rng.chance(1, 3) { rng.between(20, 400) as u32 } else { 0 },
+    }
+}
+
+fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
+    let mut all = Vec::new();
+    for _ in 0..rng.below(8) {
+        let (worker, owner) =
+            (rng.below(workers as u64) as usize, rng.below(owners as u64) as usize);
+        let ns = rng.between(1, 60) * 10 * MS;
+        let fault = match rng.below(8) {
+            0 => Fault::KillWorker(worker, ns),
+            1 => Fault::PauseWorker(worker, ns),
+            2 => Fault::PauseOwner(owner, ns),
+            3 => Fault::CutWorker(worker, ns),
+            4 => Fault::CutPair(worker, owner, ns),
+            5 => Fault::RestartSwitch(ns),
+            6 => Fault::PauseSwitch(ns),
+            _ => Fault::OtherSwitch(ns),
+        };
+        all.push((rng.below(3 * SEC), fault));
+    }
+    all.sort_by_key(|fault| fault.0);
+    all
+}

@@ -1,0 +1,623 @@
+//! A run of a plan: the owners, workers and switches that ship, on virtual time.
+//!
+//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most, and
+//! nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and every task is
+//! over 8 s after the last fault.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+use concord_core::{Incarnation, Instant, MS, Machine as _, Now, Rng, SEC, SessionId};
+use concord_scheduler::{Order, Outcome, Owner, OwnerConfig, Worker, WorkerConfig};
+use concord_switch::{Agent, AgentConfig};
+use concord_wire::control::{Config, GroupKind, Member, Membership, Message as _, Program};
+use concord_wire::tasks::{Attempt, Ended};
+use concord_wire::{Addr, GroupId};
+use rustc_hash::FxHasher;
+
+use super::plan::{Fault, Plan};
+use crate::engine::{EventQueue, NS, Time};
+
+/// How long after the last fault every task has to be over, in ns.
+pub const PATIENCE_NS: u64 = 8 * SEC;
+/// How often everybody is told who is who, in ns.
+const TELL_NS: u64 = 50 * MS;
+/// Most events of a run.
+const EVENTS_MAX: u64 = 20_000_000;
+const CONTROLLER: Addr = Addr { ip: 9, port: 9 };
+const SWITCHES: usize = 2;
+
+/// What happened in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Tasks that were over.
+    pub tasks: u64,
+    /// Of these, done.
+    pub done: u64,
+    /// Failed, or their workers were lost too often.
+    pub failed: u64,
+    /// Perhaps run, never to be run again.
+    pub unknown: u64,
+    /// Runs begun.
+    pub runs: u64,
+    /// Tasks submitted again because nobody said that it runs them.
+    pub unheard: u64,
+    /// Tasks submitted again because the switch was another one.
+    pub forgotten: u64,
+    /// Tasks that found the queue full.
+    pub refused: u64,
+    /// Leases that were over.
+    pub leases_over: u64,
+    /// Runs that were cancelled.
+    pub cancelled: u64,
+    /// Assignments of a switch whose time was over.
+    pub other_switch: u64,
+    /// Claims refused.
+    pub claims_refused: u64,
+}
+
+impl Totals {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Totals) {
+        self.tasks += other.tasks;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.runs += other.runs;
+        self.unheard += other.unheard;
+        self.forgotten += other.forgotten;
+        self.refused += other.refused;
+        self.leases_over += other.leases_over;
+        self.cancelled += other.cancelled;
+        self.other_switch += other.other_switch;
+        self.claims_refused += other.claims_refused;
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// What went wrong first.
+    pub violation: Option<String>,
+    /// The same for the same plan.
+    pub digest: u64,
+    /// What happened.
+    pub totals: Totals,
+}
+
+enum Role {
+    Owner(Box<Owner>),
+    Worker(Box<Worker>),
+    Switch(Box<Agent>),
+    Dead,
+}
+
+struct Node {
+    role: Role,
+    /// Counted up when it is started again: what was scheduled for an earlier one is void.
+    life: u64,
+    /// It stands still until then; what comes waits in `held`.
+    paused_until: u64,
+    held: Vec<(Addr, Vec<u8>)>,
+    wake_at: u64,
+    /// Its clock: where it began, and how much faster it is, in parts of a million.
+    offset_ns: u64,
+    drift_ppm: i64,
+    /// What it runs: which attempt, and how it will end.
+    runs: BTreeMap<u32, (Attempt, Ended)>,
+}
+
+enum Event {
+    Packet(usize, Addr, Vec<u8>),
+    Wake(usize, u64),
+    Finish(usize, u64, u32),
+    Fault(usize),
+    Job(usize),
+    Resume(usize),
+    Start(usize, u64),
+    Tell,
+    /// Another switch, or another life of it, is made the active one.
+    Activate(usize),
+}
+
+type TaskName = (u64, u32, u32);
+
+struct Rack<'a> {
+    plan: &'a Plan,
+    rng: Rng,
+    now: u64,
+    queue: EventQueue<Event>,
+    nodes: Vec<Node>,
+    /// Ways that are cut until then.
+    cuts: BTreeMap<(usize, usize), u64>,
+    /// Who is the switch, by which id; and the old one, which hears of it at some time.
+    active: usize,
+    switch_id: u32,
+    told_at: Vec<u64>,
+    /// How often each task that is never run twice was begun.
+    begun: BTreeMap<TaskName, u32>,
+    once: BTreeMap<TaskName, bool>,
+    outcomes: BTreeMap<TaskName, Outcome>,
+    expected: usize,
+    digest: FxHasher,
+    totals: Totals,
+    violation: Option<String>,
+}
+
+/// Runs a plan.
+#[must_use]
+pub fn run(plan: &Plan) -> Ran {
+    let mut rack = Rack::new(plan);
+    rack.begin();
+    let end_ns = plan.quiet_at_ns() + PATIENCE_NS;
+    while rack.violation.is_none() && rack.queue.taken() < EVENTS_MAX {
+        let Some((at, event)) = rack.queue.next_until(Time(end_ns * NS)) else { break };
+        rack.now = at.0 / NS;
+        rack.happens(event);
+        if rack.expected == rack.outcomes.len() && rack.now > plan.quiet_at_ns() {
+            break;
+        }
+    }
+    rack.ends(end_ns)
+}
+
+impl<'a> Rack<'a> {
+    fn new(plan: &'a Plan) -> Rack<'a> {
+        Rack {
+            plan,
+            rng: Rng::new(plan.seed ^ 0x00fa_1c04),
+            now: 0,
+            queue: EventQueue::new(),
+            nodes: Vec::new(),
+            cuts: BTreeMap::new(),
+            active: plan.owners + plan.workers.len(),
+            switch_id: 1,
+            told_at: Vec::new(),
+            begun: BTreeMap::new(),
+            once: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            expected: 0,
+            digest: FxHasher::default(),
+            totals: Totals::default(),
+            violation: None,
+        }
+    }
+
+    fn begin(&mut self) {
+        let count = self.plan.owners + self.plan.workers.len() + SWITCHES;
+        self.told_at = vec![0; count];
+        for node in 0..count {
+            let offset_ns = self.rng.below(1_000 * SEC);
+            let drift_ppm = self.rng.below(200) as i64 - 100;
+            self.nodes.push(Node {
+                role: Role::Dead,
+                life: 0,
+                paused_until: 0,
+                held: Vec::new(),
+                wake_at: u64::MAX,
+                offset_ns,
+                drift_ppm,
+                runs: BTreeMap::new(),
+            });
+            self.start(node);
+        }
+        for (index, (at, _)) in self.plan.faults.iter().enumerate() {
+            self.at(*at, Event::Fault(index));
+        }
+        for (index, (at, ..)) in self.plan.jobs.iter().enumerate() {
+            self.at(*at, Event::Job(index));
+        }
+        self.at(0, Event::Tell);
+    }
+
+    fn at(&mut self, at_ns: u64, event: Event) {
+        self.queue.schedule(Time(at_ns.max(self.now) * NS), event);
+    }
+
+    fn addr(node: usize) -> Addr {
+        Addr { ip: 10, port: 1_000 + node as u16 }
+    }
+
+    fn node_of(addr: Addr) -> Option<usize> {
+        (addr.ip == 10).then(|| usize::from(addr.port - 1_000))
+    }
+
+    fn is_switch(&self, node: usize) -> bool {
+        node >= self.plan.owners + self.plan.workers.len()
+    }
+
+    fn clock(&self, node: usize) -> Now {
+        let own = &self.nodes[node];
+        let drift = i128::from(self.now) * i128::from(own.drift_ppm) / 1_000_000;
+        let local = i128::from(own.offset_ns) + i128::from(self.now) + drift;
+        Now { instant: Instant(local as u64), unix_ms: 0 }
+    }
+
+    /// The time at which a node's clock shows `local`.
+    fn when(&self, node: usize, local: Instant) -> u64 {
+        if local == Instant::NEVER {
+            return u64::MAX;
+        }
+        let own = &self.nodes[node];
+        let since = u128::from(local.0.saturating_sub(own.offset_ns));
+        (since * 1_000_000 / (1_000_000 + i128::from(own.drift_ppm)) as u128) as u64 + 1
+    }
+
+    /// A new life of a node.
+    fn start(&mut self, node: usize) {
+        let plan = self.plan;
+        self.nodes[node].life += 1;
+        let life = self.nodes[node].life;
+        let session = SessionId((node as u64 + 1) << 32 | life);
+        let (own, switch) = (Rack::addr(node), Rack::addr(self.active));
+        let role = if node < plan.owners {
+            let config = OwnerConfig::new(session, own, switch);
+            let (guards, lease_ns) = (plan.guards, plan.lease_ns);
+            Role::Owner(Box::new(Owner::new(OwnerConfig { guards, lease_ns, ..config })))
+        } else if !self.is_switch(node) {
+            let config = WorkerConfig::new(session, own, switch, plan.workers[node - plan.owners]);
+            let (guards, lease_ns, wait_ns) = (plan.guards, plan.lease_ns, plan.wait_ns);
+            Role::Worker(Box::new(Worker::new(WorkerConfig {
+                guards,
+                lease_ns,
+                wait_ns,
+                ..config
+            })))
+        } else {
+            let base = AgentConfig::new(Incarnation(life), own, CONTROLLER);
+            let config = AgentConfig {
+                program: Program::Falcon,
+                queue: plan.queue,
+                guards: plan.guards,
+                alive_interval_ns: 1_000 * SEC,
+                ..base
+            };
+            match Agent::new(config) {
+                Ok(agent) => Role::Switch(Box::new(agent)),
+                Err(error) => {
+                    self.violation = Some(error.to_string());
+                    Role::Dead
+                }
+            }
+        };
+        let own = &mut self.nodes[node];
+        own.role = role;
+        own.runs.clear();
+        own.held.clear();
+        own.paused_until = 0;
+        own.wake_at = u64::MAX;
+        self.after(node);
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Packet(node, from, bytes) => {
+                if self.now < self.nodes[node].paused_until {
+                    self.nodes[node].held.push((from, bytes));
+                } else {
+                    self.packet(node, from, bytes);
+                }
+            }
+            Event::Wake(node, life) => {
+                let own = &mut self.nodes[node];
+                if own.life == life && own.wake_at <= self.now {
+                    own.wake_at = u64::MAX;
+                    if self.now >= own.paused_until {
+                        self.tick(node);
+                    }
+                }
+            }
+            Event::Finish(node, life, run) => self.finish(node, life, run),
+            Event::Fault(index) => self.fault(self.plan.faults[index].1),
+            Event::Job(index) => self.job(index),
+            Event::Resume(node) => self.resume(node),
+            Event::Start(node, life) => {
+                if self.nodes[node].life == life {
+                    self.start(node);
+                }
+            }
+            Event::Tell => {
+                self.tell();
+                self.at(self.now + TELL_NS, Event::Tell);
+            }
+            Event::Activate(node) => {
+                self.active = node;
+                self.switch_id += 1;
+                self.tell();
+            }
+        }
+    }
+
+    fn packet(&mut self, node: usize, from: Addr, mut bytes: Vec<u8>) {
+        (self.now, node, &bytes).hash(&mut self.digest);
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        match &mut self.nodes[node].role {
+            Role::Owner(owner) => owner.handle(now, from, &mut bytes, &mut sent),
+            Role::Worker(worker) => worker.handle(now, from, &mut bytes, &mut sent),
+            Role::Switch(agent) => agent.handle(now, from, &mut bytes, &mut sent),
+            Role::Dead => {}
+        }
+        self.send_all(node, sent);
+        self.after(node);
+    }
+
+    fn tick(&mut self, node: usize) {
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        match &mut self.nodes[node].role {
+            Role::Owner(owner) => owner.tick(now, &mut sent),
+            Role::Worker(worker) => worker.tick(now, &mut sent),
+            Role::Switch(agent) => agent.tick(now, &mut sent),
+            Role::Dead => {}
+        }
+        self.send_all(node, sent);
+        self.after(node);
+    }
+
+    /// A node took a step: what it wants done, what it tells, when it wakes.
+    fn after(&mut self, node: usize) {
+        while let Role::Worker(worker) = &mut self.nodes[node].role
+            && let Some(order) = worker.poll_order()
+        {
+            self.order(node, order);
+        }
+        while let Role::Owner(owner) = &mut self.nodes[node].role
+            && let Some(told) = owner.poll_outcome()
+        {
+            let session = (node as u64 + 1) << 32 | self.nodes[node].life;
+            self.told((session, told.jid, told.tid), told.outcome);
+        }
+        let deadline = match &self.nodes[node].role {
+            Role::Owner(owner) => owner.deadline(),
+            Role::Worker(worker) => worker.deadline(),
+            Role::Switch(agent) => agent.deadline(),
+            Role::Dead => return,
+        };
+        let at = self.when(node, deadline.at).max(self.now + 1_000);
+        if at < self.nodes[node].wake_at {
+            self.nodes[node].wake_at = at;
+            let life = self.nodes[node].life;
+            self.at(at, Event::Wake(node, life));
+        }
+    }
+
+    fn send_all(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {
+        for (to, bytes) in sent {
+            if let Some(to) = Rack::node_of(to) {
+                self.send(Some(from), to, bytes);
+            }
+        }
+    }
+
+    fn send(&mut self, from: Option<usize>, to: usize, bytes: Vec<u8>) {
+        let from_addr = from.map_or(CONTROLLER, Rack::addr);
+        if let Some(from) = from {
+            let cut = self.cuts.get(&(from.min(to), from.max(to)));
+            if cut.is_some_and(|until| *until > self.now) {
+                return;
+            }
+        }
+        let mut copies = u32::from(!self.rng.chance(self.plan.loss_ppm, 1_000_000));
+        copies += u32::from(self.rng.chance(self.plan.duplicate_ppm, 1_000_000));
+        for _ in 0..copies {
+            let mut way_ns = self.rng.between(self.plan.latency_ns.0, self.plan.latency_ns.1);
+            if self.rng.chance(self.plan.late_ppm, 1_000_000) {
+                way_ns += self.rng.below(20 * MS);
+            }
+            self.at(self.now + way_ns, Event::Packet(to, from_addr, bytes.clone()));
+        }
+    }
+
+    /// Everybody is told who the switch is; one that was active, only later.
+    fn tell(&mut self) {
+        let life = self.nodes[self.active].life;
+        let member =
+            |node: usize| Member { node: node as u16, incarnation: 1, addr: Rack::addr(node) };
+        let workers = self.plan.owners..self.plan.owners + self.plan.workers.len();
+        let config = Config {
+            epoch: self.switch_id,
+            group: GroupId(0),
+            rack: 1,
+            switch_id: self.switch_id,
+            switch_incarnation: life,
+            switch: Rack::addr(self.active),
+            kind: GroupKind::Workers,
+            program: Program::Falcon,
+            members: workers.map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        Membership::Configure(config.into()).emit(&mut bytes);
+        for node in 0..self.nodes.len() {
+            if self.told_at[node] <= self.now {
+                self.send(None, node, bytes.clone());
+            }
+        }
+    }
+
+    fn job(&mut self, index: usize) {
+        let (_, node, job) = &self.plan.jobs[index];
+        let now = self.clock(*node);
+        let session = (*node as u64 + 1) << 32 | self.nodes[*node].life;
+        let Role::Owner(owner) = &mut self.nodes[*node].role else { return };
+        let Some(jid) = owner.submit(job.clone()) else { return };
+        let mut sent = Vec::new();
+        owner.tick(now, &mut sent);
+        self.expected += job.tasks.len();
+        for tid in 0..job.tasks.len() as u32 {
+            self.once.insert((session, jid, tid), job.once);
+        }
+        self.send_all(*node, sent);
+        self.after(*node);
+    }
+}
+
+/// What workers run, and what owners tell.
+impl Rack<'_> {
+    fn wrong(&mut self, why: String) {
+        self.violation.get_or_insert(why);
+    }
+
+    fn order(&mut self, node: usize, order: Order) {
+        match order {
+            Order::Start { run, of, .. } => {
+                let task = (of.uid, of.jid, of.tid);
+                let begun = self.begun.entry(task).or_default();
+                *begun += 1;
+                let begun = *begun;
+                self.totals.runs += 1;
+                if begun > 1 && self.once.get(&task) == Some(&true) {
+                    self.wrong(format!("task {task:?} is never to be run twice, and was"));
+                }
+                let fails = self.rng.chance(self.plan.fail_ppm, 1_000_000);
+                let ended = if fails { Ended::Failed } else { Ended::Done };
+                self.nodes[node].runs.insert(run, (of, ended));
+                let most = self.plan.run_ns_max;
+                let most = if self.rng.chance(1, 8) { most } else { most / 16 };
+                let ends_at = self.now + 1_000 + self.rng.below(most);
+                let life = self.nodes[node].life;
+                self.at(ends_at, Event::Finish(node, life, run));
+            }
+            Order::Kill { run, .. } => {
+                self.nodes[node].runs.remove(&run);
+            }
+        }
+    }
+
+    fn finish(&mut self, node: usize, life: u64, run: u32) {
+        if self.nodes[node].life != life {
+            return;
+        }
+        if self.now < self.nodes[node].paused_until {
+            let at = self.nodes[node].paused_until + MS;
+            return self.at(at, Event::Finish(node, life, run));
+        }
+        let Some((of, ended)) = self.nodes[node].runs.remove(&run) else { return };
+        let task = (of.uid, of.jid, of.tid);
+        if self.once.get(&task) == Some(&true) && self.outcomes.contains_key(&task) {
+            self.wrong(format!("task {task:?} was told to be over, and its run ended after that"));
+        }
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        if let Role::Worker(worker) = &mut self.nodes[node].role {
+            worker.finished(now, run, ended, &of.tid.to_be_bytes(), &mut sent);
+        }
+        self.send_all(node, sent);
+        self.after(node);
+    }
+
+    fn told(&mut self, task: TaskName, outcome: Outcome) {
+        match &outcome {
+            Outcome::Done(output) => {
+                self.totals.done += 1;
+                if output[..] != task.2.to_be_bytes() {
+                    self.wrong(format!("task {task:?} gave {output:?}"));
+                }
+                if !self.begun.contains_key(&task) {
+                    self.wrong(format!("task {task:?} is done, and nobody ran it"));
+                }
+            }
+            Outcome::Failed(..) | Outcome::Lost => self.totals.failed += 1,
+            Outcome::Unknown => {
+                self.totals.unknown += 1;
+                if self.once.get(&task) != Some(&true) {
+                    self.wrong(format!("task {task:?} may be run twice, and is unknown"));
+                }
+            }
+        }
+        self.totals.tasks += 1;
+        if let Some(before) = self.outcomes.insert(task, outcome) {
+            self.wrong(format!("task {task:?} was over before: {before:?}"));
+        }
+    }
+
+    fn ends(mut self, end_ns: u64) -> Ran {
+        let missing = self.expected - self.outcomes.len().min(self.expected);
+        if missing > 0 {
+            let why = format!("{missing} of {} tasks are not over at {end_ns} ns", self.expected);
+            self.wrong(why);
+        }
+        for node in &self.nodes {
+            match &node.role {
+                Role::Owner(owner) => {
+                    let c = owner.counters();
+                    self.totals.unheard += c.tasks_unheard;
+                    self.totals.forgotten += c.tasks_forgotten;
+                    self.totals.refused += c.tasks_refused;
+                    self.totals.leases_over += c.leases_over;
+                }
+                Role::Worker(worker) => {
+                    let c = worker.counters();
+                    self.totals.cancelled += c.cancelled;
+                    self.totals.other_switch += c.assignments_other_switch;
+                    self.totals.claims_refused += c.claims_refused;
+                }
+                Role::Switch(_) | Role::Dead => {}
+            }
+        }
+        Ran { violation: self.violation, digest: self.digest.finish(), totals: self.totals }
+    }
+}
+
+/// What goes wrong.
+impl Rack<'_> {
+    fn fault(&mut self, fault: Fault) {
+        let owners = self.plan.owners;
+        match fault {
+            Fault::KillWorker(worker, ns) => {
+                let node = owners + worker;
+                self.nodes[node].role = Role::Dead;
+                self.nodes[node].runs.clear();
+                let life = self.nodes[node].life;
+                self.at(self.now + ns, Event::Start(node, life));
+            }
+            Fault::PauseWorker(worker, ns) => self.pause(owners + worker, ns),
+            Fault::PauseOwner(owner, ns) => self.pause(owner, ns),
+            Fault::PauseSwitch(ns) => self.pause(self.active, ns),
+            Fault::CutWorker(worker, ns) => {
+                for other in 0..self.nodes.len() {
+                    self.cut(owners + worker, other, ns);
+                }
+            }
+            Fault::CutPair(worker, owner, ns) => self.cut(owners + worker, owner, ns),
+            Fault::RestartSwitch(ns) => {
+                let node = self.active;
+                self.start(node);
+                self.at(self.now + ns, Event::Activate(node));
+            }
+            Fault::OtherSwitch(ns) => {
+                let other = owners + self.plan.workers.len();
+                let other = if self.active == other { other + 1 } else { other };
+                // A new life, to which an id can be granted. The old switch hears of it later.
+                self.told_at[self.active] = self.now + ns;
+                self.told_at[other] = 0;
+                self.start(other);
+                self.at(self.now, Event::Activate(other));
+            }
+        }
+    }
+
+    fn cut(&mut self, a: usize, b: usize, ns: u64) {
+        let until = self.cuts.entry((a.min(b), a.max(b))).or_default();
+        *until = (*until).max(self.now + ns);
+    }
+
+    fn pause(&mut self, node: usize, ns: u64) {
+        let own = &mut self.nodes[node];
+        own.paused_until = own.paused_until.max(self.now + ns);
+        let at = own.paused_until;
+        self.at(at, Event::Resume(node));
+    }
+
+    /// What waited for it comes first, by the clock as it is now (trap T1).
+    fn resume(&mut self, node: usize) {
+        if self.now < self.nodes[node].paused_until {
+            return;
+        }
+        for (from, bytes) in std::mem::take(&mut self.nodes[node].held) {
+            self.packet(node, from, bytes);
+        }
+        self.tick(node);
+    }
+}
