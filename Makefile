@@ -31,11 +31,11 @@ unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
 guards: ## every state of small racks; each removed guard is caught; a release build replays the same
-	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive -- --nocapture
+	$(CARGO) test --release --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive --test falcon -- --nocapture
 	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
-	$(CARGO) test --release --locked -p concord-switch -p concord-protocols --features mutants
+	$(CARGO) test --release --locked -p concord-switch -p concord-protocols -p concord-scheduler --features mutants
 
 swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for longer)
 	$(CONCORD) sim --minutes $(MINUTES)

@@ -101,6 +101,8 @@ pub enum Outcome {
     Unknown,
     /// So many workers went silent while they ran it that it is not tried again.
     Lost,
+    /// It was cancelled. A run of it that had begun is stopped.
+    Cancelled,
 }
 
 /// How which task ended.
@@ -283,6 +285,23 @@ impl Owner {
         let open = items.len();
         self.jobs.insert(jid, OpenJob { once: job.once, limit_ms: job.limit_ms, items, open });
         Some(jid)
+    }
+
+    /// Ends all tasks of a job that are not over. What runs is stopped as soon as its worker hears of it; what is in
+    /// the queue, when an executor gets it. `false`: there is no such job, or it is over.
+    pub fn cancel(&mut self, jid: u32, sink: &mut impl Sink) -> bool {
+        let Some(job) = self.jobs.get(&jid) else { return false };
+        let open = (0..).zip(&job.items).filter(|(_, item)| item.at != At::Over);
+        let open: Vec<(u32, At, u16)> =
+            open.map(|(tid, item)| (tid, item.at, item.attempt)).collect();
+        for (tid, at, attempt) in open {
+            if let At::Held(run, _) = at {
+                let of = Attempt { uid: self.config.session.0, jid, tid, attempt };
+                self.say(run.worker, &TaskMessage::Cancel { of, run }, sink);
+            }
+            self.end((jid, tid), Outcome::Cancelled);
+        }
+        true
     }
 
     /// How the next task ended.

@@ -574,18 +574,32 @@ impl Worker {
                 }
             }
             TaskMessage::Cancel { run, .. } => {
-                if run.session == self.config.session.0
-                    && let Some((index, _)) = self.running(run.run)
-                {
-                    self.counters.cancelled += 1;
-                    self.orders.push_back(Order::Kill { slot: index as u16, run: run.run });
-                    self.slots[index] = Slot::Idle { until: now };
+                if run.session == self.config.session.0 {
+                    self.on_cancel(now, run.run);
                 }
             }
             TaskMessage::Claim { .. }
             | TaskMessage::Running { .. }
             | TaskMessage::Result { .. }
             | TaskMessage::Returned { .. } => self.counters.unexpected += 1,
+        }
+    }
+
+    fn on_cancel(&mut self, now: Instant, run: u32) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            match slot {
+                Slot::Running { work, .. } if work.run == run => {
+                    self.orders.push_back(Order::Kill { slot: index as u16, run });
+                }
+                Slot::Claiming { work, .. } if work.run == run => {}
+                Slot::Idle { .. }
+                | Slot::Asking { .. }
+                | Slot::Waiting { .. }
+                | Slot::Claiming { .. }
+                | Slot::Running { .. } => continue,
+            }
+            *slot = Slot::Idle { until: now };
+            self.counters.cancelled += 1;
         }
     }
 

@@ -202,6 +202,29 @@ fn a_task_that_fails_is_tried_as_often_as_it_may() {
     assert_eq!((told.outcome, told.attempts), (Outcome::Failed(Ended::Failed, vec![]), 2));
 }
 
+#[test]
+fn a_job_that_is_cancelled_ends_at_once_and_what_runs_is_stopped() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(job(3, false));
+    let first = submitted(&mut owner, 0);
+    tell(&mut owner, 1, &answer(&first[0], 2, 0, 0));
+    say(&mut owner, 2, &TaskMessage::Running { of: attempt(1), run: run(1), asked_at: 5 });
+    let mut sent = Sent::new();
+    assert!(
+        owner.cancel(1, &mut sent) && !owner.cancel(1, &mut sent) && !owner.cancel(9, &mut sent)
+    );
+    assert_eq!(messages(&sent), [TaskMessage::Cancel { of: attempt(1), run: run(1) }]);
+    let told: Vec<Outcome> =
+        std::iter::from_fn(|| owner.poll_outcome()).map(|t| t.outcome).collect();
+    assert_eq!(told, vec![Outcome::Cancelled; 3]);
+    assert!(submitted(&mut owner, 10).is_empty());
+    assert_eq!((owner.open(), owner.deadline().at), (0, Instant::NEVER));
+    // Who gets it from the queue is told to stop, or that it may not start.
+    let of = Attempt { tid: 1, ..attempt(1) };
+    let said = say(&mut owner, 11, &TaskMessage::Running { of, run: run(2), asked_at: 5 });
+    assert_eq!(said, TaskMessage::Cancel { of, run: run(2) });
+}
+
 // Workers.
 
 fn worker(guards: Guards) -> Worker {

@@ -182,6 +182,7 @@ fn racks_from_seeds_end_every_task_once() {
     let t = totals;
     assert!(t.done > 0 && t.failed > 0 && t.unknown > 0 && t.refused > 0, "{t:?}");
     assert!(t.unheard > 0 && t.forgotten > 0 && t.leases_over > 0, "{t:?}");
+    assert!(t.cancelled_tasks > 0 && t.orphans > 0, "{t:?}");
     assert!(t.cancelled > 0 && t.other_switch > 0 && t.claims_refused > 0, "{t:?}");
 }
 

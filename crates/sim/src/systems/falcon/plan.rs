@@ -5,6 +5,9 @@ use concord_scheduler::{Job, TaskSpec};
 use concord_switch::{Form, QueueLayout};
 use concord_wire::falcon::Parameters;
 
+use super::rack::{Totals, run};
+use crate::systems::{Tally, Trial};
+
 /// Something that goes wrong, and for how long, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -12,6 +15,8 @@ pub enum Fault {
     KillWorker(usize, u64),
     /// A worker stops and goes on, its tasks too.
     PauseWorker(usize, u64),
+    /// An owner dies: its tasks are nobody's any more. It is started again later, as another session.
+    KillOwner(usize, u64),
     /// An owner stops and goes on.
     PauseOwner(usize, u64),
     /// A worker reaches nobody, and nobody reaches it.
@@ -27,7 +32,7 @@ pub enum Fault {
 }
 
 /// What is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// For everything that is drawn on the way.
     pub seed: u64,
@@ -39,6 +44,8 @@ pub struct Plan {
     pub workers: Vec<u16>,
     /// When which owner gets which job.
     pub jobs: Vec<(u64, usize, Job)>,
+    /// When which of them is cancelled.
+    pub cancels: Vec<(u64, usize)>,
     /// Shortest and longest way of a packet, in ns.
     pub latency_ns: (u64, u64),
     /// Packets lost, of a million.
@@ -77,6 +84,10 @@ impl Plan {
         let jobs: Vec<(u64, usize, Job)> = jobs.collect();
         // So that a healthy rack is done within seconds.
         let tasks: u64 = jobs.iter().map(|job| job.2.tasks.len() as u64).sum();
+        let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
+        let cancels: Vec<(u64, usize)> = cancels.map(|(index, job)| (job.0, index)).collect();
+        let later = |(at, index)| (at + rng.below(SEC / 4), index);
+        let cancels = cancels.into_iter().map(later).collect();
         let executors: u64 = workers.iter().map(|slots| u64::from(*slots)).sum();
         let run_ns_most = 15 * SEC * executors / tasks.max(1);
         let shortest = rng.between(2, 100) * US;
@@ -86,6 +97,7 @@ impl Plan {
             queue,
             owners,
             jobs,
+            cancels,
             latency_ns: (shortest, shortest + rng.below(300) * US),
             loss_ppm: noise(rng, 40_000),
             duplicate_ppm: noise(rng, 40_000),
@@ -107,6 +119,7 @@ impl Plan {
             at + match *fault {
                 Fault::KillWorker(_, ns)
                 | Fault::PauseWorker(_, ns)
+                | Fault::KillOwner(_, ns)
                 | Fault::PauseOwner(_, ns)
                 | Fault::CutWorker(_, ns)
                 | Fault::CutPair(_, _, ns)
@@ -116,7 +129,8 @@ impl Plan {
             }
         };
         let faults = self.faults.iter().map(over);
-        faults.chain(self.jobs.iter().map(|job| job.0)).max().unwrap_or(0)
+        let jobs = self.jobs.iter().map(|job| job.0);
+        faults.chain(jobs).chain(self.cancels.iter().map(|cancel| cancel.0)).max().unwrap_or(0)
     }
 }
 
@@ -139,7 +153,7 @@ fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
         let (worker, owner) =
             (rng.below(workers as u64) as usize, rng.below(owners as u64) as usize);
         let ns = rng.between(1, 60) * 10 * MS;
-        let fault = match rng.below(8) {
+        let fault = match rng.below(9) {
             0 => Fault::KillWorker(worker, ns),
             1 => Fault::PauseWorker(worker, ns),
             2 => Fault::PauseOwner(owner, ns),
@@ -147,10 +161,64 @@ fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
             4 => Fault::CutPair(worker, owner, ns),
             5 => Fault::RestartSwitch(ns),
             6 => Fault::PauseSwitch(ns),
+            7 => Fault::KillOwner(owner, ns),
             _ => Fault::OtherSwitch(ns),
         };
         all.push((rng.below(3 * SEC), fault));
     }
     all.sort_by_key(|fault| fault.0);
     all
+}
+
+impl Tally for Totals {
+    fn add(&mut self, other: &Totals) {
+        Totals::add(self, other);
+    }
+}
+
+impl Trial for Plan {
+    type Totals = Totals;
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn with_seed(&self, seed: u64) -> Plan {
+        Plan { seed, ..self.clone() }
+    }
+
+    fn run(&self) -> (Totals, Option<String>) {
+        let ran = run(self);
+        (ran.totals, ran.violation)
+    }
+
+    /// Without a fault, a job, or the half of one; without noise.
+    fn smaller(&self) -> Vec<Plan> {
+        let mut all = Vec::new();
+        for index in 0..self.faults.len() {
+            let mut faults = self.faults.clone();
+            faults.remove(index);
+            all.push(Plan { faults, ..self.clone() });
+        }
+        let with = |change: &dyn Fn(&mut Plan)| {
+            let mut smaller = self.clone();
+            change(&mut smaller);
+            smaller
+        };
+        all.push(with(&|p| p.cancels.clear()));
+        for index in 0..self.jobs.len() {
+            // Jobs keep their places, which cancels name.
+            all.push(with(&|p| p.jobs[index].2.tasks.clear()));
+            all.push(with(&|p| {
+                let tasks = &mut p.jobs[index].2.tasks;
+                tasks.truncate(tasks.len() / 2);
+            }));
+        }
+        all.push(with(&|p| p.loss_ppm = 0));
+        all.push(with(&|p| p.duplicate_ppm = 0));
+        all.push(with(&|p| p.late_ppm = 0));
+        all.push(with(&|p| p.fail_ppm = 0));
+        all.retain(|smaller| smaller != self);
+        all
+    }
 }

@@ -38,6 +38,10 @@ pub struct Totals {
     pub failed: u64,
     /// Perhaps run, never to be run again.
     pub unknown: u64,
+    /// Cancelled.
+    pub cancelled_tasks: u64,
+    /// Tasks whose owner died.
+    pub orphans: u64,
     /// Runs begun.
     pub runs: u64,
     /// Tasks submitted again because nobody said that it runs them.
@@ -63,6 +67,8 @@ impl Totals {
         self.done += other.done;
         self.failed += other.failed;
         self.unknown += other.unknown;
+        self.cancelled_tasks += other.cancelled_tasks;
+        self.orphans += other.orphans;
         self.runs += other.runs;
         self.unheard += other.unheard;
         self.forgotten += other.forgotten;
@@ -103,8 +109,8 @@ struct Node {
     /// Its clock: where it began, and how much faster it is, in parts of a million.
     offset_ns: u64,
     drift_ppm: i64,
-    /// What it runs: which attempt, and how it will end.
-    runs: BTreeMap<u32, (Attempt, Ended)>,
+    /// What it runs: which attempt, how it will end, and when it began.
+    runs: BTreeMap<u32, (Attempt, Ended, u64)>,
 }
 
 enum Event {
@@ -113,6 +119,7 @@ enum Event {
     Finish(usize, u64, u32),
     Fault(usize),
     Job(usize),
+    Cancel(usize),
     Resume(usize),
     Start(usize, u64),
     Tell,
@@ -133,12 +140,18 @@ struct Rack<'a> {
     /// Who is the switch, by which id; and the old one, which hears of it at some time.
     active: usize,
     switch_id: u32,
+    /// The life of the active switch to which that id was granted.
+    granted: u64,
     told_at: Vec<u64>,
     /// How often each task that is never run twice was begun.
     begun: BTreeMap<TaskName, u32>,
     once: BTreeMap<TaskName, bool>,
     outcomes: BTreeMap<TaskName, Outcome>,
     expected: usize,
+    /// The owner's session and JID of each job that was taken.
+    taken: BTreeMap<usize, (u64, u32)>,
+    /// Sessions of owners that are gone, and since when.
+    gone: BTreeMap<u64, u64>,
     digest: FxHasher,
     totals: Totals,
     violation: Option<String>,
@@ -172,11 +185,14 @@ impl<'a> Rack<'a> {
             cuts: BTreeMap::new(),
             active: plan.owners + plan.workers.len(),
             switch_id: 1,
+            granted: 1,
             told_at: Vec::new(),
             begun: BTreeMap::new(),
             once: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             expected: 0,
+            taken: BTreeMap::new(),
+            gone: BTreeMap::new(),
             digest: FxHasher::default(),
             totals: Totals::default(),
             violation: None,
@@ -206,6 +222,9 @@ impl<'a> Rack<'a> {
         }
         for (index, (at, ..)) in self.plan.jobs.iter().enumerate() {
             self.at(*at, Event::Job(index));
+        }
+        for (index, (at, _)) in self.plan.cancels.iter().enumerate() {
+            self.at(*at, Event::Cancel(index));
         }
         self.at(0, Event::Tell);
     }
@@ -269,7 +288,6 @@ impl<'a> Rack<'a> {
                 program: Program::Falcon,
                 queue: plan.queue,
                 guards: plan.guards,
-                alive_interval_ns: 1_000 * SEC,
                 ..base
             };
             match Agent::new(config) {
@@ -310,6 +328,7 @@ impl<'a> Rack<'a> {
             Event::Finish(node, life, run) => self.finish(node, life, run),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Job(index) => self.job(index),
+            Event::Cancel(index) => self.cancel(index),
             Event::Resume(node) => self.resume(node),
             Event::Start(node, life) => {
                 if self.nodes[node].life == life {
@@ -322,8 +341,7 @@ impl<'a> Rack<'a> {
             }
             Event::Activate(node) => {
                 self.active = node;
-                self.switch_id += 1;
-                self.tell();
+                self.grant(self.nodes[node].life);
             }
         }
     }
@@ -365,7 +383,7 @@ impl<'a> Rack<'a> {
         while let Role::Owner(owner) = &mut self.nodes[node].role
             && let Some(told) = owner.poll_outcome()
         {
-            let session = (node as u64 + 1) << 32 | self.nodes[node].life;
+            let session = self.session(node);
             self.told((session, told.jid, told.tid), told.outcome);
         }
         let deadline = match &self.nodes[node].role {
@@ -386,6 +404,13 @@ impl<'a> Rack<'a> {
         for (to, bytes) in sent {
             if let Some(to) = Rack::node_of(to) {
                 self.send(Some(from), to, bytes);
+            } else if let Ok(Membership::SwitchAlive { incarnation, .. }) =
+                Membership::parse(&bytes)
+                && from == self.active
+                && incarnation > self.granted
+            {
+                // It heard a late word of another switch, and comes again as a new life.
+                self.grant(incarnation);
             }
         }
     }
@@ -409,9 +434,15 @@ impl<'a> Rack<'a> {
         }
     }
 
+    /// A new id for a life of the active switch.
+    fn grant(&mut self, life: u64) {
+        self.granted = life;
+        self.switch_id += 1;
+        self.tell();
+    }
+
     /// Everybody is told who the switch is; one that was active, only later.
     fn tell(&mut self) {
-        let life = self.nodes[self.active].life;
         let member =
             |node: usize| Member { node: node as u16, incarnation: 1, addr: Rack::addr(node) };
         let workers = self.plan.owners..self.plan.owners + self.plan.workers.len();
@@ -420,7 +451,7 @@ impl<'a> Rack<'a> {
             group: GroupId(0),
             rack: 1,
             switch_id: self.switch_id,
-            switch_incarnation: life,
+            switch_incarnation: self.granted,
             switch: Rack::addr(self.active),
             kind: GroupKind::Workers,
             program: Program::Falcon,
@@ -439,17 +470,38 @@ impl<'a> Rack<'a> {
     fn job(&mut self, index: usize) {
         let (_, node, job) = &self.plan.jobs[index];
         let now = self.clock(*node);
-        let session = (*node as u64 + 1) << 32 | self.nodes[*node].life;
+        let session = self.session(*node);
         let Role::Owner(owner) = &mut self.nodes[*node].role else { return };
         let Some(jid) = owner.submit(job.clone()) else { return };
         let mut sent = Vec::new();
         owner.tick(now, &mut sent);
         self.expected += job.tasks.len();
+        self.taken.insert(index, (session, jid));
         for tid in 0..job.tasks.len() as u32 {
             self.once.insert((session, jid, tid), job.once);
         }
         self.send_all(*node, sent);
         self.after(*node);
+    }
+}
+
+impl Rack<'_> {
+    fn session(&self, node: usize) -> u64 {
+        (node as u64 + 1) << 32 | self.nodes[node].life
+    }
+
+    fn cancel(&mut self, index: usize) {
+        let job = self.plan.cancels[index].1;
+        let node = self.plan.jobs[job].1;
+        let Some((session, jid)) = self.taken.get(&job).copied() else { return };
+        if session != self.session(node) {
+            return;
+        }
+        let Role::Owner(owner) = &mut self.nodes[node].role else { return };
+        let mut sent = Vec::new();
+        owner.cancel(jid, &mut sent);
+        self.send_all(node, sent);
+        self.after(node);
     }
 }
 
@@ -472,7 +524,7 @@ impl Rack<'_> {
                 }
                 let fails = self.rng.chance(self.plan.fail_ppm, 1_000_000);
                 let ended = if fails { Ended::Failed } else { Ended::Done };
-                self.nodes[node].runs.insert(run, (of, ended));
+                self.nodes[node].runs.insert(run, (of, ended, self.now));
                 let most = self.plan.run_ns_max;
                 let most = if self.rng.chance(1, 8) { most } else { most / 16 };
                 let ends_at = self.now + 1_000 + self.rng.below(most);
@@ -493,10 +545,18 @@ impl Rack<'_> {
             let at = self.nodes[node].paused_until + MS;
             return self.at(at, Event::Finish(node, life, run));
         }
-        let Some((of, ended)) = self.nodes[node].runs.remove(&run) else { return };
+        let Some((of, ended, began)) = self.nodes[node].runs.remove(&run) else { return };
         let task = (of.uid, of.jid, of.tid);
-        if self.once.get(&task) == Some(&true) && self.outcomes.contains_key(&task) {
+        // That a job is cancelled its workers hear later.
+        let is_over = self.outcomes.get(&task).is_some_and(|o| *o != Outcome::Cancelled);
+        if self.once.get(&task) == Some(&true) && is_over {
             self.wrong(format!("task {task:?} was told to be over, and its run ended after that"));
+        }
+        // What was in the queue is begun all the same, and goes on for a lease.
+        let most_ns = self.plan.lease_ns + self.plan.lease_ns / 8 + 20 * MS;
+        let ran_on = |since: &u64| began.max(*since) + most_ns < self.now;
+        if self.gone.get(&of.uid).is_some_and(ran_on) {
+            self.wrong(format!("task {task:?} ran on though its owner is gone"));
         }
         let now = self.clock(node);
         let mut sent = Vec::new();
@@ -519,6 +579,7 @@ impl Rack<'_> {
                 }
             }
             Outcome::Failed(..) | Outcome::Lost => self.totals.failed += 1,
+            Outcome::Cancelled => self.totals.cancelled_tasks += 1,
             Outcome::Unknown => {
                 self.totals.unknown += 1;
                 if self.once.get(&task) != Some(&true) {
@@ -569,6 +630,20 @@ impl Rack<'_> {
                 let node = owners + worker;
                 self.nodes[node].role = Role::Dead;
                 self.nodes[node].runs.clear();
+                let life = self.nodes[node].life;
+                self.at(self.now + ns, Event::Start(node, life));
+            }
+            Fault::KillOwner(node, ns) => {
+                let session = self.session(node);
+                if matches!(self.nodes[node].role, Role::Dead) {
+                    return;
+                }
+                self.nodes[node].role = Role::Dead;
+                self.gone.insert(session, self.now);
+                let own = self.once.keys().filter(|task| task.0 == session);
+                let orphans = own.filter(|task| !self.outcomes.contains_key(task)).count();
+                self.expected -= orphans;
+                self.totals.orphans += orphans as u64;
                 let life = self.nodes[node].life;
                 self.at(self.now + ns, Event::Start(node, life));
             }
