@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::guard::Guard;
-use concord_core::machine::Deadline;
+use concord_core::machine::{Deadline, Relevance};
 use concord_core::{Instant, Machine, Nothing, Now, RequestNumber, Rng, SessionId};
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
@@ -89,6 +89,14 @@ impl Machine for Client {
         }
         first = first.min(Deadline { at: self.register_at(), reason: "register the session" });
         first.min(Deadline { at: self.keep_alive_at(), reason: "touch the session" })
+    }
+
+    /// Whoever got a reply, or gave up, waits for no other.
+    fn relevance(&self, packet: &[u8]) -> Relevance {
+        match Packet::parse(packet).map(|p| p.op()) {
+            Ok(Op::ReadReply | Op::WriteReply) => Relevance::AsNow,
+            Ok(_) | Err(_) => Relevance::Relevant,
+        }
     }
 }
 

@@ -53,6 +53,8 @@
 //! assert_eq!(echo.deadline().at, Instant(100 * MS));
 //! ```
 
+use alloc::vec::Vec;
+
 use crate::addr::{Addr, Sink};
 use crate::time::{Instant, Now};
 
@@ -82,6 +84,36 @@ pub trait Machine {
 
     /// All that was given out up to `number` is durable, and outlives a power cut.
     fn persisted(&mut self, _now: Now, _number: u64, _sink: &mut impl Sink) {}
+
+    /// What may still come of a packet, whenever it arrives from now on: for the model checker, which
+    /// counts states that differ in irrelevant packets as one.
+    fn relevance(&self, _packet: &[u8]) -> Relevance {
+        Relevance::Relevant
+    }
+}
+
+/// What may still come of a packet that is on its way to a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relevance {
+    /// Something, as far as the machine knows.
+    Relevant,
+    /// Nothing: it is of a time that is over, unless the node begins anew.
+    Stale,
+    /// Nothing, if no node has ever begun anew: it tells of incarnations, too.
+    StaleButIncarnations,
+    /// Nothing, if nothing came of it now: what it tells is kept by its maximum.
+    AsNow,
+    /// Nothing, if nothing came of it now and no time passes any more: when it comes counts.
+    AsNowButTime,
+    /// Nothing, if now the machine stayed as it is, and nothing came of what it passes on.
+    AsPassedOn,
+    /// As much as of this answer, which its client would get.
+    AsAnswer {
+        /// The client.
+        to: Addr,
+        /// The answer's header.
+        packet: Vec<u8>,
+    },
 }
 
 /// What a machine wants kept.

@@ -23,6 +23,7 @@ pub mod log;
 pub mod node;
 mod ordered;
 mod parts;
+mod relevance;
 pub mod replica;
 mod retire;
 mod serve;

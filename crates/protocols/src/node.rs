@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use concord_core::machine::Deadline;
+use concord_core::machine::{Deadline, Relevance};
 use concord_core::{Machine, Nothing, Now, Position};
 use concord_engine::Engine;
 use concord_wire::control::{Config, Member, Protocol};
@@ -51,6 +51,10 @@ impl<E: Engine> Machine for Node<E> {
 
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         inside!(self, node => node.flush(now, sink));
+    }
+
+    fn relevance(&self, packet: &[u8]) -> Relevance {
+        inside!(self, node => node.relevance(packet))
     }
 }
 

@@ -6,13 +6,13 @@
 //! runs several, to that of its group. In user space packets come in here too; what an ASIC does beside
 //! its programs is in [`crate::fabric`].
 
-use concord_core::machine::Deadline;
+use concord_core::machine::{Deadline, Relevance};
 use concord_core::{
     Duration, Epoch, Guards, Incarnation, Instant, MS, Machine, Nothing, Now, SwitchId,
 };
 use concord_pisa::{ASIC, Metadata, PORTS_MAX, Report};
 use concord_wire::control::{Assembly, Config, Heard, Membership, Message as _, Program};
-use concord_wire::{Addr, GroupId, Kind, Sink, header, kind};
+use concord_wire::{Addr, GroupId, Kind, Op, Packet, Sink, header, kind};
 
 use alloc::vec::Vec;
 
@@ -406,6 +406,25 @@ impl<H: Host> Machine for SwitchAgent<H> {
         let programs = self.seats.iter().map(|seat| seat.program.deadline());
         let others = [self.fabric.recirculation.deadline(), self.fabric.faults.deadline()];
         programs.chain(others).fold(alive, Deadline::min)
+    }
+
+    /// A configuration of an epoch that is over is ignored. Numbers above a completion's were given out
+    /// before, and entries below it are none: one that finds nothing to do never will; its client has the
+    /// reply already.
+    fn relevance(&self, packet: &[u8]) -> Relevance {
+        match kind(packet) {
+            Ok(Kind::Membership) => match Membership::parse(packet) {
+                Ok(Membership::Configure(part)) if part.common().epoch < self.epoch().0 => {
+                    Relevance::Stale
+                }
+                Ok(_) | Err(_) => Relevance::Relevant,
+            },
+            Ok(Kind::Harmonia) => match Packet::parse(packet).map(|p| p.op()) {
+                Ok(Op::WriteReply | Op::WriteCompletion) => Relevance::AsPassedOn,
+                Ok(_) | Err(_) => Relevance::Relevant,
+            },
+            Ok(_) | Err(_) => Relevance::Relevant,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use core::ops::{Deref, DerefMut};
 
 use concord_core::addr::Patch;
-use concord_core::machine::{Deadline, Persist};
+use concord_core::machine::{Deadline, Persist, Relevance};
 use concord_core::{Addr, Machine, Now, Sink};
 
 use crate::GroupId;
@@ -90,6 +90,13 @@ impl<M: Machine> Machine for OfGroup<M> {
     fn persisted(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let (machine, mut sink) = self.input(sink);
         machine.persisted(now, number, &mut sink);
+    }
+
+    fn relevance(&self, packet: &[u8]) -> Relevance {
+        if is_of_other_group(packet, self.group) {
+            return Relevance::Stale;
+        }
+        self.machine.relevance(packet)
     }
 }
 

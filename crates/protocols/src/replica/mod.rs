@@ -29,7 +29,7 @@ mod writes;
 
 use alloc::vec::Vec;
 
-use concord_core::{Instant, Leases, Now, Position, Seq};
+use concord_core::{Guards, Instant, Leases, Now, Position, Seq};
 use concord_engine::Engine;
 use concord_wire::control::{Assembly, LogEnd, Message};
 use concord_wire::{Addr, Sink};
@@ -131,6 +131,11 @@ impl<E: Engine> Replica<E> {
     #[must_use]
     pub fn last_seq(&self) -> Seq {
         self.ordered.last_seq
+    }
+
+    /// Which guards are on.
+    pub(crate) fn guards(&self) -> Guards {
+        self.setup.guards
     }
 
     /// Whether it holds a lease of every other member (trap T2).

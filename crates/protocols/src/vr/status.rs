@@ -1,6 +1,6 @@
 //! What is shown of a replica: to drivers, to the controller, in `concord status`.
 
-use concord_core::{Now, ViewNumber};
+use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::control::{Heard, Standing};
 use concord_wire::vr::Life;
@@ -14,6 +14,11 @@ impl<E: Engine> Vr<E> {
     #[must_use]
     pub fn life(&self) -> Life {
         self.lives.mine()
+    }
+
+    /// Which guards are on.
+    pub(crate) fn guards(&self) -> Guards {
+        self.setup.guards
     }
 
     /// The view; 0 if the group is not known.

@@ -18,7 +18,7 @@ use super::packets::{Bag, Name};
 use super::watch::Watch;
 use crate::systems::store::build::{Blueprint, engine};
 use crate::systems::store::role;
-use crate::systems::store::store::Store;
+use crate::systems::store::storage::Store;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
 const MILLION: i64 = 1_000_000;

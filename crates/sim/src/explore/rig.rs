@@ -8,7 +8,7 @@ use concord_check::Reply;
 use concord_client::{Class, Client, ClientConfig, Request};
 use concord_control::ControllerConfig;
 use concord_core::hash;
-use concord_core::machine::Persist;
+use concord_core::machine::{Persist, Relevance};
 use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
@@ -21,7 +21,6 @@ use rustc_hash::FxBuildHasher;
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
 use super::registers::Registers;
 use super::travel::Sort;
-use super::void::Use;
 use super::{Call, Setup};
 use crate::describe::describe;
 use crate::systems::store::build::Blueprint;
@@ -121,10 +120,9 @@ pub(super) struct Rig {
     pub packets: Vec<Flight>,
     /// What each of them is.
     pub sorts: Vec<Sort>,
-    /// What each of them is good for.
-    pub uses: Vec<Use>,
     packet_ids: HashMap<Flight, PacketId, FxBuildHasher>,
     steps: HashMap<(usize, MachineId, Input, At), Rc<Step>, FxBuildHasher>,
+    relevances: HashMap<(MachineId, PacketId), Relevance, FxBuildHasher>,
     pub replies: Vec<Reply>,
     /// Histories that were searched, and whether they have an order.
     pub orders: HashMap<u128, bool, FxBuildHasher>,
@@ -156,7 +154,7 @@ impl Rig {
             ids: HashMap::default(),
             packets: Vec::new(),
             sorts: Vec::new(),
-            uses: Vec::new(),
+            relevances: HashMap::default(),
             packet_ids: HashMap::default(),
             steps: HashMap::default(),
             replies: Vec::new(),
@@ -258,10 +256,8 @@ impl Rig {
         }
         let id = self.packets.len() as PacketId;
         self.sorts.push(Sort::of(&flight.bytes));
-        self.uses.push(Use::Any);
         self.packets.push(flight.clone());
         self.packet_ids.insert(flight.clone(), id);
-        self.uses[id as usize] = self.use_of(&flight);
         id
     }
 
@@ -273,6 +269,13 @@ impl Rig {
             packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
         let flights = flights.filter(|f| f.to < nodes);
         flights.map(|flight| self.keep_packet(self.plain(flight))).collect()
+    }
+
+    /// What may still come of a packet on its way to a machine.
+    pub(super) fn relevance(&mut self, id: MachineId, packet: PacketId) -> Relevance {
+        let (machine, bytes) = (&self.machines[id as usize], &self.packets[packet as usize].bytes);
+        let known = self.relevances.entry((id, packet));
+        known.or_insert_with(|| machine.relevance(bytes)).clone()
     }
 
     /// When the machine wants to be woken.

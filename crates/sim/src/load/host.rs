@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::odd::Odd;
 use crate::systems::store::build::{Blueprint, engine};
 use crate::systems::store::role;
-use crate::systems::store::store::Store;
+use crate::systems::store::storage::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
 
 /// Processes of the closed loop, and as many of the open one.

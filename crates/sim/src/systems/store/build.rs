@@ -11,7 +11,7 @@ use concord_switch::agent::{Agent, AgentConfig};
 use concord_wire::control::{Member, Program, Protocol};
 use concord_wire::{GroupId, OfGroup};
 
-use super::store::Store;
+use super::storage::Store;
 use crate::world::{CONTROLLER, REPLICAS, SWITCH, addr};
 
 /// The engine of a replica: memory, at once or as if behind a connection.

@@ -3,7 +3,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | `plan.rs`, `draw.rs`, `experiment.rs`, `smaller.rs` | a run: what it says, how a seed draws it, its file, runs that do less |
-//! | `build.rs`, `role.rs`, `store.rs` | the machines of a rack, and their storage |
+//! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage |
 //! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
 //! | `fault.rs` | what can go wrong |
 //! | `totals.rs`, `seen.rs` | what runs saw |
@@ -20,7 +20,7 @@ pub(crate) mod rack;
 pub(crate) mod role;
 pub(crate) mod seen;
 pub(crate) mod smaller;
-pub(crate) mod store;
+pub(crate) mod storage;
 pub(crate) mod totals;
 pub(crate) mod workload;
 

@@ -2,7 +2,7 @@
 //! whoever drives it: the swarm's rack, a load, the explorer.
 
 use concord_control::{Controller, State};
-use concord_core::machine::{Deadline, Persist};
+use concord_core::machine::{Deadline, Persist, Relevance};
 use concord_core::{Addr, Machine, Nothing, Now, Sink};
 use concord_engine::Engine;
 use concord_protocols::Node;
@@ -73,6 +73,16 @@ impl<E: Engine, C: Machine<Persist = Nothing>> Machine for Role<E, C> {
         match self {
             Role::Controller(c) => c.persisted(now, number, sink),
             Role::Switch(_) | Role::Replica(_) | Role::Client(_) | Role::Dead => {}
+        }
+    }
+
+    fn relevance(&self, packet: &[u8]) -> Relevance {
+        match self {
+            Role::Controller(c) => c.relevance(packet),
+            Role::Switch(s) => s.relevance(packet),
+            Role::Replica(r) => r.relevance(packet),
+            Role::Client(p) => p.relevance(packet),
+            Role::Dead => Relevance::Relevant,
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::record::{Recorder, Recording};
 use crate::systems::store::build::Blueprint;
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::plan::Plan;
-use crate::systems::store::store::Store;
+use crate::systems::store::storage::Store;
 use crate::systems::store::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 

@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 use super::{Rack, Replicas};
 use crate::world::REPLICAS;
 
-type Replica = Vr<concord_engine::Shimmed<crate::systems::store::store::Store>>;
+type Replica = Vr<concord_engine::Shimmed<crate::systems::store::storage::Store>>;
 
 /// What was last seen of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
