@@ -14,6 +14,9 @@ use concord_wire::{GroupId, Kind};
 
 /// Most submissions that are not answered.
 const SUBMISSIONS_MAX: usize = 16;
+/// How often the controller is asked who the switch is, in ns; and if the switch does not answer.
+const WHO_NS: Duration = SEC / 2;
+const WHO_DOUBT_NS: Duration = 50 * MS;
 /// Most tasks that are not over.
 pub const TASKS_OPEN_MAX: usize = 1 << 20;
 /// Most attempts of a task whose workers went silent.
@@ -28,8 +31,10 @@ pub struct OwnerConfig {
     pub session: SessionId,
     /// Where it is.
     pub addr: Addr,
-    /// Where the switch is.
+    /// Where the switch is, until the controller says otherwise.
     pub switch: Addr,
+    /// Who says where the switch is, if anybody does.
+    pub controller: Option<Addr>,
     /// The group of the workers.
     pub group: GroupId,
     /// Which guards are on.
@@ -56,6 +61,7 @@ impl OwnerConfig {
             session,
             addr,
             switch,
+            controller: None,
             group: GroupId::FIRST,
             guards: Guards::ALL,
             seed: session.0,
@@ -228,6 +234,12 @@ pub struct Owner {
     pause_ns: Duration,
     /// When the switch is asked next.
     ask_at: Instant,
+    /// When the controller is asked next who the switch is.
+    who_at: Instant,
+    /// A submission was not answered since the switch was heard last.
+    is_in_doubt: bool,
+    /// When it may be asked again, if the switch is silent.
+    doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
@@ -256,6 +268,9 @@ impl Owner {
             pause_until: Instant(0),
             pause_ns: PAUSE_NS_MIN,
             ask_at: Instant(0),
+            who_at: Instant(0),
+            is_in_doubt: true,
+            doubt_at: Instant(0),
             outcomes: VecDeque::new(),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
@@ -359,12 +374,15 @@ impl Machine for Owner {
         let late: Vec<u32> = self.pending.iter().filter_map(late).collect();
         for number in late {
             self.counters.submissions_unanswered += 1;
+            self.is_in_doubt = true;
+            self.who_at = self.who_at.min(self.doubt_at);
             self.submit_again(number);
         }
         if self.ask_at <= now && !self.queued.is_empty() {
             self.ask_at = now.after(self.config.ask_ns);
             self.send_submission(0, &[], sink);
         }
+        self.ask_who(now, sink);
         self.pump(now, sink);
     }
 
@@ -383,6 +401,9 @@ impl Machine for Owner {
         if !self.ready.is_empty() && self.pending.len() < SUBMISSIONS_MAX {
             next = next.min(at(self.pause_until, "a full queue"));
         }
+        if self.open > 0 && self.config.controller.is_some() {
+            next = next.min(at(self.who_at, "who the switch is"));
+        }
         next
     }
 }
@@ -393,6 +414,19 @@ impl Owner {
         let job = self.jobs.get_mut(&jid)?;
         let once = job.once;
         job.items.get_mut(tid as usize).map(|item| (item, once))
+    }
+
+    /// Asks the controller who the switch is: soon, if it does not answer.
+    fn ask_who(&mut self, now: Instant, sink: &mut impl Sink) {
+        let Some(controller) = self.config.controller else { return };
+        if self.open == 0 || now < self.who_at {
+            return;
+        }
+        self.doubt_at = now.after(WHO_DOUBT_NS);
+        self.who_at = now.after(if self.is_in_doubt { WHO_DOUBT_NS } else { WHO_NS });
+        let client = self.config.addr;
+        Membership::WhoIsWho { client }.emit_in(self.config.group, &mut self.buffer);
+        sink.send(controller, &self.buffer);
     }
 
     /// Submits what is ready, as far as it may.
@@ -488,6 +522,7 @@ impl Owner {
             self.counters.answers_other_switch += 1;
             return;
         }
+        self.is_in_doubt = false;
         self.on_retrieved(now, answer.retrieve_ptr);
         if answer.number == 0 {
             return;

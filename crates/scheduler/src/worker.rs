@@ -7,7 +7,7 @@ use concord_core::machine::{Deadline, Machine};
 use concord_core::{
     Addr, Duration, Guard, Guards, Instant, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId, US,
 };
-use concord_wire::control::{Membership, Message as _};
+use concord_wire::control::{Heard, Held, Member, Membership, Message as _, Standing};
 use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
@@ -16,6 +16,8 @@ use concord_wire::{GroupId, Kind};
 pub const SLOTS_MAX: usize = 1 << 12;
 /// Most results that nobody has acknowledged; above it no new task is asked for.
 const REPORTS_MAX: usize = 1 << 14;
+/// How often it says that it lives, in ns.
+const ALIVE_NS: Duration = 100 * MS;
 /// How often a result is sent before its owner is given up.
 const TRIES_MAX: u32 = 60;
 /// A lease is extended so many times before it would end.
@@ -30,8 +32,10 @@ pub struct WorkerConfig {
     pub session: SessionId,
     /// Where it is.
     pub addr: Addr,
-    /// Where the switch is.
+    /// Where the switch is, until the controller says otherwise.
     pub switch: Addr,
+    /// Its node's number, and whom it tells that it lives, if anybody.
+    pub controller: Option<(u16, Addr)>,
     /// Its group.
     pub group: GroupId,
     /// How many tasks it runs at a time.
@@ -58,6 +62,7 @@ impl WorkerConfig {
             session,
             addr,
             switch,
+            controller: None,
             group: GroupId::FIRST,
             slots,
             guards: Guards::ALL,
@@ -177,6 +182,10 @@ pub struct Worker {
     switch: Addr,
     /// The newest switch that it heard of; 0 if none.
     switch_id: SwitchId,
+    /// The newest configuration that it heard of.
+    heard: Heard,
+    /// When it says next that it lives.
+    alive_at: Instant,
     slots: Vec<Slot>,
     next_number: u32,
     next_run: u32,
@@ -197,6 +206,8 @@ impl Worker {
         Worker {
             switch: config.switch,
             switch_id: SwitchId(0),
+            heard: Heard::default(),
+            alive_at: Instant(0),
             slots: alloc::vec![Slot::Idle { until: Instant(0) }; slots],
             next_number: 1,
             next_run: 1,
@@ -286,6 +297,12 @@ impl Machine for Worker {
             Ok(Kind::Membership) => match Membership::parse(bytes) {
                 Ok(Membership::Configure(part)) => {
                     let config = part.common();
+                    if config.epoch < self.heard.epoch {
+                        return;
+                    }
+                    self.heard.rack = config.rack;
+                    self.heard.epoch = config.epoch;
+                    self.heard.switch_id = self.heard.switch_id.max(config.switch_id);
                     self.on_switch(now, SwitchId(config.switch_id), config.switch);
                 }
                 Ok(_) | Err(_) => self.counters.unexpected += 1,
@@ -298,6 +315,7 @@ impl Machine for Worker {
     fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let now = now.instant;
         self.leases(now);
+        self.live(now, sink);
         for slot in 0..self.slots.len() {
             self.tick_slot(now, slot, sink);
         }
@@ -317,8 +335,40 @@ impl Machine for Worker {
                 at(beat_at.min(lease_until).min(limit_at), "a task that runs")
             }
         });
+        let alive = match self.config.controller {
+            Some(_) => at(self.alive_at, "a sign of life"),
+            None => Deadline::NONE,
+        };
         let reports = self.reports.values().map(|report| at(report.next_at, "a result"));
-        slots.chain(reports).fold(Deadline::NONE, Deadline::min)
+        slots.chain(reports).fold(alive, Deadline::min)
+    }
+}
+
+/// With the controller.
+impl Worker {
+    /// Says that it lives: who is heard is a member.
+    fn live(&mut self, now: Instant, sink: &mut impl Sink) {
+        let Some((node, controller)) = self.config.controller else { return };
+        if now < self.alive_at {
+            return;
+        }
+        self.alive_at = now.after(ALIVE_NS);
+        let standing = match (self.is_retiring, self.heard.epoch) {
+            (true, _) => Standing::Leaving,
+            (false, 0) => Standing::Out,
+            (false, _) => Standing::Open { whole: true },
+        };
+        let incarnation = self.config.session.0;
+        let alive = Membership::ReplicaAlive {
+            member: Member { node, incarnation, addr: self.config.addr },
+            sent_at: now.0,
+            heard: self.heard,
+            standing,
+            held: Held::default(),
+            unheard: Vec::new(),
+        };
+        alive.emit_in(self.config.group, &mut self.buffer);
+        sink.send(controller, &self.buffer);
     }
 }
 

@@ -4,7 +4,10 @@
 use concord_core::{Guards, Instant, MS, Machine, Now, SessionId, SwitchId};
 use concord_scheduler::{Job, Order, Outcome, Owner, OwnerConfig, TaskSpec, Worker, WorkerConfig};
 use concord_wire::Addr;
-use concord_wire::control::Message as _;
+use concord_wire::GroupId;
+use concord_wire::control::{
+    Config, GroupKind, Member, Membership, Message as _, Program, Standing,
+};
 use concord_wire::falcon::{Answer, Assigned, Reply, Request, Submission, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
 
@@ -412,6 +415,85 @@ fn a_task_that_finds_its_executor_busy_is_given_back() {
     let returned = |m: &TaskMessage| matches!(m, TaskMessage::Returned { of, .. } if of.tid == 5);
     assert_eq!(said.iter().filter(|m| returned(m)).count(), 1);
     assert_eq!(orders(&mut worker), ["start"]);
+}
+
+const CONTROLLER: Addr = Addr { ip: 4, port: 4 };
+
+fn configure(epoch: u32, switch_id: u32, switch: Addr) -> Vec<u8> {
+    let config = Config {
+        epoch,
+        group: GroupId(0),
+        rack: 7,
+        switch_id,
+        switch_incarnation: 1,
+        switch,
+        kind: GroupKind::Workers,
+        program: Program::Falcon,
+        members: vec![Member { node: 5, incarnation: 77, addr: WORKER }],
+        joining: vec![],
+    };
+    let mut bytes = Vec::new();
+    Membership::Configure(config.into()).emit(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_worker_says_that_it_lives_and_follows_the_newest_configuration() {
+    let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, 1);
+    let mut worker = Worker::new(WorkerConfig { controller: Some((5, CONTROLLER)), ..config });
+    let alive = |worker: &mut Worker, ms| {
+        let mut sent = Sent::new();
+        worker.tick(at(ms), &mut sent);
+        let said = sent.iter().find(|(to, _)| *to == CONTROLLER);
+        said.map(|(_, bytes)| match Membership::parse(bytes).unwrap() {
+            Membership::ReplicaAlive { member, heard, standing, .. } => {
+                assert_eq!((member.node, member.incarnation, member.addr), (5, 77, WORKER));
+                (heard.epoch, heard.switch_id, standing)
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(alive(&mut worker, 0), Some((0, 0, Standing::Out)));
+    assert_eq!(alive(&mut worker, 99), None);
+    let other = Addr { ip: 8, port: 8 };
+    for (epoch, switch_id, switch) in [(3, 2, other), (2, 1, SWITCH)] {
+        let mut bytes = configure(epoch, switch_id, switch);
+        worker.handle(at(100), CONTROLLER, &mut bytes, &mut Sent::new());
+    }
+    let open = Standing::Open { whole: true };
+    assert_eq!(alive(&mut worker, 100), Some((3, 2, open)));
+    let mut sent = Sent::new();
+    worker.tick(at(200), &mut sent);
+    assert!(
+        sent.iter().any(|(to, b)| *to == other && Request::parse(b).is_ok()),
+        "asks the new one"
+    );
+    worker.retire();
+    assert_eq!(alive(&mut worker, 300), Some((3, 2, Standing::Leaving)));
+}
+
+#[test]
+fn an_owner_asks_who_the_switch_is_and_soon_if_that_is_silent() {
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let mut owner = Owner::new(OwnerConfig { controller: Some(CONTROLLER), ..config });
+    let asks = |owner: &mut Owner, ms| {
+        let mut sent = Sent::new();
+        owner.tick(at(ms), &mut sent);
+        sent.iter().any(|(to, _)| *to == CONTROLLER)
+    };
+    assert!(!asks(&mut owner, 0), "it has nothing to submit");
+    owner.submit(job(1, false));
+    let first = submitted(&mut owner, 1);
+    tell(&mut owner, 2, &answer(&first[0], 1, 0, 0));
+    assert!(asks(&mut owner, 51), "nobody had answered when it asked first");
+    assert!(!(52..551).any(|ms| asks(&mut owner, ms)) && asks(&mut owner, 551));
+    // Another switch: its task is submitted there, and is not answered.
+    let mut sent = Sent::new();
+    let other = Addr { ip: 8, port: 8 };
+    owner.handle(at(552), CONTROLLER, &mut configure(2, 1, other), &mut sent);
+    owner.handle(at(552), CONTROLLER, &mut configure(3, 2, other), &mut sent);
+    assert_eq!(sent.iter().filter(|(to, _)| *to == other).count(), 1);
+    assert!((553..610).any(|ms| asks(&mut owner, ms)));
 }
 
 #[cfg(feature = "mutants")]

@@ -27,8 +27,13 @@ pub enum Fault {
     RestartSwitch(u64),
     /// The switch stops and goes on.
     PauseSwitch(u64),
-    /// The other switch is made active; the old one goes on, and hears of it only later.
+    /// The switch and the controller do not reach each other: the standby takes over, and the switch goes on,
+    /// and hears of it only later.
     OtherSwitch(u64),
+    /// The controller dies, and is started again with its state.
+    RestartController(u64),
+    /// The controller stops and goes on.
+    PauseController(u64),
 }
 
 /// What is run.
@@ -125,7 +130,9 @@ impl Plan {
                 | Fault::CutPair(_, _, ns)
                 | Fault::RestartSwitch(ns)
                 | Fault::PauseSwitch(ns)
-                | Fault::OtherSwitch(ns) => ns,
+                | Fault::OtherSwitch(ns)
+                | Fault::RestartController(ns)
+                | Fault::PauseController(ns) => ns,
             }
         };
         let faults = self.faults.iter().map(over);
@@ -153,7 +160,7 @@ fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
         let (worker, owner) =
             (rng.below(workers as u64) as usize, rng.below(owners as u64) as usize);
         let ns = rng.between(1, 60) * 10 * MS;
-        let fault = match rng.below(9) {
+        let fault = match rng.below(11) {
             0 => Fault::KillWorker(worker, ns),
             1 => Fault::PauseWorker(worker, ns),
             2 => Fault::PauseOwner(owner, ns),
@@ -162,6 +169,8 @@ fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
             5 => Fault::RestartSwitch(ns),
             6 => Fault::PauseSwitch(ns),
             7 => Fault::KillOwner(owner, ns),
+            8 => Fault::RestartController(ns),
+            9 => Fault::PauseController(ns),
             _ => Fault::OtherSwitch(ns),
         };
         all.push((rng.below(3 * SEC), fault));

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
+use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::{Incarnation, Instant, MS, Machine as _, Now, Rng, SEC, SessionId};
 use concord_scheduler::{Order, Outcome, Owner, OwnerConfig, Worker, WorkerConfig};
 use concord_switch::{Agent, AgentConfig};
-use concord_wire::control::{Config, GroupKind, Member, Membership, Message as _, Program};
+use concord_wire::control::Program;
 use concord_wire::tasks::{Attempt, Ended};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
@@ -20,11 +21,10 @@ use crate::engine::{EventQueue, NS, Time};
 
 /// How long after the last fault every task has to be over, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
-/// How often everybody is told who is who, in ns.
-const TELL_NS: u64 = 50 * MS;
+/// How long a node may be silent, in ns.
+const FAILURE_NS: u64 = 300 * MS;
 /// Most events of a run.
 const EVENTS_MAX: u64 = 20_000_000;
-const CONTROLLER: Addr = Addr { ip: 9, port: 9 };
 const SWITCHES: usize = 2;
 
 /// What happened in a run.
@@ -92,6 +92,7 @@ pub struct Ran {
 }
 
 enum Role {
+    Controller(Box<Controller>),
     Owner(Box<Owner>),
     Worker(Box<Worker>),
     Switch(Box<Agent>),
@@ -122,9 +123,6 @@ enum Event {
     Cancel(usize),
     Resume(usize),
     Start(usize, u64),
-    Tell,
-    /// Another switch, or another life of it, is made the active one.
-    Activate(usize),
 }
 
 type TaskName = (u64, u32, u32);
@@ -137,12 +135,8 @@ struct Rack<'a> {
     nodes: Vec<Node>,
     /// Ways that are cut until then.
     cuts: BTreeMap<(usize, usize), u64>,
-    /// Who is the switch, by which id; and the old one, which hears of it at some time.
-    active: usize,
-    switch_id: u32,
-    /// The life of the active switch to which that id was granted.
-    granted: u64,
-    told_at: Vec<u64>,
+    /// What the controller has stored.
+    stored: Option<State>,
     /// How often each task that is never run twice was begun.
     begun: BTreeMap<TaskName, u32>,
     once: BTreeMap<TaskName, bool>,
@@ -183,10 +177,7 @@ impl<'a> Rack<'a> {
             queue: EventQueue::new(),
             nodes: Vec::new(),
             cuts: BTreeMap::new(),
-            active: plan.owners + plan.workers.len(),
-            switch_id: 1,
-            granted: 1,
-            told_at: Vec::new(),
+            stored: None,
             begun: BTreeMap::new(),
             once: BTreeMap::new(),
             outcomes: BTreeMap::new(),
@@ -200,8 +191,7 @@ impl<'a> Rack<'a> {
     }
 
     fn begin(&mut self) {
-        let count = self.plan.owners + self.plan.workers.len() + SWITCHES;
-        self.told_at = vec![0; count];
+        let count = self.controller() + 1;
         for node in 0..count {
             let offset_ns = self.rng.below(1_000 * SEC);
             let drift_ppm = self.rng.below(200) as i64 - 100;
@@ -226,7 +216,6 @@ impl<'a> Rack<'a> {
         for (index, (at, _)) in self.plan.cancels.iter().enumerate() {
             self.at(*at, Event::Cancel(index));
         }
-        self.at(0, Event::Tell);
     }
 
     fn at(&mut self, at_ns: u64, event: Event) {
@@ -241,8 +230,19 @@ impl<'a> Rack<'a> {
         (addr.ip == 10).then(|| usize::from(addr.port - 1_000))
     }
 
-    fn is_switch(&self, node: usize) -> bool {
-        node >= self.plan.owners + self.plan.workers.len()
+    /// The first of the switches; the second one stands by.
+    fn switches(&self) -> usize {
+        self.plan.owners + self.plan.workers.len()
+    }
+
+    fn controller(&self) -> usize {
+        self.switches() + SWITCHES
+    }
+
+    /// The switch that the controller has made the active one.
+    fn active(&self) -> usize {
+        let config = self.stored.as_ref().and_then(|state| state.config(GroupId::FIRST));
+        config.and_then(|config| Rack::node_of(config.switch)).unwrap_or(self.switches())
     }
 
     fn clock(&self, node: usize) -> Now {
@@ -268,26 +268,41 @@ impl<'a> Rack<'a> {
         self.nodes[node].life += 1;
         let life = self.nodes[node].life;
         let session = SessionId((node as u64 + 1) << 32 | life);
-        let (own, switch) = (Rack::addr(node), Rack::addr(self.active));
+        let (own, switch) = (Rack::addr(node), Rack::addr(self.active()));
+        let controller = Rack::addr(self.controller());
         let role = if node < plan.owners {
             let config = OwnerConfig::new(session, own, switch);
             let (guards, lease_ns) = (plan.guards, plan.lease_ns);
-            Role::Owner(Box::new(Owner::new(OwnerConfig { guards, lease_ns, ..config })))
-        } else if !self.is_switch(node) {
+            let controller = Some(controller);
+            Role::Owner(Box::new(Owner::new(OwnerConfig {
+                guards,
+                lease_ns,
+                controller,
+                ..config
+            })))
+        } else if node < self.switches() {
             let config = WorkerConfig::new(session, own, switch, plan.workers[node - plan.owners]);
             let (guards, lease_ns, wait_ns) = (plan.guards, plan.lease_ns, plan.wait_ns);
+            let controller = Some((node as u16, controller));
+            let config = WorkerConfig { controller, ..config };
             Role::Worker(Box::new(Worker::new(WorkerConfig {
                 guards,
                 lease_ns,
                 wait_ns,
                 ..config
             })))
+        } else if node == self.controller() {
+            let workers = GroupSetup::workers(GroupId::FIRST, Program::Falcon);
+            let config = ControllerConfig::new(vec![workers], own);
+            let config = ControllerConfig { failure_ns: FAILURE_NS, rack: 1, ..config };
+            Role::Controller(Box::new(Controller::new(config, self.stored.clone())))
         } else {
-            let base = AgentConfig::new(Incarnation(life), own, CONTROLLER);
+            let base = AgentConfig::new(Incarnation(session.0 << 16), own, controller);
             let config = AgentConfig {
                 program: Program::Falcon,
                 queue: plan.queue,
                 guards: plan.guards,
+                standby: node > self.switches(),
                 ..base
             };
             match Agent::new(config) {
@@ -335,14 +350,6 @@ impl<'a> Rack<'a> {
                     self.start(node);
                 }
             }
-            Event::Tell => {
-                self.tell();
-                self.at(self.now + TELL_NS, Event::Tell);
-            }
-            Event::Activate(node) => {
-                self.active = node;
-                self.grant(self.nodes[node].life);
-            }
         }
     }
 
@@ -351,6 +358,7 @@ impl<'a> Rack<'a> {
         let now = self.clock(node);
         let mut sent = Vec::new();
         match &mut self.nodes[node].role {
+            Role::Controller(controller) => controller.handle(now, from, &mut bytes, &mut sent),
             Role::Owner(owner) => owner.handle(now, from, &mut bytes, &mut sent),
             Role::Worker(worker) => worker.handle(now, from, &mut bytes, &mut sent),
             Role::Switch(agent) => agent.handle(now, from, &mut bytes, &mut sent),
@@ -364,6 +372,7 @@ impl<'a> Rack<'a> {
         let now = self.clock(node);
         let mut sent = Vec::new();
         match &mut self.nodes[node].role {
+            Role::Controller(controller) => controller.tick(now, &mut sent),
             Role::Owner(owner) => owner.tick(now, &mut sent),
             Role::Worker(worker) => worker.tick(now, &mut sent),
             Role::Switch(agent) => agent.tick(now, &mut sent),
@@ -386,7 +395,9 @@ impl<'a> Rack<'a> {
             let session = self.session(node);
             self.told((session, told.jid, told.tid), told.outcome);
         }
+        self.persist(node);
         let deadline = match &self.nodes[node].role {
+            Role::Controller(controller) => controller.deadline(),
             Role::Owner(owner) => owner.deadline(),
             Role::Worker(worker) => worker.deadline(),
             Role::Switch(agent) => agent.deadline(),
@@ -403,25 +414,28 @@ impl<'a> Rack<'a> {
     fn send_all(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {
         for (to, bytes) in sent {
             if let Some(to) = Rack::node_of(to) {
-                self.send(Some(from), to, bytes);
-            } else if let Ok(Membership::SwitchAlive { incarnation, .. }) =
-                Membership::parse(&bytes)
-                && from == self.active
-                && incarnation > self.granted
-            {
-                // It heard a late word of another switch, and comes again as a new life.
-                self.grant(incarnation);
+                self.send(from, to, bytes);
             }
         }
     }
 
-    fn send(&mut self, from: Option<usize>, to: usize, bytes: Vec<u8>) {
-        let from_addr = from.map_or(CONTROLLER, Rack::addr);
-        if let Some(from) = from {
-            let cut = self.cuts.get(&(from.min(to), from.max(to)));
-            if cut.is_some_and(|until| *until > self.now) {
-                return;
-            }
+    /// What the controller wants stored is, before anybody hears of it (trap T3).
+    fn persist(&mut self, node: usize) {
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        while let Role::Controller(controller) = &mut self.nodes[node].role
+            && let Some(persist) = controller.poll_persist()
+        {
+            self.stored = Some(persist.what);
+            controller.persisted(now, persist.number, &mut sent);
+        }
+        self.send_all(node, sent);
+    }
+
+    fn send(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+        let cut = self.cuts.get(&(from.min(to), from.max(to)));
+        if cut.is_some_and(|until| *until > self.now) {
+            return;
         }
         let mut copies = u32::from(!self.rng.chance(self.plan.loss_ppm, 1_000_000));
         copies += u32::from(self.rng.chance(self.plan.duplicate_ppm, 1_000_000));
@@ -430,40 +444,7 @@ impl<'a> Rack<'a> {
             if self.rng.chance(self.plan.late_ppm, 1_000_000) {
                 way_ns += self.rng.below(20 * MS);
             }
-            self.at(self.now + way_ns, Event::Packet(to, from_addr, bytes.clone()));
-        }
-    }
-
-    /// A new id for a life of the active switch.
-    fn grant(&mut self, life: u64) {
-        self.granted = life;
-        self.switch_id += 1;
-        self.tell();
-    }
-
-    /// Everybody is told who the switch is; one that was active, only later.
-    fn tell(&mut self) {
-        let member =
-            |node: usize| Member { node: node as u16, incarnation: 1, addr: Rack::addr(node) };
-        let workers = self.plan.owners..self.plan.owners + self.plan.workers.len();
-        let config = Config {
-            epoch: self.switch_id,
-            group: GroupId(0),
-            rack: 1,
-            switch_id: self.switch_id,
-            switch_incarnation: self.granted,
-            switch: Rack::addr(self.active),
-            kind: GroupKind::Workers,
-            program: Program::Falcon,
-            members: workers.map(member).collect(),
-            joining: Vec::new(),
-        };
-        let mut bytes = Vec::new();
-        Membership::Configure(config.into()).emit(&mut bytes);
-        for node in 0..self.nodes.len() {
-            if self.told_at[node] <= self.now {
-                self.send(None, node, bytes.clone());
-            }
+            self.at(self.now + way_ns, Event::Packet(to, Rack::addr(from), bytes.clone()));
         }
     }
 
@@ -614,7 +595,7 @@ impl Rack<'_> {
                     self.totals.other_switch += c.assignments_other_switch;
                     self.totals.claims_refused += c.claims_refused;
                 }
-                Role::Switch(_) | Role::Dead => {}
+                Role::Controller(_) | Role::Switch(_) | Role::Dead => {}
             }
         }
         Ran { violation: self.violation, digest: self.digest.finish(), totals: self.totals }
@@ -649,28 +630,25 @@ impl Rack<'_> {
             }
             Fault::PauseWorker(worker, ns) => self.pause(owners + worker, ns),
             Fault::PauseOwner(owner, ns) => self.pause(owner, ns),
-            Fault::PauseSwitch(ns) => self.pause(self.active, ns),
+            Fault::PauseSwitch(ns) => self.pause(self.active(), ns),
+            Fault::PauseController(ns) => self.pause(self.controller(), ns),
+            Fault::RestartController(ns) => self.restart(self.controller(), ns),
             Fault::CutWorker(worker, ns) => {
                 for other in 0..self.nodes.len() {
                     self.cut(owners + worker, other, ns);
                 }
             }
             Fault::CutPair(worker, owner, ns) => self.cut(owners + worker, owner, ns),
-            Fault::RestartSwitch(ns) => {
-                let node = self.active;
-                self.start(node);
-                self.at(self.now + ns, Event::Activate(node));
-            }
-            Fault::OtherSwitch(ns) => {
-                let other = owners + self.plan.workers.len();
-                let other = if self.active == other { other + 1 } else { other };
-                // A new life, to which an id can be granted. The old switch hears of it later.
-                self.told_at[self.active] = self.now + ns;
-                self.told_at[other] = 0;
-                self.start(other);
-                self.at(self.now, Event::Activate(other));
-            }
+            Fault::RestartSwitch(ns) => self.restart(self.active(), ns),
+            Fault::OtherSwitch(ns) => self.cut(self.active(), self.controller(), ns),
         }
+    }
+
+    /// A node dies, and is started again later.
+    fn restart(&mut self, node: usize, ns: u64) {
+        self.nodes[node].role = Role::Dead;
+        let life = self.nodes[node].life;
+        self.at(self.now + ns, Event::Start(node, life));
     }
 
     fn cut(&mut self, a: usize, b: usize, ns: u64) {
