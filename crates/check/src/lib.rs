@@ -56,6 +56,9 @@
 //! A key with a time to live, set by an operation with ttl t, may vanish at any moment from call +
 //! t on, and is gone for what is called after return + t + [`Options::grace_ns`].
 //!
+//! # Several keys
+//! Transactions over several keys are checked by [`check_transactions`]: for strict serializability, by cycles.
+//!
 //! # What is not checked
 //! Every key is checked by itself, which is enough for commands on one key: linearizability is
 //! local (Horn and Kroening 2015). FLUSHALL is not one: it must fit every key's history at some
@@ -75,12 +78,14 @@ mod record;
 mod report;
 mod search;
 mod seen;
+mod serial;
 mod start;
 
 pub use check::{Options, check, check_file};
 pub use history::{History, HistoryError, Operation, Reply};
 pub use record::{Pending, Recorder};
 pub use report::{GaveUp, Report, Stuck, Verdict, Violation};
+pub use serial::{Access, Anomaly, Edge, Transaction, check_transactions};
 
 #[cfg(test)]
 mod tests;

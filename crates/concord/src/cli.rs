@@ -160,6 +160,9 @@ pub struct UpArgs {
     /// What clients must AUTH with
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
+    /// MGET, EXISTS and TOUCH of several keys are read key by key: faster, and not atomic
+    #[arg(long)]
+    pub split_reads: bool,
     /// The limit of the data at each replica, like 512mb; 0 for none
     #[arg(long, value_name = "BYTES")]
     pub maxmemory: Option<Bytes>,

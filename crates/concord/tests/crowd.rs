@@ -134,7 +134,7 @@ fn commands(number: usize) -> Vec<u8> {
 #[test]
 fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
     let silent = connections() - OTHERS;
-    let rack = Rack::start("crowd", &[]);
+    let rack = Rack::start("crowd", &["--split-reads"]);
     let mut client = rack.client();
     let long = vec![b'v'; 400_000];
     for number in 0..100 {

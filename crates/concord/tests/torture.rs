@@ -41,6 +41,23 @@ fn two_unrelated_redis_servers_are_not_one_store() {
 }
 
 #[test]
+fn transactions_on_one_redis_server_have_an_order_and_on_two_they_have_not() {
+    let servers = [PlainRedis::start(), PlainRedis::start()];
+    let targets = servers.each_ref().map(|s| s.listen.to_string());
+    let accounts = ["--accounts", "20", "--clients", "8"];
+    let output = torture(&[&accounts[..], &["--target", &targets[0]]].concat());
+    let one = report(&output);
+    assert_eq!((output.status.code(), &one["verdict"]), (Some(0), &"ok".into()), "{one}");
+    let counts = ["moves", "sums", "list_transactions"].map(|name| one[name].as_u64().unwrap());
+    assert!(counts.iter().all(|count| *count > 1_000), "{one}");
+    let both = [&accounts[..], &["--target", &targets[0], "--target", &targets[1]]].concat();
+    let output = torture(&both);
+    let two = report(&output);
+    assert_eq!((output.status.code(), &two["verdict"]), (Some(1), &"violation".into()), "{two}");
+    assert!(!two["anomaly"].is_null(), "{two}");
+}
+
+#[test]
 fn its_history_is_what_concord_check_reads() {
     let server = PlainRedis::start();
     let dir = directory("torture-history");

@@ -4,6 +4,7 @@ mod brute;
 mod generate;
 mod known;
 mod random;
+mod serial;
 
 use crate::{Operation, Options, Reply, Verdict, check};
 

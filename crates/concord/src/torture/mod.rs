@@ -1,6 +1,7 @@
 //! `concord torture`: hammers any Redis endpoints with concurrent clients, records what they saw,
 //! and checks it for linearizability.
 
+mod accounts;
 mod resp;
 mod workload;
 
@@ -33,6 +34,7 @@ const PROGRESS_PAUSE: Duration = Duration::from_millis(20);
 Examples:
   concord torture --target 127.0.0.1:7379 --ops 200000 --keys 8
   concord torture --target 127.0.0.1:7379 --target 127.0.0.1:7380 --history run/history.jsonl
+  concord torture --target 127.0.0.1:7379 --accounts 100
 
 It writes to keys that start with the prefix. The exit status is 0 if what was seen is linearizable,
 1 if not, 2 if the search gave up or no target was left.")]
@@ -55,6 +57,10 @@ pub struct TortureArgs {
     /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
+    /// Transactions instead: move amounts among so many accounts by MULTI, look at all of them at once, append to
+    /// lists and read several at once, and check that the sum never differs and all is strictly serializable
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=accounts::ACCOUNTS_MAX))]
+    pub accounts: Option<u64>,
     /// Writes among 100 operations
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub writes_percent: u64,
@@ -114,6 +120,9 @@ impl Shared<'_> {
 /// # Errors
 /// If no target answers, or the history cannot be written.
 pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
+    if let Some(count) = args.accounts {
+        return accounts::run(args, count);
+    }
     let cas = prepare(args)?;
     let began = Instant::now();
     let shared = Shared {

@@ -74,6 +74,7 @@ fn overlay(rack: &mut Rack, args: &UpArgs) {
     set(&mut rack.accel, &args.accel);
     set(&mut rack.engine, &args.engine);
     set(&mut rack.requirepass, &args.requirepass);
+    rack.split_reads |= args.split_reads;
     set(&mut rack.maxmemory, &args.maxmemory);
     set(&mut rack.redis_server, &args.redis_server);
     set(&mut rack.table.stages, &args.table_stages);

@@ -328,11 +328,17 @@ impl Rack<'_> {
                 if repr.flags.has(Flags::WILDCARD) {
                     seen.numbered_all = repr.seq.counter;
                 } else if !repr.flags.has(Flags::NOOP) {
-                    seen.numbered.insert(repr.obj_id, repr.seq.counter);
+                    // One of several objects may be overtaken, and keep its number (NOPaxos).
+                    for obj_id in repr.further.as_slice().iter().chain([&repr.obj_id]) {
+                        let newest = seen.numbered.entry(*obj_id).or_insert(0);
+                        *newest = repr.seq.counter.max(*newest);
+                    }
                 }
             }
             if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
-                let own = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+                // Of several objects each was clean in its own pass; the last one's was this.
+                let last = repr.further.as_slice().last().unwrap_or(&repr.obj_id);
+                let own = seen.numbered.get(last).copied().unwrap_or(0);
                 let newest = own.max(seen.numbered_all);
                 if newest > repr.last_committed.counter {
                     return Some(format!(
