@@ -53,6 +53,8 @@ fn scripts_work(protocol: &str, more: &[&str]) {
     let reads = b"return #redis.call('LRANGE', KEYS[1], 0, -1)";
     assert_eq!(client.call(&[b"EVAL_RO", reads, b"1", b"jobs"]).unwrap().0, ":20");
 
+    touches_other_keys(&mut client);
+
     let mut other = rack.client();
     for name in ["EVAL", "EVAL_RO"] {
         let began = Instant::now();
@@ -65,6 +67,29 @@ fn scripts_work(protocol: &str, more: &[&str]) {
         assert!(pause < PAUSE_MAX, "{protocol} {name}: {pause:?}");
     }
     assert_eq!(open_members(&rack), 3, "{protocol}");
+}
+
+/// Several keys, and keys that are computed: what a script wrote is read behind it, and it takes effect as a
+/// whole.
+fn touches_other_keys(client: &mut Resp) {
+    let put = b"return redis.call('SET', 'put:' .. ARGV[1], ARGV[1])";
+    for n in 0..150 {
+        let value = n.to_string();
+        let key = format!("put:{n}");
+        assert_eq!(client.call(&[b"EVAL", put, b"0", value.as_bytes()]).unwrap().0, "+OK");
+        assert_eq!(client.call(&[b"GET", key.as_bytes()]).unwrap().1, value.as_bytes(), "{key}");
+    }
+    let move_one = b"if redis.call('DECRBY', KEYS[1], 1) < 0 then \
+        redis.call('INCR', KEYS[1]) return 0 end return redis.call('INCR', KEYS[2])";
+    assert_eq!(client.say("SET from 10"), "+OK");
+    for _ in 0..20 {
+        client.call(&[b"EVAL", move_one, b"2", b"from", b"to"]).unwrap();
+    }
+    assert_eq!(client.say("GET from"), "0");
+    assert_eq!(client.say("GET to"), "10");
+    // One that is sent for one key, as it looks like it, and touches another, does not.
+    let hidden = b"redis[ARGV[1]]('SET', ARGV[2], 'v') return redis.call('GET', ARGV[2])";
+    assert_eq!(client.call(&[b"EVAL", hidden, b"1", b"k", b"call", b"x"]).unwrap().1, b"v");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::scripts::Scripts;
 use crate::state::{Core, Turn};
 
 impl Core {
-    /// Encodes EVAL script numkeys key ...; all keys must be one and the same.
+    /// Encodes EVAL script numkeys key ... With the memory engine a script that may touch other keys than
+    /// its only one concerns all of them; with a Redis server there must be one, and no other is touched.
     pub(crate) fn encode_script(
         &mut self,
         by_sha: bool,
@@ -29,26 +30,34 @@ impl Core {
         let Some(keys) = usize::try_from(numkeys).ok().and_then(|n| args[3..].get(..n)) else {
             return Err("ERR Number of keys can't be greater than number of args".into());
         };
-        let Some((first, others)) = keys.split_first() else {
-            return Err("ERR Concord supports scripts on one key only: numkeys is 0".into());
-        };
-        if others.iter().any(|key| key != first) {
-            return Err("CROSSKEY Concord supports scripts on one key only".into());
+        let only = keys.split_first().filter(|(first, more)| more.iter().all(|key| key == *first));
+        if self.setup.redis && only.is_none() {
+            return Err(match keys.len() {
+                0 => "ERR Concord supports scripts on one key only: numkeys is 0".into(),
+                _ => "CROSSKEY Concord supports scripts on one key only".into(),
+            });
         }
         if args.len() > concord_engine::command::ARGS_MAX {
             return Err("ERR too many arguments (Concord's limit is 65535)".into());
         }
-        let script = if by_sha {
-            let script = self.scripts.get(args[1]);
-            script.ok_or("NOSCRIPT No matching script. Please use EVAL.")?
-        } else {
-            self.scripts.remember(args[1]);
+        let sha;
+        let name_of_script = if by_sha {
             args[1]
+        } else {
+            sha = self.scripts.remember(args[1], &self.setup.table);
+            &sha[..]
         };
+        let found = self.scripts.get(name_of_script);
+        let (script, is_local) = match found {
+            Some(found) => (found.text.as_slice(), found.is_local),
+            None if by_sha => return Err("NOSCRIPT No matching script. Please use EVAL.".into()),
+            None => (args[1], false), // Too long to be remembered.
+        };
+        let only = only.filter(|_| is_local || self.setup.redis);
         let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
         let args = [name, script].into_iter().chain(args[2..].iter().copied());
-        self.command.encode(3, args);
-        Ok(Subject::Object(hash::object_id(first)))
+        self.command.encode(if only.is_some() { 3 } else { 0 }, args);
+        Ok(only.map_or(Subject::AllKeys, |(first, _)| Subject::Object(hash::object_id(first))))
     }
 }
 
@@ -56,7 +65,7 @@ impl Core {
 pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"LOAD", [script]) => {
-            let sha = core.scripts.remember(script);
+            let sha = core.scripts.remember(script, &core.setup.table);
             turn.connection.answer(|out| resp::bulk(out, &sha));
         }
         (b"EXISTS", shas @ [_, ..]) => {

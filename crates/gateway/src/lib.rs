@@ -52,6 +52,7 @@ mod info;
 mod inputs;
 mod keys;
 mod local;
+mod locality;
 mod memory;
 mod multi;
 mod output;

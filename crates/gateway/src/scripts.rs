@@ -4,7 +4,10 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use concord_engine::CommandTable;
 use sha1::Digest;
+
+use crate::locality::touches_first_key_alone;
 
 /// Most scripts that are remembered, and their bytes together; the oldest go first.
 const SCRIPTS_MAX: usize = 1_000;
@@ -28,31 +31,40 @@ fn sha_of(text: &[u8]) -> Option<Sha> {
     Some(sha)
 }
 
+/// A script that is remembered.
+#[derive(Debug)]
+pub(crate) struct Remembered {
+    pub(crate) text: Vec<u8>,
+    /// It touches its first key alone.
+    pub(crate) is_local: bool,
+}
+
 /// The scripts that are remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Scripts {
-    by_sha: BTreeMap<Sha, Vec<u8>>,
+    by_sha: BTreeMap<Sha, Remembered>,
     order: VecDeque<Sha>,
     bytes: usize,
 }
 
 impl Scripts {
-    /// The text of the script of that name.
-    pub(crate) fn get(&self, sha: &[u8]) -> Option<&[u8]> {
-        self.by_sha.get(&sha_of(sha)?).map(Vec::as_slice)
+    /// The script of that name.
+    pub(crate) fn get(&self, sha: &[u8]) -> Option<&Remembered> {
+        self.by_sha.get(&sha_of(sha)?)
     }
 
     /// Remembers a script, and names it.
-    pub(crate) fn remember(&mut self, script: &[u8]) -> Sha {
+    pub(crate) fn remember(&mut self, script: &[u8], table: &CommandTable) -> Sha {
         let sha = sha1_hex(script);
         if let Entry::Vacant(place) = self.by_sha.entry(sha) {
-            place.insert(script.to_vec());
+            let is_local = touches_first_key_alone(script, table);
+            place.insert(Remembered { text: script.to_vec(), is_local });
             self.order.push_back(sha);
             self.bytes += script.len();
         }
         while self.order.len() > SCRIPTS_MAX || self.bytes > BYTES_MAX {
             let Some(oldest) = self.order.pop_front() else { break };
-            self.bytes -= self.by_sha.remove(&oldest).map_or(0, |script| script.len());
+            self.bytes -= self.by_sha.remove(&oldest).map_or(0, |script| script.text.len());
         }
         sha
     }
@@ -66,15 +78,16 @@ mod tests {
     #[test]
     fn scripts_are_found_by_sha1_in_any_case_and_the_oldest_go() {
         let mut scripts = Scripts::default();
-        let sha = scripts.remember(b"return 1");
+        let table = CommandTable::memory();
+        let sha = scripts.remember(b"return 1", &table);
         assert_eq!(&sha, b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
-        assert_eq!(scripts.get(&sha.to_ascii_uppercase()), Some(&b"return 1"[..]));
-        assert_eq!(scripts.get(b"e0e1"), None);
+        assert_eq!(scripts.get(&sha.to_ascii_uppercase()).unwrap().text, b"return 1");
+        assert!(scripts.get(b"e0e1").is_none());
         for i in 0..SCRIPTS_MAX {
-            scripts.remember(format!("return {i}0").as_bytes());
+            scripts.remember(format!("return {i}0").as_bytes(), &table);
         }
-        assert_eq!(scripts.get(&sha), None);
-        scripts.remember(&alloc::vec![b'x'; BYTES_MAX]);
+        assert!(scripts.get(&sha).is_none());
+        scripts.remember(&alloc::vec![b'x'; BYTES_MAX], &table);
         assert_eq!((scripts.order.len(), scripts.by_sha.len()), (1, 1));
     }
 }

@@ -373,14 +373,29 @@ fn scripts_are_remembered_and_sent_as_text() {
     assert_eq!(world.ask(&[&format!("EVALSHA {upper} 1 k a")]), "+return 1\r\n");
     assert_eq!(world.ask(&["EVAL 'return 2' 2 k k"]), "+return 2\r\n");
     assert_eq!(world.executed(), ["EVAL k", "EVAL k"]);
-    assert!(world.ask(&["EVAL x 2 k l"]).starts_with("-CROSSKEY"));
-    assert!(world.ask(&["EVAL x 0"]).starts_with("-ERR Concord supports scripts on one key only"));
     assert!(world.ask(&["EVAL x 9 k"]).starts_with("-ERR Number of keys can't be greater"));
     assert!(world.ask(&["EVAL x -1 k"]).starts_with("-ERR Number of keys can't be negative"));
     assert_eq!(
         world.ask(&["SCRIPT FLUSH", &format!("SCRIPT EXISTS {sha}")]),
         "+OK\r\n*1\r\n:0\r\n"
     );
+}
+
+#[test]
+fn scripts_concern_one_key_where_their_text_says_so_and_all_keys_where_not() {
+    let mut world = World::new(10);
+    let get = "'return(redis.call(\"GET\",KEYS[1]))'";
+    for (line, all_keys) in [
+        (format!("EVAL {get} 1 k"), false),
+        (format!("EVAL {get} 2 k k"), false),
+        (format!("EVAL {get} 2 k l"), true),
+        ("EVAL 'return(redis.call(\"GET\",ARGV[1]))' 1 k l".to_string(), true),
+        ("EVAL 'return(redis.call(\"TIME\"))' 0".to_string(), true),
+    ] {
+        assert!(world.ask(&[&line]).starts_with("+return"), "{line}");
+        let last = world.store.log.last().unwrap();
+        assert_eq!((last.3, last.2.is_empty()), (all_keys, all_keys), "{line}");
+    }
 }
 
 #[test]
