@@ -87,6 +87,27 @@ fn touches_other_keys(client: &mut Resp) {
     }
     assert_eq!(client.say("GET from"), "0");
     assert_eq!(client.say("GET to"), "10");
+    // In a transaction, beside other commands.
+    for line in ["MULTI", "SET t 5", "EVAL return(redis.call('INCRBY','t',2)) 0", "GET t"] {
+        let said = client.say(line);
+        assert!(said == "+OK" || said == "+QUEUED", "{line}: {said}");
+    }
+    let replies: Vec<String> = (0..4)
+        .map(|at| if at == 0 { client.say("EXEC") } else { client.next().unwrap().0 })
+        .collect();
+    assert_eq!(replies, ["*3", "+OK", ":7", "$1"]);
+    // Commands of several keys.
+    assert_eq!(client.say("SET name v EX 100"), "+OK");
+    assert_eq!(client.say("RENAME name renamed"), "+OK");
+    assert_eq!(client.say("GET renamed"), "v");
+    assert!(client.say("TTL renamed").starts_with(':'));
+    assert_eq!(client.say("RPUSH q1 a b"), ":2");
+    assert_eq!(client.say("LMOVE q1 q2 LEFT RIGHT"), "a");
+    assert_eq!(client.say("LLEN q2"), ":1");
+    assert_eq!(client.say("SADD s1 a b c"), ":3");
+    assert_eq!(client.say("SADD s2 b c d"), ":3");
+    assert_eq!(client.say("SINTERSTORE s3 s1 s2"), ":2");
+    assert_eq!(client.say("SCARD s3"), ":2");
     // One that is sent for one key, as it looks like it, and touches another, does not.
     let hidden = b"redis[ARGV[1]]('SET', ARGV[2], 'v') return redis.call('GET', ARGV[2])";
     assert_eq!(client.call(&[b"EVAL", hidden, b"1", b"k", b"call", b"x"]).unwrap().1, b"v");

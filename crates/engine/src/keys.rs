@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(found("ZMPOP 2 a b MIN"), [2, 3]);
         assert_eq!(found("ZUNIONSTORE d 2 a b"), [1, 3, 4]);
         assert_eq!(found("XREADGROUP GROUP g c STREAMS a b 1 2"), [5, 6]);
-        assert_eq!(found("SORT k LIMIT 1 2 GET STORE STORE d STORE e"), [1, 9]);
+        assert_eq!(found("SORT k LIMIT 1 2 GET STORE STORE d STORE e"), [1, 10]);
         assert_eq!(found("MEMORY USAGE k"), []);
     }
 }

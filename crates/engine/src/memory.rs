@@ -28,6 +28,7 @@ mod keys;
 mod lists;
 mod scan;
 mod sets;
+mod several;
 mod sorted;
 mod store;
 mod strings;
@@ -172,6 +173,7 @@ impl Memory {
             &sets::HANDLERS[..],
             &zsets::HANDLERS[..],
             &keys::HANDLERS[..],
+            &several::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

@@ -201,7 +201,7 @@ impl After {
 }
 
 impl When {
-    fn holds(&self, reply: &[u8]) -> bool {
+    pub(crate) fn holds(&self, reply: &[u8]) -> bool {
         if reply.starts_with(b"-") {
             return false;
         }
@@ -307,7 +307,10 @@ pub(crate) fn after_several(name: &UpperName) -> Option<After> {
         // None of them was there.
         b"MSETNX" => Some(After::Set(When::One, TtlChange::Clear)),
         // A read that came the way of writes.
-        b"MGET" | b"EXISTS" | b"TOUCH" => Some(After::Pass),
+        b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
+        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" => {
+            Some(After::Pass)
+        }
         _ => None,
     }
 }

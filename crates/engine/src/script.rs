@@ -297,6 +297,16 @@ impl<B: Backend> Shimmed<B> {
             reply.truncate(start);
             resp::error(reply, &text);
         }
+        self.end_script(context, class, reply)
+    }
+
+    /// What began with [`Backend::begin_script`] has ended.
+    pub(crate) fn end_script(
+        &mut self,
+        context: &Context,
+        class: Class,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
         match self.backend_mut().end_script(class, reply) {
             Submitted::Done(_) => Progress::Done,
             Submitted::Pending => self.pass_later(context),
@@ -349,7 +359,7 @@ impl<B: Backend> Shimmed<B> {
     }
 
     /// Deletes a key whose time has come, before a script looks at it.
-    fn delete_if_due(&mut self, context: &Context, key: &[u8]) {
+    pub(crate) fn delete_if_due(&mut self, context: &Context, key: &[u8]) {
         let (is_due, _) = self.delete_due(context, Class::Write, Some(key));
         if is_due {
             let mut step = step_of(Class::Write, Some(key), &[]);

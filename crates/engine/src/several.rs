@@ -4,6 +4,8 @@
 use alloc::vec::Vec;
 
 use crate::command::{Command, CommandBuf};
+use crate::plan::When;
+use crate::resp;
 use crate::table::UpperName;
 use crate::ttl::EXEC_COMMAND;
 
@@ -21,18 +23,93 @@ pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
             parts.flat_map(|part| keys(&part)).collect()
         }
         b"MSET" | b"MSETNX" => command.args().skip(1).step_by(2).collect(),
-        _ if names_keys(&name) => command.args().skip(1).collect(),
-        _ => Vec::new(),
+        _ => match Where::of(&name) {
+            Some(at) => at.keys(command),
+            None => Vec::new(),
+        },
     }
+}
+
+/// Where the keys of a command stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// From this argument on.
+    From(usize),
+    /// The first and the second argument.
+    Two,
+    /// As many as the argument there says, behind it.
+    Counted(usize),
+    /// The same, and the first argument.
+    FirstAndCounted,
+}
+
+impl Where {
+    fn of(name: &UpperName) -> Option<Where> {
+        Some(match name.bytes() {
+            b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" | b"MSET" | b"MSETNX"
+            | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERSTORE" | b"SUNIONSTORE"
+            | b"SDIFFSTORE" | b"PFCOUNT" | b"PFMERGE" => Where::From(1),
+            b"BITOP" => Where::From(2),
+            b"RENAME" | b"RENAMENX" | b"COPY" | b"LMOVE" | b"RPOPLPUSH" | b"SMOVE"
+            | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" => Where::Two,
+            b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZINTERCARD" | b"ZUNION" | b"ZINTER"
+            | b"ZDIFF" => Where::Counted(1),
+            b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => Where::FirstAndCounted,
+            _ => return None,
+        })
+    }
+
+    fn keys<'a>(self, command: &Command<'a>) -> Vec<&'a [u8]> {
+        let counted = |at: usize| {
+            let number = command.args().nth(at).and_then(resp::number);
+            let number = number.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            command.args().skip(at + 1).take(number)
+        };
+        match self {
+            Where::From(first) => command.args().skip(first).collect(),
+            Where::Two => command.args().skip(1).take(2).collect(),
+            Where::Counted(at) => counted(at).collect(),
+            Where::FirstAndCounted => command.args().skip(1).take(1).chain(counted(2)).collect(),
+        }
+    }
+}
+
+/// What a write of several keys does to the time to live of one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It goes if the key does, as an EXISTS behind the command says.
+    MayGo,
+    /// It goes if the command was performed.
+    Goes,
+    /// It becomes that of the first key if the command was performed.
+    IsThatOfTheFirst,
+}
+
+/// The fates of the keys of a write, by their place among its keys, and what in its reply shows that it was
+/// performed; `None` if they are all alike ([`crate::plan`]), or unknown.
+pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, Fate)>)> {
+    let first = |fate| alloc::vec![(0, fate)];
+    Some(match name.bytes() {
+        b"RENAME" => (When::Ok, alloc::vec![(1, Fate::IsThatOfTheFirst), (0, Fate::Goes)]),
+        b"RENAMENX" => (When::One, alloc::vec![(1, Fate::IsThatOfTheFirst), (0, Fate::Goes)]),
+        b"COPY" => (When::One, alloc::vec![(1, Fate::IsThatOfTheFirst)]),
+        b"LMOVE" | b"RPOPLPUSH" | b"SMOVE" => (When::NotError, first(Fate::MayGo)),
+        b"LMPOP" | b"ZMPOP" => {
+            (When::NotError, (0..keys).map(|place| (place, Fate::MayGo)).collect())
+        }
+        b"SINTERSTORE" | b"SUNIONSTORE" | b"SDIFFSTORE" | b"ZUNIONSTORE" | b"ZINTERSTORE"
+        | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"BITOP" => {
+            (When::NotError, first(Fate::Goes))
+        }
+        b"PFMERGE" => (When::NotError, Vec::new()),
+        _ => return None,
+    })
 }
 
 /// Whether a command of this name has several keys, where it says of none that it is the only one.
 #[must_use]
 pub fn names_keys(name: &UpperName) -> bool {
-    matches!(
-        name.bytes(),
-        b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" | b"MSET" | b"MSETNX"
-    )
+    Where::of(name).is_some()
 }
 
 /// What is left of a write where some keys are not here.
@@ -59,7 +136,10 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         b"DEL" | b"UNLINK" => keep(command, 1, is_here),
         b"MSET" => keep(command, 2, is_here),
         // They change nothing, or all that is here.
-        b"MGET" | b"EXISTS" | b"TOUCH" => Restricted::Nothing,
+        b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
+        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" => {
+            Restricted::Nothing
+        }
         b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
         EXEC_COMMAND => restrict_exec(command, is_here),
         _ => Restricted::Entangled,

@@ -160,7 +160,8 @@ impl<B: Backend> Shimmed<B> {
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             return false;
         }
-        if self.interpreter.is_some() && is_script(name) {
+        let runs_scripts = is_script(name) || name.is(EXEC_COMMAND) && exec::has_script(command);
+        if self.interpreter.is_some() && runs_scripts {
             return true; // It may touch any key.
         }
         let is_unsettled =

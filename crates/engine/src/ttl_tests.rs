@@ -637,3 +637,64 @@ fn a_copy_waits_for_what_is_before_it_and_holds_up_what_is_behind() {
     assert_eq!(other.poll(), Some(Completion::default()));
     assert_eq!((other.keys(), other.next_expiry_ms()), (0, None));
 }
+
+#[test]
+fn commands_of_several_keys_move_and_clear_times_to_live() {
+    use alloc::format;
+    let mut shim = Shimmed::new(crate::Memory::new(0));
+    let mut call = |line: &str| {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let table = crate::CommandTable::memory();
+        let spec = table.find(args[0]).unwrap();
+        let places = crate::keys::places(spec, args[0], &args);
+        let key_index = if places.len() == 1 { places[0] as u8 } else { 0 };
+        let bytes = CommandBuf::new().encode(key_index, args).to_vec();
+        let context = Context { now_ms: 1_000, position: 1, ..Context::default() };
+        let class = spec.class().unwrap();
+        let mut reply = Vec::new();
+        let command = Command::parse(&bytes).unwrap();
+        assert_eq!(shim.submit(&context, class, &command, &mut reply), Progress::Done);
+        format!("{}", alloc::string::String::from_utf8_lossy(&reply))
+    };
+    // Line by line: what is asked, and the reply.
+    for line in [
+        "SET a 1 PX 500 => +OK",
+        "SET b 2 PX 900 => +OK",
+        "RENAME a b => +OK",
+        "PTTL b => :500",
+        "PTTL a => :-2",
+        "SET a 1 => +OK",
+        "RENAMENX a b => :0",
+        "PTTL b => :500",
+        "RENAME a b => +OK",
+        "PTTL b => :-1",
+        "PEXPIRE b 700 => :1",
+        "COPY b c => :1",
+        "PTTL c => :700",
+        "COPY b c => :0",
+        "PTTL b => :700",
+        "RPUSH l x => :1",
+        "PEXPIRE l 300 => :1",
+        "LMOVE l m LEFT LEFT => $1 x",
+        "RPUSH l x => :1",
+        "PTTL l => :-1",
+        "SADD s x y => :2",
+        "PEXPIRE s 300 => :1",
+        "SMOVE s t x => :1",
+        "PTTL s => :300",
+        "PEXPIRE t 400 => :1",
+        "SUNIONSTORE t s => :1",
+        "PTTL t => :-1",
+        "PEXPIRE t 400 => :1",
+        "SUNIONSTORE t b => -WRONGTYPE Operation against a key holding the wrong kind of value",
+        "PTTL t => :400",
+        "ZADD z 1 x => :1",
+        "PEXPIRE z 300 => :1",
+        "ZMPOP 2 z y MIN => *2 $1 z *1 *2 $1 x $1 1",
+        "ZADD z 1 x => :1",
+        "PTTL z => :-1",
+    ] {
+        let (asked, expected) = line.split_once(" => ").unwrap();
+        assert_eq!(call(asked).trim_end().replace("\r\n", " "), expected, "{asked}");
+    }
+}

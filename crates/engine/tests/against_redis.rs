@@ -165,6 +165,22 @@ const TEMPLATES: &[&str] = &[
     "ZRANGEBYLEX|ZREVRANGEBYLEX lex {L} {L} LIMIT,{S},{S}||",
     "ZLEXCOUNT lex {L} {L}",
     "ZREMRANGEBYLEX lex {L} {L}",
+    "RENAME|RENAMENX {K} {K}",
+    "COPY {K} {K} REPLACE|DB,0|DB,x|BAD||||",
+    "DEL|UNLINK|EXISTS|TOUCH|MGET {K} {K} {K}|",
+    "MSET|MSETNX {K} {V} {K} {V}",
+    "LMOVE {K} {K} LEFT|RIGHT|BAD LEFT|RIGHT|right",
+    "RPOPLPUSH {K} {K}",
+    "LMPOP 1|2|0|x {K} {K}|{K}||LEFT LEFT|RIGHT|BAD COUNT,{S}|COUNT,{I}|||",
+    "ZMPOP 1|2|0|x {K} {K}|{K}||MIN MIN|MAX|BAD COUNT,{S}|COUNT,{I}|||",
+    "SMOVE {K} {K} {M}",
+    "SINTER|SUNION|SDIFF {K} {K}| {K}|",
+    "SINTERSTORE|SUNIONSTORE|SDIFFSTORE {K} {K} {K}|",
+    "SINTERCARD|ZINTERCARD 1|2|3|0|x {K} {K} LIMIT,{S}|LIMIT,{I}|LIMIT||||",
+    "ZUNION|ZINTER|ZDIFF 1|2|2|2|0|x {K} {K} WEIGHTS,{S},{F}|AGGREGATE,SUM|AGGREGATE,MAX|AGGREGATE,BAD|||| WITHSCORES||BAD",
+    "ZUNIONSTORE|ZINTERSTORE|ZDIFFSTORE {K} 1|2|2|2|0|x {K} {K} WEIGHTS,2,3|WEIGHTS,1|AGGREGATE,MIN||||| WITHSCORES|||||",
+    "ZRANGESTORE {K} {K} {S}|{I} {S}|{I}|-1 REV||",
+    "ZRANGESTORE {K} {K} {B} {B} BYSCORE LIMIT,{S},{S}||REV||WITHSCORES",
     "DBSIZE",
     "SCAN 0 COUNT,1000 TYPE,string|TYPE,zset|TYPE,bad|MATCH,k?|MATCH,[k-z]*||",
     "KEYS *|k*|k[1-3]",
@@ -288,7 +304,9 @@ fn comparable(args: &[Vec<u8>], reply: &[u8]) -> Vec<u8> {
         return if random { reply[..1].to_vec() } else { reply.to_vec() };
     }
     match &name[..] {
-        "SMEMBERS" | "KEYS" | "SCAN" | "SSCAN" => sorted_lines(reply),
+        "SMEMBERS" | "KEYS" | "SCAN" | "SSCAN" | "SINTER" | "SUNION" | "SDIFF" => {
+            sorted_lines(reply)
+        }
         "SPOP" => sorted_lines(reply),
         "SRANDMEMBER" | "HRANDFIELD" | "ZRANDMEMBER" => {
             reply[..resp::line_length(reply).unwrap()].to_vec()
@@ -333,8 +351,13 @@ impl Ours {
     }
 
     fn key_index(&self, args: &[Vec<u8>]) -> u8 {
-        let first = self.table.find(&args[0]).map_or(0, |spec| spec.first_key);
-        if args.len() > first as usize { first as u8 } else { 0 }
+        let Some(spec) = self.table.find(&args[0]) else { return 0 };
+        let plain: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let places = concord_engine::keys::places(spec, &args[0].to_ascii_uppercase(), &plain);
+        match places.first() {
+            Some(first) if places.iter().all(|at| plain[*at] == plain[*first]) => *first as u8,
+            Some(_) | None => 0,
+        }
     }
 
     fn encode(&mut self, args: &[Vec<u8>]) -> Vec<u8> {
@@ -438,7 +461,9 @@ fn transactions_on_one_key_get_the_replies_of_redis() {
         .iter()
         .filter(|t| {
             t.contains("{K}")
-                && !["SPOP", "RAND", "SSCAN", "PTTL", "lex"].iter().any(|x| t.contains(x))
+                && !["SPOP", "RAND", "SSCAN", "PTTL", "lex", "SUNION|SDIFF {K}"]
+                    .iter()
+                    .any(|x| t.contains(x))
         })
         .collect();
     let mut compared = 0;

@@ -9,7 +9,7 @@ use concord_client::Class;
 use concord_core::hash;
 use concord_engine::command::ARGS_MAX;
 use concord_engine::table::UpperName;
-use concord_engine::{CommandSpec, resp};
+use concord_engine::{CommandSpec, resp, several};
 use concord_wire::Sink;
 
 use crate::commands::{
@@ -197,8 +197,10 @@ impl Core {
     ) -> Result<Subject, Failure> {
         match found {
             Keys::One(key) => self.encode(key, args),
-            // A read leaves times to live alone.
-            Keys::Several(at) if class == Class::Read => {
+            // A read leaves times to live alone; what a write does to them the engine knows by its name.
+            Keys::Several(at)
+                if class == Class::Read || several::names_keys(&UpperName::of(args[0])) =>
+            {
                 let subject = Subject::of_keys(at.into_iter().map(|at| args[at]));
                 self.encode_several(subject, args)
             }

@@ -46,8 +46,13 @@ impl Core {
                 turn.connection.refuse("ERR WATCH inside MULTI is not allowed");
                 return Ok(Flow::Went);
             }
-            Handling::Script { .. } => {
+            Handling::Script { .. } if self.setup.redis => {
                 return Err("ERR Concord does not support scripts inside MULTI".into());
+            }
+            Handling::Script { by_sha, read_only } => {
+                let subject = self.encode_script(by_sha, read_only, args)?;
+                let class = if read_only { Class::Read } else { Class::Write };
+                return self.queue(turn, class, Some(subject));
             }
             Handling::Local(local) => {
                 let reply = self.answer_now(turn, local, args);

@@ -252,6 +252,11 @@ impl Resp {
             request.extend_from_slice(b"\r\n");
         }
         self.stream.get_mut().write_all(&request)?;
+        self.next()
+    }
+
+    /// The next reply, or the next part of one, as [`Resp::call`] gives it.
+    pub fn next(&mut self) -> std::io::Result<(String, Vec<u8>)> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());

@@ -25,7 +25,7 @@ pub(super) struct Scored {
 }
 
 /// A sorted set.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sorted {
     scores: HashMap<Arc<[u8]>, f64, FxBuildHasher>,
     /// In order of score, then member; none is empty, none longer than `CHUNK_MAX`.

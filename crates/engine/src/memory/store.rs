@@ -34,7 +34,7 @@ const ORDERED_MAX: usize = 512;
 pub(super) type Bytes = SmallVec<[u8; 24]>;
 
 /// A value.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Value {
     String(Bytes),
     Hash(Box<Hash>),
@@ -78,7 +78,7 @@ kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new);
 kind!(Sorted, Sorted, |z: &Sorted| z.len() == 0, Box::new);
 
 /// Fields and their values, in the order of insertion.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Hash {
     map: IndexMap<Box<[u8]>, Box<[u8]>, FxBuildHasher>,
     bytes: u64,
@@ -113,7 +113,7 @@ impl Hash {
 }
 
 /// A list.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct List {
     items: VecDeque<Box<[u8]>>,
     bytes: u64,
@@ -169,7 +169,7 @@ impl List {
 }
 
 /// A set, in the order of insertion.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Set {
     members: IndexSet<Box<[u8]>, FxBuildHasher>,
     bytes: u64,
@@ -376,13 +376,18 @@ impl Store {
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
+        self.take(key).is_some()
+    }
+
+    /// Takes a key's value away.
+    pub(super) fn take(&mut self, key: &[u8]) -> Option<Value> {
         let hash = hash_of(key);
         let table = &mut self.shards[shard_of(hash)];
-        let Ok(entry) = table.find_entry(hash, |slot| *slot.key == *key) else { return false };
+        let entry = table.find_entry(hash, |slot| *slot.key == *key).ok()?;
         let (slot, _) = entry.remove();
         self.count -= 1;
         self.used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
-        true
+        Some(slot.value)
     }
 
     pub(super) fn clear(&mut self) {

@@ -220,21 +220,21 @@ fn zrank(call: &mut Call<'_>, reverse: bool) -> Result<(), Failure> {
 
 /// By what a range is given.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     Rank,
     Score,
     Lex,
 }
 
 /// A range before it is known how long the set is.
-enum Bounds<'a> {
+pub(super) enum Bounds<'a> {
     Rank(i64, i64),
     Score(ScoreBound, ScoreBound),
     Lex(LexBound<'a>, LexBound<'a>),
 }
 
 #[derive(Clone, Copy)]
-struct ScoreBound {
+pub(super) struct ScoreBound {
     score: f64,
     exclusive: bool,
 }
@@ -250,7 +250,7 @@ impl ScoreBound {
 }
 
 #[derive(Clone, Copy)]
-enum LexBound<'a> {
+pub(super) enum LexBound<'a> {
     Lowest,
     Highest,
     At { member: &'a [u8], exclusive: bool },
@@ -348,7 +348,7 @@ fn zremrange(call: &mut Call<'_>, by: By) -> Result<(), Failure> {
 }
 
 /// The options of ZRANGE and its kin (Redis 7.0 `zrangeGenericCommand`).
-struct RangeOptions {
+pub(super) struct RangeOptions {
     by: By,
     reverse: bool,
     with_scores: bool,
@@ -409,30 +409,51 @@ impl RangeOptions {
     }
 }
 
-fn zrange(call: &mut Call<'_>, by: Option<By>, reverse: Option<bool>) -> Result<(), Failure> {
-    let options = RangeOptions::parse(&call.args[4..], by, reverse)?;
+/// A range and its options: `low high [option ...]`.
+pub(super) fn range_of_args<'a>(
+    args: &[&'a [u8]],
+    by: Option<By>,
+    reverse: Option<bool>,
+    may_have_scores: bool,
+) -> Result<(RangeOptions, Bounds<'a>), Failure> {
+    let options = RangeOptions::parse(&args[2..], by, reverse)?;
+    if options.with_scores && !may_have_scores {
+        return Err(SYNTAX);
+    }
     let swapped = options.reverse && options.by != By::Rank;
-    let (low, high) =
-        if swapped { (call.args[3], call.args[2]) } else { (call.args[2], call.args[3]) };
+    let (low, high) = if swapped { (args[1], args[0]) } else { (args[0], args[1]) };
     let bounds = Bounds::parse(options.by, low, high)?;
+    Ok((options, bounds))
+}
+
+impl RangeOptions {
+    /// What is in the range, in the order that is wanted.
+    pub(super) fn entries<'s>(&self, bounds: &Bounds<'_>, set: &'s Sorted) -> Vec<&'s Scored> {
+        let mut ranks = bounds.ranks(set, self.reverse);
+        if self.by != By::Rank {
+            ranks = self.limited(ranks);
+        }
+        let mut entries = set.range(ranks.start, ranks.end);
+        if self.reverse {
+            entries.reverse();
+        }
+        entries
+    }
+}
+
+fn zrange(call: &mut Call<'_>, by: Option<By>, reverse: Option<bool>) -> Result<(), Failure> {
+    let (options, bounds) = range_of_args(&call.args[2..], by, reverse, true)?;
     let Some(set) = call.store.read::<Sorted>(call.args[1])? else {
         resp::array(call.reply, 0);
         return Ok(());
     };
-    let mut ranks = bounds.ranks(set, options.reverse);
-    if options.by != By::Rank {
-        ranks = options.limited(ranks);
-    }
-    let mut entries = set.range(ranks.start, ranks.end);
-    if options.reverse {
-        entries.reverse();
-    }
+    let entries = options.entries(&bounds, set);
     write_entries(call.reply, &entries, options.with_scores, call.resp3, call.resp3);
     Ok(())
 }
 
 /// Members, or members and scores: in pairs if `nested`.
-fn write_entries(
+pub(super) fn write_entries(
     reply: &mut Vec<u8>,
     entries: &[&Scored],
     with_scores: bool,
@@ -462,23 +483,35 @@ fn zpop(call: &mut Call<'_>, highest: bool) -> Result<(), Failure> {
     let resp3 = call.resp3;
     let reply = &mut *call.reply;
     let popped = call.store.write_existing(call.args[1], |set: &mut Sorted| {
-        let length = set.len();
-        let taken = wanted.min(length);
-        let ranks = if highest { length - taken..length } else { 0..taken };
-        let mut entries = set.range(ranks.start, ranks.end);
-        if highest {
-            entries.reverse();
-        }
-        write_entries(reply, &entries, true, nested, resp3);
-        let members: Vec<_> = entries.iter().map(|own| own.member.clone()).collect();
-        for member in members {
-            set.remove(&member);
-        }
+        pop_entries(set, wanted, highest, nested, resp3, reply);
     })?;
     if popped.is_none() {
         resp::array(call.reply, 0);
     }
     Ok(())
+}
+
+/// Removes members from one end and appends them with their scores.
+pub(super) fn pop_entries(
+    set: &mut Sorted,
+    wanted: usize,
+    highest: bool,
+    nested: bool,
+    resp3: bool,
+    reply: &mut Vec<u8>,
+) {
+    let length = set.len();
+    let taken = wanted.min(length);
+    let ranks = if highest { length - taken..length } else { 0..taken };
+    let mut entries = set.range(ranks.start, ranks.end);
+    if highest {
+        entries.reverse();
+    }
+    write_entries(reply, &entries, true, nested, resp3);
+    let members: Vec<_> = entries.iter().map(|own| own.member.clone()).collect();
+    for member in members {
+        set.remove(&member);
+    }
 }
 
 fn zrandmember(call: &mut Call<'_>) -> Result<(), Failure> {

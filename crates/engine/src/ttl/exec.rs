@@ -4,11 +4,16 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, step_of};
-use crate::backend::{Backend, Effect, Step, TtlChange};
+use concord_core::rng::splitmix64;
+
+use super::{
+    EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, is_script, step_of,
+};
+use crate::backend::{Backend, Effect, OUT_OF_MEMORY, Step, TtlChange};
 use crate::command::{Command, CommandBuf};
-use crate::plan::{After, Plan, after_several, plan_command};
-use crate::table::UpperName;
+use crate::plan::{After, Plan, When, after_several, plan_command};
+use crate::several::Fate;
+use crate::table::{Flags, UpperName};
 use crate::{Class, Context, Progress, resp, several};
 
 /// Commands that cannot be part of a CONCORD.EXEC: scripts (what they do to the deadline is told for the
@@ -22,8 +27,17 @@ struct Part {
     /// How many replies of the backend are its.
     count: usize,
     keys: Vec<Vec<u8>>,
+    /// What it does to the deadlines of some of them, one by one; then `after` does nothing. For each that
+    /// may go, the reply of an EXISTS stands behind the command's own.
+    fates: Option<(When, Vec<(usize, Fate)>)>,
     /// It clears all deadlines.
     flushes: bool,
+}
+
+impl Part {
+    fn touches_deadline(&self) -> bool {
+        self.after.touches_deadline() || self.fates.is_some()
+    }
 }
 
 /// The commands of a step.
@@ -42,6 +56,7 @@ impl Parts {
             after: after.clone(),
             count: *count,
             keys: Vec::new(),
+            fates: None,
             flushes: false,
         };
         Parts { original, parts: parts.iter().map(part).collect() }
@@ -52,7 +67,7 @@ impl Parts {
     /// The keys whose deadlines may be others when the step has run, or which it looks at.
     pub(super) fn unsettled(&self) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
-        for key in self.parts.iter().filter(|p| p.after.touches_deadline()).flat_map(|p| &p.keys) {
+        for key in self.parts.iter().filter(|p| p.touches_deadline()).flat_map(|p| &p.keys) {
             if !keys.contains(key) {
                 keys.push(key.clone());
             }
@@ -120,6 +135,8 @@ impl Planned {
             [] | [_, _, ..] => None,
         };
         let flushes = name.is(b"FLUSHALL") || name.is(b"FLUSHDB");
+        let fates = several::fates(&name, keys.len());
+        let fates = fates.filter(|_| part.key().is_none() && !keys.is_empty());
         let mut plan = match keys.len() {
             _ if name.is(REPLY_COMMAND) => Plan::answer(part.args().nth(1).unwrap_or_default()),
             0 | 1 if part.key().is_some() || keys.is_empty() => {
@@ -127,7 +144,12 @@ impl Planned {
             }
             _ => Plan {
                 inner: None,
-                after: after_several(&name).ok_or(&b"ERR this command has several keys"[..])?,
+                after: match &fates {
+                    Some(_) => After::Pass,
+                    None => {
+                        after_several(&name).ok_or(&b"ERR this command has several keys"[..])?
+                    }
+                },
                 want_exists: false,
                 needs_known_deadline: false,
             },
@@ -144,15 +166,24 @@ impl Planned {
             inner.push(CommandBuf::new().encode(1, [&b"EXISTS"[..], key]).to_vec());
             after = After::Probed;
         }
+        for (place, _) in fates.iter().flat_map(|(_, all)| all).filter(|f| f.1 == Fate::MayGo) {
+            inner.push(CommandBuf::new().encode(1, [&b"EXISTS"[..], keys[*place]]).to_vec());
+        }
         let keys: Vec<Vec<u8>> = keys.into_iter().map(<[u8]>::to_vec).collect();
-        if after.changes_deadline() {
+        if after.changes_deadline() || fates.is_some() {
             self.changed.extend(keys.iter().cloned());
         }
         self.is_flushed |= flushes;
-        self.parts.push(Part { after, count: inner.len(), keys, flushes });
+        self.parts.push(Part { after, count: inner.len(), keys, fates, flushes });
         self.inner.extend(inner);
         Ok(())
     }
+}
+
+/// Whether a transaction has a script among its commands.
+pub(super) fn has_script(command: &Command<'_>) -> bool {
+    let parts = command.args().skip(1).filter_map(|arg| Command::parse(arg).ok());
+    parts.into_iter().any(|part| is_script(&UpperName::of(part.name())))
 }
 
 impl<B: Backend> Shimmed<B> {
@@ -165,6 +196,9 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Progress {
+        if self.interpreter.is_some() && has_script(command) {
+            return self.start_each(context, class, command, reply);
+        }
         let mut commands = Vec::new();
         for (index, arg) in command.args().enumerate().skip(1) {
             if index == usize::from(command.key_index()) {
@@ -176,6 +210,51 @@ impl<B: Backend> Shimmed<B> {
             commands.push(part);
         }
         self.start_parts(context, class, command.bytes().to_vec(), &commands, reply)
+    }
+
+    /// A transaction with scripts, where these are executed here: one command by one, each planned when those
+    /// before it have run.
+    fn start_each(
+        &mut self,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        let parts: Vec<Command<'_>> =
+            command.args().skip(1).filter_map(|arg| Command::parse(arg).ok()).collect();
+        if parts.len() + 1 != command.argc() {
+            return self.refuse(context, class, b"ERR CONCORD.EXEC: malformed", reply);
+        }
+        // As in Redis, a transaction is refused as a whole.
+        let needs_memory = |part: &Command<'_>| {
+            let spec = self.backend.commands().and_then(|table| table.find(part.name()));
+            spec.is_some_and(|spec| spec.accepts(part.argc()) && spec.flags.has(Flags::DENYOOM))
+        };
+        if context.memory_full && parts.iter().any(needs_memory) {
+            return self.refuse(context, class, OUT_OF_MEMORY, reply);
+        }
+        self.backend.begin_script();
+        resp::array(reply, parts.len());
+        let mut context = *context;
+        for part in &parts {
+            let name = UpperName::of(part.name());
+            if name.is(REPLY_COMMAND) {
+                reply.extend_from_slice(part.args().nth(1).unwrap_or_default());
+            } else if name.is(EXEC_COMMAND) || name.is(EXPIRE_COMMAND) {
+                resp::error(reply, b"ERR this command is not supported inside MULTI");
+            } else {
+                if class == Class::Write {
+                    several::keys(part)
+                        .into_iter()
+                        .for_each(|key| self.delete_if_due(&context, key));
+                }
+                self.start(&context, class, &name, part, reply);
+                // Commands of one transaction draw differently.
+                context.entropy = splitmix64(context.entropy);
+            }
+        }
+        self.end_script(&context, class, reply)
     }
 
     /// A write of several keys.
@@ -233,6 +312,33 @@ impl<B: Backend> Shimmed<B> {
         self.submit_step(context, &step, None, work, reply)
     }
 
+    /// Changes the deadlines of the keys of one command that has several.
+    fn settle_fates(
+        &mut self,
+        part: &Part,
+        is_performed: bool,
+        fates: &[(usize, Fate)],
+        mut probes: &[u8],
+    ) {
+        let of_first = part.keys.first().and_then(|key| self.deadlines.of(key));
+        for (place, fate) in fates {
+            let change = match fate {
+                Fate::MayGo => {
+                    let length = resp::value_length(probes).unwrap_or(probes.len());
+                    let (exists, rest) = probes.split_at(length);
+                    probes = rest;
+                    if exists == b":0\r\n" { TtlChange::Clear } else { TtlChange::Keep }
+                }
+                _ if !is_performed => TtlChange::Keep,
+                Fate::Goes => TtlChange::Clear,
+                Fate::IsThatOfTheFirst => of_first.map_or(TtlChange::Clear, TtlChange::Set),
+            };
+            if let Some(key) = part.keys.get(*place) {
+                self.deadlines.change(key, change);
+            }
+        }
+    }
+
     /// Makes of the backend's replies those of the commands, and changes the deadlines.
     pub(super) fn settle_parts(
         &mut self,
@@ -263,6 +369,13 @@ impl<B: Backend> Shimmed<B> {
             reply.extend_from_slice(own);
             if part.flushes && !own.starts_with(b"-") {
                 self.deadlines.clear();
+            }
+            if let Some((when, fates)) = &part.fates {
+                let first = resp::value_length(own).unwrap_or(own.len());
+                let (said, probes) = own.split_at(first);
+                self.settle_fates(part, when.holds(said), fates, probes);
+                reply.truncate(at + first);
+                continue;
             }
             let deadline_ms = part.keys.first().and_then(|key| self.deadlines.of(key));
             let settled = part.after.settle(context, deadline_ms, own, None);
