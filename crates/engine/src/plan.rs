@@ -323,6 +323,10 @@ pub(crate) fn plan_command(
     command: &Command<'_>,
     deadline_ms: Option<u64>,
 ) -> Plan {
+    // It changes nothing, in a transaction of reads too; the backend refuses it if it could.
+    if class == Class::Read && !reads_deadline(name) {
+        return Plan::pass();
+    }
     let plan = plan_any(context, name, command, deadline_ms);
     if class == Class::Read && plan.after.changes_deadline() {
         return Plan::error(b"ERR a write was submitted as a read");

@@ -698,3 +698,26 @@ fn commands_of_several_keys_move_and_clear_times_to_live() {
         assert_eq!(call(asked).trim_end().replace("\r\n", " "), expected, "{asked}");
     }
 }
+
+#[test]
+fn a_transaction_of_reads_reads_keys_with_times_to_live() {
+    let mut shim = Shimmed::new(crate::Memory::new(0));
+    let encode = |key_index, args: &[&[u8]]| {
+        CommandBuf::new().encode(key_index, args.iter().copied()).to_vec()
+    };
+    let mut call = |class, bytes: &[u8]| {
+        let context = Context { now_ms: 1_000, position: 1, ..Context::default() };
+        let mut reply = Vec::new();
+        let command = Command::parse(bytes).unwrap();
+        assert_eq!(shim.submit(&context, class, &command, &mut reply), Progress::Done);
+        reply
+    };
+    call(Class::Write, &encode(1, &[b"SET", b"k", b"v", b"PX", b"500"]));
+    let (get, ttl) = (encode(1, &[b"GET", b"k"]), encode(1, &[b"PTTL", b"k"]));
+    let reads = encode(0, &[b"CONCORD.EXEC", &get, &ttl]);
+    assert_eq!(call(Class::Read, &reads), b"*2\r\n$1\r\nv\r\n:500\r\n");
+    let delete = encode(1, &[b"DEL", b"k"]);
+    let forged = encode(0, &[b"CONCORD.EXEC", &get, &delete]);
+    let said = call(Class::Read, &forged);
+    assert!(said.ends_with(b"-ERR a write was submitted as a read\r\n"));
+}

@@ -139,7 +139,8 @@ fn a_command_of_several_keys_is_one_request_that_names_them() {
     );
     let wrong = "-ERR wrong number of arguments for 'mset' command\r\n";
     assert_eq!(world.ask(&["MSET a 1 b"]), wrong);
-    assert!(world.ask(&["RENAME a b"]).starts_with("-CROSSKEY "));
+    assert!(world.ask(&["BITOP AND a b"]).starts_with("-CROSSKEY "));
+    assert_eq!(world.ask(&["RENAME nosuch b"]), "-ERR no such key\r\n");
     assert_eq!(world.ask(&["LPUSH l 1", "MGET a l"]), ":1\r\n*2\r\n$1\r\n1\r\n$-1\r\n");
     // More keys than a request names.
     let many: Vec<String> = (0..1_000).map(|i| format!("m{i} {i}")).collect();
@@ -202,7 +203,7 @@ fn transactions_on_one_key_are_one_write() {
     );
     world.executed();
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
-    for bad in ["NOSUCH", "GET", "INFO", "EVAL x 1 k"] {
+    for bad in ["NOSUCH", "GET", "INFO", "EVALSHA 0123 1 k"] {
         let reply = world.ask(&["MULTI", "SET k 1", bad, "EXEC"]);
         assert!(reply.ends_with(abort), "{bad}: {reply}");
     }

@@ -16,9 +16,11 @@ mod bits;
 mod cjson;
 mod cmsgpack;
 mod natives;
+mod patterns;
 mod random;
 mod replies;
 mod sandbox;
+mod strings;
 mod structs;
 
 use std::cell::Cell;

@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::sandbox::{Run, place, syntax_text};
 use crate::{
     BYTES_OF_ONE, CALL_COST, COLLECTED_BYTES_OF_ONE, STOPPED, bits, cjson, cmsgpack, replies,
-    structs,
+    strings, structs,
 };
 
 /// From here on %.17g of an integer has an exponent.
@@ -114,6 +114,7 @@ pub(crate) fn make<'scope, 'env: 'scope>(
     )?;
     native.raw_set("library", lua.create_function(|lua, name: String| library(lua, &name))?)?;
     randomness(lua, &native, seed)?;
+    strings::make(lua, &native, &run.meter)?;
     Ok(native)
 }
 

@@ -148,8 +148,19 @@ globals.load = function(f, name)
 end
 
 math.random, math.randomseed = native.random, native.randomseed
-for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do
-  if native[name] then string[name] = native[name] end
+-- Lua's own may take for ever within one instruction.
+for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do string[name] = native[name] end
+string.gfind = string.gmatch
+-- So may these, one call after the other: the elements that they move or compare count.
+local charge = native.charge
+for _, name in raw_pairs({'insert', 'remove', 'sort', 'concat', 'maxn', 'foreachi'}) do
+  local f = table[name]
+  table[name] = function(t, ...)
+    if type(t) == 'table' and (name ~= 'insert' or select('#', ...) > 1) and (name ~= 'remove' or select('#', ...) > 0) then
+      charge(name == 'sort' and #t * 20 or #t)
+    end
+    return f(t, ...)
+  end
 end
 
 -- What is allocated counts too: each collection, at about as much as the memory it has seen.

@@ -132,6 +132,12 @@ fn a_script_that_does_not_end_is_stopped_whatever_it_catches() {
         "local s = 'x' while true do s = s .. s .. s end",
         "local t = {} while true do t[#t + 1] = string.rep('y', 10000) .. #t end",
         "local s = '' while true do s = s .. 'x' end",
+        "return string.find(string.rep('a', 100000), '.-.-.-.-.-b')",
+        "return string.gsub(string.rep('a', 100000), '(a*)*b', '')",
+        "for _ in string.gmatch(string.rep('a', 100000), 'a-a-a-b') do end",
+        "while true do string.rep('', 1e9) end",
+        "local t = {} for i = 1, 1e5 do t[i] = i end while true do table.insert(t, 1, 1) end",
+        "local t = {} for i = 1, 1e5 do t[i] = i end while true do table.sort(t) end",
         "return setmetatable({}, {__index = function(t, k) while true do end end}).x",
     ] {
         let began = Instant::now();

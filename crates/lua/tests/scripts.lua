@@ -438,3 +438,57 @@ return 9007199254740993
 return redis.call('zadd', KEYS[1], 'NX', 3.3, 'm') + redis.call('zrem', KEYS[1], 'm')
 ----
 return redis.call('incrbyfloat', KEYS[1], 1.1) .. redis.call('getdel', KEYS[1])
+----
+return {string.find('hello world', 'l+'), string.find('a.b', '.', 1, true), string.find('abc', 'b', -2), string.find('abc', 'z'), string.find('abc', '')}
+----
+return {string.find('key = value', '^(%w+)%s*=%s*(%w+)$')}
+----
+return {string.match('2024-01-15', '(%d+)-(%d+)-(%d+)'), string.match('  trim  ', '^%s*(.-)%s*$'), string.match('abc', '()b()')}
+----
+return {string.match('f(a(b)c)d', '%b()'), string.match('THE (quick) fox', '%f[%a]%a+', 5), string.match('[[x]]', '%[%[(.*)%]%]')}
+----
+return {string.gsub('hello world', 'o', '0'), string.gsub('hello', '', '-'), string.gsub('abc', '%w', '%0%0', 2), string.gsub('x y', '(%w) (%w)', '%2 %1')}
+----
+return {string.gsub('$name is $age', '%$(%w+)', {name = 'bob', age = 7}), string.gsub('abc', '.', function(c) if c == 'b' then return 'B' end end)}
+----
+return {string.gsub('abc', '^a', 'x'), string.gsub('aaa', '^a', 'x'), string.gsub('a,b,,c', ',', ';', 0)}
+----
+local r = {} for k, v in string.gmatch('a=1, b=2', '(%w+)=(%w+)') do r[#r + 1] = k .. v end return r
+----
+local r = {} for w in ('one;two;;four'):gmatch('([^;]*)') do r[#r + 1] = '[' .. w .. ']' end return r
+----
+return string.find('abc', '[a')
+----
+return string.find('abc', '%')
+----
+return string.find('abc', '(a')
+----
+return string.find('abc', 'a)')
+----
+return string.find('abc', '%1')
+----
+return string.gsub('abc', '(a)', '%2')
+----
+return string.gsub('abc', 'a', true)
+----
+return string.gsub('abc', 'a')
+----
+return string.gsub('abc', '.', function() return {} end)
+----
+return string.find()
+----
+return string.find('a')
+----
+return string.rep('x')
+----
+return ('x'):rep('3')
+----
+return {string.find('a\0b', '%z'), #string.rep('ab\0', 3), string.match('x^y', 'x^y'), string.find('a-b', '-', 1, true)}
+----
+return {string.match('abcABC019_ \t', '[%a_]+'), string.match('x-y', '[a-z]-[-y]'), string.match(']', '[]]'), string.match('a]', '[^]]'), string.match('%d', '%%d')}
+----
+return {string.match('aXb', '%u'), string.match('aXb', '%U+'), string.match('a1 !', '%p'), string.match('0x1F', '%x+', 3), string.match('\1x', '%c')}
+----
+local t = {1, 2, 3} table.insert(t, 4) table.insert(t, 1, 0) return {table.remove(t), table.remove(t, 1), table.concat(t, '-'), table.remove({}), table.concat({1, 2, 3}, ',', 2, 3)}
+----
+local t = {3, 1, 2} table.sort(t) local s = 0 table.foreachi(t, function(i, v) s = s + i * v end) return {t[1], t[2], t[3], s}

@@ -73,7 +73,7 @@ fn copy(call: &mut Call<'_>) -> Result<(), Failure> {
             b"REPLACE" => replace = true,
             b"DB" => match options.next().map(|text| integer(text)).ok_or(SYNTAX)?? {
                 0 => {}
-                _ => return Err(fixed(b"ERR DB index is out of range")),
+                _ => return Err(fixed(b"ERR Concord has one database")),
             },
             _ => return Err(SYNTAX),
         }
@@ -150,9 +150,10 @@ fn counted<'a>(
 fn pop_count(options: &[&[u8]]) -> Result<usize, Failure> {
     match options {
         [] => Ok(1),
-        [name, count] if name.eq_ignore_ascii_case(b"COUNT") => {
+        [name, count, rest @ ..] if name.eq_ignore_ascii_case(b"COUNT") => {
             let count = resp::number(count).and_then(|count| usize::try_from(count).ok());
-            count.filter(|count| *count > 0).ok_or(NO_COUNT)
+            let count = count.filter(|count| *count > 0).ok_or(NO_COUNT)?;
+            if rest.is_empty() { Ok(count) } else { Err(SYNTAX) }
         }
         _ => Err(SYNTAX),
     }
@@ -256,9 +257,10 @@ fn replace<K: Kind>(store: &mut Store, key: &[u8], value: K) {
 fn limit(options: &[&[u8]]) -> Result<usize, Failure> {
     match options {
         [] => Ok(0),
-        [name, limit] if name.eq_ignore_ascii_case(b"LIMIT") => {
-            let limit = resp::number(limit).and_then(|limit| usize::try_from(limit).ok());
-            limit.ok_or(NEGATIVE_LIMIT)
+        [name, wanted, rest @ ..] if name.eq_ignore_ascii_case(b"LIMIT") => {
+            let wanted = resp::number(wanted).and_then(|wanted| usize::try_from(wanted).ok());
+            let wanted = wanted.ok_or(NEGATIVE_LIMIT)?;
+            if rest.is_empty() { Ok(wanted) } else { limit(rest) }
         }
         _ => Err(SYNTAX),
     }
