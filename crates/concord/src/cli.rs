@@ -8,7 +8,9 @@ use concord_runtime::Error;
 use concord_runtime::logging::{self, Format};
 use concord_wire::control::Program;
 
-use crate::rack::{Accel, Bytes, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX};
+use crate::rack::{
+    Accel, Bytes, Durability, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX,
+};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -35,7 +37,7 @@ pub enum Command {
     /// Run the switch of a rack
     Switch(SwitchArgs),
     /// Run one replica of a rack
-    Replica(RoleArgs),
+    Replica(ReplicaArgs),
     /// Run one gateway of a rack, which Redis clients connect to
     Gateway(RoleArgs),
     /// Run the controller of a rack
@@ -46,6 +48,8 @@ pub enum Command {
     Wait(WaitArgs),
     /// Show how one command went: which path it took, and why
     Explain(ExplainArgs),
+    /// Look at a replica's data directory
+    Log(LogCommandArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
     /// Simulate a rack, its faults and its history from a seed, and check it
@@ -122,9 +126,10 @@ Examples:
   concord up --protocol craq --accel none         CRAQ: reads at every replica without it
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
+  concord up --durability fsync                   what is acknowledged survives a power cut
   concord up --config my-rack.toml
 
-Nothing is on disk yet: the data is gone when the rack stops.")]
+Without --durability fsync nothing is on disk: the data is gone when the rack stops.")]
 pub struct UpArgs {
     /// A TOML file with the same options, and perhaps where roles run; flags override it
     #[arg(long, value_name = "FILE.toml")]
@@ -141,6 +146,9 @@ pub struct UpArgs {
     /// Where the data is [default: memory]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
+    /// What survives a power cut of every replica [default: none]
+    #[arg(long, value_enum)]
+    pub durability: Option<Durability>,
     /// Where the first gateway serves Redis clients; the others take the ports above
     /// [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR:PORT")]
@@ -181,6 +189,9 @@ pub struct UpArgs {
     /// The switch lets so many of a million packets be overtaken
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_reorder: Option<u32>,
+    /// Replicas' disks have what was synced and nothing else, and a sync takes so long, on purpose
+    #[arg(long, value_name = "MS")]
+    pub fault_disk_hold: Option<u64>,
     /// Share of a core that each replica may use, for benches (0.05 is a twentieth)
     #[arg(long, value_name = "SHARE")]
     pub cpu_share: Option<f64>,
@@ -213,6 +224,44 @@ pub struct RoleArgs {
     /// End when standard input ends (for `concord up`)
     #[arg(long, hide = true)]
     pub supervised: bool,
+}
+
+/// `concord replica`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplicaArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Where it keeps its data, instead of the rack file's `data_dir`
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// What survives a power cut, instead of the rack file's `durability`; the same for all replicas
+    #[arg(long, value_enum)]
+    pub durability: Option<Durability>,
+}
+
+/// `concord log`.
+#[derive(Args, Clone, Debug)]
+pub struct LogCommandArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: LogCommand,
+}
+
+/// What to do with a data directory.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LogCommand {
+    /// Say what a data directory holds, and whether it is whole
+    #[command(after_help = "\
+Example:
+  concord log inspect run/data/replica-1
+
+Ends with 1, and a line that names the file and the offset, where something is damaged or missing before the
+end. Nothing is changed, and a replica may be writing there.")]
+    Inspect {
+        /// The directory
+        directory: PathBuf,
+    },
 }
 
 /// A switch program by its name.

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Status(args) => return exit(status::run(args)),
         Command::Wait(args) => status::wait(args),
         Command::Explain(args) => status::explain(args),
+        Command::Log(args) => roles::log(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),
         Command::Reproduce(args) => reproduce::run(args),

@@ -87,6 +87,19 @@ pub enum Engine {
     Redis,
 }
 
+/// What survives a power cut of every replica.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Nothing: the data is in memory.
+    #[default]
+    None,
+    /// What was acknowledged: it is synced to every replica's disk before. Primary-backup, chain, CRAQ.
+    Fsync,
+}
+
 /// A number of bytes, written as Redis does: 100mb, 1gb, 512k, 1000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub u64);
@@ -182,6 +195,9 @@ pub struct Faults {
     pub duplicate_per_million: u32,
     /// Overtaken by later ones.
     pub reorder_per_million: u32,
+    /// Replicas' disks: what is not synced is not in the file, and a sync takes so many ms. So kill -9 takes
+    /// what a power cut does.
+    pub disk_hold_ms: u64,
     /// The seed of every decision.
     pub seed: u64,
 }
@@ -198,7 +214,7 @@ impl Faults {
         }
     }
 
-    /// Whether any is on.
+    /// Whether any of the switch is on.
     #[must_use]
     pub fn any(&self) -> bool {
         self.drop_per_million | self.duplicate_per_million | self.reorder_per_million != 0
@@ -286,6 +302,9 @@ pub struct ReplicaPlace {
     /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if not
     /// said.
     pub directory: Option<PathBuf>,
+    /// Where it keeps its data; `data/replica-<node>` if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
     /// Share of a core that it may use, for benches.
     pub cpu_share: Option<f64>,
 }
@@ -320,6 +339,8 @@ pub struct Rack {
     pub accel: Accel,
     /// Where the data is.
     pub engine: Engine,
+    /// What survives a power cut of every replica.
+    pub durability: Durability,
     /// The redis-server to start with `engine = "redis"`.
     pub redis_server: String,
     /// Writes that need memory are refused beyond; 0 for no limit.
@@ -363,6 +384,7 @@ impl Default for Rack {
             protocol: Protocol::default(),
             accel: Accel::default(),
             engine: Engine::default(),
+            durability: Durability::default(),
             redis_server: "redis-server".to_string(),
             maxmemory: Bytes(0),
             requirepass: String::new(),
@@ -432,6 +454,11 @@ impl Rack {
         if self.protocol == Protocol::Craq && self.accel != Accel::None {
             return Err("protocol craq runs without the switch's help: say --accel none, or \
                         accel = \"none\" in the rack file"
+                .to_string());
+        }
+        if self.durability != Durability::None && self.protocol.wire().is_quorum() {
+            return Err("this protocol keeps nothing on disk yet: say --durability none, or \
+                        durability = \"none\" in the rack file, or choose chain, primary-backup or craq"
                 .to_string());
         }
         if self.lease_ms == 0 || self.failure_ms < self.lease_ms {
@@ -685,6 +712,7 @@ mod tests {
                 addr: addr(4),
                 http: http(4),
                 directory: None,
+                data_dir: None,
                 cpu_share: Some(0.05),
             }],
             gateway: vec![GatewayPlace {

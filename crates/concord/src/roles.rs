@@ -1,12 +1,16 @@
 //! The roles as processes: from the rack file to the runtime.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::ValueEnum;
 use concord_control::{ControllerConfig, GroupSetup, Recover};
-use concord_core::{Guards, Incarnation};
+use concord_core::Incarnation;
+use concord_runtime::disk::DiskFault;
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::roles::controller::ControllerSetup;
 use concord_runtime::roles::gateway::GatewaySetup;
-use concord_runtime::roles::replica::{EngineSetup, ReplicaSetup};
+use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::switch::SwitchSetup;
 use concord_runtime::roles::{Place, controller, gateway, replica, switch};
 use concord_runtime::{Context as _, Error};
@@ -17,8 +21,8 @@ use concord_wire::Addr;
 use concord_wire::GroupId;
 use concord_wire::control::Program;
 
-use crate::cli::{ControllerArgs, RoleArgs, SwitchArgs};
-use crate::rack::{Engine, Rack, pick, wire};
+use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, ReplicaArgs, RoleArgs, SwitchArgs};
+use crate::rack::{Durability, Engine, Rack, pick, wire};
 
 /// Nobody's address.
 const NOBODY: Addr = Addr { ip: 0, port: 0 };
@@ -104,9 +108,12 @@ fn together(programs: &[Program], layout: Layout) -> Result<Report, Error> {
 ///
 /// # Errors
 /// One line for a person.
-pub fn replica(args: &RoleArgs) -> Result<(), Error> {
+pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
+    let args = &replica_args.role;
     args.log.init()?;
-    let rack = Rack::read(&args.config)?;
+    let mut rack = Rack::read(&args.config)?;
+    rack.durability = replica_args.durability.unwrap_or(rack.durability);
+    rack.check().map_err(Error::new)?;
     let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
@@ -117,6 +124,17 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
         lease_ns: rack.lease_ns(),
         replies_via_switch: rack.replies_via_switch,
         memory_bytes_max: rack.maxmemory.0,
+        disk: match rack.durability {
+            Durability::None => None,
+            Durability::Fsync => {
+                let default = || PathBuf::from(format!("data/replica-{}", own.node));
+                let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
+                let hold_ms = rack.faults.disk_hold_ms;
+                let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
+                let fault = DiskFault { hold, fail_sync: None };
+                Some(DiskSetup { directory: said.unwrap_or_else(default), fault })
+            }
+        },
         engine: match rack.engine {
             Engine::Memory => EngineSetup::Memory,
             Engine::Redis => EngineSetup::Redis {
@@ -124,11 +142,20 @@ pub fn replica(args: &RoleArgs) -> Result<(), Error> {
                 directory: own
                     .directory
                     .clone()
-                    .unwrap_or_else(|| std::path::PathBuf::from(format!("replica-{}", own.node))),
+                    .unwrap_or_else(|| PathBuf::from(format!("replica-{}", own.node))),
             },
         },
     };
     replica::run(&place, &setup)
+}
+
+/// `concord log`.
+///
+/// # Errors
+/// One line that names the file.
+pub fn log(args: &LogCommandArgs) -> Result<(), Error> {
+    let LogCommand::Inspect { directory } = &args.command;
+    crate::status::print(&concord_runtime::directory::inspect(directory)?)
 }
 
 /// `concord gateway`.

@@ -439,7 +439,14 @@ mod tests {
     fn what_is_wrong_is_said_and_what_is_not_is_not() {
         let place = |node: u16| {
             let addr = "127.0.0.1:1".parse().unwrap();
-            crate::rack::ReplicaPlace { node, addr, http: None, directory: None, cpu_share: None }
+            crate::rack::ReplicaPlace {
+                node,
+                addr,
+                http: None,
+                directory: None,
+                data_dir: None,
+                cpu_share: None,
+            }
         };
         let rack = Rack { replica: vec![place(1), place(2)], ..Rack::default() };
         let controller = |members: &[u16], problem: Option<&str>| {

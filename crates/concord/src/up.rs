@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cli::UpArgs;
 use crate::net::{Redis, Reply, http_get};
-use crate::rack::{Accel, Engine, Protocol, Rack};
+use crate::rack::{Accel, Durability, Engine, Protocol, Rack};
 use children::Children;
 
 /// Longest time until a rack serves.
@@ -44,7 +44,7 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         return Ok(());
     }
     print_ready(&rack, &file, started.elapsed());
-    supervise(&mut children, &mut signals, args.restart_gateways)
+    supervise(&mut children, &mut signals, args.restart_gateways, rack.durability)
 }
 
 /// One rack in a run directory: the file, the logs and the controller's state are there.
@@ -93,7 +93,18 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
         println!("  {:<13} {:>8}  {:<22} {http:<22} {log}", child.name, child.pid(), child.udp);
     }
     println!("\n  rack file: {}", file.display());
-    println!("\n  *** NOTHING IS ON DISK YET: the data is gone when the rack stops. ***\n");
+    match rack.durability {
+        Durability::None => {
+            println!("\n  *** NOTHING IS ON DISK: the data is gone when the rack stops. ***");
+            println!("  (--durability fsync keeps it.)\n");
+        }
+        Durability::Fsync => {
+            println!("  data: synced to every replica's disk before it is acknowledged\n");
+        }
+    }
+    if rack.faults.disk_hold_ms > 0 {
+        println!("  *** A FAULT ON PURPOSE: disks have what was synced, and nothing else. ***\n");
+    }
     if rack.faults.any() {
         let f = &rack.faults;
         println!(
@@ -174,6 +185,7 @@ fn supervise(
     children: &mut Children,
     signals: &mut Signals,
     restart_gateways: bool,
+    durability: Durability,
 ) -> Result<(), Error> {
     loop {
         for dead in children.reap() {
@@ -191,7 +203,10 @@ fn supervise(
         if signals.wait().any(|s| s != SIGCHLD) {
             println!("\nStopping ...");
             children.stop();
-            println!("Stopped. The data is gone with it.");
+            match durability {
+                Durability::None => println!("Stopped. The data is gone with it."),
+                Durability::Fsync => println!("Stopped. The data is on disk."),
+            }
             return Ok(());
         }
     }

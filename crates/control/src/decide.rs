@@ -70,6 +70,7 @@ impl Controller {
             now,
             nodes: &group.nodes,
             whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
+            storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,
             failure_ns: self.setup.failure_ns,
             guards: self.setup.guards,
@@ -166,7 +167,8 @@ impl Controller {
                 members: places.members,
                 joining: places.joining,
             };
-            state.put(GroupState { config, whole });
+            let storages = self.groups[index].storages(self.state.group(group), &config);
+            state.put(GroupState { config, whole, storages });
         }
         self.suggest(state);
         Ok(())
@@ -201,6 +203,10 @@ impl Controller {
         let Some(old) = self.founded(group) else { return };
         let mut count = self.count;
         for member in old.members.iter().filter(|m| !next.members.contains(m)) {
+            if look.returned(old, member).is_some_and(|m| next.members.contains(&m)) {
+                count.returned += 1;
+                continue;
+            }
             match look.gone(old.epoch, member).unwrap_or(Gone::Cut) {
                 Gone::Restarted => count.removed_restarted += 1,
                 Gone::Leaving => count.removed_leaving += 1,

@@ -11,10 +11,10 @@ use concord_wire::control::{
     Assembly, Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing,
 };
 
-use crate::Problem;
 use crate::hear::Hearing;
 use crate::replicas::Replicas;
 use crate::workers::Workers;
+use crate::{GroupState, Problem, Storage};
 
 /// What the controller is told of a group.
 #[derive(Clone, Debug)]
@@ -119,6 +119,8 @@ pub(crate) struct Node {
     pub epoch: u32,
     pub standing: Standing,
     pub held: Held,
+    /// Its data directory, if it has one.
+    pub storage: Option<Storage>,
     /// Members that it does not hear, and since when it says so without a break.
     pub unheard: Vec<(u16, Instant)>,
     pub heard_at: Instant,
@@ -151,6 +153,19 @@ impl Group {
     pub(crate) fn id(&self) -> GroupId {
         self.setup.id
     }
+
+    /// The data directories of those who have a place in `config`: as they said, or as they had them in the
+    /// configuration `before`.
+    pub(crate) fn storages(&self, before: Option<&GroupState>, config: &Config) -> Vec<Storage> {
+        let own = |m: &Member| {
+            let said = self.nodes.get(&m.node).filter(|n| n.member == *m).and_then(|n| n.storage);
+            let stays =
+                |b: &&GroupState| b.config.members.iter().chain(&b.config.joining).any(|p| p == m);
+            let known = before.filter(stays).map_or(&[][..], |b| &b.storages);
+            said.or_else(|| known.iter().find(|s| s.node == m.node).copied())
+        };
+        config.members.iter().chain(&config.joining).filter_map(own).collect()
+    }
 }
 
 /// Why a node loses its place.
@@ -170,6 +185,8 @@ pub(crate) struct Look<'a> {
     pub nodes: &'a BTreeMap<u16, Node>,
     /// Who has all the data, by the state.
     pub whole: &'a [u16],
+    /// Whose data directory is whose, by the state.
+    pub storages: &'a [Storage],
     pub hearing: &'a Hearing,
     pub failure_ns: Duration,
     pub guards: Guards,
@@ -191,6 +208,26 @@ impl Look<'_> {
         } else {
             None
         }
+    }
+
+    /// The new incarnation of a member that started again with everything that it had on its disk, if that
+    /// is everything that was ever committed: it is no stranger (trap T4). Whatever is committed is on the
+    /// disk of every member, so that whoever was whole is, and whoever was whole in this epoch.
+    pub(crate) fn returned(&self, old: &Config, member: &Member) -> Option<Member> {
+        let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
+        let is_intact = matches!(node.standing, Standing::Kept { intact: true, .. });
+        let own = node.storage?;
+        let known = self.storages.iter().find(|s| s.node == member.node)?;
+        let is_same = known.id == own.id || !self.guards.on(Guard::SameStorage);
+        let is_newer = own.run > known.run || !self.guards.on(Guard::NewerRun);
+        let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
+        let is_back = node.member.incarnation != member.incarnation
+            && node.epoch == old.epoch
+            && (is_intact || !self.guards.on(Guard::Intact))
+            && is_same
+            && is_newer
+            && was_whole;
+        is_back.then_some(node.member)
     }
 
     /// Whether it was heard of lately.

@@ -42,7 +42,7 @@ use hear::Hearing;
 use recover::Recovery;
 pub use recover::{Recover, Recovered};
 pub use replicas::Replicas;
-pub use state::{GroupState, Problem, State};
+pub use state::{GroupState, Problem, State, Storage};
 use switches::Switch;
 pub use workers::Workers;
 
@@ -110,6 +110,8 @@ counters! {
         unknown_group,
         /// Signs of life that came later than newer ones, ignored.
         stale,
+        /// Replicas that started again with all that they had on disk, and kept their places.
+        returned,
         /// Replicas let in, to copy the state.
         admitted,
         /// Replicas made members after they had copied the state.
@@ -163,6 +165,7 @@ impl Controller {
                 group.config.members.clear();
                 group.config.joining.clear();
                 group.whole.clear();
+                group.storages.clear();
             }
         }
         let groups = setup.groups.iter().map(|g| Group::new(g.clone(), setup.fresh)).collect();
@@ -312,8 +315,14 @@ impl Machine for Controller {
                 let (epoch, heard_at) = (heard.epoch, now.instant);
                 let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
                 let steady_since = heard_at;
+                let storage = match standing {
+                    Standing::Kept { storage: id, run, .. } => {
+                        Some(Storage { node: member.node, id, run })
+                    }
+                    _ => None,
+                };
                 #[rustfmt::skip]
-                let node = Node { member, sent_at, epoch, standing, held, unheard, heard_at, steady_since };
+                let node = Node { member, sent_at, epoch, standing, held, storage, unheard, heard_at, steady_since };
                 let known = self.groups[index].nodes.get(&member.node);
                 if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
                     // Late: it says nothing of now, nor that anything can be heard now.

@@ -177,7 +177,8 @@ impl Controller {
                 program,
                 ..newest.clone()
             };
-            state.put(GroupState { config, whole: left.whole });
+            let storages = group.storages(self.state.group(group.id()), &config);
+            state.put(GroupState { config, whole: left.whole, storages });
         }
         let (_, active) = newest_switch.ok_or(Problem::NothingHeard)?;
         state.switch_incarnation = active;

@@ -47,7 +47,8 @@ impl Rules for Replicas {
             return Places { members: old.members.clone(), joining: Vec::new() };
         }
         let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
-        let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
+        let place = |m: &Member| look.returned(old, m).or_else(|| stays(&m).then_some(*m));
+        let mut members: Vec<Member> = old.members.iter().filter_map(place).collect();
         let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();
         if members.is_empty() {
             return Places { members, joining };
@@ -72,9 +73,8 @@ impl Rules for Replicas {
         if look.is_open_everywhere(old) {
             for node in look.nodes.values() {
                 let known = members.iter().chain(&joining).any(|m| m.node == node.member.node);
-                let asks = node.standing == Standing::Out
-                    && node.epoch == old.epoch
-                    && look.is_heard(node);
+                let is_out = matches!(node.standing, Standing::Out | Standing::Kept { .. });
+                let asks = is_out && node.epoch == old.epoch && look.is_heard(node);
                 if asks && !known && members.len() + joining.len() < REPLICAS_MAX {
                     joining.push(node.member);
                 }
@@ -135,15 +135,15 @@ impl Rules for Replicas {
         if let Some(missing) = missing {
             return Err(Problem::NotHeard { node: Some(missing.node), epoch: newest.epoch });
         }
-        // Another life of a node has nothing of what the one before had.
-        let stays = |m: &&Member| {
-            !is_gone(m)
-                && heard(m).is_some_and(|n| {
-                    n.member.incarnation == m.incarnation && n.standing != Standing::Leaving
-                })
+        // Another life of a node has nothing of what the one before had, but what its disk has.
+        let stays = |m: &Member| {
+            let n = heard(m).filter(|n| !is_gone(m) && n.standing != Standing::Leaving)?;
+            let is_same = n.member.incarnation == m.incarnation || keeps_all(n, newest);
+            is_same.then_some(n.member)
         };
-        let members: Vec<Member> = newest.members.iter().filter(stays).copied().collect();
-        let is_whole = |m: &&Member| heard(m).is_some_and(says_whole);
+        let members: Vec<Member> = newest.members.iter().filter_map(stays).collect();
+        let is_whole =
+            |m: &&Member| heard(m).is_some_and(|n| says_whole(n) || keeps_all(n, newest));
         let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
         if !whole.is_empty() {
             return Ok(Left { members, whole, lost_behind: None });
@@ -212,12 +212,18 @@ fn says_whole(node: &Node) -> bool {
     matches!(node.standing, Standing::Open { whole: true } | Standing::Opening { whole: true })
 }
 
+/// Whether its disk has everything that was committed up to the newest epoch that anybody heard of.
+fn keeps_all(node: &Node, newest: &Config) -> bool {
+    matches!(node.standing, Standing::Kept { intact: true, .. }) && node.held.epoch == newest.epoch
+}
+
 /// Whether a member has everything that was committed: it had, or it has said so since.
 fn is_whole(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     let said = look.nodes.get(&member.node).is_some_and(|n| {
         n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_whole(n)
     });
-    said || look.whole.contains(&member.node) || !look.guards.on(Guard::Whole)
+    let returned = || old.members.iter().any(|m| look.returned(old, m) == Some(*member));
+    said || look.whole.contains(&member.node) || returned() || !look.guards.on(Guard::Whole)
 }
 
 /// Two members of the epoch in force that are both heard here, and of which the first says that it does

@@ -36,6 +36,21 @@ pub struct GroupState {
     /// Never empty once there is a configuration: no other one would be safe. Empty in groups that hold
     /// no data.
     pub whole: Vec<u16>,
+    /// Of replicas that keep their data on disk: whose directory is whose, as of the configuration in
+    /// force.
+    pub storages: Vec<Storage>,
+}
+
+/// A replica's data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Storage {
+    /// The replica.
+    pub node: u16,
+    /// The directory's number.
+    pub id: u64,
+    /// How often it had been started on: a lower number, or this one again, is an older directory that was
+    /// put back.
+    pub run: u64,
 }
 
 impl State {

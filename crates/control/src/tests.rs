@@ -924,3 +924,4 @@ fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_
 }
 
 mod groups;
+mod returned;

@@ -127,6 +127,28 @@ guards! {
     VersionEpoch,
     /// CRAQ: the tail answers under a lease (trap T25).
     VersionLease,
+    /// What is acknowledged is on the disk of who commits it (trap T7).
+    DurableCommit,
+    /// And on the disks of all members before it in the chain (trap T7).
+    DurableBefore,
+    /// A backup acknowledges what is on its disk (trap T7).
+    DurableAck,
+    /// The tail shows what is on every disk (trap T7).
+    DurableReads,
+    /// A configuration is on the disk before anybody hears that it was heard of.
+    DurableEpoch,
+    /// A replica is whole once all that was agreed is on its disk.
+    DurableWhole,
+    /// A member that starts again with its data directory is taken as whole if it is the directory that it
+    /// had (trap T4).
+    SameStorage,
+    /// And if nobody has put an older one in its place.
+    NewerRun,
+    /// And if all that was ever synced there was found.
+    Intact,
+    /// A replica that starts again opens no epoch before all leases that it may have granted are over
+    /// (trap T2).
+    QuietStart,
     /// Falcon: a repair sets add_ptr back in the generation that it was sent for, and in no later one.
     RepairGeneration,
     /// Falcon: no task is handed to an executor that waited too long, and asks no more.
@@ -146,13 +168,13 @@ guards! {
 }
 
 // `Guards` has a bit for each.
-const _: () = assert!(ALL_GUARDS.len() <= u64::BITS as usize);
+const _: () = assert!(ALL_GUARDS.len() <= u128::BITS as usize);
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
     #[cfg(feature = "mutants")]
-    removed: u64,
+    removed: u128,
 }
 
 impl Guards {
@@ -167,7 +189,7 @@ impl Guards {
     #[must_use]
     pub const fn on(self, guard: Guard) -> bool {
         #[cfg(feature = "mutants")]
-        return self.removed & (1u64 << guard as u8) == 0;
+        return self.removed & (1u128 << guard as u8) == 0;
         #[cfg(not(feature = "mutants"))]
         {
             let _ = guard;
@@ -186,6 +208,6 @@ impl Guards {
     #[cfg(feature = "mutants")]
     #[must_use]
     pub const fn and_without(self, guard: Guard) -> Guards {
-        Guards { removed: self.removed | 1u64 << guard as u8 }
+        Guards { removed: self.removed | 1u128 << guard as u8 }
     }
 }

@@ -156,7 +156,7 @@ impl Batch {
         &mut self.bytes
     }
 
-    /// Forgets all, and keeps the room.
+    /// Forgets all.
     pub fn clear(&mut self) {
         self.bytes.clear();
         (self.records, self.begins, self.ends) = (None, None, None);

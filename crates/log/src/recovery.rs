@@ -266,7 +266,8 @@ impl Recovery {
         let snapshot = part.snapshot;
         if part.is_first {
             self.taking = Some(Taking { snapshot, segment, offset });
-            self.end.get_or_insert(LogEnd { position: part.position, hash: part.hash });
+            // Records behind its position that stand before it stand behind it again.
+            self.end = Some(LogEnd { position: part.position, hash: part.hash });
         }
         let Some(taking) = self.taking.filter(|t| t.snapshot == snapshot) else { return };
         if part.is_last {

@@ -38,7 +38,7 @@ mod watch;
 pub use counters::ReplicaCounters;
 pub use limits::Limits;
 pub use node::Node;
-pub use replica::Replica;
+pub use replica::{BadEntry, Kept, Replica, SNAPSHOT_EVERY_BYTES};
 pub use retire::Retired;
 pub use setup::{Phase, ReplicaConfig};
 pub use status::ReplicaStatus;

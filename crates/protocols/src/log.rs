@@ -92,6 +92,12 @@ impl Log {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// The last record, if it is kept.
+    #[must_use]
+    pub fn last(&self) -> Option<&[u8]> {
+        self.records.back().map(Vec::as_slice)
+    }
+
     /// Appends an encoded record; `hash` is its running hash.
     pub fn push(&mut self, record: Vec<u8>, hash: u64) {
         self.bytes += record.len();

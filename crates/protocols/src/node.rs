@@ -2,15 +2,16 @@
 
 use alloc::boxed::Box;
 
-use concord_core::machine::{Deadline, Relevance};
-use concord_core::{Machine, Nothing, Now, Position};
+use concord_core::machine::{Deadline, Persist, Relevance};
+use concord_core::{Machine, Now, Position};
 use concord_engine::Engine;
+use concord_log::{Batch, Entry};
 use concord_wire::control::{Config, Member, Protocol};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
 use crate::log::Log;
-use crate::replica::Replica;
+use crate::replica::{BadEntry, Kept, Replica};
 use crate::retire::Retired;
 use crate::setup::{Phase, ReplicaConfig};
 use crate::status::ReplicaStatus;
@@ -35,7 +36,7 @@ macro_rules! inside {
 }
 
 impl<E: Engine> Machine for Node<E> {
-    type Persist = Nothing;
+    type Persist = Batch;
 
     fn handle(&mut self, now: Now, _from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
         inside!(self, node => node.handle(now, packet, sink));
@@ -56,6 +57,21 @@ impl<E: Engine> Machine for Node<E> {
     fn relevance(&self, packet: &[u8]) -> Relevance {
         inside!(self, node => node.relevance(packet))
     }
+
+    /// What is to be written to the disk, if the batch before is durable.
+    fn poll_persist(&mut self) -> Option<Persist<Batch>> {
+        match self {
+            Node::Replica(replica) => replica.poll_persist(),
+            Node::Vr(_) => None,
+        }
+    }
+
+    fn persisted(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
+        match self {
+            Node::Replica(replica) => replica.persisted(now, number, sink),
+            Node::Vr(_) => {}
+        }
+    }
 }
 
 impl<E: Engine> Node<E> {
@@ -72,6 +88,45 @@ impl<E: Engine> Node<E> {
     /// Takes what the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         inside!(self, node => node.engine_ready(now, sink));
+    }
+
+    /// The next entry of the log that an earlier start of it wrote ([`Replica::restore`]).
+    ///
+    /// # Errors
+    /// [`BadEntry`]: it is not one of this protocol or engine, or the protocol keeps nothing.
+    pub fn restore(&mut self, now: Now, entry: &Entry<'_>) -> Result<(), BadEntry> {
+        match self {
+            Node::Replica(replica) => replica.restore(now, entry),
+            Node::Vr(_) => Err(BadEntry),
+        }
+    }
+
+    /// How many operations the engine still owes of what was restored.
+    #[must_use]
+    pub fn restoring(&self) -> usize {
+        match self {
+            Node::Replica(replica) => replica.restoring(),
+            Node::Vr(_) => 0,
+        }
+    }
+
+    /// From now on everything is kept on a disk ([`Replica::keep`]).
+    ///
+    /// # Errors
+    /// [`BadEntry`]: the state is not whole, or the protocol keeps nothing.
+    pub fn keep(&mut self, now: Now, kept: Kept, before: (u64, u64)) -> Result<(), BadEntry> {
+        match self {
+            Node::Replica(replica) => replica.keep(now, kept, before),
+            Node::Vr(_) => Err(BadEntry),
+        }
+    }
+
+    /// The disk failed, for good: the replica leaves.
+    pub fn disk_failed(&mut self) {
+        match self {
+            Node::Replica(replica) => replica.disk_failed(),
+            Node::Vr(_) => {}
+        }
     }
 
     /// Tells it to end: it leaves in order.

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use concord_log::{Batch, Marks, Writer};
@@ -20,19 +20,6 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::{Directory, segment_path, sync};
 use crate::error::{Context, Error};
-
-/// How often what was written is synced where nobody waits for it.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// What is durable when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// What was acknowledged.
-    #[default]
-    Fsync,
-    /// What was acknowledged a second ago.
-    Interval,
-}
 
 /// What is wrong with a disk, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +34,6 @@ pub struct DiskFault {
 /// What was done.
 #[derive(Debug)]
 pub struct Written {
-    /// The batch, to be filled again.
-    pub batch: Batch,
     /// How long its sync took.
     pub sync_ns: u64,
     /// Bytes of all segments.
@@ -78,7 +63,6 @@ impl Disk {
         directory: Directory,
         node: u16,
         marks: &Marks,
-        durability: Durability,
         fault: DiskFault,
     ) -> Result<Disk, Error> {
         let bytes = directory.bytes();
@@ -98,7 +82,7 @@ impl Disk {
             .name("disk".to_string())
             .spawn(move || {
                 let _lock = lock;
-                work(files, durability, &batches, &teller);
+                work(files, &batches, &teller);
             })
             .cannot("start the disk's thread")?;
         Ok(Disk { done, to, from })
@@ -141,25 +125,13 @@ impl Teller {
 }
 
 /// Until the loop is gone, or the disk fails.
-fn work(mut files: Files, durability: Durability, batches: &Receiver<Batch>, teller: &Teller) {
-    loop {
-        let batch = match durability {
-            Durability::Fsync => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Durability::Interval => batches.recv_timeout(files.until_sync()),
-        };
-        let done = match batch {
-            Ok(batch) => files.put(batch, durability).map(Some),
-            Err(RecvTimeoutError::Timeout) => files.sync().map(|_| None),
-            // Whoever ends in order leaves nothing behind that is not durable.
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = files.sync();
-                return;
-            }
-        };
-        match done {
-            Ok(Some(written)) => teller.tell(Ok(written)),
-            Ok(None) => {}
-            Err(error) => return teller.tell(Err(error)),
+fn work(mut files: Files, batches: &Receiver<Batch>, teller: &Teller) {
+    while let Ok(batch) = batches.recv() {
+        let done = files.put(batch);
+        let has_failed = done.is_err();
+        teller.tell(done);
+        if has_failed {
+            return;
         }
     }
 }
@@ -175,7 +147,6 @@ struct Files {
     /// The snapshot that is being written, and the segment that it begins.
     snapshot: Option<(u64, u64)>,
     is_synced: bool,
-    synced_at: Instant,
     syncs: u64,
     fault: DiskFault,
     /// What the file does not have yet, because of a fault.
@@ -190,7 +161,6 @@ impl Files {
         bytes: u64,
         fault: DiskFault,
     ) -> Files {
-        let (synced_at, held) = (Instant::now(), Vec::new());
         Files {
             path,
             writer,
@@ -199,10 +169,9 @@ impl Files {
             bytes,
             snapshot: None,
             is_synced: true,
-            synced_at,
             syncs: 0,
             fault,
-            held,
+            held: Vec::new(),
         }
     }
 
@@ -210,8 +179,8 @@ impl Files {
         segment_path(&self.path, self.writer.identity().storage, segment)
     }
 
-    /// Writes a batch, and syncs it if anybody waits for that.
-    fn put(&mut self, mut batch: Batch, durability: Durability) -> Result<Written, Error> {
+    /// Writes a batch, and makes it durable.
+    fn put(&mut self, mut batch: Batch) -> Result<Written, Error> {
         if batch.begins_snapshot().is_some() || self.writer.is_full() {
             self.begin_segment()?;
         }
@@ -221,16 +190,12 @@ impl Files {
         self.write(&mut batch)?;
         let ended = batch.ends_snapshot().zip(self.snapshot);
         let ended = ended.filter(|(ended, (begun, _))| ended == begun).map(|(_, (_, at))| at);
-        let mut sync_ns = 0;
-        if durability == Durability::Fsync || ended.is_some() || self.until_sync().is_zero() {
-            sync_ns = self.sync()?;
-        }
+        let sync_ns = self.sync()?;
         if let Some(segment) = ended {
             self.snapshot = None;
             self.remove_before(segment)?;
         }
-        batch.clear();
-        Ok(Written { batch, sync_ns, log_bytes: self.bytes })
+        Ok(Written { sync_ns, log_bytes: self.bytes })
     }
 
     /// Goes on in a new segment, which is durable before anything stands in it.
@@ -268,7 +233,6 @@ impl Files {
     /// Makes durable what was written; how long that took.
     fn sync(&mut self) -> Result<u64, Error> {
         let began = Instant::now();
-        self.synced_at = began;
         let Some(file) = self.file.as_mut().filter(|_| !self.is_synced) else { return Ok(0) };
         self.syncs += 1;
         let result = if self.fault.fail_sync == Some(self.syncs) {
@@ -285,11 +249,6 @@ impl Files {
         result.cannot(format!("sync {}", path.display()))?;
         self.is_synced = true;
         Ok(began.elapsed().as_nanos() as u64)
-    }
-
-    /// How long until what was written is to be synced, where nobody waits for it.
-    fn until_sync(&self) -> Duration {
-        if self.is_synced { INTERVAL } else { INTERVAL.saturating_sub(self.synced_at.elapsed()) }
     }
 
     /// A snapshot is durable that begins with `segment`: what is before is of no use. The oldest goes

@@ -20,10 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error};
 
-const MAGIC: &[u8; 8] = b"CNCRDST5";
-/// Of the checksum: another one than that of the format before, of which the magic number differs in a bit.
-const SEED: u64 = 5;
-/// The format before: of one group, whose configuration named the rack. It is read, and never written.
+const MAGIC: &[u8; 8] = b"CNCRDST6";
+/// Of the checksum: another one than those of the formats before, of which the magic number differs in a bit
+/// or two.
+const SEED: u64 = 6;
+/// The format before: it knew of no data directories. It is read, and never written.
+const MAGIC_5: &[u8; 8] = b"CNCRDST5";
+const SEED_5: u64 = 5;
+/// The format before that: of one group, whose configuration named the rack. It is read, and never written.
 const MAGIC_4: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 
@@ -137,12 +141,43 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<State> {
     let is_sum = |seed| u64::from_be_bytes(*sum) == hash64(seed, body);
     match magic {
         MAGIC if is_sum(SEED) => postcard::from_bytes(body).ok(),
+        MAGIC_5 if is_sum(SEED_5) => postcard::from_bytes::<State5>(body).ok().map(State::from),
         MAGIC_4 if is_sum(0) => postcard::from_bytes::<State4>(body).ok().map(State::from),
         _ => None,
     }
 }
 
 /// The state as the format before had it.
+#[derive(Serialize, Deserialize)]
+struct State5 {
+    version: u64,
+    rack: u64,
+    switch_incarnation: u64,
+    last_switch_id: u32,
+    retired_switches: Vec<u64>,
+    groups: Vec<(Config, Vec<u16>)>,
+}
+
+impl From<State5> for State {
+    fn from(old: State5) -> State {
+        let groups = old.groups.into_iter();
+        State {
+            version: old.version,
+            rack: old.rack,
+            switch_incarnation: old.switch_incarnation,
+            last_switch_id: old.last_switch_id,
+            retired_switches: old.retired_switches,
+            groups: groups.map(|(config, whole)| group_of(config, whole)).collect(),
+        }
+    }
+}
+
+/// A group of which no data directory is known.
+fn group_of(config: Config, whole: Vec<u16>) -> GroupState {
+    GroupState { config, whole, storages: Vec::new() }
+}
+
+/// The state as the format before that had it.
 #[derive(Serialize, Deserialize)]
 struct State4 {
     version: u64,
@@ -162,7 +197,7 @@ impl From<State4> for State {
             switch_incarnation: old.switch_incarnation,
             last_switch_id: old.last_switch_id,
             retired_switches: old.retired_switches,
-            groups: old.config.map(|config| GroupState { config, whole }).into_iter().collect(),
+            groups: old.config.map(|config| group_of(config, whole)).into_iter().collect(),
         }
     }
 }
@@ -291,16 +326,28 @@ mod tests {
             switch_incarnation: 77,
             last_switch_id: 5,
             retired_switches: vec![76],
-            groups: vec![GroupState { config, whole: vec![1] }],
+            groups: vec![group_of(config, vec![1])],
         };
         assert_eq!(read, Some(expected.clone()));
         file.write(&State { version: 10, ..expected.clone() }).unwrap();
         drop(file);
         assert!(std::fs::read(&path).unwrap().starts_with(MAGIC));
-        assert_eq!(StateFile::open(&path).unwrap().1, Some(State { version: 10, ..expected }));
+        let newer = State { version: 10, ..expected.clone() };
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(newer));
         // Nothing that was written before its first configuration is lost, either.
         let old = State4 { config: None, whole: vec![], ..old };
         assert_eq!(State::from(old).groups, []);
+        // The format in between.
+        let path = directory.0.join("five.state");
+        let State { version, rack, switch_incarnation, last_switch_id, .. } = expected;
+        let groups = expected.groups.iter().map(|g| (g.config.clone(), g.whole.clone())).collect();
+        let retired_switches = expected.retired_switches.clone();
+        let old =
+            State5 { version, rack, switch_incarnation, last_switch_id, retired_switches, groups };
+        let body = postcard::to_allocvec(&old).unwrap();
+        let bytes = [&MAGIC_5[..], &hash64(SEED_5, &body).to_be_bytes(), &body].concat();
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(expected));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub use record::{Fate, Flight, Mark, Recording};
 pub use shrink::shrink;
 pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use systems::falcon;
+pub use systems::store::disks::Disks;
 pub use systems::store::draw::Aim;
 pub use systems::store::edges::{Bounds, Packets, Sizes};
 pub use systems::store::experiment::{guard_name, parse_protocol, parse_seed, without_guard};

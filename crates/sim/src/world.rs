@@ -46,6 +46,8 @@ pub(crate) enum Event {
     Next { node: usize, connection: usize },
     /// The plan's fault of that index.
     Fault { index: usize },
+    /// A sync of a replica's disk ends, unless its process has ended before.
+    Disk { node: usize, life: u64 },
     /// A replica that was told to end is started again.
     Start { node: usize },
 }

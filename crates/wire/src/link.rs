@@ -1,18 +1,18 @@
 //! Between replicas: a stream of records without gaps (trap T15). Every packet of the stream has a
 //! number; the receiver acknowledges cumulatively and says what it holds beyond.
 //!
-//! | offset | bytes | DATA (op 1) | ACK (op 2) |
-//! |---|---|---|---|
-//! | 0 | 16 | what all headers have | the same |
-//! | 16 | 2 | stream | stream |
-//! | 18 | 1 | bit 0: first piece, bit 1: last piece | reserved |
-//! | 19 | 1 | reserved | reserved |
-//! | 20 | 4 | reserved: the sender's life | the sender's life |
-//! | 24 | 8 | number of the packet | the next one that is missing |
-//! | 32 | 8 | committed | committed |
-//! | 40 | 8 | reserved: durable | reserved: durable |
-//! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) |
-//! | 56 | | | applied (8) |
+//! | offset | bytes | DATA (op 1) | ACK (op 2) | DURABLE (op 3) |
+//! |---|---|---|---|---|
+//! | 0 | 16 | what all headers have | the same | the same |
+//! | 16 | 2 | stream | stream | reserved |
+//! | 18 | 1 | bit 0: first piece, bit 1: last piece | reserved | reserved |
+//! | 19 | 1 | reserved | reserved | reserved |
+//! | 20 | 4 | reserved: the sender's life | the sender's life | reserved |
+//! | 24 | 8 | number of the packet | the next one that is missing | reserved |
+//! | 32 | 8 | committed | committed | reserved |
+//! | 40 | 8 | reserved: durable | reserved: durable | durable |
+//! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) | |
+//! | 56 | | | applied (8) | |
 //!
 //! A DATA packet whose piece is first and last may hold several records, one behind the other, where the
 //! receiver expects that.
@@ -28,7 +28,9 @@ use crate::{PACKET_BYTES_MAX, WireError, u16_at, u32_at, u64_at};
 pub const OP_DATA: u8 = 1;
 /// Operation of ACK.
 pub const OP_ACK: u8 = 2;
-/// Length of DATA's header in bytes.
+/// Operation of DURABLE.
+pub const OP_DURABLE: u8 = 3;
+/// Length of DATA's header, and of DURABLE, in bytes.
 pub const DATA_HEADER_BYTES: usize = 48;
 /// Length of ACK in bytes.
 pub const ACK_BYTES: usize = 64;
@@ -42,6 +44,7 @@ mod at {
     pub(super) const LIFE: usize = 20;
     pub(super) const NUMBER: usize = 24;
     pub(super) const COMMITTED: usize = 32;
+    pub(super) const DURABLE: core::ops::Range<usize> = 40..48;
     pub(super) const HELD: usize = 48;
     pub(super) const APPLIED: usize = 56;
 }
@@ -89,6 +92,18 @@ pub struct Ack {
     pub committed: Position,
     /// VR, NOPaxos: which life of the sender ([`crate::vr::Life::tag`]); 0 elsewhere.
     pub life: u32,
+}
+
+/// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of no
+/// stream: it may come late, or never, and is said again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durable {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Who sends.
+    pub from: NodeId,
+    /// Up to where.
+    pub durable: Position,
 }
 
 /// Begins a packet of the link: what DATA and ACK have in common.
@@ -191,10 +206,46 @@ impl Ack {
     }
 }
 
+impl Durable {
+    /// Reads a DURABLE packet.
+    ///
+    /// # Errors
+    /// [`WireError`], which the caller counts.
+    pub fn parse(bytes: &[u8]) -> Result<Durable, WireError> {
+        let (header, b) = Header::parse_kind(bytes, Kind::Link, DATA_HEADER_BYTES)?;
+        if header.op != OP_DURABLE {
+            return Err(WireError::Op);
+        }
+        let durable = Position(u64_at(b, at::DURABLE.start));
+        Ok(Durable { epoch: header.epoch, from: header.node, durable })
+    }
+
+    /// Writes the packet into `out`, replacing what was there.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        begin(OP_DURABLE, (self.epoch, self.from), (0, 0, 0), (0, Position(0)), out);
+        out[at::DURABLE].copy_from_slice(&self.durable.0.to_be_bytes());
+        set_length(out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::DATAGRAM_BYTES_MAX;
+
+    #[test]
+    fn durable_survives_the_wire_and_golden_bytes_hold() {
+        let d = Durable { epoch: Epoch(3), from: NodeId(2), durable: Position(0x0102_0304) };
+        let mut out = Vec::new();
+        d.emit(&mut out);
+        crate::golden("durable.hex", &[out.clone()]);
+        assert_eq!(Durable::parse(&out).unwrap(), d);
+        for cut in 0..out.len() {
+            assert_eq!(Durable::parse(&out[..cut]).unwrap_err(), WireError::Truncated);
+        }
+        assert_eq!(Data::parse(&out).unwrap_err(), WireError::Op);
+        assert_eq!(Ack::parse(&out).unwrap_err(), WireError::Op);
+    }
 
     #[test]
     fn data_and_acks_survive_the_wire_and_golden_bytes_hold() {

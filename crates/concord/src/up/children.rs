@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use concord_runtime::{Context, Error};
 
-use crate::rack::Rack;
+use crate::rack::{Durability, Rack};
 
 /// How long a role may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -70,7 +70,10 @@ impl Children {
     ) -> Result<Children, Error> {
         let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf(), flags };
         let controller = rack.controller()?;
-        children.add("controller", None, &["--fresh"], file, controller.addr, controller.http)?;
+        // What replicas have in memory is gone with the rack; what they have on disk goes on.
+        let keeps = rack.durability != Durability::None;
+        let fresh: &[&str] = if keeps { &[] } else { &["--fresh"] };
+        children.add("controller", None, fresh, file, controller.addr, controller.http)?;
         let switch = rack.switch()?;
         children.add("switch", None, &[], file, switch.addr, switch.http)?;
         for standby in &rack.standby {

@@ -7,7 +7,8 @@ use concord_runtime::{Context, Error};
 
 use crate::cli::UpArgs;
 use crate::rack::{
-    ControllerPlace, GatewayPlace, LOCALHOST, Rack, ReplicaPlace, StandbyPlace, SwitchPlace,
+    ControllerPlace, Durability, GatewayPlace, LOCALHOST, Rack, ReplicaPlace, StandbyPlace,
+    SwitchPlace,
 };
 
 const REPLICAS: u16 = 3;
@@ -73,6 +74,8 @@ fn overlay(rack: &mut Rack, args: &UpArgs) {
     set(&mut rack.protocol, &args.protocol);
     set(&mut rack.accel, &args.accel);
     set(&mut rack.engine, &args.engine);
+    set(&mut rack.durability, &args.durability);
+    set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
     set(&mut rack.requirepass, &args.requirepass);
     rack.split_reads |= args.split_reads;
     set(&mut rack.maxmemory, &args.maxmemory);
@@ -98,7 +101,20 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
     for node in 1..=wanted("replica", rack.replica.len(), args.replicas, REPLICAS)? {
         let (addr, http) = (ports.udp()?, ports.http()?);
         let directory = Some(args.run_dir.join(format!("replica-{node}")));
-        rack.replica.push(ReplicaPlace { node, addr, http, directory, cpu_share: None });
+        rack.replica.push(ReplicaPlace {
+            node,
+            addr,
+            http,
+            directory,
+            data_dir: None,
+            cpu_share: None,
+        });
+    }
+    for replica in &mut rack.replica {
+        let data_dir = || args.run_dir.join("data").join(format!("replica-{}", replica.node));
+        if rack.durability != Durability::None && replica.data_dir.is_none() {
+            replica.data_dir = Some(data_dir());
+        }
     }
     if args.cpu_share.is_some() {
         for replica in &mut rack.replica {

@@ -122,8 +122,25 @@ impl Rack {
         panic!("the rack {name} finds no ports");
     }
 
+    /// Starts a rack whose processes have ended again, in its run directory.
+    pub fn again(mut self, name: &str, more: &[&str]) -> Rack {
+        let _ = self.up.wait();
+        let mut run = std::mem::replace(&mut self.run, directory(&format!("{name}-none")));
+        for _ in 0..3 {
+            match Rack::start_in(run, more) {
+                Ok(rack) => return rack,
+                Err((text, own)) if text.contains("address in use") => run = own,
+                Err((text, _)) => panic!("the rack {name} does not get ready again: {text}"),
+            }
+        }
+        panic!("the rack {name} finds no ports");
+    }
+
     fn try_start(name: &str, more: &[&str]) -> Result<Rack, String> {
-        let run = directory(name);
+        Rack::start_in(directory(name), more).map_err(|(text, _)| text)
+    }
+
+    fn start_in(run: Directory, more: &[&str]) -> Result<Rack, (String, Directory)> {
         let port = free_ports();
         let listen = format!("127.0.0.1:{port}");
         let mut up = Command::new(CONCORD)
@@ -144,7 +161,8 @@ impl Rack {
             let _ = rack.up.wait();
             let mut text = String::new();
             let _ = errors.read_to_string(&mut text);
-            return Err(text);
+            let run = std::mem::replace(&mut rack.run, directory("none"));
+            return Err((text, run));
         }
         // Somebody has to read on, or `up` could not print.
         std::thread::spawn(move || lines.for_each(drop));

@@ -139,7 +139,7 @@ impl Copy {
     }
 
     /// The part that is asked for.
-    fn wanted(&self) -> Option<u64> {
+    pub(super) fn wanted(&self) -> Option<u64> {
         match self.stage {
             Stage::Table => Some(PART_TABLE),
             Stage::Objects(from) => Some(PART_OBJECTS + from),

@@ -48,7 +48,10 @@ impl<E: Engine> Replica<E> {
     /// Whether a write is noted when it is executed. In CRAQ it was noted when it came, but by a
     /// replica that was joining then; at the tail no object is ever dirty.
     pub(super) fn notes_executed(&self, deciding: bool) -> bool {
-        deciding || self.phase == Phase::Joining || !self.role.is_protocol(Protocol::Craq)
+        deciding
+            || self.phase == Phase::Joining
+            || !self.role.is_protocol(Protocol::Craq)
+            || (self.role.is_reader() && self.journal.is_on())
     }
 
     /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
@@ -129,6 +132,9 @@ impl<E: Engine> Replica<E> {
         if is_leased && !is_dirty {
             self.count.reads_clean += 1;
             let reason = if forwarded { repr.reason } else { Reason::Clean };
+            if is_tail && self.reads_wait() {
+                return self.read_committed(now, repr, body, reason, sink);
+            }
             return self.read(now, repr, body, reason, sink);
         }
         let reason = if is_dirty { Reason::AskedTail } else { Reason::RefusedLease };
@@ -183,15 +189,25 @@ impl<E: Engine> Replica<E> {
         let fenced = self.role.is_epoch(query.epoch) || !guards.on(Guard::VersionEpoch);
         let leased = self.is_leased(now) || !guards.on(Guard::VersionLease);
         let whole = self.whole || !guards.on(Guard::Whole);
-        if self.phase != Phase::Open || !self.role.is_reader() || !fenced || !leased || !whole {
+        let settled = self.is_settled() || !guards.on(Guard::DurableReads);
+        let may_say = fenced && leased && whole && settled;
+        if self.phase != Phase::Open || !self.role.is_reader() || !may_say {
             self.count.version_refused += 1;
             return;
         }
         self.count.version_answers += 1;
         let (epoch, from) = (self.role.epoch(), self.role.node());
-        let answer = VersionAnswer { epoch, from, number: query.number, committed: self.executed };
+        let committed = if self.reads_wait() { self.committed } else { self.executed };
+        let answer = VersionAnswer { epoch, from, number: query.number, committed };
         answer.emit(&mut self.scratch);
         sink.send(query.asker, &self.scratch);
+    }
+
+    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been committed,
+    /// and shown, before.
+    fn is_settled(&self) -> bool {
+        let end = self.opening.agreed();
+        !self.journal.is_on() || end.is_some_and(|end| self.committed.0 >= end.position)
     }
 
     /// The reads that came before the question was asked are answered. What became committed here

@@ -28,6 +28,15 @@ impl<E: Engine> Replica<E> {
         if config.epoch <= self.role.epoch().0 || !is_of_its_kind {
             return;
         }
+        // Nobody hears that this replica has heard of it before that is durable.
+        if self.setup.guards.on(Guard::DurableEpoch) && self.journal.wait_for(&config) {
+            return;
+        }
+        self.configure(now, config, sink);
+    }
+
+    /// A configuration that was heard of.
+    pub(super) fn configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
         // The controller believes only who has heard of its configuration.
         self.report.hurry(now.instant);
         let me = self.setup.me;
@@ -38,7 +47,7 @@ impl<E: Engine> Replica<E> {
         let (member, joining) =
             (config.members.iter().any(is_me), config.joining.iter().any(is_me));
         if self.phase == Phase::Left {
-            if self.serving.engine.lost() || member || joining {
+            if self.serving.engine.lost() || self.journal.is_dead() || member || joining {
                 self.role.config = Some(config);
                 return;
             }
@@ -50,6 +59,7 @@ impl<E: Engine> Replica<E> {
         self.streams.close();
         self.feeds.begin(!config.joining.is_empty());
         self.serving.engine.end_copy();
+        self.journal.end_snapshot();
         self.leases.close();
         self.opening = Opening::default();
         self.unanswered.forget_reads();
@@ -158,7 +168,9 @@ impl<E: Engine> Replica<E> {
             }
         }
         let until = self.leases.others_until(|node| self.role.is_member(node));
-        let waited = now.instant >= until || !self.setup.guards.on(Guard::Lease);
+        let guards = self.setup.guards;
+        let waited = (now.instant >= until || !guards.on(Guard::Lease))
+            && (now.instant >= self.quiet_until || !guards.on(Guard::QuietStart));
         if self.opening.agreed().is_none() || !waited {
             return;
         }
@@ -168,6 +180,7 @@ impl<E: Engine> Replica<E> {
     fn open(&mut self, now: Now, sink: &mut impl Sink) {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
+        self.journal.open(self.role.predecessor().is_none());
         self.note_whole();
         let me = self.role.node();
         let others: Vec<NodeId> = self.role.others().map(|m| NodeId(m.node)).collect();
@@ -303,6 +316,7 @@ impl<E: Engine> Replica<E> {
             Fit::Mismatch | Fit::Next => {}
         }
         self.ordered.take(&record, bytes, now.unix_ms);
+        self.journal.record(Some(bytes));
         if self.phase == Phase::Joining && !self.joins_record(now, sink) {
             return;
         }

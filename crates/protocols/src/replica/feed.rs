@@ -91,7 +91,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Takes a part of the state as it is behind everything submitted so far.
-    fn take_part(&mut self, epoch: Epoch, to: NodeId, number: u64) {
+    pub(super) fn take_part(&mut self, epoch: Epoch, to: NodeId, number: u64) {
         let position = Position(self.submitted.position);
         let mut bytes = Vec::new();
         let mut is_made = true;
@@ -125,6 +125,9 @@ impl<E: Engine> Replica<E> {
 
     /// Everything before a part was executed, and its bytes are there.
     pub(super) fn part_taken(&mut self, to: NodeId, number: u64, bytes: Vec<u8>) {
+        if to == self.role.node() {
+            return self.snapshot_part(number, &bytes);
+        }
         self.count.parts_copied += 1;
         self.feeds.end_part(to, number, bytes, &self.ordered.log);
     }

@@ -6,7 +6,7 @@ use concord_engine::Engine;
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message, Protocol};
 use concord_wire::craq::{OP_QUERY, VersionAnswer, VersionQuery};
 use concord_wire::fragment::FragmentHdr;
-use concord_wire::link::{Ack, Data};
+use concord_wire::link::{Ack, Data, Durable};
 use concord_wire::{Kind, Op, Packet, Sink, WireError, link, op};
 
 use super::Replica;
@@ -64,6 +64,7 @@ impl<E: Engine> Replica<E> {
     fn on_link(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
         match op(bytes) {
             link::OP_DATA => self.on_data(now, &Data::parse(bytes)?, sink),
+            link::OP_DURABLE => self.on_durable(&Durable::parse(bytes)?, sink),
             _ => self.on_ack(now, &Ack::parse(bytes)?, sink),
         }
         Ok(())

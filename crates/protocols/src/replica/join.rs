@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
 use concord_engine::copy::next_place;
 use concord_engine::{Engine, Progress};
+use concord_log::Part;
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::fragment::FragmentHdr;
@@ -16,7 +17,7 @@ use super::copy::{Question, Ready};
 use super::queue::Pending;
 use crate::applied::Applied;
 use crate::link::Receiver;
-use crate::parts::{Piece, Table};
+use crate::parts::{PART_RESULTS, PART_TABLE, Piece, Table};
 use crate::sessions::SavedSessions;
 use crate::setup::{Phase, RETRY_NS};
 
@@ -55,6 +56,7 @@ impl<E: Engine> Replica<E> {
             self.queue.push(Pending::Install);
         }
         self.held_epoch = 0;
+        self.journal.reset();
         self.copy.begin_anew();
         self.streams.close_receiver();
         self.applied = Applied::default();
@@ -116,7 +118,7 @@ impl<E: Engine> Replica<E> {
                 self.spoil_copy();
                 self.next_retry = now.instant;
             }
-            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave(),
+            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave_diverged(),
             Phase::Joining | Phase::Opening | Phase::Open | Phase::Out | Phase::Left => {}
         }
     }
@@ -145,9 +147,9 @@ impl<E: Engine> Replica<E> {
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(part) = self.copy.ready(self.ordered.end()) else { return };
         let installed = match part {
-            Ready::Table(position, bytes) => self.install_table(now, position, &bytes),
-            Ready::Objects(position, bytes) => self.install_objects(position, &bytes, sink),
-            Ready::Results(bytes) => self.install_results(&bytes),
+            Ready::Table(position, bytes) => self.join_table(now, position, &bytes),
+            Ready::Objects(position, bytes) => self.join_objects(position, &bytes, sink),
+            Ready::Results(bytes) => self.join_results(&bytes),
         };
         match installed {
             Some(()) => self.keep_joining(now, sink),
@@ -155,19 +157,51 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    fn install_table(&mut self, now: Now, position: Position, bytes: &[u8]) -> Option<()> {
+    fn join_table(&mut self, now: Now, position: Position, bytes: &[u8]) -> Option<()> {
+        let end = self.install_table(now, position, bytes)?;
+        self.journal.copied(&part(end, PART_TABLE, bytes));
+        let feeder = self.role.reader().map(|m| NodeId(m.node))?;
+        self.begin_stream(now, feeder);
+        Some(())
+    }
+
+    fn join_objects(
+        &mut self,
+        position: Position,
+        chunk: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<()> {
+        let number = self.copy.wanted().unwrap_or_default();
+        self.install_objects(position, chunk, sink)?;
+        let end = LogEnd { position: position.0, hash: 0 };
+        self.journal.copied(&part(end, number, chunk));
+        self.follow_log(self.ordered.end(), sink);
+        Some(())
+    }
+
+    fn join_results(&mut self, bytes: &[u8]) -> Option<()> {
+        self.install_results(bytes)?;
+        self.journal.copied(&part(self.ordered.log.end(), PART_RESULTS, bytes));
+        Some(())
+    }
+
+    /// The client table, as of `position`: the log goes on from there.
+    pub(super) fn install_table(
+        &mut self,
+        now: Now,
+        position: Position,
+        bytes: &[u8],
+    ) -> Option<LogEnd> {
         let (hash, table) = Table::parse(bytes)?;
         let end = LogEnd { position: position.0, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
         self.ordered.clock.note(table.last_now_ms, now.unix_ms);
         self.serving.sessions.restore(table.sessions);
         self.copy.has_table();
-        let feeder = self.role.reader().map(|m| NodeId(m.node))?;
-        self.begin_stream(now, feeder);
-        Some(())
+        Some(end)
     }
 
-    fn install_objects(
+    pub(super) fn install_objects(
         &mut self,
         position: Position,
         chunk: &[u8],
@@ -190,11 +224,10 @@ impl<E: Engine> Replica<E> {
         if self.copy.has_objects(next) && self.setup.guards.on(Guard::Floor) {
             self.applied.note_all(self.ordered.last_seq, position);
         }
-        self.follow_log(self.ordered.end(), sink);
         Some(())
     }
 
-    fn install_results(&mut self, bytes: &[u8]) -> Option<()> {
+    pub(super) fn install_results(&mut self, bytes: &[u8]) -> Option<()> {
         let saved: SavedSessions = postcard::from_bytes(bytes).ok()?;
         self.serving.sessions.learn(&saved);
         self.copy.has_results();
@@ -203,7 +236,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Executes the records in the log up to `position`.
-    fn follow_log(&mut self, position: Position, sink: &mut impl Sink) {
+    pub(super) fn follow_log(&mut self, position: Position, sink: &mut impl Sink) {
         while self.submitted.position < position.0 {
             let next = Position(self.submitted.position + 1);
             let Some(bytes) = self.ordered.log.record(next).map(Vec::from) else { return };
@@ -231,5 +264,18 @@ impl<E: Engine> Replica<E> {
     /// Whether it may be made a member.
     pub(super) fn is_copied(&self) -> bool {
         self.queue.is_empty() && self.copy.is_done(self.executed)
+    }
+}
+
+/// A part that came, for the disk.
+fn part(end: LogEnd, number: u64, bytes: &[u8]) -> Part<'_> {
+    Part {
+        snapshot: 0,
+        number,
+        position: end.position,
+        hash: end.hash,
+        is_first: number == PART_TABLE,
+        is_last: number == PART_RESULTS,
+        bytes,
     }
 }

@@ -3,22 +3,25 @@
 //! Each part owns its state and is told what it needs; it sends what is its own, or says what is to be done:
 //! `role` (who orders, passes on, commits, reads), `streams` (records on their way), `queue` (what
 //! waits for the engine), `unanswered` and `asking` (what waits for others), `opening` (what an epoch
-//! begins with), `copy` and `feeds` (how a replica joins, from both sides), `report` (what the
-//! controller is told). The other files are the replica's own, by subject: they import the parts and this
+//! begins with), `copy` and `feeds` (how a replica joins, from both sides), `journal` (what is on its disk),
+//! `report` (what the controller is told). The other files are the replica's own, by subject: they import the parts and this
 //! file, and none of these imports them.
 
 mod asking;
 mod copy;
 mod craq;
+mod disk;
 mod epochs;
 mod feed;
 mod feeds;
 mod input;
 mod join;
+mod journal;
 mod opening;
 mod queue;
 mod reads;
 mod report;
+mod restore;
 mod retire;
 mod role;
 mod status;
@@ -29,7 +32,7 @@ mod writes;
 
 use alloc::vec::Vec;
 
-use concord_core::{Guards, Instant, Leases, Now, Position, Seq};
+use concord_core::{Guard, Guards, Instant, Leases, Now, Position, Seq};
 use concord_engine::Engine;
 use concord_wire::control::{Assembly, LogEnd, Message};
 use concord_wire::{Addr, Sink};
@@ -45,9 +48,12 @@ use crate::shown::shown;
 use asking::Asking;
 use copy::Copy;
 use feeds::Feeds;
+use journal::Journal;
+pub use journal::{Kept, SNAPSHOT_EVERY_BYTES};
 use opening::Opening;
 use queue::Queue;
 use report::Report;
+pub use restore::BadEntry;
 use role::Role;
 use streams::Streams;
 use unanswered::Unanswered;
@@ -80,6 +86,9 @@ pub struct Replica<E> {
     whole: bool,
     copy: Copy,
     feeds: Feeds,
+    journal: Journal,
+    /// No epoch opens here before: what was granted by an earlier start may be held until then (trap T2).
+    quiet_until: Instant,
     /// The last epoch in which this replica had all that was agreed; 0 if what is here is not that.
     held_epoch: u32,
     report: Report,
@@ -114,6 +123,8 @@ impl<E: Engine> Replica<E> {
             whole: false,
             copy: Copy::default(),
             feeds: Feeds::default(),
+            journal: Journal::default(),
+            quiet_until: Instant(0),
             held_epoch: 0,
             report: Report::default(),
             retiring: None,
@@ -175,15 +186,36 @@ impl<E: Engine> Replica<E> {
 
     /// This replica's log cannot be gone on with: it copies anew, or leaves.
     fn part_ways(&mut self) {
-        if self.phase == Phase::Joining { self.spoil_copy() } else { self.leave() }
+        if self.phase == Phase::Joining { self.spoil_copy() } else { self.leave_diverged() }
+    }
+
+    /// It leaves, and comes back with nothing: what is here is not what the others have.
+    fn leave_diverged(&mut self) {
+        self.journal.reset();
+        self.leave();
     }
 
     /// Whether all that was agreed is executed here by now.
     fn note_whole(&mut self) {
-        self.whole |= self.opening.agreed().is_some_and(|end| self.executed.0 >= end.position);
+        let end = self.opening.agreed();
+        self.whole |= end.is_some_and(|end| {
+            self.executed.0 >= end.position && self.is_durable(Position(end.position))
+        });
         if self.whole {
-            self.held_epoch = self.role.epoch().0;
+            self.note_held(self.role.epoch().0);
         }
+    }
+
+    /// Whether all up to `position`, and the state that it goes on from, would be here after a power cut.
+    fn is_durable(&self, position: Position) -> bool {
+        let is_durable = self.journal.durable() >= position && self.journal.has_copied();
+        is_durable || !self.setup.guards.on(Guard::DurableWhole)
+    }
+
+    /// All that was agreed in that epoch is here.
+    fn note_held(&mut self, epoch: u32) {
+        self.held_epoch = epoch;
+        self.journal.hold(epoch);
     }
 
     /// Fail-stop: it answers nothing any more, and asks the controller to take it out.

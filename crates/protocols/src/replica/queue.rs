@@ -55,6 +55,11 @@ impl Queue {
         self.pending.is_empty()
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether another write is not taken.
     pub(super) fn is_full(&self) -> bool {
         self.pending.len() >= PENDING_MAX || self.bytes >= PENDING_BYTES_MAX

@@ -118,13 +118,34 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let mut turn = ReadTurn::of(repr, repr.reason);
-        if self.role.is_protocol(Protocol::PrimaryBackup) {
+        if self.role.is_protocol(Protocol::PrimaryBackup) || self.reads_wait() {
             turn.needed = self.newest_submitted(repr);
             turn.epoch = self.role.epoch();
         }
         self.count.reads_slow += 1;
         self.count.reads_waited += u64::from(turn.needed > self.committed);
         self.read_turn(now, turn, repr, body, sink);
+    }
+
+    /// The tail: reads what may not be durable everywhere yet, and answers when it is (trap T7).
+    pub(super) fn read_committed(
+        &mut self,
+        now: Now,
+        repr: &Repr,
+        body: &[u8],
+        reason: Reason,
+        sink: &mut impl Sink,
+    ) {
+        let (needed, epoch) = (self.newest_submitted(repr), self.role.epoch());
+        self.count.reads_waited += u64::from(needed > self.committed);
+        let mut turn = ReadTurn::of(repr, reason);
+        (turn.needed, turn.epoch) = (needed, epoch);
+        self.read_turn(now, turn, repr, body, sink);
+    }
+
+    /// Whether the one who commits has executed what may not be durable everywhere yet.
+    pub(super) fn reads_wait(&self) -> bool {
+        self.journal.is_on() && self.setup.guards.on(Guard::DurableReads)
     }
 
     /// The newest write that a read would see which the engine is given now.

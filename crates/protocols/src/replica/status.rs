@@ -14,7 +14,10 @@ impl<E: Engine> Replica<E> {
     pub fn standing(&self) -> Standing {
         match self.phase {
             _ if self.retiring.is_some() => Standing::Leaving,
-            Phase::Out => Standing::Out,
+            Phase::Out => match self.journal.storage() {
+                Some((storage, run, intact)) => Standing::Kept { storage, run, intact },
+                None => Standing::Out,
+            },
             Phase::Joining if self.is_copied() => Standing::Copied,
             Phase::Joining => Standing::Copying,
             Phase::Opening => Standing::Opening { whole: self.whole },

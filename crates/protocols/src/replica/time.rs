@@ -1,7 +1,7 @@
 //! What time brings: the end of a batch, and what is due.
 
 use concord_core::machine::Deadline;
-use concord_core::{Instant, Now, Position};
+use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::{Membership, Message as _, Standing};
@@ -31,6 +31,9 @@ impl<E: Engine> Replica<E> {
             self.leave();
         }
         if self.phase == Phase::Open {
+            if self.journal.is_on() {
+                self.keep_durable(now, sink);
+            }
             if self.role.is_head() && self.serving.has_more_expiries(self.settled()) {
                 self.expire(now, sink);
             }
@@ -83,7 +86,10 @@ impl<E: Engine> Replica<E> {
 
     fn send_ack(&mut self, now: Now, sink: &mut impl Sink) {
         let me = (self.role.epoch(), self.role.node());
-        let (passed, committed) = (self.passed(), self.committed);
+        let (mut passed, committed) = (self.passed(), self.committed);
+        if self.setup.guards.on(Guard::DurableAck) {
+            passed = passed.min(self.journal.durable());
+        }
         let Some((peer, ack)) = self.streams.ack(now.instant, me, passed, committed) else {
             return;
         };
@@ -142,6 +148,7 @@ impl<E: Engine> Replica<E> {
             return d;
         }
         d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
+        d = d.min(Deadline { at: self.journal.tell_at(), reason: "what is durable" });
         d = d.min(Deadline { at: self.streams.resend_at(), reason: "link time-out" });
         d = d.min(Deadline { at: self.asking.retry_at(), reason: "ask the tail again" });
         d = d.min(Deadline { at: self.feeds.deadline(), reason: "link time-out" });
@@ -154,7 +161,7 @@ impl<E: Engine> Replica<E> {
     /// Tells the controller that it lives, and all that the controller decides by.
     fn say_alive(&mut self, now: Now, standing: Standing, sink: &mut impl Sink) {
         if standing == Standing::Copied {
-            self.held_epoch = self.role.epoch().0;
+            self.note_held(self.role.epoch().0);
         }
         // Each member asks for leases three times in one: two of those were lost.
         let silent_ns = self.setup.lease_ns / 3 * 2;

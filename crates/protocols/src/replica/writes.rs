@@ -328,7 +328,8 @@ impl<E: Engine> Replica<E> {
         }
         if self.role.is_reader() {
             let alone = self.role.is_alone();
-            if alone || !self.role.is_protocol(Protocol::PrimaryBackup) {
+            let waits = self.journal.is_on() && self.setup.guards.on(Guard::DurableCommit);
+            if !waits && (alone || !self.role.is_protocol(Protocol::PrimaryBackup)) {
                 self.raise_committed(self.executed);
                 self.reply_to_write(&turn, sink);
             } else {
@@ -340,6 +341,7 @@ impl<E: Engine> Replica<E> {
     /// The node that orders: the write's record takes its place in the log.
     pub(super) fn append(&mut self, turn: &Turn, command: &[u8], reply: &[u8]) {
         self.ordered.append(&turn.record(self.role.epoch(), command, reply));
+        self.journal.record(self.ordered.log.last());
     }
 
     /// Primary: a write is committed once every backup has executed it.
@@ -349,7 +351,12 @@ impl<E: Engine> Replica<E> {
             return;
         }
         let everywhere = self.streams.applied().unwrap_or(self.executed);
-        self.raise_committed(everywhere.min(self.executed));
+        self.raise_committed(everywhere.min(self.durable_here()));
+        self.answer_committed(now, sink);
+    }
+
+    /// Answers the writes that are committed, and the reads that waited for one.
+    pub(super) fn answer_committed(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(turn) = self.unanswered.pop_write(self.committed) {
             self.reply_to_write(&turn, sink);
         }
@@ -362,7 +369,7 @@ impl<E: Engine> Replica<E> {
         if !(self.role.is_head() && self.role.is_protocol(Protocol::PrimaryBackup)) {
             self.unanswered.forget_writes();
             if self.role.is_reader() {
-                self.raise_committed(self.executed);
+                self.raise_committed(self.durable_before().min(self.durable_here()));
             }
             return;
         }

@@ -227,6 +227,7 @@ fn standing_name(standing: Standing) -> &'static str {
         Standing::Open { whole: false } => "catching up",
         Standing::Open { whole: true } => "open",
         Standing::Leaving => "leaving",
+        Standing::Kept { .. } => "out",
     }
 }
 

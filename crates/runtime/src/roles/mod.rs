@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod gateway;
+mod keeper;
 pub mod replica;
 pub mod switch;
 

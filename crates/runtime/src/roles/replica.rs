@@ -4,21 +4,24 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Instant, Nothing, Now};
+use concord_core::{Duration, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
+use concord_log::Batch;
 use concord_protocols::{Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::{Addr, GroupId, OfGroup};
 use tracing::{error, info, warn};
 
 use crate::clock;
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::disk::DiskFault;
+use crate::driver::{Driver, Kept, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
 use crate::redis_server::{Pumped, RedisServer};
+use crate::roles::keeper::Keeper;
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
@@ -39,6 +42,17 @@ pub struct ReplicaSetup {
     pub memory_bytes_max: u64,
     /// Where the data is.
     pub engine: EngineSetup,
+    /// What of it is on disk; `None`: nothing.
+    pub disk: Option<DiskSetup>,
+}
+
+/// What a replica keeps on disk.
+#[derive(Clone, Debug)]
+pub struct DiskSetup {
+    /// Its data directory.
+    pub directory: PathBuf,
+    /// What is wrong with the disk, for tests.
+    pub fault: DiskFault,
 }
 
 /// Which engine.
@@ -56,7 +70,7 @@ pub enum EngineSetup {
 }
 
 /// What feeds an engine that is not in this process.
-trait Feed<E> {
+pub(super) trait Feed<E> {
     /// Something came from the engine's server, or may be sent to it.
     fn pump(&mut self, engine: &mut E) -> Result<(), Error>;
 
@@ -96,6 +110,7 @@ struct RedisFeed {
 }
 
 const SERVER: Token = Token(ROLE_TOKEN_MIN);
+const DISK: Token = Token(ROLE_TOKEN_MIN + 1);
 
 impl RedisFeed {
     fn new(server: RedisServer, poller: Rc<Poller>) -> Result<RedisFeed, Error> {
@@ -158,6 +173,8 @@ struct ReplicaRole<E, F> {
     node: u16,
     replica: OfGroup<Node<E>>,
     feed: F,
+    /// Its disk, if it keeps its data.
+    keeper: Option<Keeper>,
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
     is_stopping: bool,
@@ -185,14 +202,12 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         replies_via_switch: setup.replies_via_switch,
         ..ReplicaConfig::new(me, setup.controller)
     };
-    let (node, logged) = (place.node, None);
     let done = match &setup.engine {
         EngineSetup::Memory => {
             let engine =
                 Shimmed::new(Memory::new(setup.memory_bytes_max)).with_scripts(concord_lua::run);
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
-            let feed = NoFeed;
-            driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
+            begin(&mut driver, place.node, setup, replica, NoFeed)
         }
         EngineSetup::Redis { program, directory } => {
             let mut engine =
@@ -201,11 +216,31 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let feed = RedisFeed::new(server, driver.poller())?;
-            driver.run(&mut ReplicaRole { node, replica, feed, logged, is_stopping: false })
+            begin(&mut driver, place.node, setup, replica, feed)
         }
     };
     info!("stopped");
     done
+}
+
+/// Goes through what is on disk, if anything is, and runs.
+fn begin<E: Engine, F: Feed<E>>(
+    driver: &mut Driver,
+    node: u16,
+    setup: &ReplicaSetup,
+    mut replica: OfGroup<Node<E>>,
+    mut feed: F,
+) -> Result<(), Error> {
+    let keeper = match &setup.disk {
+        Some(disk) => {
+            let keeper = Keeper::restore(node, disk, setup.lease_ns, &mut replica, &mut feed)?;
+            driver.poller().add(keeper.disk(), DISK, Interest::READ)?;
+            Some(keeper)
+        }
+        None => None,
+    };
+    let (logged, is_stopping) = (None, false);
+    driver.run(&mut ReplicaRole { node, replica, feed, keeper, logged, is_stopping })
 }
 
 impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
@@ -215,11 +250,20 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         &mut self.replica
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
-        match what {}
+    fn persist(&mut self, what: Batch) -> Result<Kept, Error> {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.write(what, &mut self.replica);
+        }
+        Ok(Kept::Later)
     }
 
-    fn event(&mut self, _event: Event, out: &mut Outbox) -> Result<(), Error> {
+    fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
+        if event.token == DISK {
+            if let Some(keeper) = &mut self.keeper {
+                keeper.ready(&mut self.replica, out);
+            }
+            return Ok(());
+        }
         self.feed.pump(self.replica.engine_mut())?;
         // Reads that completed are answered only under a lease that holds after they were received
         // (trap T1).
@@ -293,6 +337,10 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         let help =
             "Who orders writes: how far the log's time is behind this node's clock, in seconds.";
         s.gauge("log_behind_seconds", help, status.log_behind_ms as f64 / 1e3);
+        if let Some(keeper) = &self.keeper {
+            keeper.tell(&mut s);
+        }
+        s.tell("durability", if self.keeper.is_some() { "fsync" } else { "none" });
         s.tell("phase", phase_name(status.phase));
         s.tell("place", status.role);
         s.tell("epoch", status.epoch.0);

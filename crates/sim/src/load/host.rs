@@ -273,7 +273,10 @@ impl<'a> Rack<'a> {
                 }
             }
             Event::Next { node, .. } => self.begin_operations(node),
-            Event::Engine { .. } | Event::Fault { .. } | Event::Start { .. } => {}
+            Event::Engine { .. }
+            | Event::Fault { .. }
+            | Event::Disk { .. }
+            | Event::Start { .. } => {}
         }
         Ok(())
     }

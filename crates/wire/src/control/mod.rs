@@ -57,6 +57,15 @@ pub enum Standing {
     /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the others'
     /// (traps T4, T11).
     Leaving,
+    /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
+    Kept {
+        /// The number of its data directory.
+        storage: u64,
+        /// How often a replica was started on that, this time included.
+        run: u64,
+        /// All that was ever synced there was found at this start.
+        intact: bool,
+    },
 }
 
 /// What a node has heard of, whoever said it: a controller whose state knows less has lost its file,

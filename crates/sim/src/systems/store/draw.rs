@@ -19,6 +19,8 @@ const FAULT_KINDS_MIN: usize = 2;
 /// Faults that VR and NOPaxos alone draw: the others lack what a held packet, a rack in two or a
 /// write that some miss could break, and would only be drawn more thinly.
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
+/// Faults of disks, which are drawn apart ([`crate::Disks`]).
+const OF_DISKS: [&str; 3] = ["power-cut", "power-cut-all", "fail-sync"];
 /// Faults of the server behind an engine: where there is one.
 const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
 /// One seed of so many draws sizes that make its run long.
@@ -109,6 +111,7 @@ impl Plan {
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         // Apart from the others, so that neither draws other values for what the other draws.
         draw_edges(&mut plan, &mut Rng::new(seed ^ 0xed6e));
+        crate::systems::store::disks::draw(&mut plan);
         plan
     }
 }
@@ -312,7 +315,7 @@ fn kinds_of(plan: &Plan) -> Vec<usize> {
         Protocol::Vr | Protocol::NoPaxos => name != "join",
     };
     let has_server = plan.engine_ns > 0;
-    let all = Fault::KINDS.into_iter().enumerate();
+    let all = Fault::KINDS.into_iter().enumerate().filter(|(_, name)| !OF_DISKS.contains(name));
     all.filter(|(_, name)| is_drawn(name) && (has_server || !OF_SERVERS.contains(name)))
         .map(|(kind, _)| kind)
         .collect()

@@ -277,6 +277,23 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// The power of a replica goes, and comes back: it has what its disk has.
+    PowerCut {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The power of all replicas goes, and comes back (trap T7).
+    PowerCutAll {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
+    /// The next sync of a replica's disk fails: the replica leaves.
+    FailSync {
+        /// Which replica, from 0.
+        replica: usize,
+    },
     /// A client process dies with its requests under way, and a new one takes its place.
     RestartClient {
         /// Which client process, from 0.
@@ -286,7 +303,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 29] = [
+    pub const KINDS: [&'static str; 32] = [
         "pause",
         "kill",
         "restart",
@@ -316,6 +333,9 @@ impl Fault {
         "lose-writes",
         "retire",
         "old-state",
+        "power-cut",
+        "power-cut-all",
+        "fail-sync",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -351,6 +371,9 @@ impl Fault {
             Fault::LoseWrites { .. } => 26,
             Fault::Retire { .. } => 27,
             Fault::OldState { .. } => 28,
+            Fault::PowerCut { .. } => 29,
+            Fault::PowerCutAll { .. } => 30,
+            Fault::FailSync { .. } => 31,
         }
     }
 
@@ -376,6 +399,8 @@ impl Fault {
             | Fault::CutController { for_ns, .. }
             | Fault::OldState { for_ns, .. }
             | Fault::CutPair { for_ns, .. }
+            | Fault::PowerCut { for_ns, .. }
+            | Fault::PowerCutAll { for_ns }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
@@ -386,6 +411,7 @@ impl Fault {
             | Fault::HangEngine { .. }
             | Fault::ClockJump { .. }
             | Fault::RestartSwitch
+            | Fault::FailSync { .. }
             | Fault::RestartClient { .. } => 0,
         }
     }
@@ -401,6 +427,9 @@ impl Fault {
                 | Fault::Retire { .. }
                 | Fault::LoseEngine { .. }
                 | Fault::HangEngine { .. }
+                | Fault::PowerCut { .. }
+                | Fault::PowerCutAll { .. }
+                | Fault::FailSync { .. }
                 | Fault::CutEngine { executed: true, .. }
                 | Fault::Reboot { node: Node::Replica(_) }
         )
@@ -448,6 +477,8 @@ impl Fault {
             | Fault::Deaf { replica, .. }
             | Fault::LoseWrites { replica, .. }
             | Fault::Retire { replica, .. }
+            | Fault::PowerCut { replica, .. }
+            | Fault::FailSync { replica }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],
@@ -459,6 +490,7 @@ impl Fault {
             Fault::LossBurst { .. }
             | Fault::DuplicateBurst { .. }
             | Fault::FillTable { .. }
+            | Fault::PowerCutAll { .. }
             | Fault::Join => vec![],
         }
     }

@@ -5,11 +5,13 @@
 //! | `plan.rs`, `draw.rs`, `experiment.rs`, `smaller.rs` | a run: what it says, how a seed draws it, its file, runs that do less |
 //! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage |
 //! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
+//! | `disks.rs` | what of the data survives a process |
 //! | `fault.rs` | what can go wrong |
 //! | `totals.rs`, `seen.rs` | what runs saw |
 //! | `rack/` | the rack in a [`World`](crate::world::World): its run, its invariants, its history |
 
 pub(crate) mod build;
+pub(crate) mod disks;
 pub(crate) mod draw;
 pub(crate) mod edges;
 pub(crate) mod experiment;

@@ -5,6 +5,7 @@ use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
 
+use crate::systems::store::disks::Disks;
 use crate::systems::store::edges::{Bounds, Packets, Sizes};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
@@ -138,6 +139,8 @@ pub struct Plan {
     pub gateways: Gateways,
     /// Packets that are cut short, forged, padded or late.
     pub packets: Packets,
+    /// What of the replicas' data survives their processes.
+    pub disks: Disks,
     /// Faults, by time.
     pub faults: Vec<Timed>,
 }
@@ -174,6 +177,7 @@ impl Default for Plan {
             bounds: Bounds::default(),
             gateways: Gateways::default(),
             packets: Packets::default(),
+            disks: Disks::default(),
             queue_packets_max: 4_096,
             engine_ns: 0,
             engine_silence_ns: 600 * MS,
@@ -280,6 +284,7 @@ impl Plan {
         self.bounds.validate(&within)?;
         self.packets.validate(&within)?;
         self.gateways.validate(self.clients, &within)?;
+        self.disks.validate(&within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
     }
@@ -298,6 +303,17 @@ impl Plan {
             && !matches!(node, Node::Replica(_) | Node::Switch)
         {
             return Err(format!("a fault reboots {node}: replicas and the switch can be"));
+        }
+        let cuts = matches!(
+            timed.fault,
+            Fault::PowerCut { .. } | Fault::PowerCutAll { .. } | Fault::FailSync { .. }
+        );
+        if cuts && (!self.disks.is_on() || self.protocol.is_quorum()) {
+            return Err(format!(
+                "a fault is of disks: give [disks] a sync_ns, and a protocol that keeps its data ({} \
+                 does not)",
+                protocol_name(self.protocol)
+            ));
         }
         for node in timed.fault.nodes() {
             let (count, what) = match node {

@@ -61,6 +61,11 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.packets.padded_ppm = 0);
     with(|p| p.packets.late_ppm = 0);
     with(|p| p.service = Service::default());
+    with(|p| {
+        if p.disks.is_on() {
+            p.disks.snapshot_bytes = 1 << 30;
+        }
+    });
     with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
     with(|p| p.peer_latency_ns = p.latency_ns);
     with(|p| p.table_stages = 1);

@@ -89,6 +89,8 @@ pub struct Totals {
     /// Replicas that were told to end and waited in vain for the others to go on without them; those that
     /// left in order.
     pub retired: [u64; 2],
+    /// Replicas that started with something on their disks.
+    pub restored: u64,
     /// Faults left out because they would have gone beyond the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
@@ -124,6 +126,7 @@ impl Totals {
         for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
             *mine += theirs;
         }
+        self.restored += other.restored;
         self.retired[0] += other.retired[0];
         self.retired[1] += other.retired[1];
         self.faults_skipped += other.faults_skipped;
@@ -255,6 +258,7 @@ impl fmt::Display for Totals {
                 ("chunks", r.chunks_installed),
                 ("went on from records", r.copies_resumed),
                 ("reads refused as not whole", r.reads_not_whole),
+                ("with disks", self.restored),
                 ("left in order", self.retired[1]),
                 ("left in vain", self.retired[0]),
             ],

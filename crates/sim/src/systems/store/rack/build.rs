@@ -8,6 +8,7 @@ use concord_switch::agent::AgentConfig;
 use concord_switch::harmonia::Layout;
 use concord_wire::{GroupId, OfGroup};
 
+use super::disk::ReplicaDisk;
 use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
@@ -46,6 +47,7 @@ impl<'a> Rack<'a> {
                 Odd::new(plan.packets, Rng::new(plan.seed ^ 0x0dd)),
             ),
             slots: Vec::new(),
+            disks: (0..replicas as u16).map(|node| ReplicaDisk::new(node, plan.seed)).collect(),
             history: Vec::new(),
             stage: Stage::Safety,
             healed_ns: None,
@@ -97,7 +99,8 @@ impl<'a> Rack<'a> {
         self.world.clocks[node].restart(self.world.now_ns);
         let engine = engine(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
         let incarnation = self.lives.next_u64();
-        let replica = self.blueprint.replica(replica, incarnation, engine);
+        let mut replica = self.blueprint.replica(replica, incarnation, engine);
+        self.restore(node, &mut replica);
         self.place(node, Role::Replica(replica));
     }
 

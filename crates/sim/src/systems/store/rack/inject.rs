@@ -44,9 +44,15 @@ impl Rack<'_> {
             }
             Fault::Restart { replica } => {
                 self.bury(REPLICAS + replica);
+                self.lose_disk(REPLICAS + replica);
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
             }
+            Fault::PowerCut { replica, for_ns } => self.cut_power(REPLICAS + replica, for_ns),
+            Fault::PowerCutAll { for_ns } => {
+                (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.cut_power(node, for_ns));
+            }
+            Fault::FailSync { replica } => self.fail_sync(REPLICAS + replica),
             Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
@@ -223,7 +229,9 @@ impl Rack<'_> {
     pub(super) fn start_again(&mut self, node: usize) {
         let slot = &self.slots[node];
         if matches!(slot.role, Role::Dead) && slot.retiring_for_ns.is_some() {
+            let troubled_until_ns = slot.troubled_until_ns;
             self.start_replica(node - REPLICAS);
+            self.slots[node].troubled_until_ns = troubled_until_ns;
             self.tick(node);
         }
     }
@@ -385,7 +393,10 @@ impl Rack<'_> {
             return false;
         }
         let Some(config) = self.config() else { return false };
-        !config.members.is_empty() && config.members.iter().all(|m| self.living(m).is_none())
+        // What is on disks comes back, or the rack makes no progress once everything has healed.
+        !self.plan.disks.is_on()
+            && !config.members.is_empty()
+            && config.members.iter().all(|m| self.living(m).is_none())
     }
 
     /// The safety phase is over: whatever can heal does.

@@ -6,6 +6,7 @@
 
 mod build;
 mod clients;
+mod disk;
 mod file;
 mod gateway;
 mod inject;
@@ -37,6 +38,7 @@ use crate::systems::store::totals::Totals;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, World};
 
 use clients::GOOD_MIN;
+use disk::ReplicaDisk;
 use file::StateFile;
 use gateway::Redis;
 use progress::Progress;
@@ -216,6 +218,8 @@ struct Rack<'a> {
     started: usize,
     world: World,
     slots: Vec<Slot>,
+    /// The replicas' disks, which outlive them.
+    disks: Vec<ReplicaDisk>,
     history: Vec<Operation>,
     stage: Stage,
     /// When everything healed, if it has.

@@ -39,6 +39,7 @@ impl Rack<'_> {
                 self.faults_left -= 1;
                 self.inject(self.plan.faults[index].fault);
             }
+            Event::Disk { node, life } => self.disk_synced(node, life),
             Event::Start { node } => self.start_again(node),
         }
     }
@@ -203,6 +204,7 @@ impl Rack<'_> {
     /// what it sends leaves then.
     pub(super) fn after(&mut self, node: usize, service_ns: u64) {
         self.persist(node);
+        self.write_disk(node);
         if self.plan.invariants {
             self.look(node);
         }

@@ -4,7 +4,8 @@
 //!   it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which executes
 //!   what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
-//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds.
+//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds;
+//!   after a power cut, beyond what one that is whole again has.
 //! - What a replica calls committed was executed by every living member, unless it was committed in an
 //!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
 //!   the tail has executed it.
@@ -204,6 +205,9 @@ impl Rack<'_> {
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
         let passed = passed(before);
+        // After a power cut a log may be longer than the one before it, until that is whole again.
+        let is_whole = matches!(before, Replicas::Replica(replica) if replica.is_whole());
+        let same_epoch = same_epoch && (is_whole || !self.plan.disks.is_on());
         (same_epoch && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }

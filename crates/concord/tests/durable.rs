@@ -1,0 +1,132 @@
+//! Power cuts of whole racks: every process is killed at once, under load, while disks keep what is not synced
+//! from their files; then the rack is started again. Nothing that was acknowledged is missing (trap T7).
+//!
+//! `CONCORD_POWER_CUTS` sets how often.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::*;
+
+/// A counter that one connection counts up, and what it was told.
+struct Counter {
+    key: String,
+    acknowledged: u64,
+    unknown: u64,
+    seen: u64,
+}
+
+/// Counts until the connection breaks, which it does when the gateway is killed.
+fn count(counter: &mut Counter, rack: &Rack, is_cut: &AtomicBool) {
+    let mut client = rack.client();
+    while !is_cut.load(Ordering::Relaxed) {
+        match client.call(&[b"INCR", counter.key.as_bytes()]) {
+            Ok((line, _)) if line.starts_with(':') => {
+                counter.acknowledged += 1;
+                counter.seen = line[1..].parse().unwrap();
+            }
+            Ok((line, _)) => {
+                assert!(line.starts_with('-'), "{line}");
+                counter.unknown += 1;
+            }
+            Err(_) => {
+                counter.unknown += 1;
+                return;
+            }
+        }
+        // What a read shows is no less durable.
+        if let Ok((line, value)) = client.call(&[b"GET", counter.key.as_bytes()])
+            && line.starts_with('$')
+            && line != "$-1"
+        {
+            counter.seen = counter.seen.max(String::from_utf8_lossy(&value).parse().unwrap());
+        }
+    }
+}
+
+fn cut_power(rack: &Rack) {
+    let mut pids: Vec<u32> = rack.pids().into_iter().map(|(_, pid)| pid).collect();
+    // So that nothing is ended in order.
+    pids.insert(0, rack.up.id());
+    let words: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let status = std::process::Command::new("kill").arg("-9").args(&words).status().unwrap();
+    assert!(status.success());
+    until("end of what was killed", || pids[1..].iter().all(|pid| !is_alive(*pid)));
+}
+
+fn survive(name: &str, more: &[&str]) {
+    let flags = [&["--durability", "fsync", "--fault-disk-hold", "2"], more].concat();
+    let mut rack = Rack::start(name, &flags);
+    let counter =
+        |n: u64| Counter { key: format!("counter:{n}"), acknowledged: 0, unknown: 0, seen: 0 };
+    let mut counters: Vec<Counter> = (0..6).map(counter).collect();
+    for cut in 0..setting("CONCORD_POWER_CUTS", 3) {
+        let is_cut = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for counter in &mut counters {
+                let (rack, is_cut) = (&rack, &is_cut);
+                scope.spawn(move || count(counter, rack, is_cut));
+            }
+            std::thread::sleep(Duration::from_millis(400 + 130 * cut));
+            cut_power(&rack);
+            is_cut.store(true, Ordering::Relaxed);
+        });
+        rack = rack.again(name, &flags);
+        let mut client = rack.client();
+        for counter in &counters {
+            let value = client.say(&format!("GET {}", counter.key));
+            let value: u64 = if value == "$-1" { 0 } else { value.parse().unwrap() };
+            let (low, high) = (counter.acknowledged, counter.acknowledged + counter.unknown);
+            assert!(
+                (low.max(counter.seen)..=high).contains(&value),
+                "{}: {value}, {low} acknowledged, {} seen, {} unknown",
+                counter.key,
+                counter.seen,
+                counter.unknown
+            );
+        }
+        // Whatever became of those of unknown outcome is known now.
+        for counter in &mut counters {
+            let value = client.say(&format!("GET {}", counter.key));
+            counter.acknowledged = if value == "$-1" { 0 } else { value.parse().unwrap() };
+            (counter.seen, counter.unknown) = (counter.acknowledged, 0);
+        }
+    }
+    let all: u64 = counters.iter().map(|c| c.acknowledged).sum();
+    println!("{name}: {all} writes");
+    assert!(all > 0);
+    let text = concord(&["log", "inspect", &rack.run.join("data/replica-1").display().to_string()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("of replica 1") && text.contains("ends with record"), "{text}");
+}
+
+#[test]
+fn t7_a_chain_comes_back_from_a_power_cut() {
+    survive("power-chain", &[]);
+}
+
+#[test]
+fn t7_primary_backup_comes_back_from_a_power_cut() {
+    survive("power-primary", &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn t7_craq_comes_back_from_a_power_cut() {
+    survive("power-craq", &["--protocol", "craq", "--accel", "none"]);
+}
+
+#[test]
+fn t7_redis_servers_are_filled_again_after_a_power_cut() {
+    survive("power-redis", &["--engine", "redis"]);
+}
+
+#[test]
+fn a_protocol_that_keeps_nothing_says_so() {
+    let run = directory("power-vr");
+    let run = run.display().to_string();
+    let line = refused(&["up", "--protocol", "vr", "--durability", "fsync", "--run-dir", &run]);
+    assert!(line.contains("keeps nothing on disk yet"), "{line}");
+}

@@ -1,0 +1,107 @@
+//! Members that start again with what their disks have (trap T4).
+
+use super::*;
+
+fn kept(
+    node: u16,
+    incarnation: u64,
+    epoch: u32,
+    (storage, run, intact): (u64, u64, bool),
+) -> Membership {
+    let standing = Standing::Kept { storage, run, intact };
+    let (heard, unheard) = (heard(epoch), vec![]);
+    // A replica that was whole in that epoch says so of what is on its disk.
+    let held = Held { epoch, position: 9 };
+    let member = member(node, incarnation);
+    Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+}
+
+/// The directory of a node.
+fn storage(node: u16) -> u64 {
+    900 + u64::from(node)
+}
+
+/// Three founders with disks, in epoch 1, open and whole.
+fn founded_on_disks(guards: Guards) -> Controller {
+    let mut c = Controller::new(ControllerConfig { guards, ..setup() }, None);
+    for node in 1..=3 {
+        say(&mut c, 0, &kept(node, 10, 0, (storage(node), 1, true)));
+    }
+    say(&mut c, 0, &switch(77, 0));
+    assert_eq!(persist(&mut c, 0), Some(1));
+    for node in 1..=3 {
+        say(&mut c, 10, &alive(node, 10, 1));
+    }
+    c
+}
+
+/// The power of all nodes went, and they come back with other incarnations; the third replica says that of
+/// its directory. What the controller makes of it: the epoch, its members and who is whole.
+fn all_come_back(guards: Guards, third: (u64, u64, bool)) -> (Option<u32>, Vec<Member>, Vec<u16>) {
+    let state = founded_on_disks(guards).state().clone();
+    let mut c = Controller::new(ControllerConfig { guards, ..setup() }, Some(state));
+    say(&mut c, 0, &switch(78, 0));
+    for node in 1..=2 {
+        say(&mut c, 0, &kept(node, 20, 1, (storage(node), 2, true)));
+        assert_eq!(c.poll_persist().map(|p| p.number), None, "it waits for the others");
+    }
+    say(&mut c, 0, &kept(3, 20, 1, third));
+    let epoch = persist(&mut c, 0);
+    let members = c.state().config(GROUP).map_or(vec![], |config| config.members.clone());
+    (epoch, members, wholes(&c))
+}
+
+#[test]
+fn t4_members_that_come_back_with_their_disks_keep_their_places_and_are_whole() {
+    let (epoch, members, whole) = all_come_back(Guards::ALL, (storage(3), 2, true));
+    assert_eq!(epoch, Some(2), "one epoch takes all of them in");
+    assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
+    assert_eq!(whole, [1, 2, 3]);
+}
+
+/// Another directory than it had, an older one of it, and one that lost something.
+const LOST: [(u64, u64, bool); 3] = [(1_000, 2, true), (903, 1, true), (903, 2, false)];
+
+#[test]
+fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_stranger() {
+    for third in LOST {
+        let (_, members, whole) = all_come_back(Guards::ALL, third);
+        assert_eq!(members, [member(1, 20), member(2, 20)], "{third:?}");
+        assert_eq!(whole, [1, 2], "{third:?}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t4_without_a_look_at_its_directory_a_stranger_is_taken_as_whole() {
+    for (third, guard) in LOST.into_iter().zip([Guard::SameStorage, Guard::NewerRun, Guard::Intact])
+    {
+        let (_, members, whole) = all_come_back(Guards::without(guard), third);
+        assert_eq!((members.len(), whole), (3, vec![1, 2, 3]), "{guard:?}");
+    }
+}
+
+#[test]
+fn t4_a_member_that_was_not_whole_is_none_for_having_a_disk() {
+    let mut c = founded_on_disks(Guards::ALL);
+    // The third restarts with nothing, and joins the others again; nobody has heard that it is whole.
+    say(&mut c, 100, &kept(3, 20, 1, (1_000, 1, true)));
+    assert_eq!(persist(&mut c, 100), Some(2));
+    assert_eq!(nodes(&c), [1, 2]);
+    let state = c.state().group(GROUP).unwrap();
+    let known: Vec<(u16, u64)> = state.storages.iter().map(|s| (s.node, s.id)).collect();
+    assert_eq!(known, [(1, storage(1)), (2, storage(2))]);
+}
+
+#[test]
+fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
+    let c = founded_on_disks(Guards::ALL);
+    let mut c = Controller::new(setup(), Some(c.state().clone()));
+    for node in 1..=3 {
+        say(&mut c, 0, &kept(node, 20, 1, (storage(node), 2, true)));
+    }
+    say(&mut c, 0, &switch(77, 1));
+    assert_eq!(persist(&mut c, 0), Some(2));
+    assert_eq!((nodes(&c), wholes(&c)), (vec![1, 2, 3], vec![1, 2, 3]));
+    assert_eq!(c.counters().returned, 3);
+}

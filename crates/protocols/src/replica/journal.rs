@@ -1,0 +1,318 @@
+//! What is on this replica's disk, and what waits for it (trap T7; docs/durability.md has the table of what
+//! is durable before what).
+//!
+//! The replica puts every record into the journal as it takes it, and passes it on at once. Whoever hosts it
+//! writes what has gathered, one batch at a time, and says when that is durable. A replica without a disk
+//! has a journal that is off: everything counts as durable at once, and nothing is gathered.
+
+use concord_core::machine::Persist;
+use concord_core::{Instant, Position};
+use concord_log::{Batch, Marks, Part};
+use concord_wire::control::{Config, LogEnd};
+
+/// Bytes of log behind the beginning of the newest snapshot after which another one begins.
+pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
+/// What has gathered for the disk by then is enough: a snapshot goes on later.
+const GATHERED_BYTES_MAX: usize = 4 << 20;
+
+/// A disk, as the replica knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The directory's number.
+    pub storage: u64,
+    /// The state was there at the start, or it was a new directory: nothing that was synced was lost.
+    pub is_intact: bool,
+    /// What stands there beside the data, of this start.
+    pub marks: Marks,
+    /// Bytes of log after which another snapshot begins.
+    pub snapshot_every_bytes: u64,
+}
+
+/// How far a snapshot of the own state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Snapshot {
+    number: u64,
+    /// The part that is taken next, or is being made.
+    part: u64,
+    /// As of which position, while it is being made.
+    made_at: Option<Position>,
+}
+
+/// Where a configuration that was heard of is on its way to the disk.
+#[derive(Clone, Debug)]
+struct Waiting {
+    config: Config,
+    is_handed_out: bool,
+}
+
+/// The journal of a replica.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Journal {
+    /// `None`: nothing is kept.
+    kept: Option<Kept>,
+    is_dead: bool,
+    /// What has gathered.
+    batch: Batch,
+    /// How many batches were handed out and became durable, and how many there will be with what has
+    /// gathered.
+    handed_out: u64,
+    durable_batches: u64,
+    /// Where the log ends with the batch that is under way.
+    under_way: Position,
+    /// Up to where the own log is durable.
+    durable: Position,
+    /// Up to where the log of every member before this one is, as they said (chain, CRAQ).
+    before: Position,
+    /// Up to where the one that comes next was told that it is durable, up to where it has heard, and when
+    /// to say so again.
+    told: Position,
+    confirmed: Position,
+    tell_again_at: Option<Instant>,
+    /// The batch with which a copied state is complete.
+    copied_in: u64,
+    waiting: Option<Waiting>,
+    snapshots: u64,
+    snapshot: Option<Snapshot>,
+    /// Bytes of log since the beginning of the newest snapshot.
+    log_bytes: u64,
+    /// Bytes of snapshots in what has gathered.
+    part_bytes: usize,
+}
+
+impl Journal {
+    /// Everything is kept from now on, behind `end`, up to where the disk has it.
+    pub(super) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
+        self.snapshots = kept.marks.run << 32;
+        self.kept = Some(kept);
+        self.durable = end;
+        self.under_way = end;
+        self.log_bytes = log_bytes;
+    }
+
+    /// Whether anything is kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Whether the disk failed.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
+    /// The disk failed: nothing becomes durable any more.
+    pub(super) fn die(&mut self) {
+        self.is_dead = true;
+        self.batch.clear();
+    }
+
+    /// The directory's number, how often it was started on, and whether the state was there.
+    pub(super) fn storage(&self) -> Option<(u64, u64, bool)> {
+        self.kept.as_ref().map(|kept| (kept.storage, kept.marks.run, kept.is_intact))
+    }
+
+    /// Up to where the own log is durable.
+    pub(super) fn durable(&self) -> Position {
+        if self.is_on() { self.durable } else { Position(u64::MAX) }
+    }
+
+    /// Up to where the logs of all members before this one are, as far as is known.
+    pub(super) fn before(&self) -> Position {
+        if self.is_on() { self.before } else { Position(u64::MAX) }
+    }
+
+    /// Whether all that was copied is durable.
+    pub(super) fn has_copied(&self) -> bool {
+        !self.is_on() || self.durable_batches >= self.copied_in
+    }
+
+    /// An epoch opens: nothing is known of those before, if there are any.
+    pub(super) fn open(&mut self, is_first: bool) {
+        self.before = if is_first { Position(u64::MAX) } else { Position(0) };
+        (self.told, self.confirmed) = (Position(0), Position(0));
+        self.tell_again_at = None;
+    }
+
+    /// A member before this one said up to where all logs from the first on are durable.
+    pub(super) fn hear_before(&mut self, durable: Position) {
+        self.before = self.before.max(durable);
+    }
+
+    /// The one that comes next has heard that all logs up to here are durable up to there.
+    pub(super) fn confirm(&mut self, durable: Position) {
+        self.confirmed = self.confirmed.max(durable);
+    }
+
+    /// What the one that comes next is to be told now, and again `again_ns` later if it does not say that
+    /// it heard.
+    pub(super) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
+        let durable = self.durable().min(self.before());
+        if !self.is_on() || durable <= self.confirmed {
+            self.tell_again_at = None;
+            return None;
+        }
+        let is_again = self.tell_again_at.is_none_or(|at| now >= at);
+        if durable <= self.told && !is_again {
+            return None;
+        }
+        self.told = durable;
+        self.tell_again_at = Some(now.after(again_ns));
+        Some(durable)
+    }
+
+    /// When to say it again.
+    pub(super) fn tell_at(&self) -> Instant {
+        self.tell_again_at.unwrap_or(Instant::NEVER)
+    }
+
+    /// A record took its place in the log.
+    pub(super) fn record(&mut self, record: Option<&[u8]>) {
+        if let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) {
+            self.batch.record(record);
+        }
+    }
+
+    fn marks(&mut self, change: impl FnOnce(&mut Marks)) {
+        if let Some(kept) = self.kept.as_mut().filter(|_| !self.is_dead) {
+            change(&mut kept.marks);
+            self.batch.marks(&kept.marks);
+        }
+    }
+
+    /// All that was agreed in that epoch is here.
+    pub(super) fn hold(&mut self, epoch: u32) {
+        if self.kept.as_ref().is_some_and(|kept| kept.marks.held_epoch != epoch) {
+            self.marks(|marks| marks.held_epoch = epoch);
+        }
+    }
+
+    /// What is here is given up.
+    pub(super) fn reset(&mut self) {
+        if !self.is_on() || self.is_dead {
+            return;
+        }
+        self.batch.reset();
+        self.marks(|marks| marks.held_epoch = 0);
+        (self.durable, self.under_way) = (Position(0), Position(0));
+        self.snapshot = None;
+        self.log_bytes = 0;
+    }
+
+    /// A configuration was heard of that is to be durable before anything is made of it. Whether it has to
+    /// wait for that.
+    pub(super) fn wait_for(&mut self, config: &Config) -> bool {
+        if !self.is_on() || self.is_dead {
+            return false;
+        }
+        if self.waiting.as_ref().is_none_or(|waiting| waiting.config.epoch < config.epoch) {
+            self.marks(|marks| marks.config = Some(config.clone()));
+            self.waiting = Some(Waiting { config: config.clone(), is_handed_out: false });
+        }
+        true
+    }
+
+    /// What is to be written, if the batch before is durable: then call [`Journal::persisted`].
+    pub(super) fn poll(&mut self, end: Position) -> Option<Persist<Batch>> {
+        let is_under_way = self.durable_batches < self.handed_out;
+        if is_under_way || self.batch.is_empty() || self.is_dead {
+            return None;
+        }
+        self.handed_out += 1;
+        self.under_way = end;
+        let part_bytes = core::mem::take(&mut self.part_bytes);
+        self.log_bytes += self.batch.len().saturating_sub(part_bytes) as u64;
+        if let Some(waiting) = &mut self.waiting {
+            waiting.is_handed_out = true;
+        }
+        Some(Persist { number: self.handed_out, what: core::mem::take(&mut self.batch) })
+    }
+
+    /// What was handed out is durable; the configuration that waited for that.
+    pub(super) fn persisted(&mut self, number: u64) -> Option<Config> {
+        if number != self.handed_out {
+            return None;
+        }
+        self.durable_batches = number;
+        self.durable = self.durable.max(self.under_way);
+        let waiting = self.waiting.take_if(|waiting| waiting.is_handed_out)?;
+        Some(waiting.config)
+    }
+
+    /// A part of a state that is being copied from another replica was installed.
+    pub(super) fn copied(&mut self, part: &Part<'_>) {
+        if !self.is_on() || self.is_dead {
+            return;
+        }
+        if part.is_first {
+            self.snapshots += 1;
+        }
+        self.put(&Part { snapshot: self.snapshots, ..*part });
+        if part.is_last {
+            self.copied_in = self.handed_out + 1;
+        }
+    }
+
+    fn put(&mut self, part: &Part<'_>) {
+        if part.is_first {
+            self.log_bytes = 0;
+            // What is before goes once the snapshot is whole.
+            if let Some(kept) = &self.kept {
+                self.batch.marks(&kept.marks);
+            }
+        }
+        self.batch.part(part);
+        self.part_bytes += part.bytes.len();
+    }
+
+    /// The number of the part of a snapshot that is to be taken now, if one is.
+    pub(super) fn part_wanted(&mut self) -> Option<u64> {
+        let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
+        if self.is_dead || self.batch.len() > GATHERED_BYTES_MAX {
+            return None;
+        }
+        if self.snapshot.is_none() && self.log_bytes >= every_bytes {
+            self.snapshots += 1;
+            self.snapshot = Some(Snapshot { number: self.snapshots, part: 0, made_at: None });
+        }
+        self.snapshot.filter(|s| s.made_at.is_none()).map(|s| s.part)
+    }
+
+    /// That part is being made, as of `position`.
+    pub(super) fn begin_part(&mut self, position: Position) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.made_at = Some(position);
+        }
+    }
+
+    /// As of which position the part `number` is being made.
+    pub(super) fn part_position(&self, number: u64) -> Option<Position> {
+        self.snapshot.filter(|s| s.part == number)?.made_at
+    }
+
+    /// That part is made; `next` is the one behind it, if there is one.
+    pub(super) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        snapshot.made_at = None;
+        let part = Part {
+            snapshot: snapshot.number,
+            number: snapshot.part,
+            position: end.position,
+            hash: end.hash,
+            is_first: snapshot.part == 0,
+            is_last: next.is_none(),
+            bytes,
+        };
+        match next {
+            Some(next) => snapshot.part = next,
+            None => self.snapshot = None,
+        }
+        self.put(&part);
+    }
+
+    /// A snapshot that is not whole is given up; another one begins.
+    pub(super) fn end_snapshot(&mut self) {
+        if self.snapshot.take().is_some() {
+            self.log_bytes =
+                self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A replica that starts again with what its disk has. It goes through its log as a joining replica goes
+//! through what it is given ([`super::join`]), and is whole in no epoch before it is let in again.
+
+use concord_core::{Guard, Now, Position};
+use concord_engine::Engine;
+use concord_engine::copy::next_place;
+use concord_log::{Entry, Part};
+use concord_wire::Sink;
+use concord_wire::record::Record;
+
+use super::Replica;
+use super::journal::Kept;
+use crate::ordered::Fit;
+use crate::setup::Phase;
+
+/// What the disk has makes no sense to this replica, though every byte is what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadEntry;
+
+/// Nothing is sent while a log is gone through.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn send(&mut self, _to: concord_wire::Addr, _packet: &[u8]) {}
+}
+
+impl<E: Engine> Replica<E> {
+    /// The next entry of its own log, from the beginning of the state on: before anything else is done
+    /// with a new replica.
+    ///
+    /// # Errors
+    /// [`BadEntry`]: the log is not one of this kind of replica or engine.
+    pub fn restore(&mut self, now: Now, entry: &Entry<'_>) -> Result<(), BadEntry> {
+        self.phase = Phase::Joining;
+        match entry {
+            Entry::Record(bytes) => self.restore_record(now, bytes),
+            // One that is not of the snapshot that the state begins with is of one that is not whole.
+            Entry::Part(part) if part.is_first && self.ordered.end() == Position(0) => {
+                self.copy.begin_anew();
+                let position = Position(part.position);
+                self.install_table(now, position, part.bytes).map(|_| ()).ok_or(BadEntry)
+            }
+            Entry::Part(part) if !self.copy.is_whole() => self.restore_part(part),
+            Entry::Part(_) | Entry::Marks(_) | Entry::Reset => Ok(()),
+        }
+    }
+
+    fn restore_record(&mut self, now: Now, bytes: &[u8]) -> Result<(), BadEntry> {
+        let record = Record::parse(bytes).map_err(|_| BadEntry)?;
+        match self.ordered.fit(&record, bytes) {
+            Fit::Next => {}
+            // It stands behind the first part of a snapshot again.
+            Fit::Known => return Ok(()),
+            Fit::Gap | Fit::Mismatch => return Err(BadEntry),
+        }
+        self.ordered.take(&record, bytes, now.unix_ms);
+        if !self.copy.holds() {
+            self.follow(&record, &mut Nobody);
+        }
+        // So many may be missing elsewhere; what is older is on every disk.
+        if self.ordered.log.is_full(&self.setup.limits) {
+            let base = Position(self.ordered.log.base().position + 1);
+            self.ordered.log.truncate(base.min(self.executed));
+        }
+        if self.phase == Phase::Joining { Ok(()) } else { Err(BadEntry) }
+    }
+
+    fn restore_part(&mut self, part: &Part<'_>) -> Result<(), BadEntry> {
+        if part.is_last {
+            return self.install_results(part.bytes).ok_or(BadEntry);
+        }
+        let position = Position(part.position);
+        if next_place(part.bytes).is_err() || position > self.ordered.end() {
+            return Err(BadEntry);
+        }
+        self.install_objects(position, part.bytes, &mut Nobody).ok_or(BadEntry)?;
+        if !self.copy.holds() {
+            self.follow_log(self.ordered.end(), &mut Nobody);
+        }
+        Ok(())
+    }
+
+    /// How many operations the engine still owes of what was restored.
+    #[must_use]
+    pub fn restoring(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept on the
+    /// disk that `kept` describes: `log_bytes` stand there behind the beginning of the newest snapshot, and
+    /// an earlier start may have granted leases of up to `lease_ns`.
+    ///
+    /// # Errors
+    /// [`BadEntry`]: the state is not whole.
+    pub fn keep(
+        &mut self,
+        now: Now,
+        kept: Kept,
+        (log_bytes, lease_ns): (u64, u64),
+    ) -> Result<(), BadEntry> {
+        let is_left = self.phase == Phase::Left;
+        if !self.queue.is_empty() || !self.copy.is_whole() || is_left {
+            return Err(BadEntry);
+        }
+        self.phase = Phase::Out;
+        // Trap T4: which writes the objects have seen is not known; none is newer than this.
+        let end = self.ordered.end();
+        if self.setup.guards.on(Guard::Floor) {
+            self.applied.note_all(self.ordered.last_seq, end);
+        }
+        self.role.config.clone_from(&kept.marks.config);
+        self.held_epoch = kept.marks.held_epoch;
+        if lease_ns > 0 {
+            self.quiet_until = now.instant.after(lease_ns);
+        }
+        self.journal.keep(kept, end, log_bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! What a replica says of itself before and after its disk has what it says (trap T7), by hand.
+#![allow(clippy::unwrap_used)]
+
+#[cfg(feature = "mutants")]
+use concord_core::Guard;
+use concord_core::{
+    Addr, Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq,
+    SessionId,
+};
+use concord_engine::Shimmed;
+use concord_engine::memory::Memory;
+use concord_log::Marks;
+use concord_protocols::{Kept, Limits, Phase, Replica, ReplicaConfig};
+use concord_wire::control::{
+    Config, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
+};
+use concord_wire::link::{Data, Durable};
+use concord_wire::record::Record;
+use concord_wire::{Flags, FurtherIds, GroupId, Status};
+
+const LEASE_MS: u64 = 100;
+const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
+const HEAD: Member = Member { node: 2, incarnation: 30, addr: Addr { ip: 1, port: 2 } };
+const ME: Member = Member { node: 1, incarnation: 20, addr: Addr { ip: 1, port: 1 } };
+
+fn at(ms: u64) -> Now {
+    Now { instant: Instant(ms * MS), unix_ms: ms }
+}
+
+/// A replica whose disk an earlier start may have granted leases on.
+fn restarted(guards: Guards, is_new: bool) -> Replica<Shimmed<Memory>> {
+    let setup = ReplicaConfig {
+        me: ME,
+        controller: CONTROLLER,
+        lease_ns: LEASE_MS * MS,
+        replies_via_switch: true,
+        copy_bytes: 4_096,
+        records_kept: 32_768,
+        replicate_replies: false,
+        limits: Limits::default(),
+        guards,
+    };
+    let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
+    let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
+    let marks = Marks { run: 2, lease_ns, ..Marks::default() };
+    let kept = Kept { storage: 7, is_intact: true, marks, snapshot_every_bytes: 1 << 20 };
+    replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
+    replica
+}
+
+/// Tells it of epoch 1.
+fn configure(replica: &mut Replica<Shimmed<Memory>>, ms: u64, members: &[Member]) {
+    let config = Config {
+        group: GroupId(0),
+        epoch: 1,
+        rack: 1,
+        switch_id: 1,
+        switch_incarnation: 1,
+        switch: Addr { ip: 1, port: 200 },
+        kind: Protocol::Chain.into(),
+        program: Program::of(Protocol::Chain, true),
+        members: members.to_vec(),
+        joining: vec![],
+    };
+    let (mut bytes, mut sent) = (vec![], vec![]);
+    Membership::Configure(config.into()).emit(&mut bytes);
+    replica.handle(at(ms), &bytes, &mut sent);
+    replica.flush(at(ms), &mut sent);
+}
+
+/// Its disk has all that has gathered by now.
+fn sync(replica: &mut Replica<Shimmed<Memory>>, ms: u64) -> u64 {
+    let mut batches = 0;
+    while let Some(batch) = replica.poll_persist() {
+        batches += 1;
+        replica.persisted(at(ms), batch.number, &mut vec![]);
+    }
+    batches
+}
+
+fn tick(replica: &mut Replica<Shimmed<Memory>>, ms: u64) {
+    replica.tick(at(ms), &mut vec![]);
+    replica.flush(at(ms), &mut vec![]);
+}
+
+#[test]
+fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
+    let mut replica = restarted(Guards::ALL, true);
+    assert_eq!(replica.standing(), Standing::Kept { storage: 7, run: 2, intact: true });
+    configure(&mut replica, 1_000, &[ME]);
+    assert!(replica.config().is_none() && replica.phase() == Phase::Out);
+    assert!(sync(&mut replica, 1_001) > 0);
+    assert_eq!(replica.config().map(|c| c.epoch), Some(1));
+    tick(&mut replica, 1_002);
+    assert_eq!(replica.phase(), Phase::Open);
+}
+
+fn opens_at(guards: Guards) -> u64 {
+    let mut replica = restarted(guards, false);
+    configure(&mut replica, 1_000, &[ME]);
+    sync(&mut replica, 1_000);
+    let opened = (1_000..2_000).find(|ms| {
+        tick(&mut replica, *ms);
+        replica.phase() == Phase::Open
+    });
+    opened.unwrap()
+}
+
+#[test]
+fn t2_a_replica_that_starts_again_opens_no_epoch_before_the_leases_of_before_are_over() {
+    let opened = opens_at(Guards::ALL);
+    assert!((1_000 + LEASE_MS..1_000 + 2 * LEASE_MS).contains(&opened), "{opened}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t2_without_a_quiet_start_it_opens_at_once() {
+    assert!(opens_at(Guards::without(Guard::QuietStart)) < 1_000 + LEASE_MS / 2);
+}
+
+/// The tail behind node 2, whose log has one record more: whether it calls itself whole with that, before and
+/// after its disk has it.
+fn is_whole(guards: Guards) -> (bool, bool) {
+    let mut replica = restarted(guards, true);
+    configure(&mut replica, 1_000, &[HEAD, ME]);
+    sync(&mut replica, 1_000);
+    let record = Record {
+        position: Position(1),
+        hash: 0,
+        epoch: Epoch(1),
+        flags: Flags::REGISTER,
+        low_delta: 0,
+        seq: Seq::NONE,
+        session: SessionId(7),
+        request: RequestNumber(0),
+        now_ms: 1,
+        obj_id: ObjectId(0),
+        further: FurtherIds::NONE,
+        after_delta: 0,
+        attempt: 0,
+        client: Addr::default(),
+        refused: Status::Ok,
+        command: b"",
+        reply: b"",
+    };
+    let (mut bytes, mut packet) = (vec![], vec![]);
+    let end = LogEnd { position: 1, hash: record.emit(0, &mut bytes) };
+    Membership::Open { epoch: 1, from: HEAD.node, end }.emit(&mut packet);
+    replica.handle(at(1_001), &packet, &mut vec![]);
+    assert_eq!((replica.phase(), replica.is_whole()), (Phase::Open, false));
+    let data = Data {
+        epoch: Epoch(1),
+        from: NodeId(HEAD.node),
+        stream: 0,
+        link_seq: 1,
+        committed: Position(0),
+        first: true,
+        last: true,
+        piece: &bytes,
+    };
+    data.emit(&mut packet);
+    replica.handle(at(1_002), &packet, &mut vec![]);
+    replica.flush(at(1_002), &mut vec![]);
+    assert_eq!((replica.executed(), replica.committed()), (Position(1), Position(0)));
+    let before = replica.is_whole();
+    sync(&mut replica, 1_003);
+    replica.flush(at(1_003), &mut vec![]);
+    assert_eq!(replica.committed(), Position(0), "the head has not said that its disk has it");
+    Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable: Position(1) }.emit(&mut packet);
+    replica.handle(at(1_004), &packet, &mut vec![]);
+    replica.flush(at(1_004), &mut vec![]);
+    assert_eq!(replica.committed(), Position(1));
+    (before, replica.is_whole())
+}
+
+#[test]
+fn t7_a_replica_is_whole_once_its_disk_has_what_was_agreed() {
+    assert_eq!(is_whole(Guards::ALL), (false, true));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t7_without_the_guard_it_is_whole_before() {
+    assert_eq!(is_whole(Guards::without(Guard::DurableWhole)), (true, true));
+}

@@ -1,0 +1,176 @@
+//! What a replica keeps on its disk: gone through at its start, written from then on.
+
+use std::time::{Duration, Instant};
+
+use concord_core::{Machine as _, SEC};
+use concord_engine::Engine;
+use concord_log::{Batch, Begin, Entry, Marks};
+use concord_protocols::{Kept, Node, SNAPSHOT_EVERY_BYTES};
+use concord_wire::{Addr, OfGroup};
+use tracing::{error, info, warn};
+
+use super::replica::{DiskSetup, Feed};
+use super::unique;
+use crate::clock;
+use crate::directory::Directory;
+use crate::disk::Disk;
+use crate::error::{Context, Error};
+use crate::http::Snapshot;
+use crate::udp::Outbox;
+
+/// Operations that the engine may owe while a log is gone through.
+const RESTORING_MAX: usize = 1_024;
+/// How long to wait for an engine that owes something.
+const ENGINE_PAUSE: Duration = Duration::from_micros(50);
+
+/// A replica's disk.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    disk: Disk,
+    /// How many batches were handed over.
+    batches: u64,
+    has_failed: bool,
+    directory: String,
+    storage: u64,
+    log_bytes: u64,
+    syncs: u64,
+    sync_ns: u64,
+    restored: u64,
+}
+
+impl Keeper {
+    /// Has a new replica go through what its directory holds.
+    ///
+    /// # Errors
+    /// One line that names the file, or why the directory cannot be used.
+    pub(super) fn restore<E: Engine, F: Feed<E>>(
+        node: u16,
+        setup: &DiskSetup,
+        lease_ns: u64,
+        replica: &mut OfGroup<Node<E>>,
+        feed: &mut F,
+    ) -> Result<Keeper, Error> {
+        let (path, began) = (&setup.directory, Instant::now());
+        let (directory, aside) = Directory::open_or_set_aside(path, node, unique()?)?;
+        if let Some(error) = aside {
+            error!(%error, "the data directory is damaged: this replica begins without data");
+        }
+        let found = directory.found().clone();
+        let refuse = |_| Error::new(format!("{}: not of this protocol or engine", path.display()));
+        directory.each_entry(|entry: Entry<'_>| {
+            replica.restore(clock::now(), &entry).map_err(refuse)?;
+            drain(replica, feed, RESTORING_MAX)
+        })?;
+        drain(replica, feed, 0)?;
+        let before_ns = found.marks.lease_ns;
+        let marks = Marks {
+            run: found.marks.run + 1,
+            lease_ns: before_ns.max(lease_ns),
+            ..found.marks.clone()
+        };
+        let (storage, log_bytes) = (directory.storage(), directory.bytes());
+        let kept = Kept {
+            storage,
+            is_intact: found.begin != Begin::Nothing,
+            marks: marks.clone(),
+            snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
+        };
+        let disk = Disk::start(directory, node, &marks, setup.fault)?;
+        replica.keep(clock::now(), kept, (log_bytes, before_ns)).map_err(refuse)?;
+        let (records, run) = (found.end.position, marks.run);
+        let took_ms = began.elapsed().as_millis() as u64;
+        let directory = path.display().to_string();
+        info!(directory, run, records, log_bytes, took_ms, "restored");
+        if let Some(cut) = found.cut {
+            warn!(segment = cut.segment, offset = cut.offset, "an incomplete last group was cut");
+        }
+        Ok(Keeper {
+            disk,
+            batches: 0,
+            has_failed: false,
+            directory,
+            storage,
+            log_bytes,
+            syncs: 0,
+            sync_ns: 0,
+            restored: records,
+        })
+    }
+
+    /// The disk, to be watched.
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The disk has answered.
+    pub(super) fn ready<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>, out: &mut Outbox) {
+        match self.disk.take() {
+            Ok(Some(written)) => {
+                self.syncs += 1;
+                (self.sync_ns, self.log_bytes) = (written.sync_ns, written.log_bytes);
+                replica.persisted(clock::now(), self.batches, out);
+            }
+            Ok(None) => {}
+            Err(error) => self.fail(&error, replica),
+        }
+    }
+
+    /// What has gathered is written. The machine gives no other out before it is told that this is durable.
+    pub(super) fn write<E: Engine>(&mut self, batch: Batch, replica: &mut OfGroup<Node<E>>) {
+        self.batches += 1;
+        if let Err(error) = self.disk.write(batch) {
+            self.fail(&error, replica);
+        }
+    }
+
+    /// Nothing becomes durable any more. The replica lives on to tell the controller that it leaves.
+    fn fail<E: Engine>(&mut self, error: &Error, replica: &mut OfGroup<Node<E>>) {
+        if !self.has_failed {
+            self.has_failed = true;
+            error!(%error, "the disk failed: the replica leaves");
+            replica.disk_failed();
+        }
+    }
+
+    /// What there is to show.
+    pub(super) fn tell(&self, s: &mut Snapshot) {
+        let help = "Times that the disk made durable what had gathered.";
+        s.count(std::iter::once(("disk_syncs", help, self.syncs)));
+        s.gauge(
+            "disk_log_bytes",
+            "Bytes of the log and its snapshot on disk.",
+            self.log_bytes as f64,
+        );
+        let help = "How long the last sync took, in seconds.";
+        s.gauge("disk_last_sync_seconds", help, self.sync_ns as f64 / SEC as f64);
+        let failed = f64::from(u8::from(self.has_failed));
+        s.gauge("disk_failed", "Whether the disk failed: the replica leaves.", failed);
+        s.tell("data_dir", self.directory.clone());
+        s.tell("storage", format!("{:016x}", self.storage));
+        s.tell("log_bytes", self.log_bytes);
+        s.tell("last_sync_ns", self.sync_ns);
+        s.tell("restored_records", self.restored);
+        s.tell("disk_failed", self.has_failed);
+    }
+}
+
+/// Waits until the engine owes at most `most` operations.
+fn drain<E: Engine, F: Feed<E>>(
+    replica: &mut OfGroup<Node<E>>,
+    feed: &mut F,
+    most: usize,
+) -> Result<(), Error> {
+    let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
+    while replica.restoring() > most {
+        let before = replica.restoring();
+        feed.pump(replica.engine_mut())?;
+        replica.engine_ready(clock::now(), &mut nobody);
+        if replica.engine().lost() {
+            return Err(Error::new("the engine was lost")).cannot("go through the log");
+        }
+        if replica.restoring() == before {
+            std::thread::sleep(ENGINE_PAUSE);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! What disks replicas have, and how they fail.
+
+use concord_core::{Duration, MS, Rng, US};
+use concord_wire::control::Protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::systems::store::draw::Aim;
+use crate::systems::store::edges::Within;
+use crate::systems::store::fault::Fault;
+use crate::systems::store::plan::{Plan, Timed};
+
+/// Longest sync, in ns.
+const SYNC_NS_MAX: Duration = 1_000 * MS;
+/// Most bytes between two snapshots.
+const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
+/// One seed of so many has disks.
+const ONE_OF: u64 = 4;
+/// What the seed of this draw is other than that of the rest.
+const DISKS: u64 = 0xd15c;
+
+/// The disks of a rack's replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Disks {
+    /// How long a sync takes about, in ns; 0: nothing is on disk.
+    pub sync_ns: Duration,
+    /// Bytes of log after which a snapshot begins.
+    pub snapshot_bytes: u64,
+}
+
+impl Disks {
+    /// Whether replicas keep their data.
+    pub(crate) fn is_on(&self) -> bool {
+        self.sync_ns > 0
+    }
+
+    pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {
+        within("sync_ns", self.sync_ns, 0, SYNC_NS_MAX)?;
+        within("snapshot_bytes", self.snapshot_bytes, 0, SNAPSHOT_BYTES_MAX)
+    }
+}
+
+/// Draws disks and power cuts for one seed of some, by a generator of its own.
+pub(crate) fn draw(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ DISKS);
+    if plan.protocol.is_quorum() || !rng.chance(1, ONE_OF) {
+        return;
+    }
+    draw_surely(plan, &mut rng);
+}
+
+impl Plan {
+    /// What `seed` draws, with disks and power cuts; of a protocol that keeps its data.
+    #[must_use]
+    pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
+        let aim = Aim { protocol: Some(protocol), ..Aim::default() };
+        let mut plan = Plan::draw_aimed(seed, aim);
+        if !plan.disks.is_on() && !protocol.is_quorum() {
+            draw_surely(&mut plan, &mut Rng::new(seed ^ DISKS));
+        }
+        plan
+    }
+}
+
+/// Draws disks and power cuts.
+fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
+    plan.disks =
+        Disks { sync_ns: rng.between(50, 5_000) * US, snapshot_bytes: rng.between(1_000, 30_000) };
+    let last_ns = plan.faults.last().map_or(MS, |f| f.at_ns);
+    for _ in 0..rng.between(1, 3) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let for_ns = rng.between(1, 700) * MS;
+        let fault = match rng.below(6) {
+            0 | 1 => Fault::PowerCut { replica, for_ns },
+            2 => Fault::FailSync { replica },
+            _ => Fault::PowerCutAll { for_ns },
+        };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
+    }
+    plan.faults.sort_by_key(|f| f.at_ns);
+}

@@ -1,0 +1,273 @@
+//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what is not is
+//! torn or gone when the power goes.
+
+use std::collections::BTreeMap;
+
+use concord_core::machine::Persist;
+use concord_core::{Machine as _, Rng};
+use concord_engine::Engine;
+use concord_log::{Batch, Begin, Entry, Found, Identity, Marks, Recovery, Writer, entries};
+use concord_protocols::Kept;
+use concord_wire::OfGroup;
+
+use super::{Rack, Replica, Role, Slot};
+use crate::world::{Event, REPLICAS};
+
+/// What a disk writes at once.
+const SECTOR: usize = 512;
+
+/// A data directory, and what is on its way into it.
+#[derive(Debug)]
+pub(super) struct ReplicaDisk {
+    node: u16,
+    storage: u64,
+    files: BTreeMap<u64, Vec<u8>>,
+    writer: Writer,
+    under_way: Option<Batch>,
+    /// The replica's number of what is under way.
+    number: u64,
+    /// The snapshot that is being written, and its first segment.
+    snapshot: Option<(u64, u64)>,
+    /// Counts the starts of its process: what an earlier one had under way ends nowhere.
+    life: u64,
+    /// Its next sync fails.
+    fails: bool,
+    rng: Rng,
+}
+
+impl ReplicaDisk {
+    pub(super) fn new(node: u16, seed: u64) -> ReplicaDisk {
+        let mut rng = Rng::new(seed ^ u64::from(node) << 32 ^ 0xd15c_b17e);
+        let storage = rng.next_u64();
+        ReplicaDisk {
+            node,
+            storage,
+            files: BTreeMap::new(),
+            writer: Writer::new(Identity { storage, node }, 1, 1),
+            under_way: None,
+            number: 0,
+            snapshot: None,
+            life: 0,
+            fails: false,
+            rng,
+        }
+    }
+
+    /// Another one takes its place, with nothing on it.
+    fn replace(&mut self) {
+        let (life, storage) = (self.life, self.rng.next_u64());
+        *self = ReplicaDisk { storage, life, ..ReplicaDisk::new(self.node, self.rng.next_u64()) };
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.files.entry(self.writer.segment()).or_default().extend_from_slice(bytes);
+    }
+
+    fn begin_segment(&mut self) {
+        let mut bytes = Vec::new();
+        self.writer.begin_segment(&mut bytes);
+        self.append(&bytes);
+    }
+
+    /// What is under way, if anything is, is on the disk.
+    fn finish(&mut self) -> bool {
+        let Some(mut batch) = self.under_way.take() else { return false };
+        if let Some(snapshot) = batch.begins_snapshot() {
+            self.begin_segment();
+            self.snapshot = Some((snapshot, self.writer.segment()));
+        }
+        self.writer.seal(batch.bytes());
+        let bytes = batch.bytes().to_vec();
+        self.append(&bytes);
+        if let Some((_, segment)) =
+            self.snapshot.filter(|(id, _)| batch.ends_snapshot() == Some(*id))
+        {
+            self.files.retain(|number, _| *number >= segment);
+            self.snapshot = None;
+        }
+        true
+    }
+
+    /// The power goes, or the process dies and with it the machine's cache: of what is under way any
+    /// sectors are there.
+    fn cut(&mut self) {
+        let Some(mut batch) = self.under_way.take() else { return };
+        if self.rng.chance(1, 4) {
+            return;
+        }
+        if batch.begins_snapshot().is_some() {
+            self.begin_segment();
+        }
+        self.writer.seal(batch.bytes());
+        let mut bytes = batch.bytes().to_vec();
+        if self.rng.chance(1, 2) {
+            bytes.truncate(self.rng.below(bytes.len() as u64 + 1) as usize);
+        }
+        if self.rng.chance(1, 2) {
+            for sector in bytes.chunks_mut(SECTOR) {
+                if self.rng.chance(1, 2) {
+                    sector.fill(0);
+                }
+            }
+        }
+        self.append(&bytes);
+    }
+
+    /// What can be trusted; an incomplete last group is cut.
+    fn recover(&mut self) -> Result<Found, String> {
+        let mut recovery = Recovery::new(self.storage);
+        for (number, bytes) in &self.files {
+            recovery.segment(*number, bytes);
+        }
+        let found = recovery.finish().map_err(|damage| format!("its log: {damage}"))?;
+        self.files.retain(|number, _| !found.void.contains(number));
+        if let Some(cut) = found.cut {
+            if cut.offset == 0 {
+                self.files.remove(&cut.segment);
+            } else if let Some(file) = self.files.get_mut(&cut.segment) {
+                file.truncate(cut.offset as usize);
+            }
+        }
+        let identity = Identity { storage: self.storage, node: self.node };
+        self.writer = Writer::new(identity, found.next_segment, found.next_group);
+        self.snapshot = None;
+        Ok(found)
+    }
+
+    /// Goes through the log again.
+    fn each(&self, found: &Found, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
+        let (first, from) = match found.begin {
+            Begin::Start => (0, 0),
+            Begin::At { segment, offset, .. } => (segment, offset),
+            Begin::Nothing => return true,
+        };
+        self.files.range(first..).all(|(segment, bytes)| {
+            let from = if *segment == first { from } else { 0 };
+            entries(self.storage, *segment, bytes, from).all(|(_, entry)| each(&entry))
+        })
+    }
+}
+
+impl Rack<'_> {
+    /// Whether a replica's data survives its process.
+    pub(super) fn keeps(&self, node: usize) -> bool {
+        self.plan.disks.is_on() && self.is_replica(node)
+    }
+
+    /// The replica begins with another disk, on which nothing is.
+    pub(super) fn lose_disk(&mut self, node: usize) {
+        if self.keeps(node) {
+            self.disks[node - REPLICAS].replace();
+        }
+    }
+
+    /// A replica that starts takes what its disk has.
+    pub(super) fn restore(&mut self, node: usize, replica: &mut OfGroup<Replica>) {
+        if !self.keeps(node) {
+            return;
+        }
+        let now = self.world.clock(node);
+        let disk = &mut self.disks[node - REPLICAS];
+        disk.cut();
+        disk.life += 1;
+        disk.fails = false;
+        let found = match disk.recover() {
+            Ok(found) => found,
+            Err(why) => return self.broken = Some(self.standing(&why)),
+        };
+        let mut nothing = crate::world::Outgoing::default();
+        let restored = disk.each(&found, |entry| {
+            let is_good = replica.restore(now, entry).is_ok();
+            while replica.restoring() > 0 && !replica.engine().lost() {
+                replica.engine_mut().backend_mut().release();
+                replica.engine_ready(now, &mut nothing);
+            }
+            is_good
+        });
+        let (before_ns, lease_ns) = (found.marks.lease_ns, self.plan.lease_ns);
+        let run = found.marks.run + 1;
+        let marks = Marks { run, lease_ns: before_ns.max(lease_ns), ..found.marks.clone() };
+        disk.begin_segment();
+        let mut batch = Batch::default();
+        batch.marks(&marks);
+        disk.under_way = Some(batch);
+        disk.finish();
+        let kept = Kept {
+            storage: disk.storage,
+            is_intact: found.begin != Begin::Nothing,
+            marks,
+            snapshot_every_bytes: self.plan.disks.snapshot_bytes,
+        };
+        let kept = replica.keep(now, kept, (0, before_ns));
+        if !restored || kept.is_err() {
+            self.broken = Some(self.standing("it cannot go through its own log"));
+        }
+        self.totals.restored += u64::from(found.end.position > 0);
+    }
+
+    /// What a replica has gathered goes to its disk.
+    pub(super) fn write_disk(&mut self, node: usize) {
+        if !self.keeps(node) {
+            return;
+        }
+        let disk = &mut self.disks[node - REPLICAS];
+        let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        if disk.under_way.is_some() {
+            return;
+        }
+        let Some(Persist { number, what }) = replica.poll_persist() else { return };
+        (disk.under_way, disk.number) = (Some(what), number);
+        let takes_ns = disk.rng.between(self.plan.disks.sync_ns / 2, 2 * self.plan.disks.sync_ns);
+        let life = disk.life;
+        self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, life });
+    }
+
+    /// A sync ends.
+    pub(super) fn disk_synced(&mut self, node: usize, life: u64) {
+        if self.disks[node - REPLICAS].life != life {
+            return;
+        }
+        let until_ns = self.slots[node].paused_until_ns;
+        if until_ns > self.world.now_ns {
+            return self.world.push(until_ns, Event::Disk { node, life });
+        }
+        let now = self.world.clock(node);
+        let disk = &mut self.disks[node - REPLICAS];
+        let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        if disk.fails {
+            replica.disk_failed();
+        } else if disk.finish() {
+            replica.persisted(now, disk.number, &mut self.outgoing);
+        }
+        replica.flush(now, &mut self.outgoing);
+        self.world.note(5, node, &[]);
+        self.after(node, 0);
+    }
+
+    /// The replica's disk fails with its next sync: it leaves for good.
+    pub(super) fn fail_sync(&mut self, node: usize) {
+        if self.keeps(node) {
+            self.disks[node - REPLICAS].fails = true;
+            self.slots[node].engine_lost = true;
+        }
+    }
+
+    /// The power of a replica goes, and comes back some time later.
+    pub(super) fn cut_power(&mut self, node: usize, for_ns: u64) {
+        if matches!(self.slots[node].role, Role::Dead) {
+            return;
+        }
+        let is_broken =
+            self.slots[node].engine_lost && self.keeps(node) && self.disks[node - REPLICAS].fails;
+        self.bury(node);
+        self.disks[node - REPLICAS].life += 1;
+        self.slots[node] = Slot {
+            retiring_for_ns: Some(for_ns),
+            engine_lost: is_broken,
+            // What makes it look dead goes on.
+            troubled_until_ns: self.slots[node].troubled_until_ns,
+            ..Slot::new(Role::Dead)
+        };
+        self.world.push(self.world.now_ns + for_ns, Event::Start { node });
+    }
+}

@@ -1,0 +1,73 @@
+//! Replicas with disks: power cuts of one and of all, torn writes, failed syncs (trap T7). Each seed has them.
+//!
+//! `CONCORD_DISK_SEEDS` sets another number of seeds, `CONCORD_DISK_FIRST` the first one.
+
+use concord_core::guard::Guards;
+use concord_sim::{Aim, Plan, SwarmOptions, SwarmReport, shrink, swarm_of};
+use concord_wire::control::Protocol;
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
+const SEEDS: u64 = 60;
+
+fn with_disks(seed: u64) -> Plan {
+    Plan::draw_with_disks(seed, PROTOCOLS[(seed % 3) as usize])
+}
+
+fn seeds_of(first_seed: u64, seeds: u64, guards: Guards) -> SwarmReport {
+    let options = SwarmOptions {
+        first_seed,
+        seeds: Some(seeds),
+        time: None,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        aim: Aim::default(),
+        guards,
+    };
+    swarm_of(&options, |seed| Plan { guards, ..with_disks(seed) }, |_| {})
+}
+
+#[test]
+fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
+    let seeds = std::env::var("CONCORD_DISK_SEEDS").ok().and_then(|s| s.parse().ok());
+    let first = std::env::var("CONCORD_DISK_FIRST").ok().and_then(|s| s.parse().ok());
+    let report = seeds_of(first.unwrap_or(1), seeds.unwrap_or(SEEDS), Guards::ALL);
+    if let Some(found) = report.found {
+        let found = shrink(&found, 200, |_| {});
+        println!("{}", found.plan.to_toml());
+        panic!("seed {:#x}: {}", found.plan.seed, found.violation);
+    }
+    println!("{}", report.totals);
+    assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
+}
+
+/// The guards of what is durable before what, one removed at a time. The others of disks are shown by tests of
+/// their machines: `t4_*` in `control/src/tests/returned.rs`, and `protocols/tests/durable.rs`.
+#[cfg(feature = "mutants")]
+#[test]
+fn every_guard_of_disks_is_caught_when_removed() {
+    use concord_core::guard::Guard;
+    const SEEDS_MAX: u64 = 1_000;
+    let guards = [
+        Guard::DurableCommit,
+        Guard::DurableBefore,
+        Guard::DurableAck,
+        Guard::DurableReads,
+        Guard::DurableEpoch,
+    ];
+    let one = std::env::var("CONCORD_GUARD").ok();
+    let mut survived = vec![];
+    for guard in guards {
+        if one.as_ref().is_some_and(|one| *one != format!("{guard:?}")) {
+            continue;
+        }
+        let report = seeds_of(1, SEEDS_MAX, Guards::without(guard));
+        match report.found {
+            Some(found) => println!(
+                "without {guard:?}: seed {:#x}: {}",
+                found.plan.seed,
+                found.violation.lines().next().unwrap_or_default()
+            ),
+            None => survived.push(guard),
+        }
+    }
+    assert!(survived.is_empty(), "{survived:?} survived {SEEDS_MAX} seeds");
+}
