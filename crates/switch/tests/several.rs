@@ -127,6 +127,21 @@ fn a_write_one_of_whose_objects_finds_no_slot_is_dropped_and_what_was_entered_tu
     assert_eq!(p.view().occupied, 0);
 }
 
+/// Two objects and a dirty set of one slot: the write, and its second attempt.
+fn without_room(guards: Guards) -> [Result<(Option<Addr>, Repr), DropReason>; 2] {
+    let mut p = ready_with(layout(1, 1), guards);
+    [0, 1].map(|attempt| run_all(&mut p, Repr { attempt, ..of(Op::Write, &[1, 2]) }).1)
+}
+
+#[test]
+fn bug_18_2_a_write_whose_own_objects_share_a_slot_gets_through_when_it_is_tried_again() {
+    let [first, second] = without_room(Guards::ALL);
+    assert_eq!(first, Err(DropReason::TableFull));
+    let (to, out) = second.unwrap();
+    assert_eq!((to, out.seq.counter), (Some(replica(1)), 3));
+    assert!(out.flags.has(Flags::WILDCARD) && out.further.len() == 1);
+}
+
 #[test]
 fn a_write_that_others_overtake_gets_a_new_number_and_is_of_all_keys() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
@@ -257,6 +272,12 @@ mod guards {
         let mut p = ready_with(Layout::DEFAULT, Guards::without(Guard::SeveralEntered));
         run_all(&mut p, of(Op::Write, &[1, 2])).1.unwrap();
         assert_eq!(reason(&mut p, &[2]), Reason::Fast);
+    }
+
+    #[test]
+    fn several_again_without_it_such_a_write_never_gets_through() {
+        let [_, second] = without_room(Guards::without(Guard::SeveralAgain));
+        assert_eq!(second, Err(DropReason::TableFull));
     }
 
     #[test]

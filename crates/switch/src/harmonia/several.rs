@@ -6,6 +6,9 @@
 //! pass in between: who orders takes numbers in their order, and would refuse one that was overtaken.
 //! So it gets a new number, and is of all keys (trap T13), which takes no further pass.
 //!
+//! A write that is tried again is of all keys from its first pass on: where its own objects share a slot,
+//! or the dirty set is full of others, it would find no room again and again.
+//!
 //! A read is fast only if each of its objects is clean in its pass. The last-committed point is that of
 //! the last pass: a write of a later object that completed meanwhile must be seen, and all that an
 //! earlier object was clean of is below it as well.
@@ -63,6 +66,11 @@ impl Harmonia {
         packet: &mut PacketMut<'_>,
         on_full: OnFull,
     ) -> Result<Way, DropReason> {
+        if ingress.passes == 0 && hdr.attempt > 0 && self.guards.on(Guard::SeveralAgain) {
+            let all = Repr { flags: hdr.flags.with(Flags::WILDCARD), ..*hdr };
+            packet.set_flags(all.flags);
+            return self.on_write(&all, packet, on_full).map(Way::To);
+        }
         let Some(at) = usize::from(ingress.passes).checked_sub(1) else {
             let to = self.on_write(hdr, packet, on_full)?;
             let is_noop = packet.view().flags().has(Flags::NOOP);
