@@ -111,16 +111,16 @@ fn loses_nothing(protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, st
 fn no_history_is_lost() {
     let wait = Budget { waits: 1, ..Budget::NOTHING };
     loses_nothing(Chain, tiny(), Budget { losses: 1, ..wait }, 486_646);
-    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 52_371);
-    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 304_702);
-    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_185);
+    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 56_173);
+    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 312_866);
+    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_186);
     loses_nothing(PrimaryBackup, short(), Budget { rivals: 1, ..Budget::NOTHING }, 1_201_027);
     let duplicate = Budget { duplicates: 1, moments: 1, ..Budget::NOTHING };
     loses_nothing(Protocol::Vr, tiny(), duplicate, 72_891);
     loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 97_440);
     if is_large() {
         loses_nothing(Protocol::Vr, writes(), Budget { crashes: 1, ..wait }, 2_542_941);
-        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_375_315);
+        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_499_549);
         let replaced = Budget { replacements: 1, ..Budget::NOTHING };
         loses_nothing(PrimaryBackup, short(), replaced, 1_599_303);
     }
@@ -135,7 +135,7 @@ fn any_order_of_packets() {
 #[test]
 fn a_packet_arrives_twice() {
     let budget = Budget { duplicates: 1, ..Budget::NOTHING };
-    holds("one duplicate", Chain, full(), budget, 879);
+    holds("one duplicate", Chain, full(), budget, 880);
     holds("one duplicate", PrimaryBackup, full(), budget, 1_351);
 }
 
@@ -149,7 +149,7 @@ fn a_packet_is_lost() {
 #[test]
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
-    holds("one crash", Chain, short(), budget, 297_999);
+    holds("one crash", Chain, short(), budget, 308_532);
     holds("one crash", PrimaryBackup, tiny(), budget, 1_042_748);
 }
 
@@ -157,7 +157,7 @@ fn a_replica_dies() {
 fn a_replica_is_cut_off() {
     let budget = Budget { isolations: 1, waits: 1, ..Budget::NOTHING };
     holds("one cut off", Chain, tiny(), budget, 809_026);
-    holds("one cut off", PrimaryBackup, one(), budget, 375_618);
+    holds("one cut off", PrimaryBackup, one(), budget, 379_106);
     if is_large() {
         holds("one cut off", PrimaryBackup, tiny(), budget, 4_957_369);
     }

@@ -50,7 +50,7 @@ fn a_packet_is_lost_and_time_passes() {
 #[test]
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
-    holds("one crash", Vr, one(), budget, 327_422);
+    holds("one crash", Vr, one(), budget, 326_703);
 }
 
 /// Racks whose leader is dead, and of which every choice of replicas missed the first write.
