@@ -37,6 +37,7 @@ mod tests {
 
     #[test]
     fn names_help_and_values_come_in_order() {
+        assert_eq!(Example::ZERO, Example::default());
         let mut e = Example { came: 2, went: 1 };
         e.add(&Example { came: 1, went: 0 });
         let all: alloc::vec::Vec<_> = e.each().collect();

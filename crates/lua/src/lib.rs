@@ -29,7 +29,7 @@ use std::rc::Rc;
 use concord_engine::resp;
 use concord_engine::script::{Host, Script};
 
-/// Most instructions of a script; a command counts for [`CALL_COST`] and its bytes.
+/// Most instructions of a script; a command counts for `CALL_COST` and its bytes.
 pub const COST_MAX: u64 = 20_000_000;
 /// Every so many instructions are counted at once.
 const COST_STEP: u32 = 1_000;

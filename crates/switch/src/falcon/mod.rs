@@ -7,7 +7,7 @@
 //! copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that waited too long
 //! is passed over, and swept away by the control plane.
 //!
-//! Read [`pointers`] first, where the forms of add_ptr and retrieve_ptr are compared, then [`stages`].
+//! Read `pointers.rs` first, where the forms of add_ptr and retrieve_ptr are compared, then `stages.rs`.
 
 mod entry;
 mod layout;
