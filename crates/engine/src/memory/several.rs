@@ -12,6 +12,9 @@ use super::{
 use crate::resp;
 use crate::table::UpperName;
 
+/// Arguments of a command.
+type Args<'a> = &'a [&'a [u8]];
+
 pub(super) const HANDLERS: [(&[u8], Handler); 23] = [
     (b"RENAME", |call| rename(call, false)),
     (b"RENAMENX", |call| rename(call, true)),
@@ -140,7 +143,7 @@ fn counted<'a>(
     at: usize,
     none: Failure,
     too_many: Failure,
-) -> Result<(&'a [&'a [u8]], &'a [&'a [u8]]), Failure> {
+) -> Result<(Args<'a>, Args<'a>), Failure> {
     let number = resp::number(call.args[at]);
     let number = number.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0).ok_or(none)?;
     call.args[at + 1..].split_at_checked(number).ok_or(too_many)
@@ -431,10 +434,7 @@ fn combined_sorted(sources: &mut [Source<'_>], how: Combine, aggregate: Aggregat
 }
 
 /// The keys of ZUNION and its kin, and what stands behind them.
-fn sorted_keys<'a>(
-    call: &Call<'a>,
-    at: usize,
-) -> Result<(&'a [&'a [u8]], &'a [&'a [u8]]), Failure> {
+fn sorted_keys<'a>(call: &Call<'a>, at: usize) -> Result<(Args<'a>, Args<'a>), Failure> {
     let number = resp::number(call.args[at]).ok_or(NOT_AN_INTEGER)?;
     if number < 1 {
         let name = UpperName::of(call.args[0]);

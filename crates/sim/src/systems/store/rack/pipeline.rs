@@ -242,7 +242,7 @@ impl Writer<'_> {
         let (words, error): (&[&str], _) = match self.rng.below(5) {
             0 => (&["NOSUCH", "x"], "-ERR unknown command"),
             1 => (&["GET"], "-ERR wrong number of arguments"),
-            2 => (&["RENAME", "a", "b"], "-CROSSKEY"),
+            2 => (&["BITOP", "AND", "a", "b"], "-CROSSKEY"),
             3 => (&["SUBSCRIBE", "c"], "-ERR Concord does not support publish/subscribe"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
