@@ -6,7 +6,7 @@
 //! I/O, no clock, no random source but a seed.
 //!
 //! ```
-//! use concord_core::{Incarnation, Now};
+//! use concord_core::{Incarnation, Machine as _, Now};
 //! use concord_switch::{Agent, AgentConfig};
 //! use concord_wire::Addr;
 //!

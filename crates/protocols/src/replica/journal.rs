@@ -10,6 +10,10 @@ use concord_core::{Instant, Position};
 use concord_log::{Batch, Marks, Part};
 use concord_wire::control::{Config, LogEnd};
 
+/// What the disk has makes no sense to this replica, though every byte is what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadEntry;
+
 /// Bytes of log behind the beginning of the newest snapshot after which another one begins.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
 /// What has gathered for the disk by then is enough: a snapshot goes on later.

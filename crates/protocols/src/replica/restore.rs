@@ -9,13 +9,9 @@ use concord_wire::Sink;
 use concord_wire::record::Record;
 
 use super::Replica;
-use super::journal::Kept;
+use super::journal::{BadEntry, Kept};
 use crate::ordered::Fit;
 use crate::setup::Phase;
-
-/// What the disk has makes no sense to this replica, though every byte is what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadEntry;
 
 /// Nothing is sent while a log is gone through.
 struct Nobody;

@@ -13,8 +13,6 @@ use crate::systems::store::plan::{Plan, Timed};
 const SYNC_NS_MAX: Duration = 1_000 * MS;
 /// Most bytes between two snapshots.
 const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
-/// One seed of so many has disks.
-const ONE_OF: u64 = 4;
 /// What the seed of this draw is other than that of the rest.
 const DISKS: u64 = 0xd15c;
 
@@ -40,22 +38,13 @@ impl Disks {
     }
 }
 
-/// Draws disks and power cuts for one seed of some, by a generator of its own.
-pub(crate) fn draw(plan: &mut Plan) {
-    let mut rng = Rng::new(plan.seed ^ DISKS);
-    if plan.protocol.is_quorum() || !rng.chance(1, ONE_OF) {
-        return;
-    }
-    draw_surely(plan, &mut rng);
-}
-
 impl Plan {
     /// What `seed` draws, with disks and power cuts; of a protocol that keeps its data.
     #[must_use]
     pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let mut plan = Plan::draw_aimed(seed, aim);
-        if !plan.disks.is_on() && !protocol.is_quorum() {
+        if !protocol.is_quorum() {
             draw_surely(&mut plan, &mut Rng::new(seed ^ DISKS));
         }
         plan
@@ -72,7 +61,7 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         let for_ns = rng.between(1, 700) * MS;
         let fault = match rng.below(6) {
             0 | 1 => Fault::PowerCut { replica, for_ns },
-            2 => Fault::FailSync { replica },
+            2 | 3 => Fault::FailSync { replica },
             _ => Fault::PowerCutAll { for_ns },
         };
         plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });

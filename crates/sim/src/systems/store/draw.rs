@@ -111,7 +111,6 @@ impl Plan {
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         // Apart from the others, so that neither draws other values for what the other draws.
         draw_edges(&mut plan, &mut Rng::new(seed ^ 0xed6e));
-        crate::systems::store::disks::draw(&mut plan);
         plan
     }
 }
@@ -427,6 +426,11 @@ mod tests {
             assert!(is_enough(&sure), "seed {seed}: {:?}", plan.faults);
             plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1);
         }
+        let (all, disks) = kinds.split_at(Fault::KINDS.len() - OF_DISKS.len());
+        assert!(all.iter().all(|n| *n > 100), "{kinds:?}");
+        assert_eq!(disks, [0; OF_DISKS.len()], "they are drawn apart");
+        let with_disks = (0..500).map(|seed| Plan::draw_with_disks(seed, Protocol::Chain));
+        with_disks.for_each(|plan| plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1));
         assert!(kinds.iter().all(|n| *n > 100), "{kinds:?}");
     }
 

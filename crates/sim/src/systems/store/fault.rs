@@ -446,6 +446,8 @@ impl Fault {
             | Fault::Isolate { .. }
             | Fault::Deaf { .. }
             | Fault::LossBurst { .. }
+            | Fault::PowerCut { .. }
+            | Fault::PowerCutAll { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
                 let is_controller =

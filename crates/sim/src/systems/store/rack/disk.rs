@@ -268,6 +268,7 @@ impl Rack<'_> {
             troubled_until_ns: self.slots[node].troubled_until_ns,
             ..Slot::new(Role::Dead)
         };
+        self.trouble(node, for_ns);
         self.world.push(self.world.now_ns + for_ns, Event::Start { node });
     }
 }

@@ -182,7 +182,7 @@ impl Rack<'_> {
     }
 
     /// Others may take a node for dead, up to when they have heard of it again.
-    fn trouble(&mut self, node: usize, for_ns: u64) {
+    pub(super) fn trouble(&mut self, node: usize, for_ns: u64) {
         let until_ns = self.world.now_ns + for_ns + HEARD_AGAIN_NS;
         let slot = &mut self.slots[node];
         slot.troubled_until_ns = slot.troubled_until_ns.max(until_ns);
