@@ -61,7 +61,7 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         let for_ns = rng.between(1, 700) * MS;
         let fault = match rng.below(6) {
             0 | 1 => Fault::PowerCut { replica, for_ns },
-            2 | 3 => Fault::FailSync { replica },
+            2 => Fault::FailSync { replica },
             _ => Fault::PowerCutAll { for_ns },
         };
         plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
