@@ -6,10 +6,14 @@ CONCORD = target/release/concord
 ARGS ?=
 # How long `make swarm` goes on.
 MINUTES ?= 10
+# What `make mutants` mutates, one after the other, and where it is installed.
+MUTANTS ?= control client switch protocols
+MUTANTS_VERSION = 27.1.0
+CARGO_MUTANTS = target/tools/bin/cargo-mutants
 # How many seeds of each protocol `make guards` fuzzes groups with bags of packets for.
 BAG_SEEDS ?= 2500
 
-.PHONY: help up build test lint unit guards swarm torture bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm torture bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -36,6 +40,12 @@ guards: ## every state of small racks; each removed guard is caught; a release b
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --release --locked -p concord-sim --features mutants --test swarm -- digests_of
 	$(CARGO) test --release --locked -p concord-switch -p concord-protocols -p concord-scheduler --features mutants
+
+mutants: $(CARGO_MUTANTS) ## mutants of each crate, judged by its own tests (MUTANTS="control"); an hour or two
+	@for crate in $(MUTANTS); do scripts/mutants $$crate || exit 1; done
+
+$(CARGO_MUTANTS):
+	$(CARGO) install --locked --root target/tools --version $(MUTANTS_VERSION) cargo-mutants
 
 swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for longer)
 	$(CONCORD) sim --minutes $(MINUTES)

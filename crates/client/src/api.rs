@@ -21,6 +21,8 @@ pub struct ClientConfig {
     pub controller: Option<Addr>,
     /// Most unanswered writes, 1 to [`WINDOW_MAX`].
     pub window: u64,
+    /// The number of a session's first write: 1; simulations draw one near the end of all numbers.
+    pub first_request: u64,
     /// Most unanswered reads, at most 65,536.
     pub reads_max: usize,
     /// A reply of several packets is pulled only once [`crate::Client::grant`] says so: for who has
@@ -51,6 +53,7 @@ impl ClientConfig {
             switch,
             controller: None,
             window: WINDOW_MAX,
+            first_request: 1,
             reads_max: 16_384,
             grants_replies: false,
             write_deadline_ns: 5 * SEC,

@@ -112,7 +112,7 @@ impl Client {
         }
         Client {
             session,
-            slots: Slots::new(window, config.reads_max.clamp(1, READS_MAX)),
+            slots: Slots::new(window, config.first_request, config.reads_max.clamp(1, READS_MAX)),
             timers: Timers::new(config.retry_min_ns, config.retry_max_ns),
             ready: VecDeque::new(),
             flow: Flow::default(),
@@ -157,7 +157,6 @@ impl Client {
         let kept = request.flags.0 & Flags::WILDCARD.with(Flags::RESP3).0;
         let slot = Slot {
             state: State::Waiting,
-            session: self.session.id(),
             obj_id: request.obj_id,
             further: request.further,
             flags: Flags(kept),
@@ -442,5 +441,28 @@ impl Client {
     #[must_use]
     pub fn counters(&self) -> &ClientCounters {
         &self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_used_again_but_none_that_is_large_and_not_too_many() {
+        let addr = Addr { ip: 1, port: 1 };
+        let mut client = Client::new(ClientConfig::new(addr, addr), Rng::new(1));
+        for (bytes, is_kept) in [(0, false), (1, true), (BUFFER_BYTES_MAX, true)] {
+            client.give_back(Vec::with_capacity(bytes));
+            assert_eq!(client.buffers.pop().is_some(), is_kept, "{bytes}");
+        }
+        client.give_back(Vec::with_capacity(BUFFER_BYTES_MAX + 1));
+        assert!(client.buffers.is_empty());
+        for _ in 0..BUFFERS_MAX + 9 {
+            client.give_back(alloc::vec![7]);
+        }
+        assert_eq!(client.buffers.len(), BUFFERS_MAX);
+        assert!(client.buffer().is_empty(), "what was in it is gone");
+        assert_eq!(client.buffers.len(), BUFFERS_MAX - 1);
     }
 }

@@ -306,3 +306,214 @@ impl Flow {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES};
+
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant(ms * MS)
+    }
+
+    /// How many fragments may be under way before a transfer is held to a small window.
+    fn room(flow: &Flow) -> u32 {
+        let mut probe = flow.clone();
+        probe.out = 0;
+        let mut room = 0;
+        while probe.window(64) == 64 {
+            probe.sent(1);
+            room += 1;
+        }
+        room
+    }
+
+    fn large_write(number: u64) -> Slot {
+        let packet = vec![0; HEADER_BYTES + BODY_BYTES_MAX + 1];
+        Slot { number, packet, ..Slot::default() }
+    }
+
+    #[test]
+    fn the_window_grows_with_what_arrives_and_is_halved_once_by_what_is_lost_together() {
+        let mut flow = Flow::default();
+        assert_eq!(room(&flow), 256);
+        for _ in 0..256 {
+            assert_eq!(room(&flow), 256);
+            flow.sent(1);
+            flow.arrived();
+        }
+        assert_eq!(room(&flow), 272, "a window of them has arrived");
+        for (ms, left) in [(1_000, 136), (1_049, 136), (1_050, 68), (1_100, 64), (1_150, 64)] {
+            flow.lost(at(ms));
+            assert_eq!(room(&flow), left, "at {ms} ms");
+        }
+        for _ in 0..100_000 {
+            flow.sent(1);
+            flow.arrived();
+        }
+        assert_eq!(room(&flow), 1_024, "and no more");
+    }
+
+    #[test]
+    fn beyond_the_window_each_transfer_has_a_small_one_of_its_own() {
+        let mut flow = Flow::default();
+        flow.sent(255);
+        assert_eq!((flow.window(32), flow.window(8)), (32, 8));
+        flow.sent(1);
+        assert_eq!((flow.window(32), flow.window(8)), (16, 8));
+        flow.ended(1);
+        assert_eq!(flow.window(32), 32);
+        flow.ended(1_000);
+        assert_eq!(flow.window(32), 32, "more cannot end than was begun");
+    }
+
+    #[test]
+    fn one_part_is_timed_at_a_time_and_one_that_takes_too_long_is_not_waited_for() {
+        let mut flow = Flow::default();
+        flow.time(at(10), 1, 5);
+        flow.time(at(11), 2, 6);
+        assert_eq!(flow.timed(at(15), 2, 6), None);
+        assert_eq!(flow.timed(at(15), 1, 4), None);
+        assert_eq!(flow.timed(at(15), 1, 5), Some(5 * MS));
+        assert_eq!(flow.timed(at(15), 1, 5), None, "once");
+        flow.time(at(20), 1, 7);
+        flow.time(at(1_020), 1, 8);
+        assert_eq!(flow.timed(at(1_020), 1, 8), None, "the other one may come yet");
+        flow.time(at(1_021), 1, 9);
+        assert_eq!(flow.timed(at(1_022), 1, 9), Some(MS));
+    }
+
+    /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out is short.
+    #[test]
+    fn a_part_that_was_sent_again_counts_only_if_that_is_so_for_four_in_a_row() {
+        let mut flow = Flow::default();
+        let mut part = 0;
+        let mut measure = |flow: &mut Flow, again: bool| {
+            part += 1;
+            flow.time(at(1), 1, part);
+            flow.time_again(1, part + 1);
+            flow.time_again(2, part);
+            if again {
+                flow.time_again(1, part);
+            }
+            flow.timed(at(3), 1, part)
+        };
+        let some = Some(2 * MS);
+        for (again, expected) in [
+            (true, None),
+            (true, None),
+            (true, None),
+            (false, some),
+            (true, None),
+            (true, None),
+            (true, None),
+            (true, some),
+            (true, None),
+        ] {
+            assert_eq!(measure(&mut flow, again), expected);
+        }
+    }
+
+    #[test]
+    fn large_writes_have_their_turn_in_their_order_and_others_when_one_ends() {
+        let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
+        let mut slots: Vec<Slot> = (1..=20).map(large_write).collect();
+        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
+        for slot in &mut slots[..16] {
+            assert_eq!(turn(slot, &mut ready), Turn::Has);
+            assert_eq!(turn(slot, &mut ready), Turn::Has, "it keeps it");
+        }
+        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: true });
+        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
+        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Waits { is_new: true });
+        assert!(ready.is_empty());
+        flow.end_turns(&mut slots[3], &mut ready);
+        assert_eq!(ready.pop_front(), Some(17), "the lowest of those that wait");
+        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
+        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
+        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Has);
+        assert_eq!(ready.pop_front(), Some(18), "who may go on if there is room");
+        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
+    }
+
+    #[test]
+    fn the_bytes_of_large_writes_are_bounded_and_come_back() {
+        let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
+        let packet = vec![0; 32 << 20];
+        let mut slots =
+            [1, 2].map(|number| Slot { number, packet: packet.clone(), ..Slot::default() });
+        slots.iter().for_each(|slot| {
+            assert!(flow.has_room_for_large());
+            flow.take_large(slot);
+        });
+        assert!(!flow.has_room_for_large());
+        flow.end_turns(&mut slots[0], &mut ready);
+        assert!(flow.has_room_for_large());
+        flow.take_large(&slots[0]);
+        flow.end_turns(&mut Slot::default(), &mut ready);
+        assert!(!flow.has_room_for_large(), "a small one has taken nothing");
+    }
+
+    #[test]
+    fn long_replies_are_pulled_a_few_at_a_time_by_number_and_by_bytes() {
+        let mut flow = Flow::default();
+        let mut slots: Vec<Slot> = (0..18).map(|_| Slot::default()).collect();
+        for slot in &mut slots[..16] {
+            assert!(flow.take_download_turn(slot, 1_000));
+        }
+        assert!(!flow.take_download_turn(&mut slots[16], 1_000));
+        assert_eq!(slots[16].reply_bytes, 1_000);
+        flow.end_download(&mut slots[0]);
+        flow.end_download(&mut slots[0]);
+        assert!(flow.take_download_turn(&mut slots[16], 1_000));
+        assert!(!flow.take_download_turn(&mut slots[17], 1_000), "one has ended, not two");
+        // By bytes: the first has its turn however long it is, and may turn out longer.
+        let mut flow = Flow::default();
+        let [mut one, mut two, mut three] = [(); 3].map(|()| Slot::default());
+        assert!(flow.take_download_turn(&mut one, 64 << 20));
+        assert!(!flow.take_download_turn(&mut two, 1));
+        assert!(flow.take_download_turn(&mut one, 16 << 20), "it keeps its turn");
+        assert!(flow.take_download_turn(&mut two, 16 << 20));
+        assert!(!flow.take_download_turn(&mut three, 1));
+        flow.end_download(&mut one);
+        assert!(flow.take_download_turn(&mut three, 16 << 20));
+    }
+
+    #[test]
+    fn with_a_small_window_few_transfers_share_it() {
+        let mut flow = Flow::default();
+        (0..3).for_each(|n| flow.lost(at(1_000 + 50 * n)));
+        assert_eq!(room(&flow), 64);
+        let (mut ready, mut slots) = (VecDeque::new(), Vec::new());
+        slots.extend((1..=5).map(large_write));
+        let turns = slots.iter_mut().map(|slot| flow.take_turn(slot, &mut ready));
+        assert_eq!(turns.filter(|turn| *turn == Turn::Has).count(), 4);
+        let mut slots = [(); 5].map(|()| Slot::default());
+        let turns = slots.iter_mut().map(|slot| flow.take_download_turn(slot, 1));
+        assert_eq!(turns.filter(|has| *has).count(), 4);
+    }
+
+    #[test]
+    fn a_refused_read_goes_again_once_for_each_long_reply_that_ended() {
+        let (mut flow, mut slots) = (Flow::default(), Slots::new(8, 1, 8));
+        let sent =
+            |slots: &mut Slots| slots.add_read(Slot { state: State::Sent, ..Slot::default() });
+        let reads = [(); 3].map(|()| sent(&mut slots));
+        reads.iter().for_each(|number| flow.refused(*number));
+        assert_eq!(flow.next_refused(&slots), None, "none has ended");
+        let [mut one, mut two] = [(); 2].map(|()| Slot::default());
+        flow.take_download_turn(&mut one, 1);
+        flow.take_download_turn(&mut two, 1);
+        flow.end_download(&mut one);
+        assert_eq!(flow.next_refused(&slots), Some(reads[0]));
+        assert_eq!(flow.next_refused(&slots), None);
+        // One that was answered meanwhile is none.
+        slots.remove(reads[1]);
+        flow.end_download(&mut two);
+        assert_eq!(flow.next_refused(&slots), None);
+    }
+}

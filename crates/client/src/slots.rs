@@ -122,15 +122,15 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// For `window` writes and `reads_max` reads.
-    pub fn new(window: u64, reads_max: usize) -> Slots {
+    /// For `window` writes, the first of which gets the number `first`, and `reads_max` reads.
+    pub fn new(window: u64, first: u64, reads_max: usize) -> Slots {
         let mut writes = Vec::new();
         writes.resize_with(window.next_power_of_two() as usize, Slot::default);
         Slots {
             writes,
             window,
-            low: 1,
-            next: 1,
+            low: first,
+            next: first,
             reads: Vec::new(),
             reads_max: reads_max.min(READS_MAX),
             free: Vec::new(),
@@ -271,6 +271,94 @@ impl Slots {
             let slot = &mut self.writes[index];
             slot.is_linked = false;
             number = core::mem::take(&mut slot.next_waiter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timers::WHOLE;
+
+    fn sent() -> Slot {
+        Slot { state: State::Sent, sends: 1, ..Slot::default() }
+    }
+
+    #[test]
+    fn writes_are_numbered_from_one_and_the_window_goes_by_the_lowest_unanswered() {
+        let mut slots = Slots::new(3, 1, 4);
+        let numbers = [(); 3].map(|()| slots.add_write(sent()));
+        assert_eq!(numbers, [1, 2, 3]);
+        assert!(!slots.has_room_for_write());
+        slots.remove(2);
+        assert_eq!((slots.low(), slots.next(), slots.has_room_for_write()), (1, 4, false));
+        slots.remove(1);
+        assert_eq!((slots.low(), slots.has_room_for_write()), (3, true));
+        assert_eq!((slots.add_write(sent()), slots.add_write(sent())), (4, 5));
+        assert!(slots.live(1).is_none() && slots.live(2).is_none(), "their slots are others' now");
+        (3..=5).for_each(|number| slots.remove(number));
+        assert_eq!((slots.low(), slots.next()), (6, 6));
+    }
+
+    #[test]
+    fn reads_have_numbers_of_their_own_and_the_first_that_is_unanswered_is_the_oldest() {
+        let mut slots = Slots::new(2, 1, 3);
+        let at = |ns| Slot { submitted_at: Instant(ns), ..sent() };
+        let reads = [5, 6, 7].map(|ns| slots.add_read(at(ns)));
+        assert!(reads.iter().all(|number| number & READ_BIT != 0));
+        assert!(!slots.has_room_for_read());
+        assert_eq!(slots.oldest_read(), Some((Instant(5), reads[0])));
+        slots.remove(reads[1]);
+        assert_eq!((slots.reads_out(), slots.oldest_read().unwrap().1), (2, reads[0]));
+        slots.remove(reads[0]);
+        assert_eq!(slots.oldest_read(), Some((Instant(7), reads[2])));
+        let again = slots.add_read(at(8));
+        assert!(!reads.contains(&again), "another number in the same place");
+        assert!(slots.live(reads[0]).is_none() && slots.live(again).is_some());
+        assert_eq!((slots.low(), slots.next()), (1, 1), "they take nothing from writes");
+    }
+
+    #[test]
+    fn a_timer_of_an_earlier_tag_is_past() {
+        let mut slots = Slots::new(2, 1, 2);
+        let number = slots.add_write(sent());
+        let tag = slots.live(number).unwrap().tag;
+        let timer =
+            |tag| Timer { set_at: Instant(0), number, part: WHOLE, tag, round: 0, missing: 0 };
+        assert!(!slots.is_past(&timer(tag)) && slots.is_past(&timer(tag + 1)));
+        slots.remove(number);
+        assert!(slots.is_past(&timer(tag)));
+    }
+
+    #[test]
+    fn those_that_follow_a_write_are_let_go_together_and_each_once() {
+        let mut slots = Slots::new(8, 1, 2);
+        let [leader, one, two, other] = [(); 4].map(|()| slots.add_write(sent()));
+        let mut ready = VecDeque::new();
+        slots.link(leader, one);
+        slots.link(leader, two);
+        slots.link(leader, one);
+        slots.link(other, one);
+        slots.link(9, two);
+        slots.remove(leader);
+        slots.unlink_all(leader, &mut ready);
+        ready.make_contiguous().sort_unstable();
+        assert_eq!(ready, [one, two]);
+        ready.clear();
+        slots.unlink_all(leader, &mut ready);
+        slots.unlink_all(other, &mut ready);
+        assert!(ready.is_empty());
+        slots.link(other, one);
+        slots.unlink_all(other, &mut ready);
+        assert_eq!(ready, [one], "it may follow another one now");
+    }
+
+    #[test]
+    fn a_command_is_large_above_what_one_packet_holds() {
+        for (bytes, is_large) in [(BODY_BYTES_MAX, false), (BODY_BYTES_MAX + 1, true)] {
+            let packet = alloc::vec![0; HEADER_BYTES + bytes];
+            let slot = Slot { packet, ..Slot::default() };
+            assert_eq!((slot.is_large(), slot.command().len()), (is_large, bytes));
         }
     }
 }

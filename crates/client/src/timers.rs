@@ -181,4 +181,62 @@ mod tests {
         assert_eq!(t.timeout_ns(Lane::Write, 200), 500 * MS);
         assert_eq!(t.timeout_ns(Lane::Read, 2), 80 * MS);
     }
+    fn timer(set_ms: u64, number: u64, round: u8) -> Timer {
+        let (set_at, part) = (Instant(set_ms * MS), WHOLE);
+        Timer { set_at, number, part, tag: 0, round, missing: 0 }
+    }
+
+    fn none_is_past(_: &Timer) -> bool {
+        false
+    }
+
+    #[test]
+    fn the_round_trip_is_smoothed_as_rfc_6298_says() {
+        let mut t = Timers::new(1, 1_000 * MS);
+        t.sample(Lane::Part, 80 * MS);
+        assert_eq!(t.timeout_ns(Lane::Part, 0), 240 * MS, "R + 4 R/2");
+        t.sample(Lane::Part, 160 * MS);
+        // RTTVAR = 3/4 40 + 1/4 80 = 50, SRTT = 7/8 80 + 1/8 160 = 90.
+        assert_eq!(t.timeout_ns(Lane::Part, 0), 290 * MS);
+        assert_eq!(t.timeout_ns(Lane::Read, 0), 1, "each lane has its own");
+        t.sample(Lane::Read, 0);
+        assert_eq!(t.timeout_ns(Lane::Read, 0), 1, "no round trip takes no time at all");
+    }
+
+    #[test]
+    fn timers_come_when_their_round_is_over_whatever_the_lane_and_once() {
+        let mut t = Timers::new(20 * MS, 500 * MS);
+        for (number, lane) in [(1, Lane::Read), (2, Lane::Write), (3, Lane::Part)] {
+            t.set(lane, timer(10, number, 0));
+            t.set(lane, timer(10, 10 + number, 1));
+        }
+        t.set_order(timer(10, 99, 0));
+        let due = |t: &mut Timers, ms: u64| -> VecDeque<u64> {
+            let pop = || t.pop_due(Instant(ms * MS), none_is_past).map(|timer| timer.number);
+            core::iter::from_fn(pop).collect()
+        };
+        assert_eq!(t.deadline().at, Instant(12 * MS), "one that was refused for its order");
+        assert_eq!(due(&mut t, 11), []);
+        assert_eq!(due(&mut t, 12), [99]);
+        assert_eq!(t.deadline().at, Instant(30 * MS));
+        assert_eq!(due(&mut t, 29), []);
+        assert_eq!(due(&mut t, 30), [1, 2, 3]);
+        assert_eq!(t.deadline().at, Instant(50 * MS));
+        assert_eq!(due(&mut t, 50), [11, 12, 13]);
+        assert_eq!((due(&mut t, 9_999), t.deadline()), (VecDeque::new(), Deadline::NONE));
+    }
+
+    #[test]
+    fn what_was_answered_is_skipped_and_pruned() {
+        let mut t = Timers::new(20 * MS, 500 * MS);
+        (1..=4).for_each(|number| t.set(Lane::Write, timer(number, number, 3)));
+        t.prune(Lane::Read, 3, |_| true);
+        t.prune(Lane::Write, 2, |_| true);
+        assert_eq!(t.deadline().at, Instant(161 * MS));
+        t.prune(Lane::Write, 3, |timer| timer.number == 1);
+        assert_eq!(t.deadline().at, Instant(162 * MS));
+        let is_past = |timer: &Timer| timer.number < 4;
+        assert_eq!(t.pop_due(Instant(162 * MS), is_past).map(|t| t.number), None);
+        assert_eq!(t.pop_due(Instant(164 * MS), is_past).map(|t| t.number), Some(4));
+    }
 }

@@ -244,3 +244,137 @@ pub fn claims_too_much(body: &[u8]) -> bool {
     let total = body.get(8..12).and_then(|b| b.first_chunk::<4>());
     total.is_some_and(|b| u32::from_be_bytes(*b) as usize > REPLY_BYTES_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::Op;
+    use concord_wire::fragment::FRAGMENT_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn a_body_goes_out_once_within_its_window_and_is_whole_when_all_of_it_was_acknowledged() {
+        // 130 fragments: more than two words of acknowledgements.
+        let command = vec![7; 129 * FRAGMENT_BYTES + 1];
+        let mut upload = Upload::of(&command, Instant(5));
+        let mut sent = 0;
+        while let Some(index) = upload.next(32) {
+            assert_eq!(index, sent);
+            sent += 1;
+        }
+        assert_eq!(sent, 32);
+        assert_eq!(upload.on_ack(Instant(6), 32), None, "it was never sent");
+        assert_eq!(upload.on_ack(Instant(6), 31), Some(false));
+        assert_eq!(upload.on_ack(Instant(7), 31), None, "known");
+        assert!(upload.is_acked(31) && !upload.is_acked(30));
+        assert!(
+            upload.has_progressed_since(Instant(5)) && !upload.has_progressed_since(Instant(6))
+        );
+        assert_eq!((upload.next(32), upload.next(32)), (Some(32), None));
+        for index in (0..130).filter(|index| *index != 31) {
+            while upload.next(200).is_some() {}
+            assert_eq!(upload.on_ack(Instant(8), index), Some(index == 129), "{index}");
+        }
+        assert_eq!((upload.next(200), Transfer::Upload(upload).out()), (None, 0));
+    }
+
+    #[test]
+    fn the_numbered_write_names_its_body_and_each_fragment_its_place() {
+        let command = vec![7; 2 * FRAGMENT_BYTES];
+        let staged = staged_hdr(&command);
+        assert_eq!((staged.index, staged.count, staged.total_bytes), (0, 2, command.len() as u32));
+        let upload = Upload::of(&command, Instant(0));
+        let hdr = upload.hdr(1);
+        assert_eq!((hdr.index, hdr.count, hdr.version), (1, 1, staged.version));
+        assert!(upload.is_of(&hdr));
+        assert!(!upload.is_of(&FragmentHdr { version: hdr.version ^ 1, ..hdr }));
+        assert!(!upload.is_of(&FragmentHdr { total_bytes: 1, ..hdr }));
+        assert_ne!(staged_hdr(b"another").version, staged.version);
+    }
+
+    /// A reply of 40 fragments: two blocks of 16 and one of 8, the first fragment of which is here.
+    fn download() -> Download {
+        let total_bytes = 39 * FRAGMENT_BYTES as u32 + 5;
+        let hdr = FragmentHdr { version: 3, total_bytes, index: 0, count: 1 };
+        let first = vec![0; FRAGMENT_BYTES];
+        Download::of(Offer { reply: Repr::new(Op::ReadReply), hdr, first })
+    }
+
+    fn fragment(download: &Download, index: u32) -> (FragmentHdr, Vec<u8>) {
+        let hdr = FragmentHdr { index, ..download.hdr };
+        (hdr, vec![index as u8; hdr.range().len()])
+    }
+
+    #[test]
+    fn a_reply_is_asked_for_by_blocks_within_its_window() {
+        let mut download = download();
+        assert_eq!(download.next(14), None);
+        assert_eq!(download.next(31), Some((0, 1..16)));
+        assert_eq!(download.next(30), None);
+        assert_eq!(download.next(31), Some((1, 16..32)));
+        assert_eq!(download.next(100), Some((2, 32..40)));
+        assert_eq!(download.next(100), None, "there is no more");
+        assert_eq!((0..3).map(|block| download.missing(block)).collect::<Vec<_>>(), [15, 16, 8]);
+        assert_eq!([15, 16, 39].map(block_of), [0, 1, 2]);
+        assert_eq!(Transfer::Download(download).out(), 39);
+    }
+
+    #[test]
+    fn what_came_of_a_block_is_not_asked_for_again() {
+        let mut download = download();
+        let _ = (download.next(64), download.next(64));
+        for index in [16, 17, 20, 31] {
+            let (hdr, bytes) = fragment(&download, index);
+            assert_eq!(download.take(&hdr, &bytes), Taken::One);
+        }
+        let mut runs = vec![];
+        let mut from = 0;
+        while let Some(run) = download.missing_run(1, from) {
+            from = run.end;
+            runs.push(run);
+        }
+        assert_eq!((runs, download.missing(1)), (vec![18..20, 21..31], 12));
+        assert_eq!(download.missing_run(0, 0), Some(1..16));
+    }
+
+    #[test]
+    fn a_reply_is_whole_once_each_fragment_has_come_and_none_counts_twice() {
+        let mut download = download();
+        let (hdr, bytes) = fragment(&download, 1);
+        assert_eq!(download.take(&hdr, &bytes), Taken::Late, "it was not asked for");
+        while download.next(64).is_some() {}
+        assert_eq!(download.take(&hdr, &bytes[1..]), Taken::Malformed);
+        for index in 1..40 {
+            let (hdr, bytes) = fragment(&download, index);
+            let taken = if index == 39 { Taken::Last } else { Taken::One };
+            assert_eq!(download.take(&hdr, &bytes), taken);
+            assert_eq!(download.take(&hdr, &bytes), Taken::Late);
+        }
+        assert_eq!(download.out, 0);
+        let whole = download.into_bytes();
+        assert_eq!(whole.len(), 39 * FRAGMENT_BYTES + 5);
+        assert!(whole.chunks(FRAGMENT_BYTES).zip(0..).all(|(c, n)| c.iter().all(|b| *b == n)));
+    }
+
+    #[test]
+    fn fragments_of_another_version_or_length_are_of_another_reply() {
+        let download = download();
+        let hdr = download.hdr;
+        assert!(download.is_of(&hdr));
+        assert!(!download.is_of(&FragmentHdr { version: 4, ..hdr }));
+        assert!(!download.is_of(&FragmentHdr { total_bytes: 9, ..hdr }));
+    }
+
+    #[test]
+    fn a_reply_that_claims_more_than_the_largest_is_told_by_its_first_part() {
+        for (bytes, too_much) in [(REPLY_BYTES_MAX, false), (REPLY_BYTES_MAX + 1, true)] {
+            let mut body = vec![];
+            let total_bytes = bytes as u32;
+            FragmentHdr { version: 1, total_bytes, index: 0, count: 1 }.emit(&mut body);
+            assert_eq!(claims_too_much(&body), too_much);
+            assert!(!claims_too_much(&body[..11]));
+        }
+    }
+}

@@ -98,6 +98,7 @@ fn t22_a_lost_write_costs_its_pipeline_milliseconds_and_not_a_timeout_each() {
     assert!(world.rack.log.is_sorted());
     let count = world.client.counters();
     assert!(count.order_refused >= 15 && count.order_refused <= 20, "{count:?}");
+    assert!(count.order_retries >= 16, "the lost one, and those behind it: {count:?}");
     assert_eq!(count.write_retries, 0);
 }
 
@@ -442,6 +443,9 @@ fn foreign_late_and_senseless_packets_are_counted_and_dropped() {
     assert_eq!(send(Repr { op: Op::WriteReply, ..good }).0.unexpected, 1);
     assert_eq!(send(Repr { op: Op::Read, ..good }).0.unexpected, 2);
     assert_eq!(send(Repr { status: Status::Stale, ..good }).0.unexpected, 3);
+    // That a replica had no room says nothing about another attempt.
+    assert_eq!(send(Repr { status: Status::Busy, attempt: 9, ..good }).0.busy, 0);
+    assert_eq!(send(Repr { status: Status::Busy, ..good }).0.busy, 1);
     assert_eq!(send(good), (*world.client.counters(), 1));
     let mut bytes = vec![];
     good.emit(b"body", &mut bytes);
@@ -583,4 +587,136 @@ fn bug_16_4_a_long_reply_waits_until_its_bytes_are_granted() {
     let third = world.read(&command(70_000, b"4"));
     world.run_for(6 * SEC);
     assert_eq!(world.outcome(third), Some(Outcome::ReadTimeout));
+}
+
+#[test]
+fn a_reply_says_which_path_it_took_and_how_long() {
+    let mut world = World::new(1, |_| {});
+    world.write(None, &command(8, b"first"));
+    world.run_until_done(1, SEC);
+    let read = world.read(&command(8, b"read"));
+    world.run_until_done(2, SEC);
+    let write = world.write(None, &command(8, b"write"));
+    world.run_until_done(3, SEC);
+    let trace = |number| world.done.iter().find(|d| d.request == number).unwrap().trace;
+    for number in [read, write] {
+        let trace = trace(number);
+        // 50 us each way.
+        assert_eq!((trace.node.0, trace.attempts, trace.latency_ns), (1, 1, 100_000));
+        assert!(!trace.is_forwarded);
+    }
+    assert!(trace(read).is_fast() && !trace(write).is_fast());
+    let count = world.client.counters();
+    assert_eq!((count.reads, count.read_replies, count.fast_reads), (1, 1, 1));
+    assert_eq!((count.writes, count.write_replies, count.sessions), (2, 2, 1));
+}
+
+/// It is too far above the lowest one that the replicas know to be unanswered: that one is answered soon.
+#[test]
+fn t16_a_write_that_is_refused_for_the_window_goes_again_later() {
+    let mut world = World::new(1, |_| {});
+    world.write(None, &command(8, b"first"));
+    world.run_until_done(1, SEC);
+    world.rack.dead = true;
+    let write = world.write(None, &command(8, b"write"));
+    world.run_for(MS);
+    let session = world.client.session();
+    let (op, status) = (Op::WriteReply, Status::Window);
+    let refusal = Repr { session, request: write, client: CLIENT, status, ..Repr::new(op) };
+    let mut bytes = vec![];
+    for (attempt, refused, late) in [(0, 1, 0), (7, 1, 1)] {
+        Repr { attempt, ..refusal }.emit(&[], &mut bytes);
+        world.inject(&bytes);
+        let count = world.client.counters();
+        assert_eq!((count.window_refused, count.late), (refused, late));
+    }
+    world.rack.dead = false;
+    world.run_until_done(2, SEC);
+    assert_eq!((world.outcome(write), world.rack.log.len()), (Some(Outcome::Reply), 2));
+    assert_eq!(world.client.counters().write_retries, 1);
+}
+
+/// How the one unanswered request of a class ends by a reply to one of its attempts, and what is counted.
+fn after_reply(class: Class, status: Status, attempt: u16) -> (Option<Outcome>, Vec<&'static str>) {
+    let mut world = World::new(1, |_| {});
+    world.write(None, &command(8, b"first"));
+    world.run_until_done(1, SEC);
+    world.rack.dead = true;
+    let number = world.submit(class, None, &command(8, b"asked")).unwrap();
+    let before: Vec<u64> = world.client.counters().each().map(|c| c.2).collect();
+    let op = if class == Class::Read { Op::ReadReply } else { Op::WriteReply };
+    let session = world.client.session();
+    let reply = Repr { session, request: number, attempt, status, client: CLIENT, ..Repr::new(op) };
+    let mut bytes = vec![];
+    reply.emit(b"", &mut bytes);
+    world.inject(&bytes);
+    let counted =
+        world.client.counters().each().zip(before).filter(|(c, before)| c.2 == before + 1);
+    (world.outcome(number), counted.map(|(c, _)| c.0).collect())
+}
+
+#[test]
+fn each_status_has_its_meaning_for_reads_for_writes_and_for_attempts_of_before() {
+    let (reply, unknown) = (Some(Outcome::Reply), Some(Outcome::WriteUnknown));
+    let malformed = Some(Outcome::Malformed);
+    let late: &[&str] = &["late"];
+    for (status, outcome, now, outcome_before, before) in [
+        (Status::Ok, reply, &["write_replies"][..], reply, &["write_replies"][..]),
+        (Status::Malformed, malformed, &["refused_malformed"], malformed, &["refused_malformed"]),
+        (Status::ManyObjects, malformed, &["refused_malformed"], malformed, &["refused_malformed"]),
+        (
+            Status::SessionExpired,
+            unknown,
+            &["writes_unknown", "sessions_expired"],
+            unknown,
+            &["writes_unknown", "sessions_expired"],
+        ),
+        (
+            Status::Stale,
+            unknown,
+            &["writes_unknown", "stale_refused"],
+            unknown,
+            &["writes_unknown", "stale_refused"],
+        ),
+        (Status::Order, None, &["order_refused", "order_retries"], None, late),
+        (Status::BodyMissing, None, &["body_missing"], None, late),
+        (Status::Window, None, &["window_refused"], None, late),
+        (Status::Busy, None, &["busy"], None, late),
+        (Status::Gone, None, &["unexpected"], None, &["unexpected"]),
+    ] {
+        let seen = after_reply(Class::Write, status, 0);
+        assert_eq!(seen, (outcome, now.to_vec()), "{status:?} of a write");
+        let seen = after_reply(Class::Write, status, 9);
+        assert_eq!(seen, (outcome_before, before.to_vec()), "{status:?} of another attempt");
+    }
+    for status in Status::ALL.iter().copied() {
+        let (outcome, now, before) = match status {
+            Status::Ok => (reply, "read_replies", "read_replies"),
+            Status::Malformed | Status::ManyObjects => {
+                (malformed, "refused_malformed", "refused_malformed")
+            }
+            Status::Busy => (None, "busy", "unexpected"),
+            _ => (None, "unexpected", "unexpected"),
+        };
+        assert_eq!(after_reply(Class::Read, status, 0), (outcome, vec![now]), "{status:?}");
+        assert_eq!(after_reply(Class::Read, status, 9), (outcome, vec![before]), "{status:?}");
+    }
+}
+
+#[test]
+fn in_calm_weather_each_packet_of_a_long_value_is_sent_once() {
+    let mut world = World::new(1, |_| {});
+    let body = command(8, &vec![1; 40 * FRAGMENT_BYTES]);
+    world.write(None, &body);
+    world.read(&command(40 * FRAGMENT_BYTES as u32, b"read"));
+    world.run_until_done(2, SEC);
+    let count = *world.client.counters();
+    let blocks = 40_u64.div_ceil(16);
+    assert_eq!((count.fragments_sent, count.pulls), (world.fragments(body.len()), blocks));
+    let again = [count.fragments_resent, count.pulls_again, count.fragments_mixed, count.late];
+    assert_eq!(again, [0; 4]);
+    assert_eq!((count.busy, count.replies_gone, count.body_missing), (0, 0, 0));
+    // A registration, the fragments and the write; the read, its pulls, and word that it is here.
+    assert_eq!(world.sent, 2 + count.fragments_sent + 1 + blocks + 1);
+    assert!(world.rack.kept.is_empty() && world.rack.bodies.is_empty());
 }

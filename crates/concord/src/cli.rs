@@ -8,9 +8,10 @@ use concord_runtime::Error;
 use concord_runtime::logging::{self, Format};
 use concord_wire::control::Program;
 
-use crate::rack::{
-    Accel, Bytes, Durability, Engine, GATEWAYS_MAX, Protocol, REPLICAS_MAX, STANDBYS_MAX,
-};
+use crate::rack::{Bytes, GATEWAYS_MAX, REPLICAS_MAX, STANDBYS_MAX, WORKERS_MAX};
+use crate::systems;
+use crate::systems::falcon;
+use crate::systems::harmonia::{Accel, Durability, Engine, Protocol};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -40,8 +41,16 @@ pub enum Command {
     Replica(ReplicaArgs),
     /// Run one gateway of a rack, which Redis clients connect to
     Gateway(RoleArgs),
+    /// Run one worker of a rack, which executes tasks
+    Worker(falcon::WorkerArgs),
+    /// Run one owner of tasks of a rack, which jobs are submitted to
+    Owner(falcon::OwnerArgs),
     /// Run the controller of a rack
     Controller(ControllerArgs),
+    /// Submit a job: tasks that the rack's workers execute
+    Submit(falcon::SubmitArgs),
+    /// List, show and cancel jobs
+    Job(falcon::JobArgs),
     /// Show how a running rack is
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
@@ -66,6 +75,9 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Write man pages, one of each command
     Man(ManArgs),
+    /// Kill the process groups named on standard input when that ends (for `concord worker`)
+    #[command(hide = true)]
+    Reap,
     /// Print docs/reference.md
     #[command(hide = true)]
     Reference,
@@ -127,6 +139,7 @@ Examples:
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
   concord up --durability fsync                   what is acknowledged survives a power cut
+  concord up --system falcon --standbys 1         workers for tasks: concord submit
   concord up --config my-rack.toml
 
 Without --durability fsync nothing is on disk: the data is gone when the rack stops.")]
@@ -134,6 +147,9 @@ pub struct UpArgs {
     /// A TOML file with the same options, and perhaps where roles run; flags override it
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
+    /// Which system the rack is for [default: harmonia]
+    #[arg(long, value_enum)]
+    pub system: Option<systems::Choice>,
     /// Number of replicas [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u16>,
@@ -150,12 +166,18 @@ pub struct UpArgs {
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// Where the first gateway serves Redis clients; the others take the ports above
-    /// [default: 127.0.0.1:7379]
+    /// [default: 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
     /// Number of gateways [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(GATEWAYS_MAX)))]
     pub gateways: Option<u16>,
+    /// Number of workers, with --system falcon [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
+    pub workers: Option<u16>,
+    /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    pub slots: Option<u16>,
     /// Number of switches that stand by, in case the active one dies [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
     pub standbys: Option<u16>,
@@ -232,10 +254,13 @@ pub struct ReplicaArgs {
     /// What every role takes
     #[command(flatten)]
     pub role: RoleArgs,
+    /// Its group, by the name in the rack file; not needed where no other group has that number
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
     /// Where it keeps its data, instead of the rack file's `data_dir`
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// What survives a power cut, instead of the rack file's `durability`; the same for all replicas
+    /// What survives a power cut, instead of the rack file's `durability`; the same for all replicas of the group
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
 }
@@ -309,6 +334,7 @@ pub struct SwitchArgs {
 A controller whose state file was lost, or is not the newest, decides nothing and says so. Then:
   concord controller --config rack.toml --recover            every member of the newest epoch is alive
   concord controller --config rack.toml --recover --gone 2   replica 2, a member, is gone for good
+  concord controller --config rack.toml --recover --gone sessions:2    of several groups
 
 It listens for twice failure_ms and goes on with the members of the newest epoch that any replica has
 heard of, above all numbers that were used. Where no member with all the data is left it goes on with
@@ -323,9 +349,10 @@ pub struct ControllerArgs {
     /// Make a lost state anew from what the replicas have heard
     #[arg(long, conflicts_with = "fresh")]
     pub recover: bool,
-    /// A replica that is gone for good: what only it had acknowledged is lost. One that is heard of stays
+    /// A replica that is gone for good: what only it had acknowledged is lost. One that is heard of stays. Where
+    /// there are several groups, with the name of its own: sessions:2
     #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
-    pub gone: Vec<u16>,
+    pub gone: Vec<String>,
     /// What it logs
     #[command(flatten)]
     pub log: LogArgs,
@@ -375,8 +402,9 @@ pub struct WaitArgs {
 /// `concord explain`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Example:
-  concord explain GET user:1")]
+Examples:
+  concord explain GET user:1
+  concord explain 7.42            task 42 of job 7: its ticket, its worker, its attempts and why")]
 pub struct ExplainArgs {
     /// The rack file, for the gateway's address and password
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -384,7 +412,7 @@ pub struct ExplainArgs {
     /// The gateway to ask, instead of the rack file's first
     #[arg(long, value_name = "ADDR:PORT")]
     pub gateway: Option<SocketAddr>,
-    /// The command; it is executed
+    /// The command, which is executed; or a task, as JOB.TASK
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }

@@ -14,6 +14,7 @@ mod reproduce;
 mod roles;
 mod sim;
 mod status;
+mod systems;
 mod torture;
 mod up;
 
@@ -27,17 +28,29 @@ use concord_check::Verdict;
 use concord_runtime::{Context, Error};
 
 use cli::{CheckArgs, Cli, Command};
+use systems::{falcon, harmonia};
 
 fn main() -> ExitCode {
     let done = match &Cli::parse().command {
         Command::Up(args) => up::run(args),
         Command::Switch(args) => roles::switch(args),
-        Command::Replica(args) => roles::replica(args),
-        Command::Gateway(args) => roles::gateway(args),
+        Command::Replica(args) => harmonia::replica(args),
+        Command::Gateway(args) => harmonia::gateway(args),
         Command::Controller(args) => roles::controller(args),
         Command::Status(args) => return exit(status::run(args)),
         Command::Wait(args) => status::wait(args),
-        Command::Explain(args) => status::explain(args),
+        Command::Explain(args) => match falcon::task(&args.command) {
+            Some(task) => falcon::explain(&args.config, task),
+            None => harmonia::explain(args),
+        },
+        Command::Worker(args) => falcon::worker(args),
+        Command::Owner(args) => falcon::owner(args),
+        Command::Submit(args) => return exit(falcon::submit(args)),
+        Command::Job(args) => falcon::job(args),
+        Command::Reap => {
+            falcon::reap();
+            Ok(())
+        }
         Command::Log(args) => roles::log(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),

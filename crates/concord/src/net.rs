@@ -28,6 +28,39 @@ pub fn http_get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<V
     }
 }
 
+/// A request with a body, and with the rack's token: the answer's status, and its body.
+///
+/// # Errors
+/// The system's; or an answer that is no HTTP.
+pub fn http(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: &[u8],
+    timeout: Duration,
+) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = TcpStream::connect_timeout(&addr, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\
+         Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    // Who refuses a long body does not read it to its end: what it answers says more.
+    let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+    let mut answer = Vec::new();
+    let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let status =
+        answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    match (end, status) {
+        (Some(end), Some(status)) => Ok((status, answer.split_off(end + 4))),
+        _ => sent.and(read).and(Err(io::Error::other("no HTTP"))),
+    }
+}
+
 /// A Redis reply as text: enough to show one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {

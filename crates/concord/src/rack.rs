@@ -1,6 +1,8 @@
 //! The rack file: who runs where, and how. One format for `concord up --config` (where roles may be
 //! left out, and are then placed on this host) and for every role's `--config` (where they may not).
 
+mod groups;
+
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -8,12 +10,19 @@ use std::str::FromStr;
 
 use concord_core::MS;
 use concord_runtime::Error;
-use concord_switch::FaultRates;
-use concord_switch::harmonia::Layout;
+use concord_switch::pisa::ASIC;
+use concord_switch::{FaultRates, Sections};
 use concord_wire::Addr;
 use concord_wire::control::Program;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use groups::{Group, GroupPlace, Kind, STORE, pick_member};
+
+use crate::systems::falcon::Queue;
+use crate::systems::harmonia::{
+    Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace, Table,
+};
 
 /// The version of the rack file's format.
 pub const VERSION: u32 = 1;
@@ -21,84 +30,12 @@ pub const VERSION: u32 = 1;
 pub const REPLICAS_MAX: u16 = 64;
 /// Most gateways of a rack.
 pub const GATEWAYS_MAX: u16 = 64;
+/// A switch says every 100 ms that it lives.
+const SWITCH_FAILURE_MS_MIN: u64 = 250;
+/// Most workers that `concord up` starts.
+pub const WORKERS_MAX: u16 = 64;
 /// Most standby switches of a rack.
 pub const STANDBYS_MAX: u16 = 4;
-
-/// How replicas replicate.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// The head orders writes, the tail acknowledges them.
-    #[default]
-    Chain,
-    /// The primary orders writes, all backups acknowledge to it.
-    PrimaryBackup,
-    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
-    /// the leader by themselves.
-    Vr,
-    /// A chain in which every replica answers reads, asking the tail about objects that are being
-    /// written; without the switch's help.
-    Craq,
-    /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
-    #[serde(rename = "nopaxos")]
-    #[value(name = "nopaxos")]
-    NoPaxos,
-}
-
-impl Protocol {
-    /// As the wire names it.
-    #[must_use]
-    pub fn wire(self) -> concord_wire::control::Protocol {
-        match self {
-            Protocol::Chain => concord_wire::control::Protocol::Chain,
-            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
-            Protocol::Vr => concord_wire::control::Protocol::Vr,
-            Protocol::Craq => concord_wire::control::Protocol::Craq,
-            Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
-        }
-    }
-}
-
-/// Who helps.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Accel {
-    /// The switch tracks writes in flight; every replica serves reads of all other objects.
-    #[default]
-    Harmonia,
-    /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
-    None,
-}
-
-/// Where the data is.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// In each replica's own memory.
-    #[default]
-    Memory,
-    /// In a redis-server beside each replica.
-    Redis,
-}
-
-/// What survives a power cut of every replica.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// Nothing: the data is in memory.
-    #[default]
-    None,
-    /// What was acknowledged: it is synced to every replica's disk before. Primary-backup, chain, CRAQ.
-    Fsync,
-}
 
 /// A number of bytes, written as Redis does: 100mb, 1gb, 512k, 1000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,38 +90,6 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// The size of the switch's dirty set (Harmonia §7.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Table {
-    /// Stages of the hash table.
-    pub stages: u8,
-    /// Slots in each stage, a power of two.
-    pub slots: u32,
-    /// Width of the sequence counter; fewer than 32 bits to see a switch id run out.
-    pub counter_bits: u8,
-}
-
-impl Default for Table {
-    fn default() -> Table {
-        let l = Layout::DEFAULT;
-        Table { stages: l.table_stages, slots: l.slots, counter_bits: l.counter_bits }
-    }
-}
-
-impl Table {
-    /// As the switch names it.
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        Layout {
-            table_stages: self.stages,
-            slots: self.slots,
-            counter_bits: self.counter_bits,
-            ..Layout::DEFAULT
-        }
-    }
-}
-
 /// What the switch does to packets on purpose, of a million that pass it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -222,7 +127,7 @@ impl Faults {
 }
 
 /// Reads the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is looked up once.
-fn udp_addr<'de, D: serde::Deserializer<'de>>(d: D) -> Result<SocketAddrV4, D::Error> {
+pub fn udp_addr<'de, D: serde::Deserializer<'de>>(d: D) -> Result<SocketAddrV4, D::Error> {
     lookup(&String::deserialize(d)?).map_err(serde::de::Error::custom)
 }
 
@@ -286,47 +191,6 @@ pub struct StandbyPlace {
     pub http: Option<SocketAddr>,
 }
 
-/// A replica.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReplicaPlace {
-    /// Its number, from 1; the first replica of the file is the head or primary.
-    pub node: u16,
-    /// Its UDP address.
-    #[serde(deserialize_with = "udp_addr")]
-    #[schemars(with = "String")]
-    pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
-    #[schemars(with = "Option<String>")]
-    pub http: Option<SocketAddr>,
-    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if not
-    /// said.
-    pub directory: Option<PathBuf>,
-    /// Where it keeps its data; `data/replica-<node>` if not said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data_dir: Option<PathBuf>,
-    /// Share of a core that it may use, for benches.
-    pub cpu_share: Option<f64>,
-}
-
-/// A gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GatewayPlace {
-    /// Its number, from 1.
-    pub node: u16,
-    /// Its UDP address.
-    #[serde(deserialize_with = "udp_addr")]
-    #[schemars(with = "String")]
-    pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
-    #[schemars(with = "Option<String>")]
-    pub http: Option<SocketAddr>,
-    /// Where Redis clients connect.
-    #[schemars(with = "String")]
-    pub listen: SocketAddr,
-}
-
 /// The rack file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -354,10 +218,16 @@ pub struct Rack {
     pub lease_ms: u64,
     /// A replica that is silent for so long is taken out, in ms.
     pub failure_ms: u64,
+    /// A switch that is silent for so long is replaced by one that stands by, in ms; failure_ms if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch_failure_ms: Option<u64>,
     /// Replies to reads pass the switch too, as in a rack of hardware.
     pub replies_via_switch: bool,
     /// The dirty set.
     pub table: Table,
+    /// The queue of tasks.
+    #[serde(skip_serializing_if = "Queue::is_default")]
+    pub queue: Queue,
     /// Faults on purpose.
     pub faults: Faults,
     /// The controller.
@@ -375,6 +245,9 @@ pub struct Rack {
     /// The gateways.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateway: Vec<GatewayPlace>,
+    /// Groups beside the one that the top level describes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub group: Vec<GroupPlace>,
 }
 
 impl Default for Rack {
@@ -391,14 +264,17 @@ impl Default for Rack {
             split_reads: false,
             lease_ms: 500,
             failure_ms: 1_500,
+            switch_failure_ms: None,
             replies_via_switch: false,
             table: Table::default(),
+            queue: Queue::default(),
             faults: Faults::default(),
             controller: None,
             switch: None,
             standby: Vec::new(),
             replica: Vec::new(),
             gateway: Vec::new(),
+            group: Vec::new(),
         }
     }
 }
@@ -417,7 +293,10 @@ impl Rack {
     }
 
     /// Parses and checks; an error begins with `:<line>: ` where the line is known.
-    fn parse(text: &str) -> Result<Rack, String> {
+    ///
+    /// # Errors
+    /// One line that says what is wrong.
+    pub fn parse(text: &str) -> Result<Rack, String> {
         let rack: Rack = toml::from_str(text).map_err(|e| {
             let version = toml::from_str::<toml::Table>(text)
                 .ok()
@@ -456,43 +335,64 @@ impl Rack {
                         accel = \"none\" in the rack file"
                 .to_string());
         }
-        if self.durability != Durability::None && self.protocol.wire().is_quorum() {
-            return Err("this protocol keeps nothing on disk yet: say --durability none, or \
-                        durability = \"none\" in the rack file, or choose chain, primary-backup or craq"
-                .to_string());
-        }
         if self.lease_ms == 0 || self.failure_ms < self.lease_ms {
             return Err("lease_ms must be above 0 and failure_ms at least as long".to_string());
         }
-        if !self.replica.is_empty() && self.replica.len() > usize::from(REPLICAS_MAX) {
-            return Err(format!("at most {REPLICAS_MAX} replicas"));
+        let own = self.switch_failure_ms.filter(|ms| *ms < SWITCH_FAILURE_MS_MIN);
+        if let Some(ms) = own.or(self.switch_failure_ms.filter(|ms| *ms > self.failure_ms)) {
+            return Err(format!(
+                "switch_failure_ms is {ms}; it must be from {SWITCH_FAILURE_MS_MIN} to failure_ms"
+            ));
         }
-        let nodes = self.replica.iter().map(|r| ("replica", r.node));
-        let nodes = nodes.chain(self.gateway.iter().map(|g| ("gateway", g.node)));
-        let nodes = nodes.chain(self.standby.iter().map(|s| ("standby", s.node)));
+        self.check_groups()?;
         let mut seen = Vec::new();
-        for place in nodes {
-            if place.1 == 0 || seen.contains(&place) {
-                return Err(format!("{} {}: numbers begin at 1 and are unique", place.0, place.1));
+        for (name, node) in self.numbered() {
+            if node == 0 || seen.contains(&name) {
+                return Err(format!("{name}: numbers begin at 1 and are unique"));
             }
-            seen.push(place);
+            seen.push(name);
         }
         self.check_addrs()?;
-        let shares = self.replica.iter().filter_map(|r| r.cpu_share);
+        let groups = self.group.iter().flat_map(|group| &group.replica);
+        let shares = self.replica.iter().chain(groups).filter_map(|r| r.cpu_share);
         if let Some(share) = shares.into_iter().find(|s| !(*s > 0.0 && *s <= 1.0)) {
             return Err(format!("cpu_share is {share}; it must be above 0 and at most 1"));
         }
-        self.table.layout().check().map_err(|e| format!("table: {e}"))
+        self.table.layout().check().map_err(|e| format!("table: {e}"))?;
+        self.queue.layout().check().map_err(|e| format!("queue: {e}"))?;
+        self.check_room()
     }
 
-    /// What the switch runs.
+    /// Whether the switch has room for the programs of all groups: one that runs alone may take more than
+    /// an ASIC has.
+    fn check_room(&self) -> Result<(), String> {
+        let groups = self.groups().map_err(|e| e.to_string())?;
+        let programs: Vec<Program> = groups.iter().map(|group| group.program).collect();
+        if programs.len() < 2 {
+            return Ok(());
+        }
+        let report =
+            crate::roles::together(&programs, self.sections()).map_err(|e| e.to_string())?;
+        report.excess(&ASIC).map_or(Ok(()), |excess| {
+            Err(format!(
+                "the groups' programs do not fit on one switch: {excess}; make [table] smaller"
+            ))
+        })
+    }
+
+    /// What the switch's programs are told of themselves.
+    pub fn sections(&self) -> Sections {
+        Sections { harmonia: self.table.settings(), falcon: self.queue.layout() }
+    }
+
+    /// What the switch runs for the group that the top level describes.
     pub fn program(&self) -> Program {
         Program::of(self.protocol.wire(), self.accel == Accel::Harmonia)
     }
 
     /// Whether every role can be reached, and none where another is.
     fn check_addrs(&self) -> Result<(), String> {
-        let places: Vec<_> = self.places().collect();
+        let places = self.places();
         for (at, (name, addr, http)) in places.iter().enumerate() {
             if addr.ip().is_unspecified() || addr.ip().is_multicast() {
                 return Err(format!(
@@ -515,18 +415,36 @@ impl Rack {
         Ok(())
     }
 
+    /// Each role that has a number, by its name.
+    fn numbered(&self) -> Vec<(String, u16)> {
+        let groups = self.groups().unwrap_or_default();
+        let members = groups.iter().flat_map(|group| {
+            let replicas = group.replicas.iter().map(|r| ("replica", r.node));
+            let workers = group.workers.iter().map(|w| ("worker", w.node));
+            let owners = group.owners.iter().map(|o| ("owner", o.node));
+            let all = replicas.chain(workers).chain(owners);
+            all.map(|(role, node)| (group.member_name(role, node), node))
+        });
+        let standbys = self.standby.iter().map(|s| (format!("standby {}", s.node), s.node));
+        let gateways = self.gateway.iter().map(|g| (format!("gateway {}", g.node), g.node));
+        members.chain(gateways).chain(standbys).collect()
+    }
+
     /// Each role's name, its UDP address and its HTTP address.
-    fn places(&self) -> impl Iterator<Item = (String, SocketAddrV4, Option<SocketAddr>)> + '_ {
+    fn places(&self) -> Vec<(String, SocketAddrV4, Option<SocketAddr>)> {
         let controller = self.controller.iter().map(|c| ("controller".to_string(), c.addr, c.http));
         let switch = self.switch.iter().map(|s| ("switch".to_string(), s.addr, s.http));
-        let numbered = |role: &str, node: u16| format!("{role} {node}");
-        let standby =
-            self.standby.iter().map(move |s| (numbered("standby", s.node), s.addr, s.http));
-        let replica =
-            self.replica.iter().map(move |r| (numbered("replica", r.node), r.addr, r.http));
-        let gateway =
-            self.gateway.iter().map(move |g| (numbered("gateway", g.node), g.addr, g.http));
-        controller.chain(switch).chain(standby).chain(replica).chain(gateway)
+        let standbys = self.standby.iter().map(|s| (format!("standby {}", s.node), s.addr, s.http));
+        let groups = self.groups().unwrap_or_default();
+        let members = groups.iter().flat_map(|group| {
+            let replicas = group.replicas.iter().map(|r| ("replica", r.node, r.addr, r.http));
+            let workers = group.workers.iter().map(|w| ("worker", w.node, w.addr, w.http));
+            let owners = group.owners.iter().map(|o| ("owner", o.node, o.addr, o.http));
+            let all = replicas.chain(workers).chain(owners);
+            all.map(|(role, node, addr, http)| (group.member_name(role, node), addr, http))
+        });
+        let gateways = self.gateway.iter().map(|g| (format!("gateway {}", g.node), g.addr, g.http));
+        controller.chain(switch).chain(standbys).chain(members).chain(gateways).collect()
     }
 
     /// The file's text.
@@ -563,6 +481,12 @@ impl Rack {
     #[must_use]
     pub fn failure_ns(&self) -> u64 {
         self.failure_ms.saturating_mul(MS)
+    }
+
+    /// Time until a silent switch is replaced, in ns.
+    #[must_use]
+    pub fn switch_failure_ns(&self) -> u64 {
+        self.switch_failure_ms.unwrap_or(self.failure_ms).saturating_mul(MS)
     }
 }
 
@@ -691,6 +615,101 @@ mod tests {
         assert_eq!(named.replica[0].addr, SocketAddrV4::new(LOCALHOST, 7_001));
     }
 
+    const TWO: &str = "\
+[[replica]]
+node = 1
+addr = \"127.0.0.1:1\"
+[[group]]
+name = \"sessions\"
+number = 3
+protocol = \"vr\"
+program = \"forward\"
+maxmemory = \"1mb\"
+[[group.replica]]
+node = 1
+addr = \"127.0.0.1:2\"
+[[group]]
+name = \"tasks\"
+number = 4
+kind = \"workers\"
+[[group.worker]]
+node = 1
+addr = \"127.0.0.1:3\"
+[[gateway]]
+node = 1
+addr = \"127.0.0.1:4\"
+listen = \"127.0.0.1:5\"
+group = \"sessions\"
+[queue]
+slots = 4096
+capacity = 4096
+";
+
+    #[test]
+    fn a_group_has_what_it_says_and_else_what_the_top_level_does() {
+        let rack = Rack::parse(TWO).unwrap();
+        assert_eq!(Rack::parse(&rack.to_toml().unwrap()).unwrap(), rack);
+        let groups = rack.groups().unwrap();
+        let names: Vec<_> = groups.iter().map(|g| (g.name, g.id.0, g.program.name())).collect();
+        assert_eq!(
+            names,
+            [("store", 0, "harmonia"), ("sessions", 3, "forward"), ("tasks", 4, "falcon")]
+        );
+        assert_eq!((groups[1].engine, groups[1].maxmemory), (Engine::Memory, Bytes(1 << 20)));
+        assert_eq!(rack.group_of(&rack.gateway[0]).unwrap().name, "sessions");
+        assert_eq!(groups[0].member_name("replica", 1), "replica 1");
+        assert_eq!(groups[1].member_stem("replica", 1), "sessions-replica-1");
+        let pick = |name, node| {
+            let picked = pick_member("replica", &groups, |g| g.replicas, |r| r.node, (name, node));
+            picked.map_or_else(
+                |e| e.to_string(),
+                |(group, own)| format!("{} {}", group.name, own.addr),
+            )
+        };
+        assert_eq!(pick(Some("sessions"), Some(1)), "sessions 127.0.0.1:2");
+        assert_eq!(pick(Some("store"), None), "store 127.0.0.1:1");
+        assert_eq!(pick(None, Some(1)), "which replica? Say --group with one of store, sessions");
+        let line = pick(Some("tasks"), None);
+        assert!(line.contains("no group tasks has a replica"), "{line}");
+        // All in groups: there is no store.
+        let (_, groups) = TWO.split_once("[[group]]").unwrap();
+        let rack = Rack::parse(&format!("[[group]]{groups}")).unwrap();
+        let names: Vec<_> = rack.groups().unwrap().iter().map(|g| g.name).collect();
+        assert_eq!(names, ["sessions", "tasks"]);
+    }
+
+    #[test]
+    fn groups_that_do_not_fit_are_refused_in_a_line() {
+        let but = |from: &str, to: &str| {
+            assert!(TWO.contains(from));
+            refused(&TWO.replace(from, to))
+        };
+        assert!(but("protocol = \"vr\"", "protcol = \"vr\"").ends_with("known one is `protocol`"));
+        assert!(but("[[group.worker]]", "[[group.wroker]]").ends_with("known one is `worker`"));
+        assert!(but("kind = \"workers\"", "kind = \"worker\"").ends_with("known one is `workers`"));
+        assert!(but("number = 4", "number = 3").contains("group tasks: another one has number 3"));
+        assert!(but("number = 4", "number = 0").contains("0 is the store's"));
+        assert!(but("\"tasks\"", "\"sessions\"").contains("another one has that name"));
+        assert!(but("\"tasks\"", "\"store\"").contains("another one has that name"));
+        assert!(but("\"tasks\"", "\"Tasks\"").contains("lower case letters"));
+        assert!(but("\"forward\"", "\"craq\"").contains("those that do: forward, harmonia"));
+        assert!(but("\"forward\"", "\"flair\"").contains("there is no program \"flair\""));
+        assert!(but("kind = \"workers\"\n", "").contains("is for kind = \"workers\""));
+        let line = but("number = 4", "number = 4\nengine = \"redis\"");
+        assert!(line.contains("group tasks: engine is for kind = \"replicas\""), "{line}");
+        assert!(but("group = \"sessions\"", "group = \"tasks\"").contains("no group tasks"));
+        assert!(
+            but("127.0.0.1:3", "127.0.0.1:2").contains("tasks worker 1 and sessions replica 1")
+        );
+        let line = but("protocol = \"vr\"", "protocol = \"vr\"\ndurability = \"fsync\"");
+        assert!(line.contains("group sessions: this protocol keeps nothing"), "{line}");
+        let group = "[[group]]\nname = \"b\"\nnumber = 1\n[table]\nslots = 131072\n";
+        let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
+        let line = refused(&format!("{replica}{group}"));
+        assert!(line.contains("do not fit on one switch") && line.contains("[table]"), "{line}");
+        assert!(Rack::parse(&format!("{replica}[table]\nslots = 131072")).is_ok());
+    }
+
     #[test]
     fn a_whole_rack_survives_its_file() {
         let addr = |n: u16| SocketAddrV4::new(LOCALHOST, 7_000 + n);
@@ -719,6 +738,7 @@ mod tests {
                 node: 1,
                 addr: addr(5),
                 http: http(5),
+                group: None,
                 listen: addr(5).into(),
             }],
             ..Rack::default()

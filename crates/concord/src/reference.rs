@@ -69,11 +69,22 @@ of its kind. `concord up` writes a whole file to `run/rack.toml`.
 ### Top level
 ";
     let sections = keys(&schema, &schema, out);
+    write_sections(&schema, "", sections, out);
+}
+
+/// Sections, and those within them.
+fn write_sections(
+    root: &Value,
+    within: &str,
+    sections: Vec<(&str, &Value, bool)>,
+    out: &mut String,
+) {
     for (name, section, is_list) in sections {
         let (open, close) = if is_list { ("[[", "]]") } else { ("[", "]") };
         let description = text(section, "description");
-        let _ = writeln!(out, "\n### `{open}{name}{close}`\n{description}\n");
-        keys(&schema, section, out);
+        let _ = writeln!(out, "\n### `{open}{within}{name}{close}`\n{description}\n");
+        let inner = keys(root, section, out);
+        write_sections(root, &format!("{within}{name}."), inner, out);
     }
 }
 

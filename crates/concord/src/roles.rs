@@ -1,28 +1,22 @@
-//! The roles as processes: from the rack file to the runtime.
+//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a system are in its
+//! folder of [`crate::systems`].
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::ValueEnum;
-use concord_control::{ControllerConfig, GroupSetup, Recover};
+use concord_control::{ControllerConfig, Recover};
 use concord_core::Incarnation;
-use concord_runtime::disk::DiskFault;
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::roles::controller::ControllerSetup;
-use concord_runtime::roles::gateway::GatewaySetup;
-use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::switch::SwitchSetup;
-use concord_runtime::roles::{Place, controller, gateway, replica, switch};
+use concord_runtime::roles::{
+    GroupNames, Place, controller as controller_role, switch as switch_role,
+};
 use concord_runtime::{Context as _, Error};
-
 use concord_switch::pisa::{ASIC, Report};
-use concord_switch::{AgentConfig, Host as _, Hosted, Layout, SwitchProgram as _};
-use concord_wire::Addr;
-use concord_wire::GroupId;
+use concord_switch::{AgentConfig, Host as _, Hosted, Sections, SwitchProgram as _};
 use concord_wire::control::Program;
+use concord_wire::{Addr, GroupId};
 
-use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, ReplicaArgs, RoleArgs, SwitchArgs};
-use crate::rack::{Durability, Engine, Rack, pick, wire};
+use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, SwitchArgs};
+use crate::rack::{Group, Rack, pick, wire};
 
 /// Nobody's address.
 const NOBODY: Addr = Addr { ip: 0, port: 0 };
@@ -39,16 +33,40 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     let own = rack.controller()?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
-    let nodes = rack.replica.iter().map(|r| r.node).collect();
-    let replicas = GroupSetup::replicas(nodes, rack.protocol.wire(), rack.program());
+    let groups = rack.groups()?;
     let config = ControllerConfig {
         failure_ns: rack.failure_ns(),
+        switch_failure_ns: rack.switch_failure_ns(),
         fresh: args.fresh,
-        recover: args.recover.then(|| Recover { gone: args.gone.clone() }),
+        recover: args.recover.then_some(Recover { gone: gone(&groups, &args.gone)? }),
         // The rack's number is drawn by the role.
-        ..ControllerConfig::new(vec![replicas], wire(own.addr))
+        ..ControllerConfig::new(groups.iter().map(Group::setup).collect(), wire(own.addr))
     };
-    controller::run(&place, ControllerSetup { config, state: own.state.clone() })
+    controller_role::run(
+        &place,
+        ControllerSetup { config, names: names(&groups), state: own.state.clone() },
+    )
+}
+
+/// Who is gone for good: `2`, or `sessions:2` where there are several groups.
+fn gone(groups: &[Group<'_>], said: &[String]) -> Result<Vec<(GroupId, u16)>, Error> {
+    let one = |text: &String| {
+        let (name, node) = match text.split_once(':') {
+            Some((name, node)) => (Some(name), node),
+            None => (None, text.as_str()),
+        };
+        let named = groups.iter().find(|group| name == Some(group.name));
+        let group = named.or(groups.first().filter(|_| name.is_none() && groups.len() == 1));
+        let names: Vec<&str> = groups.iter().map(|group| group.name).collect();
+        let (group, node) = group.zip(node.parse().ok()).ok_or_else(|| {
+            let (names, first) = (names.join(", "), names.first().unwrap_or(&""));
+            Error::new(format!(
+                "--gone {text}: say which group and number, like {first}:2; there are {names}"
+            ))
+        })?;
+        Ok((group.id, node))
+    };
+    said.iter().map(one).collect()
 }
 
 /// `concord switch`.
@@ -58,10 +76,10 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
 pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     let rack = args.config.as_deref().map(Rack::read).transpose()?;
     if args.describe {
-        let layout = rack.as_ref().map_or(Layout::DEFAULT, |rack| rack.table.layout());
-        let own = [rack.map_or(Program::Harmonia, |rack| rack.program())];
-        let programs = if args.programs.is_empty() { &own[..] } else { &args.programs };
-        return describe(programs, layout);
+        let rack = rack.unwrap_or_default();
+        let own: Vec<Program> = rack.groups()?.iter().map(|group| group.program).collect();
+        let programs = if args.programs.is_empty() { &own } else { &args.programs };
+        return describe(programs, rack.sections());
     }
     args.log.init()?;
     let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
@@ -74,26 +92,36 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     };
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node, addr: wire(addr), http, options };
+    let groups = rack.groups()?;
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
-        program: rack.program(),
-        layout: rack.table.layout(),
+        program: groups.first().map_or(Program::Forward, |group| group.program),
+        names: names(&groups),
+        sections: rack.sections(),
         faults: rack.faults.rates(),
         standby: args.standby,
     };
-    switch::run(&place, &setup)
+    switch_role::run(&place, &setup)
+}
+
+/// The groups' names, for logs and status.
+fn names(groups: &[Group<'_>]) -> GroupNames {
+    GroupNames::new(groups.iter().map(|group| (group.id, group.name.to_string())))
 }
 
 /// Prints what the programs take of an ASIC together. An error if that is more than there is.
-fn describe(programs: &[Program], layout: Layout) -> Result<(), Error> {
-    let report = together(programs, layout)?;
+fn describe(programs: &[Program], sections: Sections) -> Result<(), Error> {
+    let report = together(programs, sections)?;
     crate::status::print(&format!("{report}\n"))?;
     report.excess(&ASIC).map_or(Ok(()), |excess| Err(Error::new(excess)))
 }
 
-/// What the programs take together; at least one.
-fn together(programs: &[Program], layout: Layout) -> Result<Report, Error> {
-    let config = AgentConfig { layout, ..AgentConfig::new(Incarnation(0), NOBODY, NOBODY) };
+/// What the programs take of an ASIC together; at least one.
+///
+/// # Errors
+/// If one cannot be loaded.
+pub fn together(programs: &[Program], sections: Sections) -> Result<Report, Error> {
+    let config = AgentConfig { sections, ..AgentConfig::new(Incarnation(0), NOBODY, NOBODY) };
     let settings = config.settings();
     let describe = |program: &Program| {
         let hosted = Hosted::host(*program, &settings).cannot("describe the switch's table")?;
@@ -102,51 +130,6 @@ fn together(programs: &[Program], layout: Layout) -> Result<Report, Error> {
     let reports: Vec<Report> = programs.iter().map(describe).collect::<Result<_, Error>>()?;
     let all = reports.into_iter().reduce(Report::beside);
     all.ok_or_else(|| Error::new("say which programs"))
-}
-
-/// `concord replica`.
-///
-/// # Errors
-/// One line for a person.
-pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
-    let args = &replica_args.role;
-    args.log.init()?;
-    let mut rack = Rack::read(&args.config)?;
-    rack.durability = replica_args.durability.unwrap_or(rack.durability);
-    rack.check().map_err(Error::new)?;
-    let own = pick("replica", &rack.replica, |r| r.node, args.node)?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
-    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
-    let setup = ReplicaSetup {
-        group: GroupId::FIRST,
-        protocol: rack.protocol.wire(),
-        controller: wire(rack.controller()?.addr),
-        lease_ns: rack.lease_ns(),
-        replies_via_switch: rack.replies_via_switch,
-        memory_bytes_max: rack.maxmemory.0,
-        disk: match rack.durability {
-            Durability::None => None,
-            Durability::Fsync => {
-                let default = || PathBuf::from(format!("data/replica-{}", own.node));
-                let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
-                let hold_ms = rack.faults.disk_hold_ms;
-                let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
-                let fault = DiskFault { hold, fail_sync: None };
-                Some(DiskSetup { directory: said.unwrap_or_else(default), fault })
-            }
-        },
-        engine: match rack.engine {
-            Engine::Memory => EngineSetup::Memory,
-            Engine::Redis => EngineSetup::Redis {
-                program: rack.redis_server.clone(),
-                directory: own
-                    .directory
-                    .clone()
-                    .unwrap_or_else(|| PathBuf::from(format!("replica-{}", own.node))),
-            },
-        },
-    };
-    replica::run(&place, &setup)
 }
 
 /// `concord log`.
@@ -158,56 +141,36 @@ pub fn log(args: &LogCommandArgs) -> Result<(), Error> {
     crate::status::print(&concord_runtime::directory::inspect(directory)?)
 }
 
-/// `concord gateway`.
-///
-/// # Errors
-/// One line for a person.
-pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
-    args.log.init()?;
-    let rack = Rack::read(&args.config)?;
-    let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
-    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
-    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
-    let setup = GatewaySetup {
-        group: GroupId::FIRST,
-        switch: wire(rack.switch()?.addr),
-        controller: wire(rack.controller()?.addr),
-        listen: own.listen,
-        requirepass: rack.requirepass.clone(),
-        splits_reads: rack.split_reads,
-        redis: rack.engine == Engine::Redis,
-        memory_bytes_max: rack.maxmemory.0,
-        rack_info: rack_info(&rack),
-    };
-    gateway::run(&place, &setup)
-}
-
-/// The section `Concord` of INFO.
-fn rack_info(rack: &Rack) -> String {
-    let name = |value: Option<clap::builder::PossibleValue>| {
-        value.map_or_else(String::new, |value| value.get_name().to_string())
-    };
-    format!(
-        "protocol:{}\r\naccel:{}\r\nengine:{}\r\nreplicas:{}\r\ngateways:{}\r\n",
-        name(rack.protocol.to_possible_value()),
-        name(rack.accel.to_possible_value()),
-        name(rack.engine.to_possible_value()),
-        rack.replica.len(),
-        rack.gateway.len(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn bug_17_7_who_is_gone_is_said_with_its_group_where_there_are_several() {
+        let one = Rack::default();
+        let said = |rack: &Rack, text: &str| {
+            let gone = gone(&rack.groups().unwrap(), &[text.to_string()]);
+            gone.map_or_else(|e| e.to_string(), |gone| format!("{}:{}", gone[0].0.0, gone[0].1))
+        };
+        assert_eq!((said(&one, "2"), said(&one, "store:2")), ("0:2".into(), "0:2".into()));
+        let text =
+            "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n[[group]]\nname = \"b\"\nnumber = 7\n";
+        let two = Rack::parse(text).unwrap();
+        assert_eq!((said(&two, "b:2"), said(&two, "store:2")), ("7:2".into(), "0:2".into()));
+        for wrong in ["2", "c:2", "b:", "b:x", "b"] {
+            let line = said(&two, wrong);
+            assert!(line.ends_with("like store:2; there are store, b"), "{line}");
+        }
+    }
+
+    #[test]
     fn programs_together_are_held_against_an_asic() {
         let two = [Program::Harmonia, Program::NoPaxos];
-        let report = together(&two, Layout::DEFAULT).unwrap();
+        let report = together(&two, Sections::DEFAULT).unwrap();
         assert_eq!((report.stages(), report.multicast_groups), (7, 1));
         assert_eq!((report.sram_bytes_in(0), report.excess(&ASIC)), (4 + 4, None));
-        let large = Layout { slots: 1 << 17, ..Layout::DEFAULT };
+        let mut large = Sections::DEFAULT;
+        large.harmonia.layout.slots = 1 << 17;
         assert_eq!(together(&[Program::Harmonia], large).unwrap().excess(&ASIC), None);
         let report = together(&[Program::Harmonia; 2], large).unwrap();
         let excess = "harmonia, harmonia: stage 3 takes 2.0 MiB of register memory, of which an \

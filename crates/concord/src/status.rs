@@ -8,20 +8,59 @@ use std::time::{Duration, Instant};
 use concord_runtime::{Context, Error};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{ExplainArgs, StatusArgs, WaitArgs};
-use crate::net::{Redis, Reply, http_get};
-use crate::rack::Rack;
+use crate::cli::{StatusArgs, WaitArgs};
+use crate::net::http_get;
+use crate::rack::{Group, Rack, STORE};
+use crate::systems;
 
 const ASK_TIMEOUT: Duration = Duration::from_millis(1_500);
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
-const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A role of the rack, and where it says how it is.
-struct Role {
+#[derive(Clone, Debug)]
+pub struct Role {
     name: &'static str,
     node: u16,
+    /// Its group, if it has one: the name in the rack file, and whether names of members are without it.
+    group: Option<(String, bool)>,
     addr: String,
     http: Option<SocketAddr>,
+}
+
+impl Role {
+    /// A role that is no member of a group.
+    #[must_use]
+    pub fn new(
+        name: &'static str,
+        node: u16,
+        addr: impl ToString,
+        http: Option<SocketAddr>,
+    ) -> Role {
+        Role { name, node, group: None, addr: addr.to_string(), http }
+    }
+
+    /// A member of a group.
+    #[must_use]
+    pub fn member(
+        group: &Group<'_>,
+        name: &'static str,
+        node: u16,
+        addr: impl ToString,
+        http: Option<SocketAddr>,
+    ) -> Role {
+        let group = Some((group.name.to_string(), group.is_store()));
+        Role { group, ..Role::new(name, node, addr, http) }
+    }
+
+    /// As people call it.
+    fn title(&self) -> String {
+        let (name, node) = (self.name, self.node);
+        match &self.group {
+            Some((group, false)) => format!("{group} {name} {node}"),
+            _ if ["controller", "switch"].contains(&name) => name.to_string(),
+            _ => format!("{name} {node}"),
+        }
+    }
 }
 
 /// `concord status`: 0 if all is well, 1 if a role does not answer, a replica is missing, or the
@@ -31,12 +70,12 @@ struct Role {
 /// One line for a person; roles that do not answer are shown as such, and are no error.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let rack = Rack::read(&args.config)?;
-    let roles = roles(&rack);
+    let roles = roles(&rack)?;
     let started = Instant::now();
     let before = ask_all(&roles);
     std::thread::sleep(Duration::from_millis(args.interval_ms));
     let after = ask_all(&roles);
-    let report = report(&rack, &roles, &before, &after, started.elapsed().as_secs_f64());
+    let report = report(&rack, &roles, &before, &after, started.elapsed().as_secs_f64())?;
     print(&if args.json { format!("{report:#}\n") } else { describe_all(&report) })?;
     let is_well = report["wrong"].as_array().is_some_and(Vec::is_empty);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -48,11 +87,11 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
 /// One line with what is still wrong when the time is over.
 pub fn wait(args: &WaitArgs) -> Result<(), Error> {
     let rack = Rack::read(&args.config)?;
-    let roles = roles(&rack);
+    let roles = roles(&rack)?;
     let started = Instant::now();
     loop {
         let seen = ask_all(&roles);
-        let report = report(&rack, &roles, &seen, &seen, 1.0);
+        let report = report(&rack, &roles, &seen, &seen, 1.0)?;
         let wrong: Vec<_> =
             report["wrong"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if wrong.is_empty() {
@@ -66,27 +105,21 @@ pub fn wait(args: &WaitArgs) -> Result<(), Error> {
     }
 }
 
-fn roles(rack: &Rack) -> Vec<Role> {
+fn roles(rack: &Rack) -> Result<Vec<Role>, Error> {
     let mut roles = Vec::new();
     if let Some(c) = &rack.controller {
-        roles.push(Role { name: "controller", node: 1, addr: c.addr.to_string(), http: c.http });
+        roles.push(Role::new("controller", 1, c.addr, c.http));
     }
     if let Some(s) = &rack.switch {
-        roles.push(Role { name: "switch", node: 1, addr: s.addr.to_string(), http: s.http });
+        roles.push(Role::new("switch", 1, s.addr, s.http));
     }
     for s in &rack.standby {
-        let addr = s.addr.to_string();
-        roles.push(Role { name: "standby", node: s.node, addr, http: s.http });
+        roles.push(Role::new("standby", s.node, s.addr, s.http));
     }
-    for r in &rack.replica {
-        let addr = r.addr.to_string();
-        roles.push(Role { name: "replica", node: r.node, addr, http: r.http });
+    for system in systems::all() {
+        roles.extend(system.roles(rack)?);
     }
-    for g in &rack.gateway {
-        let addr = g.listen.to_string();
-        roles.push(Role { name: "gateway", node: g.node, addr, http: g.http });
-    }
-    roles
+    Ok(roles)
 }
 
 /// The `/status` of each, at the same time; `None` for who does not answer.
@@ -101,53 +134,62 @@ fn ask_all(roles: &[Role]) -> Vec<Option<Value>> {
     })
 }
 
-fn counter(status: &Value, name: &str) -> f64 {
+/// A counter of a role's `/status`; 0 if it has none.
+#[must_use]
+pub fn counter(status: &Value, name: &str) -> f64 {
     status["counters"][name].as_f64().unwrap_or(0.0)
 }
 
-/// What is shown, as one JSON object.
+/// What is shown, as one JSON object. What the first group has stands beside `groups`, too.
 fn report(
     rack: &Rack,
     roles: &[Role],
     before: &[Option<Value>],
     after: &[Option<Value>],
     seconds: f64,
-) -> Value {
-    let (mut shown, mut fast, mut slow) = (Vec::new(), 0.0, 0.0);
-    let (mut clean, mut dirty) = (0.0, 0.0);
+) -> Result<Value, Error> {
+    let mut shown = Vec::new();
     for (i, role) in roles.iter().enumerate() {
-        let mut entry = Map::new();
-        entry.insert("role".to_string(), role.name.into());
-        entry.insert("node".to_string(), role.node.into());
-        entry.insert("addr".to_string(), role.addr.clone().into());
-        entry.insert("reachable".to_string(), after[i].is_some().into());
-        if let (Some(now), "replica") = (&after[i], role.name) {
-            fast += counter(now, "reads_fast");
-            slow += counter(now, "reads_slow");
-            clean += counter(now, "reads_clean");
-            dirty += counter(now, "reads_dirty");
-        }
         let none = Value::Null;
         let now = after[i].as_ref().unwrap_or(&none);
-        entry.insert("rates".to_string(), rates(before[i].as_ref(), now, seconds));
-        entry.insert("latencies".to_string(), latencies(before[i].as_ref(), now));
-        entry.insert("status".to_string(), now.clone());
-        shown.push(Value::Object(entry));
+        shown.push(json!({
+            "role": role.name,
+            "node": role.node,
+            "group": role.group.as_ref().map(|(name, _)| name),
+            "name": role.title(),
+            "addr": role.addr,
+            "reachable": after[i].is_some(),
+            "rates": rates(before[i].as_ref(), now, seconds),
+            "latencies": latencies(before[i].as_ref(), now),
+            "status": now,
+        }));
     }
-    let wrong = wrong(rack, &shown);
-    let share = |some: f64, others: f64| {
-        if some + others > 0.0 { json!(some / (some + others)) } else { Value::Null }
-    };
-    json!({
-        "protocol": rack.protocol,
-        "accel": rack.accel,
-        "engine": rack.engine,
-        "fast_read_share": share(fast, slow),
-        "clean_read_share": share(clean, dirty),
-        "interval_seconds": seconds,
-        "wrong": wrong,
-        "roles": shown,
-    })
+    let groups = rack.groups()?;
+    let told: Vec<Map<String, Value>> = groups.iter().map(|group| told(group, &shown)).collect();
+    let mut report = told.first().cloned().unwrap_or_default();
+    report.insert("groups".to_string(), told.into());
+    report.insert("interval_seconds".to_string(), seconds.into());
+    report.insert("wrong".to_string(), wrong(&groups, &shown).into());
+    report.insert("roles".to_string(), shown.into());
+    Ok(report.into())
+}
+
+/// A group: what it is, and figures of all its members.
+fn told(group: &Group<'_>, roles: &[Value]) -> Map<String, Value> {
+    let system = systems::of(group.kind);
+    let own = roles.iter().filter(|role| role["group"] == group.name);
+    let members: Vec<&Value> = own.map(|role| &role["status"]).collect();
+    let mut told = system.settings(group);
+    told.append(&mut system.figures(&members));
+    told.insert("name".to_string(), group.name.into());
+    told.insert("kind".to_string(), group.kind.name().into());
+    told
+}
+
+/// What part of both the first is; null if there is nothing.
+#[must_use]
+pub fn share(some: f64, others: f64) -> Value {
+    if some + others > 0.0 { json!(some / (some + others)) } else { Value::Null }
 }
 
 /// A clock that is wrong by more is a PROBLEM, in seconds.
@@ -173,7 +215,7 @@ fn clock_problems(role: &Value) -> Vec<String> {
 }
 
 /// What needs somebody's attention: a line each.
-fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
+fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
     for role in roles.iter().filter(|role| role["reachable"] == false) {
         wrong.push(format!("{} is not reachable", name_of(role)));
@@ -191,11 +233,16 @@ fn wrong(rack: &Rack, roles: &[Value]) -> Vec<String> {
     if let Some(problem) = status["problem"].as_str() {
         wrong.push(format!("PROBLEM: {problem}"));
     }
-    let Some(members) = status["members"].as_array() else { return wrong };
-    for replica in &rack.replica {
-        if !members.iter().any(|m| m.as_u64() == Some(replica.node.into())) {
-            wrong.push(format!("replica {} is not a member", replica.node));
-        }
+    for group in groups {
+        let told = status["groups"].as_array().into_iter().flatten();
+        let own = told.clone().find(|told| told["group"] == group.id.0);
+        let Some(members) = own.and_then(|own| own["members"].as_array()) else { continue };
+        let outside = |node: &u16| !members.iter().any(|m| m.as_u64() == Some((*node).into()));
+        let replicas = group.replicas.iter().map(|r| r.node).filter(outside);
+        let workers = group.workers.iter().map(|w| w.node).filter(outside);
+        let replicas = replicas.map(|node| group.member_name("replica", node));
+        let names = replicas.chain(workers.map(|node| group.member_name("worker", node)));
+        wrong.extend(names.map(|name| format!("{name} is not a member")));
     }
     wrong
 }
@@ -251,31 +298,27 @@ pub fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-fn name_of(role: &Value) -> String {
-    match role["role"].as_str() {
-        Some(name @ ("standby" | "replica" | "gateway")) => format!("{name} {}", role["node"]),
-        name => name.unwrap_or("?").to_string(),
-    }
+fn name_of(role: &Value) -> &str {
+    role["name"].as_str().unwrap_or("?")
 }
 
 fn describe_all(report: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
-    let mut out = format!(
-        "{}, {}, {} engine\n",
-        text(&report["protocol"]),
-        text(&report["accel"]),
-        text(&report["engine"])
-    );
-    let share = |name: &str| report[name].as_f64().map(|share| share * 100.0);
-    out += &match (share("fast_read_share"), share("clean_read_share")) {
-        (_, Some(clean)) => format!("reads of clean objects: {clean:.1}%\n\n"),
-        (Some(fast), None) => format!("reads on the fast path: {fast:.1}%\n\n"),
-        (None, None) => "no reads yet\n\n".to_string(),
-    };
+    let mut out = String::new();
+    let groups = report["groups"].as_array().into_iter().flatten();
+    let width = if groups.clone().count() > 1 { 24 } else { 12 };
+    for group in groups {
+        let system = systems::all().find(|system| system.kind().name() == group["kind"]);
+        let name = group["name"].as_str().filter(|name| *name != STORE);
+        let of = name.map_or(String::new(), |name| format!("{name}: "));
+        let words = |system: &dyn systems::System| system.describe_group(group);
+        out += &format!("{of}{}\n", system.map_or(String::new(), words));
+    }
+    out += "\n";
     for role in report["roles"].as_array().into_iter().flatten() {
         let line =
             if role["reachable"] == true { describe(role) } else { "NOT REACHABLE".to_string() };
-        out += &format!("  {:<12} {:<22} {line}\n", name_of(role), text(&role["addr"]));
+        out += &format!("  {:<width$} {:<22} {line}\n", name_of(role), text(&role["addr"]));
     }
     let wrong: Vec<_> = report["wrong"].as_array().into_iter().flatten().map(text).collect();
     if !wrong.is_empty() {
@@ -287,116 +330,83 @@ fn describe_all(report: &Value) -> String {
 /// One line about a role that answered.
 fn describe(role: &Value) -> String {
     let status = &role["status"];
-    let gauge = |name: &str| status["gauges"][name].as_f64().unwrap_or(0.0);
-    let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
     match role["role"].as_str() {
         Some("controller") => describe_controller(status),
         Some("standby") if status["switch_id"] == 0 => "stands by".to_string(),
-        Some("switch" | "standby") => format!(
-            "epoch {}, switch id {}, {}, dirty set {} of {} slots",
-            status["epoch"],
-            status["switch_id"],
-            if status["ready"] == true { "ready" } else { "not ready" },
-            gauge("dirty_set_occupied"),
-            gauge("dirty_set_slots"),
-        ),
-        Some("replica") => format!(
-            "{}, epoch {}, {}, {} keys, {}, {:.0} writes/s",
-            where_it_stands(status),
-            status["epoch"],
-            if status["leased"] == true { "leased" } else { "no lease" },
-            gauge("keys"),
-            reads(role),
-            rate("records_applied"),
-        ),
-        _ => format!(
-            "{} connections, {:.0} commands/s, reads {}, writes {}",
-            gauge("connections_open"),
-            rate("commands"),
-            latency(&role["latencies"]["read_seconds"]),
-            latency(&role["latencies"]["write_seconds"]),
-        ),
+        Some("switch" | "standby") => describe_switch(status),
+        _ => systems::all().find_map(|system| system.describe(role)).unwrap_or_default(),
     }
 }
 
+/// Its groups' programs.
+fn describe_switch(status: &Value) -> String {
+    let programs = status["programs"].as_array().into_iter().flatten();
+    let each = programs.map(|program| {
+        let of = match (program["name"].as_str(), &program["group"]) {
+            (_, group) if *group == 0 => String::new(),
+            (name, _) => format!("{}: ", name.unwrap_or("?")),
+        };
+        let mut line = format!(
+            "{of}epoch {}, switch id {}, {}",
+            program["epoch"],
+            program["switch_id"],
+            if program["ready"] == true { "ready" } else { "not ready" },
+        );
+        let gauge = |name: &str| program["gauges"][name].as_f64();
+        if let (Some(taken), Some(all)) = (gauge("dirty_set_occupied"), gauge("dirty_set_slots")) {
+            line += &format!(", dirty set {taken} of {all} slots");
+        }
+        if let (Some(tasks), Some(idle)) = (gauge("queue_tasks"), gauge("queue_executors")) {
+            line += &format!(", {tasks} tasks in the queue, {idle} executors wait");
+        }
+        line
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
 /// "p50 0.13 p99 0.52 ms", or "none" where nothing was counted.
-fn latency(seen: &Value) -> String {
+#[must_use]
+pub fn latency(seen: &Value) -> String {
     match (seen["p50_ms"].as_f64(), seen["p99_ms"].as_f64()) {
         (Some(p50), Some(p99)) => format!("p50 {p50:.2} p99 {p99:.2} ms"),
         _ => "none".to_string(),
     }
 }
 
-/// How a replica reads: by Harmonia and the normal protocol, or by CRAQ.
-fn reads(role: &Value) -> String {
-    let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
-    let seen = |name: &str| counter(&role["status"], name) > 0.0;
-    if seen("reads_clean") || seen("reads_dirty") {
-        let (clean, dirty) = (rate("reads_clean"), rate("reads_dirty"));
-        return format!("{clean:.0} clean and {dirty:.0} dirty reads/s");
-    }
-    format!("{:.0} fast and {:.0} slow reads/s", rate("reads_fast"), rate("reads_slow"))
-}
-
+/// The epochs and members of its groups.
 fn describe_controller(status: &Value) -> String {
-    let nodes = |name: &str| -> Vec<String> {
-        status[name].as_array().into_iter().flatten().map(ToString::to_string).collect()
-    };
-    let mut line = format!(
-        "epoch {}, switch id {}, replicas {}",
-        status["epoch"],
-        status["switch_id"],
-        nodes("members").join(" ")
-    );
-    if !nodes("joining").is_empty() {
-        line += &format!(", joining {}", nodes("joining").join(" "));
-    }
+    let groups = status["groups"].as_array().into_iter().flatten();
+    let each = groups.map(|group| {
+        let nodes = |name: &str| -> Vec<String> {
+            group[name].as_array().into_iter().flatten().map(ToString::to_string).collect()
+        };
+        let of = match (group["name"].as_str(), &group["group"]) {
+            (_, group) if *group == 0 => String::new(),
+            (name, _) => format!("{}: ", name.unwrap_or("?")),
+        };
+        let mut line = format!(
+            "{of}epoch {}, switch id {}, {} {}",
+            group["epoch"],
+            group["switch_id"],
+            group["kind"].as_str().unwrap_or("members"),
+            nodes("members").join(" ")
+        );
+        if !nodes("joining").is_empty() {
+            line += &format!(", joining {}", nodes("joining").join(" "));
+        }
+        line
+    });
+    let mut line = each.collect::<Vec<_>>().join("; ");
     if let Some(problem) = status["problem"].as_str() {
         line += &format!("; PROBLEM: {problem}");
     }
     line
 }
 
-/// "open, tail", or "joining, 43% copied".
-fn where_it_stands(status: &Value) -> String {
-    let phase = status["phase"].as_str().unwrap_or("?");
-    match status["copied_percent"].as_u64() {
-        Some(percent) => format!("{phase}, {percent}% copied"),
-        None => format!("{phase}, {}", status["place"].as_str().unwrap_or("?")),
-    }
-}
-
-/// `concord explain`.
-///
-/// # Errors
-/// One line for a person.
-pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
-    let rack = match args.gateway {
-        Some(_) if !args.config.exists() => Rack::default(),
-        _ => Rack::read(&args.config)?,
-    };
-    let gateway = args.gateway.or(rack.gateway.first().map(|g| g.listen));
-    let gateway = gateway.ok_or_else(|| Error::new("the rack file names no gateway"))?;
-    let mut redis = Redis::connect(gateway, &rack.requirepass, EXPLAIN_TIMEOUT)
-        .cannot(format!("ask the gateway at {gateway}"))?;
-    let mut command: Vec<&[u8]> = vec![b"CONCORD", b"EXPLAIN"];
-    command.extend(args.command.iter().map(String::as_bytes));
-    match redis.call(&command).cannot(format!("ask the gateway at {gateway}"))? {
-        Reply::Error(why) => Err(Error::new(why)),
-        Reply::Array(fields) => {
-            let line = |field: &[Reply]| {
-                let texts: Vec<String> = field.iter().map(|f| f.lines().join("\n  ")).collect();
-                texts.join(": ").replace('_', " ") + "\n"
-            };
-            print(&fields.chunks(2).map(line).collect::<String>())
-        }
-        reply @ Reply::Text(_) => print(&(reply.lines().join("\n") + "\n")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::systems::harmonia::ReplicaPlace;
 
     fn replica(fast: u64, slow: u64) -> Value {
         json!({"role": "replica", "counters": {"reads_fast": fast, "reads_slow": slow},
@@ -406,11 +416,12 @@ mod tests {
 
     #[test]
     fn the_report_has_shares_rates_and_who_is_gone() {
-        let role = |node| Role { name: "replica", node, addr: "a".to_string(), http: None };
+        let rack = Rack::default();
+        let role = |node| Role::member(&rack.store(), "replica", node, "a", None);
         let roles = [role(1), role(2)];
         let before = [Some(replica(10, 0)), None];
         let after = [Some(replica(30, 10)), None];
-        let report = report(&Rack::default(), &roles, &before, &after, 2.0);
+        let report = report(&rack, &roles, &before, &after, 2.0).unwrap();
         assert_eq!(report["fast_read_share"], json!(0.75));
         assert_eq!(report["clean_read_share"], Value::Null);
         assert_eq!(report["roles"][0]["rates"], json!({"reads_fast": 10.0, "reads_slow": 5.0}));
@@ -430,8 +441,9 @@ mod tests {
                              "latencies": {"read_seconds": {"p50_ms": 0.12, "p99_ms": 0.9}}});
         let line = "1 connections, 0 commands/s, reads p50 0.12 p99 0.90 ms, writes none";
         assert_eq!(describe(&gateway), line);
-        let controller = json!({"role": "controller", "status": {"epoch": 3, "switch_id": 1,
-                                "members": [1, 3], "joining": [2], "problem": null}});
+        let controller = json!({"role": "controller", "status": {"problem": null, "groups": [
+            {"group": 0, "name": "store", "kind": "replicas", "epoch": 3, "switch_id": 1,
+             "members": [1, 3], "joining": [2]}]}});
         assert_eq!(describe(&controller), "epoch 3, switch id 1, replicas 1 3, joining 2");
     }
 
@@ -439,30 +451,26 @@ mod tests {
     fn what_is_wrong_is_said_and_what_is_not_is_not() {
         let place = |node: u16| {
             let addr = "127.0.0.1:1".parse().unwrap();
-            crate::rack::ReplicaPlace {
-                node,
-                addr,
-                http: None,
-                directory: None,
-                data_dir: None,
-                cpu_share: None,
-            }
+            let (http, directory, data_dir, cpu_share) = (None, None, None, None);
+            ReplicaPlace { node, addr, http, directory, data_dir, cpu_share }
         };
         let rack = Rack { replica: vec![place(1), place(2)], ..Rack::default() };
+        let wrong = |roles: &[Value]| super::wrong(&rack.groups().unwrap(), roles);
         let controller = |members: &[u16], problem: Option<&str>| {
+            let groups = json!([{"group": 0, "members": members}]);
             vec![json!({"role": "controller", "node": 1, "reachable": true,
-                        "status": {"members": members, "problem": problem}})]
+                        "status": {"groups": groups, "problem": problem}})]
         };
-        assert_eq!(wrong(&rack, &controller(&[1, 2], None)), Vec::<String>::new());
-        let both = wrong(&rack, &controller(&[1], Some("p")));
+        assert_eq!(wrong(&controller(&[1, 2], None)), Vec::<String>::new());
+        let both = wrong(&controller(&[1], Some("p")));
         assert_eq!(both, ["PROBLEM: p", "replica 2 is not a member"]);
         let clocks = |wall: f64, log: f64| {
             let gauges = json!({"wall_clock_ahead_seconds": wall, "log_behind_seconds": log});
-            vec![json!({"role": "replica", "node": 2, "reachable": true,
+            vec![json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                         "status": {"gauges": gauges}})]
         };
-        assert_eq!(wrong(&rack, &clocks(-0.999, 0.999)), Vec::<String>::new());
-        let problems = wrong(&rack, &clocks(86_400.0, -2.5));
+        assert_eq!(wrong(&clocks(-0.999, 0.999)), Vec::<String>::new());
+        let problems = wrong(&clocks(86_400.0, -2.5));
         let set =
             "PROBLEM: the wall clock of replica 2 was set, by 86400.0 s; its time follows slowly";
         assert_eq!(problems[0], set);

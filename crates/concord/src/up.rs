@@ -1,7 +1,7 @@
 //! `concord up`: a whole rack on this machine, each role a process of its own.
 
-mod children;
-mod place;
+pub mod children;
+pub mod place;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,8 +13,9 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::UpArgs;
-use crate::net::{Redis, Reply, http_get};
-use crate::rack::{Accel, Durability, Engine, Protocol, Rack};
+use crate::net::http_get;
+use crate::rack::Rack;
+use crate::systems;
 use children::Children;
 
 /// Longest time until a rack serves.
@@ -44,7 +45,7 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         return Ok(());
     }
     print_ready(&rack, &file, started.elapsed());
-    supervise(&mut children, &mut signals, args.restart_gateways, rack.durability)
+    supervise(&mut children, &mut signals, args.restart_gateways, &rack)
 }
 
 /// One rack in a run directory: the file, the logs and the controller's state are there.
@@ -70,22 +71,14 @@ fn write_private(path: &PathBuf, text: &str) -> Result<(), Error> {
 }
 
 fn print_rack(rack: &Rack, children: &Children, file: &Path) {
-    let protocol = match rack.protocol {
-        Protocol::Chain => "chain replication",
-        Protocol::PrimaryBackup => "primary-backup replication",
-        Protocol::Vr => "Viewstamped Replication",
-        Protocol::Craq => "CRAQ",
-        Protocol::NoPaxos => "NOPaxos",
-    };
-    let accel = match rack.accel {
-        Accel::Harmonia => "reads at every replica (Harmonia)",
-        Accel::None => "without the switch's help",
-    };
-    let engine = match rack.engine {
-        Engine::Memory => "memory engine",
-        Engine::Redis => "Redis engine",
-    };
-    println!("Concord: {} replicas, {protocol}, {accel}, {engine}\n", rack.replica.len());
+    for group in rack.groups().iter().flatten() {
+        let headline = systems::of(group.kind).headline(rack, group);
+        match group.is_store() {
+            true => println!("Concord: {headline}"),
+            false => println!("Concord, {}: {headline}", group.name),
+        }
+    }
+    println!();
     println!("  {:<13} {:>8}  {:<22} {:<22} log", "role", "pid", "UDP", "HTTP");
     for child in children.iter() {
         let http = child.http.map_or_else(|| "-".to_string(), |a| a.to_string());
@@ -93,18 +86,11 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
         println!("  {:<13} {:>8}  {:<22} {http:<22} {log}", child.name, child.pid(), child.udp);
     }
     println!("\n  rack file: {}", file.display());
-    match rack.durability {
-        Durability::None => {
-            println!("\n  *** NOTHING IS ON DISK: the data is gone when the rack stops. ***");
-            println!("  (--durability fsync keeps it.)\n");
-        }
-        Durability::Fsync => {
-            println!("  data: synced to every replica's disk before it is acknowledged\n");
-        }
+    println!();
+    for note in systems::all().flat_map(|system| system.notes(rack)) {
+        println!("  {note}");
     }
-    if rack.faults.disk_hold_ms > 0 {
-        println!("  *** A FAULT ON PURPOSE: disks have what was synced, and nothing else. ***\n");
-    }
+    println!();
     if rack.faults.any() {
         let f = &rack.faults;
         println!(
@@ -116,11 +102,8 @@ fn print_rack(rack: &Rack, children: &Children, file: &Path) {
 }
 
 fn print_ready(rack: &Rack, file: &Path, took: Duration) {
-    println!("Ready after {:.1} s. Redis clients connect to:", took.as_secs_f64());
-    for gateway in &rack.gateway {
-        let (host, port) = (gateway.listen.ip(), gateway.listen.port());
-        println!("  redis-cli -h {host} -p {port}");
-    }
+    let how: Vec<String> = systems::all().flat_map(|system| system.how_to_use(rack)).collect();
+    println!("Ready after {:.1} s. {}", took.as_secs_f64(), how.join("\n"));
     println!("How it is: concord status --config {}", file.display());
     println!("Ctrl-C stops all of it.");
 }
@@ -147,37 +130,22 @@ fn wait_until_ready(
     }
 }
 
-/// `None` when writes are executed through every gateway, every gateway knows all commands, and the
-/// switch helps if it is to.
+/// `None` when every system serves, and the switch helps if it is to.
 fn what_is_missing(rack: &Rack) -> Option<String> {
-    for gateway in &rack.gateway {
-        if let Err(e) = write_through(gateway.listen, &rack.requirepass) {
-            return Some(format!("gateway {}: {e}", gateway.node));
-        }
+    if let Some(missing) = systems::all().find_map(|system| system.missing(rack)) {
+        return Some(missing);
     }
-    let is = |http: Option<SocketAddr>, what: &str| {
-        let Some(http) = http else { return true };
-        let status = http_get(http, "/status", ASK_TIMEOUT).ok();
-        let status =
-            status.and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
-        status.is_some_and(|s| s[what] == true)
-    };
-    // With the Redis engine a gateway has to ask for the server's commands first.
-    if let Some(gateway) = rack.gateway.iter().find(|g| !is(g.http, "serving")) {
-        return Some(format!("gateway {} does not know the engine's commands yet", gateway.node));
-    }
-    let ready = is(rack.switch.as_ref().and_then(|s| s.http), "ready");
-    (!ready).then(|| "the switch has not seen a write completed".to_string())
+    let switch = rack.switch.as_ref().and_then(|s| s.http);
+    (!is_said(switch, "ready")).then(|| "the switch has not seen a write completed".to_string())
 }
 
-/// A write that changes nothing.
-fn write_through(listen: SocketAddr, password: &str) -> std::io::Result<()> {
-    let mut redis = Redis::connect(listen, password, ASK_TIMEOUT)?;
-    match redis.call(&[b"DEL", b"concord:no such key"])? {
-        Reply::Text(_) => Ok(()),
-        Reply::Error(why) => Err(std::io::Error::other(why)),
-        Reply::Array(_) => Err(std::io::Error::other("an array for DEL")),
-    }
+/// Whether a role's `/status` says that something is true; what has none is believed.
+#[must_use]
+pub fn is_said(http: Option<SocketAddr>, what: &str) -> bool {
+    let Some(http) = http else { return true };
+    let status = http_get(http, "/status", ASK_TIMEOUT).ok();
+    let status = status.and_then(|body| serde_json::from_slice::<serde_json::Value>(&body).ok());
+    status.is_some_and(|s| s[what] == true)
 }
 
 /// Reports who dies until a signal comes; then, or when nobody is left, everything stops.
@@ -185,7 +153,7 @@ fn supervise(
     children: &mut Children,
     signals: &mut Signals,
     restart_gateways: bool,
-    durability: Durability,
+    rack: &Rack,
 ) -> Result<(), Error> {
     loop {
         for dead in children.reap() {
@@ -203,10 +171,9 @@ fn supervise(
         if signals.wait().any(|s| s != SIGCHLD) {
             println!("\nStopping ...");
             children.stop();
-            match durability {
-                Durability::None => println!("Stopped. The data is gone with it."),
-                Durability::Fsync => println!("Stopped. The data is on disk."),
-            }
+            let farewells = systems::all().filter_map(|system| system.farewell(rack));
+            let farewells: Vec<&str> = ["Stopped."].into_iter().chain(farewells).collect();
+            println!("{}", farewells.join(" "));
             return Ok(());
         }
     }

@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use concord_core::{Instant, Now};
 use concord_wire::control::{Config, Member};
 
-use crate::group::{Gone, Group, Look, Places};
+use crate::group::{Gone, Group, Look, Node, Places};
+use crate::state::Trouble;
 use crate::switches::NextSwitch;
 use crate::{Controller, GroupState, Problem, State};
 
@@ -34,7 +35,7 @@ impl Controller {
             return self.try_recover(now);
         }
         self.hearing.since.get_or_insert(now);
-        let is_deaf = self.hearing.is_deaf(now, self.setup.failure_ns, self.setup.guards);
+        let is_deaf = self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards);
         if is_deaf && self.state.groups.is_empty() {
             self.note_wait(now, self.first_wait(now));
         }
@@ -42,18 +43,23 @@ impl Controller {
             return;
         }
         let Some(switch) = self.next_switch(now) else {
-            return self.note_wait(now, Problem::WaitsForSwitch);
+            return self.note_wait(now, Problem::WaitsForSwitch.into());
         };
         let mut changes = Vec::new();
         for index in 0..self.groups.len() {
+            let id = self.groups[index].id();
             match self.next_of(now, &self.groups[index], switch) {
                 Next::Same => {}
-                Next::Waits(problem) => self.note_wait(now, problem),
+                Next::Waits(problem) => self.note_wait(now, Trouble::of(id, problem)),
                 // Where all who are heard are of another rack, that is why.
                 Next::Stuck(problem) => {
-                    self.problem.get_or_insert(problem);
+                    self.problem.get_or_insert(Trouble::of(id, problem));
                 }
-                Next::Change(places, whole) => changes.push((index, places, whole)),
+                Next::Change(places, whole) => match self.next_epoch(&self.groups[index]) {
+                    Ok(_) => changes.push((index, places, whole)),
+                    // The others go on.
+                    Err(problem) => self.problem = Some(Trouble::of(id, problem)),
+                },
             }
         }
         if changes.is_empty() {
@@ -78,14 +84,20 @@ impl Controller {
     }
 
     /// What the first group of a rack that has none yet waits for.
-    fn first_wait(&self, now: Instant) -> Problem {
-        let waits = |group: &Group| group.setup.rules().founders(&self.look(now, group)).err()?;
-        self.groups.iter().find_map(waits).unwrap_or(Problem::WaitsForSwitch)
+    fn first_wait(&self, now: Instant) -> Trouble {
+        let waits = |group: &Group| {
+            let waits = group.setup.rules().founders(&self.look(now, group)).err()??;
+            Some(Trouble::of(group.id(), waits))
+        };
+        self.groups.iter().find_map(waits).unwrap_or(Problem::WaitsForSwitch.into())
     }
 
     fn next_of(&self, now: Instant, group: &Group, switch: NextSwitch) -> Next {
         let (rules, look) = (group.setup.rules(), self.look(now, group));
         let Some(old) = self.founded(group) else {
+            if self.is_left_out(group) {
+                return Next::Stuck(Problem::LeftOut);
+            }
             return match rules.founders(&look) {
                 Ok(members) => {
                     let whole = members.iter().map(|m| m.node).collect();
@@ -107,6 +119,16 @@ impl Controller {
         }
     }
 
+    /// Whether its state was made anew without it, and it has data all the same: whoever has all of it is
+    /// not known.
+    fn is_left_out(&self, group: &Group) -> bool {
+        let has_data = |n: &Node| n.rack == self.state.rack && n.epoch > 0;
+        group.setup.rules().holds_data()
+            && !group.is_fresh
+            && self.state.config(group.id()).is_some()
+            && group.nodes.values().any(has_data)
+    }
+
     /// A group's configuration in force, unless it begins with the next one.
     fn founded(&self, group: &Group) -> Option<&Config> {
         self.state.config(group.id()).filter(|c| !c.members.is_empty())
@@ -118,7 +140,7 @@ impl Controller {
         now: Instant,
         switch: NextSwitch,
         changes: Vec<(usize, Places, Vec<u16>)>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), Trouble> {
         let mut state = self.state.clone();
         state.version += 1;
         if state.rack == 0 {
@@ -149,7 +171,7 @@ impl Controller {
         }
         for (index, places, whole) in changes {
             let group = &self.groups[index];
-            let epoch = self.next_epoch(group)?;
+            let epoch = self.next_epoch(group).map_err(|p| Trouble::of(group.id(), p))?;
             let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
             let switch_id = known.map_or(state.last_switch_id, |c| c.switch_id);
             let (kind, program) = group.setup.rules().template();
@@ -190,7 +212,7 @@ impl Controller {
 
     /// The first epoch waits. Roles that are started together come within moments, so that this is
     /// said only once they had the time.
-    fn note_wait(&mut self, now: Instant, waits: Problem) {
+    fn note_wait(&mut self, now: Instant, waits: Trouble) {
         let since = self.hearing.since.unwrap_or(now);
         if now.since(since) > self.setup.failure_ns {
             self.problem.get_or_insert(waits);

@@ -84,6 +84,9 @@ pub(crate) trait Rules {
     /// Whether the controller tells the switch: not where a leader of the group does.
     fn tells_switch(&self) -> bool;
 
+    /// Whether its members hold data, which is lost with them.
+    fn holds_data(&self) -> bool;
+
     /// What is to be said of the group as it is.
     fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem>;
 
@@ -116,6 +119,8 @@ pub(crate) struct Node {
     pub member: Member,
     /// Its clock when it said all this.
     pub sent_at: u64,
+    /// The rack that it is of; 0 if of none yet.
+    pub rack: u64,
     pub epoch: u32,
     pub standing: Standing,
     pub held: Held,

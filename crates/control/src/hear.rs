@@ -11,6 +11,7 @@ use concord_wire::control::Heard;
 use concord_wire::{Addr, GroupId};
 
 use crate::group::{Group, Node};
+use crate::state::Trouble;
 use crate::{Controller, Problem, State};
 
 /// Everybody says that it lives ten times a second. Where nobody did for half of the time after which
@@ -58,7 +59,10 @@ impl Group {
 
     /// Somebody has heard of these numbers: if the state says less, it is not the newest.
     pub(crate) fn note_ahead(&mut self, state: &State, heard: &Heard) {
-        let epoch = state.config(self.id()).map_or(0, |c| c.epoch);
+        let config = state.config(self.id());
+        // One without members begins above all that is heard.
+        let begins = config.is_some_and(|c| c.members.is_empty());
+        let epoch = if begins { u32::MAX } else { config.map_or(0, |c| c.epoch) };
         if heard.epoch > epoch || heard.switch_id > state.last_switch_id {
             let ahead = self.ahead.get_or_insert_default();
             ahead.epoch = ahead.epoch.max(heard.epoch);
@@ -104,13 +108,21 @@ impl Controller {
         let group = &mut self.groups[index];
         group.highest.epoch = group.highest.epoch.max(heard.epoch);
         group.highest.switch_id = group.highest.switch_id.max(heard.switch_id);
+        let is_fresh = group.is_fresh;
         // The numbers of a state that begins go on behind all that is heard.
-        let begins = group.is_fresh || self.recovery.is_some();
-        if begins || !self.setup.guards.on(Guard::StateHeard) {
+        if let Some(recovery) = &self.recovery {
+            let meant = self.rack_meant(recovery).ok().flatten();
+            let is_own = meant.is_none_or(|rack| heard.rack == 0 || heard.rack == rack);
+            self.count.foreign += u64::from(!is_own);
+            return is_own;
+        }
+        if !self.setup.guards.on(Guard::StateHeard) {
             return true;
         }
-        let rack = self.state.rack;
-        if rack != 0 && heard.rack != 0 && heard.rack != rack && !is_placed {
+        // Its nodes may be of the rack before, if that is known.
+        let (rack, before) = (self.state.rack, self.rack_before);
+        let is_own = heard.rack == rack || (is_fresh && (before == 0 || heard.rack == before));
+        if rack != 0 && heard.rack != 0 && !is_own && !is_placed {
             self.count.foreign += 1;
             // One of several, so that the problem stays the same one.
             let known = self.hearing.stranger;
@@ -119,14 +131,16 @@ impl Controller {
             self.reconsider(now);
             return false;
         }
-        group.note_ahead(&self.state, heard);
+        if !is_fresh {
+            self.groups[index].note_ahead(&self.state, heard);
+        }
         true
     }
 
     /// It can hear. Looked at with every packet, since the first one after a silence comes before the
     /// first tick.
     fn note_hearing(&mut self, now: Instant) {
-        if self.hearing.is_deaf(now, self.setup.failure_ns, self.setup.guards) {
+        if self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards) {
             self.count.deaf += 1;
             self.hearing.since = Some(now);
         }
@@ -141,19 +155,23 @@ impl Controller {
     }
 
     /// What is to be said of what is heard.
-    pub(crate) fn heard_problem(&self, now: Instant) -> Option<Problem> {
-        let ahead = |group: &Group| group.ahead.map(|ahead| self.ahead_problem(group.id(), ahead));
+    pub(crate) fn heard_problem(&self, now: Instant) -> Option<Trouble> {
+        let ahead = |group: &Group| {
+            let problem = self.ahead_problem(group.id(), group.ahead?);
+            Some(Trouble::of(group.id(), problem))
+        };
         if let Some(problem) = self.groups.iter().find_map(ahead) {
             return Some(problem);
         }
         if let Some((addr, at)) = self.hearing.stranger
             && now.since(at) <= STRANGER_NS
         {
-            return Some(Problem::Stranger { addr });
+            return Some(Problem::Stranger { addr }.into());
         }
         self.groups.iter().find_map(|group| {
             let config = self.state.config(group.id())?;
-            group.setup.rules().problem(&self.look(now, group), config)
+            let problem = group.setup.rules().problem(&self.look(now, group), config)?;
+            Some(Trouble::of(group.id(), problem))
         })
     }
 

@@ -42,6 +42,7 @@ use hear::Hearing;
 use recover::Recovery;
 pub use recover::{Recover, Recovered};
 pub use replicas::Replicas;
+use state::Trouble;
 pub use state::{GroupState, Problem, State, Storage};
 use switches::Switch;
 pub use workers::Workers;
@@ -60,6 +61,9 @@ pub struct ControllerConfig {
     pub groups: Vec<GroupSetup>,
     /// A node that is not heard of for so long is removed, in ns.
     pub failure_ns: Duration,
+    /// A switch that is not heard of for so long is replaced by one that stands by, in ns; at the latest
+    /// after `failure_ns`.
+    pub switch_failure_ns: Duration,
     /// Start anew with whoever registers: the data of earlier members is given up. Epochs and switch
     /// ids go on.
     pub fresh: bool,
@@ -80,12 +84,18 @@ impl ControllerConfig {
         ControllerConfig {
             groups,
             failure_ns: 2 * SEC,
+            switch_failure_ns: Duration::MAX,
             fresh: false,
             recover: None,
             rack: 0,
             addr,
             guards: Guards::ALL,
         }
+    }
+
+    /// Time until a silent switch is replaced.
+    fn switch_failure_ns(&self) -> Duration {
+        self.switch_failure_ns.min(self.failure_ns)
     }
 }
 
@@ -143,8 +153,10 @@ pub struct Controller {
     groups: Vec<Group>,
     /// Every switch that was heard of, by its address; the active one among them.
     switches: BTreeMap<Addr, Switch>,
-    problem: Option<Problem>,
+    problem: Option<Trouble>,
     hearing: Hearing,
+    /// The rack whose groups begin anew; 0 if none do, or it is not known.
+    rack_before: u64,
     /// While the state is made anew.
     recovery: Option<Recovery>,
     recovered: Vec<Recovered>,
@@ -158,6 +170,7 @@ impl Controller {
     #[must_use]
     pub fn new(setup: ControllerConfig, state: Option<State>) -> Controller {
         let mut state = state.unwrap_or_default();
+        let rack_before = if setup.fresh { state.rack } else { 0 };
         if setup.fresh {
             // The next epoch of each group is the first of a new one; its number goes on.
             state.rack = 0;
@@ -179,6 +192,7 @@ impl Controller {
             switches: BTreeMap::new(),
             problem: None,
             hearing: Hearing::default(),
+            rack_before,
             recovery,
             recovered: Vec::new(),
             next_tick: Instant(0),
@@ -240,7 +254,13 @@ impl Controller {
     /// Why it cannot do what it should, if it cannot.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
-        self.problem
+        self.problem.map(|trouble| trouble.problem)
+    }
+
+    /// Which group that problem is of; `None` if there is none, or it is the rack's.
+    #[must_use]
+    pub fn problem_group(&self) -> Option<GroupId> {
+        self.problem?.group
     }
 
     /// The state in force.
@@ -282,7 +302,7 @@ impl Controller {
 impl Machine for Controller {
     type Persist = State;
 
-    fn handle(&mut self, now: Now, _from: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
+    fn handle(&mut self, now: Now, from: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
         let message = match concord_wire::kind(bytes) {
             Ok(Kind::Membership) => Membership::parse(bytes),
             Ok(
@@ -306,7 +326,11 @@ impl Machine for Controller {
             return;
         };
         let group = concord_wire::group(bytes);
-        let Some(index) = self.groups.iter().position(|g| g.id() == group) else {
+        // A switch that is in no group yet speaks for number 0, which the rack need not have.
+        let is_switch = matches!(message, Membership::SwitchAlive { .. });
+        let own = self.groups.iter().position(|g| g.id() == group);
+        let speaks_for_none = is_switch && group == GroupId::FIRST && !self.groups.is_empty();
+        let Some(index) = own.or(speaks_for_none.then_some(0)) else {
             self.count.unknown_group += 1;
             return;
         };
@@ -322,7 +346,7 @@ impl Machine for Controller {
                     _ => None,
                 };
                 #[rustfmt::skip]
-                let node = Node { member, sent_at, epoch, standing, held, storage, unheard, heard_at, steady_since };
+                let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, storage, unheard, heard_at, steady_since };
                 let known = self.groups[index].nodes.get(&member.node);
                 if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
                     // Late: it says nothing of now, nor that anything can be heard now.
@@ -351,7 +375,7 @@ impl Machine for Controller {
             }
             Membership::Configure(part) => {
                 if let Some(config) = self.groups[index].assembly.take(part) {
-                    self.on_config(config);
+                    self.on_config(config, from);
                 }
             }
             Membership::WhoIsWho { client } => {

@@ -11,9 +11,10 @@ use core::fmt;
 
 use concord_core::{Duration, Instant};
 use concord_wire::control::{Config, Held, Membership, Message as _};
-use concord_wire::{GroupId, Sink};
+use concord_wire::{Addr, GroupId, Sink};
 
 use crate::group::Group;
+use crate::state::Trouble;
 use crate::{Controller, GroupState, Problem, State};
 
 /// Numbers that are left out, for those of a state that only a lost node has heard of (trap T3).
@@ -22,16 +23,16 @@ const NUMBERS_SPARED: u32 = 1_024;
 /// What the operator says for the recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recover {
-    /// Replicas that are gone for good, with their data.
-    pub gone: Vec<u16>,
+    /// Replicas that are gone for good, with their data: of which group, and which.
+    pub gone: Vec<(GroupId, u16)>,
 }
 
 /// While the state is made anew.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    gone: Vec<u16>,
-    /// The newest configuration of each group that a member gave.
-    newest: BTreeMap<GroupId, Config>,
+    gone: Vec<(GroupId, u16)>,
+    /// The newest configuration of each group that a member gave, by its rack, and who gave it.
+    newest: BTreeMap<(u64, GroupId), (Config, Addr)>,
 }
 
 impl Recovery {
@@ -88,15 +89,16 @@ impl fmt::Display for Recovered {
 
 impl Controller {
     /// A member's configuration.
-    pub(crate) fn on_config(&mut self, config: Config) {
+    pub(crate) fn on_config(&mut self, config: Config, from: Addr) {
         let is_known = self.groups.iter().any(|g| g.id() == config.group);
         let Some(recovery) = self.recovery.as_mut().filter(|_| is_known) else {
             self.count.unexpected += 1;
             return;
         };
-        let newest = recovery.newest.get(&config.group);
-        if newest.is_none_or(|newest| newest.epoch < config.epoch) {
-            recovery.newest.insert(config.group, config);
+        let key = (config.rack, config.group);
+        let newest = recovery.newest.get(&key);
+        if newest.is_none_or(|(newest, _)| newest.epoch < config.epoch) {
+            recovery.newest.insert(key, (config, from));
         }
     }
 
@@ -122,17 +124,17 @@ impl Controller {
     /// Makes the state anew, once that can be done.
     pub(crate) fn try_recover(&mut self, now: Instant) {
         let listened = self.hearing.since.is_some_and(|at| now.since(at) >= self.listen_ns());
-        let is_deaf = self.hearing.is_deaf(now, self.setup.failure_ns, self.setup.guards);
+        let is_deaf = self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards);
         let made = match &self.recovery {
             Some(recovery) if listened && !is_deaf => self.state_anew(now, recovery),
-            _ => Err(Problem::Recovering),
+            _ => Err(Problem::Recovering.into()),
         };
         match made {
             Ok((state, recovered)) => {
                 self.recovered = recovered;
                 self.suggest(state);
             }
-            Err(problem) => self.problem = Some(problem),
+            Err(trouble) => self.problem = Some(trouble),
         }
     }
 
@@ -142,19 +144,30 @@ impl Controller {
         &self,
         now: Instant,
         recovery: &Recovery,
-    ) -> Result<(State, Vec<Recovered>), Problem> {
+    ) -> Result<(State, Vec<Recovered>), Trouble> {
         let mut state = self.state.clone();
         state.version += 1;
+        let rack = self.rack_meant(recovery)?;
         let (mut recovered, mut newest_switch) = (Vec::new(), None);
+        let mut unheard = Vec::new();
         for group in &self.groups {
             let highest = group.highest.switch_id;
             state.last_switch_id = state.last_switch_id.max(highest);
-            let Some(newest) = self.newest(group, recovery)? else {
+            let gone_of = |group: &Group| -> Vec<u16> {
+                let own = recovery.gone.iter().filter(|(id, _)| *id == group.id());
+                own.map(|(_, node)| *node).collect()
+            };
+            let trouble = |problem| Trouble::of(group.id(), problem);
+            let Some(newest) = self.newest(group, rack, recovery).map_err(trouble)? else {
                 state.groups.retain(|g| g.config.group != group.id());
+                if group.nodes.is_empty() {
+                    unheard.push(group);
+                }
                 continue;
             };
-            let left = group.setup.rules().left(&self.look(now, group), newest, &recovery.gone)?;
-            let epoch = anew(group, newest)?;
+            let left = group.setup.rules().left(&self.look(now, group), newest, &gone_of(group));
+            let left = left.map_err(trouble)?;
+            let epoch = anew(group, newest).map_err(trouble)?;
             let is_left = |node: &u16| left.members.iter().any(|m| m.node == *node);
             let gone = newest.members.iter().map(|m| m.node).filter(|node| !is_left(node));
             recovered.push(Recovered {
@@ -163,11 +176,12 @@ impl Controller {
                 epoch,
                 members: left.members.iter().map(|m| m.node).collect(),
                 lost_behind: left.lost_behind,
-                gone: gone.filter(|node| recovery.gone.contains(node)).collect(),
+                gone: gone.filter(|node| gone_of(group).contains(node)).collect(),
             });
             state.rack = newest.rack;
             state.last_switch_id = state.last_switch_id.max(newest.switch_id);
-            newest_switch = newest_switch.max(Some((newest.switch_id, newest.switch_incarnation)));
+            let switch = (newest.switch_id, newest.switch_incarnation, newest.switch);
+            newest_switch = newest_switch.max(Some(switch));
             let (kind, program) = group.setup.rules().template();
             let config = Config {
                 epoch,
@@ -180,7 +194,24 @@ impl Controller {
             let storages = group.storages(self.state.group(group.id()), &config);
             state.put(GroupState { config, whole: left.whole, storages });
         }
-        let (_, active) = newest_switch.ok_or(Problem::NothingHeard)?;
+        let (switch_id, active, switch) = newest_switch.ok_or(Problem::NothingHeard)?;
+        for group in unheard {
+            // It begins, or is made anew, once somebody comes; the others go on.
+            let (kind, program) = group.setup.rules().template();
+            let config = Config {
+                epoch: NUMBERS_SPARED,
+                group: group.id(),
+                rack: state.rack,
+                switch_id,
+                switch_incarnation: active,
+                switch,
+                kind,
+                program,
+                members: Vec::new(),
+                joining: Vec::new(),
+            };
+            state.put(GroupState { config, whole: Vec::new(), storages: Vec::new() });
+        }
         state.switch_incarnation = active;
         state.retired_switches.retain(|life| *life != active);
         let spared = state.last_switch_id.checked_add(NUMBERS_SPARED);
@@ -188,19 +219,35 @@ impl Controller {
         Ok((state, recovered))
     }
 
+    /// The rack whose state is made anew: the state's, if any node is of that; else the only one that nodes
+    /// are of. `None` if none of them is of any.
+    pub(crate) fn rack_meant(&self, recovery: &Recovery) -> Result<Option<u64>, Trouble> {
+        let mut racks = recovery.newest.keys().map(|(rack, _)| *rack);
+        if racks.clone().any(|rack| rack == self.state.rack) {
+            return Ok(Some(self.state.rack));
+        }
+        let Some(first) = racks.next() else { return Ok(None) };
+        match recovery.newest.iter().find(|((rack, _), _)| *rack != first) {
+            Some((_, (_, addr))) => Err(Problem::TwoRacks { addr: *addr }.into()),
+            None => Ok(Some(first)),
+        }
+    }
+
     /// The newest configuration that is known of a group: a member's, or the state's own.
     fn newest<'a>(
         &'a self,
         group: &Group,
+        rack: Option<u64>,
         recovery: &'a Recovery,
     ) -> Result<Option<&'a Config>, Problem> {
-        let heard = recovery.newest.get(&group.id());
-        let rack = recovery.newest.values().next().map(|c| c.rack);
+        let heard = rack.and_then(|rack| recovery.newest.get(&(rack, group.id())));
+        let heard = heard.map(|(config, _)| config);
         let own = self.state.config(group.id());
         let own = own.filter(|c| rack.is_none_or(|rack| rack == c.rack) && !c.members.is_empty());
         // Of two of the same number the members', who have it.
         let newest = own.into_iter().chain(heard).max_by_key(|c| c.epoch);
-        let told = group.nodes.values().map(|n| n.epoch).max().unwrap_or(0);
+        let own_nodes = group.nodes.values().filter(|n| rack.is_none_or(|rack| n.rack == rack));
+        let told = own_nodes.map(|n| n.epoch).max().unwrap_or(0);
         match newest {
             // Its configuration was asked for, and is yet to come.
             newest if newest.map_or(0, |c| c.epoch) < told => Err(Problem::Recovering),

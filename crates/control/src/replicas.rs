@@ -53,7 +53,7 @@ impl Rules for Replicas {
         if members.is_empty() {
             return Places { members, joining };
         }
-        if let Some(node) = self.cut_off(look, old, &members) {
+        if let Some(node) = Self::cut_off(look, old, &members) {
             members.retain(|m| m.node != node);
         }
         let cut_counts = look.guards.on(Guard::CutPair);
@@ -100,6 +100,10 @@ impl Rules for Replicas {
     /// In VR the leader does.
     fn tells_switch(&self) -> bool {
         !self.protocol.is_quorum()
+    }
+
+    fn holds_data(&self) -> bool {
+        true
     }
 
     fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem> {
@@ -180,8 +184,8 @@ impl Replicas {
     /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
     /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and never the
     /// last one that is whole.
-    fn cut_off(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
-        if !look.guards.on(Guard::CutPair) || self.protocol.is_quorum() {
+    fn cut_off(look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
+        if !look.guards.on(Guard::CutPair) {
             return None;
         }
         let patience_ns = look.failure_ns / 3;

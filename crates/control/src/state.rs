@@ -132,6 +132,13 @@ pub enum Problem {
         /// The newest epoch.
         epoch: u32,
     },
+    /// Nobody of this group was heard when the state was made anew, and somebody who has data of it is now.
+    LeftOut,
+    /// The state cannot be made anew: nodes of two racks are heard.
+    TwoRacks {
+        /// Where one listens that is of another rack than the state, or than others.
+        addr: Addr,
+    },
     /// The state cannot be made anew: no replica that is heard has a complete state.
     NothingLeft,
     /// The first epoch waits for replicas that were not heard of yet.
@@ -143,6 +150,25 @@ pub enum Problem {
     },
     /// The first epoch waits for a switch.
     WaitsForSwitch,
+}
+
+/// A problem, and which group has it; `None`: the rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub group: Option<GroupId>,
+    pub problem: Problem,
+}
+
+impl Trouble {
+    pub(crate) fn of(group: GroupId, problem: Problem) -> Trouble {
+        Trouble { group: Some(group), problem }
+    }
+}
+
+impl From<Problem> for Trouble {
+    fn from(problem: Problem) -> Trouble {
+        Trouble { group: None, problem }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -180,6 +206,14 @@ impl fmt::Display for Problem {
                      both: the network between them is down; one of them stays outside meanwhile"
                 );
             }
+            Problem::TwoRacks { addr } => {
+                return write!(
+                    f,
+                    "the state cannot be made anew: nodes of two racks are heard, and there is no state \
+                     that says which is meant; the one at {addr} is of another rack than others: is \
+                     `controller` in its rack file right?"
+                );
+            }
             Problem::NotHeard { node: None, epoch } => {
                 return write!(
                     f,
@@ -214,6 +248,10 @@ impl fmt::Display for Problem {
             Problem::NothingHeard => {
                 "the state cannot be made anew: no replica has heard of a configuration; start without \
                  --recover"
+            }
+            Problem::LeftOut => {
+                "nobody of this group was heard when the state was made anew, and some of its replicas have \
+                 data: start all of them, and the controller with --recover again (--fresh gives the data up)"
             }
             Problem::NothingLeft => {
                 "the state cannot be made anew: no replica that is heard has all the data of any \

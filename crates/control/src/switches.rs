@@ -89,7 +89,10 @@ impl Controller {
         for switch in self.switches.values().filter(|s| s.incarnation == active).take(1) {
             for group in &self.groups {
                 let Some(config) = self.state.config(group.id()) else { continue };
+                // A group that cannot go on has the configuration of the switch before.
+                let is_its = config.switch_incarnation == active;
                 if group.setup.rules().tells_switch()
+                    && is_its
                     && !config.members.is_empty()
                     && config.epoch > switch.epoch(group.id())
                     && self.look(now, group).is_open_everywhere(config)
@@ -130,7 +133,7 @@ impl Controller {
         let newcomer = others.clone().filter(|s| !s.standby).max_by_key(|s| s.heard_at);
         let heard_at = own.map(|s| s.heard_at);
         let silent_since = self.hearing.silent_since(heard_at, self.setup.guards);
-        let is_silent = now.since(silent_since) > self.setup.failure_ns;
+        let is_silent = now.since(silent_since) > self.setup.switch_failure_ns();
         let standby = others.max_by_key(|s| s.heard_at);
         let taking_over = if is_silent || active == 0 { standby } else { None };
         if let Some(other) = newcomer.or(taking_over).or(own) {

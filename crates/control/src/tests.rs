@@ -20,6 +20,7 @@ fn setup() -> ControllerConfig {
     ControllerConfig {
         groups: vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Chain, Program::Harmonia)],
         failure_ns: SEC,
+        switch_failure_ns: SEC,
         fresh: false,
         recover: None,
         rack: RACK,
@@ -349,6 +350,36 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
 
 const STANDBY: Addr = Addr { ip: 8, port: 8 };
 
+/// How long a switch has been silent when a standby takes over, in ms; nodes say every 50 ms that they live.
+fn silence_until_taken(setup: ControllerConfig) -> u64 {
+    let mut c = Controller::new(setup, None);
+    for ms in (50..=1_000).step_by(50) {
+        let epoch = c.state().config(GROUP).map_or(0, |config| config.epoch);
+        (1..=3).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, epoch))));
+        say(&mut c, ms, &switch(77, epoch));
+        if epoch > 0 {
+            say(&mut c, ms, &standby(90, 0));
+        }
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+    }
+    let taken = (1_050..4_000).step_by(50).find(|ms| {
+        (1..=3).for_each(|node| drop(say(&mut c, *ms, &alive(node, 10, 1))));
+        say(&mut c, *ms, &standby(90, 0));
+        persist(&mut c, *ms).is_some()
+    });
+    taken.unwrap() - 1_000
+}
+
+#[test]
+fn a_silent_switch_is_replaced_sooner_than_a_node_where_that_is_said_and_never_later() {
+    assert_eq!(silence_until_taken(setup()), 1_050);
+    let soon = ControllerConfig { switch_failure_ns: 300 * MS, ..setup() };
+    assert_eq!(silence_until_taken(soon), 350);
+    let late = ControllerConfig { switch_failure_ns: 9 * SEC, ..setup() };
+    assert_eq!(silence_until_taken(late), 1_050);
+}
+
 #[test]
 fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     let mut c = founded();
@@ -383,6 +414,22 @@ fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     let retired = Membership::SwitchRetired { incarnation: 77, switch: STANDBY };
     assert_eq!(Membership::parse(&told[0].1), Ok(retired));
     assert_eq!(persist(&mut c, t), None);
+}
+
+/// The last epoch stands, whoever dies or comes: a number that begins anew would be an old epoch to all.
+#[test]
+fn t20_when_every_epoch_was_used_that_is_said_and_nothing_changes() {
+    let mut state = founded().state().clone();
+    state.groups[0].config.epoch = u32::MAX;
+    let mut c = Controller::new(setup(), Some(state));
+    (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, u32::MAX))));
+    say(&mut c, 1, &switch(77, u32::MAX));
+    assert_eq!((persist(&mut c, 1), c.problem()), (None, None));
+    // One has lost all.
+    say(&mut c, 2, &stands(3, 11, u32::MAX, Standing::Out));
+    assert_eq!((persist(&mut c, 2), c.problem()), (None, Some(Problem::EpochsExhausted)));
+    assert!(c.problem().unwrap().to_string().contains("every epoch number was used"));
+    assert_eq!(c.state().config(GROUP).unwrap().epoch, u32::MAX);
 }
 
 #[test]
@@ -726,7 +773,7 @@ fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
 }
 
 fn recovering(gone: &[u16], state: Option<State>) -> Controller {
-    let recover = Some(Recover { gone: gone.to_vec() });
+    let recover = Some(Recover { gone: gone.iter().map(|node| (GROUP, *node)).collect() });
     Controller::new(ControllerConfig { recover, ..setup() }, state)
 }
 
@@ -923,5 +970,10 @@ fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_
     assert_eq!(c.problem(), Some(Problem::NobodyWhole));
 }
 
+mod anew;
+mod bounds;
 mod groups;
+mod quorum;
 mod returned;
+mod several;
+mod shown;

@@ -1,6 +1,7 @@
 //! A group of workers: whoever registers is a member, until it is silent, begins anew or says that it
 //! goes. No data is held, so nobody waits for anybody.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use concord_wire::control::{Config, GroupKind, Member, PLACES_MAX, Program, Standing};
@@ -52,6 +53,10 @@ impl Rules for Workers {
         true
     }
 
+    fn holds_data(&self) -> bool {
+        false
+    }
+
     fn problem(&self, _look: &Look<'_>, _config: &Config) -> Option<Problem> {
         None
     }
@@ -67,12 +72,12 @@ impl Rules for Workers {
     }
 }
 
-/// Everybody who is there and stays, behind those who have their places.
+/// Everybody who is there and stays, behind those who have their places. It runs with every sign of life, of
+/// hundreds of workers.
 fn add_newcomers(look: &Look<'_>, members: &mut Vec<Member>) {
+    let placed: BTreeSet<u16> = members.iter().map(|m| m.node).collect();
     let stay = look.nodes.values().filter(|n| n.standing != Standing::Leaving && look.is_heard(n));
-    for node in stay {
-        if members.len() < PLACES_MAX && !members.iter().any(|m| m.node == node.member.node) {
-            members.push(node.member);
-        }
-    }
+    let room = PLACES_MAX.saturating_sub(members.len());
+    let newcomers = stay.map(|n| n.member).filter(|m| !placed.contains(&m.node)).take(room);
+    members.extend(newcomers);
 }

@@ -73,6 +73,9 @@ guards! {
     Visibility,
     /// A write completes at the switch only once a quorum has executed it (Harmonia §8.3).
     CommitAck,
+    /// What a script of a server did is seen once a quorum knows that it ran to its end: before that the next
+    /// leader may make it void (VR).
+    ScriptKnown,
     /// Messages of a view are taken in that view alone (VR).
     View,
     /// A number names one stream of records, so that what a late question begins anew ends no stream (VR).
@@ -165,6 +168,10 @@ guards! {
     TaskLease,
     /// Falcon: a task that is never to be run twice begins when its owner says so.
     Claim,
+    /// Falcon: a worker that has a key runs what was tagged with it.
+    TaskTag,
+    /// Falcon: a worker that has a key runs an attempt once.
+    TaskRepeat,
     /// Falcon: of a task's results the first counts, and is told once.
     FirstResult,
 }

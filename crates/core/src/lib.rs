@@ -18,6 +18,7 @@ pub mod counters;
 pub mod guard;
 pub mod hash;
 pub mod ids;
+pub mod key;
 pub mod lease;
 pub mod machine;
 pub mod rng;
@@ -30,6 +31,7 @@ pub use ids::{
     Epoch, Incarnation, NodeId, ObjectId, Position, RequestNumber, Seq, SessionId, SwitchId,
     ViewNumber,
 };
+pub use key::Key;
 pub use lease::Leases;
 pub use machine::{Machine, Nothing};
 pub use rng::Rng;

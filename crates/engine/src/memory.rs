@@ -237,7 +237,7 @@ impl Memory {
             .is_some_and(|(_, spec)| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
     }
 
-    /// COMMAND, INFO (for [`mod@crate::info`]), and what there is not.
+    /// COMMAND, INFO (for [`mod@crate::info`]), DEBUG DIGEST-VALUE of one key (for WATCH), and what there is not.
     fn run_other(
         &self,
         name: &UpperName,
@@ -249,6 +249,12 @@ impl Memory {
             let (used, peak) = (self.store.used_bytes(), self.peak_bytes);
             let text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
             resp::bulk(reply, text.as_bytes());
+            return Ok(());
+        }
+        if let (b"DEBUG", [_, b"DIGEST-VALUE", key]) = (name.bytes(), args) {
+            resp::array(reply, 1);
+            let digest = format!("{:016x}", dump::digest(&self.store, key));
+            resp::simple(reply, &digest);
             return Ok(());
         }
         if !name.is(b"COMMAND") {

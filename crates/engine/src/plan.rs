@@ -260,6 +260,7 @@ pub(crate) fn reads_deadline(name: &UpperName) -> bool {
             | b"PEXPIRETIME"
             | b"CONCORD.EXEC"
             | b"CONCORD.INFO"
+            | b"CONCORD.DIGEST"
             | b"EVAL_RO"
             | b"EVALSHA_RO"
             | b"FCALL_RO"

@@ -7,7 +7,7 @@ use crate::command::{Command, CommandBuf};
 use crate::plan::When;
 use crate::resp;
 use crate::table::UpperName;
-use crate::ttl::EXEC_COMMAND;
+use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
 
 /// The keys of `command`, which names one or says by its own name where they are; those of a transaction
 /// are those of its commands.
@@ -22,7 +22,7 @@ pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
             let parts = command.args().skip(1).filter_map(|arg| Command::parse(arg).ok());
             parts.flat_map(|part| keys(&part)).collect()
         }
-        b"MSET" | b"MSETNX" => command.args().skip(1).step_by(2).collect(),
+        b"MSET" | b"MSETNX" | WATCHED_COMMAND => command.args().skip(1).step_by(2).collect(),
         _ => match Where::of(&name) {
             Some(at) => at.keys(command),
             None => Vec::new(),
@@ -47,8 +47,8 @@ impl Where {
     fn of(name: &UpperName) -> Option<Where> {
         Some(match name.bytes() {
             b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" | b"MSET" | b"MSETNX"
-            | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERSTORE" | b"SUNIONSTORE"
-            | b"SDIFFSTORE" | b"PFCOUNT" | b"PFMERGE" => Where::From(1),
+            | b"CONCORD.DIGEST" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERSTORE"
+            | b"SUNIONSTORE" | b"SDIFFSTORE" | b"PFCOUNT" | b"PFMERGE" => Where::From(1),
             b"BITOP" => Where::From(2),
             b"RENAME" | b"RENAMENX" | b"COPY" | b"LMOVE" | b"RPOPLPUSH" | b"SMOVE"
             | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" => Where::Two,
@@ -142,6 +142,8 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         }
         b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
         EXEC_COMMAND => restrict_exec(command, is_here),
+        // Within a transaction all of whose keys are here.
+        WATCHED_COMMAND => Restricted::Whole,
         _ => Restricted::Entangled,
     }
 }
@@ -162,6 +164,13 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
 
 /// A transaction: of each of its commands what is left.
 fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
+    if watched(command).is_some() && !keys(command).into_iter().all(is_here) {
+        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is done to them.)
+        let parts = command.args().skip(2).filter_map(|arg| Command::parse(arg).ok());
+        let mut parts = parts.map(|part| restrict(&part, is_here));
+        let concerns_none = parts.all(|left| left == Restricted::Nothing);
+        return if concerns_none { Restricted::Nothing } else { Restricted::Entangled };
+    }
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in command.args().skip(1) {
         let Ok(part) = Command::parse(arg) else { return Restricted::Whole };

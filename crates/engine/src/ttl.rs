@@ -33,9 +33,13 @@ use crate::{Class, Completion, Context, Engine, Progress, resp};
 mod alone;
 mod exec;
 mod figures;
+mod watch;
 
 use alone::Alone;
 use exec::Parts;
+use watch::Watched;
+pub(crate) use watch::watched;
+pub use watch::{DIGEST_COMMAND, WATCHED_COMMAND};
 
 /// The internal write that deletes a key whose time has come.
 pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
@@ -73,6 +77,10 @@ enum Work {
     Parts(Parts),
     /// CONCORD.INFO: INFO and DBSIZE of the backend.
     Info,
+    /// CONCORD.DIGEST of keys with these deadlines.
+    Digest(Vec<Option<u64>>),
+    /// A transaction that goes on when it is known what the keys hold that it watches.
+    Watched(Watched),
     /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
     Flush,
     /// A part of a copy, which runs alone.
@@ -105,6 +113,8 @@ pub struct Shimmed<B> {
     flushes_pending: u32,
     /// A part of a copy is pending: everything else waits.
     alone_pending: bool,
+    /// The same of a transaction that looks at the keys that it watches.
+    watches_pending: bool,
     /// The backend was given values that are none.
     broken: bool,
     /// Keys that were deleted because they were due.
@@ -125,6 +135,7 @@ impl<B: Backend> Shimmed<B> {
             unsettled: HashMap::default(),
             flushes_pending: 0,
             alone_pending: false,
+            watches_pending: false,
             broken: false,
             expired: 0,
             stalled: VecDeque::new(),
@@ -151,7 +162,7 @@ impl<B: Backend> Shimmed<B> {
 
     /// Whether `command`'s plan needs a deadline that an unfinished step may still change.
     fn must_wait(&self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
-        if self.alone_pending {
+        if self.alone_pending || self.watches_pending {
             return true;
         }
         if self.unsettled.is_empty() && self.flushes_pending == 0 {
@@ -190,7 +201,13 @@ impl<B: Backend> Shimmed<B> {
             return self.submit_step(context, &step, None, Work::Flush, reply);
         }
         if name.is(EXEC_COMMAND) {
-            return self.start_exec(context, class, command, reply);
+            return match watch::watched(command) {
+                Some(watched) => self.start_watched(context, class, command, &watched, reply),
+                None => self.start_exec(context, class, command, reply),
+            };
+        }
+        if name.is(DIGEST_COMMAND) {
+            return self.start_digest(context, class, command, reply);
         }
         if name.is(INFO_COMMAND) {
             return self.start_info(context, reply);
@@ -345,7 +362,10 @@ impl<B: Backend> Shimmed<B> {
     ) -> Option<Vec<u8>> {
         let single_effect = outcome.effects.first().map(|effect| effect.command.clone());
         match work {
-            Work::Pass | Work::Finished(_) | Work::Alone(_) => return single_effect,
+            Work::Pass | Work::Finished(_) | Work::Alone(_) | Work::Watched(_) => {
+                return single_effect;
+            }
+            Work::Digest(deadlines) => watch::settle_digest(deadlines, reply, start),
             Work::Info => self.settle_info(context, reply, start),
             Work::Flush => {
                 if !reply[start..].starts_with(b"-") {
@@ -372,6 +392,10 @@ impl<B: Backend> Shimmed<B> {
         if let Work::Alone(alone) = &entry.work {
             self.alone_pending = false;
             let reply = self.settle_alone(alone, done.copied);
+            return Some(Completion { reply, ..Completion::default() });
+        }
+        if let Work::Watched(watched) = &entry.work {
+            let reply = self.complete_watched(&entry.context, watched, &done.reply)?;
             return Some(Completion { reply, ..Completion::default() });
         }
         self.flushes_pending -= u32::from(entry.flushes);

@@ -432,6 +432,60 @@ fn commands_without_deadlines_are_pipelined_and_only_what_needs_one_waits() {
     assert_eq!(shim.backend().steps.len(), 8);
 }
 
+fn encode_digest(key: &[u8]) -> Vec<u8> {
+    CommandBuf::new().encode(0, [DIGEST_COMMAND, key]).to_vec()
+}
+
+/// A transaction of one command that wants `key` to have this digest.
+fn encode_watching(key: &[u8], digest: &[u8], line: &str) -> Vec<u8> {
+    let watched = CommandBuf::new().encode(0, [WATCHED_COMMAND, key, digest]).to_vec();
+    CommandBuf::new().encode(0, [EXEC_COMMAND, &watched, &encode(line)]).to_vec()
+}
+
+/// What is in a bulk string.
+fn bulk(reply: &[u8]) -> Vec<u8> {
+    let line = reply.iter().position(|byte| *byte == b'\n').unwrap();
+    reply[line + 1..reply.len() - 2].to_vec()
+}
+
+#[test]
+fn a_transaction_runs_if_what_it_watches_is_as_it_was() {
+    let mut rig = Rig::new();
+    let digest = |rig: &mut Rig, now_ms| {
+        let reply = rig.submit(now_ms, Class::Read, &encode_digest(b"k"));
+        reply.rsplit(' ').next().unwrap().to_string()
+    };
+    let exec = |rig: &mut Rig, now_ms, digest: &str| {
+        rig.submit(now_ms, Class::Write, &encode_watching(b"k", digest.as_bytes(), "INCR n"))
+    };
+    let none = digest(&mut rig, 1);
+    assert_eq!(exec(&mut rig, 1, &none), "*1 :1");
+    rig.script("1 SET k v => +OK");
+    assert_eq!(exec(&mut rig, 1, &none), "*-1");
+    let v = digest(&mut rig, 1);
+    assert_eq!(exec(&mut rig, 1, &v), "*1 :2");
+    // A time to live is a change; the same value again is none.
+    rig.script("1 PEXPIRE k 9 => :1");
+    assert_eq!(exec(&mut rig, 1, &v), "*-1");
+    rig.script("1 PERSIST k => :1\n1 SET k v => +OK");
+    assert_eq!(exec(&mut rig, 1, &v), "*1 :3");
+    // It is due, though nobody has deleted it.
+    rig.script("1 PEXPIRE k 9 => :1");
+    let mortal = digest(&mut rig, 5);
+    assert_eq!(exec(&mut rig, 9, &mortal), "*1 :4");
+    assert_eq!(exec(&mut rig, 10, &mortal), "*-1");
+    assert_eq!(exec(&mut rig, 10, &none), "*1 :5");
+    rig.script("10 GET n => $1 5\n10 DEL k => :0\n10 RPUSH k a b => :2");
+    let list = digest(&mut rig, 10);
+    rig.script("10 LPOP k => $1 a\n10 RPUSH k b => :2");
+    assert_eq!(exec(&mut rig, 10, &list), "*-1");
+    // Torn, and what is no digest.
+    let torn = CommandBuf::new().encode(0, [WATCHED_COMMAND, &b"k"[..]]).to_vec();
+    let torn = CommandBuf::new().encode(0, [EXEC_COMMAND, &torn, &encode("INCR n")]).to_vec();
+    assert!(rig.submit(10, Class::Write, &torn).contains("ERR"));
+    assert_eq!(exec(&mut rig, 10, ""), "*-1");
+}
+
 /// A random operation at `time`, an expiry first if one is due.
 fn random_operation(rng: &mut Rng, time: u64, now: &Shimmed<Memory>) -> (Vec<u8>, Class) {
     const LINES: [&str; 29] = [
@@ -494,11 +548,25 @@ fn t10_late_answers_change_no_decision() {
         let mut now = Shimmed::new(Memory::new(0));
         let mut late = Shimmed::new(Late::new());
         let (mut expected, mut got) = (Vec::new(), Vec::new());
+        let mut seen: Option<(Vec<u8>, Vec<u8>)> = None;
         for time in 0..200 {
-            let (bytes, class) = random_operation(&mut rng, time, &now);
+            let (mut bytes, mut class) = random_operation(&mut rng, time, &now);
+            if rng.chance(1, 16) {
+                // WATCH, or an EXEC that has watched some operations ago.
+                (bytes, class) = match seen.take() {
+                    Some((key, digest)) => {
+                        (encode_watching(&key, &digest, "RPUSH l x"), Class::Write)
+                    }
+                    None => (encode_digest(&[b'x' + rng.below(3) as u8]), Class::Read),
+                };
+            }
             let command = Command::parse(&bytes).unwrap();
             let mut reply = Vec::new();
             now.submit(&context(time), class, &command, &mut reply);
+            if command.name() == DIGEST_COMMAND {
+                let digest = crate::resp_scan::elements(&reply).next().unwrap();
+                seen = Some((command.args().nth(1).unwrap().to_vec(), bulk(digest)));
+            }
             expected.push(reply);
             late.submit(&context(time), class, &command, &mut Vec::new());
             if rng.chance(1, 3) {

@@ -102,14 +102,13 @@ impl Refusal {
     }
 }
 
-pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys: \
+pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys \
      in this form: all keys of such a command must be the same";
-const WATCH_TEXT: &str = "ERR Concord does not support WATCH; use SET IFEQ, CAS, CAD or a script";
 const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const DATABASES: &str = "ERR Concord has one database";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 54] = [
+const REFUSED: [(&str, Refusal); 55] = [
     ("SUBSCRIBE", Refusal::PubSub),
     ("PSUBSCRIBE", Refusal::PubSub),
     ("SSUBSCRIBE", Refusal::PubSub),
@@ -162,6 +161,7 @@ const REFUSED: [(&str, Refusal); 54] = [
     ("FCALL", Refusal::Other),
     ("FCALL_RO", Refusal::Other),
     ("FUNCTION", Refusal::Other),
+    ("CONCORD.DIGEST", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.INFO", Refusal::Because("ERR this command is Concord's own")),
@@ -349,8 +349,6 @@ pub(crate) fn no_subcommand(name: &str, sub: &[u8]) -> Failure {
     let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
     format!("ERR unknown subcommand '{sub}'. Try {} HELP.", name.to_ascii_uppercase()).into()
 }
-
-pub(crate) const WATCH_REFUSED: Failure = Cow::Borrowed(WATCH_TEXT);
 
 #[cfg(test)]
 mod tests {

@@ -12,9 +12,10 @@ use concord_wire::{FurtherIds, OBJECTS_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::output::append;
+use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
+use crate::watch::{Watch, Watching};
 
 /// Most unanswered commands of one connection, and requests of them, before its input waits.
 pub(crate) const SLOTS_MAX: usize = 1_024;
@@ -90,6 +91,8 @@ pub(crate) enum SlotState {
     Explaining,
     /// INFO: what a replica says has not come.
     Info(Wanted),
+    /// WATCH: the digests of its keys have not come.
+    Watching(Box<Watching>),
     /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
     /// A read of several keys that is taken apart: replies so far.
@@ -106,9 +109,10 @@ impl Slot {
         self.class == class
             && match &self.state {
                 SlotState::Ready(_) => false,
-                SlotState::Waiting | SlotState::Explaining | SlotState::Info(_) => {
-                    self.subject.names(object)
-                }
+                SlotState::Waiting
+                | SlotState::Explaining
+                | SlotState::Info(_)
+                | SlotState::Watching(_) => self.subject.names(object),
                 SlotState::Parts(parts) => parts.holds(object),
             }
     }
@@ -217,7 +221,7 @@ pub(crate) struct Connection {
     /// Its place among those whose input is long.
     pub place: InputPlace,
     pub parser: Parser,
-    pub output: Vec<u8>,
+    pub output: Output,
     /// Commands whose replies are not written yet; the first has number `first_slot`.
     pub slots: VecDeque<Slot>,
     pub first_slot: u64,
@@ -246,6 +250,7 @@ pub(crate) struct Connection {
     pub is_splitting: bool,
     pub wait: Wait,
     pub multi: Option<Box<Multi>>,
+    pub watch: Watch,
     /// Close once every reply is written.
     pub closing: bool,
     /// It is in the gateway's list of connections to look at.
@@ -274,7 +279,7 @@ impl Connection {
             input: Vec::new(),
             place: InputPlace::None,
             parser: Parser::default(),
-            output: Vec::new(),
+            output: Output::default(),
             slots: VecDeque::new(),
             first_slot: 0,
             ready_bytes: 0,
@@ -292,6 +297,7 @@ impl Connection {
             is_splitting: false,
             wait: Wait::Nothing,
             multi: None,
+            watch: Watch::default(),
             closing: false,
             is_listed: false,
             last_command: None,
@@ -381,6 +387,7 @@ impl Connection {
             SlotState::Waiting
             | SlotState::Explaining
             | SlotState::Info(_)
+            | SlotState::Watching(_)
             | SlotState::Ready(_) => true,
         })
     }
@@ -397,7 +404,7 @@ impl Connection {
     /// Answers a command that needs nothing of the rack, in its turn.
     pub(crate) fn answer(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.slots.is_empty() {
-            write(&mut self.output);
+            write(self.output.end());
             self.first_slot += 1;
             return;
         }
@@ -423,10 +430,13 @@ impl Connection {
     pub(crate) fn write_in_turn(&mut self) {
         while let Some(slot) = self.slots.front_mut() {
             match &mut slot.state {
-                SlotState::Waiting | SlotState::Explaining | SlotState::Info(_) => return,
+                SlotState::Waiting
+                | SlotState::Explaining
+                | SlotState::Info(_)
+                | SlotState::Watching(_) => return,
                 SlotState::Parts(parts) => {
                     let before = parts.held_bytes();
-                    let is_whole = parts.write(slot.resp3, &mut self.output);
+                    let is_whole = parts.write(slot.resp3, self.output.end());
                     self.ready_bytes -= before - parts.held_bytes();
                     if !is_whole {
                         return;
@@ -434,7 +444,7 @@ impl Connection {
                 }
                 SlotState::Ready(reply) => {
                     self.ready_bytes -= reply.len();
-                    append(&mut self.output, reply);
+                    self.output.append(reply);
                 }
             }
             self.slots.pop_front();

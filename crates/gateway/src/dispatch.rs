@@ -136,7 +136,7 @@ impl Core {
             }
             Handling::Exec => Err("ERR EXEC without MULTI".into()),
             Handling::Discard => Err("ERR DISCARD without MULTI".into()),
-            Handling::Watch => Err(crate::commands::WATCH_REFUSED),
+            Handling::Watch => self.watch(turn, args, sink),
             Handling::Refused(refusal) => Err(refusal.text(&self.commands.entry(index).name)),
         }
     }

@@ -173,10 +173,10 @@ impl Gateway {
         }
     }
 
-    /// What is to be written to a connection; the driver drains it, then calls
-    /// [`Gateway::written`].
-    pub fn output(&mut self, id: ConnectionId) -> Option<&mut Vec<u8>> {
-        self.connections.get_mut(&id).map(|c| &mut c.output)
+    /// What is to be written to a connection; the driver says by [`Gateway::written`] how much it took.
+    #[must_use]
+    pub fn output(&self, id: ConnectionId) -> Option<&[u8]> {
+        self.connections.get(&id).map(|c| c.output.unread())
     }
 
     /// Whether the connection is to be closed now: its client has read nothing for long, and others
@@ -206,11 +206,12 @@ impl Gateway {
         self.input_room(id) > 0
     }
 
-    /// The driver wrote so many bytes, as much as it could: commands that waited for that go on.
+    /// The driver wrote so many bytes of a connection's output: commands that waited for that go on.
     pub fn written(&mut self, now: Now, id: ConnectionId, bytes: usize, sink: &mut impl Sink) {
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.output_bytes += bytes as u64;
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.output.took(bytes);
         connection.unread_since = None;
         self.core.memory.note(now.instant, connection);
         self.grant_offers(now, id, sink);

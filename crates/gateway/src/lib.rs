@@ -68,6 +68,7 @@ mod stats;
 mod tentative;
 mod traffic;
 mod waiting;
+mod watch;
 
 pub use connection::ConnectionId;
 pub use gateway::Gateway;

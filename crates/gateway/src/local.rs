@@ -43,6 +43,7 @@ pub(crate) fn select(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
 }
 
 pub(crate) fn unwatch(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    turn.connection.watch.end();
     turn.connection.ok();
     Ok(())
 }
@@ -57,6 +58,7 @@ pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result
     let connection = &mut *turn.connection;
     connection.resp3 = false;
     connection.multi = None;
+    connection.watch.end();
     connection.name.clear();
     connection.authenticated = core.setup.requirepass.is_none();
     connection.answer(|out| resp::simple(out, "RESET"));

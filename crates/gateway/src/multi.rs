@@ -6,12 +6,12 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use concord_client::Class;
-use concord_engine::ttl::{EXEC_COMMAND, REPLY_COMMAND};
+use concord_engine::ttl::{DIGEST_COMMAND, EXEC_COMMAND, REPLY_COMMAND};
 use concord_engine::{Command, resp, several};
 use concord_wire::{COMMAND_BYTES_MAX, Sink};
 
 use crate::commands::{Failure, Handling, Local};
-use crate::connection::{Connection, Multi, SlotState, Subject};
+use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::dispatch::handler_of;
 use crate::state::{Core, Flow, Turn};
 
@@ -34,6 +34,7 @@ impl Core {
             Handling::Exec => return self.exec(turn, sink),
             Handling::Discard => {
                 turn.connection.multi = None;
+                turn.connection.watch.end();
                 turn.connection.ok();
                 return Ok(Flow::Went);
             }
@@ -77,6 +78,30 @@ impl Core {
         self.queue(turn, class, Some(subject))
     }
 
+    /// WATCH: a read of the digests of its keys.
+    pub(crate) fn watch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        args: &[&[u8]],
+        sink: &mut impl Sink,
+    ) -> Result<Flow, Failure> {
+        let keys = &args[1..];
+        let Some((watching, bytes)) = turn.connection.watch.begin(keys) else {
+            return Err(
+                "ERR the keys that are watched take more than 64 KiB (Concord's limit)".into()
+            );
+        };
+        self.command.encode(0, [DIGEST_COMMAND].into_iter().chain(keys.iter().copied()));
+        let subject = Subject::of_keys(keys.iter().copied());
+        let state = SlotState::Watching(Box::new(watching));
+        let flow = self.submit(turn, Class::Read, subject, state, sink);
+        let is_asked = |slot: &Slot| matches!(slot.state, SlotState::Watching(_));
+        if flow == Flow::Went && turn.connection.slots.back().is_some_and(is_asked) {
+            turn.connection.watch.sent(bytes);
+        }
+        Ok(flow)
+    }
+
     /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no key.
     fn queue(
         &mut self,
@@ -115,7 +140,7 @@ impl Core {
         let kept = (core::mem::take(output), core::mem::take(slots), *first_slot);
         let result = handler_of(local)(self, turn, args);
         let connection = &mut *turn.connection;
-        let mut reply = core::mem::replace(&mut connection.output, kept.0);
+        let mut reply = core::mem::replace(&mut connection.output, kept.0).into_vec();
         (connection.slots, connection.first_slot) = (kept.1, kept.2);
         if let Err(failure) = result {
             reply.clear();
@@ -125,12 +150,24 @@ impl Core {
     }
 
     fn exec(&mut self, turn: &mut Turn<'_>, sink: &mut impl Sink) -> Result<Flow, Failure> {
+        if turn.connection.watch.is_unanswered() {
+            // Everything before it, and so what it is to compare.
+            turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
+            return Ok(Flow::Waits);
+        }
         let Some(multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
-        if multi.failed {
+        let has_failed = turn.connection.watch.has_failed();
+        if multi.failed || has_failed {
+            turn.connection.watch.end();
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
         let Multi { commands, keys, of_all_keys, writes, .. } = &*multi;
-        if keys.is_empty() && !of_all_keys {
+        let watched = turn.connection.watch.encoded();
+        if multi.bytes + watched.as_ref().map_or(0, Vec::len) > COMMAND_BYTES_MAX - 64 {
+            turn.connection.watch.end();
+            return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
+        }
+        if keys.is_empty() && !of_all_keys && watched.is_none() {
             let replies = commands.iter().filter_map(|command| Command::parse(command).ok());
             turn.connection.answer(|out| {
                 resp::array(out, commands.len());
@@ -140,16 +177,19 @@ impl Core {
             });
             return Ok(Flow::Went);
         }
-        let args = [EXEC_COMMAND].into_iter().chain(commands.iter().map(|c| c.as_slice()));
-        self.command.encode(0, args);
+        let parts = watched.iter().chain(commands).map(Vec::as_slice);
+        self.command.encode(0, [EXEC_COMMAND].into_iter().chain(parts));
         let subject = match of_all_keys {
             true => Subject::AllKeys,
-            false => Subject::of_keys(keys.iter().map(Vec::as_slice)),
+            false => {
+                Subject::of_keys(keys.iter().map(Vec::as_slice).chain(turn.connection.watch.keys()))
+            }
         };
         let class = if *writes { Class::Write } else { Class::Read };
         let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
-        if flow == Flow::Waits {
-            turn.connection.multi = Some(multi);
+        match flow {
+            Flow::Waits => turn.connection.multi = Some(multi),
+            Flow::Went => turn.connection.watch.end(),
         }
         Ok(flow)
     }

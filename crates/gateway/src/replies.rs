@@ -10,7 +10,6 @@ use concord_wire::Reason;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, SlotState, Target};
-use crate::output::append;
 use crate::parts::Ended;
 use crate::state::Core;
 
@@ -58,7 +57,7 @@ impl Core {
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
             SlotState::Waiting if is_first => {
-                append(&mut connection.output, &reply);
+                connection.output.append(&reply);
                 connection.slots.pop_front();
                 connection.first_slot += 1;
                 self.client.give_back(reply);
@@ -67,7 +66,7 @@ impl Core {
             }
             SlotState::Waiting if !self.setup.client.guards.on(Guard::ReplyOrder) => {
                 slot.state = SlotState::Ready(Vec::new());
-                append(&mut connection.output, &reply);
+                connection.output.append(&reply);
             }
             SlotState::Waiting => {
                 let reply_bytes = reply.len();
@@ -85,6 +84,14 @@ impl Core {
                 let reply_bytes = reply.len();
                 slot.state = SlotState::Ready(reply);
                 connection.ready_bytes += reply_bytes;
+            }
+            SlotState::Watching(watching) => {
+                let watching = core::mem::take(&mut **watching);
+                let reply = connection.watch.answered(&watching, reply);
+                connection.ready_bytes += reply.len();
+                if let Some(slot) = connection.slot_mut(target.slot) {
+                    slot.state = SlotState::Ready(reply);
+                }
             }
             SlotState::Parts(parts) => {
                 let before = parts.held_bytes();

@@ -215,8 +215,51 @@ fn transactions_on_one_key_are_one_write() {
     world.input(1, &request(&[b"SET", b"k", &large]));
     world.input(1, b"EXEC\r\n");
     assert!(world.replies(1).ends_with(abort));
-    assert!(world.ask(&["WATCH k"]).starts_with("-ERR Concord does not support WATCH"));
     assert_eq!(world.ask(&["UNWATCH"]), "+OK\r\n");
+}
+
+#[test]
+fn a_transaction_is_answered_with_nil_if_what_it_watches_has_changed() {
+    let mut world = World::new(33);
+    let nil = "+OK\r\n+QUEUED\r\n*-1\r\n";
+    let done = "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n";
+    let (sets, begin) = (["MULTI", "SET k 9", "EXEC"], |world: &mut World, id, line: &[u8]| {
+        world.input(id, line);
+        world.replies(id)
+    });
+    world.connect(2);
+    // In one pipeline: EXEC waits for what WATCH sees.
+    let reply = world.ask(&["SET k 1", "WATCH k j", "GET k", "MULTI", "SET k 9", "EXEC", "GET k"]);
+    assert_eq!(reply, format!("+OK\r\n+OK\r\n$1\r\n1\r\n{done}$1\r\n9\r\n"));
+    // Another client writes in between, to a key that the transaction does not name.
+    assert_eq!(world.ask(&["WATCH k j", "GET j"]), "+OK\r\n$-1\r\n");
+    assert_eq!(begin(&mut world, 2, b"SET j x\r\n"), "+OK\r\n");
+    assert_eq!(world.ask(&sets), nil);
+    // EXEC, DISCARD, UNWATCH and RESET end it.
+    assert_eq!(world.ask(&sets), done);
+    for end in ["UNWATCH", "RESET"] {
+        assert_eq!(world.ask(&["WATCH j"]), "+OK\r\n");
+        begin(&mut world, 2, b"APPEND j x\r\n");
+        assert!(world.ask(&[end]).starts_with('+'));
+        assert_eq!(world.ask(&sets), done, "{end}");
+    }
+    assert_eq!(world.ask(&["WATCH j", "UNWATCH"]), "+OK\r\n+OK\r\n");
+    assert_eq!(world.ask(&["WATCH j", "MULTI", "DISCARD"]), "+OK\r\n+OK\r\n+OK\r\n");
+    begin(&mut world, 2, b"APPEND j x\r\n");
+    assert_eq!(world.ask(&sets), done);
+    // What was seen first counts, and own writes do too.
+    assert_eq!(world.ask(&["WATCH k", "SET k 3", "WATCH k"]), "+OK\r\n+OK\r\n+OK\r\n");
+    assert_eq!(world.ask(&sets), nil);
+    // Nothing but reads, and nothing at all.
+    assert_eq!(world.ask(&["WATCH j", "MULTI", "EXEC"]), "+OK\r\n+OK\r\n*0\r\n");
+    assert_eq!(world.ask(&["WATCH j"]), "+OK\r\n");
+    begin(&mut world, 2, b"APPEND j x\r\n");
+    assert_eq!(world.ask(&["MULTI", "GET k", "EXEC"]), nil);
+    // More than is kept.
+    let long = "k".repeat(40_000);
+    let reply = world.ask(&[&format!("WATCH {long}"), &format!("WATCH {long}x")]);
+    assert!(reply.starts_with("+OK\r\n-ERR the keys that are watched"), "{reply}");
+    assert!(world.ask(&["CONCORD.DIGEST k"]).starts_with("-ERR this command is Concord's own"));
 }
 
 #[test]
@@ -688,7 +731,7 @@ fn input_waits_for_a_client_that_does_not_read() {
     let held = world.gateway.output(ConnectionId(1)).unwrap().len();
     assert!(held < 8 << 20, "{held}");
     world.stuck.clear();
-    let output = std::mem::take(world.gateway.output(ConnectionId(1)).unwrap());
+    let output = world.gateway.output(ConnectionId(1)).unwrap().to_vec();
     world.received.get_mut(&1).unwrap().extend(output);
     let mut sent = vec![];
     world.gateway.written(world.now(), ConnectionId(1), held, &mut sent);

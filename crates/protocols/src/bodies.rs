@@ -283,4 +283,42 @@ mod tests {
         });
         assert!(versions[0].iter().all(|version| !versions[1].contains(version)));
     }
+    #[test]
+    fn bug_15_4_a_whole_body_waits_for_its_write_longer_than_a_part_of_one() {
+        let whole = FragmentHdr { version: 5, total_bytes: 3, index: 0, count: 1 };
+        for (at, is_there) in [(WHOLE_AGE_MAX_NS - 1, true), (WHOLE_AGE_MAX_NS, false)] {
+            let mut s = Staging::default();
+            let count = (STAGED_BYTES_MAX / BODY.total_bytes as usize) as u64;
+            assert_eq!(s.add(Instant(0), key(0), &whole, b"abc"), Ok(()));
+            for n in 1..count {
+                assert_eq!(s.add(Instant(SEC), key(n), &BODY, &[0; FRAGMENT_BYTES]), Ok(()));
+            }
+            // There is no room for one more, so that what was given up is looked for.
+            assert_eq!(s.add(Instant(at), key(count), &BODY, &[0; FRAGMENT_BYTES]), Ok(()));
+            assert_eq!(s.whole(key(0), 5).is_some(), is_there);
+            assert_eq!(s.whole(key(count), 5), None, "not all of it is there");
+        }
+    }
+
+    #[test]
+    fn fragments_that_make_no_sense_are_refused_and_disturb_nothing() {
+        let mut s = Staging::default();
+        let two =
+            FragmentHdr { version: 5, total_bytes: FRAGMENT_BYTES as u32 + 2, index: 0, count: 1 };
+        assert_eq!(s.add(Instant(0), key(1), &two, &[1; FRAGMENT_BYTES]), Ok(()));
+        let second = FragmentHdr { index: 1, ..two };
+        for (hdr, payload) in [(second, &b"abc"[..]), (second, b""), (two, b"ab")] {
+            assert_eq!(s.add(Instant(0), key(1), &hdr, payload), Err(Refused::Malformed));
+        }
+        assert_eq!(s.whole(key(1), 5), None);
+        assert_eq!(s.add(Instant(0), key(1), &second, b"ab"), Ok(()));
+        assert_eq!(s.whole(key(1), 5).map(<[u8]>::len), Some(FRAGMENT_BYTES + 2));
+        // Another version of the body takes the place of the first, and its bytes.
+        let before = s.bytes;
+        assert_eq!(
+            s.add(Instant(0), key(1), &FragmentHdr { version: 6, ..two }, &[1; FRAGMENT_BYTES]),
+            Ok(())
+        );
+        assert_eq!((s.bytes, s.whole(key(1), 5), s.whole(key(1), 6)), (before, None, None));
+    }
 }

@@ -1,6 +1,6 @@
 //! How much a replica holds of what grows with load.
 
-use concord_core::{Duration, SEC};
+use concord_core::{Duration, SEC, ViewNumber};
 
 use crate::sessions::SESSIONS_MAX;
 
@@ -18,6 +18,8 @@ pub struct Limits {
     pub log_bytes_max: usize,
     /// Most sessions at once; the one longest without a write makes room.
     pub sessions_max: usize,
+    /// VR, NOPaxos: the view in which a group begins: 1; simulations draw one near the end of all numbers.
+    pub first_view: ViewNumber,
     /// How long the engine may owe an answer until it is given up, in ns: longer than any command on a
     /// large key takes. Scripts have a limit of their own.
     pub engine_silence_ns: Duration,
@@ -32,6 +34,7 @@ impl Default for Limits {
             log_records_max: LOG_RECORDS_MAX,
             log_bytes_max: LOG_BYTES_MAX,
             sessions_max: SESSIONS_MAX,
+            first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,
         }
     }

@@ -202,4 +202,61 @@ mod tests {
         a.cut(7);
         assert_eq!((a.end(), a.len(), a.bytes()), (a.base(), 0, 0));
     }
+    #[test]
+    fn records_are_found_by_their_position_while_they_are_kept() {
+        let mut log = log(5, &[60, 70, 80]);
+        let at = |log: &Log, position| log.record(Position(position)).map(hash_of);
+        let seen: Vec<_> = (4..=9).map(|position| at(&log, position)).collect();
+        assert_eq!(seen, [None, None, Some(60), Some(70), Some(80), None]);
+        let known: Vec<_> = (4..=9).map(|position| log.hash_at(Position(position))).collect();
+        assert_eq!(known, [None, Some(50), Some(60), Some(70), Some(80), None]);
+        assert_eq!(log.last().map(hash_of), Some(80));
+        log.truncate(Position(6));
+        assert_eq!((at(&log, 6), log.hash_at(Position(6)), log.bytes()), (None, Some(60), 32));
+        log.truncate(Position(99));
+        assert_eq!((log.base(), log.end(), log.is_empty()), (log.end(), log.base(), true));
+        assert_eq!((log.end().position, log.last()), (8, None));
+        log.reset(LogEnd { position: 3, hash: 1 });
+        assert_eq!((log.base(), log.end().position), (log.end(), 3));
+    }
+
+    #[test]
+    fn a_log_is_half_nearly_and_wholly_full_by_records_or_by_bytes() {
+        let fill = |log_records_max, log_bytes_max| {
+            let limits = Limits { log_records_max, log_bytes_max, ..Limits::default() };
+            let mut firsts = [None; 3];
+            for count in 0..=20 {
+                let log = log(0, &alloc::vec![1; count]);
+                let is =
+                    [log.is_half_full(&limits), log.is_nearly_full(&limits), log.is_full(&limits)];
+                for (first, is) in firsts.iter_mut().zip(is) {
+                    *first = first.or(is.then_some(count));
+                }
+            }
+            firsts.map(Option::unwrap)
+        };
+        assert_eq!(fill(16, usize::MAX), [8, 12, 16]);
+        // 16 bytes a record.
+        assert_eq!(fill(usize::MAX, 16 * 16), [8, 12, 16]);
+    }
+
+    #[test]
+    fn buffers_of_records_are_used_again_but_large_ones_and_too_many() {
+        let capacities = |log: &mut Log| -> Vec<usize> {
+            let mut all = Vec::new();
+            while let Some(buffer) = log.spare.pop() {
+                assert!(buffer.is_empty());
+                all.push(buffer.capacity());
+            }
+            all
+        };
+        let mut log = log(0, &alloc::vec![1; SPARE_MAX + 9]);
+        log.truncate(Position(SPARE_MAX as u64 + 9));
+        assert_eq!(capacities(&mut log).len(), SPARE_MAX);
+        for bytes in [SPARE_BYTES_MAX, SPARE_BYTES_MAX + 1] {
+            log.push(alloc::vec![0; bytes], 0);
+        }
+        log.truncate(Position(log.end().position));
+        assert_eq!(capacities(&mut log), [SPARE_BYTES_MAX]);
+    }
 }

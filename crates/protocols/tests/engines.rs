@@ -17,7 +17,7 @@ use concord_wire::control::{Config, Member, Membership, Message as _, Program, P
 use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
 use concord_wire::rpc::READ_BIT;
-use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Repr};
+use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Reason, Repr};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CLIENT: Addr = Addr { ip: 1, port: 100 };
@@ -318,10 +318,15 @@ impl Bench {
 
     /// A slow read of one key, or of all where there is none.
     fn read(&mut self, node: u16, number: u64, args: &[&str]) {
+        self.read_as(node, number, (Flags(0), Seq::NONE), args);
+    }
+
+    fn read_as(&mut self, node: u16, number: u64, (flags, seen): (Flags, Seq), args: &[&str]) {
         let mut command = CommandBuf::new();
         let body = command.encode(u8::from(args.len() > 1), args.iter().map(|a| a.as_bytes()));
         let repr = Repr {
-            flags: if args.len() > 1 { Flags(0) } else { Flags::WILDCARD },
+            flags: if args.len() > 1 { flags } else { Flags::WILDCARD },
+            last_committed: seen,
             obj_id: args.get(1).map_or(ObjectId(0), |k| hash::object_id(k.as_bytes())),
             session: SESSION,
             request: RequestNumber(number | READ_BIT),
@@ -608,5 +613,122 @@ fn bug_15_7_a_script_that_a_leader_stopped_and_the_next_one_executes_costs_the_f
         b.pass(4 * LEASE_MS, to_all);
         assert_eq!(b.scripts(), [0, 1, 1], "{protocol:?}");
         assert_eq!(b.at(1).phase(), Phase::Left, "{protocol:?}");
+    }
+}
+
+/// Records pass, but nobody hears of the leader what is committed.
+fn no_word_of_the_first(flight: &Flight) -> bool {
+    flight.0 != 1 || is(&flight.2, Kind::Link, OP_DATA)
+}
+
+/// The first replica is cut off.
+fn without_the_first(flight: &Flight) -> bool {
+    flight.0 != 1 && flight.1 != Addr { ip: 1, port: 1 }
+}
+
+/// A leader executes a script and is gone before anybody heard of it; its successor has to stop the script.
+fn successor_stops(protocol: Protocol, guards: Guards) -> (Vec<String>, [usize; 3]) {
+    let mut b = Bench::new(protocol, guards);
+    b.write(Flags(0), &SCRIPT);
+    b.pass(5, no_word_of_the_first);
+    assert_eq!(b.scripts(), [1, 0, 0], "{protocol:?}");
+    b.server(2).stops = true;
+    b.pass(5 * LEASE_MS, without_the_first);
+    assert_eq!(b.leader(), Some(2), "{protocol:?}");
+    (b.write_replies(), b.scripts())
+}
+
+#[test]
+fn bug_15_28_a_script_is_answered_once_a_quorum_knows_that_it_ran_to_its_end() {
+    for protocol in QUORUM {
+        assert_eq!(
+            successor_stops(protocol, Guards::ALL),
+            (vec![STOPPED.into()], [1, 0, 0]),
+            "{protocol:?}: one answer, of who decided"
+        );
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_15_28_is_seen_without_its_guard() {
+    let without = Guards::without(concord_core::Guard::ScriptKnown);
+    for protocol in QUORUM {
+        let answers: Vec<String> = vec![":1\r\n".into(), STOPPED.into()];
+        assert_eq!(successor_stops(protocol, without).0, answers, "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_28_what_was_executed_behind_a_script_waits_too() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.write(Flags(0), &SCRIPT);
+        b.write(Flags(0), &["SET", "k", "v"]);
+        b.pass(5, no_word_of_the_first);
+        b.read(1, 1, &["GET", "k"]);
+        b.read(1, 2, &["GET", "other"]);
+        b.pass(5, no_word_of_the_first);
+        assert!(b.answers.is_empty(), "{protocol:?}: {:?}", b.answers);
+        b.pass(20, to_all);
+        let replies: Vec<&[u8]> = b.answers.iter().map(|(_, body)| &body[..]).collect();
+        let replies: Vec<&[u8]> = replies.into_iter().filter(|r| !r.is_empty()).collect();
+        let in_order: [&[u8]; 4] = [b":1\r\n", b"+OK\r\n", b"$1\r\nv\r\n", b"$-1\r\n"];
+        assert_eq!(replies, in_order, "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_28_a_script_that_was_answered_is_made_void_by_no_later_leader() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.write(Flags(0), &SCRIPT);
+        let second = Addr { ip: 1, port: 2 };
+        b.pass(10, |f| f.1 != second || no_word_of_the_first(f));
+        assert_eq!((b.write_replies(), b.scripts()), (vec![":1\r\n".into()], [1, 0, 1]));
+        b.server(2).stops = true;
+        b.pass(5 * LEASE_MS, without_the_first);
+        assert_eq!(b.at(2).phase(), Phase::Left, "{protocol:?}: it cannot do what was done");
+        b.pass(10 * LEASE_MS, to_all);
+        assert_eq!(b.scripts(), [1, 0, 1], "{protocol:?}");
+        assert_eq!([1, 3].map(|n| b.at(n).phase()), [Phase::Open; 2], "{protocol:?}");
+        b.write(Flags(0), &["SET", "k", "v"]);
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies(), ["+OK\r\n"], "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.write(Flags(0), &SCRIPT);
+        b.pass(60, to_all);
+        b.answers.clear();
+        let mut reasons = Vec::new();
+        for (number, seen) in [(1, b.counter - 1), (2, b.counter)] {
+            let seen = Seq::new(SwitchId(1), seen);
+            b.read_as(3, number, (Flags::FAST, seen), &["GET", "other"]);
+            b.pass(5, to_all);
+            let read = b.answers.iter().find(|(repr, _)| repr.op == Op::ReadReply);
+            reasons.push(read.map(|(repr, _)| repr.reason));
+            b.answers.clear();
+        }
+        let expected = [Reason::RefusedNewer, Reason::Fast].map(Some);
+        assert_eq!(reasons, expected, "{protocol:?}");
+    }
+}
+
+/// The head decides before there is a record, so that what a record says was decided.
+#[test]
+fn what_a_head_decided_of_a_script_nobody_else_makes_void() {
+    for protocol in CHAIN_FAMILY {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(2).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        b.pass(80, to_all);
+        assert_eq!([1, 2].map(|n| b.at(n).phase()), [Phase::Open, Phase::Left], "{protocol:?}");
+        assert_eq!(b.scripts()[..2], [1, 0], "{protocol:?}");
+        assert!(!b.write_replies().iter().any(|r| r == STOPPED), "{protocol:?}");
     }
 }

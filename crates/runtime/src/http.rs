@@ -7,6 +7,7 @@
 //! Whoever connects costs little: at most [`CONNECTIONS_MAX`] connections are open, the newest ones,
 //! each of bounded size, and a listener that the system refuses a descriptor tries again.
 
+pub mod api;
 mod snapshot;
 
 use std::collections::VecDeque;

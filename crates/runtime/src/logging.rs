@@ -50,6 +50,8 @@ pub(crate) fn span(role: &str, node: u16) -> tracing::Span {
         "switch" => tracing::info_span!("switch", node),
         "replica" => tracing::info_span!("replica", node),
         "gateway" => tracing::info_span!("gateway", node),
+        "worker" => tracing::info_span!("worker", node),
+        "owner" => tracing::info_span!("owner", node),
         _ => tracing::info_span!("role", role, node),
     }
 }

@@ -252,9 +252,27 @@ fn longest_ns(engine: &RedisEngine) -> u64 {
     if engine.decides() { SCRIPT_NS_MAX } else { FOLLOWED_NS_MAX }
 }
 
+/// The first number of the version in what `--version` prints (`Redis server v=7.0.15 sha=...`).
+fn major_version(text: &str) -> Option<u32> {
+    let version = text.split_once("v=")?.1;
+    version.split('.').next()?.parse().ok()
+}
+
+/// What a server must be told so that it answers DEBUG DIGEST-VALUE, which WATCH needs: older ones always do.
+fn debug_args(program: &str) -> &'static [&'static str] {
+    let printed = Command::new(program).arg("--version").output().ok();
+    let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    match printed.as_deref().and_then(major_version) {
+        Some(7..) => &["--enable-debug-command", "local"],
+        Some(_) | None => &[],
+    }
+}
+
 fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, Error> {
+    let debug_args = debug_args(program);
     let server_args = |command: &mut Command| {
         command
+            .args(debug_args)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--maxmemory", "0", "--maxmemory-policy", "noeviction", "--timeout", "0"])
             .args(["--lua-time-limit", &SCRIPT_MS_MAX.to_string()])
@@ -339,6 +357,14 @@ mod tests {
             server.pump(engine.backend_mut()).unwrap();
             sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn the_version_is_read_from_what_servers_print() {
+        let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64";
+        assert_eq!(major_version(redis), Some(7));
+        assert_eq!(major_version("Valkey server v=8.1.0 sha=0"), Some(8));
+        assert_eq!(major_version("KeyDB 6"), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@
 //! let addr = |port| Addr { ip: 0x7f00_0001, port };
 //! let mut owner = Owner::new(OwnerConfig::new(SessionId(1), addr(9000), addr(7000)));
 //! let mut sink = Vec::new();
-//! let jid = owner.submit(Job { tasks: vec![TaskSpec::default(); 20], ..Job::default() });
+//! let jid = owner.submit(Now::default(), Job { tasks: vec![TaskSpec::default(); 20], ..Job::default() });
 //! assert_eq!(jid, Some(1));
 //! owner.tick(Now::default(), &mut sink);
 //! assert_eq!(sink.len(), 2, "sixteen tasks fit a submission");
@@ -28,8 +28,16 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod bodies;
+mod book;
 mod owner;
+mod tags;
+mod trace;
 mod worker;
 
-pub use owner::{Job, Outcome, Owner, OwnerConfig, OwnerCounters, TaskOutcome, TaskSpec};
-pub use worker::{Order, Worker, WorkerConfig, WorkerCounters};
+pub use book::{Book, Counts, JobRecord};
+pub use owner::{
+    Job, Outcome, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskOutcome, TaskSpec,
+};
+pub use trace::{Again, Trace};
+pub use worker::{Order, Output, SLOTS_MAX, Worker, WorkerConfig, WorkerCounters};

@@ -1,16 +1,22 @@
 //! The owner of tasks: submits them, follows them, and says how each ended, once.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Machine};
 use concord_core::{
-    Addr, Duration, Guard, Guards, Instant, MS, Nothing, Now, Rng, SEC, SessionId, Sink, SwitchId,
+    Addr, Duration, Guard, Guards, Instant, Key, MS, Nothing, Now, Rng, SEC, SessionId, Sink,
+    SwitchId,
 };
 use concord_wire::control::{Membership, Message as _};
 use concord_wire::falcon::{Answer, Parameters, Submission, TASKS_MAX, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
+
+use crate::bodies::fragments;
+use crate::tags::{Tagged, Tags};
+use crate::trace::Trace;
 
 /// Most submissions that are not answered.
 const SUBMISSIONS_MAX: usize = 16;
@@ -39,6 +45,8 @@ pub struct OwnerConfig {
     pub group: GroupId,
     /// Which guards are on.
     pub guards: Guards,
+    /// The rack's secret, which each task is tagged with.
+    pub key: Option<Key>,
     /// For back-off.
     pub seed: u64,
     /// How long a worker may run a task without being heard of, in ns.
@@ -64,6 +72,7 @@ impl OwnerConfig {
             controller: None,
             group: GroupId::FIRST,
             guards: Guards::ALL,
+            key: None,
             seed: session.0,
             lease_ns: SEC,
             start_ns: 5 * MS,
@@ -88,6 +97,10 @@ pub struct TaskSpec {
 pub struct Job {
     /// Its tasks; TID is the place in the list.
     pub tasks: Vec<TaskSpec>,
+    /// What they share and executors fetch, if anything.
+    pub body: Option<Arc<[u8]>>,
+    /// Parameters that are too long for the queue, by TID: executors fetch them in place of the task's own.
+    pub long: BTreeMap<u32, Arc<[u8]>>,
     /// No task of it is ever run twice.
     pub once: bool,
     /// How often a task that failed is tried again.
@@ -122,6 +135,10 @@ pub struct TaskOutcome {
     pub attempts: u16,
     /// How it ended.
     pub outcome: Outcome,
+    /// How much it gave, in bytes; the outcome has the first of it.
+    pub output_bytes: u64,
+    /// Its way.
+    pub trace: Trace,
 }
 
 concord_core::counters! {
@@ -151,6 +168,8 @@ concord_core::counters! {
         runs_returned,
         /// Results of tasks that were over.
         results_late,
+        /// Fragments of bodies and parameters sent.
+        fragments,
         /// Tasks that were over, each once.
         outcomes,
         /// Packets that are malformed or no owner's.
@@ -187,11 +206,16 @@ struct Item {
     lost: u16,
     /// The highest attempt whose failure was counted: a result comes more than once.
     failed: u16,
+    trace: Trace,
 }
 
 #[derive(Clone, Debug)]
 struct OpenJob {
     once: bool,
+    body: Option<Arc<[u8]>>,
+    /// The body's tag.
+    body_tag: u64,
+    long: BTreeMap<u32, Arc<[u8]>>,
     limit_ms: u32,
     items: Vec<Item>,
     /// Tasks that are not over.
@@ -241,11 +265,16 @@ pub struct Owner {
     /// When it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
+    tags: Option<Tags>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
 }
 
 const PAUSE_NS_MIN: Duration = MS / 4;
+
+fn count(times: &mut u16) {
+    *times = times.saturating_add(1);
+}
 
 impl Owner {
     /// An owner without tasks.
@@ -272,6 +301,7 @@ impl Owner {
             is_in_doubt: true,
             doubt_at: Instant(0),
             outcomes: VecDeque::new(),
+            tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
             config,
@@ -280,7 +310,7 @@ impl Owner {
 
     /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many tasks
     /// are open, and none of these was taken.
-    pub fn submit(&mut self, job: Job) -> Option<u32> {
+    pub fn submit(&mut self, now: Now, job: Job) -> Option<u32> {
         if self.open + job.tasks.len() > TASKS_OPEN_MAX || job.tasks.is_empty() {
             return None;
         }
@@ -293,18 +323,22 @@ impl Owner {
             retries_left: job.retries,
             lost: 0,
             failed: 0,
+            trace: Trace { taken_at: now.instant, ..Trace::default() },
         };
         let items: Vec<Item> = job.tasks.iter().copied().map(item).collect();
         self.ready.extend((0..items.len() as u32).map(|tid| (jid, tid)));
         self.open += items.len();
         let open = items.len();
-        self.jobs.insert(jid, OpenJob { once: job.once, limit_ms: job.limit_ms, items, open });
+        let Job { once, limit_ms, body, long, .. } = job;
+        let tag = |body: &Arc<[u8]>| self.tags.map_or(0, |tags| tags.body(body));
+        let body_tag = body.as_ref().map_or(0, tag);
+        self.jobs.insert(jid, OpenJob { once, body, body_tag, long, limit_ms, items, open });
         Some(jid)
     }
 
     /// Ends all tasks of a job that are not over. What runs is stopped as soon as its worker hears of it; what is in
     /// the queue, when an executor gets it. `false`: there is no such job, or it is over.
-    pub fn cancel(&mut self, jid: u32, sink: &mut impl Sink) -> bool {
+    pub fn cancel(&mut self, now: Now, jid: u32, sink: &mut impl Sink) -> bool {
         let Some(job) = self.jobs.get(&jid) else { return false };
         let open = (0..).zip(&job.items).filter(|(_, item)| item.at != At::Over);
         let open: Vec<(u32, At, u16)> =
@@ -314,7 +348,7 @@ impl Owner {
                 let of = Attempt { uid: self.config.session.0, jid, tid, attempt };
                 self.say(run.worker, &TaskMessage::Cancel { of, run }, sink);
             }
-            self.end((jid, tid), Outcome::Cancelled);
+            self.end(now.instant, (jid, tid), Outcome::Cancelled, 0);
         }
         true
     }
@@ -328,6 +362,36 @@ impl Owner {
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
+    }
+
+    /// Where a task of a job that is not over is, in words; how often it was submitted; and its way. `None` if its
+    /// job is over, or there is none.
+    #[must_use]
+    pub fn explain(&self, jid: u32, tid: u32) -> Option<(&'static str, u16, Trace)> {
+        let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
+        let stands = match item.at {
+            At::Ready => "waits to be submitted",
+            At::Later(_) => "failed, and waits to be submitted again",
+            At::Submitted(_) => "was submitted; the switch has not answered",
+            At::Queued(_, None) => "is in the queue",
+            At::Queued(_, Some(_)) => "was handed to an executor",
+            At::Held(..) => "runs",
+            At::Over => "is over",
+        };
+        Some((stands, item.attempt, item.trace))
+    }
+
+    /// How many tasks of a job are held by workers.
+    #[must_use]
+    pub fn running(&self, jid: u32) -> usize {
+        let items = self.jobs.get(&jid).map_or(&[][..], |job| &job.items);
+        items.iter().filter(|item| matches!(item.at, At::Held(..))).count()
+    }
+
+    /// The newest switch that it heard of, and where it is.
+    #[must_use]
+    pub fn switch(&self) -> (SwitchId, Addr) {
+        (self.switch_id, self.switch)
     }
 
     /// What it did.
@@ -374,6 +438,7 @@ impl Machine for Owner {
         let late: Vec<u32> = self.pending.iter().filter_map(late).collect();
         for number in late {
             self.counters.submissions_unanswered += 1;
+            self.note_unanswered(number);
             self.is_in_doubt = true;
             self.who_at = self.who_at.min(self.doubt_at);
             self.submit_again(number);
@@ -473,15 +538,26 @@ impl Owner {
         for name in names {
             let Some(job) = self.jobs.get(&name.0) else { continue };
             let Some(item) = job.items.get(name.1 as usize) else { continue };
-            tasks.push(Task {
+            let long = job.long.get(&name.1);
+            let flag = |is_set: bool, flag| if is_set { flag } else { TaskFlags::default() };
+            let mut task = Task {
                 tid: name.1,
                 attempt: item.attempt,
                 function: item.spec.function,
-                flags: if job.once { TaskFlags::ONCE } else { TaskFlags::default() },
+                flags: flag(job.once, TaskFlags::ONCE)
+                    .with(flag(long.is_some(), TaskFlags::FETCH))
+                    .with(flag(job.body.is_some(), TaskFlags::JOB_BODY)),
                 limit_ms: job.limit_ms,
                 parameters: item.spec.parameters,
                 tag: 0,
-            });
+            };
+            if let Some(tags) = &self.tags {
+                let (uid, owner) = (self.config.session, self.config.addr);
+                let parameters = long.map_or(0, |bytes| tags.body(bytes));
+                let tagged = Tagged { uid, jid, owner, job_body: job.body_tag, parameters };
+                task.tag = tags.task(&task, &tagged);
+            }
+            tasks.push(task);
         }
         let submission = Submission {
             group: self.config.group,
@@ -495,6 +571,16 @@ impl Owner {
         };
         submission.emit(&mut self.buffer);
         sink.send(self.switch, &self.buffer);
+    }
+
+    fn note_unanswered(&mut self, number: u32) {
+        let Some(pending) = self.pending.get(&number) else { return };
+        for (jid, tid) in &pending.tasks {
+            let item = self.jobs.get_mut(jid).and_then(|job| job.items.get_mut(*tid as usize));
+            if let Some(item) = item.filter(|item| item.at == At::Submitted(number)) {
+                count(&mut item.trace.again.unanswered);
+            }
+        }
     }
 
     /// The tasks of a submission that are still in it are to be submitted again.
@@ -550,6 +636,7 @@ impl Owner {
             {
                 item.at = At::Ready;
                 item.attempt -= 1;
+                count(&mut item.trace.again.refused);
                 self.ready.push_front(*name);
             }
         }
@@ -568,9 +655,15 @@ impl Owner {
         let ask_at = now.after(self.config.ask_ns);
         let Some((item, _)) = self.item(name) else { return };
         if item.at != At::Submitted(number) {
+            // It runs already.
+            if matches!(item.at, At::Held(..)) {
+                (item.trace.queued_at, item.trace.ticket) = (now, ticket as u32);
+            }
             return;
         }
         item.at = At::Queued(ticket, None);
+        (item.trace.queued_at, item.trace.ticket) = (now, ticket as u32);
+        (item.trace.passed_at, item.trace.started_at) = (Instant(0), Instant(0));
         if self.queued.is_empty() {
             self.ask_at = ask_at;
         }
@@ -594,6 +687,7 @@ impl Owner {
                 && item.at == At::Queued(ticket, None)
             {
                 item.at = At::Queued(ticket, Some(now));
+                item.trace.passed_at = now;
                 self.timers.insert((until, name));
             }
         }
@@ -634,6 +728,7 @@ impl Owner {
             for (tid, item) in (0..).zip(&mut job.items) {
                 if matches!(item.at, At::Queued(..)) {
                     item.at = At::Ready;
+                    count(&mut item.trace.again.forgotten);
                     forgotten.push((*jid, tid));
                 }
             }
@@ -658,16 +753,18 @@ impl Owner {
             At::Later(at) if at <= now => item.at = At::Ready,
             At::Queued(_, Some(passed_at)) if passed_at.after(start_ns) <= now => {
                 item.at = At::Ready;
+                count(&mut item.trace.again.unheard);
                 self.counters.tasks_unheard += 1;
             }
             At::Held(_, until) if until <= now => {
                 item.lost += 1;
+                count(&mut item.trace.again.leases_over);
                 let is_over = item.lost > LOST_MAX;
                 self.counters.leases_over += 1;
                 if once {
-                    return self.end(name, Outcome::Unknown);
+                    return self.end(now, name, Outcome::Unknown, 0);
                 } else if is_over {
-                    return self.end(name, Outcome::Lost);
+                    return self.end(now, name, Outcome::Lost, 0);
                 }
                 let Some((item, _)) = self.item(name) else { return };
                 item.at = At::Ready;
@@ -691,7 +788,11 @@ impl Owner {
             | TaskMessage::Running { of, run, .. }
             | TaskMessage::Result { of, run, .. }
             | TaskMessage::Returned { of, run } => (*of, *run),
-            TaskMessage::Claimed { .. }
+            TaskMessage::Fetch { name, worker, first, count } => {
+                return self.on_fetch(*name, *worker, *first, *count, sink);
+            }
+            TaskMessage::Fragment { .. }
+            | TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }
             | TaskMessage::Known { .. }
             | TaskMessage::Cancel { .. } => {
@@ -716,9 +817,9 @@ impl Owner {
                 };
                 self.say(run.worker, &answer, sink);
             }
-            TaskMessage::Result { ended, output, .. } => {
+            TaskMessage::Result { ended, output, output_bytes, .. } => {
                 if is_own {
-                    self.on_result(now, of, run, ended, output);
+                    self.on_result(now, of, run, ended, (output, output_bytes));
                 }
                 self.say(run.worker, &TaskMessage::Known { of, run }, sink);
             }
@@ -731,7 +832,29 @@ impl Owner {
             TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }
             | TaskMessage::Known { .. }
-            | TaskMessage::Cancel { .. } => {}
+            | TaskMessage::Cancel { .. }
+            | TaskMessage::Fetch { .. }
+            | TaskMessage::Fragment { .. } => {}
+        }
+    }
+
+    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it is told so when
+    /// it says that it does.
+    fn on_fetch(
+        &mut self,
+        name: BodyName,
+        worker: Addr,
+        first: u32,
+        count: u8,
+        sink: &mut impl Sink,
+    ) {
+        let Some(job) = self.jobs.get(&name.jid) else { return };
+        let body = if name.tid == JOB_BODY { job.body.as_ref() } else { job.long.get(&name.tid) };
+        let Some(body) = body.filter(|_| name.uid == self.config.session.0) else { return };
+        let body = Arc::clone(body);
+        for fragment in fragments(name, &body, first, count) {
+            self.counters.fragments += 1;
+            self.say(worker, &fragment, sink);
         }
     }
 
@@ -749,6 +872,9 @@ impl Owner {
         };
         if may {
             let was = core::mem::replace(&mut item.at, At::Held(run, until));
+            if !matches!(was, At::Held(..)) {
+                (item.trace.started_at, item.trace.worker) = (now, run.worker);
+            }
             self.let_go(name, was);
             self.timers.insert((until, name));
         }
@@ -771,7 +897,14 @@ impl Owner {
         }
     }
 
-    fn on_result(&mut self, now: Instant, of: Attempt, run: Run, ended: Ended, output: Vec<u8>) {
+    fn on_result(
+        &mut self,
+        now: Instant,
+        of: Attempt,
+        run: Run,
+        ended: Ended,
+        (output, output_bytes): (Vec<u8>, u64),
+    ) {
         let name = (of.jid, of.tid);
         let first_only = self.config.guards.on(Guard::FirstResult);
         let again_at = now.after(self.rng.between(MS, 5 * MS));
@@ -783,8 +916,11 @@ impl Owner {
             self.counters.results_late += 1;
             return;
         }
+        if !matches!(item.at, At::Held(holder, _) if holder == run) {
+            (item.trace.started_at, item.trace.worker) = (now, run.worker);
+        }
         if ended == Ended::Done {
-            return self.end(name, Outcome::Done(output));
+            return self.end(now, name, Outcome::Done(output), output_bytes);
         }
         // It comes until it is known; and another run may go on.
         let is_other = matches!(item.at, At::Held(holder, _) if holder != run);
@@ -795,9 +931,10 @@ impl Owner {
         self.counters.failures += 1;
         let Some((item, _)) = self.item(name) else { return };
         if once || item.retries_left == 0 {
-            return self.end(name, Outcome::Failed(ended, output));
+            return self.end(now, name, Outcome::Failed(ended, output), output_bytes);
         }
         item.retries_left -= 1;
+        count(&mut item.trace.again.failed);
         let was = core::mem::replace(&mut item.at, At::Later(again_at));
         self.let_go(name, was);
         self.timers.insert((again_at, name));
@@ -816,19 +953,22 @@ impl Owner {
             return;
         }
         let was = core::mem::replace(&mut item.at, At::Ready);
+        count(&mut item.trace.again.returned);
         self.let_go(name, was);
         self.counters.runs_returned += 1;
         self.ready.push_front(name);
     }
 
     /// A task is over, and its outcome is told, once.
-    fn end(&mut self, name: Name, outcome: Outcome) {
+    fn end(&mut self, now: Instant, name: Name, outcome: Outcome, output_bytes: u64) {
         let Some((item, _)) = self.item(name) else { return };
         let was = core::mem::replace(&mut item.at, At::Over);
-        let attempts = item.attempt;
+        item.trace.over_at = now;
+        let (attempts, trace) = (item.attempt, item.trace);
         self.let_go(name, was);
         self.counters.outcomes += 1;
-        self.outcomes.push_back(TaskOutcome { jid: name.0, tid: name.1, attempts, outcome });
+        let (jid, tid) = name;
+        self.outcomes.push_back(TaskOutcome { jid, tid, attempts, outcome, output_bytes, trace });
         if was == At::Over {
             return;
         }

@@ -1,16 +1,21 @@
 //! A worker: a process of several executors, each a slot, that asks the switch for tasks and runs them.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Machine};
 use concord_core::{
-    Addr, Duration, Guard, Guards, Instant, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId, US,
+    Addr, Duration, Guard, Guards, Instant, Key, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId,
+    US,
 };
 use concord_wire::control::{Heard, Held, Member, Membership, Message as _, Standing};
 use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
+
+use crate::bodies::Bodies;
+use crate::tags::{Tagged, Tags};
 
 /// Most executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
@@ -22,6 +27,8 @@ const ALIVE_NS: Duration = 100 * MS;
 const TRIES_MAX: u32 = 60;
 /// A lease is extended so many times before it would end.
 const BEATS: u64 = 4;
+/// Attempts that are known to have been begun.
+const BEGUN_MAX: usize = 1 << 16;
 /// How long a start is told again and again until its owner answers, in ns.
 const FIRST_BEAT_NS: Duration = 2 * MS;
 
@@ -42,6 +49,8 @@ pub struct WorkerConfig {
     pub slots: u16,
     /// Which guards are on.
     pub guards: Guards,
+    /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt twice.
+    pub key: Option<Key>,
     /// How long an executor waits in the switch, in ns. 0: it asks again and again.
     pub wait_ns: Duration,
     /// How long after that, or after an answer that there is no task, it asks again, in ns.
@@ -66,6 +75,7 @@ impl WorkerConfig {
             group: GroupId::FIRST,
             slots,
             guards: Guards::ALL,
+            key: None,
             wait_ns: 100 * MS,
             poll_ns: MS,
             answer_ns: 2 * MS,
@@ -76,7 +86,7 @@ impl WorkerConfig {
 }
 
 /// What its driver is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Run a task.
     Start {
@@ -88,6 +98,10 @@ pub enum Order {
         of: Attempt,
         /// The task.
         task: Task,
+        /// What its job's tasks share, if anything.
+        job: Option<Arc<[u8]>>,
+        /// Its parameters, if they did not ride in the queue.
+        parameters: Option<Arc<[u8]>>,
     },
     /// Stop a run, and all that it started; say nothing more of it.
     Kill {
@@ -96,6 +110,21 @@ pub enum Order {
         /// The run's number.
         run: u32,
     },
+}
+
+/// What a run gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// The first of it; of more than [`OUTPUT_BYTES_MAX`] the rest is cut.
+    pub bytes: &'a [u8],
+    /// How much it was in all.
+    pub total_bytes: u64,
+}
+
+impl<'a> From<&'a [u8]> for Output<'a> {
+    fn from(bytes: &'a [u8]) -> Output<'a> {
+        Output { bytes, total_bytes: bytes.len() as u64 }
+    }
 }
 
 concord_core::counters! {
@@ -127,6 +156,12 @@ concord_core::counters! {
         assignments_other_switch,
         /// Assignments that came twice, or for another process.
         assignments_stale,
+        /// Assignments of attempts that were begun before, refused.
+        assignments_repeated,
+        /// Tasks without their owner's tag, dropped: made without the rack's key, or changed on the way.
+        tags_wrong,
+        /// Fragments of bodies and parameters that came.
+        fragments,
         /// Results that nobody acknowledged.
         reports_given_up,
         /// Packets that are malformed or no worker's.
@@ -143,6 +178,19 @@ struct Work {
     ticket: u32,
     switch_id: SwitchId,
     task: Task,
+}
+
+impl Work {
+    /// What it fetches: the body of its job, its parameters.
+    fn needs(&self) -> [Option<BodyName>; 2] {
+        let Attempt { uid, jid, tid, .. } = self.of;
+        let flags = self.task.flags;
+        let name = |tid| BodyName { uid, jid, tid };
+        [
+            flags.has(TaskFlags::JOB_BODY).then_some(name(JOB_BODY)),
+            flags.has(TaskFlags::FETCH).then_some(name(tid)),
+        ]
+    }
 }
 
 /// What an executor does.
@@ -163,6 +211,8 @@ enum Slot {
         is_heard: bool,
         lease_until: Instant,
         limit_at: Instant,
+        /// What it needs is here, and its driver has it.
+        is_started: bool,
     },
 }
 
@@ -192,6 +242,11 @@ pub struct Worker {
     /// By the run's number.
     reports: BTreeMap<u32, Report>,
     orders: VecDeque<Order>,
+    bodies: Bodies,
+    tags: Option<Tags>,
+    /// Attempts that were begun, and the same in the order in which they were.
+    begun: BTreeSet<Attempt>,
+    begun_order: VecDeque<Attempt>,
     /// It takes no more tasks.
     is_retiring: bool,
     counters: WorkerCounters,
@@ -213,6 +268,10 @@ impl Worker {
             next_run: 1,
             reports: BTreeMap::new(),
             orders: VecDeque::new(),
+            bodies: Bodies::default(),
+            tags: config.key.map(Tags::new),
+            begun: BTreeSet::new(),
+            begun_order: VecDeque::new(),
             is_retiring: false,
             counters: WorkerCounters::default(),
             buffer: Vec::new(),
@@ -231,7 +290,7 @@ impl Worker {
         now: Now,
         run: u32,
         ended: Ended,
-        output: &[u8],
+        output: Output<'_>,
         sink: &mut impl Sink,
     ) {
         let now = now.instant;
@@ -239,7 +298,7 @@ impl Worker {
         let Some((slot, work)) = self.running(run) else { return };
         match ended {
             Ended::Done => self.counters.done += 1,
-            Ended::Failed => self.counters.failed += 1,
+            Ended::Failed | Ended::Exited(_) | Ended::Killed(_) => self.counters.failed += 1,
             Ended::TimedOut => self.counters.timed_out += 1,
         }
         self.slots[slot] = Slot::Idle { until: now };
@@ -263,12 +322,19 @@ impl Worker {
     /// Which runs go on.
     pub fn runs(&self) -> impl Iterator<Item = (u32, Attempt)> {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Running { work, .. } => Some((work.run, work.of)),
-            Slot::Idle { .. }
+            Slot::Running { work, is_started: true, .. } => Some((work.run, work.of)),
+            Slot::Running { .. }
+            | Slot::Idle { .. }
             | Slot::Asking { .. }
             | Slot::Waiting { .. }
             | Slot::Claiming { .. } => None,
         })
+    }
+
+    /// The newest configuration that it heard of.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        self.heard
     }
 
     /// What it did.
@@ -309,6 +375,7 @@ impl Machine for Worker {
             },
             Ok(_) | Err(_) => self.counters.unexpected += 1,
         }
+        self.fetch(now, sink);
         self.ask(now, sink);
     }
 
@@ -320,6 +387,7 @@ impl Machine for Worker {
             self.tick_slot(now, slot, sink);
         }
         self.send_reports(now, sink);
+        self.fetch(now, sink);
         self.ask(now, sink);
     }
 
@@ -340,7 +408,8 @@ impl Machine for Worker {
             None => Deadline::NONE,
         };
         let reports = self.reports.values().map(|report| at(report.next_at, "a result"));
-        slots.chain(reports).fold(alive, Deadline::min)
+        let bodies = at(self.bodies.deadline(), "fragments");
+        slots.chain(reports).fold(alive.min(bodies), Deadline::min)
     }
 }
 
@@ -491,17 +560,22 @@ impl Worker {
                 return self.send_reports(now, sink);
             }
         }
+        if self.is_repeated(&of) {
+            self.slots[slot] = Slot::Idle { until: now };
+            return;
+        }
         self.next_run = self.next_run.wrapping_add(1);
         if task.flags.has(TaskFlags::ONCE) && self.config.guards.on(Guard::Claim) {
             let until = now.after(self.config.claim_ns);
             self.slots[slot] = Slot::Claiming { work, beat_at: now, until };
             self.tick_slot(now, slot, sink);
         } else {
-            self.start(now, slot, work, now.after(self.config.lease_ns), sink);
+            self.hold(now, slot, work, now.after(self.config.lease_ns), sink);
         }
     }
 
-    fn start(
+    /// It may run: it begins as soon as what it needs is here.
+    fn hold(
         &mut self,
         now: Instant,
         slot: usize,
@@ -509,16 +583,100 @@ impl Worker {
         lease_until: Instant,
         sink: &mut impl Sink,
     ) {
-        self.counters.started += 1;
-        let limit_at = match work.task.limit_ms {
-            0 => Instant::NEVER,
-            limit_ms => now.after(u64::from(limit_ms) * MS),
-        };
-        let Work { of, run, task, .. } = work;
-        self.orders.push_back(Order::Start { slot: slot as u16, run, of, task });
-        let is_heard = false;
-        self.slots[slot] = Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at };
+        let (is_heard, is_started, limit_at) = (false, false, Instant::NEVER);
+        let running =
+            Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at, is_started };
+        self.slots[slot] = running;
+        self.begin(now, slot);
         self.tick_slot(now, slot, sink);
+    }
+}
+
+/// What tasks need.
+impl Worker {
+    /// Under the rack's key an attempt is begun once: who heard one cannot have it run again.
+    fn is_repeated(&mut self, of: &Attempt) -> bool {
+        let is_repeated = self.begun.contains(of) && self.config.guards.on(Guard::TaskRepeat);
+        self.counters.assignments_repeated += u64::from(is_repeated);
+        is_repeated
+    }
+
+    /// The body of its job, and the parameters that did not ride in the queue; `None` while one is missing.
+    fn needs(&mut self, work: &Work) -> Option<[Option<Arc<[u8]>>; 2]> {
+        let mut found = [None, None];
+        let mut is_missing = false;
+        for (place, name) in found.iter_mut().zip(work.needs()) {
+            let Some(name) = name else { continue };
+            *place = self.bodies.whole(name);
+            if place.is_none() {
+                is_missing = true;
+                self.bodies.want(name, work.owner);
+            }
+        }
+        (!is_missing).then_some(found)
+    }
+
+    /// Begins a run whose time has come, if what it needs is here.
+    fn begin(&mut self, now: Instant, slot: usize) {
+        let Slot::Running { work, is_started: false, .. } = self.slots[slot] else { return };
+        let Some([job, parameters]) = self.needs(&work) else { return };
+        let is_tagged = self.is_tagged(&work, job.as_deref(), parameters.as_deref());
+        if !is_tagged || self.is_repeated(&work.of) {
+            self.counters.tags_wrong += u64::from(!is_tagged);
+            // What is wrong may be what was fetched.
+            work.needs().into_iter().flatten().for_each(|name| self.bodies.forget(name));
+            self.slots[slot] = Slot::Idle { until: now };
+            return;
+        }
+        if let [_, Some(name)] = work.needs() {
+            self.bodies.forget(name);
+        }
+        if self.tags.is_some() && self.begun.insert(work.of) {
+            self.begun_order.push_back(work.of);
+            if self.begun_order.len() > BEGUN_MAX
+                && let Some(oldest) = self.begun_order.pop_front()
+            {
+                self.begun.remove(&oldest);
+            }
+        }
+        self.counters.started += 1;
+        let Work { of, run, task, .. } = work;
+        self.orders.push_back(Order::Start { slot: slot as u16, run, of, task, job, parameters });
+        if let Slot::Running { limit_at, is_started, .. } = &mut self.slots[slot] {
+            *is_started = true;
+            if task.limit_ms > 0 {
+                *limit_at = now.after(u64::from(task.limit_ms) * MS);
+            }
+        }
+    }
+
+    fn is_tagged(&self, work: &Work, job: Option<&[u8]>, parameters: Option<&[u8]>) -> bool {
+        let Some(tags) = &self.tags else { return true };
+        let of = |body: Option<&[u8]>| body.map_or(0, |bytes| tags.body(bytes));
+        let tagged = Tagged {
+            uid: SessionId(work.of.uid),
+            jid: work.of.jid,
+            owner: work.owner,
+            job_body: of(job),
+            parameters: of(parameters),
+        };
+        tags.task(&work.task, &tagged) == work.task.tag || !self.config.guards.on(Guard::TaskTag)
+    }
+
+    /// Asks for what is missing.
+    fn fetch(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.bodies.deadline() > now {
+            return;
+        }
+        let slots = &self.slots;
+        self.bodies.retain_wanted(|name| {
+            slots.iter().any(|slot| {
+                matches!(slot, Slot::Running { work, is_started: false, .. }
+                    if work.needs().contains(&Some(name)))
+            })
+        });
+        let (own, group) = (self.config.addr, self.config.group);
+        self.bodies.ask(now, own, group, &mut self.buffer, sink);
     }
 }
 
@@ -545,12 +703,16 @@ impl Worker {
     /// What has no lease any more is stopped, before anything else.
     fn leases(&mut self, now: Instant) {
         for index in 0..self.slots.len() {
-            let Slot::Running { work, lease_until, .. } = self.slots[index] else { continue };
+            let Slot::Running { work, lease_until, is_started, .. } = self.slots[index] else {
+                continue;
+            };
             if lease_until > now || !self.config.guards.on(Guard::TaskLease) {
                 continue;
             }
             self.counters.leases_over += 1;
-            self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+            if is_started {
+                self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+            }
             self.slots[index] = Slot::Idle { until: now };
         }
     }
@@ -583,15 +745,17 @@ impl Worker {
                 self.counters.timed_out += 1;
                 self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
                 self.slots[index] = Slot::Idle { until: now };
-                self.report_end(now, &work, Ended::TimedOut, &[]);
+                self.report_end(now, &work, Ended::TimedOut, Output::default());
             }
-            Slot::Running { work, beat_at, is_heard, lease_until, limit_at } if beat_at <= now => {
+            Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started }
+                if beat_at <= now =>
+            {
                 let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
                 self.say(work.owner, &TaskMessage::Running { of, run, asked_at }, sink);
                 let beat_ns = self.config.lease_ns / BEATS;
                 let beat_at = now.after(if is_heard { beat_ns } else { FIRST_BEAT_NS });
                 self.slots[index] =
-                    Slot::Running { work, beat_at, is_heard, lease_until, limit_at };
+                    Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started };
             }
             Slot::Claiming { .. } | Slot::Running { .. } => {}
         }
@@ -628,18 +792,29 @@ impl Worker {
                     self.on_cancel(now, run.run);
                 }
             }
+            TaskMessage::Fragment { name, total_bytes, index, bytes } => {
+                if self.bodies.take(now, name, total_bytes, index, &bytes) {
+                    for slot in 0..self.slots.len() {
+                        self.begin(now, slot);
+                    }
+                }
+                self.counters.fragments += 1;
+            }
             TaskMessage::Claim { .. }
             | TaskMessage::Running { .. }
             | TaskMessage::Result { .. }
-            | TaskMessage::Returned { .. } => self.counters.unexpected += 1,
+            | TaskMessage::Returned { .. }
+            | TaskMessage::Fetch { .. } => self.counters.unexpected += 1,
         }
     }
 
     fn on_cancel(&mut self, now: Instant, run: u32) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             match slot {
-                Slot::Running { work, .. } if work.run == run => {
-                    self.orders.push_back(Order::Kill { slot: index as u16, run });
+                Slot::Running { work, is_started, .. } if work.run == run => {
+                    if *is_started {
+                        self.orders.push_back(Order::Kill { slot: index as u16, run });
+                    }
                 }
                 Slot::Claiming { work, .. } if work.run == run => {}
                 Slot::Idle { .. }
@@ -674,13 +849,15 @@ impl Worker {
         if lease_until <= now || until <= now {
             return;
         }
-        self.start(now, index, work, lease_until, sink);
+        self.hold(now, index, work, lease_until, sink);
     }
 
-    fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: &[u8]) {
-        let output = output[..output.len().min(OUTPUT_BYTES_MAX)].to_vec();
+    fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {
+        let output_bytes = output.total_bytes;
+        let output = output.bytes[..output.bytes.len().min(OUTPUT_BYTES_MAX)].to_vec();
         let run = self.run(work.run);
-        self.report(now, work, TaskMessage::Result { of: work.of, run, ended, output });
+        let result = TaskMessage::Result { of: work.of, run, ended, output_bytes, output };
+        self.report(now, work, result);
     }
 
     /// What an owner has to know is told until it says that it knows.

@@ -1,15 +1,20 @@
 //! Owners and workers, a message at a time.
 #![allow(clippy::unwrap_used)]
 
-use concord_core::{Guards, Instant, MS, Machine, Now, SessionId, SwitchId};
-use concord_scheduler::{Job, Order, Outcome, Owner, OwnerConfig, TaskSpec, Worker, WorkerConfig};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use concord_core::{Guard, Guards, Instant, Key, MS, Machine, Now, SessionId, SwitchId};
+use concord_scheduler::{
+    Job, Order, Outcome, Output, Owner, OwnerConfig, TaskSpec, Worker, WorkerConfig,
+};
 use concord_wire::Addr;
 use concord_wire::GroupId;
 use concord_wire::control::{
     Config, GroupKind, Member, Membership, Message as _, Program, Standing,
 };
 use concord_wire::falcon::{Answer, Assigned, Reply, Request, Submission, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
 
 const OWNER: Addr = Addr { ip: 1, port: 1 };
 const WORKER: Addr = Addr { ip: 2, port: 2 };
@@ -87,7 +92,7 @@ fn attempts(of: &[Submission]) -> Vec<u16> {
 #[test]
 fn after_a_full_queue_it_pauses_and_submits_what_was_not_added() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(job(10, false));
+    owner.submit(at(0), job(10, false));
     let first = submitted(&mut owner, 0);
     assert_eq!((first.len(), attempts(&first)), (1, vec![1; 10]));
     assert!(tell(&mut owner, 1, &answer(&first[0], 3, 0, 0)).is_empty(), "it pauses");
@@ -100,7 +105,7 @@ fn after_a_full_queue_it_pauses_and_submits_what_was_not_added() {
 #[test]
 fn a_task_of_which_nobody_says_that_it_runs_is_submitted_again() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(job(2, false));
+    owner.submit(at(0), job(2, false));
     let first = submitted(&mut owner, 0);
     tell(&mut owner, 1, &answer(&first[0], 2, 0, 0));
     for ms in 2..100 {
@@ -117,7 +122,7 @@ fn a_task_of_which_nobody_says_that_it_runs_is_submitted_again() {
 #[test]
 fn another_switch_id_makes_it_submit_what_has_not_begun() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(job(3, false));
+    owner.submit(at(0), job(3, false));
     let first = submitted(&mut owner, 0);
     tell(&mut owner, 1, &answer(&first[0], 3, 0, 0));
     let said =
@@ -130,7 +135,7 @@ fn another_switch_id_makes_it_submit_what_has_not_begun() {
 
 fn unanswered(guards: Guards) -> Vec<u16> {
     let mut owner = owner(guards);
-    owner.submit(job(2, false));
+    owner.submit(at(0), job(2, false));
     let first = submitted(&mut owner, 0);
     let other = Submission { number: first[0].number + 7, ..answer(&first[0], 2, 5, 3) };
     tell(&mut owner, 1, &other);
@@ -145,7 +150,7 @@ fn the_answer_to_another_submission_says_nothing_of_this_one() {
 #[test]
 fn of_two_claims_the_first_is_granted_and_again_if_it_is_asked_again() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(job(1, true));
+    owner.submit(at(0), job(1, true));
     submitted(&mut owner, 0);
     let claim = |number| TaskMessage::Claim { of: attempt(1), run: run(number), asked_at: 9 };
     let claimed = |number, granted| TaskMessage::Claimed {
@@ -168,13 +173,14 @@ fn of_two_claims_the_first_is_granted_and_again_if_it_is_asked_again() {
 
 fn outcomes(guards: Guards) -> usize {
     let mut owner = owner(guards);
-    owner.submit(job(2, false));
+    owner.submit(at(0), job(2, false));
     submitted(&mut owner, 0);
     for number in [1, 2] {
         let result = TaskMessage::Result {
             of: attempt(1),
             run: run(number),
             ended: Ended::Done,
+            output_bytes: 1,
             output: vec![number as u8],
         };
         let known = TaskMessage::Known { of: attempt(1), run: run(number) };
@@ -193,9 +199,11 @@ fn the_first_result_wins_and_is_told_once() {
 #[test]
 fn a_task_that_fails_is_tried_as_often_as_it_may() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(Job { retries: 1, ..job(1, false) });
+    owner.submit(at(0), Job { retries: 1, ..job(1, false) });
     submitted(&mut owner, 0);
-    let failed = |of| TaskMessage::Result { of, run: run(1), ended: Ended::Failed, output: vec![] };
+    let ended = Ended::Failed;
+    let failed =
+        |of| TaskMessage::Result { of, run: run(1), ended, output_bytes: 0, output: vec![] };
     say(&mut owner, 1, &failed(attempt(1)));
     say(&mut owner, 1, &failed(attempt(1)));
     assert_eq!(owner.poll_outcome(), None, "it is the same failure");
@@ -208,13 +216,15 @@ fn a_task_that_fails_is_tried_as_often_as_it_may() {
 #[test]
 fn a_job_that_is_cancelled_ends_at_once_and_what_runs_is_stopped() {
     let mut owner = owner(Guards::ALL);
-    owner.submit(job(3, false));
+    owner.submit(at(0), job(3, false));
     let first = submitted(&mut owner, 0);
     tell(&mut owner, 1, &answer(&first[0], 2, 0, 0));
     say(&mut owner, 2, &TaskMessage::Running { of: attempt(1), run: run(1), asked_at: 5 });
     let mut sent = Sent::new();
     assert!(
-        owner.cancel(1, &mut sent) && !owner.cancel(1, &mut sent) && !owner.cancel(9, &mut sent)
+        owner.cancel(at(3), 1, &mut sent)
+            && !owner.cancel(at(3), 1, &mut sent)
+            && !owner.cancel(at(3), 9, &mut sent)
     );
     assert_eq!(messages(&sent), [TaskMessage::Cancel { of: attempt(1), run: run(1) }]);
     let told: Vec<Outcome> =
@@ -304,11 +314,12 @@ fn a_task_runs_at_once_and_its_result_is_told_until_it_is_known() {
     assert!(matches!(said[..], [TaskMessage::Running { .. }]));
     assert_eq!(orders(&mut worker), ["start"]);
     let mut sent = Sent::new();
-    worker.finished(at(1), 1, Ended::Done, b"out", &mut sent);
+    worker.finished(at(1), 1, Ended::Done, Output::from(&b"out"[..]), &mut sent);
     let result = TaskMessage::Result {
         of: attempt(1),
         run: run(1),
         ended: Ended::Done,
+        output_bytes: 3,
         output: b"out".to_vec(),
     };
     assert_eq!(messages(&sent), std::slice::from_ref(&result));
@@ -344,7 +355,7 @@ fn without_lease(guards: Guards) -> Vec<&'static str> {
     assert_eq!(orders(&mut worker), ["start"]);
     // It stood still, and a result that came just then counts no more.
     let mut sent = Sent::new();
-    worker.finished(at(1_500), 1, Ended::Done, b"", &mut sent);
+    worker.finished(at(1_500), 1, Ended::Done, Output::default(), &mut sent);
     orders(&mut worker)
 }
 
@@ -482,7 +493,7 @@ fn an_owner_asks_who_the_switch_is_and_soon_if_that_is_silent() {
         sent.iter().any(|(to, _)| *to == CONTROLLER)
     };
     assert!(!asks(&mut owner, 0), "it has nothing to submit");
-    owner.submit(job(1, false));
+    owner.submit(at(0), job(1, false));
     let first = submitted(&mut owner, 1);
     tell(&mut owner, 2, &answer(&first[0], 1, 0, 0));
     assert!(asks(&mut owner, 51), "nobody had answered when it asked first");
@@ -496,15 +507,161 @@ fn an_owner_asks_who_the_switch_is_and_soon_if_that_is_silent() {
     assert!((553..610).any(|ms| asks(&mut owner, ms)));
 }
 
+/// A rack's secret; the owner's tasks are tagged with it, and the worker runs nothing else.
+fn keyed(guards: Guards) -> (Owner, Worker) {
+    let key = Some(Key::from_bytes(*b"the rack's key.."));
+    let owner = Owner::new(OwnerConfig { key, ..OwnerConfig::new(UID, OWNER, SWITCH) });
+    let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, 1);
+    (owner, Worker::new(WorkerConfig { key, guards, ..config }))
+}
+
+/// What the worker says goes to the owner, and the answers back, until nobody says anything.
+fn converse(owner: &mut Owner, worker: &mut Worker, ms: u64, mut said: Vec<TaskMessage>) -> usize {
+    let mut count = 0;
+    while !said.is_empty() {
+        let mut sent = Sent::new();
+        for message in &said {
+            count += 1;
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+        }
+        said = messages(&sent).iter().flat_map(|m| heard(worker, ms, m)).collect();
+    }
+    count
+}
+
+/// A job whose body takes forty fragments, and the second of whose tasks has long parameters.
+fn large() -> Job {
+    let body: Vec<u8> = (0..40_000u32).map(|at| (at / 1_000) as u8).collect();
+    let long = BTreeMap::from([(1, Arc::from(&b"more than sixteen bytes"[..]))]);
+    Job { body: Some(body.into()), long, ..job(2, false) }
+}
+
+#[test]
+fn t17_a_task_begins_when_its_jobs_body_and_its_parameters_are_here() {
+    let (mut owner, mut worker) = keyed(Guards::ALL);
+    owner.submit(at(0), large());
+    let tasks = submitted(&mut owner, 0)[0].tasks.clone();
+    assert_eq!(tasks[1].flags, TaskFlags::FETCH.with(TaskFlags::JOB_BODY));
+    let said = assign(&mut worker, 0, tasks[1], 1);
+    assert!(matches!(
+        said[..],
+        [TaskMessage::Running { .. }, TaskMessage::Fetch { .. }, TaskMessage::Fetch { .. }]
+    ));
+    assert!(worker.poll_order().is_none(), "it holds a lease, and waits");
+    converse(&mut owner, &mut worker, 1, said);
+    let Some(Order::Start { job, parameters, .. }) = worker.poll_order() else { panic!("start") };
+    assert_eq!(parameters.as_deref(), Some(&b"more than sixteen bytes"[..]));
+    assert_eq!(job.as_deref(), large().body.as_deref());
+    // The next task of the job needs nothing more.
+    let mut sent = Sent::new();
+    worker.finished(at(2), 1, Ended::Done, Output::default(), &mut sent);
+    let known = messages(&sent);
+    converse(&mut owner, &mut worker, 2, known);
+    let said = assign(&mut worker, 2, tasks[0], 1);
+    assert!(matches!(said[..], [TaskMessage::Running { .. }]));
+    assert_eq!((orders(&mut worker), worker.counters().tags_wrong), (vec!["start"], 0));
+}
+
+#[test]
+fn a_run_that_is_cancelled_before_it_began_is_not_killed_and_fetches_no_more() {
+    let (mut owner, mut worker) = keyed(Guards::ALL);
+    owner.submit(at(0), large());
+    let task = submitted(&mut owner, 0)[0].tasks[0];
+    assign(&mut worker, 0, task, 1);
+    heard(&mut worker, 1, &TaskMessage::Cancel { of: attempt(1), run: run(1) });
+    assert!(orders(&mut worker).is_empty() && worker.is_idle());
+    let fetches =
+        |said: &[TaskMessage]| said.iter().any(|m| matches!(m, TaskMessage::Fetch { .. }));
+    assert!((2..200).all(|ms| !fetches(&ticked(&mut worker, ms))));
+}
+
+/// What a worker with a key does with tasks that somebody else made or changed.
+fn forged(guards: Guards) -> Vec<&'static str> {
+    let (mut owner, mut worker) = keyed(guards);
+    owner.submit(at(0), job(1, false));
+    let task = submitted(&mut owner, 0)[0].tasks[0];
+    let forgeries =
+        [Task { tag: 0, ..task }, Task { limit_ms: 1, ..task }, Task { function: 3, ..task }];
+    for forgery in forgeries {
+        let said = assign(&mut worker, 0, forgery, 1);
+        assert!(!guards.on(Guard::TaskTag) || said.is_empty(), "nobody is told: {said:?}");
+    }
+    let dropped = worker.counters().tags_wrong;
+    assign(&mut worker, 0, task, 1);
+    assert!(!guards.on(Guard::TaskTag) || dropped == 3);
+    orders(&mut worker)
+}
+
+#[test]
+fn what_was_not_tagged_with_the_racks_key_is_dropped_and_counted() {
+    assert_eq!(forged(Guards::ALL), ["start"]);
+    let (mut owner, mut worker) = keyed(Guards::ALL);
+    owner.submit(at(0), large());
+    let task = submitted(&mut owner, 0)[0].tasks[0];
+    // Somebody else answers first: the body is another one, and is not kept.
+    assign(&mut worker, 0, task, 1);
+    let name = BodyName { uid: UID.0, jid: 1, tid: JOB_BODY };
+    let bytes = b"rm -rf".to_vec();
+    heard(&mut worker, 1, &TaskMessage::Fragment { name, total_bytes: 6, index: 0, bytes });
+    assert!(orders(&mut worker).is_empty() && worker.is_idle());
+    let said = assign(&mut worker, 2, Task { attempt: 1, ..task }, 1);
+    converse(&mut owner, &mut worker, 3, said);
+    assert_eq!((orders(&mut worker), worker.counters().tags_wrong), (vec!["start"], 1));
+}
+
+fn repeated(guards: Guards) -> usize {
+    let (mut owner, mut worker) = keyed(guards);
+    owner.submit(at(0), job(1, false));
+    let task = submitted(&mut owner, 0)[0].tasks[0];
+    for run in 1..=3 {
+        assign(&mut worker, 0, task, 1);
+        worker.finished(at(1), run, Ended::Done, Output::default(), &mut Sent::new());
+    }
+    orders(&mut worker).len()
+}
+
+#[test]
+fn under_a_key_an_attempt_is_begun_once() {
+    assert_eq!(repeated(Guards::ALL), 1);
+}
+
+#[test]
+fn a_tasks_way_is_known_while_it_goes_and_when_it_is_over() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(1), job(2, false));
+    assert_eq!(owner.explain(1, 1).map(|(stands, ..)| stands), Some("waits to be submitted"));
+    let first = submitted(&mut owner, 2);
+    tell(&mut owner, 3, &answer(&first[0], 2, 7, 7));
+    say(&mut owner, 9, &TaskMessage::Running { of: attempt(1), run: run(1), asked_at: 5 });
+    let (stands, attempts, trace) = owner.explain(1, 0).unwrap();
+    assert_eq!((stands, attempts, trace.ticket, trace.worker), ("runs", 1, 7, WORKER));
+    let times = [trace.taken_at, trace.queued_at, trace.started_at].map(|at| at.0 / MS);
+    assert_eq!(times, [1, 3, 9]);
+    // Its worker goes silent; then it fails, and may not be tried again.
+    submitted(&mut owner, 1_500);
+    let (of, run, ended) = (attempt(2), run(2), Ended::Exited(3));
+    let output = b"no".to_vec();
+    say(&mut owner, 1_600, &TaskMessage::Result { of, run, ended, output_bytes: 9, output });
+    let told = owner.poll_outcome().unwrap();
+    assert_eq!((told.attempts, told.output_bytes), (2, 9));
+    let again: Vec<_> = told.trace.again.each().filter(|(_, times)| *times > 0).collect();
+    assert_eq!(again, [("its worker went silent", 1)]);
+    assert_eq!(told.trace.over_at, Instant(1_600 * MS));
+    assert_eq!((owner.explain(1, 2), owner.explain(2, 0)), (None, None));
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn each_guard_is_caught_when_removed() {
-    use concord_core::Guard;
-
     let without = Guards::without;
     assert_ne!(unanswered(without(Guard::SubmissionAnswer)), [2, 2]);
     assert_eq!(outcomes(without(Guard::FirstResult)), 2);
     assert_eq!(old_switch(without(Guard::AssignmentSwitch)), ["start"]);
     assert!(without_lease(without(Guard::TaskLease)).is_empty());
     assert_eq!(claims(without(Guard::Claim)), ["start"]);
+    assert_eq!(forged(without(Guard::TaskTag))[0], "start");
+    assert!(forged(without(Guard::TaskTag)).len() == 1, "the executor is busy with the first");
+    assert_eq!(repeated(without(Guard::TaskRepeat)), 3);
 }

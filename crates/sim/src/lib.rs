@@ -32,7 +32,7 @@ pub use diagram::{Window, html, svg};
 pub use odd::OddCounts;
 pub use pcap::write_pcap;
 pub use record::{Fate, Flight, Mark, Recording};
-pub use shrink::shrink;
+pub use shrink::{Effort, Shrunk, shrink};
 pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use systems::falcon;
 pub use systems::store::disks::Disks;

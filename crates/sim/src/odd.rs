@@ -2,12 +2,16 @@
 //!
 //! UDP's checksum guards bits and roles believe each other, so that nothing here says what no role
 //! said: what is forged has another magic number or version, or its kind is another one, or an epoch
-//! that never comes, or random bytes stand behind a right header. (No random bytes as a control
+//! that never comes, or random bytes stand behind a right header, or it is a write with the mark of a replica's
+//! own and no command. (No random bytes as a control
 //! packet: that could be an epoch, which everybody believes.)
 
 use concord_core::{Duration, MS, Rng};
+use concord_engine::Command;
 use concord_wire::header::{COMMON_BYTES, Header, at, set_length};
-use concord_wire::{DATAGRAM_BYTES_MAX, Kind, Op, PACKET_BYTES_MAX, kind};
+use concord_wire::{
+    DATAGRAM_BYTES_MAX, Flags, FurtherIds, Kind, Op, PACKET_BYTES_MAX, Packet, Repr, kind,
+};
 
 use crate::systems::store::edges::Packets;
 
@@ -21,6 +25,8 @@ pub struct OddCounts {
     pub truncated: u64,
     /// Of another version, kind or epoch, or random.
     pub forged: u64,
+    /// Writes with the mark of a replica's own, and no command.
+    pub own: u64,
     /// With bytes behind their end.
     pub padded: u64,
     /// Late copies.
@@ -32,6 +38,7 @@ impl OddCounts {
     pub fn add(&mut self, other: &OddCounts) {
         self.truncated += other.truncated;
         self.forged += other.forged;
+        self.own += other.own;
         self.padded += other.padded;
         self.late += other.late;
     }
@@ -43,11 +50,14 @@ pub(crate) struct Odd {
     pub packets: Packets,
     pub count: OddCounts,
     rng: Rng,
+    /// Of writes with the mark of a replica's own, so that the others are drawn as they are without.
+    own_rng: Rng,
 }
 
 impl Odd {
     pub(crate) fn new(packets: Packets, rng: Rng) -> Odd {
-        Odd { packets, count: OddCounts::default(), rng }
+        let own_rng = rng.clone().fork();
+        Odd { packets, count: OddCounts::default(), rng, own_rng }
     }
 
     /// Makes none.
@@ -61,7 +71,15 @@ impl Odd {
         if self.packets == Packets::default() {
             return beside;
         }
-        let Packets { truncated_ppm, forged_ppm, padded_ppm, late_ppm, late_ns_max } = self.packets;
+        let Packets { truncated_ppm, forged_ppm, own_ppm, padded_ppm, late_ppm, late_ns_max } =
+            self.packets;
+        if own_ppm > 0
+            && self.own_rng.chance(own_ppm, MILLION)
+            && let Some(own) = own_write(bytes)
+        {
+            self.count.own += 1;
+            beside.push((self.own_rng.below(MS), own));
+        }
         if self.rng.chance(late_ppm, MILLION) {
             self.count.late += 1;
             beside.push((up_to(&mut self.rng, late_ns_max), bytes.clone()));
@@ -151,6 +169,21 @@ impl Odd {
     }
 }
 
+/// A client's write that is not numbered yet, with the mark of a replica's own and a body that is no command: it is
+/// refused by its record (docs/bugs.md, 15.13a).
+fn own_write(bytes: &[u8]) -> Option<Vec<u8>> {
+    const NO_COMMAND: [u8; 3] = [0xff; 3];
+    let repr = Packet::parse(bytes).ok()?.repr();
+    let is_command = Command::parse(&NO_COMMAND).is_ok();
+    if repr.op != Op::Write || repr.seq.is_some() || is_command {
+        return None;
+    }
+    let mut own = Vec::new();
+    let further = FurtherIds::default();
+    Repr { flags: Flags::INTERNAL, further, ..repr }.emit(&NO_COMMAND, &mut own);
+    Some(own)
+}
+
 /// 1 to `most`, small ones as often as large ones: each power of two alike.
 pub(crate) fn up_to(rng: &mut Rng, most: u64) -> u64 {
     let bits = u64::from(most.max(1).ilog2());
@@ -167,6 +200,7 @@ mod tests {
         let packets = Packets {
             truncated_ppm: 0,
             forged_ppm: MILLION,
+            own_ppm: 0,
             padded_ppm: 0,
             late_ppm: 0,
             late_ns_max: 1,

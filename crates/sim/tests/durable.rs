@@ -3,7 +3,7 @@
 //! `CONCORD_DISK_SEEDS` sets another number of seeds, `CONCORD_DISK_FIRST` the first one.
 
 use concord_core::guard::Guards;
-use concord_sim::{Aim, Plan, SwarmOptions, SwarmReport, shrink, swarm_of};
+use concord_sim::{Aim, Effort, Plan, SwarmOptions, SwarmReport, run, shrink, swarm_of};
 use concord_wire::control::Protocol;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
@@ -31,12 +31,20 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     let first = std::env::var("CONCORD_DISK_FIRST").ok().and_then(|s| s.parse().ok());
     let report = seeds_of(first.unwrap_or(1), seeds.unwrap_or(SEEDS), Guards::ALL);
     if let Some(found) = report.found {
-        let found = shrink(&found, 200, |_| {});
+        let effort = Effort { runs_max: 200, steps_max: 10_000_000 };
+        let found = shrink(&found, effort, |_| {}).found;
         println!("{}", found.plan.to_toml());
         panic!("seed {:#x}: {}", found.plan.seed, found.violation);
     }
     println!("{}", report.totals);
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
+}
+
+/// docs/bugs.md, 15.sim5: the check took it for a fault that it left.
+#[test]
+fn a_replica_that_lags_behind_a_snapshot_copies_the_state() {
+    let plan = Plan::from_toml(include_str!("plans/lags-behind-a-snapshot.toml")).unwrap();
+    assert_eq!(run(&plan).violation, None);
 }
 
 /// The guards of what is durable before what, one removed at a time. The others of disks are shown by tests of

@@ -19,7 +19,9 @@ use std::time::Instant;
 
 use concord_core::guard::{Guard, Guards};
 use concord_core::{MS, Rng, US};
-use concord_sim::{Aim, Fault, Gateways, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of};
+use concord_sim::{
+    Aim, Disks, Fault, Gateways, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of,
+};
 use concord_wire::control::{Program, Protocol};
 
 const SEEDS_MAX: u64 = 1_000;
@@ -426,7 +428,8 @@ fn deaf_leader(protocol: Protocol, seed: u64) -> Plan {
 /// A group of two: a quorum is everybody, so that what a quorum executed is visible everywhere.
 fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     let plan = ordered(seed);
-    Plan { protocol, program: Program::of(protocol, true), replicas: 2, slots: 64, ..plan }
+    let (program, disks) = (Program::of(protocol, true), Disks::default());
+    Plan { protocol, program, disks, replicas: 2, slots: 64, ..plan }
 }
 
 /// Each removed guard is caught by its draw, which passes with all of them where it was made for the guard.

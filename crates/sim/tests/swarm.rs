@@ -85,6 +85,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("clients that heard of another switch", totals.switches_heard_of),
         ("truncated packets", totals.odd.truncated),
         ("forged packets", totals.odd.forged),
+        ("forged writes of replicas", totals.odd.own),
         ("padded packets", totals.odd.padded),
         ("late packets", totals.odd.late),
         ("time beside a minority at fault", totals.watched_ns),
@@ -126,15 +127,13 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
 }
 
 fn is_drawn(protocol: Protocol, fault: &str) -> bool {
-    // Those of disks are drawn apart: tests/durable.rs.
-    if ["power-cut", "power-cut-all", "fail-sync"].contains(&fault) {
-        return false;
-    }
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
             !["hold", "split", "lose-writes"].contains(&fault)
         }
-        Protocol::Vr | Protocol::NoPaxos => fault != "join",
+        Protocol::Vr | Protocol::NoPaxos => {
+            !["join", "power-cut", "power-cut-all", "fail-sync"].contains(&fault)
+        }
     }
 }
 

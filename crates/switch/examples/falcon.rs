@@ -78,9 +78,9 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn main() -> Result<(), LoadError> {
     for form in [Form::Paired, Form::Repair] {
-        let base = AgentConfig::new(Incarnation(1), addr(0), addr(9));
-        let queue = QueueLayout { form, ..QueueLayout::DEFAULT };
-        let mut falcon = Falcon::load(&AgentConfig { queue, ..base }.settings())?;
+        let mut config_of = AgentConfig::new(Incarnation(1), addr(0), addr(9));
+        config_of.sections.falcon = QueueLayout { form, ..QueueLayout::DEFAULT };
+        let mut falcon = Falcon::load(&config_of.settings())?;
         let _ = falcon.install(Now::default(), &config());
         let mut times = vec![Vec::new(); 4];
         for _ in 0..RUNS {

@@ -17,14 +17,13 @@ use concord_wire::{Addr, GroupId, Kind, Op, Packet, Sink, header, kind};
 use alloc::vec::Vec;
 
 use crate::fabric::{Arrival, Fabric, FabricCounters};
-use crate::falcon::QueueLayout;
 use crate::faults::{FaultCounters, FaultRates, Faults};
-use crate::harmonia::Layout;
 use crate::program::{
     Count, Gauge, Host, Injection, LoadError, RECIRCULATIONS_MAX, Settings, Takes, Wants,
 };
 use crate::recirculation::{Loop, Recirculation, Waiting};
 use crate::registry::Hosted;
+use crate::settings::Sections;
 
 /// Most groups with a program on one switch.
 pub const SEATS_MAX: usize = 8;
@@ -44,10 +43,8 @@ pub struct AgentConfig {
     pub controller: Addr,
     /// What the switch runs until a configuration names another program.
     pub program: Program,
-    /// The size of the registers of programs for replicas.
-    pub layout: Layout,
-    /// The size of the queue of programs for workers.
-    pub queue: QueueLayout,
+    /// What programs are told of themselves.
+    pub sections: Sections,
     /// Which guards are on: all, but in tests that remove one.
     pub guards: Guards,
     /// Faults on purpose; none by default.
@@ -56,16 +53,10 @@ pub struct AgentConfig {
     pub alive_interval_ns: Duration,
     /// What packets go through between two of their passes.
     pub recirculation: Loop,
-    /// How long `last_committed` may stand still while something is in flight, in ns.
-    pub noop_interval_ns: Duration,
-    /// Time from one chunk of a sweep to the next, in ns.
-    pub sweep_interval_ns: Duration,
-    /// Sweep packets in a chunk, each for one index of every stage.
-    pub sweep_chunk: u32,
 }
 
 impl AgentConfig {
-    /// The defaults. A lap of the sweep over 64K slots takes 128 chunks, 0.64 s.
+    /// The defaults.
     #[must_use]
     pub const fn new(incarnation: Incarnation, addr: Addr, controller: Addr) -> AgentConfig {
         AgentConfig {
@@ -74,30 +65,18 @@ impl AgentConfig {
             addr,
             controller,
             program: Program::Harmonia,
-            layout: Layout::DEFAULT,
-            queue: QueueLayout::DEFAULT,
+            sections: Sections::DEFAULT,
             guards: Guards::ALL,
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
             alive_interval_ns: 100 * MS,
             recirculation: Loop::DEFAULT,
-            noop_interval_ns: 20 * MS,
-            sweep_interval_ns: 5 * MS,
-            sweep_chunk: 512,
         }
     }
 
     /// What programs are told of it.
     #[must_use]
     pub const fn settings(&self) -> Settings {
-        Settings {
-            addr: self.addr,
-            layout: self.layout,
-            queue: self.queue,
-            guards: self.guards,
-            noop_interval_ns: self.noop_interval_ns,
-            sweep_interval_ns: self.sweep_interval_ns,
-            sweep_chunk: self.sweep_chunk,
-        }
+        Settings { addr: self.addr, guards: self.guards, sections: self.sections }
     }
 }
 
@@ -147,7 +126,7 @@ pub struct ProgramStatus {
 /// What `concord status` says about a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Its programs; at least one.
+    /// Its programs, by group; at least one.
     pub programs: Vec<ProgramStatus>,
     /// The agent's counters.
     pub agent: AgentCounters,
@@ -291,8 +270,10 @@ impl<H: Host> SwitchAgent<H> {
             gauges: seat.program.gauges(),
             counts: seat.program.counts(),
         };
+        let mut programs = self.seats.iter().map(status).collect::<Vec<_>>();
+        programs.sort_by_key(|program| program.group);
         Status {
-            programs: self.seats.iter().map(status).collect(),
+            programs,
             agent: self.counters,
             fabric: self.fabric.counters,
             faults: *self.fabric.faults.counters(),

@@ -9,15 +9,14 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use concord_core::machine::Deadline;
-use concord_core::{Guards, Instant, Now};
+use concord_core::{Instant, Now};
 use concord_pisa::{Metadata, PortId, Report, Verdict};
 use concord_wire::control::{Config, Program};
 use concord_wire::{Addr, Kind, Sink, WireError};
 
 use crate::fabric::{Arrival, Fabric};
-use crate::falcon::{QueueError, QueueLayout};
-use crate::harmonia::Layout;
 use crate::ports::PortTable;
+pub use crate::settings::{LoadError, Settings};
 
 /// Longest packet that a program's control plane injects, in bytes.
 pub const INJECTION_BYTES_MAX: usize = 128;
@@ -129,62 +128,6 @@ pub struct Gauge {
 /// Name, help and value of a counter.
 pub type Count = (&'static str, &'static str, u64);
 
-/// What programs are told when they are loaded. Each takes what it needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Where the switch listens.
-    pub addr: Addr,
-    /// The size of the registers of programs for replicas.
-    pub layout: Layout,
-    /// The size of the queue of programs for workers.
-    pub queue: QueueLayout,
-    /// Which guards are on.
-    pub guards: Guards,
-    /// Harmonia: how long `last_committed` may stand still while something is in flight, in ns.
-    pub noop_interval_ns: u64,
-    /// Harmonia: time from one chunk of a sweep to the next, in ns.
-    pub sweep_interval_ns: u64,
-    /// Harmonia: sweep packets in a chunk, each for one index of every stage.
-    pub sweep_chunk: u32,
-}
-
-/// A program that cannot be loaded so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadError {
-    /// What it was told cannot be.
-    Config(crate::harmonia::ConfigError),
-    /// The queue that it was told cannot be.
-    Queue(QueueError),
-    /// This switch does not have it.
-    NotHere(Program),
-}
-
-impl From<crate::harmonia::ConfigError> for LoadError {
-    fn from(error: crate::harmonia::ConfigError) -> LoadError {
-        LoadError::Config(error)
-    }
-}
-
-impl From<QueueError> for LoadError {
-    fn from(error: QueueError) -> LoadError {
-        LoadError::Queue(error)
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Config(error) => error.fmt(f),
-            LoadError::Queue(error) => error.fmt(f),
-            LoadError::NotHere(program) => {
-                write!(f, "this switch has no program {}", program.name())
-            }
-        }
-    }
-}
-
-impl core::error::Error for LoadError {}
-
 /// A program behind the seat. What a program has no use for it leaves out.
 pub trait SwitchProgram {
     /// Why it drops packets; each reason is counted.
@@ -203,7 +146,8 @@ pub trait SwitchProgram {
     /// Empties tables and registers: every packet is dropped from now on.
     fn uninstall(&mut self);
 
-    /// One pass of one packet, which it may rewrite.
+    /// One pass of one packet, which it may rewrite. One that comes round may have left under another switch id:
+    /// an ASIC's way round is not emptied with the registers.
     fn process(&mut self, ingress: &Ingress<'_>, packet: &mut [u8]) -> Verdict<Self::Reason>;
 
     /// A member of a multicast group by its place; `None` behind the last one.

@@ -18,8 +18,9 @@ fn at(ms: u64) -> Now {
 }
 
 fn agent(layout: Layout) -> Agent {
-    let config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    Agent::new(AgentConfig { layout, ..config }).unwrap()
+    let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    told.sections.harmonia.layout = layout;
+    Agent::new(told).unwrap()
 }
 
 fn handle(agent: &mut Agent, now: Now, hdr: Repr) -> Sent {
@@ -107,7 +108,9 @@ fn t18_after_activation_a_read_only_load_gets_the_fast_path() {
     assert_eq!(noops(&configure(&mut a, at(0), &config(1, OWN.0))), [1]);
     assert_eq!(read_reason(&mut a, at(1), 5), Reason::SlowNotReady);
     assert_eq!(noops(&run_until(&mut a, 45)), [2, 3], "again until one completes");
+    assert!(!a.is_ready());
     assert_eq!(handle(&mut a, at(46), completion(0, 2)), []);
+    assert!(a.is_ready());
     assert_eq!(read_reason(&mut a, at(47), 5), Reason::Fast);
     assert_eq!(noops(&run_until(&mut a, 2_000)), [], "and then no more");
 }
@@ -351,6 +354,29 @@ fn what_a_switch_cannot_use_is_counted() {
     assert_eq!((s.agent.misdirected, s.agent.control_malformed), (2, 1));
     assert_eq!((p.malformed_truncated, p.malformed_magic), (1, 1));
     assert_eq!(sent, []);
+}
+
+#[test]
+fn each_program_for_replicas_counts_what_no_parser_takes() {
+    for program in [
+        Program::Forward,
+        Program::Harmonia,
+        Program::Craq,
+        Program::NoPaxos,
+        Program::NoPaxosHarmonia,
+    ] {
+        let config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+        let mut a = Agent::new(AgentConfig { program, ..config }).unwrap();
+        let mut wrong = [0; 128];
+        wrong[..2].copy_from_slice(&concord_wire::MAGIC.to_be_bytes());
+        wrong[2] = concord_wire::VERSION + 1;
+        for bytes in [&mut [][..], &mut [1, 2, 3, 4, 5], &mut wrong] {
+            a.handle(at(0), CLIENT, bytes, &mut Sent::new());
+        }
+        let c = a.program().store().counters();
+        let seen = [c.malformed_truncated, c.malformed_magic, c.malformed_version];
+        assert_eq!(seen, [1, 1, 1], "{program:?}");
+    }
 }
 
 #[test]

@@ -9,16 +9,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use common::*;
-use concord_core::{Guards, NodeId, Now, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId};
-use concord_pisa::{Metadata, Verdict};
+use concord_core::{
+    Epoch, Guards, NodeId, Now, ObjectId, RequestNumber, Rng, Seq, SessionId, SwitchId,
+};
+use concord_pisa::{Copies, Metadata, Verdict};
 use concord_switch::craq::Craq;
 use concord_switch::forward::Forward;
+use concord_switch::nopaxos::NoPaxos;
+use concord_switch::nopaxos_harmonia::NoPaxosHarmonia;
 use concord_switch::{
     DropReason, Harmonia, Ingress, Layout, Load, PortTable, Routes, SwitchProgram,
 };
 use concord_wire::control::{Config, Program, Protocol};
 use concord_wire::header::at;
-use concord_wire::{Addr, Flags, FurtherIds, Op, Repr, WireError};
+use concord_wire::nopaxos::Stamp;
+use concord_wire::{Addr, Flags, FurtherIds, Kind, Op, Repr, WireError, kind};
 
 /// A scenario: a switch, and what comes to it one after another.
 struct Scenario {
@@ -52,9 +57,13 @@ impl Scenario {
             Program::Forward => self.render_of(|_: &Forward| NO_REGISTERS.into()),
             Program::Craq => self.render_of(|_: &Craq| NO_REGISTERS.into()),
             Program::Harmonia => self.render_of(registers),
-            Program::NoPaxos | Program::NoPaxosHarmonia | Program::Falcon => {
-                panic!("they have none here")
+            Program::NoPaxos => {
+                self.render_of(|p: &NoPaxos| format!("seq={}", p.gauge("sequence")))
             }
+            Program::NoPaxosHarmonia => {
+                self.render_of(|p: &NoPaxosHarmonia| registers(p.harmonia()))
+            }
+            Program::Falcon => panic!("its vectors are in falcon_vectors.rs"),
         }
     }
 
@@ -67,6 +76,13 @@ impl Scenario {
         let mut text = format!("# {}\n\n{described}", self.description);
         for (comment, bytes) in &self.steps {
             let (mut packet, ports) = (bytes.clone(), PortTable::default());
+            if kind(bytes) == Ok(Kind::NoPaxos) {
+                let injected = program.control(Now::default(), bytes).unwrap();
+                let injected = injected.map_or("nothing".into(), |mut i| hex(i.packet()));
+                writeln!(text, "\nstep: {comment}\ncontrol: {}", hex(bytes)).unwrap();
+                writeln!(text, "injects: {injected}").unwrap();
+                continue;
+            }
             writeln!(text, "\nstep: {comment}\npacket: {}", hex(bytes)).unwrap();
             let mut ingress = Ingress::first(Now::default(), CLIENT, &ports);
             loop {
@@ -84,7 +100,13 @@ impl Scenario {
                         writeln!(text, "out: {}", hex(&packet[..size_bytes])).unwrap();
                         ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
                     }
-                    other => panic!("no program of a chain does so: {other:?}"),
+                    Verdict::Multicast { to: Copies::Group(group), size_bytes } => {
+                        let members = (0..).map_while(|index| program.member(group, index));
+                        let members: Vec<_> = members.map(|addr| addr.to_string()).collect();
+                        writeln!(text, "verdict: multicast {group} {}", members.join(",")).unwrap();
+                        writeln!(text, "out: {}", hex(&packet[..size_bytes])).unwrap();
+                    }
+                    other => panic!("no program for replicas does so: {other:?}"),
                 }
                 writeln!(text, "registers: {}", registers(&program)).unwrap();
                 if !comes_round {
@@ -356,6 +378,62 @@ fn craq() -> Scenario {
         )
 }
 
+/// A leader's word of the log's time: NOPaxos' writes are stamped by it.
+fn stamp(view: u32, now_ms: u64, memory_full: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full }.emit(&mut bytes);
+    bytes
+}
+
+fn sequencer(name: &'static str, description: &'static str, program: Program) -> Scenario {
+    let config = Config { kind: Protocol::NoPaxos.into(), program, ..config(1, OWN.0) };
+    Scenario { config, ..Scenario::new(name, description, layout(2, 16)) }
+}
+
+fn nopaxos() -> Scenario {
+    let description =
+        "NOPaxos: every write gets the next number and the log's time, and goes to all.";
+    sequencer("nopaxos", description, Program::NoPaxos)
+        .step("before the log's time is known a write is dropped", w(5))
+        .raw("a leader's word; a no-op follows", stamp(2, 1_000, false))
+        .step("the first number", w(5))
+        .step("the same object again", w(5))
+        .step("a write of all keys is a write", flagged(Flags::WILDCARD, w(0)))
+        .step("so is one of several objects", several(w(0x20)))
+        .raw("a word of an earlier view says nothing", stamp(1, 9_000, true))
+        .raw("in a later one memory is full", stamp(3, 2_000, true))
+        .step("which is said with each write", w(6))
+        .raw("a time that lags does not take it back", stamp(3, 1_500, false))
+        .step("neither does this one", w(7))
+        .step("a read is slow", r(5))
+        .step("a completion is only forwarded", {
+            flagged(Flags::COMPLETION, request(Op::WriteReply, 5))
+        })
+        .step("a body goes to the leader", request(Op::WRest, 5))
+}
+
+fn nopaxos_harmonia() -> Scenario {
+    let o = colliding(1, 2, 16, 2);
+    let description = "NOPaxos with Harmonia's dirty set in one pass (trap T23): a write that finds no \
+                       slot goes to all as a no-op.";
+    sequencer("nopaxos_harmonia", description, Program::NoPaxosHarmonia)
+        .step("before the log's time is known a write is dropped", w(5))
+        .raw("a leader's word; a no-op follows", stamp(2, 1_000, false))
+        .step("a write is numbered, tracked and sent to all", w(5))
+        .step("its object is dirty", r(5))
+        .step("its completion", done(5, 1))
+        .step("and a read of it is fast", r(5))
+        .step("an object", w(o[0]))
+        .step("one that shares both indices with it", w(o[1]))
+        .step("a write without a slot has its number, and goes on as a no-op", w(1))
+        .step("the same of several objects, the first of which finds none", several(w(1)))
+        .step("a read of them comes round for each: none was entered", several(r(1)))
+        .step("a no-op's completion passes all of them", done(0, 5))
+        .step("fast again", r(o[0]))
+        .step("a write of all keys", flagged(Flags::WILDCARD, w(0)))
+        .step("makes every read slow", r(9))
+}
+
 /// 300 packets drawn at random, on a table so small that everything happens.
 fn random() -> Scenario {
     let mut rng = Rng::new(20);
@@ -403,6 +481,8 @@ fn golden_vectors() {
         other_packets(),
         unaided(),
         craq(),
+        nopaxos(),
+        nopaxos_harmonia(),
         random(),
     ];
     for scenario in scenarios {

@@ -181,6 +181,8 @@ impl TaskFlags {
     pub const ONCE: TaskFlags = TaskFlags(1);
     /// Its parameters do not ride in the queue: the executor fetches them from the owner.
     pub const FETCH: TaskFlags = TaskFlags(2);
+    /// What is executed is in its job's body, which the executor fetches too.
+    pub const JOB_BODY: TaskFlags = TaskFlags(4);
 
     /// Whether all of `others` are set.
     #[must_use]

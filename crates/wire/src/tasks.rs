@@ -12,6 +12,45 @@ use crate::header::Kind;
 
 /// Longest output that a result carries, in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 1_024;
+/// Longest parameters of a task, and longest body of a job, in bytes (trap T17).
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Length of a fragment of these, in bytes; the last one may be shorter.
+pub const FRAGMENT_BYTES: usize = 1_024;
+/// Most fragments that are asked for at once.
+pub const FRAGMENTS_ASKED_MAX: u8 = 32;
+/// In the place of a TID: the job's own body.
+pub const JOB_BODY: u32 = u32::MAX;
+
+/// What a worker can execute: TDESC's function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// Nothing.
+    NoOp,
+    /// It sleeps for as many microseconds as its parameters say, 8 bytes.
+    Sleep,
+    /// It keeps a core busy for as long.
+    Spin,
+    /// It runs the command in its job's body, with its parameters in their places.
+    Command,
+}
+
+impl Function {
+    /// Every function, in the order of their numbers.
+    pub const ALL: [Function; 4] =
+        [Function::NoOp, Function::Sleep, Function::Spin, Function::Command];
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The function with this number; `None` if there is none.
+    #[must_use]
+    pub fn numbered(number: u16) -> Option<Function> {
+        Function::ALL.get(usize::from(number)).copied()
+    }
+}
 
 /// An attempt at a task: <UID, JID, TID>, and which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,6 +85,22 @@ pub enum Ended {
     Failed,
     /// It took longer than it may.
     TimedOut,
+    /// A command's exit status, which is not 0. As in a shell, 127: there is no such command; 126: it cannot
+    /// be executed.
+    Exited(u8),
+    /// The signal that ended a command.
+    Killed(u8),
+}
+
+/// What a worker fetches of a task's owner: the parameters of a task, or what its job's tasks share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BodyName {
+    /// UID.
+    pub uid: u64,
+    /// JID.
+    pub jid: u32,
+    /// TID; [`JOB_BODY`] for the job's.
+    pub tid: u32,
 }
 
 /// A message of an owner or a worker.
@@ -97,7 +152,9 @@ pub enum TaskMessage {
         run: Run,
         /// How.
         ended: Ended,
-        /// What it gave; at most [`OUTPUT_BYTES_MAX`].
+        /// How much it gave, in bytes.
+        output_bytes: u64,
+        /// What it gave; the first [`OUTPUT_BYTES_MAX`].
         output: Vec<u8>,
     },
     /// Worker: it was assigned to me, did not start, and never will.
@@ -120,6 +177,28 @@ pub enum TaskMessage {
         of: Attempt,
         /// Which run of it.
         run: Run,
+    },
+    /// Worker: send me fragments of that.
+    Fetch {
+        /// Of what.
+        name: BodyName,
+        /// Where the worker is.
+        worker: Addr,
+        /// The first fragment.
+        first: u32,
+        /// How many; at most [`FRAGMENTS_ASKED_MAX`].
+        count: u8,
+    },
+    /// Owner: a fragment. What a name stands for never changes, so that fragments of one name fit together.
+    Fragment {
+        /// Of what.
+        name: BodyName,
+        /// Length of the whole in bytes.
+        total_bytes: u32,
+        /// Which fragment.
+        index: u32,
+        /// [`FRAGMENT_BYTES`] of it; the last one's are fewer.
+        bytes: Vec<u8>,
     },
 }
 
@@ -144,15 +223,18 @@ mod tests {
         let worker = Addr { ip: 0x0a00_0101, port: 7001 };
         let run = Run { session: 0xb0b, run: 9, worker };
         let (asked_at, output) = (123_456, b"out".to_vec());
+        let name = BodyName { uid: of.uid, jid: 5, tid: JOB_BODY };
         let messages = [
             TaskMessage::Claim { of, run, asked_at },
             TaskMessage::Claimed { of, run, asked_at, granted: true },
             TaskMessage::Running { of, run, asked_at },
             TaskMessage::Extended { of, run, asked_at },
-            TaskMessage::Result { of, run, ended: Ended::TimedOut, output },
+            TaskMessage::Result { of, run, ended: Ended::TimedOut, output_bytes: 7_000, output },
             TaskMessage::Returned { of, run },
             TaskMessage::Known { of, run },
             TaskMessage::Cancel { of, run },
+            TaskMessage::Fetch { name, worker, first: 3, count: 2 },
+            TaskMessage::Fragment { name, total_bytes: 4_099, index: 4, bytes: b"end".to_vec() },
         ];
         let mut packets = vec![vec![]; messages.len()];
         for (message, packet) in messages.iter().zip(&mut packets) {
@@ -160,5 +242,13 @@ mod tests {
             assert_eq!(TaskMessage::parse(packet).as_ref(), Ok(message));
         }
         crate::golden("tasks.hex", &packets);
+    }
+
+    #[test]
+    fn functions_have_the_numbers_of_their_places() {
+        for function in Function::ALL {
+            assert_eq!(Function::numbered(function.number()), Some(function));
+        }
+        assert_eq!(Function::numbered(4), None);
     }
 }

@@ -20,7 +20,7 @@ use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
-use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{
     Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
@@ -188,17 +188,34 @@ fn about_a_task(rng: &mut Rng) -> TaskMessage {
     let of = Attempt { uid: number(rng), jid: word(rng), tid: word(rng), attempt: short(rng) };
     let run = Run { session: number(rng), run: word(rng), worker: addr(rng) };
     let (asked_at, granted) = (number(rng), rng.chance(1, 2));
-    match rng.below(8) {
+    let name = BodyName { uid: number(rng), jid: word(rng), tid: word(rng) };
+    match rng.below(10) {
         0 => TaskMessage::Claim { of, run, asked_at },
         1 => TaskMessage::Claimed { of, run, asked_at, granted },
         2 => TaskMessage::Running { of, run, asked_at },
         3 => TaskMessage::Extended { of, run, asked_at },
         4 => {
-            let ended = one_of(rng, &[Ended::Done, Ended::Failed, Ended::TimedOut]);
-            TaskMessage::Result { of, run, ended, output: bytes(rng, OUTPUT_BYTES_MAX) }
+            let ended = [Ended::Done, Ended::Failed, Ended::TimedOut];
+            let status = rng.below(256) as u8;
+            let ended = match rng.below(5) {
+                3 => Ended::Exited(status),
+                4 => Ended::Killed(status),
+                at => ended[at as usize],
+            };
+            let (output_bytes, output) = (number(rng), bytes(rng, OUTPUT_BYTES_MAX));
+            TaskMessage::Result { of, run, ended, output_bytes, output }
         }
         5 => TaskMessage::Returned { of, run },
         6 => TaskMessage::Known { of, run },
+        7 => {
+            let (first, count) = (word(rng), rng.below(256) as u8);
+            TaskMessage::Fetch { name, worker: addr(rng), first, count }
+        }
+        8 => {
+            let (total_bytes, index) = (word(rng), word(rng));
+            let bytes = bytes(rng, concord_wire::tasks::FRAGMENT_BYTES);
+            TaskMessage::Fragment { name, total_bytes, index, bytes }
+        }
         _ => TaskMessage::Cancel { of, run },
     }
 }

@@ -15,7 +15,7 @@ use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
-use crate::rack::{Accel, Protocol};
+use crate::systems::harmonia::{Accel, Protocol};
 
 const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;

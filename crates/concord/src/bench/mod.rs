@@ -1,4 +1,4 @@
-//! `concord bench`: what the store does, measured: YCSB, scale-out under a cap, and its peers.
+//! `concord bench`: what racks do, measured: YCSB, scale-out under a cap, the store's peers; tasks.
 //!
 //! Read [`load`] first (the generator), then [`scale`]. Whatever a bench starts ends with it, also
 //! when it fails or is interrupted.
@@ -14,6 +14,7 @@ mod report;
 mod resp;
 mod rig;
 mod scale;
+mod tasks;
 mod workload;
 mod ycsb;
 
@@ -35,6 +36,7 @@ Examples:
   concord bench scale --replicas 1,3,10
   concord bench peers
   concord bench expiry
+  concord bench tasks
 
 Figures mean something on a quiet machine only: each row tells its load average.")]
 pub struct BenchArgs {
@@ -59,6 +61,8 @@ enum What {
     Expiry(expiry::ExpiryArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
+    /// Tasks of a rack of workers: no-ops and commands
+    Tasks(tasks::TasksArgs),
     /// VR and NOPaxos with and without help, beside etcd, all capped to the same share of a core
     Quorum(quorum::QuorumArgs),
 }
@@ -91,17 +95,19 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Some(What::Scale(args)) => scale::bench(args, &results),
         Some(What::Expiry(args)) => expiry::bench(args, &results),
         Some(What::Peers(args)) => peers::bench(args, &results),
+        Some(What::Tasks(args)) => tasks::bench(args, &results),
         Some(What::Quorum(args)) => quorum::bench(args, &results),
         None if args.all => {
             ycsb::bench(&defaults()?, &results)?;
             expiry::bench(&defaults()?, &results)?;
             peers::bench(&defaults()?, &results)?;
             quorum::bench(&defaults()?, &results)?;
+            tasks::bench(&defaults()?, &results)?;
             scale::bench(&defaults()?, &results)
         }
-        None => {
-            Err(Error::new("say what to measure: ycsb, scale, expiry, peers, quorum, or --all"))
-        }
+        None => Err(Error::new(
+            "say what to measure: ycsb, scale, expiry, peers, quorum, tasks, or --all",
+        )),
     }
 }
 

@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::rack::{Accel, Protocol};
+use crate::systems::harmonia::{Accel, Protocol};
 
 const CONNECTIONS: u32 = 50;
 /// Pipelines of redis-benchmark, and how many GETs are asked for with each.

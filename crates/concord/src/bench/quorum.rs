@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
-use crate::rack::{Accel, Protocol};
+use crate::systems::harmonia::{Accel, Protocol};
 
 const COLUMNS: [&str; 9] = [
     "replicas",

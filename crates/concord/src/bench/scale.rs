@@ -14,7 +14,7 @@ use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
-use crate::rack::{Accel, Protocol};
+use crate::systems::harmonia::{Accel, Protocol};
 
 const COLUMNS: [&str; 17] = [
     "figure",

@@ -15,7 +15,7 @@ use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::rack::{Accel, Protocol};
+use crate::systems::harmonia::{Accel, Protocol};
 
 const COLUMNS: [&str; 14] = [
     "target",

@@ -1,6 +1,8 @@
 //! `concord sim`: replays one seed or experiment file, or swarms over many, shrinks what fails, and
 //! says how to replay it. The work is done by `concord-sim`.
 
+mod falcon;
+
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -13,22 +15,28 @@ use concord_core::rng::splitmix64;
 use concord_core::{Guards, MS};
 use concord_runtime::{Context, Error};
 use concord_sim::{
-    Aim, Found, Outcome, Plan, Progress, Recording, SwarmOptions, SwarmReport, Window, html,
-    parse_protocol, parse_seed, protocol_name, run, run_recorded, shrink, svg, swarm,
+    Aim, Effort, Found, Outcome, Plan, Progress, Recording, Shrunk, SwarmOptions, SwarmReport,
+    Window, html, parse_protocol, parse_seed, protocol_name, run, run_recorded, shrink, svg, swarm,
     without_guard, write_pcap,
 };
 use concord_wire::control::Protocol;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Runs that making a failing plan smaller may take.
-const SHRINK_RUNS_MAX: usize = 2_000;
+use crate::systems::harmonia::Accel;
 
-/// Who coordinates the rack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What making a failing plan smaller may take: a minute or two. A run without progress has millions of events.
+const SHRINK_EFFORT: Effort = Effort { runs_max: 2_000, steps_max: 50_000_000 };
+
+/// Whose racks are simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum System {
-    /// The switch tracks writes in flight, so that any replica answers reads of other objects
+    /// A replicated store
+    #[default]
     Harmonia,
-    /// The protocol alone
+    /// Owners of tasks and workers
+    Falcon,
+    /// What `--accel none` is now.
+    #[value(hide = true)]
     None,
 }
 
@@ -38,16 +46,20 @@ pub enum System {
 Examples:
   concord sim --minutes 10                                  fresh seeds on all cores
   concord sim --protocol chain --seeds 20000 --first-seed 1
-  concord sim --system harmonia --protocol chain --seed 0x2a
+  concord sim --accel harmonia --protocol chain --seed 0x2a
   concord sim --seed 0x2a --write-plan one.toml             to change it by hand, then:
+  concord sim --system falcon --seeds 20000                 owners and workers of tasks
   concord sim --plan one.toml --trace one.html --pcap one.pcap
 
 The same seed or plan gives the same digest on every machine and in every build. The exit status is
 0 if nothing was wrong, 1 if something was.")]
 pub struct SimArgs {
-    /// Who coordinates the rack; drawn by the seed if not given
+    /// Whose racks are simulated
+    #[arg(long, value_enum, default_value_t)]
+    pub system: System,
+    /// Whether the switch helps; drawn by the seed if not given
     #[arg(long, value_enum)]
-    pub system: Option<System>,
+    pub accel: Option<Accel>,
     /// How replicas replicate; drawn by the seed if not given
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]
     pub protocol: Option<Protocol>,
@@ -55,7 +67,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "SEED", value_parser = parse_seed, conflicts_with = "plan")]
     pub seed: Option<u64>,
     /// Run an experiment file
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["system", "protocol"])]
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["accel", "protocol"])]
     pub plan: Option<PathBuf>,
     /// Swarm for so long [default: 1]
     #[arg(long, value_name = "MINUTES", conflicts_with_all = ["seed", "plan"])]
@@ -105,8 +117,16 @@ fn parse_window(text: &str) -> Result<Window, String> {
 pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     let remove = |guards, name: &String| without_guard(guards, name).map_err(Error::new);
     let guards = args.without.iter().try_fold(Guards::ALL, remove)?;
-    if args.protocol == Some(Protocol::Craq) && args.system == Some(System::Harmonia) {
-        return Err(Error::new("craq runs without the switch's help: say --system none"));
+    if args.system == System::None {
+        let line = "--system says whose racks are simulated; for the protocol alone say --accel none, \
+                    and --accel harmonia for the switch's help in every run";
+        return Err(Error::new(line));
+    }
+    if args.system == System::Falcon {
+        return falcon::run_command(args, guards);
+    }
+    if args.protocol == Some(Protocol::Craq) && args.accel == Some(Accel::Harmonia) {
+        return Err(Error::new("craq runs without the switch's help: say --accel none"));
     }
     match plan_of(args, guards)? {
         Some(plan) => replay(args, &plan),
@@ -115,7 +135,7 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
 }
 
 fn aim_of(args: &SimArgs) -> Aim {
-    Aim { protocol: args.protocol, with_harmonia: args.system.map(|s| s == System::Harmonia) }
+    Aim { protocol: args.protocol, with_harmonia: args.accel.map(|a| a == Accel::Harmonia) }
 }
 
 /// The one plan that is to be run, if it is one.
@@ -246,20 +266,33 @@ fn report_failure(args: &SimArgs, found: &Found) -> Result<(), Error> {
     let seed = found.plan.seed;
     println!("\nVIOLATION in {}\n{}", summary(&found.plan), found.violation);
     println!("\nmaking it smaller ...");
-    let small = shrink(found, SHRINK_RUNS_MAX, |_| {});
+    let shrunk = shrink(found, SHRINK_EFFORT, |_| {});
+    let small = &shrunk.found;
     let file = args.failures_dir.join(format!("sim-failure-{seed:x}.toml"));
     write_file(&file, &small.plan.to_toml())?;
     println!("{}\n{}", summary(&small.plan), small.violation);
+    say_effort(&shrunk);
     println!("\nthe seed as it was drawn:  {}", replay_command(args, seed));
     println!("replay:  concord sim --plan {}", file.display());
     Ok(())
 }
 
+/// Says what it took to make a plan smaller.
+fn say_effort<P>(shrunk: &Shrunk<P>) {
+    let (runs, steps) = (shrunk.runs, shrunk.steps);
+    let end = if shrunk.is_cut_short {
+        "stopped there; the plan may get smaller still"
+    } else {
+        "nothing more can be left out"
+    };
+    println!("made smaller in {runs} runs of {steps} events in all: {end}");
+}
+
 fn replay_command(args: &SimArgs, seed: u64) -> String {
     let mut command = String::from("concord sim");
-    match args.system {
-        Some(System::Harmonia) => command += " --system harmonia",
-        Some(System::None) => command += " --system none",
+    match args.accel {
+        Some(Accel::Harmonia) => command += " --accel harmonia",
+        Some(Accel::None) => command += " --accel none",
         None => {}
     }
     if let Some(protocol) = args.protocol {

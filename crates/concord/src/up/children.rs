@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use concord_runtime::{Context, Error};
 
-use crate::rack::{Durability, Rack};
+use crate::rack::{Group, Rack};
+use crate::systems;
 
 /// How long a role may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -19,6 +20,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 /// How much of a log's end is looked at for its last line, in bytes.
 const TAIL_BYTES: u64 = 4_096;
+
+/// Where a role listens for its peers, and where it serves its status.
+pub type Listens = (SocketAddrV4, Option<SocketAddr>);
 
 /// One role's process.
 #[derive(Debug)]
@@ -71,43 +75,68 @@ impl Children {
         let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf(), flags };
         let controller = rack.controller()?;
         // What replicas have in memory is gone with the rack; what they have on disk goes on.
-        let keeps = rack.durability != Durability::None;
-        let fresh: &[&str] = if keeps { &[] } else { &["--fresh"] };
-        children.add("controller", None, fresh, file, controller.addr, controller.http)?;
+        let fresh: &[&str] = if keeps_data(rack)? { &[] } else { &["--fresh"] };
+        children.add("controller", None, fresh, file, (controller.addr, controller.http))?;
         let switch = rack.switch()?;
-        children.add("switch", None, &[], file, switch.addr, switch.http)?;
+        children.add("switch", None, &[], file, (switch.addr, switch.http))?;
         for standby in &rack.standby {
             let (node, more) = (Some(standby.node), ["--standby"]);
-            children.add("standby", node, &more, file, standby.addr, standby.http)?;
+            children.add("standby", node, &more, file, (standby.addr, standby.http))?;
         }
-        for replica in &rack.replica {
-            children.add("replica", Some(replica.node), &[], file, replica.addr, replica.http)?;
-        }
-        for gateway in &rack.gateway {
-            children.add("gateway", Some(gateway.node), &[], file, gateway.addr, gateway.http)?;
-        }
+        systems::all().try_for_each(|system| system.start(rack, file, &mut children))?;
         Ok(children)
     }
 
-    fn add(
+    /// Starts a member of a group.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add_member(
+        &mut self,
+        group: &Group<'_>,
+        role: &str,
+        node: u16,
+        file: &Path,
+        listens: Listens,
+    ) -> Result<(), Error> {
+        let more = ["--group", group.name];
+        let names = (group.member_name(role, node), group.member_stem(role, node));
+        self.start_role(role, names, Some(node), &more, file, listens)
+    }
+
+    /// Starts a role that is in no group.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add(
         &mut self,
         role: &str,
         node: Option<u16>,
         more: &[&str],
         file: &Path,
-        udp: SocketAddrV4,
-        http: Option<SocketAddr>,
+        listens: Listens,
     ) -> Result<(), Error> {
-        let (mut name, mut stem) = (role.to_string(), role.to_string());
-        let file = file.display().to_string();
+        let name = node.map_or(role.to_string(), |node| format!("{role} {node}"));
+        let stem = name.replace(' ', "-");
         let command = if role == "standby" { "switch" } else { role };
+        self.start_role(command, (name, stem), node, more, file, listens)
+    }
+
+    fn start_role(
+        &mut self,
+        command: &str,
+        (name, stem): (String, String),
+        node: Option<u16>,
+        more: &[&str],
+        file: &Path,
+        (udp, http): Listens,
+    ) -> Result<(), Error> {
+        let file = file.display().to_string();
         let mut args = vec![command.to_string(), "--supervised".to_string()];
         args.extend(["--config".to_string(), file]);
         args.extend(more.iter().map(|&arg| arg.to_string()));
         args.extend(self.flags.iter().cloned());
         if let Some(node) = node {
-            name = format!("{role} {node}");
-            stem = format!("{role}-{node}");
             args.extend(["--node".to_string(), node.to_string()]);
         }
         let log = self.run_dir.join(format!("{stem}.log"));
@@ -211,6 +240,12 @@ impl Drop for Children {
     }
 }
 
+/// Whether any group's data outlives the rack.
+fn keeps_data(rack: &Rack) -> Result<bool, Error> {
+    let keeps = |group: &Group<'_>| systems::of(group.kind).keeps_data(group);
+    Ok(rack.groups()?.iter().any(keeps))
+}
+
 fn spawn(args: &[String], log: &Path) -> Result<Child, Error> {
     let name = args.first().map_or("", String::as_str);
     let exe = std::env::current_exe().cannot("find this program")?;
@@ -219,7 +254,7 @@ fn spawn(args: &[String], log: &Path) -> Result<Child, Error> {
     let err = open().cannot(format!("create {}", log.display()))?;
     // Replicas read all over their memory: with huge pages a tenth of their time is not spent on
     // page tables (docs/harmonia.md). A setting of the caller's own stands.
-    let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or("glibc.malloc.hugetlb=1".into());
+    let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or(concord_runtime::TUNABLES.into());
     Command::new(exe)
         .args(args)
         .env("GLIBC_TUNABLES", tunables)

@@ -1,20 +1,15 @@
 //! Which rack `concord up` starts: the file, the flags over it, and free ports for what is left
 //! open.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 
 use concord_runtime::{Context, Error};
 
 use crate::cli::UpArgs;
-use crate::rack::{
-    ControllerPlace, Durability, GatewayPlace, LOCALHOST, Rack, ReplicaPlace, StandbyPlace,
-    SwitchPlace,
-};
+use crate::rack::{ControllerPlace, LOCALHOST, Rack, StandbyPlace, SwitchPlace};
+use crate::systems;
 
-const REPLICAS: u16 = 3;
-const GATEWAYS: u16 = 1;
 const STANDBYS: u16 = 0;
-const LISTEN_PORT: u16 = 7379;
 
 /// Ports that are held until all are chosen, so that none is chosen twice.
 #[derive(Debug, Default)]
@@ -24,14 +19,22 @@ pub struct Ports {
 }
 
 impl Ports {
-    fn udp(&mut self) -> Result<SocketAddrV4, Error> {
+    /// A free UDP port.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn udp(&mut self) -> Result<SocketAddrV4, Error> {
         let socket = UdpSocket::bind((LOCALHOST, 0)).cannot("find a free UDP port")?;
         let port = socket.local_addr().cannot("find a free UDP port")?.port();
         self.udp.push(socket);
         Ok(SocketAddrV4::new(LOCALHOST, port))
     }
 
-    fn http(&mut self) -> Result<Option<SocketAddr>, Error> {
+    /// A free TCP port, for a role's HTTP.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn http(&mut self) -> Result<Option<SocketAddr>, Error> {
         let listener = TcpListener::bind((LOCALHOST, 0)).cannot("find a free TCP port")?;
         let addr = listener.local_addr().cannot("find a free TCP port")?;
         self.tcp.push(listener);
@@ -39,7 +42,10 @@ impl Ports {
     }
 
     /// Whether clients can be served there: said before anything is started.
-    fn claim(&mut self, listen: SocketAddr) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If they cannot.
+    pub fn claim(&mut self, listen: SocketAddr) -> Result<(), Error> {
         let listener = TcpListener::bind(listen)
             .map_err(|e| Error::listening(&listen.to_string(), &e, "--listen"))?;
         self.tcp.push(listener);
@@ -56,9 +62,12 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
         Some(path) => Rack::read(path)?,
         None => Rack::default(),
     };
+    if let Some(choice) = args.system {
+        choice.system().add(&mut rack);
+    }
     overlay(&mut rack, args);
     let mut ports = Ports::default();
-    place_gateways(&mut rack, args, &mut ports)?;
+    systems::all().try_for_each(|system| system.claim(&mut rack, args, &mut ports))?;
     place_roles(&mut rack, args, &mut ports)?;
     rack.check().map_err(Error::new)?;
     Ok((rack, ports))
@@ -66,25 +75,17 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
 
 /// Flags over the file.
 fn overlay(rack: &mut Rack, args: &UpArgs) {
-    fn set<T: Clone>(to: &mut T, from: &Option<T>) {
-        if let Some(from) = from {
-            *to = from.clone();
-        }
-    }
-    set(&mut rack.protocol, &args.protocol);
-    set(&mut rack.accel, &args.accel);
-    set(&mut rack.engine, &args.engine);
-    set(&mut rack.durability, &args.durability);
-    set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
-    set(&mut rack.requirepass, &args.requirepass);
-    rack.split_reads |= args.split_reads;
-    set(&mut rack.maxmemory, &args.maxmemory);
-    set(&mut rack.redis_server, &args.redis_server);
-    set(&mut rack.table.stages, &args.table_stages);
-    set(&mut rack.table.slots, &args.table_slots);
+    systems::all().for_each(|system| system.overlay(rack, args));
     set(&mut rack.faults.drop_per_million, &args.fault_drop);
     set(&mut rack.faults.duplicate_per_million, &args.fault_duplicate);
     set(&mut rack.faults.reorder_per_million, &args.fault_reorder);
+}
+
+/// Puts what was said in the place of what is there.
+pub fn set<T: Clone>(to: &mut T, from: &Option<T>) {
+    if let Some(from) = from {
+        *to = from.clone();
+    }
 }
 
 fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
@@ -98,62 +99,14 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
     for node in 1..=wanted("standby", rack.standby.len(), args.standbys, STANDBYS)? {
         rack.standby.push(StandbyPlace { node, addr: ports.udp()?, http: ports.http()? });
     }
-    for node in 1..=wanted("replica", rack.replica.len(), args.replicas, REPLICAS)? {
-        let (addr, http) = (ports.udp()?, ports.http()?);
-        let directory = Some(args.run_dir.join(format!("replica-{node}")));
-        rack.replica.push(ReplicaPlace {
-            node,
-            addr,
-            http,
-            directory,
-            data_dir: None,
-            cpu_share: None,
-        });
-    }
-    for replica in &mut rack.replica {
-        let data_dir = || args.run_dir.join("data").join(format!("replica-{}", replica.node));
-        if rack.durability != Durability::None && replica.data_dir.is_none() {
-            replica.data_dir = Some(data_dir());
-        }
-    }
-    if args.cpu_share.is_some() {
-        for replica in &mut rack.replica {
-            replica.cpu_share = args.cpu_share;
-        }
-    }
-    Ok(())
-}
-
-/// The gateways come first: where they listen is given, and no other role must get it as a port that
-/// is free.
-fn place_gateways(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
-    let first = args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(LOCALHOST), LISTEN_PORT));
-    let nodes = 1..=wanted("gateway", rack.gateway.len(), args.gateways, GATEWAYS)?;
-    if let (Some(listen), Some(gateway)) = (args.listen, rack.gateway.first_mut()) {
-        gateway.listen = listen;
-    }
-    for gateway in &rack.gateway {
-        ports.claim(gateway.listen)?;
-    }
-    let listens: Result<Vec<_>, Error> = nodes
-        .map(|node| {
-            let port = first.port().checked_add(node - 1);
-            let port =
-                port.ok_or_else(|| Error::new("--listen: no ports left for the gateways"))?;
-            let listen = SocketAddr::new(first.ip(), port);
-            ports.claim(listen)?;
-            Ok((node, listen))
-        })
-        .collect();
-    for (node, listen) in listens? {
-        let (addr, http) = (ports.udp()?, ports.http()?);
-        rack.gateway.push(GatewayPlace { node, addr, http, listen });
-    }
-    Ok(())
+    systems::all().try_for_each(|system| system.place(rack, args, ports))
 }
 
 /// How many to place: none if the file places them, and then no flag may want another number.
-fn wanted(role: &str, placed: usize, flag: Option<u16>, default: u16) -> Result<u16, Error> {
+///
+/// # Errors
+/// If one does.
+pub fn wanted(role: &str, placed: usize, flag: Option<u16>, default: u16) -> Result<u16, Error> {
     match flag {
         _ if placed == 0 => Ok(flag.unwrap_or(default)),
         Some(flag) if usize::from(flag) != placed => Err(Error::new(format!(
@@ -189,6 +142,27 @@ mod tests {
         udp.sort_unstable();
         udp.dedup();
         assert_eq!(udp.len(), 8);
+    }
+
+    #[test]
+    fn what_a_file_leaves_out_of_its_groups_is_placed() {
+        let directory = std::env::temp_dir().join(format!("concord-place-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("rack.toml");
+        let flags = format!("--config {} --listen 127.0.0.1:0", file.display());
+        let write = |text: &str| std::fs::write(&file, text).unwrap();
+        write("[[group]]\nname = \"b\"\nnumber = 1\ndurability = \"fsync\"\n");
+        // The file's only group is placed; with --replicas there is a store beside it.
+        let (alone, _ports) = rack(&args(&flags)).unwrap();
+        assert_eq!((alone.replica.len(), alone.group[0].replica.len()), (0, 3));
+        let (both, _ports) = rack(&args(&format!("{flags} --replicas 2 --gateways 2"))).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((both.replica.len(), both.group[0].replica.len()), (2, 3));
+        let own = &both.group[0].replica[0];
+        assert_eq!(own.data_dir, Some("run/data/b-replica-1".into()));
+        assert_eq!(both.replica[0].data_dir, None);
+        let served: Vec<_> = both.gateway.iter().map(|g| g.group.as_deref()).collect();
+        assert_eq!(served, [None, None, Some("b")]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 """redis-py, unmodified: redis_py.py PORT memory|redis"""
 
 import sys
+import threading
 
 import redis
 
@@ -42,6 +43,50 @@ p = r.pipeline(transaction=True)
 p.set("x", 7)
 p.set("y", 7)
 assert p.execute() == [True, True] and r.mget("x", "y") == ["7", "7"]
+
+# WATCH: many clients count in two keys that must always be equal, each reading first and writing then.
+EACH, CLIENTS = 50, 4
+
+
+def count():
+    own = redis.Redis(port=port, decode_responses=True)
+    for _ in range(EACH):
+
+        def both(p):
+            one, two = (int(value or 0) for value in p.mget("w1", "w2"))
+            assert one == two, (one, two)
+            p.multi()
+            p.set("w1", one + 1)
+            p.set("w2", two + 1)
+
+        own.transaction(both, "w1", "w2")
+
+
+clients = [threading.Thread(target=count) for _ in range(CLIENTS)]
+for client in clients:
+    client.start()
+for client in clients:
+    client.join()
+assert r.mget("w1", "w2") == [str(EACH * CLIENTS)] * 2, r.mget("w1", "w2")
+p = r.pipeline()
+p.watch("w3")
+r.lpush("w3", "x")
+p.multi()
+p.set("w4", 1)
+try:
+    p.execute()
+    raise SystemExit("what it watched has changed")
+except redis.WatchError:
+    assert r.get("w4") is None
+p.watch("w3", "w4")
+r.expire("w3", 100)
+p.multi()
+p.set("w4", 1)
+try:
+    p.execute()
+    raise SystemExit("a time to live is a change")
+except redis.WatchError:
+    p.reset()
 
 for blocked in (lambda: r.blpop("l", 1), lambda: r.publish("c", "m")):
     try:

@@ -3,14 +3,14 @@
 use super::*;
 use concord_wire::control::Assembly;
 
-const WORKERS: GroupId = GroupId(7);
+pub(super) const WORKERS: GroupId = GroupId(7);
 
-fn both() -> ControllerConfig {
+pub(super) fn both() -> ControllerConfig {
     let workers = GroupSetup::workers(WORKERS, Program::Forward);
     ControllerConfig { groups: setup().groups.into_iter().chain([workers]).collect(), ..setup() }
 }
 
-fn say_in(c: &mut Controller, group: GroupId, ms: u64, message: &Membership) -> Sent {
+pub(super) fn say_in(c: &mut Controller, group: GroupId, ms: u64, message: &Membership) -> Sent {
     let (mut bytes, mut sent) = (vec![], vec![]);
     message.emit_in(group, &mut bytes);
     c.handle(at(ms), Addr::default(), &mut bytes, &mut sent);
@@ -18,20 +18,25 @@ fn say_in(c: &mut Controller, group: GroupId, ms: u64, message: &Membership) -> 
 }
 
 /// A worker's sign of life, in its own group and that group's epoch.
-fn worker(c: &mut Controller, ms: u64, (node, incarnation): (u16, u64), epoch: u32) -> Sent {
+pub(super) fn worker(
+    c: &mut Controller,
+    ms: u64,
+    (node, incarnation): (u16, u64),
+    epoch: u32,
+) -> Sent {
     say_in(c, WORKERS, ms, &alive(node, incarnation, epoch))
 }
 
-fn epochs(c: &Controller) -> (u32, u32) {
+pub(super) fn epochs(c: &Controller) -> (u32, u32) {
     let of = |group| c.state().config(group).map_or(0, |config| config.epoch);
     (of(GROUP), of(WORKERS))
 }
 
-fn workers(c: &Controller) -> Vec<u16> {
+pub(super) fn workers(c: &Controller) -> Vec<u16> {
     c.state().config(WORKERS).into_iter().flat_map(|c| c.members.iter()).map(|m| m.node).collect()
 }
 
-fn persist_all(c: &mut Controller, ms: u64) -> Sent {
+pub(super) fn persist_all(c: &mut Controller, ms: u64) -> Sent {
     let mut sent = vec![];
     while c.poll_persist().is_some() {
         c.persisted(at(ms), c.state().version + 1, &mut sent);
@@ -40,7 +45,7 @@ fn persist_all(c: &mut Controller, ms: u64) -> Sent {
 }
 
 /// Three replicas, and workers 1 and 2, all of them in their first epoch.
-fn founded_both() -> Controller {
+pub(super) fn founded_both() -> Controller {
     let mut c = Controller::new(both(), None);
     for node in 1..=3 {
         say(&mut c, 0, &alive(node, 10, 0));
@@ -58,7 +63,7 @@ fn founded_both() -> Controller {
 }
 
 /// Everybody says that he lives, but for those: replicas below 100, workers from 100 on.
-fn live_but(c: &mut Controller, (from_ms, to_ms): (u64, u64), silent: &[u16]) {
+pub(super) fn live_but(c: &mut Controller, (from_ms, to_ms): (u64, u64), silent: &[u16]) {
     for ms in (from_ms..to_ms).step_by(50) {
         let (replicas, others) = epochs(c);
         for node in nodes(c).into_iter().filter(|n| !silent.contains(n)) {
@@ -191,6 +196,7 @@ fn t3_a_file_that_is_behind_in_one_group_decides_nothing_for_any() {
     }
     assert!(c.is_behind());
     assert!(matches!(c.problem(), Some(Problem::StateOld { heard_epoch: 9, .. })));
+    assert_eq!(c.problem_group(), Some(WORKERS), "it says whose epochs those are");
 }
 
 #[test]
@@ -272,4 +278,24 @@ fn a_configuration_of_hundreds_of_members_reaches_everybody_in_several_packets()
         persist_all(&mut c, ms);
     }
     assert_eq!((workers(&c).len(), epochs(&c).1), (300, 1_025));
+}
+
+#[test]
+fn bug_16_3_a_group_of_which_nobody_has_heard_begins_later_and_the_others_go_on() {
+    let before = founded_both();
+    let config = before.state().config(GROUP).unwrap().clone();
+    // What is there is of another rack.
+    let mut other = before.state().clone();
+    other.groups.iter_mut().for_each(|group| group.config.rack = RACK + 1);
+    let recover = Some(Recover::default());
+    let mut c = Controller::new(ControllerConfig { recover, ..both() }, Some(other));
+    for ms in (0..2_500).step_by(50) {
+        (1..=3).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, config.epoch))));
+        say(&mut c, ms, &Membership::Configure(config.clone().into()));
+        c.tick(at(ms), &mut vec![]);
+        persist_all(&mut c, ms);
+    }
+    assert_eq!(epochs(&c).0, config.epoch + 1_024);
+    assert_eq!((nodes(&c), workers(&c)), (vec![1, 2, 3], vec![]));
+    assert_eq!(c.recovered().len(), 1);
 }

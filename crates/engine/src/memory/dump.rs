@@ -4,6 +4,8 @@
 
 use alloc::vec::Vec;
 
+use concord_core::hash::hash64;
+
 use super::sorted::Sorted;
 use super::store::{Hash, Kind, List, Set, Store, Value};
 use crate::copy::{Copied, PLACE_END, place_of_key};
@@ -54,6 +56,11 @@ fn dump(value: &Value) -> Vec<u8> {
         }
     }
     out
+}
+
+/// A digest of what the key holds, 0 if nothing.
+pub(super) fn digest(store: &Store, key: &[u8]) -> u64 {
+    store.get(key).map_or(0, |value| hash64(0, &dump(value)).max(1))
 }
 
 /// The inverse of [`dump`].

@@ -245,7 +245,7 @@ impl World {
                 continue;
             }
             let Some(output) = self.gateway.output(id) else { continue };
-            let bytes = core::mem::take(output);
+            let bytes = output.to_vec();
             if !bytes.is_empty() {
                 self.received.entry(id.0).or_default().extend_from_slice(&bytes);
                 self.gateway.written(self.now(), id, bytes.len(), &mut sent);
@@ -260,7 +260,7 @@ impl World {
     /// The client of a connection reads what there is.
     pub fn read(&mut self, id: u64) -> usize {
         let Some(output) = self.gateway.output(ConnectionId(id)) else { return 0 };
-        let bytes = core::mem::take(output);
+        let bytes = output.to_vec();
         let mut sent = vec![];
         if !bytes.is_empty() {
             self.gateway.written(self.now(), ConnectionId(id), bytes.len(), &mut sent);

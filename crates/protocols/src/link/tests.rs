@@ -188,3 +188,205 @@ fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
     assert_eq!(pieces(&packets)[full.len()..], [400]);
     assert_eq!(pieces(&packets).iter().sum::<usize>(), sizes.iter().sum::<usize>());
 }
+
+/// A sender with so many packets in flight, all sent at 0, of a log of records that each take one.
+fn in_flight(count: u64) -> (Sender, Log) {
+    let mut log = Log::starting_at(LogEnd { position: 0, hash: 0 });
+    (0..count).for_each(|_| log.push(vec![0; RECORD_BYTES], 0));
+    let mut sender = Sender::new(NodeId(1), Epoch(1), (NodeId(2), RECEIVER), Position(0), 0);
+    let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+    sender.pump(Instant(0), &log, Position(count), Position(0), &mut Vec::new(), &mut out);
+    (sender, log)
+}
+
+/// What a sender sends when it hears that all below `next` arrived, and of the others those in `held`.
+fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64) -> Vec<u64> {
+    let ack = Ack {
+        epoch: Epoch(1),
+        from: NodeId(2),
+        stream: 0,
+        next,
+        held,
+        applied: Position(next - 1),
+        committed: Position(0),
+        life: 0,
+    };
+    let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+    sender.on_ack(Instant(at_ms * MS), &ack, log, Position(0), &mut Vec::new(), &mut out);
+    numbers(&out)
+}
+
+fn time_out(sender: &mut Sender, log: &Log, now: Instant) -> Vec<u64> {
+    let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+    sender.tick(now, log, Position(0), &mut Vec::new(), &mut out);
+    numbers(&out)
+}
+
+fn numbers(packets: &[(Addr, Vec<u8>)]) -> Vec<u64> {
+    packets.iter().map(|(_, bytes)| Data::parse(bytes).unwrap().link_seq).collect()
+}
+
+#[test]
+fn a_packet_is_lost_once_three_later_ones_are_there_and_a_round_trip_has_passed() {
+    for (at_ms, held, lost) in [
+        (6, 0b11, vec![]),
+        (6, 0b111, vec![1]),
+        (5, 0b111, vec![]),
+        // Of 1 to 9 the third, fourth and ninth are there, and then others between.
+        (6, 0b1000_0110, vec![1, 2, 5, 6]),
+        (6, 0b0011_0110, vec![1, 2]),
+    ] {
+        let (mut sender, log) = in_flight(12);
+        assert_eq!(acknowledge(&mut sender, &log, at_ms, 1, held), lost, "{held:b} at {at_ms} ms");
+        assert_eq!(sender.resent, lost.len() as u64);
+        let again = acknowledge(&mut sender, &log, at_ms + 1, 1, held);
+        assert!(again.is_empty() || lost.is_empty(), "each once in a round trip: {again:?}");
+    }
+}
+
+#[test]
+fn the_time_out_is_four_deviations_above_the_round_trip_and_doubles_up_to_a_second() {
+    let (mut sender, log) = in_flight(3);
+    assert_eq!(sender.deadline(), Instant(25 * MS), "5 and 4 times 5 ms before anything is known");
+    assert_eq!(time_out(&mut sender, &log, Instant(25 * MS - 1)), []);
+    let mut now = sender.deadline();
+    for wait_ms in [50, 100, 200, 400, 800, 1_000, 1_000] {
+        assert_eq!(time_out(&mut sender, &log, now), [1], "the oldest alone");
+        assert_eq!(sender.deadline(), now.after(wait_ms * MS));
+        now = sender.deadline();
+    }
+    // A round trip of 13 ms: 5 + 1 ms, and 5 - 5/4 + 8/4 of deviation.
+    let (mut sender, log) = in_flight(3);
+    acknowledge(&mut sender, &log, 13, 2, 0);
+    assert_eq!(sender.deadline(), Instant(29 * MS));
+    // No time-out is below 10 ms, however short the path.
+    for next in 1..=200 {
+        let (one, more) = in_flight(3);
+        (sender.in_flight, sender.oldest) = (one.in_flight, 1);
+        acknowledge(&mut sender, &more, 0, 1 + next % 2 + 1, 0);
+    }
+    assert_eq!(sender.deadline(), Instant(10 * MS));
+    acknowledge(&mut sender, &log, 0, 4, 0);
+    assert_eq!(sender.deadline(), Instant::NEVER, "nothing is in flight");
+}
+
+#[test]
+fn after_a_time_out_what_was_in_flight_goes_again_two_for_each_that_arrives() {
+    let (mut sender, log) = in_flight(8);
+    assert_eq!(time_out(&mut sender, &log, Instant(25 * MS)), [1]);
+    assert_eq!(acknowledge(&mut sender, &log, 26, 2, 0), [2, 3]);
+    assert_eq!(acknowledge(&mut sender, &log, 27, 4, 0), [4, 5, 6, 7]);
+    assert_eq!(acknowledge(&mut sender, &log, 28, 8, 0), [8]);
+    assert_eq!(acknowledge(&mut sender, &log, 29, 9, 0), []);
+    // One that has more than what was sent again had only missed the first.
+    let (mut sender, log) = in_flight(8);
+    assert_eq!(time_out(&mut sender, &log, Instant(25 * MS)), [1]);
+    assert_eq!(acknowledge(&mut sender, &log, 26, 5, 0), []);
+    assert_eq!(acknowledge(&mut sender, &log, 27, 6, 0), []);
+}
+
+#[test]
+fn the_window_grows_with_what_arrives_and_is_halved_when_all_of_it_was_lost() {
+    let (mut sender, log) = in_flight(5_000);
+    assert_eq!(sender.in_flight.len(), 256);
+    acknowledge(&mut sender, &log, 1, 101, 0);
+    assert_eq!(sender.window, 356);
+    time_out(&mut sender, &log, Instant(60 * MS));
+    acknowledge(&mut sender, &log, 61, 102, 0);
+    assert_eq!(sender.window, 178, "the first that was sent again was enough for itself only");
+    let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+    for round in 0..40 {
+        let (none, upto) = (Position(0), Position(5_000));
+        sender.pump(Instant(round), &log, upto, none, &mut Vec::new(), &mut out);
+        let next = sender.oldest + sender.in_flight.len() as u64;
+        acknowledge(&mut sender, &log, 62, next, 0);
+    }
+    assert_eq!(sender.window, 4_096, "and no further");
+}
+
+#[test]
+fn what_nobody_can_have_said_is_ignored() {
+    let (mut sender, log) = in_flight(8);
+    acknowledge(&mut sender, &log, 1, 5, 0);
+    assert_eq!((sender.oldest, sender.first_needed()), (5, Position(5)));
+    acknowledge(&mut sender, &log, 1, 4, 0);
+    acknowledge(&mut sender, &log, 1, 10, 0);
+    assert_eq!((sender.oldest, sender.in_flight.len()), (5, 4), "older, and never sent");
+    acknowledge(&mut sender, &log, 1, 9, 0);
+    assert_eq!((sender.oldest, sender.first_needed()), (9, Position(9)));
+}
+
+#[test]
+fn what_the_peer_has_from_elsewhere_is_not_sent_unless_it_is_under_way() {
+    let (mut sender, log) = in_flight(3);
+    sender.skip_to(Position(9));
+    assert_eq!(sender.next.0, Position(4), "some are under way");
+    acknowledge(&mut sender, &log, 1, 4, 0);
+    sender.skip_to(Position(2));
+    assert_eq!(sender.next.0, Position(4), "it goes back for nobody");
+    sender.skip_to(Position(4));
+    assert_eq!((sender.next.0, sender.first_needed()), (Position(5), Position(5)));
+}
+
+fn piece(link_seq: u64, first: bool, last: bool, piece: &[u8]) -> Data<'_> {
+    let (epoch, from, committed) = (Epoch(1), NodeId(1), Position(0));
+    Data { epoch, from, stream: 0, link_seq, committed, first, last, piece }
+}
+
+#[test]
+fn pieces_are_joined_in_order_whatever_the_order_in_which_they_came_and_each_once() {
+    let mut receiver = Receiver::new(NodeId(1), 0);
+    let mut got: Vec<Vec<u8>> = Vec::new();
+    let mut take = |receiver: &mut Receiver, data: &Data<'_>| {
+        receiver.take(data, |record| {
+            got.push(record.to_vec());
+            Ok(true)
+        })
+    };
+    assert_eq!(take(&mut receiver, &piece(3, false, true, b"c")), Ok(Arrival::Held));
+    assert_eq!(take(&mut receiver, &piece(3, false, true, b"c")), Ok(Arrival::Dropped));
+    assert_eq!(take(&mut receiver, &piece(1, true, false, b"a")), Ok(Arrival::InOrder));
+    let (epoch, me, none) = (Epoch(1), NodeId(2), Position(0));
+    let ack = receiver.ack(epoch, me, none, none);
+    assert_eq!((ack.next, ack.held, receiver.is_partial()), (2, 1, true));
+    assert_eq!(take(&mut receiver, &piece(2, false, false, b"b")), Ok(Arrival::InOrder));
+    assert_eq!(take(&mut receiver, &piece(2, false, false, b"b")), Ok(Arrival::Dropped));
+    let ack = receiver.ack(epoch, me, none, none);
+    assert_eq!((ack.next, ack.held, receiver.is_partial()), (4, 0, false));
+    // The rest of nothing, and a beginning amid another record.
+    assert_eq!(take(&mut receiver, &piece(4, false, true, b"d")), Err(BrokenStream));
+    assert_eq!(got, [b"abc"]);
+    let mut receiver = Receiver::new(NodeId(1), 0);
+    let nothing = |_: &[u8]| Ok(true);
+    assert_eq!(receiver.take(&piece(1, true, false, b"a"), nothing), Ok(Arrival::InOrder));
+    assert_eq!(receiver.take(&piece(2, true, false, b"b"), nothing), Err(BrokenStream));
+}
+
+#[test]
+fn what_came_too_early_is_told_in_64_bits_and_held_within_a_bound() {
+    let mut receiver = Receiver::new(NodeId(1), 0);
+    for seq in [3, 4, 65, 66] {
+        assert_eq!(receiver.offer(&piece(seq, true, true, b"x")), Arrival::Held);
+    }
+    assert!(receiver.ack_due);
+    let ack = receiver.ack(Epoch(1), NodeId(2), Position(0), Position(0));
+    assert_eq!((ack.next, ack.held), (1, 0b110 | 1 << 63), "2 is missing, 66 too far");
+    assert!(!receiver.ack_due);
+    for seq in 100..100 + HELD_MAX as u64 {
+        receiver.offer(&piece(seq, true, true, b"x"));
+    }
+    assert_eq!(receiver.held.len(), HELD_MAX);
+    assert_eq!(receiver.offer(&piece(2, true, true, b"x")), Arrival::Dropped);
+    assert_eq!(
+        receiver.offer(&piece(1, true, true, b"x")),
+        Arrival::InOrder,
+        "this one needs none"
+    );
+}
+
+#[test]
+fn a_late_packet_of_one_stream_is_none_of_another() {
+    let mut receiver = Receiver::new(NodeId(1), 7);
+    assert_eq!(receiver.offer(&piece(1, true, true, b"x")), Arrival::Dropped);
+    assert_eq!(receiver.offer(&piece((7 << 40) + 1, true, true, b"x")), Arrival::InOrder);
+}

@@ -141,7 +141,8 @@ impl<E: Engine> Vr<E> {
         let position = Position(end.position);
         self.ordered.reset(end, seq, now_ms);
         (self.committed, self.submitted, self.executed) = (position, position, position);
-        self.scripts = Scripts::copied_up_to(position);
+        let of_server = self.setup.replicate_replies.then_some((self.view, seq));
+        self.scripts = Scripts::copied_up_to(position, of_server);
         (self.executed_seq, self.base_now_ms) = (seq, now_ms);
         self.ordered.clock.note(now_ms, self.local_ms);
         self.inbound.forget_executed();

@@ -7,8 +7,17 @@
 //! engine is lost to a script that cannot be stopped does the same before it leaves.
 //!
 //! A follower whose engine stops a script that its leader has executed leaves: it is slower by far.
+//!
+//! That a script ran to its end stands in no record. A leader that has executed one and dies before anybody
+//! heard of it may have a successor that makes it void. So nobody may see it before a quorum has executed
+//! it, and so knows that it was decided:
+//! - a leader withholds the answers to it, and to all that it executes behind it, until then;
+//! - a follower refuses fast reads that are older than a script that it has executed: their last-committed
+//!   point passes it when a quorum has executed it (Harmonia §8.3);
+//! - what any vote for a view knows to be committed its leader does not make void, and leaves if it has to stop
+//!   it. Any quorum of votes holds one of those who know of what was answered.
 
-use concord_core::{Instant, Now, Position};
+use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{CommandBuf, Engine};
 use concord_wire::record::Record;
@@ -16,6 +25,7 @@ use concord_wire::{Flags, Op, Repr, Sink};
 
 use super::queue::Pending;
 use super::scripts::{VOID_COMMAND, void_of};
+use super::withheld::Ready;
 use super::{Stage, Vr};
 use crate::turn::Turn;
 
@@ -43,8 +53,8 @@ impl<E: Engine> Vr<E> {
         for at in self.scripts.unsearched(base, self.committed) {
             let at = Position(at);
             let record = self.ordered.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
-            let Some(position) = record.as_ref().and_then(void_of) else { continue };
-            if !self.scripts.learn(position, self.submitted) {
+            let Some(void) = record.as_ref().and_then(void_of) else { continue };
+            if !self.scripts.learn(void, self.submitted) {
                 // It ran to its end here, or is about to: a leader of which nobody had heard.
                 return self.leave();
             }
@@ -61,6 +71,31 @@ impl<E: Engine> Vr<E> {
         self.finish(&turn, &[], sink);
         self.scripts.has_spoken(now.instant);
         self.engine_ready(now, sink);
+    }
+
+    /// The script that an answer may have seen which is ready now, if it is withheld for that.
+    pub(super) fn withholds(&self) -> Option<Position> {
+        self.scripts
+            .unknown()
+            .filter(|_| self.is_leader() && self.setup.guards.on(Guard::ScriptKnown))
+    }
+
+    /// Leader: a quorum has executed some more: gives the answers that were withheld until then.
+    pub(super) fn give_answers(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.scripts.unknown().is_none() && self.withheld.is_empty() {
+            return;
+        }
+        let executed = self.leading.quorum_has(self.group.quorum(), |f| f.executed);
+        self.scripts.know(executed);
+        while let Some(answer) = self.withheld.pop(self.scripts.known()) {
+            match answer {
+                Ready::Write(turn) => self.emit_reply(&turn, sink),
+                Ready::Read(turn, reply) => {
+                    let in_force = self.in_force();
+                    self.serving.answer(now, &turn, &reply, in_force, &mut self.count, sink);
+                }
+            }
+        }
     }
 
     /// Leader: asks for the record that makes void what was stopped.
@@ -86,6 +121,13 @@ impl<E: Engine> Vr<E> {
             && !self.is_leader()
             && self.committed >= heard
             && self.scripts.stopped().is_some_and(|turn| turn.position <= heard)
+    }
+
+    /// This replica leads a view, and a leader between has executed what was stopped here: by any of the votes it
+    /// is committed.
+    pub(super) fn outlived_stop_as_leader(&self) -> bool {
+        let settled = self.scripts.settled();
+        self.scripts.stopped().is_some_and(|turn| turn.position <= settled)
     }
 
     /// The engine is lost: whether to stay a while, for a last word about the script that took it.

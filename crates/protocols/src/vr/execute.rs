@@ -1,7 +1,7 @@
 //! Execution, which in VR follows the commit: every replica executes the log in order, up to what it
 //! knows to be committed, and the leader answers.
 
-use concord_core::{Now, Position};
+use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
@@ -10,6 +10,7 @@ use concord_wire::{Flags, Op, Repr, Sink, Status};
 use super::leading::Completion;
 use super::queue::Pending;
 use super::scripts::void_of;
+use super::withheld::Ready;
 use super::{Stage, Vr};
 use crate::parts::Executable;
 use crate::sessions::Verdict;
@@ -38,7 +39,7 @@ impl<E: Engine> Vr<E> {
             let mut turn = Turn::of(&record);
             turn.verdict = self.serving.sessions.admit(&record);
             self.count.note(turn.verdict);
-            let replicates = self.setup.replicate_replies;
+            let (replicates, guards) = (self.setup.replicate_replies, self.setup.guards);
             let says_void = replicates && void_of(&record).is_some();
             let executable = match turn.verdict {
                 Verdict::Execute if !says_void => self.executable(&record),
@@ -68,21 +69,29 @@ impl<E: Engine> Vr<E> {
                         self.refuse(turn, STOPPED_REPLY, sink);
                         continue;
                     }
-                    let decides = is_script && self.is_leader();
-                    let mut context = turn.context(&self.serving.engine, self.setup.guards);
+                    let leads = is_script && self.is_leader();
+                    // What an earlier leader may have answered is not to be decided any more.
+                    let is_open =
+                        position > self.scripts.settled() || !guards.on(Guard::ScriptKnown);
+                    let decides = leads && is_open;
+                    let mut context = turn.context(&self.serving.engine, guards);
                     // What a view begins with an earlier leader may have executed and answered.
-                    context.decide = decides && position > self.leading.view_start();
+                    context.decide = leads && position > self.leading.view_start();
                     match self.serving.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => self.finish(&turn, &reply, sink),
                         Progress::Pending => {
                             self.pending.push_back(Pending::Write(turn));
-                            if decides {
-                                self.scripts.started(position);
+                            if is_script {
+                                self.scripts.started(position, record.seq, decides);
                             }
                         }
                     }
                 }
                 Executable::Nothing | Executable::Entangled => {
+                    if replicates && self.copying.is_some() {
+                        // The objects come as they are after it, and it may be a script.
+                        self.scripts.note(position, record.seq);
+                    }
                     if self.pending.is_empty() {
                         self.finish(&turn, &[], sink);
                     } else {
@@ -122,8 +131,7 @@ impl<E: Engine> Vr<E> {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => {
                     self.serving.end_read(&turn);
-                    let (reply, in_force) = (&done.reply, self.in_force());
-                    self.serving.answer(now, &turn, reply, in_force, &mut self.count, sink);
+                    self.answer_read(now, turn, &done.reply, sink);
                 }
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
@@ -162,7 +170,14 @@ impl<E: Engine> Vr<E> {
         if turn.asked.flags.has(Flags::INTERNAL) || (is_noop && turn.asked.session.0 == 0) {
             return;
         }
-        if is_noop {
+        match self.withholds() {
+            Some(script) => self.withheld.push(script, Ready::Write(*turn)),
+            None => self.emit_reply(turn, sink),
+        }
+    }
+
+    pub(super) fn emit_reply(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        if turn.asked.flags.has(Flags::NOOP) {
             // The switch had no slot for it (trap T23).
             return self.say_busy(turn, sink);
         }

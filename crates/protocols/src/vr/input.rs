@@ -184,7 +184,7 @@ impl<E: Engine> Vr<E> {
         true
     }
 
-    /// The first configuration: a founder begins in view 1 with an empty log, whoever is in its
+    /// The first configuration: a founder begins in the first view with an empty log, whoever is in its
     /// node's place later has lost what that one had and promised (trap T4).
     fn join(&mut self, now: Now, config: Config) {
         let me = self.setup.me;
@@ -201,7 +201,7 @@ impl<E: Engine> Vr<E> {
         self.suspicion.enter_group(now.instant, config.members.len());
         self.recovery.enter_group(config.members.len());
         self.group.enter(config, index);
-        self.view = ViewNumber(1);
+        self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
             self.begin_normal(now.instant);

@@ -141,10 +141,7 @@ impl Leading {
             self.commit_due = Instant::NEVER;
             return false;
         }
-        if self.commit_due == Instant::NEVER {
-            self.commit_due = now.after(delay_ns);
-            return false;
-        }
+        self.commit_due = self.commit_due.min(now.after(delay_ns));
         let is_due = now >= self.commit_due;
         if is_due {
             self.commit_due = Instant::NEVER;

@@ -6,7 +6,7 @@
 //! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk) and `copy` (the
 //! state, where the log does not go back far enough). Each imports the parts that it works with, which own
 //! their state (`group`, `change`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
-//! `sequence`, `scripts`, `farewell`), and no part imports any of them.
+//! `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
 //! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
@@ -38,6 +38,7 @@ mod status;
 mod suspicion;
 mod transfer;
 mod views;
+mod withheld;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -70,6 +71,7 @@ use recovering::Recovery;
 use scripts::Scripts;
 use sequence::Sequence;
 use suspicion::Suspicion;
+use withheld::Withheld;
 
 /// How often the leader says that it is there when it sends nothing else, at most.
 const BEAT_NS: Duration = 50 * MS;
@@ -85,6 +87,9 @@ counters! {
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
+        /// Times that this replica would have left its view, and every view number was used: no view
+        /// changes any more, and the group is to be founded anew (`--fresh`).
+        views_exhausted,
         /// Views left by this replica as their leader, since it heard no quorum.
         stepped_aside,
         /// Views left as their leader, because the engine was silent.
@@ -171,6 +176,7 @@ pub struct Vr<E> {
     /// Operations that wait for the engine, in order.
     pending: VecDeque<Pending>,
     scripts: Scripts,
+    withheld: Withheld,
     leases: Leases,
     leading: Leading,
     inbound: Inbound,
@@ -220,6 +226,7 @@ impl<E: Engine> Vr<E> {
             executed_seq: Seq::NONE,
             pending: VecDeque::new(),
             scripts: Scripts::default(),
+            withheld: Withheld::default(),
             leases: Leases::new(setup.lease_ns),
             leading: Leading::default(),
             inbound: Inbound::new(setup.me.incarnation),

@@ -323,6 +323,7 @@ impl<E: Engine> Vr<E> {
         if let Some(own) = self.leading.followers.get_mut(self.group.me()) {
             own.executed = self.executed;
         }
+        self.give_answers(now, sink);
         self.send_completions(sink);
         if self.serving.has_more_expiries(self.executed) {
             self.expire(now, sink);
@@ -347,7 +348,12 @@ impl<E: Engine> Vr<E> {
             }
         }
         let untold = self.leading.followers.iter().any(|f| self.lacks_commit(f));
-        let delay_ns = if self.group.is_sequenced() { SYNC_NS } else { COMMIT_DELAY_NS };
+        let delay_ns = match self.group.is_sequenced() {
+            // Clients wait for what the followers do.
+            _ if !self.withheld.is_empty() => 0,
+            true => SYNC_NS,
+            false => COMMIT_DELAY_NS,
+        };
         if self.leading.is_commit_due(now.instant, untold, delay_ns) {
             self.send_commits(false, sink);
         }

@@ -2,7 +2,7 @@
 //!
 //! Harmonia §8.3, P1: a replica that has executed less than a fast read's last-committed point would
 //! answer from the past, so it passes the read to the leader. P2 needs nothing: VR executes only
-//! what is committed. The leader answers under its lease, from all that its view began with.
+//! what is committed; but for scripts of a server ([`super::decide`]). The leader answers under its lease, from all that its view began with.
 
 use alloc::vec::Vec;
 
@@ -11,6 +11,7 @@ use concord_engine::Engine;
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::queue::Pending;
+use super::withheld::Ready;
 use super::{Stage, Vr};
 use crate::serve::Read;
 use crate::turn::ReadTurn;
@@ -61,6 +62,11 @@ impl<E: Engine> Vr<E> {
         {
             self.vr_count.refused_behind += 1;
             Some(Reason::RefusedBehind)
+        } else if repr.last_committed < self.scripts.newest()
+            && self.setup.guards.on(Guard::ScriptKnown)
+        {
+            self.count.refused_newer += 1;
+            Some(Reason::RefusedNewer)
         } else {
             None
         }
@@ -125,9 +131,24 @@ impl<E: Engine> Vr<E> {
             Read::Waits => self.pending.push_back(Pending::Read(turn)),
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
-                self.serving.answer(now, &turn, &reply, in_force, &mut self.count, sink);
+                self.answer_read(now, turn, &reply, sink);
                 self.serving.reply = reply;
             }
         }
+    }
+
+    /// The engine has read: the answer goes out, unless it may have seen a script that is not decided.
+    pub(super) fn answer_read(
+        &mut self,
+        now: Now,
+        turn: ReadTurn,
+        reply: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        if let Some(script) = self.withholds() {
+            return self.withheld.push(script, Ready::Read(turn, reply.to_vec()));
+        }
+        let in_force = self.in_force();
+        self.serving.answer(now, &turn, reply, in_force, &mut self.count, sink);
     }
 }

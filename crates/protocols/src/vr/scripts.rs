@@ -1,9 +1,10 @@
-//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void.
+//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void;
+//! and of which it is known that they ran to their end.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use core::ops::RangeInclusive;
 
-use concord_core::{Duration, Instant, MS, Position};
+use concord_core::{Duration, Instant, MS, Position, Seq, ViewNumber};
 use concord_engine::{Command, resp};
 use concord_wire::Flags;
 use concord_wire::record::Record;
@@ -18,19 +19,35 @@ const TOLD_NS: Duration = 100 * MS;
 /// Most scripts of which is known that they were void.
 const VOIDED_MAX: usize = 1_024;
 
+/// A script that the engine executes.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    position: Position,
+    /// What becomes of it is decided here.
+    decides: bool,
+}
+
 /// Scripts that are not decided.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scripts {
-    /// Given to the engine as the leader and not executed, oldest first.
-    running: VecDeque<Position>,
+    /// Given to the engine and not executed, oldest first.
+    running: VecDeque<Running>,
+    /// The last one that was executed here.
+    last: Position,
+    /// The newest number of one that the engine was given.
+    newest: Seq,
+    /// Leader: up to there a quorum has executed the log in this view.
+    known: Position,
+    /// Leader: up to there an earlier leader may have answered, and so it can make nothing void.
+    settled: Position,
     /// The oldest of them: it was stopped, or took the engine with it. First of what is pending.
     stopped: Option<Turn>,
     /// Scripts that are void, not executed here yet.
     void: BTreeSet<Position>,
     /// The latest that were void here, since the same may be said again.
     voided: BTreeSet<Position>,
-    /// Up to there the state is a copy of another member's.
-    copied: Position,
+    /// Up to there the state is a copy of another member's, begun in that view.
+    copied: (Position, ViewNumber),
     /// Up to there the log was searched for what is void.
     searched: Position,
     /// The engine is lost to a script: when to leave.
@@ -43,14 +60,63 @@ impl Scripts {
         self.stopped.is_some()
     }
 
-    /// The state is a copy as of `position`; nothing is pending.
-    pub(super) fn copied_up_to(position: Position) -> Scripts {
-        Scripts { copied: position, searched: position, ..Scripts::default() }
+    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may have changed: in
+    /// which view it was made, and its newest number.
+    pub(super) fn copied_up_to(
+        position: Position,
+        of_server: Option<(ViewNumber, Seq)>,
+    ) -> Scripts {
+        let view = of_server.map_or(ViewNumber(0), |(view, _)| view);
+        let mut scripts =
+            Scripts { copied: (position, view), searched: position, ..Scripts::default() };
+        if let Some((_, seq)) = of_server {
+            scripts.note(position, seq);
+        }
+        scripts
     }
 
-    /// The leader gave it to its engine, which has not answered.
-    pub(super) fn started(&mut self, position: Position) {
-        self.running.push_back(position);
+    /// The state, up to `position` and number `seq`, may be that of a script.
+    pub(super) fn note(&mut self, position: Position, seq: Seq) {
+        self.last = self.last.max(position);
+        self.newest = self.newest.max(seq);
+    }
+
+    /// The engine was given it, and has not answered. Whether what becomes of it is decided here.
+    pub(super) fn started(&mut self, position: Position, seq: Seq, decides: bool) {
+        self.newest = self.newest.max(seq);
+        self.running.push_back(Running { position, decides });
+    }
+
+    /// The view that this replica leads begins, with what is committed up to `settled` by any of the votes: it
+    /// may have been answered.
+    pub(super) fn begin_view(&mut self, settled: Position) {
+        (self.settled, self.known) = (settled, Position(0));
+    }
+
+    /// Up to there an earlier leader may have answered.
+    pub(super) fn settled(&self) -> Position {
+        self.settled
+    }
+
+    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to have executed
+    /// it: another leader could make it void.
+    pub(super) fn unknown(&self) -> Option<Position> {
+        (self.last > self.known).then_some(self.last)
+    }
+
+    /// Leader: a quorum has executed the log up to `known`.
+    pub(super) fn know(&mut self, known: Position) {
+        self.known = self.known.max(known);
+    }
+
+    /// Up to there a quorum has executed the log.
+    pub(super) fn known(&self) -> Position {
+        self.known
+    }
+
+    /// The newest number of a script that a read here may see.
+    pub(super) fn newest(&self) -> Seq {
+        self.newest
     }
 
     /// Whether the script at `position`, which is about to be executed, is void.
@@ -68,28 +134,35 @@ impl Scripts {
         if self.voided.len() > VOIDED_MAX {
             self.voided.pop_first();
         }
-        self.finished(position);
+        self.running.pop_front_if(|first| first.position == position);
     }
 
+    /// The write at `position` was executed.
     pub(super) fn finished(&mut self, position: Position) {
-        if self.running.front() == Some(&position) {
-            self.running.pop_front();
+        if self.running.pop_front_if(|first| first.position == position).is_some() {
+            self.last = position;
         }
+    }
+
+    /// The oldest that was given to the engine, if it is at `position` and decided here.
+    fn decides(&self, position: Position) -> bool {
+        self.running.front().is_some_and(|first| first.decides && first.position == position)
     }
 
     /// Up to where others may be told that a log is committed whose commit point is that.
     pub(super) fn decided(&self, committed: Position) -> Position {
-        let undecided = self.running.front().map(|at| Position(at.0 - 1));
+        let first = self.running.iter().find(|script| script.decides);
+        let undecided = first.map(|script| Position(script.position.0 - 1));
         undecided.map_or(committed, |before| before.min(committed))
     }
 
     /// The engine stopped the script of `turn`. Whether that was the oldest one to decide on.
     pub(super) fn stop(&mut self, turn: Turn) -> bool {
-        let is_first = self.running.front() == Some(&turn.position);
-        if is_first {
+        let is_decided_here = self.decides(turn.position);
+        if is_decided_here {
             self.stopped = Some(turn);
         }
-        is_first
+        is_decided_here
     }
 
     /// The script that was stopped here, and is not decided on.
@@ -108,15 +181,21 @@ impl Scripts {
         self.searched = self.searched.max(committed);
     }
 
-    /// A record makes the script at `position` void, where all up to `submitted` was given to the engine.
-    /// False if it was executed here as if it were not.
-    pub(super) fn learn(&mut self, position: Position, submitted: Position) -> bool {
+    /// The leader of `view` made the script at `position` void, where all up to `submitted` was given to the
+    /// engine. False if it was executed here as if it were not, or by whom the state is copied from: a leader
+    /// of an earlier view.
+    pub(super) fn learn(
+        &mut self,
+        (position, view): (Position, ViewNumber),
+        submitted: Position,
+    ) -> bool {
         let is_stopped = self.stopped.is_some_and(|turn| turn.position == position);
         if is_stopped || position > submitted {
             self.void.insert(position);
             return true;
         }
-        position <= self.copied || self.voided.contains(&position)
+        let (copied, copied_in) = self.copied;
+        (position <= copied && view <= copied_in) || self.voided.contains(&position)
     }
 
     /// The script that was stopped here, if it is void for all by now: it is decided on.
@@ -138,7 +217,7 @@ impl Scripts {
     /// last word about the script that took it.
     pub(super) fn has_last_word(&mut self, now: Instant, first: Option<Turn>) -> bool {
         if self.leave_at.is_none() {
-            let Some(turn) = first.filter(|t| self.running.front() == Some(&t.position)) else {
+            let Some(turn) = first.filter(|turn| self.decides(turn.position)) else {
                 return false;
             };
             self.stopped = Some(turn);
@@ -148,8 +227,8 @@ impl Scripts {
     }
 }
 
-/// Which script a record makes void: one before it, by the word of the leader of its view.
-pub(super) fn void_of(record: &Record<'_>) -> Option<Position> {
+/// Which script a record makes void: one before it, by the word of the leader of its view; and that view.
+pub(super) fn void_of(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
     if !record.flags.has(Flags::INTERNAL) {
         return None;
     }
@@ -160,5 +239,19 @@ pub(super) fn void_of(record: &Record<'_>) -> Option<Position> {
     let mut numbers = command.args().skip(1).map_while(resp::number);
     let position = Position(u64::try_from(numbers.next()?).ok()?);
     let view = u32::try_from(numbers.next()?).ok()?;
-    (view == record.epoch.0 && position < record.position).then_some(position)
+    (view == record.epoch.0 && position < record.position).then_some((position, ViewNumber(view)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bug_15_28_what_a_later_leader_makes_void_was_executed_by_whom_the_state_is_copied_from() {
+        let (script, copied, view) = (Position(5), Position(7), ViewNumber(3));
+        let mut scripts = Scripts::copied_up_to(copied, Some((view, Seq::NONE)));
+        assert!(scripts.learn((script, view), copied), "the leader of the copy said so itself");
+        assert!(!scripts.learn((script, ViewNumber(4)), copied));
+        assert!(scripts.learn((Position(8), ViewNumber(4)), copied), "it is to be executed yet");
+    }
 }

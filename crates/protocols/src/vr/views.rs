@@ -85,6 +85,8 @@ impl<E: Engine> Vr<E> {
     /// Leaves the own view for `view`, which has not begun.
     pub(super) fn enter_view(&mut self, now: Now, view: ViewNumber, sink: &mut impl Sink) {
         if view <= self.view {
+            // At the end of all numbers there is no next one.
+            self.vr_count.views_exhausted += u64::from(view.0 == u32::MAX);
             return;
         }
         self.leave_view(view);
@@ -102,6 +104,7 @@ impl<E: Engine> Vr<E> {
         self.leases.close();
         (0..self.leading.followers.len()).for_each(|member| self.end_feed(member));
         self.leading.end_view();
+        self.withheld.forget();
         self.inbound.end_view();
         self.helper = None;
         self.heard_committed = Position(0);
@@ -237,6 +240,12 @@ impl<E: Engine> Vr<E> {
         self.leading.begin(now.instant, members, end);
         self.suspicion.listen(now.instant);
         self.committed = self.committed.max(committed.min(end));
+        if self.setup.replicate_replies {
+            self.scripts.begin_view(committed.min(end));
+        }
+        if self.outlived_stop_as_leader() {
+            return self.leave();
+        }
         // Whatever was executed before may never have completed at the switch.
         let (position, seq) = (self.executed, self.executed_seq);
         self.leading.push_completion(Completion { position, seq, obj_id: ObjectId(0) });

@@ -39,7 +39,7 @@ pub struct Snapshot {
     /// `(name, help, value)` of what only grows.
     pub counters: Vec<(String, &'static str, u64)>,
     /// `(name, help, value)` of what goes up and down.
-    pub gauges: Vec<(&'static str, &'static str, f64)>,
+    pub gauges: Vec<(String, &'static str, f64)>,
     /// Durations.
     pub histograms: Vec<Histogram>,
     /// What `/status` says beside the counters: an object.
@@ -79,7 +79,12 @@ impl Snapshot {
 
     /// Adds a gauge, which `/status` shows too.
     pub fn gauge(&mut self, name: &'static str, help: &'static str, value: f64) {
-        self.gauges.push((name, help, value));
+        self.gauge_as("", name, help, value);
+    }
+
+    /// Adds a gauge of a part of the role, with the part's name before its own.
+    pub fn gauge_as(&mut self, part: &str, name: &'static str, help: &'static str, value: f64) {
+        self.gauges.push((format!("{part}{name}"), help, value));
     }
 
     /// Adds `count` durations: their sum in ns, and for ascending upper bounds in ns how many were not
@@ -145,7 +150,7 @@ impl Snapshot {
         let counters: Map<_, _> =
             self.counters.iter().map(|(name, _, v)| (name.clone(), (*v).into())).collect();
         let gauges: Map<_, _> =
-            self.gauges.iter().map(|(name, _, v)| ((*name).to_string(), (*v).into())).collect();
+            self.gauges.iter().map(|(name, _, v)| (name.clone(), (*v).into())).collect();
         let histogram = |h: &Histogram| {
             let buckets: Vec<_> = h.buckets.iter().map(|(upper, n)| json!([upper, n])).collect();
             json!({"count": h.count, "sum_seconds": h.sum_seconds, "buckets": buckets})

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use concord_control::{Controller, ControllerConfig, GroupState, State};
 use concord_core::{MS, Now};
 use concord_wire::GroupId;
-use concord_wire::control::{Config, Member, Standing};
+use concord_wire::control::{Config, GroupKind, Member, Standing};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
@@ -14,7 +14,7 @@ use crate::driver::{Kept, Role};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
-use crate::roles::{Place, unique};
+use crate::roles::{GroupNames, Place, unique};
 use crate::state_file::StateFile;
 
 /// What a controller is told beside its place.
@@ -22,6 +22,8 @@ use crate::state_file::StateFile;
 pub struct ControllerSetup {
     /// Whom it expects, and how they replicate.
     pub config: ControllerConfig,
+    /// How the rack's groups are called.
+    pub names: GroupNames,
     /// Where its state is.
     pub state: PathBuf,
 }
@@ -29,6 +31,7 @@ pub struct ControllerSetup {
 #[derive(Debug)]
 struct ControllerRole {
     node: u16,
+    names: GroupNames,
     controller: Controller,
     file: StateFile,
     logged: Logged,
@@ -53,17 +56,24 @@ pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let mut driver = place.driver()?;
     let config = ControllerConfig { rack: unique()?, ..setup.config };
     let controller = Controller::new(config, state);
-    let epoch = controller.state().config(GroupId::FIRST).map_or(0, |c| c.epoch);
+    let epoch = first(&controller).map_or(0, |c| c.epoch);
     info!(addr = %place.addr, epoch, state = %setup.state.display(), "started");
     let logged = Logged::default();
-    driver.run(&mut ControllerRole { node: place.node, controller, file, logged })?;
+    let (node, names) = (place.node, setup.names);
+    driver.run(&mut ControllerRole { node, names, controller, file, logged })?;
     info!("stopped");
     Ok(())
+}
+
+/// The configuration of the first of its groups.
+fn first(controller: &Controller) -> Option<&Config> {
+    controller.state().config(controller.groups().next()?)
 }
 
 /// The changes from one configuration to the next: a line each.
 fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Config) {
     let (epoch, group) = (new.epoch, new.group.0);
+    let is_worker = new.kind == GroupKind::Workers;
     let nothing = (&[][..], &[][..]);
     let (members, joining) = old.map_or(nothing, |c| (&c.members[..], &c.joining[..]));
     let has = |places: &[Member], m: &Member| places.contains(m);
@@ -73,7 +83,12 @@ fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Co
             let silent_ms = known.map_or(0, |(.., silent_ns)| silent_ns / MS);
             let standing = known.map_or("unknown", |(_, _, standing, _)| standing_name(standing));
             let other_incarnation = known.is_some_and(|(m, ..)| m.incarnation != gone.incarnation);
-            let replica = gone.node;
+            let node = gone.node;
+            if is_worker {
+                warn!(epoch, group, worker = node, silent_ms, other_incarnation, "worker removed");
+                continue;
+            }
+            let replica = node;
             warn!(epoch, group, replica, silent_ms, standing, other_incarnation, "replica removed");
         }
     }
@@ -81,6 +96,10 @@ fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Co
         info!(epoch, group, replica = come.node, addr = %come.addr, "replica joins");
     }
     for come in new.members.iter().filter(|m| !has(members, m)) {
+        if is_worker {
+            info!(epoch, group, worker = come.node, addr = %come.addr, "worker is a member");
+            continue;
+        }
         info!(epoch, group, replica = come.node, addr = %come.addr, "replica is a member");
     }
     if old.is_none_or(|c| (c.switch_id, c.switch) != (new.switch_id, new.switch)) {
@@ -92,6 +111,15 @@ fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Co
 /// Numbers with spaces between.
 fn nodes(members: &[Member]) -> String {
     members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+impl ControllerRole {
+    /// Its problem, and of which group of several.
+    fn problem(&self) -> Option<String> {
+        let problem = self.controller.problem()?.to_string();
+        let group = self.controller.problem_group().filter(|_| self.names.are_several());
+        Some(group.map_or(problem.clone(), |group| format!("{}: {problem}", self.names.of(group))))
+    }
 }
 
 impl Role for ControllerRole {
@@ -114,14 +142,14 @@ impl Role for ControllerRole {
                 self.logged.configs.insert(new.group, new.clone());
             }
         }
-        let epoch = self.controller.state().config(GroupId::FIRST).map_or(0, |c| c.epoch);
+        let epoch = first(&self.controller).map_or(0, |c| c.epoch);
         if !self.logged.has_recovered {
             for recovered in self.controller.recovered() {
                 self.logged.has_recovered = true;
                 warn!(epoch = recovered.epoch, "{recovered}");
             }
         }
-        let problem = self.controller.problem().map(|p| p.to_string());
+        let problem = self.problem();
         if problem != self.logged.problem {
             match &problem {
                 Some(problem) => error!(epoch, problem, "PROBLEM"),
@@ -135,7 +163,7 @@ impl Role for ControllerRole {
         let mut s = Snapshot::new("controller", self.node);
         s.count(self.controller.counters().each());
         let state = self.controller.state();
-        let config = state.config(GroupId::FIRST);
+        let config = first(&self.controller);
         let epoch = config.map_or(0, |c| c.epoch);
         s.gauge("epoch", "The configuration in force of the first group.", epoch.into());
         s.gauge("switch_id", "The last switch id granted.", state.last_switch_id.into());
@@ -145,12 +173,11 @@ impl Role for ControllerRole {
             self.controller.recovered().iter().map(ToString::to_string).collect();
         s.tell("recovered", (!recovered.is_empty()).then(|| recovered.join("; ")));
         s.tell("rack", format!("{:016x}", state.rack));
-        s.tell("switch_id", config.map_or(0, |c| c.switch_id));
-        s.tell("protocol", config.and_then(Config::protocol).map(|p| format!("{p:?}")));
-        s.tell("program", config.map(|c| c.program.name()));
         // What the first group has is beside the other groups', for those who know of no others.
-        for (key, value) in group_json(&self.controller, GroupId::FIRST, now) {
-            s.tell(key, value);
+        if let Some(group) = self.controller.groups().next() {
+            for (key, value) in group_json(&self.controller, group, now) {
+                s.tell(key, value);
+            }
         }
         let groups: Vec<_> = self
             .controller
@@ -160,6 +187,7 @@ impl Role for ControllerRole {
                 let mut told: serde_json::Map<_, _> =
                     told.map(|(k, v)| (k.to_string(), v)).collect();
                 told.insert("group".to_string(), json!(group.0));
+                told.insert("name".to_string(), json!(self.names.of(group)));
                 told
             })
             .collect();
@@ -177,7 +205,7 @@ impl Role for ControllerRole {
             })
             .collect();
         s.tell("switches", switches);
-        let problem = self.controller.problem().map(|p| p.to_string());
+        let problem = self.problem();
         s.health = match (&problem, epoch) {
             (Some(problem), _) => Health::NotYet(problem.clone()),
             (None, 0) => Health::NotYet("no epoch yet: not all replicas were heard of".to_string()),
@@ -189,7 +217,7 @@ impl Role for ControllerRole {
 }
 
 /// What there is to say of a group.
-fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 5] {
+fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 8] {
     let config = controller.state().config(group);
     let numbers = |members: &[Member]| members.iter().map(|m| m.node).collect::<Vec<u16>>();
     let members = config.map_or(&[][..], |c| &c.members);
@@ -212,6 +240,9 @@ fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static s
     [
         ("kind", json!(config.map(|c| c.kind.name()))),
         ("epoch", json!(config.map_or(0, |c| c.epoch))),
+        ("switch_id", json!(config.map_or(0, |c| c.switch_id))),
+        ("protocol", json!(config.and_then(Config::protocol).map(|p| format!("{p:?}")))),
+        ("program", json!(config.map(|c| c.program.name()))),
         ("members", json!(numbers(members))),
         ("joining", json!(joining)),
         ("replicas", json!(known)),
@@ -332,6 +363,7 @@ mod tests {
             let config = ControllerConfig {
                 groups: vec![replicas, GroupSetup::workers(WORKERS, Program::Forward)],
                 failure_ns: FAILURE_NS,
+                switch_failure_ns: FAILURE_NS,
                 fresh: false,
                 recover: None,
                 rack: 0x7ac4,
@@ -340,7 +372,8 @@ mod tests {
             };
             let (file, stored) = StateFile::open(&state).unwrap();
             let (controller, logged) = (Controller::new(config, stored), Logged::default());
-            driver.run(&mut ControllerRole { node: 1, controller, file, logged })
+            let names = GroupNames::default();
+            driver.run(&mut ControllerRole { node: 1, names, controller, file, logged })
         });
         told.recv().unwrap()
     }

@@ -35,8 +35,8 @@ const CONNECTIONS_MAX: u64 = 10_000;
 const DESCRIPTORS_KEPT: u64 = 64 + http::CONNECTIONS_MAX as u64;
 /// Time between two looks at what the process has used, at least.
 const FIGURES_NS: Duration = 100 * MS;
-/// An output buffer that grew beyond is given back once written, in bytes.
-const OUTPUT_BYTES_KEPT: usize = 64 << 10;
+/// Bytes written to a connection in one turn, so that others are served in between.
+const WRITE_BYTES_MAX: usize = 128 << 10;
 
 /// What a gateway is told beside its place.
 #[derive(Clone, Debug)]
@@ -217,9 +217,10 @@ impl GatewayRole {
         }
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some(output) = self.gateway.output(gateway_id) else { return Ok(()) };
+        let part = &output[..output.len().min(WRITE_BYTES_MAX)];
         let mut written = 0;
-        while written < output.len() {
-            match connection.stream.write(&output[written..]) {
+        while written < part.len() {
+            match connection.stream.write(&part[written..]) {
                 Ok(count) if count > 0 => written += count,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
@@ -230,10 +231,6 @@ impl GatewayRole {
             }
         }
         let all = written == output.len();
-        output.drain(..written);
-        if all {
-            output.shrink_to(OUTPUT_BYTES_KEPT);
-        }
         if all && self.gateway.wants_close(gateway_id) {
             self.close(id);
             return Ok(());

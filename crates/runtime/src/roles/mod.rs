@@ -2,13 +2,16 @@
 
 pub mod controller;
 pub mod gateway;
+mod jobs;
 mod keeper;
+pub mod owner;
 pub mod replica;
 pub mod switch;
+pub mod worker;
 
 use std::net::SocketAddr;
 
-use concord_wire::Addr;
+use concord_wire::{Addr, GroupId};
 
 use crate::driver::{Driver, DriverOptions};
 use crate::error::Error;
@@ -34,6 +37,30 @@ impl Place {
         let socket = Socket::bind(self.addr)?;
         let publisher = self.http.map(http::serve).transpose()?;
         Driver::new(socket, publisher, self.options)
+    }
+}
+
+/// The names of the rack's groups, for logs and status. A group without one goes by its number.
+#[derive(Clone, Debug, Default)]
+pub struct GroupNames(Vec<(GroupId, String)>);
+
+impl GroupNames {
+    /// These.
+    pub fn new(names: impl IntoIterator<Item = (GroupId, String)>) -> GroupNames {
+        GroupNames(names.into_iter().collect())
+    }
+
+    /// A group's name.
+    #[must_use]
+    pub fn of(&self, group: GroupId) -> String {
+        let known = self.0.iter().find(|(id, _)| *id == group);
+        known.map_or_else(|| format!("group {}", group.0), |(_, name)| name.clone())
+    }
+
+    /// Whether there are several, so that it is to be said which one is meant.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.0.len() > 1
     }
 }
 

@@ -1,27 +1,30 @@
 //! The switch in user space.
 
 use concord_core::{Incarnation, Nothing, Now};
-use concord_switch::Layout;
-use concord_switch::{Agent, AgentConfig, FaultRates, Host as _, Loop};
-use concord_wire::Addr;
+use concord_switch::agent::ProgramStatus;
+use concord_switch::{Agent, AgentConfig, FaultRates, Host as _, Loop, Sections};
 use concord_wire::control::Program;
+use concord_wire::{Addr, GroupId};
+use serde_json::{Value, json};
 use tracing::info;
 
 use crate::driver::{Kept, Role};
 use crate::error::{Context, Error};
 use crate::http::{Health, Snapshot};
 use crate::logging;
-use crate::roles::{Place, unique};
+use crate::roles::{GroupNames, Place, unique};
 
 /// What a switch is told beside its place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SwitchSetup {
     /// Where the controller listens.
     pub controller: Addr,
     /// What it runs until the controller names another program.
     pub program: Program,
-    /// The size of the registers.
-    pub layout: Layout,
+    /// How the rack's groups are called.
+    pub names: GroupNames,
+    /// What programs are told of themselves.
+    pub sections: Sections,
     /// Faults on purpose.
     pub faults: FaultRates,
     /// It takes over when the active switch is silent, not at once.
@@ -32,6 +35,7 @@ pub struct SwitchSetup {
 struct Switch {
     node: u16,
     standby: bool,
+    names: GroupNames,
     agent: Agent,
     /// Switch id, epoch and whether it helps, as logged last.
     logged: (u32, u32, bool),
@@ -48,15 +52,37 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     let mut config = AgentConfig::new(Incarnation(unique()?), place.addr, setup.controller);
     config.recirculation = Loop::AT_ONCE;
     config.program = setup.program;
-    config.layout = setup.layout;
+    config.sections = setup.sections;
     config.faults = setup.faults;
     config.standby = setup.standby;
     let agent = Agent::new(config).cannot("make the switch's registers")?;
-    let (node, standby) = (place.node, setup.standby);
-    let mut role = Switch { node, standby, agent, logged: (0, 0, false) };
+    let (node, standby, names) = (place.node, setup.standby, setup.names.clone());
+    let mut role = Switch { node, standby, names, agent, logged: (0, 0, false) };
     driver.run(&mut role)?;
     info!("stopped");
     Ok(())
+}
+
+impl Switch {
+    /// What metrics of a group's program begin with.
+    fn prefix(&self, group: GroupId) -> String {
+        self.names.of(group).replace(|c: char| !c.is_ascii_alphanumeric(), "_") + "_"
+    }
+
+    /// A program as `/status` has it.
+    fn told(&self, program: &ProgramStatus) -> Value {
+        let gauges: serde_json::Map<String, Value> =
+            program.gauges.iter().map(|g| (g.name.to_string(), g.value.into())).collect();
+        json!({
+            "group": program.group.0,
+            "name": self.names.of(program.group),
+            "program": program.program.name(),
+            "switch_id": program.switch_id.0,
+            "epoch": program.epoch.0,
+            "ready": program.is_ready,
+            "gauges": gauges,
+        })
+    }
 }
 
 impl Role for Switch {
@@ -86,20 +112,33 @@ impl Role for Switch {
         s.count(status.agent.each());
         s.count(status.fabric.each());
         s.count(status.faults.each());
-        // A rack has one group: the metrics of several would have the same names.
-        let Some(program) = status.programs.into_iter().next() else { return s };
-        s.count(program.counts.into_iter());
-        s.gauge("switch_id", "The id that the controller granted.", program.switch_id.0.into());
-        s.gauge("epoch", "The epoch of the configuration.", program.epoch.0.into());
-        for gauge in program.gauges {
-            s.gauge(gauge.name, gauge.help, gauge.value as f64);
+        // Of several groups the metrics of all but the first begin with the group's name.
+        for (at, program) in status.programs.iter().enumerate() {
+            let part = if at == 0 { String::new() } else { self.prefix(program.group) };
+            s.count_as(&part, program.counts.iter().copied());
+            let (id, epoch) = (program.switch_id.0, program.epoch.0);
+            s.gauge_as(&part, "switch_id", "The id that the controller granted.", id.into());
+            s.gauge_as(&part, "epoch", "The epoch of the configuration.", epoch.into());
+            for gauge in &program.gauges {
+                s.gauge_as(&part, gauge.name, gauge.help, gauge.value as f64);
+            }
         }
+        let told: Vec<Value> = status.programs.iter().map(|program| self.told(program)).collect();
+        s.tell("programs", told);
+        let Some(program) = status.programs.first() else { return s };
         s.tell("switch_id", program.switch_id.0);
         s.tell("epoch", program.epoch.0);
         s.tell("program", program.program.name());
-        s.tell("ready", program.is_ready);
-        if !program.is_ready && !self.standby {
-            s.health = Health::NotYet("no write was completed through this switch yet".to_string());
+        s.tell("ready", status.programs.iter().all(|program| program.is_ready));
+        let waits = status.programs.iter().find(|program| !program.is_ready);
+        if let Some(program) = waits.filter(|_| !self.standby) {
+            let of = if self.names.are_several() {
+                self.names.of(program.group) + ": "
+            } else {
+                String::new()
+            };
+            s.health =
+                Health::NotYet(format!("{of}no write was completed through this switch yet"));
         }
         s
     }

@@ -8,7 +8,8 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Node, ReplicaConfig, Retired};
 use concord_switch::agent::AgentConfig;
-use concord_switch::harmonia::Layout;
+use concord_switch::harmonia::{HarmoniaSettings, Layout};
+use concord_switch::settings::Sections;
 use concord_wire::GroupId;
 use concord_wire::control::Config;
 
@@ -45,8 +46,14 @@ fn blueprint(plan: &BagPlan) -> Blueprint {
             ..of.replica
         },
         switch: AgentConfig {
-            layout: Layout { table_stages: 1, slots, counter_bits: 32, run_bits: 0 },
-            sweep_chunk: slots,
+            sections: Sections {
+                harmonia: HarmoniaSettings {
+                    layout: Layout { table_stages: 1, slots, counter_bits: 32, run_bits: 0 },
+                    sweep_chunk: slots,
+                    ..of.switch.sections.harmonia
+                },
+                ..of.switch.sections
+            },
             ..of.switch
         },
         client: ClientConfig {

@@ -13,7 +13,8 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
-use concord_switch::harmonia::Layout;
+use concord_switch::harmonia::{HarmoniaSettings, Layout};
+use concord_switch::settings::Sections;
 use concord_wire::Flags;
 use concord_wire::control::Program;
 use rustc_hash::FxBuildHasher;
@@ -54,11 +55,16 @@ fn blueprint(setup: &Setup) -> Blueprint {
         controller: ControllerConfig { failure_ns: FAILURE_NS, ..of.controller },
         replica: ReplicaConfig { lease_ns: LEASE_NS, copy_bytes: 1_000, ..of.replica },
         switch: AgentConfig {
-            layout: setup.layout,
             alive_interval_ns: STEP_NS,
-            noop_interval_ns: RETRY_NS,
-            sweep_interval_ns: MS,
-            sweep_chunk: setup.layout.slots,
+            sections: Sections {
+                harmonia: HarmoniaSettings {
+                    layout: setup.layout,
+                    noop_interval_ns: RETRY_NS,
+                    sweep_interval_ns: MS,
+                    sweep_chunk: setup.layout.slots,
+                },
+                ..of.switch.sections
+            },
             ..of.switch
         },
         client: ClientConfig {

@@ -9,7 +9,7 @@ use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, Sessi
 use concord_engine::Shimmed;
 use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::AgentConfig;
-use concord_switch::{Counters as SwitchCounters, Layout};
+use concord_switch::{Counters as SwitchCounters, HarmoniaSettings, Layout, Sections};
 use concord_wire::control::Protocol;
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
@@ -69,10 +69,16 @@ fn blueprint(load: &Load) -> Blueprint {
         controller: ControllerConfig { failure_ns: 500 * MS, ..of.controller },
         replica: ReplicaConfig { lease_ns: 100 * MS, copy_bytes: 4_096, ..of.replica },
         switch: AgentConfig {
-            layout: Layout { table_stages, slots, ..Layout::DEFAULT },
-            // What is stuck shall stay so: a no-op's completion would sweep it.
-            sweep_interval_ns: load.sweep_interval_ns,
-            noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
+            sections: Sections {
+                harmonia: HarmoniaSettings {
+                    layout: Layout { table_stages, slots, ..Layout::DEFAULT },
+                    // What is stuck shall stay so: a no-op's completion would sweep it.
+                    sweep_interval_ns: load.sweep_interval_ns,
+                    noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
+                    ..of.switch.sections.harmonia
+                },
+                ..of.switch.sections
+            },
             ..of.switch
         },
         client: ClientConfig {

@@ -28,4 +28,7 @@ pub trait Trial: Clone + Send + Sync {
 pub trait Tally: Default + Send {
     /// Adds another run's.
     fn add(&mut self, other: &Self);
+
+    /// The steps (events) that were run: what they cost in time.
+    fn steps(&self) -> u64;
 }

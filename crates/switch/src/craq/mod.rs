@@ -46,8 +46,9 @@ impl Craq {
 
 impl Load for Craq {
     fn load(settings: &Settings) -> Result<Craq, LoadError> {
-        settings.layout.check()?;
-        let (guards, run_bits) = (settings.guards, settings.layout.run_bits);
+        let layout = settings.sections.harmonia.layout;
+        layout.check()?;
+        let (guards, run_bits) = (settings.guards, layout.run_bits);
         Ok(Craq { store: Store::default(), guards, run_bits })
     }
 }

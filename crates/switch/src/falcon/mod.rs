@@ -180,7 +180,7 @@ pub struct Falcon {
 
 impl Load for Falcon {
     fn load(settings: &Settings) -> Result<Falcon, LoadError> {
-        let layout = settings.queue;
+        let layout = settings.sections.falcon;
         layout.check()?;
         Ok(Falcon {
             layout,

@@ -58,12 +58,13 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(settings: &Settings) -> Watch {
+        let own = settings.sections.harmonia;
         Watch {
             addr: settings.addr,
-            slots: settings.layout.slots,
-            noop_interval_ns: settings.noop_interval_ns,
-            sweep_interval_ns: settings.sweep_interval_ns,
-            sweep_chunk: settings.sweep_chunk,
+            slots: own.layout.slots,
+            noop_interval_ns: own.noop_interval_ns,
+            sweep_interval_ns: own.sweep_interval_ns,
+            sweep_chunk: own.sweep_chunk,
             committed_seen: 0,
             waiting: false,
             noop_at: Instant::NEVER,

@@ -98,10 +98,11 @@ impl NoPaxos {
 
 impl Load for NoPaxos {
     fn load(settings: &Settings) -> Result<NoPaxos, LoadError> {
-        settings.layout.check()?;
+        let layout = settings.sections.harmonia.layout;
+        layout.check()?;
         Ok(NoPaxos {
             addr: settings.addr,
-            layout: settings.layout,
+            layout,
             store: Store::default(),
             stamper: Stamper::default(),
             seq: RegisterArray::new("seq", 0, 1),

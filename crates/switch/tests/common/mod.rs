@@ -50,8 +50,9 @@ pub fn guarded(layout: Layout, guards: Guards) -> Harmonia {
 }
 
 pub fn settings(layout: Layout, guards: Guards) -> Settings {
-    let config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    AgentConfig { layout, guards, ..config }.settings()
+    let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    told.sections.harmonia.layout = layout;
+    AgentConfig { guards, ..told }.settings()
 }
 
 /// A program, and its configuration.

@@ -229,6 +229,11 @@ fn bug_15_19_at_the_end_of_the_view_numbers_there_is_no_panic() {
     }
     g.pass(5_000);
     assert!(g.nodes[..2].iter().all(|n| n.view == ViewNumber(u32::MAX)));
+    // There is no next one, and that is counted.
+    let (now, node) = (g.now, &mut g.nodes[0]);
+    let (next, stage) = (node.next_view(1), node.stage);
+    node.enter_view(now, next, &mut vec![]);
+    assert_eq!((node.vr_count.views_exhausted, node.stage), (1, stage));
 }
 
 /// A write of several packets: its body is staged at the leader, its numbered packet is lost on the way

@@ -177,9 +177,9 @@ fn config(switch_id: u32) -> Config {
 
 impl State {
     fn new(setup: &Setup) -> Result<State, String> {
-        let base = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
-        let config_of = AgentConfig { queue: setup.layout, guards: setup.guards, ..base };
-        let mut falcon = Falcon::load(&config_of.settings()).map_err(|error| error.to_string())?;
+        let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
+        (told.sections.falcon, told.guards) = (setup.layout, setup.guards);
+        let mut falcon = Falcon::load(&told.settings()).map_err(|error| error.to_string())?;
         falcon
             .install(Now::default(), &config(1))
             .map_err(|_| "it takes no workers".to_string())?;

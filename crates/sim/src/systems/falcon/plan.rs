@@ -1,5 +1,7 @@
 //! A rack of owners, workers and switches, and what goes wrong in it: drawn from one seed.
 
+use std::sync::Arc;
+
 use concord_core::{Guards, MS, Rng, SEC, US};
 use concord_scheduler::{Job, TaskSpec};
 use concord_switch::{Form, QueueLayout};
@@ -86,7 +88,8 @@ impl Plan {
         let workers: Vec<u16> = (0..rng.between(1, 4)).map(|_| rng.between(1, 4) as u16).collect();
         let jobs = (0..rng.between(1, 5))
             .map(|_| (rng.below(2 * SEC), rng.below(owners as u64) as usize, job(rng)));
-        let jobs: Vec<(u64, usize, Job)> = jobs.collect();
+        let mut jobs: Vec<(u64, usize, Job)> = jobs.collect();
+        fetched(seed, &mut jobs);
         // So that a healthy rack is done within seconds.
         let tasks: u64 = jobs.iter().map(|job| job.2.tasks.len() as u64).sum();
         let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
@@ -151,6 +154,27 @@ fn job(rng: &mut Rng) -> Job {
         once: rng.chance(1, 2),
         retries: rng.below(4) as u16,
         limit_ms: if rng.chance(1, 3) { rng.between(20, 400) as u32 } else { 0 },
+        ..Job::default()
+    }
+}
+
+/// What executors fetch: of a third of the jobs a body, of a third some parameters.
+fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
+    let mut rng = Rng::new(seed ^ 0x0b0d_1e5f);
+    let some = |rng: &mut Rng| -> Arc<[u8]> {
+        let bytes = rng.below(4_000);
+        (0..bytes).map(|_| rng.below(256) as u8).collect()
+    };
+    for (_, _, job) in jobs {
+        if rng.chance(1, 3) {
+            job.body = Some(some(&mut rng));
+        }
+        let is_long = rng.chance(1, 3);
+        for tid in 0..job.tasks.len() as u32 {
+            if is_long && rng.chance(1, 2) {
+                job.long.insert(tid, some(&mut rng));
+            }
+        }
     }
 }
 
@@ -182,6 +206,10 @@ fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
 impl Tally for Totals {
     fn add(&mut self, other: &Totals) {
         Totals::add(self, other);
+    }
+
+    fn steps(&self) -> u64 {
+        self.events
     }
 }
 

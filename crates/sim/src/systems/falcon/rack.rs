@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
-use concord_core::{Incarnation, Instant, MS, Machine as _, Now, Rng, SEC, SessionId};
-use concord_scheduler::{Order, Outcome, Owner, OwnerConfig, Worker, WorkerConfig};
-use concord_switch::{Agent, AgentConfig};
+use concord_core::{Incarnation, Instant, Key, MS, Machine as _, Now, Rng, SEC, SessionId};
+use concord_scheduler::{Order, Outcome, Output, Owner, OwnerConfig, Worker, WorkerConfig};
+use concord_switch::{Agent, AgentConfig, Sections};
 use concord_wire::control::Program;
 use concord_wire::tasks::{Attempt, Ended};
 use concord_wire::{Addr, GroupId};
@@ -26,6 +26,8 @@ const FAILURE_NS: u64 = 300 * MS;
 /// Most events of a run.
 const EVENTS_MAX: u64 = 20_000_000;
 const SWITCHES: usize = 2;
+/// Owners tag their tasks with it.
+const KEY: [u8; 16] = *b"the rack's key..";
 
 /// What happened in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,11 +60,14 @@ pub struct Totals {
     pub other_switch: u64,
     /// Claims refused.
     pub claims_refused: u64,
+    /// Events.
+    pub events: u64,
 }
 
 impl Totals {
     /// Adds another run's.
     pub fn add(&mut self, other: &Totals) {
+        self.events += other.events;
         self.tasks += other.tasks;
         self.done += other.done;
         self.failed += other.failed;
@@ -278,6 +283,7 @@ impl<'a> Rack<'a> {
                 guards,
                 lease_ns,
                 controller,
+                key: Some(Key::from_bytes(KEY)),
                 ..config
             })))
         } else if node < self.switches() {
@@ -289,6 +295,7 @@ impl<'a> Rack<'a> {
                 guards,
                 lease_ns,
                 wait_ns,
+                key: Some(Key::from_bytes(KEY)),
                 ..config
             })))
         } else if node == self.controller() {
@@ -300,7 +307,7 @@ impl<'a> Rack<'a> {
             let base = AgentConfig::new(Incarnation(session.0 << 16), own, controller);
             let config = AgentConfig {
                 program: Program::Falcon,
-                queue: plan.queue,
+                sections: Sections { falcon: plan.queue, ..base.sections },
                 guards: plan.guards,
                 standby: node > self.switches(),
                 ..base
@@ -453,7 +460,7 @@ impl<'a> Rack<'a> {
         let now = self.clock(*node);
         let session = self.session(*node);
         let Role::Owner(owner) = &mut self.nodes[*node].role else { return };
-        let Some(jid) = owner.submit(job.clone()) else { return };
+        let Some(jid) = owner.submit(now, job.clone()) else { return };
         let mut sent = Vec::new();
         owner.tick(now, &mut sent);
         self.expected += job.tasks.len();
@@ -478,9 +485,10 @@ impl Rack<'_> {
         if session != self.session(node) {
             return;
         }
+        let now = self.clock(node);
         let Role::Owner(owner) = &mut self.nodes[node].role else { return };
         let mut sent = Vec::new();
-        owner.cancel(jid, &mut sent);
+        owner.cancel(now, jid, &mut sent);
         self.send_all(node, sent);
         self.after(node);
     }
@@ -494,8 +502,15 @@ impl Rack<'_> {
 
     fn order(&mut self, node: usize, order: Order) {
         match order {
-            Order::Start { run, of, .. } => {
+            Order::Start { run, of, job, parameters, .. } => {
                 let task = (of.uid, of.jid, of.tid);
+                let known = self.taken.iter().find(|(_, name)| **name == (of.uid, of.jid));
+                if let Some((index, _)) = known {
+                    let plan = &self.plan.jobs[*index].2;
+                    if plan.body != job || plan.long.get(&of.tid) != parameters.as_ref() {
+                        self.wrong(format!("task {task:?} was begun without what it needs"));
+                    }
+                }
                 let begun = self.begun.entry(task).or_default();
                 *begun += 1;
                 let begun = *begun;
@@ -542,7 +557,8 @@ impl Rack<'_> {
         let now = self.clock(node);
         let mut sent = Vec::new();
         if let Role::Worker(worker) = &mut self.nodes[node].role {
-            worker.finished(now, run, ended, &of.tid.to_be_bytes(), &mut sent);
+            let output = of.tid.to_be_bytes();
+            worker.finished(now, run, ended, Output::from(&output[..]), &mut sent);
         }
         self.send_all(node, sent);
         self.after(node);
@@ -575,6 +591,7 @@ impl Rack<'_> {
     }
 
     fn ends(mut self, end_ns: u64) -> Ran {
+        self.totals.events = self.queue.taken();
         let missing = self.expected - self.outcomes.len().min(self.expected);
         if missing > 0 {
             let why = format!("{missing} of {} tasks are not over at {end_ns} ns", self.expected);

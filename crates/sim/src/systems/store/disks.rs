@@ -13,8 +13,12 @@ use crate::systems::store::plan::{Plan, Timed};
 const SYNC_NS_MAX: Duration = 1_000 * MS;
 /// Most bytes between two snapshots.
 const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
+/// One seed of so many has disks.
+const WITH_DISKS: u64 = 4;
 /// What the seed of this draw is other than that of the rest.
-const DISKS: u64 = 0xd15c;
+const DRAWN: u64 = 0xd15c;
+/// And where every seed has disks.
+const DISKS: u64 = 0xd15c_d4a3;
 
 /// The disks of a rack's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,10 +48,19 @@ impl Plan {
     pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let mut plan = Plan::draw_aimed(seed, aim);
-        if !protocol.is_quorum() {
+        if !protocol.is_quorum() && !plan.disks.is_on() {
             draw_surely(&mut plan, &mut Rng::new(seed ^ DISKS));
         }
         plan
+    }
+}
+
+/// Of a protocol that keeps its data one seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the
+/// others draw what they would draw without.
+pub(super) fn draw(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ DRAWN);
+    if !plan.protocol.is_quorum() && rng.chance(1, WITH_DISKS) {
+        draw_surely(plan, &mut rng);
     }
 }
 

@@ -6,7 +6,8 @@ use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::{Program, Protocol};
 
 use crate::odd::up_to;
-use crate::systems::store::edges::Packets;
+use crate::systems::store::disks;
+use crate::systems::store::edges::{MILLION, Packets, REQUESTS_END};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
 use crate::systems::store::plan::{PROTOCOLS, Plan, Service, Timed};
@@ -50,6 +51,10 @@ const LONG_NS: Duration = 5 * SEC;
 /// Whether a replica may hear nothing for that long.
 const DRAWS_DEAF_LONG: bool = true;
 
+/// Numbers that are left where they begin near their end: more than a run takes.
+const NUMBERS_LEFT: u64 = 5_000;
+/// What the seed of their draw is other than that of the rest.
+const NUMBERS: u64 = 0x0e2d_0f5e;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
 
@@ -111,6 +116,8 @@ impl Plan {
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         // Apart from the others, so that neither draws other values for what the other draws.
         draw_edges(&mut plan, &mut Rng::new(seed ^ 0xed6e));
+        disks::draw(&mut plan);
+        draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         plan
     }
 }
@@ -136,6 +143,7 @@ fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
         plan.packets = Packets {
             truncated_ppm: rng.below(ODD_PPM_MAX),
             forged_ppm: rng.below(ODD_PPM_MAX),
+            own_ppm: 0,
             padded_ppm: rng.below(5 * ODD_PPM_MAX),
             late_ppm: rng.below(ODD_PPM_MAX),
             late_ns_max: up_to(rng, LATE_NS_DRAWN_MAX),
@@ -157,6 +165,22 @@ fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
             let far_ms = 60_000 * up_to(rng, JUMP_MINUTES_DRAWN_MAX) as i64;
             *by_ms = if rng.chance(1, 2) { far_ms } else { -far_ms };
         }
+    }
+}
+
+/// Numbers that begin near their end, and writes with the mark of a replica's own that no replica sent: each in one
+/// seed of [`HEAVY`].
+fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
+    let near = |rng: &mut Rng, end: u64| {
+        let drawn = end - rng.between(NUMBERS_LEFT, 2 * NUMBERS_LEFT);
+        if rng.chance(1, HEAVY) { drawn } else { 0 }
+    };
+    plan.bounds.last_epoch = near(rng, u32::MAX.into()) as u32;
+    let first_view = near(rng, u32::MAX.into()) as u32;
+    plan.bounds.first_view = if plan.protocol.is_quorum() { first_view } else { 0 };
+    plan.bounds.first_request = near(rng, REQUESTS_END - MILLION);
+    if rng.chance(1, HEAVY) {
+        plan.packets.own_ppm = rng.between(1, ODD_PPM_MAX);
     }
 }
 
@@ -413,6 +437,8 @@ mod tests {
     #[test]
     fn no_seed_is_thin_and_every_plan_can_be_run() {
         let mut kinds = [0; Fault::KINDS.len()];
+        // Epochs, views, requests; and forged writes of a replica's own.
+        let mut near_their_end = [0; 4];
         for seed in 0..2_000 {
             let plan = Plan::draw(seed);
             assert_eq!(plan.validate(), Ok(()), "seed {seed}");
@@ -425,13 +451,19 @@ mod tests {
                 .collect();
             assert!(is_enough(&sure), "seed {seed}: {:?}", plan.faults);
             plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1);
+            let numbers = [
+                plan.bounds.last_epoch.into(),
+                plan.bounds.first_view.into(),
+                plan.bounds.first_request,
+                plan.packets.own_ppm,
+            ];
+            let drawn = near_their_end.iter_mut().zip(numbers).filter(|(_, number)| *number > 0);
+            drawn.for_each(|(count, _)| *count += 1);
         }
         let (all, disks) = kinds.split_at(Fault::KINDS.len() - OF_DISKS.len());
         assert!(all.iter().all(|n| *n > 100), "{kinds:?}");
-        assert_eq!(disks, [0; OF_DISKS.len()], "they are drawn apart");
-        let with_disks = (0..500).map(|seed| Plan::draw_with_disks(seed, Protocol::Chain));
-        with_disks.for_each(|plan| plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1));
-        assert!(kinds.iter().all(|n| *n > 100), "{kinds:?}");
+        assert!(disks.iter().all(|n| *n > 50), "{kinds:?}");
+        assert!(near_their_end.iter().all(|n| *n > 30), "{near_their_end:?}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What a run has near a limit: sizes, bounds that are small, packets that nobody sent so.
 
-use concord_core::{Duration, SEC};
+use concord_core::{Duration, SEC, ViewNumber};
 use concord_protocols::Limits;
 use concord_wire::VALUE_BYTES_MAX;
+use concord_wire::rpc::READ_BIT;
 use serde::{Deserialize, Serialize};
 
 /// Longest key, in bytes: the gateway takes longer ones, of which nothing else is new.
@@ -17,10 +18,13 @@ pub const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 pub const LATE_NS_MAX: Duration = 120 * SEC;
 /// Fewest bits of the switch's counter.
 pub const COUNTER_BITS_MIN: u8 = 6;
-/// Fewest switch ids that are left at the start of a run: it may take hundreds of switches.
-const SWITCH_IDS_LEFT_MIN: u32 = 4_096;
+/// Fewest switch ids, epochs and views that are left at the start of a run: it may take hundreds. What happens
+/// at the end itself is shown by tests of the machines.
+const NUMBERS_LEFT_MIN: u32 = 4_096;
+/// Where the numbers of writes end: those of reads have this bit.
+pub(super) const REQUESTS_END: u64 = READ_BIT;
 
-const MILLION: u64 = 1_000_000;
+pub(super) const MILLION: u64 = 1_000_000;
 
 /// How large things are. What is 0 is as in a small run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +60,12 @@ pub struct Bounds {
     pub counter_bits: u8,
     /// The last switch id that was granted before the run.
     pub last_switch_id: u32,
+    /// The group's last epoch before the run, of another group that was given up.
+    pub last_epoch: u32,
+    /// VR, NOPaxos: the first view; 0: 1.
+    pub first_view: u32,
+    /// The number of a session's first write; 0: 1.
+    pub first_request: u64,
 }
 
 /// Packets beside those that were sent, per million of these. A role believes another role's
@@ -68,6 +78,8 @@ pub struct Packets {
     pub truncated_ppm: u64,
     /// Copies with another magic number, version or kind, and random bytes behind a right header.
     pub forged_ppm: u64,
+    /// Copies of clients' writes with the mark of a replica's own write, and no command: of all packets.
+    pub own_ppm: u64,
     /// Packets with random bytes behind their end, which they may have.
     pub padded_ppm: u64,
     /// Copies that arrive late.
@@ -98,8 +110,11 @@ impl Bounds {
         if self.counter_bits != 0 {
             within("counter_bits", self.counter_bits.into(), COUNTER_BITS_MIN.into(), 32)?;
         }
-        let last = u32::MAX - SWITCH_IDS_LEFT_MIN;
-        within("last_switch_id", self.last_switch_id.into(), 0, last.into())
+        let last = u32::MAX - NUMBERS_LEFT_MIN;
+        within("last_switch_id", self.last_switch_id.into(), 0, last.into())?;
+        within("last_epoch", self.last_epoch.into(), 0, last.into())?;
+        within("first_view", self.first_view.into(), 0, last.into())?;
+        within("first_request", self.first_request, 0, REQUESTS_END - MILLION)
     }
 
     /// What replicas hold.
@@ -110,7 +125,8 @@ impl Bounds {
             log_records_max: or(self.log_records_max, shipped.log_records_max),
             log_bytes_max: or(self.log_bytes_max, shipped.log_bytes_max),
             sessions_max: or(self.sessions_max, shipped.sessions_max),
-            ..Limits::default()
+            first_view: ViewNumber(self.first_view.max(1)),
+            ..shipped
         }
     }
 }
@@ -119,6 +135,7 @@ impl Packets {
     pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {
         within("truncated_ppm", self.truncated_ppm, 0, MILLION)?;
         within("forged_ppm", self.forged_ppm, 0, MILLION)?;
+        within("own_ppm", self.own_ppm, 0, MILLION)?;
         within("padded_ppm", self.padded_ppm, 0, MILLION)?;
         within("late_ppm", self.late_ppm, 0, MILLION)?;
         within("late_ns_max", self.late_ns_max, 0, LATE_NS_MAX)

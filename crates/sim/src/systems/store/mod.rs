@@ -55,4 +55,8 @@ impl Tally for Totals {
     fn add(&mut self, other: &Totals) {
         Totals::add(self, other);
     }
+
+    fn steps(&self) -> u64 {
+        self.events
+    }
 }

@@ -48,6 +48,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| (p.bounds.log_records_max, p.bounds.log_bytes_max) = (0, 0));
     with(|p| p.bounds.sessions_max = 0);
     with(|p| p.bounds.counter_bits = 0);
+    with(|p| (p.bounds.last_epoch, p.bounds.first_view, p.bounds.first_request) = (0, 0, 0));
+    with(|p| p.packets.own_ppm = 0);
     with(|p| p.gateways = Gateways { count: p.gateways.count, ..Gateways::default() });
     with(|p| p.gateways.pipeline_max = 1);
     with(|p| p.gateways.pipeline_max /= 2);

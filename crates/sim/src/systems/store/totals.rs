@@ -234,6 +234,7 @@ impl fmt::Display for Totals {
             &[
                 ("truncated", self.odd.truncated),
                 ("forged", self.odd.forged),
+                ("own writes", self.odd.own),
                 ("padded", self.odd.padded),
                 ("late", self.odd.late),
             ],

@@ -1,11 +1,13 @@
 //! The nodes of a rack, at the start and when one takes another's place.
 
 use concord_client::{Client, ClientConfig};
-use concord_control::{Controller, ControllerConfig, Recover, State};
+use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
 use concord_core::{MS, Rng, SEC};
 use concord_protocols::{Limits, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
-use concord_switch::harmonia::Layout;
+use concord_switch::harmonia::{HarmoniaSettings, Layout};
+use concord_switch::settings::Sections;
+use concord_wire::control::Config;
 use concord_wire::{GroupId, OfGroup};
 
 use super::disk::ReplicaDisk;
@@ -17,7 +19,7 @@ use crate::systems::store::build::{Blueprint, engine};
 use crate::systems::store::edges::Bounds;
 use crate::systems::store::plan::Plan;
 use crate::systems::store::totals::Totals;
-use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World};
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
@@ -38,7 +40,7 @@ impl<'a> Rack<'a> {
         let mut rack = Rack {
             plan,
             blueprint: blueprint(plan),
-            file: StateFile::new(stored(&plan.bounds)),
+            file: StateFile::new(stored(plan)),
             replicas,
             started: plan.replicas,
             world: World::new(
@@ -142,7 +144,11 @@ impl<'a> Rack<'a> {
 
     /// A new life of a node: what waited for the one before is gone with it.
     pub(super) fn place(&mut self, node: usize, role: Role) {
+        // One that comes back with its data may be a member at once, and what makes it look dead goes on.
+        let troubled_until_ns =
+            if self.keeps(node) { self.slots[node].troubled_until_ns } else { 0 };
         self.slots[node] = Slot {
+            troubled_until_ns,
             slow: self.slots[node].slow,
             serve_scheduled: self.slots[node].serve_scheduled,
             ..Slot::new(role)
@@ -172,8 +178,14 @@ fn blueprint(plan: &Plan) -> Blueprint {
             ..of.replica
         },
         switch: AgentConfig {
-            layout: Layout { table_stages, slots, counter_bits, run_bits },
-            sweep_chunk: 16,
+            sections: Sections {
+                harmonia: HarmoniaSettings {
+                    layout: Layout { table_stages, slots, counter_bits, run_bits },
+                    sweep_chunk: 16,
+                    ..of.switch.sections.harmonia
+                },
+                ..of.switch.sections
+            },
             ..of.switch
         },
         client: ClientConfig {
@@ -181,6 +193,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             read_deadline_ns: 3 * SEC,
             retry_max_ns: 100 * MS,
             keepalive_ns: 10 * SEC,
+            first_request: bounds.first_request.max(1),
             ..of.client
         },
         ..of
@@ -188,7 +201,26 @@ fn blueprint(plan: &Plan) -> Blueprint {
 }
 
 /// What the controllers of earlier runs left behind.
-fn stored(bounds: &Bounds) -> Option<State> {
-    let last_switch_id = bounds.last_switch_id;
-    (last_switch_id > 0).then(|| State { last_switch_id, ..State::default() })
+fn stored(plan: &Plan) -> Option<State> {
+    let Bounds { last_switch_id, last_epoch, .. } = plan.bounds;
+    // As `--fresh` leaves it.
+    let given_up = |epoch| GroupState {
+        config: Config {
+            epoch,
+            group: GroupId::FIRST,
+            rack: 0,
+            switch_id: 0,
+            switch_incarnation: 0,
+            switch: addr(SWITCH),
+            kind: plan.protocol.into(),
+            program: plan.program,
+            members: Vec::new(),
+            joining: Vec::new(),
+        },
+        whole: Vec::new(),
+        storages: Vec::new(),
+    };
+    let groups = (last_epoch > 0).then(|| given_up(last_epoch)).into_iter().collect();
+    let is_new = last_switch_id == 0 && last_epoch == 0;
+    (!is_new).then(|| State { last_switch_id, groups, ..State::default() })
 }

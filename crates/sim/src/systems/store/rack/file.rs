@@ -79,7 +79,8 @@ impl Rack<'_> {
         self.file.is_recovering = true;
         let members = self.config().map(|c| c.members.clone()).unwrap_or_default();
         let is_gone = |m: &concord_wire::control::Member| self.living(m).is_none();
-        let gone = members.iter().filter(|m| is_gone(m)).map(|m| m.node).collect();
+        let gone = members.iter().filter(|m| is_gone(m));
+        let gone = gone.map(|m| (GroupId::FIRST, m.node)).collect();
         self.restart_progress();
         self.restart_controller(Some(Recover { gone }));
     }

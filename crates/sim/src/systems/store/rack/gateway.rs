@@ -208,8 +208,7 @@ impl Redis {
         let length = if reads { output.len() } else { output.len().min(connection.room) };
         connection.room = connection.room.saturating_sub(length);
         connection.received.extend_from_slice(&output[..length]);
-        output.drain(..length);
-        if output.is_empty() && self.gateway.wants_close(id) {
+        if length == output.len() && self.gateway.wants_close(id) {
             self.gateway.closed(id);
             connection.id = None;
             return;

@@ -128,8 +128,9 @@ impl Rack<'_> {
         let before = self.watch.replicas[node - REPLICAS];
         let same_life = before.incarnation == now.incarnation;
         let was_whole = same_life && before.is_whole;
-        let is_to_leave =
-            self.slots[node].engine_lost || self.slots[node].retiring_for_ns.is_some();
+        let is_to_leave = self.slots[node].engine_lost
+            || self.slots[node].retiring_for_ns.is_some()
+            || self.lacks_what_none_keeps(node, end.position);
         if replica.phase() == Phase::Left && was_whole && !is_to_leave {
             return Some("it left, and its engine was not lost".into());
         }
@@ -271,6 +272,14 @@ impl Rack<'_> {
         outside.map(|node| {
             format!("epoch {epoch} is open, and {} holds a lease outside it", self.name_of(node))
         })
+    }
+
+    /// Whether another replica that came back with its data has no record any more of what follows `end`: that is
+    /// in its snapshot, and whoever lags so far behind has to copy the state.
+    fn lacks_what_none_keeps(&self, node: usize, end: u64) -> bool {
+        let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| *other != node);
+        let mut logs = others.filter_map(|other| self.slots[other].replica().map(Replica::log));
+        self.keeps(node) && logs.any(|log| log.base().position > end)
     }
 
     /// A member that the next state takes out, though all are well.

@@ -1,0 +1,390 @@
+//! The groups of a rack: the store that the file's top level describes, and those of `[[group]]`.
+
+use std::path::{Path, PathBuf};
+
+use concord_control::GroupSetup;
+use concord_core::MS;
+use concord_runtime::Error;
+use concord_switch::agent::SEATS_MAX;
+use concord_wire::GroupId;
+use concord_wire::control::{GroupKind, Program};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, REPLICAS_MAX, Rack};
+use crate::systems::falcon::{OwnerPlace, WorkerPlace};
+use crate::systems::harmonia::{Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
+
+/// The name of the group that the top level describes.
+pub const STORE: &str = "store";
+/// Shortest lease of a task: a quarter of it may pass between two signs of life.
+const LEASE_MS_MIN: u64 = 20;
+/// Longest name of a group.
+const NAME_BYTES_MAX: usize = 32;
+
+/// What the members of a group are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Replicas of a store of their own.
+    #[default]
+    Replicas,
+    /// Workers, which run tasks.
+    Workers,
+}
+
+impl Kind {
+    /// Its name, as the controller gives it, too.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Replicas => "replicas",
+            Kind::Workers => "workers",
+        }
+    }
+}
+
+/// A group beside the one that the top level describes: it shares the rack's controller and switch, and has an
+/// epoch, members and a switch program of its own. What it does not say is as at the top level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupPlace {
+    /// Its name, for `--group` and in what is shown: lower case letters, digits and `-`.
+    pub name: String,
+    /// Its number, from 1: what the controller knows it by, so it stays the same as long as there is the group.
+    pub number: u16,
+    /// What its members are.
+    #[serde(default)]
+    pub kind: Kind,
+    /// What the switch runs for it: `harmonia`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`, as fits the
+    /// protocol; if not said, what fits `protocol` and `accel`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// How its replicas replicate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Where its data is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
+    /// What survives a power cut of every replica of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// Writes that need memory are refused beyond; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub maxmemory: Option<Bytes>,
+    /// Its replicas, head or primary first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replica: Vec<ReplicaPlace>,
+    /// Workers: how long a task may run without its owner being heard of, in ms; 1000 if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// Workers: the file with the secret that tasks are tagged with, mode 0600; the same for all workers and owners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// Its workers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub worker: Vec<WorkerPlace>,
+    /// The owners of its tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owner: Vec<OwnerPlace>,
+}
+
+/// A group of the rack, wherever the file describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// Its number.
+    pub id: GroupId,
+    /// Its name.
+    pub name: &'a str,
+    /// What its members are.
+    pub kind: Kind,
+    /// What the switch runs for it.
+    pub program: Program,
+    /// How its replicas replicate.
+    pub protocol: Protocol,
+    /// Where its data is.
+    pub engine: Engine,
+    /// What survives a power cut.
+    pub durability: Durability,
+    /// The limit of its data.
+    pub maxmemory: Bytes,
+    /// Its replicas.
+    pub replicas: &'a [ReplicaPlace],
+    /// Its workers.
+    pub workers: &'a [WorkerPlace],
+    /// The owners of its tasks.
+    pub owners: &'a [OwnerPlace],
+    /// The file with their secret.
+    pub key_file: Option<&'a Path>,
+    /// How long a task may run without its owner being heard of.
+    pub task_lease_ms: u64,
+}
+
+/// How long a task may run without its owner being heard of, in ms.
+const TASK_LEASE_MS: u64 = 1_000;
+
+impl Group<'_> {
+    /// Whether the top level describes it.
+    #[must_use]
+    pub fn is_store(&self) -> bool {
+        self.id == GroupId::FIRST
+    }
+
+    /// A member's name for people: `replica 2`, or `sessions replica 2` outside the store.
+    #[must_use]
+    pub fn member_name(&self, role: &str, node: u16) -> String {
+        if self.is_store() {
+            format!("{role} {node}")
+        } else {
+            format!("{} {role} {node}", self.name)
+        }
+    }
+
+    /// The same for files: `replica-2`, `sessions-replica-2`.
+    #[must_use]
+    pub fn member_stem(&self, role: &str, node: u16) -> String {
+        self.member_name(role, node).replace(' ', "-")
+    }
+
+    /// How long a task may run without its owner being heard of, in ns.
+    #[must_use]
+    pub fn task_lease_ns(&self) -> u64 {
+        self.task_lease_ms.saturating_mul(MS)
+    }
+
+    /// What the controller is told of it.
+    #[must_use]
+    pub fn setup(&self) -> GroupSetup {
+        let setup = match self.kind {
+            Kind::Replicas => {
+                let nodes = self.replicas.iter().map(|r| r.node).collect();
+                GroupSetup::replicas(nodes, self.protocol.wire(), self.program)
+            }
+            Kind::Workers => GroupSetup::workers(self.id, self.program),
+        };
+        GroupSetup { id: self.id, ..setup }
+    }
+
+    /// Whether its own settings fit together.
+    ///
+    /// # Errors
+    /// One line that says which do not.
+    pub fn check(&self) -> Result<(), String> {
+        let of = if self.is_store() { String::new() } else { format!("group {}: ", self.name) };
+        if !self.program.serves(self.wire_kind()) {
+            let all = Program::ALL.into_iter().filter(|p| p.serves(self.wire_kind()));
+            let fit: Vec<&str> = all.map(Program::name).collect();
+            let (own, fit) = (self.program.name(), fit.join(", "));
+            return Err(format!("{of}the program {own} does not fit; those that do: {fit}"));
+        }
+        let is_durable = self.kind == Kind::Replicas && self.durability != Durability::None;
+        if is_durable && self.protocol.wire().is_quorum() {
+            return Err(format!(
+                "{of}this protocol keeps nothing on disk yet: say --durability none, or \
+                 durability = \"none\" in the rack file, or choose chain, primary-backup or craq"
+            ));
+        }
+        if self.replicas.len() > usize::from(REPLICAS_MAX) {
+            return Err(format!("{of}at most {REPLICAS_MAX} replicas"));
+        }
+        Ok(())
+    }
+
+    fn wire_kind(&self) -> GroupKind {
+        match self.kind {
+            Kind::Replicas => self.protocol.wire().into(),
+            Kind::Workers => GroupKind::Workers,
+        }
+    }
+}
+
+impl GroupPlace {
+    /// The group, with what it leaves out as at the top level of `rack`.
+    fn resolved<'a>(&'a self, rack: &Rack) -> Result<Group<'a>, String> {
+        let protocol = self.protocol.unwrap_or(rack.protocol);
+        let program = match (&self.program, self.kind) {
+            (Some(name), _) => Program::named(name).ok_or_else(|| {
+                let all = Program::ALL.map(Program::name).join(", ");
+                format!("group {}: there is no program {name:?}, but {all}", self.name)
+            })?,
+            (None, Kind::Replicas) => Program::of(protocol.wire(), rack.accel == Accel::Harmonia),
+            (None, Kind::Workers) => Program::Falcon,
+        };
+        Ok(Group {
+            id: GroupId(self.number),
+            name: &self.name,
+            kind: self.kind,
+            program,
+            protocol,
+            engine: self.engine.unwrap_or(rack.engine),
+            durability: self.durability.unwrap_or(rack.durability),
+            maxmemory: self.maxmemory.unwrap_or(rack.maxmemory),
+            replicas: &self.replica,
+            workers: &self.worker,
+            owners: &self.owner,
+            key_file: self.key_file.as_deref(),
+            task_lease_ms: self.lease_ms.unwrap_or(TASK_LEASE_MS),
+        })
+    }
+
+    /// Whether it says only what its kind can have.
+    fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+            return Err(format!(
+                "group {name:?}: a name has 1 to {NAME_BYTES_MAX} lower case letters, digits and -"
+            ));
+        }
+        if self.number == 0 {
+            return Err(format!("group {name}: numbers begin at 1; 0 is the store's"));
+        }
+        let foreign = [
+            (self.protocol.is_some(), "protocol"),
+            (self.engine.is_some(), "engine"),
+            (self.durability.is_some(), "durability"),
+            (self.maxmemory.is_some(), "maxmemory"),
+            (!self.replica.is_empty(), "[[group.replica]]"),
+        ];
+        match self.kind {
+            Kind::Workers if self.lease_ms.is_some_and(|ms| ms < LEASE_MS_MIN) => {
+                Err(format!("group {name}: lease_ms must be at least {LEASE_MS_MIN}"))
+            }
+            Kind::Workers => {
+                foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
+                    Err(format!("group {name}: {key} is for kind = \"replicas\""))
+                })
+            }
+            Kind::Replicas => {
+                let foreign = [
+                    (!self.worker.is_empty(), "[[group.worker]]"),
+                    (!self.owner.is_empty(), "[[group.owner]]"),
+                    (self.key_file.is_some(), "key_file"),
+                    (self.lease_ms.is_some(), "lease_ms"),
+                ];
+                foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
+                    Err(format!("group {name}: {key} is for kind = \"workers\""))
+                })
+            }
+        }
+    }
+}
+
+impl Rack {
+    /// Whether the top level describes a group: a rack has none there if all its roles are in `[[group]]`.
+    pub fn has_store(&self) -> bool {
+        !self.replica.is_empty() || self.group.is_empty()
+    }
+
+    /// The group that the top level describes.
+    pub fn store(&self) -> Group<'_> {
+        Group {
+            id: GroupId::FIRST,
+            name: STORE,
+            kind: Kind::Replicas,
+            program: self.program(),
+            protocol: self.protocol,
+            engine: self.engine,
+            durability: self.durability,
+            maxmemory: self.maxmemory,
+            replicas: &self.replica,
+            workers: &[],
+            owners: &[],
+            key_file: None,
+            task_lease_ms: TASK_LEASE_MS,
+        }
+    }
+
+    /// All groups, the store first.
+    ///
+    /// # Errors
+    /// One line that says which program there is not.
+    pub fn groups(&self) -> Result<Vec<Group<'_>>, Error> {
+        self.resolved().map_err(Error::new)
+    }
+
+    fn resolved(&self) -> Result<Vec<Group<'_>>, String> {
+        let store = self.has_store().then(|| Ok(self.store()));
+        store.into_iter().chain(self.group.iter().map(|group| group.resolved(self))).collect()
+    }
+
+    /// The group whose data a gateway serves.
+    ///
+    /// # Errors
+    /// If there is no such group of replicas.
+    pub fn group_of(&self, gateway: &GatewayPlace) -> Result<Group<'_>, Error> {
+        let groups = self.groups()?;
+        find_served(&groups, gateway).map_err(Error::new)
+    }
+
+    /// Whether the groups fit together, and with their gateways.
+    pub(super) fn check_groups(&self) -> Result<(), String> {
+        self.group.iter().try_for_each(GroupPlace::check)?;
+        let groups = self.resolved()?;
+        if groups.len() > SEATS_MAX {
+            return Err(format!("a switch has programs for {SEATS_MAX} groups"));
+        }
+        for (at, group) in groups.iter().enumerate() {
+            let name = group.name;
+            if groups[..at].iter().any(|g| g.name == name) || (name == STORE && !group.is_store()) {
+                return Err(format!("group {name}: another one has that name"));
+            }
+            if groups[..at].iter().any(|g| g.id == group.id) {
+                return Err(format!("group {name}: another one has number {}", group.id.0));
+            }
+            group.check()?;
+        }
+        self.gateway.iter().try_for_each(|gateway| find_served(&groups, gateway).map(drop))
+    }
+}
+
+/// The group that a gateway names, or the first one of replicas.
+fn find_served<'a>(groups: &[Group<'a>], gateway: &GatewayPlace) -> Result<Group<'a>, String> {
+    let mut stores = groups.iter().filter(|group| group.kind == Kind::Replicas);
+    let found = match &gateway.group {
+        Some(name) => stores.clone().find(|group| group.name == name),
+        None => stores.next(),
+    };
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = stores.map(|group| group.name).collect();
+        let (node, wanted) = (gateway.node, gateway.group.as_deref().unwrap_or("replicas"));
+        format!("gateway {node}: there is no group {wanted} of replicas, only {}", names.join(", "))
+    })
+}
+
+/// The member of number `node` of the group `name`; the only one of what is left open.
+///
+/// # Errors
+/// One line that names the groups or the numbers there are.
+pub fn pick_member<'a, T>(
+    role: &str,
+    groups: &[Group<'a>],
+    members: impl Fn(&Group<'a>) -> &'a [T],
+    number: impl Fn(&T) -> u16,
+    (name, node): (Option<&str>, Option<u16>),
+) -> Result<(Group<'a>, &'a T), Error> {
+    let named = |group: &&Group<'a>| name.is_none_or(|name| group.name == name);
+    let own = groups.iter().filter(named).filter(|group| !members(group).is_empty());
+    let own: Vec<Group<'a>> = own.copied().collect();
+    if let (Some(name), true) = (name, own.is_empty()) {
+        let all: Vec<&str> = groups.iter().map(|group| group.name).collect();
+        let all = all.join(", ");
+        return Err(Error::new(format!("no group {name} has a {role}; the groups are {all}")));
+    }
+    let has = |group: &Group<'a>| {
+        node.is_none_or(|node| members(group).iter().any(|m| number(m) == node))
+    };
+    let having: Vec<Group<'a>> = own.iter().filter(|group| has(group)).copied().collect();
+    let group = match (&having[..], &own[..]) {
+        ([one], _) | (_, [one]) => *one,
+        (_, []) => return Err(Error::new(format!("the rack file has no [[{role}]]"))),
+        (_, several) => {
+            let all: Vec<&str> = several.iter().map(|group| group.name).collect();
+            let all = all.join(", ");
+            return Err(Error::new(format!("which {role}? Say --group with one of {all}")));
+        }
+    };
+    let member = super::pick(role, members(&group), number, node)?;
+    Ok((group, member))
+}

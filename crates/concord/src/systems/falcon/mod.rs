@@ -1,0 +1,237 @@
+//! Falcon: groups of workers, the owners of their tasks, and the switch's queue of tasks between them.
+
+mod args;
+mod jobs;
+mod roles;
+mod section;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use concord_runtime::{Error, key_file};
+use serde_json::{Map, Value, json};
+
+use super::System;
+use crate::cli::UpArgs;
+use crate::rack::{Group, GroupPlace, Kind, LOCALHOST, Rack};
+use crate::status::{Role, latency};
+use crate::up::children::Children;
+use crate::up::is_said;
+use crate::up::place::{Ports, wanted};
+
+pub use args::{Asked, JobArgs, OwnerArgs, SubmitArgs, WorkerArgs};
+pub use jobs::{Client, explain, run as job, submit, task};
+pub use roles::{owner, reap, worker};
+pub use section::{OwnerPlace, Queue, WorkerPlace};
+
+/// The number and the name of the group that `concord up` makes.
+const NUMBER: u16 = 1;
+const NAME: &str = "tasks";
+const WORKERS: u16 = 2;
+/// Where the first owner is asked, if nobody says another place.
+const LISTEN_PORT: u16 = 7380;
+/// A switch's queue of tasks is gone with it, and the tasks are submitted again: a standby takes over soon.
+const SWITCH_FAILURE_MS: u64 = 300;
+/// Fewest tasks that a worker of `concord up` runs at a time: commands wait more than they compute.
+const SLOTS_MIN: u16 = 4;
+
+/// Tasks for workers.
+#[derive(Debug)]
+pub struct Falcon;
+
+fn groups(rack: &mut Rack) -> impl Iterator<Item = &mut GroupPlace> {
+    rack.group.iter_mut().filter(|group| group.kind == Kind::Workers)
+}
+
+impl System for Falcon {
+    fn kind(&self) -> Kind {
+        Kind::Workers
+    }
+
+    fn add(&self, rack: &mut Rack) {
+        if groups(rack).next().is_none() {
+            rack.switch_failure_ms = rack.switch_failure_ms.or(Some(SWITCH_FAILURE_MS));
+            rack.group.push(GroupPlace {
+                name: NAME.to_string(),
+                number: NUMBER,
+                kind: Kind::Workers,
+                program: None,
+                protocol: None,
+                engine: None,
+                durability: None,
+                maxmemory: None,
+                replica: Vec::new(),
+                lease_ms: None,
+                key_file: None,
+                worker: Vec::new(),
+                owner: Vec::new(),
+            });
+        }
+    }
+
+    fn overlay(&self, _rack: &mut Rack, _args: &UpArgs) {}
+
+    /// Where owners listen is given; `--listen` is for the gateways where there is a store.
+    fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
+        let is_free = rack.gateway.is_empty();
+        let mut next = match args.listen.filter(|_| is_free) {
+            Some(listen) => listen,
+            None => SocketAddr::new(IpAddr::V4(LOCALHOST), LISTEN_PORT),
+        };
+        for group in groups(rack) {
+            for owner in &group.owner {
+                ports.claim(owner.listen)?;
+            }
+            if group.owner.is_empty() {
+                ports.claim(next)?;
+                let (addr, http) = (ports.udp()?, ports.http()?);
+                group.owner.push(OwnerPlace { node: 1, addr, http, listen: next });
+                next.set_port(next.port().checked_add(1).unwrap_or(LISTEN_PORT));
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
+        if groups(rack).next().is_none() && (args.workers.is_some() || args.slots.is_some()) {
+            let why = "--workers and --slots are for racks with workers: say --system falcon";
+            return Err(Error::new(why));
+        }
+        for group in groups(rack) {
+            for node in 1..=wanted("worker", group.worker.len(), args.workers, WORKERS)? {
+                let (addr, http) = (ports.udp()?, ports.http()?);
+                let slots = Some(args.slots.unwrap_or_else(|| roles::cores().max(SLOTS_MIN)));
+                // All of it is on this host's loopback, and whoever started it reads the key.
+                let allow_exec = true;
+                group.worker.push(WorkerPlace { node, addr, http, slots, allow_exec });
+            }
+            group.key_file.get_or_insert_with(|| args.run_dir.join("key"));
+        }
+        Ok(())
+    }
+
+    fn start(&self, rack: &Rack, file: &Path, children: &mut Children) -> Result<(), Error> {
+        for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Workers) {
+            key_file::make(roles::key_path(group)?)?;
+            for worker in group.workers {
+                let own = (worker.addr, worker.http);
+                children.add_member(group, "worker", worker.node, file, own)?;
+            }
+            for owner in group.owners {
+                children.add_member(group, "owner", owner.node, file, (owner.addr, owner.http))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn headline(&self, _rack: &Rack, group: &Group<'_>) -> String {
+        let slots: u32 = group.workers.iter().filter_map(|w| w.slots).map(u32::from).sum();
+        let workers = group.workers.len();
+        format!("{workers} workers for {slots} tasks at a time, the queue in the switch (Falcon)")
+    }
+
+    fn keeps_data(&self, _group: &Group<'_>) -> bool {
+        false
+    }
+
+    /// `None` when the controller has made every worker a member, and every owner answers.
+    fn missing(&self, rack: &Rack) -> Option<String> {
+        for group in rack.groups().iter().flatten().filter(|group| group.kind == Kind::Workers) {
+            let absent = group.workers.iter().find(|worker| !is_said(worker.http, "member"));
+            if let Some(worker) = absent {
+                return Some(format!(
+                    "{} is not a member",
+                    group.member_name("worker", worker.node)
+                ));
+            }
+            let silent = group.owners.iter().find(|owner| !is_said(owner.http, "serving"));
+            if let Some(owner) = silent {
+                return Some(format!("{} does not answer", group.member_name("owner", owner.node)));
+            }
+        }
+        None
+    }
+
+    fn notes(&self, rack: &Rack) -> Vec<String> {
+        let groups = rack.groups().unwrap_or_default();
+        let mut lines = Vec::new();
+        for group in groups.iter().filter(|group| group.kind == Kind::Workers) {
+            if group.workers.iter().any(|worker| worker.allow_exec) {
+                let key = group.key_file.map_or_else(String::new, |key| key.display().to_string());
+                lines.push(format!(
+                    "{}: commands run as you, for whoever can read {key}",
+                    group.name
+                ));
+            }
+            lines
+                .push(format!("{}: jobs are in their owner's memory, and end with it", group.name));
+        }
+        lines
+    }
+
+    fn how_to_use(&self, rack: &Rack) -> Vec<String> {
+        let groups = rack.groups().unwrap_or_default();
+        let mut lines = Vec::new();
+        for group in groups.iter().filter(|group| group.kind == Kind::Workers) {
+            for owner in group.owners {
+                lines.push(format!("Jobs of {} are submitted at {}:", group.name, owner.listen));
+            }
+            let key = group.key_file.map(|key| key.with_file_name("rack.toml"));
+            let file = key.map_or_else(String::new, |file| format!(" --config {}", file.display()));
+            lines.push(format!("  concord submit{file} --array 0-9 --wait -- echo {{}}"));
+        }
+        lines
+    }
+
+    fn farewell(&self, rack: &Rack) -> Option<&'static str> {
+        let has_workers = rack.group.iter().any(|group| group.kind == Kind::Workers);
+        has_workers.then_some("The jobs have ended with it.")
+    }
+
+    fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error> {
+        let mut roles = Vec::new();
+        for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Workers) {
+            let own = |w: &WorkerPlace| Role::member(group, "worker", w.node, w.addr, w.http);
+            roles.extend(group.workers.iter().map(own));
+            let own = |o: &OwnerPlace| Role::member(group, "owner", o.node, o.listen, o.http);
+            roles.extend(group.owners.iter().map(own));
+        }
+        Ok(roles)
+    }
+
+    fn describe(&self, role: &Value) -> Option<String> {
+        let status = &role["status"];
+        let gauge = |name: &str| status["gauges"][name].as_f64().unwrap_or(0.0);
+        let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
+        match role["role"].as_str() {
+            Some("worker") => Some(format!(
+                "epoch {}, {} of {} slots run, {:.0} tasks/s{}",
+                status["epoch"],
+                gauge("running"),
+                gauge("slots"),
+                rate("done") + rate("failed"),
+                if status["exec"] == true { "" } else { ", no commands" },
+            )),
+            Some("owner") => Some(format!(
+                "{} jobs and {} tasks open, {:.0} tasks/s, to start {}",
+                gauge("jobs_open"),
+                gauge("tasks_open"),
+                rate("outcomes"),
+                latency(&role["latencies"]["start_seconds"]),
+            )),
+            _ => None,
+        }
+    }
+
+    fn figures(&self, _members: &[&Value]) -> Map<String, Value> {
+        Map::new()
+    }
+
+    fn describe_group(&self, told: &Value) -> String {
+        format!("workers, {}", told["program"].as_str().unwrap_or("?"))
+    }
+
+    fn settings(&self, group: &Group<'_>) -> Map<String, Value> {
+        [("program".to_string(), json!(group.program.name()))].into_iter().collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! `concord explain`: which path a command took, as a gateway tells it.
+
+use std::time::Duration;
+
+use concord_runtime::{Context as _, Error};
+
+use crate::cli::ExplainArgs;
+use crate::net::{Redis, Reply};
+use crate::rack::Rack;
+use crate::status::print;
+
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `concord explain`.
+///
+/// # Errors
+/// One line for a person.
+pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
+    let rack = match args.gateway {
+        Some(_) if !args.config.exists() => Rack::default(),
+        _ => Rack::read(&args.config)?,
+    };
+    let gateway = args.gateway.or(rack.gateway.first().map(|g| g.listen));
+    let gateway = gateway.ok_or_else(|| Error::new("the rack file names no gateway"))?;
+    let mut redis = Redis::connect(gateway, &rack.requirepass, EXPLAIN_TIMEOUT)
+        .cannot(format!("ask the gateway at {gateway}"))?;
+    let mut command: Vec<&[u8]> = vec![b"CONCORD", b"EXPLAIN"];
+    command.extend(args.command.iter().map(String::as_bytes));
+    match redis.call(&command).cannot(format!("ask the gateway at {gateway}"))? {
+        Reply::Error(why) => Err(Error::new(why)),
+        Reply::Array(fields) => {
+            let line = |field: &[Reply]| {
+                let texts: Vec<String> = field.iter().map(|f| f.lines().join("\n  ")).collect();
+                texts.join(": ").replace('_', " ") + "\n"
+            };
+            print(&fields.chunks(2).map(line).collect::<String>())
+        }
+        reply @ Reply::Text(_) => print(&(reply.lines().join("\n") + "\n")),
+    }
+}

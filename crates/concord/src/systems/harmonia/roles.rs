@@ -1,0 +1,104 @@
+//! Replicas and gateways as processes: from the rack file to the runtime.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use concord_runtime::Error;
+use concord_runtime::disk::DiskFault;
+use concord_runtime::driver::DriverOptions;
+use concord_runtime::roles::gateway::GatewaySetup;
+use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
+use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_role};
+
+use super::{Accel, Durability, Engine};
+use crate::cli::{ReplicaArgs, RoleArgs};
+use crate::rack::{Group, Rack, pick, pick_member, wire};
+
+/// `concord replica`.
+///
+/// # Errors
+/// One line for a person.
+pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
+    let args = &replica_args.role;
+    args.log.init()?;
+    let rack = Rack::read(&args.config)?;
+    let groups = rack.groups()?;
+    let wanted = (replica_args.group.as_deref(), args.node);
+    let (mut group, own) = pick_member("replica", &groups, |g| g.replicas, |r| r.node, wanted)?;
+    group.durability = replica_args.durability.unwrap_or(group.durability);
+    group.check().map_err(Error::new)?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
+    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
+    let setup = ReplicaSetup {
+        group: group.id,
+        protocol: group.protocol.wire(),
+        controller: wire(rack.controller()?.addr),
+        lease_ns: rack.lease_ns(),
+        replies_via_switch: rack.replies_via_switch,
+        memory_bytes_max: group.maxmemory.0,
+        disk: match group.durability {
+            Durability::None => None,
+            Durability::Fsync => {
+                let default = || Path::new("data").join(group.member_stem("replica", own.node));
+                let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
+                let hold_ms = rack.faults.disk_hold_ms;
+                let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
+                let fault = DiskFault { hold, fail_sync: None };
+                Some(DiskSetup { directory: said.unwrap_or_else(default), fault })
+            }
+        },
+        engine: match group.engine {
+            Engine::Memory => EngineSetup::Memory,
+            Engine::Redis => EngineSetup::Redis {
+                program: rack.redis_server.clone(),
+                directory: own
+                    .directory
+                    .clone()
+                    .unwrap_or_else(|| group.member_stem("replica", own.node).into()),
+            },
+        },
+    };
+    replica_role::run(&place, &setup)
+}
+
+/// `concord gateway`.
+///
+/// # Errors
+/// One line for a person.
+pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
+    args.log.init()?;
+    let rack = Rack::read(&args.config)?;
+    let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
+    let options = DriverOptions { supervised: args.supervised, cpu_share: None };
+    let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
+    let group = rack.group_of(own)?;
+    let setup = GatewaySetup {
+        group: group.id,
+        switch: wire(rack.switch()?.addr),
+        controller: wire(rack.controller()?.addr),
+        listen: own.listen,
+        requirepass: rack.requirepass.clone(),
+        splits_reads: rack.split_reads,
+        redis: group.engine == Engine::Redis,
+        memory_bytes_max: group.maxmemory.0,
+        rack_info: rack_info(&rack, &group),
+    };
+    gateway_role::run(&place, &setup)
+}
+
+/// The section `Concord` of INFO.
+fn rack_info(rack: &Rack, group: &Group<'_>) -> String {
+    let accel = if group.program.has_dirty_set() { Accel::Harmonia } else { Accel::None };
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map_or_else(String::new, |value| value.get_name().to_string())
+    };
+    format!(
+        "protocol:{}\r\naccel:{}\r\nengine:{}\r\nreplicas:{}\r\ngateways:{}\r\n",
+        name(group.protocol.to_possible_value()),
+        name(accel.to_possible_value()),
+        name(group.engine.to_possible_value()),
+        group.replicas.len(),
+        rack.gateway.len(),
+    )
+}

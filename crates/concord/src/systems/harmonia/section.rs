@@ -1,0 +1,169 @@
+//! What the rack file says of replicas and gateways.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+
+use concord_switch::HarmoniaSettings;
+use concord_switch::harmonia::Layout;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::rack::udp_addr;
+
+/// How replicas replicate.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// The head orders writes, the tail acknowledges them.
+    #[default]
+    Chain,
+    /// The primary orders writes, all backups acknowledge to it.
+    PrimaryBackup,
+    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
+    /// the leader by themselves.
+    Vr,
+    /// A chain in which every replica answers reads, asking the tail about objects that are being
+    /// written; without the switch's help.
+    Craq,
+    /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
+    #[serde(rename = "nopaxos")]
+    #[value(name = "nopaxos")]
+    NoPaxos,
+}
+
+impl Protocol {
+    /// As the wire names it.
+    #[must_use]
+    pub fn wire(self) -> concord_wire::control::Protocol {
+        match self {
+            Protocol::Chain => concord_wire::control::Protocol::Chain,
+            Protocol::PrimaryBackup => concord_wire::control::Protocol::PrimaryBackup,
+            Protocol::Vr => concord_wire::control::Protocol::Vr,
+            Protocol::Craq => concord_wire::control::Protocol::Craq,
+            Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
+        }
+    }
+}
+
+/// Who helps.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Accel {
+    /// The switch tracks writes in flight; every replica serves reads of all other objects.
+    #[default]
+    Harmonia,
+    /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
+    None,
+}
+
+/// Where the data is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// In each replica's own memory.
+    #[default]
+    Memory,
+    /// In a redis-server beside each replica.
+    Redis,
+}
+
+/// What survives a power cut of every replica.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Nothing: the data is in memory.
+    #[default]
+    None,
+    /// What was acknowledged: it is synced to every replica's disk before. Primary-backup, chain, CRAQ.
+    Fsync,
+}
+
+/// The size of the switch's dirty set (Harmonia §7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Table {
+    /// Stages of the hash table.
+    pub stages: u8,
+    /// Slots in each stage, a power of two.
+    pub slots: u32,
+    /// Width of the sequence counter; fewer than 32 bits to see a switch id run out.
+    pub counter_bits: u8,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        let l = Layout::DEFAULT;
+        Table { stages: l.table_stages, slots: l.slots, counter_bits: l.counter_bits }
+    }
+}
+
+impl Table {
+    /// As the switch names it.
+    #[must_use]
+    pub fn settings(&self) -> HarmoniaSettings {
+        HarmoniaSettings { layout: self.layout(), ..HarmoniaSettings::DEFAULT }
+    }
+
+    /// The registers.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        Layout {
+            table_stages: self.stages,
+            slots: self.slots,
+            counter_bits: self.counter_bits,
+            ..Layout::DEFAULT
+        }
+    }
+}
+
+/// A replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaPlace {
+    /// Its number, from 1; the first replica of the file is the head or primary.
+    pub node: u16,
+    /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
+    pub addr: SocketAddrV4,
+    /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
+    pub http: Option<SocketAddr>,
+    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if not
+    /// said.
+    pub directory: Option<PathBuf>,
+    /// Where it keeps its data; `data/replica-<node>` if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    /// Share of a core that it may use, for benches.
+    pub cpu_share: Option<f64>,
+}
+
+/// A gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayPlace {
+    /// Its number, from 1.
+    pub node: u16,
+    /// Its UDP address.
+    #[serde(deserialize_with = "udp_addr")]
+    #[schemars(with = "String")]
+    pub addr: SocketAddrV4,
+    /// Where it serves /metrics and /status.
+    #[schemars(with = "Option<String>")]
+    pub http: Option<SocketAddr>,
+    /// The group whose data it serves, by its name; the first group of replicas if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Where Redis clients connect.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+}

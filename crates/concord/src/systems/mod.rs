@@ -1,0 +1,125 @@
+//! The systems that a rack can run, a folder or file each: a system's part of the rack file, and its place in
+//! `up` and `status`. What belongs to no system (controller, switch, addresses, processes) is in [`crate::rack`],
+//! [`crate::up`] and [`crate::status`], which name none.
+//!
+//! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
+
+pub mod falcon;
+pub mod harmonia;
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use concord_runtime::Error;
+use serde_json::{Map, Value};
+
+use crate::cli::UpArgs;
+use crate::rack::{Group, Kind, Rack};
+use crate::status::Role;
+use crate::up::children::Children;
+use crate::up::place::Ports;
+
+/// All of them.
+const ALL: [&dyn System; 2] = [&harmonia::Harmonia, &falcon::Falcon];
+
+/// A system by the word that `--system` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    /// A replicated store: Redis' protocol, with the switch's help or without
+    #[default]
+    Harmonia,
+    /// Tasks for workers, whose queue is in the switch
+    Falcon,
+}
+
+impl Choice {
+    /// The system.
+    #[must_use]
+    pub fn system(self) -> &'static dyn System {
+        match self {
+            Choice::Harmonia => &harmonia::Harmonia,
+            Choice::Falcon => &falcon::Falcon,
+        }
+    }
+}
+
+/// What the command asks of a system.
+pub trait System: Sync {
+    /// What the members of its groups are.
+    fn kind(&self) -> Kind;
+
+    /// `up`: puts a group of it into a rack that has none of it, as `--system` asks.
+    fn add(&self, rack: &mut Rack);
+
+    /// `up`: flags over the file.
+    fn overlay(&self, rack: &mut Rack, args: &UpArgs);
+
+    /// `up`: roles whose ports are given, before others take ports that are free.
+    ///
+    /// # Errors
+    /// One line that says which port cannot be had.
+    fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
+
+    /// `up`: the roles that the file leaves out, at free ports of this host.
+    ///
+    /// # Errors
+    /// One line that says which flag is at fault, or that there are no ports.
+    fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
+
+    /// `up`: starts its roles, once controller and switches were started.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    fn start(&self, rack: &Rack, file: &Path, children: &mut Children) -> Result<(), Error>;
+
+    /// `up`: a group of it in a line.
+    fn headline(&self, rack: &Rack, group: &Group<'_>) -> String;
+
+    /// `up`: what its groups still lack until they serve; `None` if nothing.
+    fn missing(&self, rack: &Rack) -> Option<String>;
+
+    /// `up`: whether what a group of it holds outlives the rack.
+    fn keeps_data(&self, group: &Group<'_>) -> bool;
+
+    /// `up`: what is to be known before it starts, a line each.
+    fn notes(&self, rack: &Rack) -> Vec<String>;
+
+    /// `up`: how it is used, once it serves, a line each.
+    fn how_to_use(&self, rack: &Rack) -> Vec<String>;
+
+    /// `up`: what is to be known once it has stopped.
+    fn farewell(&self, rack: &Rack) -> Option<&'static str>;
+
+    /// `status`: its roles, but controller and switches.
+    ///
+    /// # Errors
+    /// If the rack file does not fit together.
+    fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error>;
+
+    /// `status`: what one of its roles says of itself, as `/status` has it, in a line. `None`: it is another
+    /// system's.
+    fn describe(&self, role: &Value) -> Option<String>;
+
+    /// `status`: what the rack file says of a group, as an object.
+    fn settings(&self, group: &Group<'_>) -> Map<String, Value>;
+
+    /// `status`: figures of a group, from what `/status` of each of its members says.
+    fn figures(&self, members: &[&Value]) -> Map<String, Value>;
+
+    /// `status`: a group's settings and figures, in a line or two.
+    fn describe_group(&self, told: &Value) -> String;
+}
+
+/// All systems.
+pub fn all() -> impl Iterator<Item = &'static dyn System> {
+    ALL.into_iter()
+}
+
+/// The system of a group.
+#[must_use]
+pub fn of(kind: Kind) -> &'static dyn System {
+    match kind {
+        Kind::Replicas => &harmonia::Harmonia,
+        Kind::Workers => &falcon::Falcon,
+    }
+}

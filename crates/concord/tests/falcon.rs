@@ -1,0 +1,345 @@
+//! Workers, an owner and the switch's queue as real processes: jobs are done, what makes no sense gets one line, and
+//! no accepted task is lost when a switch or a worker dies or stops.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use serde_json::Value;
+
+/// As an answer of the owner has them.
+type Task = Value;
+
+struct Jobs {
+    rack: Rack,
+}
+
+impl Jobs {
+    fn start(name: &str, more: &[&str]) -> Jobs {
+        Jobs { rack: Rack::start(name, &[&["--system", "falcon"][..], more].concat()) }
+    }
+
+    /// `concord <command> --config <this rack> ...`
+    fn say(&self, command: &str, args: &[&str]) -> Output {
+        concord(&[&[command, "--config", &self.rack.file()][..], args].concat())
+    }
+
+    fn text(&self, command: &str, args: &[&str]) -> String {
+        let output = self.say(command, args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command} {args:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// One line of a command that must fail.
+    fn refused(&self, command: &str, args: &[&str]) -> String {
+        refused(&[&[command, "--config", &self.rack.file()][..], args].concat())
+    }
+
+    /// Submits a job, and gives its number.
+    fn submit(&self, args: &[&str]) -> String {
+        let text = self.text("submit", args);
+        let number = text.strip_prefix("job ").and_then(|rest| rest.split(':').next());
+        number.unwrap_or_else(|| panic!("{text}")).to_string()
+    }
+
+    fn show(&self, job: &str) -> Value {
+        serde_json::from_str(&self.text("job", &["show", "--json", job])).unwrap()
+    }
+
+    /// How its tasks ended, by their numbers: each once.
+    fn results(&self, job: &str) -> BTreeMap<u64, Task> {
+        let text = self.text("job", &["results", "--wait", "--json", job]);
+        let mut all = BTreeMap::new();
+        for line in text.lines() {
+            let told: Value = serde_json::from_str(line).unwrap();
+            let number = told["task"].as_u64().unwrap();
+            assert!(all.insert(number, told).is_none(), "task {number} has two outcomes");
+        }
+        all
+    }
+
+    /// Asks the owner as any HTTP client does.
+    fn http(&self, head: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.rack.listen).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn way(&self, token: &str, job: &str, task: u64) -> Value {
+        let head =
+            format!("GET /jobs/{job}/tasks/{task} HTTP/1.1\r\nAuthorization: Bearer {token}");
+        let text = self.http(&head, "");
+        serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+    }
+
+    fn token(&self) -> String {
+        self.text("job", &["token"]).trim().to_string()
+    }
+}
+
+/// Whether a process has these words in its command line.
+fn runs(words: &str) -> bool {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    let mut lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.any(|line| line.trim_end() == words)
+}
+
+#[test]
+fn jobs_are_done_and_tell_how() {
+    let jobs = Jobs::start("falcon-jobs", &["--slots", "4"]);
+    let done = jobs.text("submit", &["--array", "0-1999", "--no-op", "--wait"]);
+    assert!(done.contains("job 1: 2000 tasks\njob 1: 2000 done in "), "{done}");
+
+    let job =
+        jobs.submit(&["--array", "95-104", "--wait", "--", "sh", "-c", "echo n={} $CONCORD_TASK"]);
+    let results = jobs.results(&job);
+    assert_eq!(results.len(), 10);
+    for (task, told) in &results {
+        assert_eq!(told["output"], format!("n={task} {task}\n"));
+    }
+
+    let lines = jobs.rack.run.join("lines");
+    std::fs::write(&lines, "short\na line of more than sixteen bytes\n").unwrap();
+    let lines = lines.display().to_string();
+    let job = jobs.submit(&["--lines", &lines, "--wait", "--", "echo", "<{}>"]);
+    assert_eq!(jobs.results(&job)[&1]["output"], "<a line of more than sixteen bytes>\n");
+
+    let third = "sleep 0.05; test $CONCORD_ATTEMPT = 3";
+    let job = jobs.submit(&["--retries", "3", "--wait", "--", "sh", "-c", third]);
+    assert_eq!(jobs.results(&job)[&0]["attempts"], 3);
+    let text = jobs.text("explain", &[&format!("{job}.0")]);
+    assert!(text.contains("ticket ") && text.contains("at worker 127.0.0.1:"), "{text}");
+    assert!(text.contains("again: it failed, 2 times"), "{text}");
+
+    let outcomes = [
+        ("exit 3", "failed, exit status 3"),
+        ("kill -9 $$", "failed, killed by signal 9"),
+        ("sleep 47.11", "failed, took longer than its limit"),
+        ("head -c 5000 /dev/zero | tr '\\0' x", "[cut: it is 5000 bytes long]"),
+    ];
+    for (command, expected) in outcomes {
+        let args = ["--limit", "300ms", "--wait", "--", "sh", "-c", command];
+        let output = jobs.say("submit", &args);
+        assert_eq!(output.status.success(), expected.starts_with('['), "{command}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let job = text.split([' ', ':']).nth(1).unwrap();
+        let told = jobs.text("job", &["results", job]);
+        assert!(told.contains(expected), "{command}: {told}");
+    }
+    until("end of what took too long", || !runs("sleep 47.11"));
+
+    let job = jobs.submit(&["--array", "1-20", "--", "sleep", "47.12"]);
+    until("run", || jobs.show(&job)["running"] == 8);
+    assert!(jobs.text("job", &["cancel", &job]).contains("20 tasks cancelled"));
+    assert_eq!(jobs.show(&job)["cancelled"], 20);
+    until("end of what was cancelled", || !runs("sleep 47.12"));
+
+    let all = jobs.text("job", &["ls"]);
+    assert!(all.contains("2000 done in") && all.contains("20 cancelled in"), "{all}");
+    let status = jobs.text("status", &[]);
+    assert!(status.contains("0 tasks in the queue") && status.contains("slots run"), "{status}");
+}
+
+#[test]
+fn what_makes_no_sense_gets_one_line_and_nothing_is_lost() {
+    let jobs = Jobs::start("falcon-input", &["--workers", "1", "--slots", "2"]);
+    let backward = jobs.refused("submit", &["--array", "9-0", "--no-op"]);
+    assert_eq!(backward, "concord: --array 9-0 goes backward: write --array 0-9");
+    let limit = jobs.refused("submit", &["--limit", "2 s", "--no-op"]);
+    assert!(limit.contains("like 100us, 500ms, 2s or 1m"), "{limit}");
+    let long = jobs.rack.run.join("long");
+    std::fs::write(&long, "x".repeat((1 << 20) + 1)).unwrap();
+    let line = jobs.refused("submit", &["--lines", &long.display().to_string(), "--", "echo"]);
+    assert_eq!(line, "concord: line 1 is 1048577 bytes long, of at most 1048576");
+    for command in ["show", "results", "dead", "cancel"] {
+        let line = jobs.refused("job", &[command, "77"]);
+        assert!(line.starts_with("concord: there is no job 77"), "{line}");
+    }
+    let line = jobs.refused("explain", &["77.1"]);
+    assert!(line.starts_with("concord: there is no job 77"), "{line}");
+
+    let token = jobs.token();
+    let post = format!("POST /jobs HTTP/1.1\r\nAuthorization: Bearer {token}");
+    assert!(jobs.http(&post, "{\"command\": ").starts_with("HTTP/1.1 400"));
+    assert!(jobs.http(&post, "{\"comand\": []}").contains("unknown field `comand`"));
+    assert!(jobs.http("POST /jobs HTTP/1.1", "{}").starts_with("HTTP/1.1 401"));
+    assert!(jobs.http("GET /jobs HTTP/1.1", "").starts_with("HTTP/1.1 401"));
+
+    let job = jobs.say("submit", &["--wait", "--", "no-such-command-here"]);
+    assert!(!job.status.success());
+    let told = jobs.text("job", &["dead", "1"]);
+    assert!(told.starts_with("task 0: failed, exit status 127: no such command\n"), "{told}");
+    // Parameters as long as may be come as they are.
+    std::fs::write(&long, "y".repeat(100_000)).unwrap();
+    let job = jobs.submit(&[
+        "--lines",
+        &long.display().to_string(),
+        "--wait",
+        "--",
+        "sh",
+        "-c",
+        "echo -n $0 | wc -c",
+        "{}",
+    ]);
+    assert_eq!(jobs.results(&job)[&0]["output"], "100000\n");
+    // A key that others can read is refused.
+    let key = jobs.rack.run.join("key");
+    Command::new("chmod").arg("644").arg(&key).status().unwrap();
+    let line = jobs.refused("job", &["ls"]);
+    assert!(line.contains("has mode 0644") && line.contains("chmod 600"), "{line}");
+    Command::new("chmod").arg("600").arg(&key).status().unwrap();
+    // More tasks than fit into the queue wait, and are done.
+    let done = jobs.text("submit", &["--array", "1-200000", "--no-op", "--wait"]);
+    assert!(done.contains("200000 done in"), "{done}");
+}
+
+/// The next task that is begun after this moment is done this much later.
+fn next_done(jobs: &Jobs, job: &str) -> Duration {
+    let began = Instant::now();
+    // What ran has ended by then.
+    std::thread::sleep(Duration::from_millis(60));
+    let before = jobs.show(job)["done"].as_u64().unwrap();
+    until("next task", || jobs.show(job)["done"].as_u64().unwrap() > before);
+    began.elapsed()
+}
+
+#[test]
+fn a_switch_dies_and_no_task_is_lost() {
+    let jobs = Jobs::start("falcon-switch", &["--standbys", "1", "--slots", "4"]);
+    let job = jobs.submit(&["--array", "0-1999", "--sleep", "8ms"]);
+    let once = jobs.submit(&["--array", "0-199", "--sleep", "8ms", "--once"]);
+    until("first results", || jobs.show(&job)["done"].as_u64().unwrap() > 100);
+    Rack::signal(jobs.rack.pid("switch"), "-9");
+    let took = next_done(&jobs, &job);
+    println!("the next task was done {} ms after the switch died", took.as_millis());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let results = jobs.results(&job);
+    assert!(results.len() == 2_000 && results.values().all(|told| told["how"] == "done"));
+    // What had begun when the switch died goes on, and what had not is submitted again.
+    let results = jobs.results(&once);
+    assert!(results.len() == 200 && results.values().all(|told| told["how"] == "done"));
+}
+
+/// The lines that commands wrote into a file.
+fn lines(path: &std::path::Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn a_worker_dies_or_stops_and_no_task_is_lost_and_none_that_is_once_runs_twice() {
+    let jobs = Jobs::start("falcon-worker", &["--slots", "6"]);
+    let token = jobs.token();
+    let wrote = jobs.rack.run.join("wrote");
+    let once = format!("echo {{}} >> {}; sleep 0.8", wrote.display());
+    let address = |name: &str| {
+        let rack = std::fs::read_to_string(jobs.rack.file()).unwrap();
+        let node = name.rsplit('-').next().unwrap();
+        let of =
+            rack.split("[[group.worker]]").find(|part| part.contains(&format!("node = {node}\n")));
+        let line = of.unwrap().lines().find(|line| line.starts_with("addr = ")).unwrap();
+        line.split('"').nth(1).unwrap().to_string()
+    };
+    let at = |job: &str, tasks: u64, address: &str| {
+        (0..tasks).filter(|task| jobs.way(&token, job, *task)["worker"] == address).count()
+    };
+    // Killed.
+    let victim = "tasks-worker-1";
+    let again = jobs.submit(&["--array", "0-2", "--", "sleep", "0.813"]);
+    let once_job = jobs.submit(&["--array", "0-5", "--once", "--", "sh", "-c", &once]);
+    let more = jobs.submit(&["--array", "0-2", "--", "sleep", "0.813"]);
+    let running = |job: &str| jobs.show(job)["running"].as_u64().unwrap();
+    until("run", || running(&again) + running(&once_job) + running(&more) == 12);
+    let own = address(victim);
+    let (had, had_once) = (at(&again, 3, &own) + at(&more, 3, &own), at(&once_job, 6, &own));
+    assert_eq!(had + had_once, 6, "all executors are busy");
+    Rack::signal(jobs.rack.pid(victim), "-9");
+    let died = Instant::now();
+    if had > 0 {
+        let moved = || at(&again, 3, &own) + at(&more, 3, &own) == 0;
+        until("next attempts", moved);
+        println!(
+            "{had} tasks of a dead worker began again {} ms later",
+            died.elapsed().as_millis()
+        );
+        assert!(died.elapsed() < Duration::from_secs(10));
+    }
+    for job in [&again, &more] {
+        let results = jobs.results(job);
+        assert!(results.len() == 3, "{results:?}");
+        assert!(results.values().all(|told| told["how"] == "done"), "{results:?}");
+    }
+    let results = jobs.results(&once_job);
+    let unknown = results.values().filter(|told| told["how"] == "unknown").count();
+    assert_eq!((results.len(), unknown), (6, had_once), "{results:?}");
+    assert_eq!(lines(&wrote).len(), 6, "each was begun once");
+    // Stopped for longer than its lease, with all that it runs.
+    std::fs::remove_file(&wrote).unwrap();
+    let other = jobs.rack.pid("tasks-worker-2");
+    let again = jobs.submit(&["--array", "0-3", "--retries", "1", "--sleep", "300ms"]);
+    let once_job = jobs.submit(&["--array", "0-1", "--once", "--", "sh", "-c", &once]);
+    until("run", || jobs.show(&once_job)["running"] == 2);
+    Rack::signal(other, "-STOP");
+    std::thread::sleep(Duration::from_millis(1_500));
+    Rack::signal(other, "-CONT");
+    let results = jobs.results(&again);
+    assert!(
+        results.len() == 4 && results.values().all(|told| told["how"] == "done"),
+        "{results:?}"
+    );
+    let results = jobs.results(&once_job);
+    let known = ["done", "unknown"].map(Value::from);
+    assert!(results.values().all(|told| known.contains(&told["how"])), "{results:?}");
+    let mut begun = lines(&wrote);
+    begun.sort_unstable();
+    assert_eq!(begun, ["0", "1"], "each was begun once");
+    // It is none of the dead worker's any more.
+    until("end of the dead worker's commands", || !runs("sleep 0.8") && !runs("sleep 0.813"));
+    // And the rack goes on.
+    let done = jobs.text("submit", &["--array", "1-500", "--no-op", "--wait"]);
+    assert!(done.contains("500 done in"), "{done}");
+}
+
+#[test]
+fn commands_are_executed_only_where_that_is_allowed_and_a_signal_ends_a_worker_in_order() {
+    let jobs = Jobs::start("falcon-exec", &["--workers", "1"]);
+    let pid = jobs.rack.pid("tasks-worker-1");
+    let job = jobs.submit(&["--", "sh", "-c", "sleep 0.4; echo done"]);
+    until("run", || jobs.show(&job)["running"] == 1);
+    Rack::signal(pid, "-TERM");
+    assert_eq!(jobs.results(&job)[&0]["output"], "done\n", "it ends what it runs first");
+    until("end of the worker", || !is_alive(pid));
+    // Another one in its place, which is not allowed to.
+    let file = jobs.rack.file();
+    let text =
+        std::fs::read_to_string(&file).unwrap().replace("allow_exec = true", "allow_exec = false");
+    let other = jobs.rack.run.join("other.toml");
+    std::fs::write(&other, text).unwrap();
+    let mut worker = Command::new(CONCORD)
+        .args(["worker", "--config", &other.display().to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let output = jobs.say("submit", &["--wait", "--", "true"]);
+    assert!(!output.status.success());
+    let told = jobs.text("job", &["dead", "2"]);
+    assert!(told.contains("this worker was not started with --allow-exec"), "{told}");
+    assert!(jobs.text("submit", &["--no-op", "--wait"]).contains("1 done in"));
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+}

@@ -1,0 +1,166 @@
+//! A state that is made anew, and a controller that learns that its own is old: whose word counts.
+
+use super::*;
+
+fn config(epoch: u32, members: &[(u16, u64)]) -> Config {
+    Config {
+        group: GROUP,
+        epoch,
+        rack: RACK,
+        switch_id: 4,
+        switch_incarnation: 77,
+        switch: Addr { ip: 9, port: 9 },
+        kind: Protocol::Chain.into(),
+        program: Program::Harmonia,
+        members: members.iter().map(|(node, incarnation)| member(*node, *incarnation)).collect(),
+        joining: vec![],
+    }
+}
+
+/// Everybody says `says` until the state is made anew, and members give `configs` when they are asked.
+fn make_anew(c: &mut Controller, says: &[Membership], configs: &[Config]) -> Option<u32> {
+    for ms in (0..2_500).step_by(50) {
+        says.iter().for_each(|message| drop(say(c, ms, message)));
+        let mut asked = vec![];
+        c.tick(at(ms), &mut asked);
+        for config in configs.iter().filter(|_| !asked.is_empty()) {
+            say(c, ms, &Membership::Configure(config.clone().into()));
+        }
+        if let Some(epoch) = persist(c, ms) {
+            return Some(epoch);
+        }
+    }
+    None
+}
+
+#[test]
+fn the_newest_configuration_counts_whichever_comes_first() {
+    let (old, new) = (config(22, &[(1, 10), (2, 10)]), config(23, &[(1, 10), (3, 10)]));
+    let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    for configs in [[old.clone(), new.clone()], [new, old]] {
+        let mut c = recovering(&[], None);
+        assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+        assert_eq!(nodes(&c), [1, 3]);
+    }
+}
+
+#[test]
+fn nothing_is_made_of_a_configuration_that_is_older_than_what_a_node_has_heard_of() {
+    let says = [alive(1, 10, 23), alive(2, 10, 22)];
+    let old = config(22, &[(1, 10), (2, 10)]);
+    let mut c = recovering(&[], None);
+    assert_eq!(make_anew(&mut c, &says, core::slice::from_ref(&old)), None);
+    assert_eq!(c.problem(), Some(Problem::Recovering));
+}
+
+#[test]
+fn a_state_of_another_rack_counts_for_nothing() {
+    let mut other = founded().state().clone();
+    other.groups[0].config.epoch = 90;
+    other.groups[0].config.rack = RACK + 1;
+    let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let mut c = recovering(&[], Some(other));
+    let configs = [config(23, &[(1, 10), (2, 10)])];
+    assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+    assert_eq!((nodes(&c), c.state().rack), (vec![1, 2], RACK));
+}
+
+#[test]
+fn what_the_rack_file_says_of_the_group_counts_and_who_is_gone_is_named() {
+    let group = GroupSetup::replicas(vec![1, 2, 3], Protocol::PrimaryBackup, Program::Forward);
+    let recover = Some(Recover { gone: vec![(GROUP, 2), (GROUP, 8)] });
+    let mut c = Controller::new(ControllerConfig { recover, groups: vec![group], ..setup() }, None);
+    let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
+    let says = [alive(1, 10, 23), alive(3, 10, 23)];
+    assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+    let made = c.state().config(GROUP).unwrap();
+    assert_eq!((made.kind, made.program), (Protocol::PrimaryBackup.into(), Program::Forward));
+    let expected = Recovered {
+        group: GROUP,
+        heard_epoch: 23,
+        epoch: 1_047,
+        members: vec![1, 3],
+        lost_behind: None,
+        gone: vec![2],
+    };
+    assert_eq!(c.recovered(), [expected]);
+}
+
+/// Nobody knows which ids were granted by the state that was lost: some are left out, and the next
+/// configuration, whatever it is for, has a new one.
+#[test]
+fn t20_the_first_change_after_a_recovery_brings_a_new_switch_id_and_the_next_one_none() {
+    let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let mut c = recovering(&[], None);
+    make_anew(&mut c, &says, &[config(23, &[(1, 10), (2, 10), (3, 10)])]);
+    let spared = 4 + 1_024;
+    for (node, epoch) in [(3, 1_047), (2, 1_048)] {
+        (1..=3).for_each(|other| drop(say(&mut c, 2_500, &alive(other, 10, epoch))));
+        say(&mut c, 2_500, &stands(node, 10, epoch, Standing::Leaving));
+        assert_eq!(persist(&mut c, 2_500), Some(epoch + 1));
+        assert_eq!(c.state().config(GROUP).unwrap().switch_id, spared);
+    }
+}
+
+#[test]
+fn t3_a_controller_that_is_handed_the_newest_state_goes_on() {
+    let yesterday = founded().state().clone();
+    let mut today = yesterday.clone();
+    (today.version, today.groups[0].config.epoch) = (5, 5);
+    let mut c = Controller::new(setup(), Some(yesterday));
+    (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, 5))));
+    assert!(c.is_behind());
+    c.superseded(today);
+    assert!(!c.is_behind());
+    say(&mut c, 2, &stands(3, 10, 5, Standing::Leaving));
+    assert_eq!((persist(&mut c, 2), nodes(&c), c.problem()), (Some(6), vec![1, 2], None));
+}
+
+/// Replica 1 does not hear 2, which has not got all the data yet: the one that has all never goes.
+#[test]
+fn bug_16_2_of_a_cut_pair_the_one_that_has_all_the_data_stays() {
+    let mut state = founded().state().clone();
+    state.groups[0].config.members.truncate(2);
+    state.groups[0].whole = vec![1];
+    let mut c = Controller::new(setup(), Some(state));
+    for ms in (50..1_500).step_by(50) {
+        let epoch = c.state().config(GROUP).unwrap().epoch;
+        say(&mut c, ms, &lacks(1, epoch, if epoch == 1 { &[2] } else { &[] }));
+        say(&mut c, ms, &stands(2, 10, epoch, Standing::Open { whole: false }));
+        say(&mut c, ms, &switch(77, epoch));
+        persist(&mut c, ms);
+    }
+    assert_eq!((nodes(&c), c.counters().removed_cut), (vec![1], 1));
+}
+
+/// What a whole group has on its disks after its power went, and the state with it.
+#[test]
+fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() {
+    for (held_epoch, expected) in [(23, None), (22, Some(Held { epoch: 22, position: 9 }))] {
+        let mut c = recovering(&[], None);
+        let says: Vec<Membership> = (1..=3)
+            .map(|node| {
+                let (standing, unheard) =
+                    (Standing::Kept { storage: 900, run: 2, intact: true }, vec![]);
+                let (heard, held) = (heard(23), Held { epoch: held_epoch, position: 9 });
+                let member = member(node, 20);
+                Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+            })
+            .collect();
+        let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
+        assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+        assert_eq!(c.recovered()[0].lost_behind, expected);
+        let members = &c.state().config(GROUP).unwrap().members;
+        assert_eq!(members.len(), if expected.is_none() { 3 } else { 1 });
+        assert!(members.iter().all(|m| m.incarnation == 20));
+    }
+}
+
+#[test]
+fn bug_16_3_who_is_leaving_is_not_gone_on_with() {
+    let says = [alive(1, 10, 23), stands(2, 10, 23, Standing::Leaving), alive(3, 10, 23)];
+    let mut c = recovering(&[], None);
+    let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
+    assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+    assert_eq!(nodes(&c), [1, 3]);
+}

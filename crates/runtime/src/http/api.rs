@@ -1,0 +1,287 @@
+//! Requests with a body, for a role to answer: each waits until its loop does. Whoever asks has to show the rack's
+//! token.
+//!
+//! A thread of its own reads requests and writes answers. It hands each to the loop over a queue, and wakes it by an
+//! eventfd, which the loop watches like any other descriptor.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEAD_MAX};
+use crate::error::{Context, Error};
+
+/// Longest body of a request, in bytes.
+pub const BODY_BYTES_MAX: usize = 32 << 20;
+/// A body must come in this time.
+const BODY_MAX: Duration = Duration::from_secs(60);
+/// A request is answered in this time, or not at all.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Most connections at a time; one more ends the oldest.
+const CONNECTIONS_MAX: usize = 64;
+/// Most requests that wait for the loop to take them.
+const ASKED_MAX: usize = 64;
+
+/// A request.
+#[derive(Debug)]
+pub struct Ask {
+    /// GET, POST or DELETE.
+    pub method: String,
+    /// Such as `/jobs/7`.
+    pub path: String,
+    /// What stands behind the question mark.
+    pub query: String,
+    /// The body.
+    pub body: Bytes,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// An answer: JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
+}
+
+impl Answer {
+    /// 200, with this.
+    #[must_use]
+    pub fn ok(value: &serde_json::Value) -> Answer {
+        Answer { status: 200, body: format!("{value}\n") }
+    }
+
+    /// A refusal, with one line that says why.
+    #[must_use]
+    pub fn refused(status: u16, why: &str) -> Answer {
+        Answer { status, body: format!("{}\n", serde_json::json!({ "error": why })) }
+    }
+}
+
+impl Ask {
+    /// Whether nobody waits for the answer any more.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    /// Answers it.
+    pub fn answer(self, answer: Answer) {
+        // Who asked may be gone.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// The loop's end: readable when somebody asks.
+#[derive(Debug)]
+pub struct Api {
+    wanted: Arc<OwnedFd>,
+    asked: mpsc::Receiver<Ask>,
+}
+
+impl AsFd for Api {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wanted.as_fd()
+    }
+}
+
+impl Api {
+    /// To be called when it is readable, before [`Api::take`].
+    pub fn heard(&self) {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wanted, &mut count);
+    }
+
+    /// The next request.
+    pub fn take(&mut self) -> Option<Ask> {
+        self.asked.try_recv().ok()
+    }
+}
+
+/// The thread's end.
+#[derive(Clone)]
+struct Door {
+    wanted: Arc<OwnedFd>,
+    asked: mpsc::Sender<Ask>,
+    /// What `Authorization` has to be.
+    token: Arc<str>,
+}
+
+/// Serves on `addr` until the process ends. Whoever asks has to say `Authorization: Bearer <token>`.
+///
+/// # Errors
+/// One line that names the address.
+pub fn serve(addr: SocketAddr, token: &str) -> Result<Api, Error> {
+    let listener = std::net::TcpListener::bind(addr)
+        .map_err(|e| Error::listening(&addr.to_string(), &e, "--listen"))?;
+    listener.set_nonblocking(true).cannot(format!("serve jobs on {addr}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.cannot(format!("serve jobs on {addr}"))?;
+    let listener = {
+        let _entered = runtime.enter();
+        TcpListener::from_std(listener).cannot(format!("serve jobs on {addr}"))?
+    };
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wanted = Arc::new(eventfd(0, flags).cannot("make an eventfd")?);
+    let (sender, asked) = mpsc::channel(ASKED_MAX);
+    let token = format!("Bearer {token}").into();
+    let door = Door { wanted: Arc::clone(&wanted), asked: sender, token };
+    std::thread::Builder::new()
+        .name("jobs".to_string())
+        .spawn(move || runtime.block_on(accept(listener, door)))
+        .cannot("start the thread for jobs")?;
+    Ok(Api { wanted, asked })
+}
+
+/// Accepts for ever.
+async fn accept(listener: TcpListener, door: Door) {
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tokio::spawn(connection(stream, door.clone())).abort_handle());
+    }
+}
+
+async fn connection(stream: TcpStream, door: Door) {
+    // Without it answers are slower, not wrong.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| respond(request, &door));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // The client may be gone, or have sent what is no HTTP; that is its affair.
+    let _ = served.await;
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    door: &Door,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let answer = ask(request, door).await.unwrap_or_else(|refused| refused);
+    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    *response.status_mut() =
+        StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Hands a request to the loop. An error is an answer, too.
+async fn ask(request: Request<Incoming>, door: &Door) -> Result<Answer, Answer> {
+    let shown = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    if !shown.is_some_and(|shown| is_same(shown, door.token.as_bytes())) {
+        let why = "show the rack's token: `Authorization: Bearer $(concord job token)`";
+        return Err(Answer::refused(401, why));
+    }
+    let (head, body) = request.into_parts();
+    let body = tokio::time::timeout(BODY_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let body = match body {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(e)) if e.is::<http_body_util::LengthLimitError>() => {
+            let why = format!("the request is longer than {BODY_BYTES_MAX} bytes: submit several");
+            return Err(Answer::refused(413, &why));
+        }
+        Ok(Err(_)) | Err(_) => return Err(Answer::refused(408, "the request ended too early")),
+    };
+    let (answer, answered) = oneshot::channel();
+    let asked = Ask {
+        method: head.method.as_str().to_string(),
+        path: head.uri.path().to_string(),
+        query: head.uri.query().unwrap_or("").to_string(),
+        body,
+        answer,
+    };
+    let silent = || Answer::refused(503, "the role does not answer");
+    door.asked.send(asked).await.map_err(|_| silent())?;
+    rustix::io::write(&*door.wanted, &1u64.to_ne_bytes()).map_err(|_| silent())?;
+    match tokio::time::timeout(ANSWER_MAX, answered).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) | Err(_) => Err(silent()),
+    }
+}
+
+/// Compares in a time that does not tell where they differ.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poller::{Interest, Poller, Token};
+    use std::io::{Read, Write};
+
+    fn send(addr: SocketAddr, head: &str, body: &[u8]) -> String {
+        let mut stream = std::net::TcpStream::connect(addr).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        )
+        .unwrap();
+        // Who refuses a long one does not read it to its end.
+        let _ = stream.write_all(body);
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    }
+
+    #[test]
+    fn a_request_with_the_token_reaches_the_loop_and_no_other_does() {
+        let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut api = serve(addr, "secret").unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(&api, Token(1), Interest::READ).unwrap();
+        let client = std::thread::spawn(move || {
+            let good = "POST /jobs?a=b HTTP/1.1\r\nAuthorization: Bearer secret";
+            [
+                send(addr, good, b"{\"body\": 1}"),
+                send(addr, "POST /jobs HTTP/1.1", b"{}"),
+                send(addr, "GET /jobs HTTP/1.1\r\nAuthorization: Bearer secreT", b""),
+                send(addr, good, &vec![b' '; BODY_BYTES_MAX + 1]),
+            ]
+        });
+        let (mut raw, mut events, mut taken) = (vec![], vec![], vec![]);
+        while !client.is_finished() {
+            let now = crate::clock::now().instant;
+            poller.wait(now, now.after(10_000_000), &mut raw, &mut events).unwrap();
+            api.heard();
+            while let Some(ask) = api.take() {
+                taken.push(format!("{} {} {} {:?}", ask.method, ask.path, ask.query, ask.body));
+                ask.answer(Answer::refused(404, "no such \"job\""));
+            }
+        }
+        let answers = client.join().unwrap();
+        assert_eq!(taken, ["POST /jobs a=b b\"{\\\"body\\\": 1}\""]);
+        assert!(answers[0].starts_with("HTTP/1.1 404") && answers[0].contains("application/json"));
+        assert!(answers[0].ends_with("{\"error\":\"no such \\\"job\\\"\"}\n"), "{}", answers[0]);
+        assert!(answers[1].starts_with("HTTP/1.1 401") && answers[2].starts_with("HTTP/1.1 401"));
+        assert!(answers[3].is_empty() || answers[3].starts_with("HTTP/1.1 413"), "{}", answers[3]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Commands do not outlive their worker, however it ends. A process beside it has the process groups of all
+//! commands that run, and kills them when the worker is gone: nobody else could after a kill -9.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, Write};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::error::{Context, Error};
+
+/// The other process, as the worker has it.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    program: Vec<String>,
+    child: Child,
+    /// What it was told.
+    groups: BTreeSet<u32>,
+}
+
+impl Reaper {
+    /// Starts it: `program` runs [`reap`] on its standard input.
+    pub(super) fn start(program: Vec<String>) -> Result<Reaper, Error> {
+        let child = spawn(&program)?;
+        Ok(Reaper { program, child, groups: BTreeSet::new() })
+    }
+
+    /// A command began: its process group is to be killed if the worker is gone.
+    pub(super) fn began(&mut self, group: u32) -> Result<(), Error> {
+        self.groups.insert(group);
+        self.tell(&format!("+{group}\n"))
+    }
+
+    /// It ended, and its process was not waited for yet: the number is still its own.
+    pub(super) fn ended(&mut self, group: u32) -> Result<(), Error> {
+        self.groups.remove(&group);
+        self.tell(&format!("-{group}\n"))
+    }
+
+    /// Another one takes its place if it is gone.
+    fn tell(&mut self, line: &str) -> Result<(), Error> {
+        let input = self.child.stdin.as_mut();
+        if input.is_some_and(|input| input.write_all(line.as_bytes()).is_ok()) {
+            return Ok(());
+        }
+        let _ = self.child.wait();
+        self.child = spawn(&self.program)?;
+        let all: String = self.groups.iter().map(|group| format!("+{group}\n")).collect();
+        let input = self.child.stdin.as_mut();
+        input.map_or(Ok(()), |input| input.write_all(all.as_bytes())).cannot("tell the reaper")
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// In a process group of its own: what ends the worker from a terminal does not end it.
+fn spawn(program: &[String]) -> Result<Child, Error> {
+    use std::os::unix::process::CommandExt;
+    let (name, args) = program.split_first().ok_or_else(|| Error::new("no reaper to start"))?;
+    Command::new(name)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .cannot(format!("start {name}"))
+}
+
+/// Kills a process group, if it is one that a command can have.
+pub(super) fn kill(group: u32) {
+    let pid = i32::try_from(group).ok().filter(|group| *group > 1).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // It may be gone.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// What the other process does: lines `+<group>` and `-<group>` until the end, and then whoever is left is killed.
+pub fn reap(input: impl BufRead) {
+    let mut groups = BTreeSet::new();
+    for line in input.lines() {
+        let Ok(line) = line else { break };
+        match line.split_at_checked(1).map(|(sign, group)| (sign, group.parse::<u32>())) {
+            Some(("+", Ok(group))) => {
+                groups.insert(group);
+            }
+            Some(("-", Ok(group))) => {
+                groups.remove(&group);
+            }
+            _ => {}
+        }
+    }
+    for group in groups {
+        kill(group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+
+    #[test]
+    fn who_is_left_at_the_end_is_killed_with_all_that_it_started() {
+        let start = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 60 & sleep 60"]).process_group(0).spawn().unwrap()
+        };
+        let (mut ended, mut left) = (start(), start());
+        let lines = format!("+{}\n+{}\n-{}\nx\n+1\n\n", ended.id(), left.id(), ended.id());
+        reap(lines.as_bytes());
+        assert_eq!(left.wait().unwrap().signal(), Some(9));
+        assert!(ended.try_wait().unwrap().is_none());
+        kill(ended.id());
+        assert_eq!(ended.wait().unwrap().signal(), Some(9));
+    }
+}

@@ -1,0 +1,303 @@
+//! What a worker fetches of owners (trap T17): the bodies of jobs, and parameters that are too long for the queue.
+//! Fragments come in any order, late and again; what a name stands for never changes.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use concord_core::{Addr, Duration, Instant, MS, Sink};
+use concord_wire::GroupId;
+use concord_wire::control::Message as _;
+use concord_wire::tasks::{
+    BODY_BYTES_MAX, BodyName, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, TaskMessage,
+};
+
+/// Most bytes that are kept for tasks to come.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+/// How long fragments may take until they are asked for again, in ns; longer each time.
+const AGAIN_NS: Duration = 5 * MS;
+const AGAIN_DOUBLINGS_MAX: u32 = 5;
+
+#[derive(Clone, Debug)]
+enum Body {
+    /// On its way.
+    Partial {
+        owner: Addr,
+        /// Length of the whole; `None` before the first fragment came.
+        total_bytes: Option<usize>,
+        bytes: Vec<u8>,
+        /// Which fragments are here.
+        here: Vec<bool>,
+        /// The first fragment that is not.
+        first: usize,
+        /// The end of those that were asked for.
+        asked: usize,
+        again_at: Instant,
+        tries: u32,
+    },
+    Whole(Arc<[u8]>),
+}
+
+/// Bodies that are here or on their way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bodies {
+    all: BTreeMap<BodyName, (Body, u64)>,
+    /// Counts uses: what was used longest ago goes first.
+    clock: u64,
+    kept_bytes: usize,
+}
+
+impl Bodies {
+    /// The body, if it is here.
+    pub(crate) fn whole(&mut self, name: BodyName) -> Option<Arc<[u8]>> {
+        self.clock += 1;
+        let (body, used) = self.all.get_mut(&name)?;
+        *used = self.clock;
+        match body {
+            Body::Whole(bytes) => Some(Arc::clone(bytes)),
+            Body::Partial { .. } => None,
+        }
+    }
+
+    /// It is wanted: the next [`Bodies::ask`] asks for it if it is not here.
+    pub(crate) fn want(&mut self, name: BodyName, owner: Addr) {
+        let body = Body::Partial {
+            owner,
+            total_bytes: None,
+            bytes: Vec::new(),
+            here: Vec::new(),
+            first: 0,
+            asked: 0,
+            again_at: Instant(0),
+            tries: 0,
+        };
+        self.all.entry(name).or_insert((body, self.clock));
+    }
+
+    /// It is not what it should be, or nobody waits for it.
+    pub(crate) fn forget(&mut self, name: BodyName) {
+        if let Some((Body::Whole(bytes), _)) = self.all.remove(&name) {
+            self.kept_bytes -= bytes.len();
+        }
+    }
+
+    /// Forgets those on their way that nobody waits for.
+    pub(crate) fn retain_wanted(&mut self, is_wanted: impl Fn(BodyName) -> bool) {
+        self.all.retain(|name, (body, _)| matches!(body, Body::Whole(_)) || is_wanted(*name));
+    }
+
+    /// When fragments are asked for again.
+    pub(crate) fn deadline(&self) -> Instant {
+        let again = self.all.values().filter_map(|(body, _)| match body {
+            Body::Partial { again_at, .. } => Some(*again_at),
+            Body::Whole(_) => None,
+        });
+        again.min().unwrap_or(Instant::NEVER)
+    }
+
+    /// Asks for what is missing, where it is time.
+    pub(crate) fn ask(
+        &mut self,
+        now: Instant,
+        worker: Addr,
+        group: GroupId,
+        buffer: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        for (name, (body, _)) in &mut self.all {
+            let Body::Partial { owner, here, first, asked, again_at, tries, .. } = body else {
+                continue;
+            };
+            if *again_at > now {
+                continue;
+            }
+            let left = if here.is_empty() { usize::MAX } else { here.len() - *first };
+            let count = left.min(FRAGMENTS_ASKED_MAX.into());
+            *asked = *first + count;
+            *again_at = now.after(AGAIN_NS << (*tries).min(AGAIN_DOUBLINGS_MAX));
+            *tries += 1;
+            let message = TaskMessage::Fetch {
+                name: *name,
+                worker,
+                first: *first as u32,
+                count: count as u8,
+            };
+            message.emit_in(group, buffer);
+            sink.send(*owner, buffer);
+        }
+    }
+
+    /// A fragment came. True if the whole is here by it.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        name: BodyName,
+        total_bytes: u32,
+        index: u32,
+        fragment: &[u8],
+    ) -> bool {
+        let (total, index) = (total_bytes as usize, index as usize);
+        let Some((body, _)) = self.all.get_mut(&name) else { return false };
+        let Body::Partial { total_bytes, bytes, here, first, asked, again_at, tries, .. } = body
+        else {
+            return false;
+        };
+        let count = total.div_ceil(FRAGMENT_BYTES).max(1);
+        let at = index * FRAGMENT_BYTES;
+        let fits = total <= BODY_BYTES_MAX
+            && total_bytes.is_none_or(|known| known == total)
+            && index < count
+            && fragment.len() == (total - at).min(FRAGMENT_BYTES);
+        if !fits {
+            return false;
+        }
+        if total_bytes.is_none() {
+            *total_bytes = Some(total);
+            bytes.resize(total, 0);
+            here.resize(count, false);
+        }
+        if core::mem::replace(&mut here[index], true) {
+            return false;
+        }
+        bytes[at..at + fragment.len()].copy_from_slice(fragment);
+        while *first < count && here[*first] {
+            *first += 1;
+        }
+        if *first < count {
+            // All that were asked for are here: on with the next ones.
+            if *first >= *asked {
+                (*again_at, *tries) = (now, 0);
+            }
+            return false;
+        }
+        let whole: Arc<[u8]> = core::mem::take(bytes).into();
+        self.kept_bytes += whole.len();
+        *body = Body::Whole(whole);
+        self.make_room(name);
+        true
+    }
+
+    /// Forgets what was used longest ago, but for what just came.
+    fn make_room(&mut self, newest: BodyName) {
+        while self.kept_bytes > KEPT_BYTES_MAX {
+            let old = self
+                .all
+                .iter()
+                .filter(|(name, (body, _))| **name != newest && matches!(body, Body::Whole(_)));
+            let Some(name) = old.min_by_key(|(_, (_, used))| *used).map(|(name, _)| *name) else {
+                return;
+            };
+            self.forget(name);
+        }
+    }
+}
+
+/// The fragments that a worker asks for, of what an owner has.
+pub(crate) fn fragments(
+    name: BodyName,
+    body: &[u8],
+    first: u32,
+    count: u8,
+) -> impl Iterator<Item = TaskMessage> {
+    let all = body.len().div_ceil(FRAGMENT_BYTES).max(1);
+    let first = (first as usize).min(all);
+    let end = (first + usize::from(count.min(FRAGMENTS_ASKED_MAX))).min(all);
+    (first..end).map(move |index| {
+        let at = index * FRAGMENT_BYTES;
+        let bytes = body[at..(at + FRAGMENT_BYTES).min(body.len())].to_vec();
+        let (total_bytes, index) = (body.len() as u32, index as u32);
+        TaskMessage::Fragment { name, total_bytes, index, bytes }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use concord_core::Rng;
+
+    const OWNER: Addr = Addr { ip: 1, port: 1 };
+    const WORKER: Addr = Addr { ip: 2, port: 2 };
+
+    /// What comes back when what is missing was asked for at this time.
+    fn asked(bodies: &mut Bodies, at_ms: u64, body: &[u8]) -> Vec<TaskMessage> {
+        let (mut buffer, mut sent) = (vec![], Vec::<(Addr, Vec<u8>)>::new());
+        bodies.ask(Instant(at_ms * MS), WORKER, GroupId::FIRST, &mut buffer, &mut sent);
+        let mut back = vec![];
+        for (to, bytes) in sent {
+            assert_eq!(to, OWNER);
+            if let Ok(TaskMessage::Fetch { name, first, count, .. }) = TaskMessage::parse(&bytes) {
+                back.extend(fragments(name, body, first, count));
+            }
+        }
+        back
+    }
+
+    #[test]
+    fn t17_a_body_comes_whole_whatever_is_lost_late_or_double() {
+        let mut rng = Rng::new(5);
+        for size in [0, 1, FRAGMENT_BYTES - 1, FRAGMENT_BYTES, 100 * FRAGMENT_BYTES + 7] {
+            let body: Vec<u8> = (0..size).map(|_| rng.below(256) as u8).collect();
+            let (mut bodies, name) = (Bodies::default(), BodyName { uid: 1, jid: 2, tid: 3 });
+            bodies.want(name, OWNER);
+            let (mut at_ms, mut late) = (0, vec![]);
+            while bodies.whole(name).is_none() {
+                at_ms += 1;
+                assert!(at_ms < 20_000, "{size} bytes never came");
+                let mut come = asked(&mut bodies, at_ms, &body);
+                come.extend(core::mem::take(&mut late));
+                for message in come {
+                    let TaskMessage::Fragment { name, total_bytes, index, bytes } = &message else {
+                        continue;
+                    };
+                    match rng.below(4) {
+                        0 => {}
+                        1 => late.push(message.clone()),
+                        _ => {
+                            let now = Instant(at_ms * MS);
+                            bodies.take(now, *name, *total_bytes, *index, bytes);
+                        }
+                    }
+                }
+            }
+            assert_eq!(bodies.whole(name).as_deref(), Some(&body[..]));
+        }
+    }
+
+    #[test]
+    fn fragments_that_do_not_fit_together_change_nothing() {
+        let (mut bodies, name) = (Bodies::default(), BodyName::default());
+        let now = Instant(0);
+        assert!(!bodies.take(now, name, 1, 0, b"x"), "nobody wants it");
+        bodies.want(name, OWNER);
+        assert!(!bodies.take(now, name, u32::MAX, 0, &[0; FRAGMENT_BYTES]), "too long");
+        assert!(!bodies.take(now, name, 2_000, 2, b""), "there are two");
+        assert!(!bodies.take(now, name, 2_000, 1, b"short"));
+        assert!(!bodies.take(now, name, 2_000, 1, &[1; 976]));
+        assert!(!bodies.take(now, name, 3_000, 0, &[2; FRAGMENT_BYTES]), "of another total");
+        assert!(bodies.take(now, name, 2_000, 0, &[2; FRAGMENT_BYTES]));
+        let whole = bodies.whole(name).unwrap();
+        assert_eq!((whole.len(), whole[0], whole[1_999]), (2_000, 2, 1));
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_is_forgotten_first() {
+        let mut bodies = Bodies::default();
+        let name = |jid| BodyName { uid: 1, jid, tid: 0 };
+        for jid in 0..70 {
+            bodies.want(name(jid), OWNER);
+            for index in 0..1_024 {
+                bodies.take(Instant(0), name(jid), 1 << 20, index, &[7; FRAGMENT_BYTES]);
+            }
+            assert!(bodies.whole(name(0)).is_some(), "it is used all the time");
+        }
+        let here: Vec<u32> = (0..70).filter(|jid| bodies.whole(name(*jid)).is_some()).collect();
+        assert_eq!((here.len(), here[1]), (64, 7));
+        bodies.forget(name(0));
+        assert!(bodies.whole(name(0)).is_none());
+        bodies.want(name(80), OWNER);
+        assert_eq!(bodies.deadline(), Instant(0));
+        bodies.retain_wanted(|_| false);
+        assert_eq!(bodies.deadline(), Instant::NEVER);
+    }
+}

@@ -1,0 +1,60 @@
+//! How a task has fared: what `concord explain` shows of it.
+
+use concord_core::{Addr, Instant};
+
+/// Why a task was submitted again, or not at once: how often each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// The queue was full.
+    pub refused: u16,
+    /// The switch did not answer.
+    pub unanswered: u16,
+    /// It was handed out, and nobody said that it runs.
+    pub unheard: u16,
+    /// The switch was replaced, and its queue with it.
+    pub forgotten: u16,
+    /// The worker that ran it went silent.
+    pub leases_over: u16,
+    /// It failed.
+    pub failed: u16,
+    /// Its executor was busy.
+    pub returned: u16,
+}
+
+impl Again {
+    /// Each reason in words, and how often.
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, u16)> {
+        [
+            ("the queue was full", self.refused),
+            ("the switch did not answer", self.unanswered),
+            ("nobody said that it runs", self.unheard),
+            ("the switch was replaced", self.forgotten),
+            ("its worker went silent", self.leases_over),
+            ("it failed", self.failed),
+            ("its executor was busy", self.returned),
+        ]
+        .into_iter()
+    }
+}
+
+/// A task's way, by its owner's clock. Of the newest attempt, but for when it was submitted first. An instant of 0
+/// is one that has not come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Its job was taken.
+    pub taken_at: Instant,
+    /// The owner heard that it is in the queue.
+    pub queued_at: Instant,
+    /// Its place there.
+    pub ticket: u32,
+    /// The owner heard that retrieve_ptr has passed it: somebody has it.
+    pub passed_at: Instant,
+    /// The owner heard that it runs, or may.
+    pub started_at: Instant,
+    /// Where.
+    pub worker: Addr,
+    /// It was over.
+    pub over_at: Instant,
+    /// Why it was submitted more than once.
+    pub again: Again,
+}

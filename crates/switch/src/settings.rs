@@ -1,0 +1,74 @@
+//! What programs are told when they are loaded. A system whose programs have settings of their own has a
+//! section here.
+
+use core::fmt;
+
+use concord_core::Guards;
+use concord_wire::Addr;
+use concord_wire::control::Program;
+
+use crate::falcon::{QueueError, QueueLayout};
+use crate::harmonia::{ConfigError, HarmoniaSettings};
+
+/// What a program is told. Each takes what it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Where the switch listens.
+    pub addr: Addr,
+    /// Which guards are on.
+    pub guards: Guards,
+    /// The systems' own.
+    pub sections: Sections,
+}
+
+/// The settings of each system's programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Sections {
+    /// Programs for replicas: the sizes of sequencer and dirty set, and how they are kept clean.
+    pub harmonia: HarmoniaSettings,
+    /// Falcon's queue of tasks.
+    pub falcon: QueueLayout,
+}
+
+impl Sections {
+    /// The defaults.
+    pub const DEFAULT: Sections =
+        Sections { harmonia: HarmoniaSettings::DEFAULT, falcon: QueueLayout::DEFAULT };
+}
+
+/// A program that cannot be loaded so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// What it was told cannot be.
+    Config(ConfigError),
+    /// The queue that it was told cannot be.
+    Queue(QueueError),
+    /// This switch does not have it.
+    NotHere(Program),
+}
+
+impl From<ConfigError> for LoadError {
+    fn from(error: ConfigError) -> LoadError {
+        LoadError::Config(error)
+    }
+}
+
+impl From<QueueError> for LoadError {
+    fn from(error: QueueError) -> LoadError {
+        LoadError::Queue(error)
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Config(error) => error.fmt(f),
+            LoadError::Queue(error) => error.fmt(f),
+            LoadError::NotHere(program) => {
+                write!(f, "this switch has no program {}", program.name())
+            }
+        }
+    }
+}
+
+impl core::error::Error for LoadError {}
