@@ -75,6 +75,7 @@ impl Controller {
         Look {
             now,
             nodes: &group.nodes,
+            epoch: self.state.config(group.id()).map_or(0, |c| c.epoch),
             whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,

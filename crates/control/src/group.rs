@@ -188,6 +188,8 @@ pub(crate) enum Gone {
 pub(crate) struct Look<'a> {
     pub now: Instant,
     pub nodes: &'a BTreeMap<u16, Node>,
+    /// The epoch of the state.
+    pub epoch: u32,
     /// Who has all the data, by the state.
     pub whole: &'a [u16],
     /// Whose data directory is whose, by the state.
@@ -219,6 +221,12 @@ impl Look<'_> {
     /// is everything that was ever committed: it is no stranger (trap T4). Whatever is committed is on the
     /// disk of every member, so that whoever was whole is, and whoever was whole in this epoch.
     pub(crate) fn returned(&self, old: &Config, member: &Member) -> Option<Member> {
+        let has_heard = self.nodes.get(&member.node).is_some_and(|n| n.epoch == old.epoch);
+        self.came_back(old, member).filter(|_| has_heard)
+    }
+
+    /// The same of one that may not have heard of that epoch, if it is the state's.
+    pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
         let is_intact = matches!(node.standing, Standing::Kept { intact: true, .. });
         let own = node.storage?;
@@ -227,7 +235,7 @@ impl Look<'_> {
         let is_newer = own.run > known.run || !self.guards.on(Guard::NewerRun);
         let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
         let is_back = node.member.incarnation != member.incarnation
-            && node.epoch == old.epoch
+            && old.epoch == self.epoch
             && (is_intact || !self.guards.on(Guard::Intact))
             && is_same
             && is_newer

@@ -205,7 +205,9 @@ impl Controller {
         let group = &mut self.groups[index];
         let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
         let is_open = matches!(node.standing, Standing::Open { .. });
-        if !is_stray(self.state.config(id), &node) {
+        // While the state is made anew it says nothing about who is late: its newest configuration may never
+        // have been heard of.
+        if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
             group.go_on(self.setup.failure_ns, &mut node);
             group.nodes.insert(node.member.node, node);
             self.reconsider(now);

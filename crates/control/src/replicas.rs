@@ -123,8 +123,14 @@ impl Rules for Replicas {
 
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
         let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
+        // Another life of a node has nothing of what the one before had, but what its disk has: everything,
+        // if it was whole in that epoch, or before one that never opened.
+        let has_all = |n: &Node| {
+            let own = newest.members.iter().find(|m| m.node == n.member.node);
+            keeps_all(n, newest) || own.is_some_and(|m| look.came_back(newest, m).is_some())
+        };
         // Whoever is heard of is not gone, though it was when the operator said so.
-        let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m);
+        let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m || has_all(n));
         let is_gone = |m: &Member| gone.contains(&m.node) && !is_there(m);
         if self.protocol.is_quorum() {
             // The group stays; a majority has heard of every switch that it accepts.
@@ -139,15 +145,13 @@ impl Rules for Replicas {
         if let Some(missing) = missing {
             return Err(Problem::NotHeard { node: Some(missing.node), epoch: newest.epoch });
         }
-        // Another life of a node has nothing of what the one before had, but what its disk has.
         let stays = |m: &Member| {
             let n = heard(m).filter(|n| !is_gone(m) && n.standing != Standing::Leaving)?;
-            let is_same = n.member.incarnation == m.incarnation || keeps_all(n, newest);
+            let is_same = n.member.incarnation == m.incarnation || has_all(n);
             is_same.then_some(n.member)
         };
         let members: Vec<Member> = newest.members.iter().filter_map(stays).collect();
-        let is_whole =
-            |m: &&Member| heard(m).is_some_and(|n| says_whole(n) || keeps_all(n, newest));
+        let is_whole = |m: &&Member| heard(m).is_some_and(|n| says_whole(n) || has_all(n));
         let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
         if !whole.is_empty() {
             return Ok(Left { members, whole, lost_behind: None });

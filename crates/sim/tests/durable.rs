@@ -40,11 +40,18 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
 }
 
-/// docs/bugs.md, 15.sim5: the check took it for a fault that it left.
+/// docs/bugs.md: defects that the swarm with disks found, and what its check took for one.
 #[test]
-fn a_replica_that_lags_behind_a_snapshot_copies_the_state() {
-    let plan = Plan::from_toml(include_str!("plans/lags-behind-a-snapshot.toml")).unwrap();
-    assert_eq!(run(&plan).violation, None);
+fn racks_that_were_wrong_once_are_not() {
+    let plans = [
+        ("15.sim5", include_str!("plans/lags-behind-a-snapshot.toml")),
+        ("15.sim6", include_str!("plans/restarts-in-a-pause.toml")),
+        ("15.sim7", include_str!("plans/executes-after-a-commit.toml")),
+        ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
+    ];
+    for (bug, plan) in plans {
+        assert_eq!(run(&Plan::from_toml(plan).unwrap()).violation, None, "{bug}");
+    }
 }
 
 /// The guards of what is durable before what, one removed at a time. The others of disks are shown by tests of

@@ -105,3 +105,23 @@ fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
     assert_eq!((nodes(&c), wholes(&c)), (vec![1, 2, 3], vec![1, 2, 3]));
     assert_eq!(c.counters().returned, 3);
 }
+
+/// The state has an epoch that nobody heard of before the power of all went. What they had in the one before is
+/// all that was committed, and the state is made anew with it.
+#[test]
+fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_never_heard_of() {
+    let guards = Guards::ALL;
+    let mut state = founded_on_disks(guards).state().clone();
+    state.groups[0].config.epoch = 2;
+    state.groups[0].config.members.truncate(2);
+    let recover = Some(Recover { gone: vec![(GROUP, 1)] });
+    let mut c = Controller::new(ControllerConfig { guards, recover, ..setup() }, Some(state));
+    let made = (0..2_500).step_by(50).find_map(|ms| {
+        for node in 1..=2 {
+            say(&mut c, ms, &kept(node, 20, 1, (storage(node), 2, node == 1)));
+        }
+        persist(&mut c, ms)
+    });
+    assert_eq!((made, c.recovered()[0].lost_behind), (Some(1_026), None));
+    assert_eq!((nodes(&c), wholes(&c)), (vec![1], vec![1]));
+}

@@ -147,10 +147,13 @@ impl<'a> Rack<'a> {
         // One that comes back with its data may be a member at once, and what makes it look dead goes on.
         let troubled_until_ns =
             if self.keeps(node) { self.slots[node].troubled_until_ns } else { 0 };
+        let before = &self.slots[node];
+        // The pause was the process's, and what is scheduled for its end is too late for this one.
+        let was_paused = before.paused_until_ns > self.world.now_ns;
         self.slots[node] = Slot {
             troubled_until_ns,
-            slow: self.slots[node].slow,
-            serve_scheduled: self.slots[node].serve_scheduled,
+            slow: before.slow,
+            serve_scheduled: before.serve_scheduled && !was_paused,
             ..Slot::new(role)
         };
     }

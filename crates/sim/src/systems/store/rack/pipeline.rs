@@ -5,6 +5,7 @@ use concord_core::Rng;
 use concord_engine::resp;
 
 use crate::systems::store::gateways::Gateways;
+use crate::systems::store::rack::clients::describe;
 use crate::systems::store::totals::RedisCounters;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, parse_reply};
 
@@ -16,6 +17,8 @@ const TOGETHER_MAX: usize = 4;
 const QUEUED_BYTES_MAX: usize = 16 << 10;
 /// Longest command that is sent inline, in bytes.
 const INLINE_BYTES_MAX: usize = 200;
+/// How much of a wrong reply is shown, in characters.
+const SHOWN: usize = 200;
 
 /// How the parts of a command over several keys are one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,12 +363,15 @@ enum Ended {
     Unknown,
 }
 
+/// How it is said that several values together are more than one command may have.
+const TOO_LARGE: &str = "ERR the command is larger";
+
 fn ended(reply: Reply) -> Result<Ended, String> {
     let Reply::Error(text) = &reply else { return Ok(Ended::Answered(reply)) };
     let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
     if begins(&["UNKNOWN", "PARTIAL"]) {
         Ok(Ended::Unknown)
-    } else if begins(&["TIMEOUT", "TRYAGAIN", "OOM"]) {
+    } else if begins(&["TIMEOUT", "TRYAGAIN", "OOM", TOO_LARGE]) {
         Ok(Ended::Refused(reply))
     } else if begins(&["WRONGTYPE", "ERR value is not an integer", "ERR increment or decrement"]) {
         Ok(Ended::Answered(reply))
@@ -382,8 +388,15 @@ pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<O
     let replies = match replies_of(&awaited, bytes) {
         Ok(replies) => replies,
         Err(why) => {
-            let (wanted, text) = (&awaited.wanted, String::from_utf8_lossy(bytes));
-            return Err(format!("a gateway's reply to {wanted:?}: {why}: {text}"));
+            let wanted = match &awaited.wanted {
+                Wanted::One(operation) => describe(operation),
+                Wanted::Parts(_, operations) => {
+                    operations.iter().map(describe).collect::<Vec<_>>().join("; ")
+                }
+                other => format!("{other:?}"),
+            };
+            let text: String = String::from_utf8_lossy(bytes).chars().take(SHOWN).collect();
+            return Err(format!("a gateway's reply to {wanted}: {why}: {text}"));
         }
     };
     let end = |(mut operation, reply): (Operation, Option<Reply>)| {
@@ -415,13 +428,18 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
     Ok(match &awaited.wanted {
         Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
         Wanted::One(_) => match ended(parse()?)? {
+            Ended::Refused(Reply::Error(text)) if text.starts_with(TOO_LARGE) => {
+                return Err("one value that is too large".into());
+            }
             Ended::Answered(reply) | Ended::Refused(reply) => vec![Some(reply)],
             Ended::Unknown => vec![None],
         },
         Wanted::Parts(combine, operations) => match ended(parse()?)? {
             Ended::Unknown => vec![None; operations.len()],
-            // Out of memory for one key says nothing of the others.
-            Ended::Refused(Reply::Error(text)) if text.starts_with("OOM") => {
+            // Out of memory, or too large, for one key says nothing of the others.
+            Ended::Refused(Reply::Error(text))
+                if text.starts_with("OOM") || text.starts_with(TOO_LARGE) =>
+            {
                 vec![None; operations.len()]
             }
             Ended::Refused(reply) => vec![Some(reply); operations.len()],

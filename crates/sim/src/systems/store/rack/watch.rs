@@ -215,7 +215,8 @@ impl Rack<'_> {
 
     /// What is committed was executed by every member that is alive, when the first replica calls it
     /// so. Others may call it so later, when a member of their epoch forgot its log to be let in anew,
-    /// or a new one has yet to get it and answers nothing until then.
+    /// or a new one has yet to get it and answers nothing until then. One that came back with its disk, and is
+    /// not whole yet, answers nothing either, and has it in its log.
     fn commits_alone(&self, replica: &Replica, now: &Seen, before: u64) -> Option<String> {
         let is_known = now.committed <= self.watch.committed.1;
         if !now.is_open || now.committed <= before || is_known {
@@ -225,7 +226,14 @@ impl Rack<'_> {
         let tail = config.reader().map(|m| m.node);
         let lacks = |m: &&Member| {
             self.living(m).is_some_and(|r| {
-                let has = if tail == Some(m.node) { r.executed().0 } else { passed(r) };
+                let is_whole = matches!(r, Replicas::Replica(replica) if replica.is_whole());
+                let has = if self.plan.disks.is_on() && !is_whole {
+                    r.log().end().position
+                } else if tail == Some(m.node) {
+                    r.executed().0
+                } else {
+                    passed(r)
+                };
                 has < now.committed
             })
         };
