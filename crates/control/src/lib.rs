@@ -228,6 +228,8 @@ impl Controller {
     pub fn superseded(&mut self, stored: State) {
         self.count.superseded += 1;
         self.proposed = None;
+        // Whom the other one let in was perhaps heard of by that one alone: silence counts from now on.
+        self.hearing.since = None;
         let before = core::mem::replace(&mut self.state, stored);
         for group in &mut self.groups {
             // A file of yesterday does not take back what this controller gave out itself.

@@ -257,6 +257,7 @@ fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_othe
     assert_eq!((nodes(&two[0]), nodes(&two[1])), (vec![1, 3], vec![1, 3]));
     assert_eq!((two[0].counters().superseded, two[1].counters().superseded), (0, 1));
     // It sees what it wanted again, and its next state follows.
+    say(&mut two[1], 6, &alive(1, 10, 2));
     say(&mut two[1], 6, &stands(3, 11, 2, Standing::Out));
     assert!(two[1].poll_persist().unwrap().what.follows(Some(&stored), Guards::ALL));
 }

@@ -112,8 +112,36 @@ fn t3_a_controller_that_is_handed_the_newest_state_goes_on() {
     assert!(c.is_behind());
     c.superseded(today);
     assert!(!c.is_behind());
+    (1..=2).for_each(|node| drop(say(&mut c, 2, &alive(node, 10, 5))));
     say(&mut c, 2, &stands(3, 10, 5, Standing::Leaving));
     assert_eq!((persist(&mut c, 2), nodes(&c), c.problem()), (Some(6), vec![1, 2], None));
+}
+
+/// Another controller let replica 1 in again, while this one stood still and had last heard of the life before.
+#[test]
+fn bug_15_29_whom_another_controller_let_in_is_not_silent_for_what_was_heard_of_its_earlier_life() {
+    let mut c = founded();
+    let mut other = c.state().clone();
+    other.groups[0].config.members[0].incarnation = 20;
+    (other.version, other.groups[0].config.epoch) = (other.version + 3, 4);
+    // Replica 1 died at once; the others go on.
+    for ms in (100..1_600).step_by(100) {
+        (2..=3).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, 1))));
+        if c.poll_persist().is_some() {
+            c.superseded(other.clone());
+            break;
+        }
+    }
+    assert_eq!(c.counters().superseded, 1);
+    (2..=3).for_each(|node| drop(say(&mut c, 1_600, &alive(node, 10, 4))));
+    c.tick(at(1_600), &mut vec![]);
+    assert_eq!(persist(&mut c, 1_600), None);
+    // It does count from now on.
+    let gone = (1_700..4_000).step_by(100).find_map(|ms| {
+        (2..=3).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, 4))));
+        persist(&mut c, ms)
+    });
+    assert_eq!((gone, nodes(&c)), (Some(5), vec![2, 3]));
 }
 
 /// Replica 1 does not hear 2, which has not got all the data yet: the one that has all never goes.

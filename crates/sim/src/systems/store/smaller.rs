@@ -7,6 +7,8 @@ use super::plan::{Plan, Service, Timed};
 /// Plans that do a little less, those that do much less first.
 pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     let mut all = fewer_faults(plan);
+    // A fault may be of a replica that joins by another.
+    all.retain(|smaller| smaller.validate().is_ok());
     let mut with = |change: fn(&mut Plan)| {
         let mut smaller = plan.clone();
         change(&mut smaller);

@@ -222,6 +222,14 @@ impl Rack<'_> {
         self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, life });
     }
 
+    /// A sync that ended while the replica stood still is heard of now.
+    pub(super) fn wake_disk(&mut self, node: usize) {
+        if self.keeps(node) {
+            let life = self.disks[node - REPLICAS].life;
+            self.world.push(self.world.now_ns, Event::Disk { node, life });
+        }
+    }
+
     /// A sync ends.
     pub(super) fn disk_synced(&mut self, node: usize, life: u64) {
         if self.disks[node - REPLICAS].life != life {

@@ -427,6 +427,9 @@ impl Rack<'_> {
             }
             if slot.paused_until_ns > now_ns {
                 slot.paused_until_ns = now_ns;
+                // So was a sync that ended meanwhile.
+                self.wake_disk(node);
+                let slot = &mut self.slots[node];
                 // What was scheduled for the end of the pause finds nothing to do then.
                 slot.serve_scheduled = false;
                 slot.tick_due = true;
