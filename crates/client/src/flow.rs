@@ -5,12 +5,13 @@
 //! - Large writes have their turn one after the other, in their order: from the first fragment of the
 //!   body until the write is answered.
 //! - A long reply that has no turn is given back to its replica, and asked for again in its turn.
-//! - Fragments under way are bounded by a window that grows with what arrives and is halved by what is
-//!   lost (Jacobson 1988).
+//! - Fragments under way are bounded by a window that grows with what arrives, is halved by what is
+//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits for a
+//!   small reply stands behind them.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
-use concord_core::{Duration, Instant, MS};
+use concord_core::{Duration, Instant, MS, US};
 
 use crate::slots::{Slot, Slots, State};
 
@@ -28,6 +29,9 @@ const PARTS_START: u32 = 256;
 const PARTS_MAX: u32 = 1_024;
 /// By how much the window grows when a window of fragments has arrived.
 const PARTS_STEP: u32 = 16;
+/// By how much a round trip may be longer than the shortest one, of which it may be twice, before
+/// fragments are taken to queue.
+const QUEUE_NS: Duration = 100 * US;
 /// What is lost at once halves the window once.
 const CUT_NS: Duration = 50 * MS;
 /// Fragments that each transfer may have under way, however small the window: a window is not shared
@@ -66,6 +70,10 @@ pub struct Flow {
     cut_at: Instant,
     timed: Option<Timed>,
     timed_again: u8,
+    /// The shortest round trip, which grows slowly, since ways change.
+    shortest_ns: Option<Duration>,
+    /// The last round trip was one of fragments that queue.
+    is_queueing: bool,
     /// Large writes that have their turn, and those that wait for it.
     large_writes: u32,
     waiting_writes: BTreeSet<u64>,
@@ -93,6 +101,8 @@ impl Default for Flow {
             cut_at: Instant(0),
             timed: None,
             timed_again: 0,
+            shortest_ns: None,
+            is_queueing: false,
             large_writes: 0,
             waiting_writes: BTreeSet::new(),
             large_bytes: 0,
@@ -133,7 +143,19 @@ impl Flow {
         self.arrived += 1;
         if self.arrived >= self.out_max {
             self.arrived = 0;
-            self.out_max = (self.out_max + PARTS_STEP).min(PARTS_MAX);
+            let step = if self.is_queueing { 0 } else { PARTS_STEP };
+            self.out_max = (self.out_max + step).min(PARTS_MAX);
+        }
+    }
+
+    /// What a round trip says of queues on the way.
+    fn note_round_trip(&mut self, rtt_ns: Duration) {
+        let known_ns = self.shortest_ns.unwrap_or(rtt_ns);
+        let shortest_ns = rtt_ns.min(known_ns + known_ns / 64);
+        self.shortest_ns = Some(shortest_ns);
+        self.is_queueing = rtt_ns > 2 * shortest_ns + QUEUE_NS;
+        if self.is_queueing {
+            self.out_max = (self.out_max - self.out_max / 8).max(PARTS_MIN);
         }
     }
 
@@ -170,7 +192,9 @@ impl Flow {
             return None;
         }
         self.timed_again = 0;
-        Some(now.since(timed.sent_at))
+        let rtt_ns = now.since(timed.sent_at);
+        self.note_round_trip(rtt_ns);
+        Some(rtt_ns)
     }
 
     fn has_turn_for(&self, bytes: usize) -> bool {
@@ -356,6 +380,23 @@ mod tests {
             flow.arrived();
         }
         assert_eq!(room(&flow), 1_024, "and no more");
+    }
+
+    #[test]
+    fn the_window_shrinks_while_fragments_queue_and_grows_again_once_they_do_not() {
+        let mut flow = Flow::default();
+        let mut round_trip = |flow: &mut Flow, part: u32, us: u64| {
+            flow.time(Instant(0), 1, part);
+            flow.timed(Instant(us * US), 1, part).unwrap();
+            for _ in 0..room(flow) {
+                flow.sent(1);
+                flow.arrived();
+            }
+            room(flow)
+        };
+        let rooms = [100, 299, 310, 400, 400, 400, 400, 400, 400, 400, 120].iter().zip(0..);
+        let rooms: Vec<u32> = rooms.map(|(us, part)| round_trip(&mut flow, part, *us)).collect();
+        assert_eq!(rooms, [272, 288, 252, 221, 194, 170, 149, 131, 115, 101, 117]);
     }
 
     #[test]

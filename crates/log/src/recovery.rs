@@ -21,13 +21,13 @@ pub enum Begin {
     /// With an empty state, at the first segment.
     #[default]
     Start,
-    /// With the snapshot whose first part is there.
+    /// With the snapshot whose first part is there, or with an empty state where all before was given up.
     At {
         /// The segment.
         segment: u64,
-        /// The offset of the part's frame.
+        /// The offset of the frame.
         offset: u64,
-        /// The snapshot's number.
+        /// The snapshot's number; 0 of an empty state.
         snapshot: u64,
     },
     /// Nothing is there: what was is given up, and the copy of another's state never came to its end.
@@ -133,8 +133,8 @@ pub struct Recovery {
     begin: Begin,
     /// The end of the log; `None` before it is known where it begins.
     end: Option<LogEnd>,
-    /// All that was before was given up on purpose.
-    is_reset: bool,
+    /// Where all that was before was given up on purpose.
+    reset: Option<Cut>,
     taking: Option<Taking>,
 }
 
@@ -215,7 +215,7 @@ impl Recovery {
     fn note(&mut self, damage: Damage) {
         self.damage.get_or_insert(damage);
         (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
-        (self.cut, self.is_reset, self.is_adrift) = (None, false, true);
+        (self.cut, self.reset, self.is_adrift) = (None, None, true);
         self.void.clear();
     }
 
@@ -238,15 +238,17 @@ impl Recovery {
             }
             Kind::Reset => {
                 (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
-                (self.damage, self.is_reset) = (None, true);
+                (self.damage, self.reset) = (None, Some(Cut { segment, offset }));
                 Ok(())
             }
         }
     }
 
     fn take_records(&mut self, mut body: &[u8]) -> Result<(), What> {
-        // Of a state whose beginning is gone.
-        let Some(mut end) = self.end else { return Ok(()) };
+        let Some(mut end) = self.end.or_else(|| self.begin_empty(body)) else {
+            // Of a state whose beginning is gone.
+            return Ok(());
+        };
         while !body.is_empty() {
             let (bytes, behind) = Record::split_first(body).ok_or(What::Content)?;
             let record = Record::parse(bytes).map_err(|_| What::Content)?;
@@ -260,6 +262,17 @@ impl Recovery {
         }
         self.end = Some(end);
         Ok(())
+    }
+
+    /// Behind what was given up a state may begin that is empty: with the first record of all.
+    fn begin_empty(&mut self, body: &[u8]) -> Option<LogEnd> {
+        let Cut { segment, offset } = self.reset?;
+        let (bytes, _) = Record::split_first(body)?;
+        let is_first = Record::parse(bytes).is_ok_and(|record| record.position.0 == 1);
+        is_first.then(|| {
+            self.begin = Begin::At { segment, offset, snapshot: 0 };
+            LogEnd::default()
+        })
     }
 
     fn take_part(&mut self, segment: u64, offset: u64, part: &Part<'_>) {
@@ -285,7 +298,7 @@ impl Recovery {
         if let Some(damage) = self.damage {
             return Err(damage);
         }
-        if self.first_segment > 1 && self.begin == Begin::Nothing && !self.is_reset {
+        if self.first_segment > 1 && self.begin == Begin::Nothing && self.reset.is_none() {
             return Err(Damage { segment: self.first_segment - 1, offset: 0, what: What::Missing });
         }
         let is_there = self.begin != Begin::Nothing;

@@ -388,6 +388,29 @@ fn what_was_given_up_is_nothing_until_a_copy_is_whole() {
     assert_eq!(found.end, log.end);
 }
 
+/// A copy was not whole when the power went, and what came then were records from the first one on.
+#[test]
+fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
+    let (mut log, mut rng) = Log::of(3, 20);
+    let mut batch = Batch::default();
+    batch.reset();
+    log.write(batch, vec![]);
+    log.write(part(7, 0, LogEnd { position: 12, hash: 5 }, (true, false)), vec![]);
+    let mut batch = Batch::default();
+    batch.reset();
+    log.write(batch, vec![]);
+    log.end = LogEnd::default();
+    for _ in 0..3 {
+        let bytes = log.record(&mut rng);
+        let mut batch = Batch::default();
+        batch.record(&bytes);
+        log.write(batch, vec![]);
+    }
+    let found = log.recover().unwrap();
+    assert!(matches!(found.begin, Begin::At { snapshot: 0, .. }), "{found:?}");
+    assert_eq!((found.end.position, found.end), (3, log.end));
+}
+
 /// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says how many
 /// logs.
 #[test]

@@ -267,6 +267,9 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
     let _ = writeln!(text, "segments {first} to {last}, {total} bytes");
     let begins = match found.begin {
         Begin::Start => "an empty state, at the first segment".to_string(),
+        Begin::At { segment, offset, snapshot: 0 } => {
+            format!("an empty state, in segment {segment} at offset {offset}")
+        }
         Begin::At { segment, offset, snapshot } => {
             format!("snapshot {snapshot}, in segment {segment} at offset {offset}")
         }

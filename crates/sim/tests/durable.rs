@@ -48,6 +48,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("15.sim6", include_str!("plans/restarts-in-a-pause.toml")),
         ("15.sim7", include_str!("plans/executes-after-a-commit.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
+        ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
     ];
     for (bug, plan) in plans {
         assert_eq!(run(&Plan::from_toml(plan).unwrap()).violation, None, "{bug}");

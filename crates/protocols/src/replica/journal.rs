@@ -86,11 +86,16 @@ pub(super) struct Journal {
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
     pub(super) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
+        let is_intact = kept.is_intact;
         self.snapshots = kept.marks.run << 32;
         self.kept = Some(kept);
         self.durable = end;
         self.under_way = end;
         self.log_bytes = log_bytes;
+        if !is_intact {
+            // What is left there of a copy that never was whole is nothing that anything follows.
+            self.reset();
+        }
     }
 
     /// Whether anything is kept.

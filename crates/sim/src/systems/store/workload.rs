@@ -4,6 +4,7 @@ use concord_check::Reply;
 use concord_client::Class;
 use concord_core::Rng;
 use concord_engine::resp::line_length;
+use concord_wire::rpc::BODY_BYTES_MAX;
 
 use crate::odd::up_to;
 use crate::systems::store::edges::Sizes;
@@ -197,6 +198,11 @@ pub(crate) fn due_write(n: u64, unique: u64, ttl_ms: u64) -> Op {
 
 fn due_name(n: u64) -> String {
     format!("due{n}")
+}
+
+/// Whether a read of any key fits into a packet.
+pub(super) fn has_short_key(keys: u64, sizes: &Sizes) -> bool {
+    (0..keys).any(|n| name_of(n, sizes).len() <= BODY_BYTES_MAX / 2)
 }
 
 /// A key's name: always the same, and as long as its number says.

@@ -7,6 +7,7 @@ use concord_wire::control::LogEnd;
 
 use super::{Process, Rack, Role, Stage};
 use crate::systems::store::fault::Fault;
+use crate::systems::store::workload::has_short_key;
 use crate::world::REPLICAS;
 
 /// Within that time after everything has healed every connection must have got its answers.
@@ -45,7 +46,9 @@ impl Rack<'_> {
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
         };
         let is_fast = || self.fast_since_heal > 0 || self.slots.iter().any(was_fast);
-        all_good && (!self.plan.program.has_dirty_set() || is_fast())
+        // Commands with a long key travel as writes do, so that none of them is a fast read.
+        let has_short = has_short_key(self.plan.keys, &self.plan.sizes);
+        all_good && (!self.plan.program.has_dirty_set() || !has_short || is_fast())
     }
 
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.
