@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn the_window_shrinks_while_fragments_queue_and_grows_again_once_they_do_not() {
         let mut flow = Flow::default();
-        let mut round_trip = |flow: &mut Flow, part: u32, us: u64| {
+        let round_trip = |flow: &mut Flow, part: u32, us: u64| {
             flow.time(Instant(0), 1, part);
             flow.timed(Instant(us * US), 1, part).unwrap();
             for _ in 0..room(flow) {

@@ -8,10 +8,9 @@
 //! each of bounded size, and a listener that the system refuses a descriptor tries again.
 
 pub mod api;
+mod listener;
 mod snapshot;
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,16 +19,12 @@ use std::time::{Duration, Instant};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::event::{EventfdFlags, eventfd};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::AbortHandle;
 
 use crate::error::{Context, Error};
+use listener::Site;
 
 pub use snapshot::{Health, Snapshot};
 
@@ -39,12 +34,12 @@ pub const SNAPSHOT_MS: u64 = 100;
 pub const CONNECTIONS_MAX: usize = 32;
 /// A loop that does not answer in this time is said to be unresponsive.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// A request's head must come in this time.
-const HEAD_MAX: Duration = Duration::from_secs(5);
-/// Longest head of a request, in bytes.
-const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How long the listener waits after the system refused it a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const SITE: Site = Site {
+    thread: "http",
+    what: "HTTP",
+    told_by: "the rack file",
+    connections_max: CONNECTIONS_MAX,
+};
 
 /// The loop's end: readable when a snapshot is wanted.
 #[derive(Debug)]
@@ -96,65 +91,17 @@ impl Asker {
 /// # Errors
 /// One line that names the address.
 pub fn serve(addr: SocketAddr) -> Result<Publisher, Error> {
-    let listener = std::net::TcpListener::bind(addr)
-        .map_err(|e| Error::listening(&format!("HTTP {addr}"), &e, "the rack file"))?;
-    listener.set_nonblocking(true).cannot(format!("serve HTTP on {addr}"))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.cannot(format!("serve HTTP on {addr}"))?;
-    let listener = {
-        let _entered = runtime.enter();
-        TcpListener::from_std(listener).cannot(format!("serve HTTP on {addr}"))?
-    };
     let wanted = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).cannot("make an eventfd")?,
     );
     let (snapshots, receiver) = mpsc::channel(1);
     let asker = Asker { wanted: Arc::clone(&wanted), snapshots: receiver, last: None };
-    std::thread::Builder::new()
-        .name("http".to_string())
-        .spawn(move || runtime.block_on(accept(listener, asker)))
-        .cannot("start the HTTP thread")?;
+    let asker = Arc::new(Mutex::new(asker));
+    listener::serve(addr, SITE, move |request| answer(request, Arc::clone(&asker)))?;
     Ok(Publisher { wanted, snapshots })
 }
 
-/// Accepts for ever: no number of connections, and no refusal of the system, ends it.
-async fn accept(listener: TcpListener, asker: Asker) {
-    let asker = Arc::new(Mutex::new(asker));
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "the HTTP listener could not accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS_MAX
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
-        }
-        open.push_back(tokio::spawn(connection(stream, Arc::clone(&asker))).abort_handle());
-    }
-}
-
-async fn connection(stream: TcpStream, asker: Arc<Mutex<Asker>>) {
-    let service = service_fn(|request| answer(request, &asker));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    // The client may be gone, or have sent what is no HTTP; that is its affair.
-    let _ = served.await;
-}
-
-async fn answer(
-    request: Request<Incoming>,
-    asker: &Mutex<Asker>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, asker: Arc<Mutex<Asker>>) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     let path = request.uri().path();
     let (status, kind, body) = if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -181,7 +128,7 @@ async fn answer(
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    Ok(response)
+    response
 }
 
 #[cfg(test)]

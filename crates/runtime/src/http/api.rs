@@ -4,8 +4,6 @@
 //! A thread of its own reads requests and writes answers. It hands each to the loop over a queue, and wakes it by an
 //! eventfd, which the loop watches like any other descriptor.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,16 +12,11 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::event::{EventfdFlags, eventfd};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
 
-use super::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEAD_MAX};
+use super::listener::{self, Site};
 use crate::error::{Context, Error};
 
 /// Longest body of a request, in bytes.
@@ -36,6 +29,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 64;
 /// Most requests that wait for the loop to take them.
 const ASKED_MAX: usize = 64;
+
+const SITE: Site =
+    Site { thread: "jobs", what: "jobs", told_by: "--listen", connections_max: CONNECTIONS_MAX };
 
 /// A request.
 #[derive(Debug)]
@@ -128,68 +124,22 @@ struct Door {
 /// # Errors
 /// One line that names the address.
 pub fn serve(addr: SocketAddr, token: &str) -> Result<Api, Error> {
-    let listener = std::net::TcpListener::bind(addr)
-        .map_err(|e| Error::listening(&addr.to_string(), &e, "--listen"))?;
-    listener.set_nonblocking(true).cannot(format!("serve jobs on {addr}"))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.cannot(format!("serve jobs on {addr}"))?;
-    let listener = {
-        let _entered = runtime.enter();
-        TcpListener::from_std(listener).cannot(format!("serve jobs on {addr}"))?
-    };
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let wanted = Arc::new(eventfd(0, flags).cannot("make an eventfd")?);
     let (sender, asked) = mpsc::channel(ASKED_MAX);
     let token = format!("Bearer {token}").into();
     let door = Door { wanted: Arc::clone(&wanted), asked: sender, token };
-    std::thread::Builder::new()
-        .name("jobs".to_string())
-        .spawn(move || runtime.block_on(accept(listener, door)))
-        .cannot("start the thread for jobs")?;
+    listener::serve(addr, SITE, move |request| respond(request, door.clone()))?;
     Ok(Api { wanted, asked })
 }
 
-/// Accepts for ever.
-async fn accept(listener: TcpListener, door: Door) {
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS_MAX
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
-        }
-        open.push_back(tokio::spawn(connection(stream, door.clone())).abort_handle());
-    }
-}
-
-async fn connection(stream: TcpStream, door: Door) {
-    // Without it answers are slower, not wrong.
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(|request| respond(request, &door));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    // The client may be gone, or have sent what is no HTTP; that is its affair.
-    let _ = served.await;
-}
-
-async fn respond(
-    request: Request<Incoming>,
-    door: &Door,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let answer = ask(request, door).await.unwrap_or_else(|refused| refused);
+async fn respond(request: Request<Incoming>, door: Door) -> Response<Full<Bytes>> {
+    let answer = ask(request, &door).await.unwrap_or_else(|refused| refused);
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() =
         StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    response
 }
 
 /// Hands a request to the loop. An error is an answer, too.
