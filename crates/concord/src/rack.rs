@@ -373,9 +373,11 @@ impl Rack {
         }
         let report =
             crate::roles::together(&programs, self.sections()).map_err(|e| e.to_string())?;
+        let has_tasks = programs.contains(&Program::Falcon);
+        let what = if has_tasks { "[table] or [queue]" } else { "[table]" };
         report.excess(&ASIC).map_or(Ok(()), |excess| {
             Err(format!(
-                "the groups' programs do not fit on one switch: {excess}; make [table] smaller"
+                "the groups' programs do not fit on one switch: {excess}; make {what} smaller"
             ))
         })
     }

@@ -1,16 +1,13 @@
 //! `concord sim --system falcon`: racks of owners and workers.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use concord_core::Guards;
 use concord_runtime::Error;
 use concord_sim::falcon::{Plan, Totals, run};
-use concord_sim::{SwarmOptions, shrink, swarm_of};
+use concord_sim::{shrink, swarm_of};
 
-use super::{
-    SHRINK_EFFORT, SimArgs, aim_of, cores, progress_bar, say_effort, seed_by_the_clock, show,
-};
+use super::{SHRINK_EFFORT, SimArgs, options_of, progress_bar, say_effort, show};
 
 /// Replays a seed, or runs many.
 ///
@@ -44,21 +41,7 @@ fn swarm(
     guards: Guards,
     draw: impl Fn(u64) -> Plan + Sync,
 ) -> Result<ExitCode, Error> {
-    let minutes = match (args.minutes, args.seeds) {
-        (None, None) => Some(1.0),
-        (minutes, _) => minutes,
-    };
-    if minutes.is_some_and(|m| !(m > 0.0 && m <= 1e6)) {
-        return Err(Error::new("--minutes takes a number above 0"));
-    }
-    let options = SwarmOptions {
-        first_seed: args.first_seed.unwrap_or_else(seed_by_the_clock),
-        seeds: args.seeds,
-        time: minutes.map(|m| Duration::from_secs_f64(m * 60.0)),
-        threads: args.threads.unwrap_or_else(cores),
-        aim: aim_of(args),
-        guards,
-    };
+    let options = options_of(args, guards)?;
     println!("seeds from {:#x} on, {} threads", options.first_seed, options.threads);
     let bar = progress_bar(&options);
     let report = swarm_of(&options, draw, |progress| show(&bar, &options, progress));

@@ -218,10 +218,8 @@ fn write_file(file: &Path, text: &str) -> Result<(), Error> {
     fs::write(file, text).cannot(format!("write {}", file.display()))
 }
 
-fn swarm_over(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
-    if args.trace.is_some() || args.pcap.is_some() || args.write_plan.is_some() {
-        return Err(Error::new("--trace, --pcap and --write-plan need --seed or --plan"));
-    }
+/// How a swarm is to go on.
+fn options_of(args: &SimArgs, guards: Guards) -> Result<SwarmOptions, Error> {
     let minutes = match (args.minutes, args.seeds) {
         (None, None) => Some(1.0),
         (minutes, _) => minutes,
@@ -229,14 +227,21 @@ fn swarm_over(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
     if minutes.is_some_and(|m| !(m > 0.0 && m <= 1e6)) {
         return Err(Error::new("--minutes takes a number above 0"));
     }
-    let options = SwarmOptions {
+    Ok(SwarmOptions {
         first_seed: args.first_seed.unwrap_or_else(seed_by_the_clock),
         seeds: args.seeds,
         time: minutes.map(|m| Duration::from_secs_f64(m * 60.0)),
         threads: args.threads.unwrap_or_else(cores),
         aim: aim_of(args),
         guards,
-    };
+    })
+}
+
+fn swarm_over(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
+    if args.trace.is_some() || args.pcap.is_some() || args.write_plan.is_some() {
+        return Err(Error::new("--trace, --pcap and --write-plan need --seed or --plan"));
+    }
+    let options = options_of(args, guards)?;
     println!("seeds from {:#x} on, {} threads", options.first_seed, options.threads);
     let bar = progress_bar(&options);
     let report = swarm(&options, |progress| show(&bar, &options, progress));
