@@ -57,7 +57,7 @@ impl<'a> Rack<'a> {
             faults_left: plan.faults.len(),
             fast_since_heal: 0,
             unique: 0,
-            alone_paused_ns: 0,
+            alone_held_ns: 0,
             due: 0,
             lives: rng.fork(),
             totals: Totals { runs: 1, ..Totals::default() },

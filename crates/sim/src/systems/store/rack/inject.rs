@@ -34,9 +34,7 @@ impl Rack<'_> {
                 let node = self.index_of(node);
                 self.trouble(node, for_ns);
                 self.slots[node].paused_until_ns = now_ns + for_ns;
-                if self.is_only_member(node) {
-                    self.alone_paused_ns += for_ns;
-                }
+                self.hold_alone(node, for_ns);
             }
             Fault::Kill { replica } => {
                 self.bury(REPLICAS + replica);
@@ -81,6 +79,7 @@ impl Rack<'_> {
             }
             Fault::Isolate { replica, for_ns, stale_switch } => {
                 self.isolate(REPLICAS + replica, now_ns + for_ns, stale_switch);
+                self.hold_alone(REPLICAS + replica, for_ns);
                 self.trouble(REPLICAS + replica, for_ns);
             }
             Fault::Cut { from, to, for_ns } => {
@@ -90,6 +89,9 @@ impl Rack<'_> {
                 // epochs, and so is not heard in them.
                 let is_controller = |node| node == CONTROLLER || node == self.other_controller();
                 let (tells, told) = (is_controller(from), is_controller(to));
+                if told || tells {
+                    self.hold_alone(if told { from } else { to }, for_ns);
+                }
                 if told || self.is_replica(to) {
                     self.trouble(from, for_ns);
                 }
@@ -131,6 +133,7 @@ impl Rack<'_> {
             }
             Fault::Deaf { replica, for_ns } => {
                 let to = REPLICAS + replica;
+                self.hold_alone(to, for_ns);
                 let others = (0..REPLICAS + self.replicas).filter(|n| *n != SWITCH && *n != to);
                 for from in others.chain([self.other_controller()]) {
                     self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
@@ -178,6 +181,14 @@ impl Rack<'_> {
                 self.start_client(client);
                 self.tick(node);
             }
+        }
+    }
+
+    /// If it is the only member, it decides on no expiries meanwhile: it stands still, or the controller tells the
+    /// switch of no epoch of which it does not hear.
+    fn hold_alone(&mut self, node: usize, for_ns: u64) {
+        if self.is_only_member(node) {
+            self.alone_held_ns += for_ns;
         }
     }
 

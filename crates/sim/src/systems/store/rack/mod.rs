@@ -230,8 +230,8 @@ struct Rack<'a> {
     fast_since_heal: u64,
     /// Values that were written so far: each is written once.
     unique: u64,
-    /// How long the only member stood still, in ns: nobody decides on expiries meanwhile.
-    alone_paused_ns: u64,
+    /// How long the only member stood still or was cut off, in ns: nobody decides on expiries meanwhile.
+    alone_held_ns: u64,
     /// Keys that were written to come due at one time.
     due: u64,
     /// Seeds for what starts in the course of the run.
@@ -266,7 +266,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let wrong = rack.run_to_end();
     rack.collect();
     let grace_ns =
-        3 * SEC + rack.clock_error_ns() + rack.without_controller_ns() + rack.alone_paused_ns;
+        3 * SEC + rack.clock_error_ns() + rack.without_controller_ns() + rack.alone_held_ns;
     // Where a guard is removed the search may take for ever; a history that it leaves open says
     // nothing.
     let is_whole = rack.plan.guards == Guards::ALL;
