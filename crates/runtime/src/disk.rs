@@ -46,6 +46,8 @@ pub struct Disk {
     done: Arc<OwnedFd>,
     to: SyncSender<Batch>,
     from: Receiver<Result<Written, Error>>,
+    /// It has said why.
+    has_failed: bool,
 }
 
 impl AsFd for Disk {
@@ -85,14 +87,17 @@ impl Disk {
                 work(files, &batches, &teller);
             })
             .cannot("start the disk's thread")?;
-        Ok(Disk { done, to, from })
+        Ok(Disk { done, to, from, has_failed: false })
     }
 
     /// Hands a batch over; the one before must have been taken back.
     ///
     /// # Errors
-    /// If the thread is gone: it has said why.
+    /// If the disk has failed, or the thread is gone: it has said why.
     pub fn write(&mut self, batch: Batch) -> Result<(), Error> {
+        if self.has_failed {
+            return Err(Error::new("the disk has failed"));
+        }
         self.to.try_send(batch).map_err(|_| Error::new("the disk's thread is gone"))
     }
 
@@ -104,7 +109,10 @@ impl Disk {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.done, &mut count);
         match self.from.try_recv() {
-            Ok(written) => written.map(Some),
+            Ok(written) => {
+                self.has_failed |= written.is_err();
+                written.map(Some)
+            }
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Error::new("the disk's thread is gone")),
         }
