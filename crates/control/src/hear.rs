@@ -76,8 +76,6 @@ impl Group {
         else {
             return;
         };
-        // It says which directory it has while it is in no epoch.
-        now.storage = now.storage.or(before.storage);
         if now.heard_at.since(before.heard_at) <= failure_ns / 2 {
             now.steady_since = before.steady_since;
         }

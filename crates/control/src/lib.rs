@@ -33,7 +33,9 @@ use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Persist};
 use concord_core::{Duration, Guard, Guards, Instant, MS, Machine, Now, SEC, counters};
-use concord_wire::control::{Config, Heard, Member, Membership, Message as _, Standing};
+use concord_wire::control::{
+    Config, DataDir, Heard, Member, Membership, Message as _, ReplicaAlive, Standing,
+};
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
 use group::{Group, Node};
@@ -339,16 +341,14 @@ impl Machine for Controller {
             return;
         };
         match message {
-            Membership::ReplicaAlive { member, sent_at, heard, standing, held, unheard } => {
+            Membership::ReplicaAlive(alive) => {
+                let ReplicaAlive { member, sent_at, heard, standing, held, data_dir, unheard } =
+                    alive;
                 let (epoch, heard_at) = (heard.epoch, now.instant);
                 let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
                 let steady_since = heard_at;
-                let storage = match standing {
-                    Standing::Kept { storage: id, run, .. } => {
-                        Some(Storage { node: member.node, id, run })
-                    }
-                    _ => None,
-                };
+                let own = |DataDir { id, run }| Storage { node: member.node, id, run };
+                let storage = data_dir.map(own);
                 #[rustfmt::skip]
                 let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, storage, unheard, heard_at, steady_since };
                 let known = self.groups[index].nodes.get(&member.node);

@@ -1,7 +1,7 @@
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;
-use concord_wire::control::{Config, Heard, Held, Program, Protocol};
+use concord_wire::control::{Config, DataDir, Heard, Held, Program, Protocol, ReplicaAlive};
 
 type Sent = Vec<(Addr, Vec<u8>)>;
 
@@ -39,7 +39,16 @@ fn say(c: &mut Controller, ms: u64, message: &Membership) -> Sent {
 fn stands(node: u16, incarnation: u64, epoch: u32, standing: Standing) -> Membership {
     let member = member(node, incarnation);
     let (heard, held, unheard) = (heard(epoch), Held::default(), vec![]);
-    Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+    let (sent_at, data_dir) = (0, None);
+    let alive = ReplicaAlive { member, sent_at, heard, standing, held, data_dir, unheard };
+    Membership::ReplicaAlive(alive)
+}
+
+/// The same sign of life, but for that.
+fn but(message: Membership, change: impl FnOnce(&mut ReplicaAlive)) -> Membership {
+    let Membership::ReplicaAlive(mut alive) = message else { panic!("a sign of life") };
+    change(&mut alive);
+    Membership::ReplicaAlive(alive)
 }
 
 /// What a node of this rack has heard of by that epoch, under the first switch.
@@ -476,18 +485,7 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
 
 /// What a replica says, with whom it does not hear.
 fn lacks(node: u16, epoch: u32, unheard: &[u16]) -> Membership {
-    let Membership::ReplicaAlive { member, heard, standing, held, .. } = alive(node, 10, epoch)
-    else {
-        panic!("a sign of life")
-    };
-    Membership::ReplicaAlive {
-        member,
-        sent_at: 0,
-        heard,
-        standing,
-        held,
-        unheard: unheard.to_vec(),
-    }
+    but(alive(node, 10, epoch), |a| a.unheard = unheard.to_vec())
 }
 
 /// Everybody lives, for so many ms; the last epoch that was made.
@@ -604,17 +602,9 @@ fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
             ms += 50;
             let epoch = c.state().config(GROUP).unwrap().epoch;
             let standing = if epoch == 2 { Standing::Out } else { Standing::Copied };
-            let Membership::ReplicaAlive { member, heard, held, .. } =
-                stands(gone, 10, epoch, standing)
-            else {
-                panic!("a sign of life")
-            };
             let unheard = if ms < 4_500 { vec![lacked] } else { vec![] };
-            say(
-                &mut c,
-                ms,
-                &Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard },
-            );
+            let says = but(stands(gone, 10, epoch, standing), |a| a.unheard = unheard);
+            say(&mut c, ms, &says);
             live(&mut c, ms, ms + 1, |_| vec![]);
             if ms == 4_400 {
                 assert_eq!((nodes(&c).len(), joining(&c)), (2, vec![gone]));
@@ -864,13 +854,7 @@ fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
 #[test]
 fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() {
     let outside = |node: u16, epoch: u32, position: u64| {
-        let Membership::ReplicaAlive { member, heard, standing, unheard, .. } =
-            stands(node, 10, 23, Standing::Out)
-        else {
-            panic!("a sign of life")
-        };
-        let held = Held { epoch, position };
-        Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+        but(stands(node, 10, 23, Standing::Out), |a| a.held = Held { epoch, position })
     };
     let said = [outside(1, 21, 900), outside(2, 22, 500), outside(4, 22, 400), outside(5, 0, 0)];
     // Replica 3 was alone in epoch 23. Without the operator's word nobody goes on without it.
@@ -932,14 +916,7 @@ fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
 #[test]
 fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
     let mut c = founded();
-    let stamped = |node, ms: u64| {
-        let Membership::ReplicaAlive { member, heard, standing, held, unheard, .. } =
-            alive(node, 10, 1)
-        else {
-            panic!("a sign of life")
-        };
-        Membership::ReplicaAlive { member, sent_at: ms * MS, heard, standing, held, unheard }
-    };
+    let stamped = |node, ms: u64| but(alive(node, 10, 1), |a| a.sent_at = ms * MS);
     for ms in (50..1_000).step_by(50) {
         (1..=3).for_each(|node| drop(say(&mut c, ms, &stamped(node, ms))));
     }

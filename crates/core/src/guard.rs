@@ -29,7 +29,7 @@ guards! {
     /// A write of several objects goes on when each of them is in the dirty set.
     SeveralEntered,
     /// A write of several objects that is tried again takes no slots: it might never find all of them.
-    SeveralAgain,
+    TriedAgain,
     /// A read of several objects is fast only if each of them is clean.
     SeveralClean,
     /// A replica notes a write of several objects as the newest of each.

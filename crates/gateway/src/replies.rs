@@ -39,6 +39,8 @@ impl Core {
     ) {
         connection.note_done(target.class, target.subject);
         connection.granted_bytes -= target.granted_bytes as usize;
+        // A write that ended while its reply waited for room is not answered with that.
+        connection.offers.remove(&(target.slot, target.part));
         if target.granted_bytes == 0 {
             connection.note_short_reply();
             self.tentative.note_short_reply();

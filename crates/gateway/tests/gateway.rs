@@ -844,6 +844,25 @@ fn bug_16_4_what_a_client_does_not_read_is_bounded_and_comes_when_it_reads() {
 }
 
 #[test]
+fn bug_15_30_a_write_that_ended_while_its_reply_waited_is_in_nobodys_way() {
+    let mut w = World::with(1, |config| config.limits.output_bytes_max = 1_000);
+    for key in [&b"k0"[..], b"k1", b"k2"] {
+        w.input(1, &request(&[b"SET", key, &[b'v'; 400_000]]));
+    }
+    assert_eq!(w.replies(1), "+OK\r\n".repeat(3));
+    w.connect(2);
+    w.stuck.push(2);
+    w.input(2, b"GET k0\r\nSET k1 new GET\r\n");
+    // Until the write's time is over.
+    w.run_for(20 * SEC);
+    w.stuck.clear();
+    w.read(2);
+    w.input(2, b"GET k2\r\n");
+    let got = w.replies(2);
+    assert!(got.contains("$400000"), "{} bytes: {:?}", got.len(), got.get(..200));
+}
+
+#[test]
 fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it_ends() {
     let mut w = with_long_values(4, 1_000_000);
     // Each wants 8 MB: more than there is.

@@ -326,7 +326,7 @@ fn t02_a_forwarded_read_makes_one_hop_and_only_within_its_epoch() {
 fn standings(wire: &VecDeque<Flight>) -> Vec<(u16, Standing)> {
     let told = wire.iter().filter(|flight| flight.1 == CONTROLLER);
     told.filter_map(|flight| match Membership::parse(&flight.2) {
-        Ok(Membership::ReplicaAlive { member, standing, .. }) => Some((member.node, standing)),
+        Ok(Membership::ReplicaAlive(alive)) => Some((alive.member.node, alive.standing)),
         _ => None,
     })
     .collect()

@@ -9,7 +9,9 @@ use concord_core::{
     Addr, Duration, Guard, Guards, Instant, Key, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId,
     US,
 };
-use concord_wire::control::{Heard, Held, Member, Membership, Message as _, Standing};
+use concord_wire::control::{
+    Heard, Held, Member, Membership, Message as _, ReplicaAlive, Standing,
+};
 use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
@@ -428,14 +430,16 @@ impl Worker {
             (false, _) => Standing::Open { whole: true },
         };
         let incarnation = self.config.session.0;
-        let alive = Membership::ReplicaAlive {
+        let alive = ReplicaAlive {
             member: Member { node, incarnation, addr: self.config.addr },
             sent_at: now.0,
             heard: self.heard,
             standing,
             held: Held::default(),
+            data_dir: None,
             unheard: Vec::new(),
         };
+        let alive = Membership::ReplicaAlive(alive);
         alive.emit_in(self.config.group, &mut self.buffer);
         sink.send(controller, &self.buffer);
     }

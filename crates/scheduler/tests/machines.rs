@@ -11,7 +11,7 @@ use concord_scheduler::{
 use concord_wire::Addr;
 use concord_wire::GroupId;
 use concord_wire::control::{
-    Config, GroupKind, Member, Membership, Message as _, Program, Standing,
+    Config, GroupKind, Member, Membership, Message as _, Program, ReplicaAlive, Standing,
 };
 use concord_wire::falcon::{Answer, Assigned, Reply, Request, Submission, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
@@ -457,7 +457,7 @@ fn a_worker_says_that_it_lives_and_follows_the_newest_configuration() {
         worker.tick(at(ms), &mut sent);
         let said = sent.iter().find(|(to, _)| *to == CONTROLLER);
         said.map(|(_, bytes)| match Membership::parse(bytes).unwrap() {
-            Membership::ReplicaAlive { member, heard, standing, .. } => {
+            Membership::ReplicaAlive(ReplicaAlive { member, heard, standing, .. }) => {
                 assert_eq!((member.node, member.incarnation, member.addr), (5, 77, WORKER));
                 (heard.epoch, heard.switch_id, standing)
             }

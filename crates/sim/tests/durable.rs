@@ -40,15 +40,18 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
 }
 
-/// docs/bugs.md: defects that the swarm with disks found, and what its check took for one.
+/// docs/bugs.md: defects that the swarm found, and what its check took for one.
 #[test]
 fn racks_that_were_wrong_once_are_not() {
     let plans = [
         ("15.sim5", include_str!("plans/lags-behind-a-snapshot.toml")),
         ("15.sim6", include_str!("plans/restarts-in-a-pause.toml")),
         ("15.sim7", include_str!("plans/executes-after-a-commit.toml")),
+        ("15.30", include_str!("plans/does-not-read-a-write.toml")),
+        ("15.31", include_str!("plans/finds-no-slot.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
         ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
+        ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
     ];
     for (bug, plan) in plans {
         assert_eq!(run(&Plan::from_toml(plan).unwrap()).violation, None, "{bug}");

@@ -479,7 +479,7 @@ impl<H: Host> SwitchAgent<H> {
                 }
             }
             Ok(
-                Membership::ReplicaAlive { .. }
+                Membership::ReplicaAlive(_)
                 | Membership::SwitchAlive { .. }
                 | Membership::EpochState { .. }
                 | Membership::Open { .. }

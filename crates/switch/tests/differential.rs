@@ -58,8 +58,14 @@ impl Model {
         if hdr.flags.has(Flags::WILDCARD) {
             self.wildcard_seq = self.seq;
         } else if !hdr.flags.has(Flags::NOOP) {
-            if full {
+            if full && hdr.attempt < 3 {
                 return Err(DropReason::TableFull);
+            }
+            if full {
+                self.wildcard_seq = self.seq;
+                let (seq, flags) =
+                    (Seq::new(self.switch_id, self.seq), hdr.flags.with(Flags::WILDCARD));
+                return Ok((replica(1), Repr { seq, flags, ..*hdr }));
             }
             self.dirty_set.insert(hdr.obj_id.0, self.seq);
         }
@@ -226,7 +232,10 @@ fn run_trace(trace: &Trace, packets: u64) -> Result<Seen, String> {
     for i in 0..packets {
         let hdr = load.next(model.switch_id);
         let got = run(&mut p, hdr);
-        let full = got == Err(DropReason::TableFull);
+        let became_all_keys = |(_, out): &(_, Repr)| {
+            out.op == Op::Write && out.flags.has(Flags::WILDCARD) && !hdr.flags.has(Flags::WILDCARD)
+        };
+        let full = got == Err(DropReason::TableFull) || got.as_ref().is_ok_and(became_all_keys);
         if full && !truly_full(&p, hdr.obj_id) {
             return Err(format!("packet {i}: dropped though there was a slot: {hdr:?}"));
         }

@@ -185,6 +185,28 @@ fn t13_a_write_of_all_keys_makes_every_read_slow_until_its_completion() {
 }
 
 #[test]
+fn bug_15_31_a_write_that_never_finds_a_slot_is_of_all_keys_in_the_end() {
+    let mut p = ready(layout(1, 1));
+    let again = |p: &mut Harmonia, attempt| run(p, Repr { attempt, ..request(Op::Write, 6) });
+    assert_eq!(write(&mut p, 5), Ok(2));
+    for attempt in 0..3 {
+        assert_eq!(again(&mut p, attempt).map(|_| ()), Err(DropReason::TableFull));
+    }
+    let (to, out) = again(&mut p, 3).unwrap();
+    assert_eq!((to, out.seq, p.counters().writes_overdue), (replica(1), Seq::new(OWN, 6), 1));
+    assert!(out.flags.has(Flags::WILDCARD));
+    complete(&mut p, 5, 2);
+    assert_eq!(
+        (reason(&mut p, 6), reason(&mut p, 7)),
+        (Reason::SlowWildcard, Reason::SlowWildcard)
+    );
+    complete(&mut p, 6, 6);
+    assert_eq!(reason(&mut p, 6), Reason::Fast);
+    let (_, out) = again(&mut p, 3).unwrap();
+    assert!(!out.flags.has(Flags::WILDCARD), "where there is a slot it takes that");
+}
+
+#[test]
 fn t18_a_no_op_is_numbered_and_takes_no_slot() {
     let mut p = program(layout(1, 1));
     assert_eq!(write(&mut p, 5), Ok(1));
@@ -414,7 +436,7 @@ fn layouts_that_cannot_be_are_refused() {
 #[test]
 fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
     let report = program(Layout::DEFAULT).describe();
-    assert_eq!((report.stages(), report.recirculations_max), (7, 7));
+    assert_eq!((report.stages(), report.recirculations_max), (6, 7));
     assert_eq!(report.sram_bytes(), 3 * 65_536 * 8 + 4 * 4);
     assert!(report.fits(&concord_pisa::ASIC));
     assert!(program(layout(8, 1)).describe().fits(&concord_pisa::ASIC));

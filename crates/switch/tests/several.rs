@@ -276,7 +276,7 @@ mod guards {
 
     #[test]
     fn several_again_without_it_such_a_write_never_gets_through() {
-        let [_, second] = without_room(Guards::without(Guard::SeveralAgain));
+        let [_, second] = without_room(Guards::without(Guard::TriedAgain));
         assert_eq!(second, Err(DropReason::TableFull));
     }
 

@@ -6,8 +6,8 @@ use concord_core::{
     Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
 };
 use concord_wire::control::{
-    Config, CopyMessage, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
-    PLACES_MAX, Program, Protocol, Standing,
+    Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
+    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::falcon::{
@@ -117,14 +117,15 @@ fn membership(rng: &mut Rng) -> Membership {
     let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
     let (epoch, from) = (word(rng), short(rng));
     match rng.below(9) {
-        0 => Membership::ReplicaAlive {
+        0 => Membership::ReplicaAlive(ReplicaAlive {
             member: Member { node: from, incarnation: number(rng), addr: addr(rng) },
             sent_at: number(rng),
             heard,
             standing: Standing::Opening { whole: rng.chance(1, 2) },
             held: Held { epoch, position: number(rng) },
+            data_dir: rng.chance(1, 2).then(|| DataDir { id: number(rng), run: number(rng) }),
             unheard: (0..rng.below(64)).map(|_| short(rng)).collect(),
-        },
+        }),
         1 => Membership::SwitchAlive {
             incarnation: number(rng),
             addr: addr(rng),

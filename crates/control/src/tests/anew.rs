@@ -168,11 +168,10 @@ fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() 
         let mut c = recovering(&[], None);
         let says: Vec<Membership> = (1..=3)
             .map(|node| {
-                let (standing, unheard) =
-                    (Standing::Kept { storage: 900, run: 2, intact: true }, vec![]);
-                let (heard, held) = (heard(23), Held { epoch: held_epoch, position: 9 });
-                let member = member(node, 20);
-                Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+                but(stands(node, 20, 23, Standing::Kept { intact: true }), |a| {
+                    a.held = Held { epoch: held_epoch, position: 9 };
+                    a.data_dir = Some(DataDir { id: 900, run: 2 });
+                })
             })
             .collect();
         let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
@@ -182,6 +181,23 @@ fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() 
         assert_eq!(members.len(), if expected.is_none() { 3 } else { 1 });
         assert!(members.iter().all(|m| m.incarnation == 20));
     }
+}
+
+/// All power goes before a member has said anything since: its directory is known from what it said before.
+#[test]
+fn bug_19_3_a_state_made_anew_knows_the_directories_of_its_members() {
+    let mut c = recovering(&[], None);
+    let on_disk = |node: u16, incarnation: u64, epoch: u32, (standing, run): (Standing, u64)| {
+        but(stands(node, incarnation, epoch, standing), |a| {
+            a.held = Held { epoch: 23, position: 9 };
+            a.data_dir = Some(DataDir { id: 900 + u64::from(node), run });
+        })
+    };
+    let open = Standing::Open { whole: true };
+    let says: Vec<Membership> = (1..=3).map(|node| on_disk(node, 10, 23, (open, 1))).collect();
+    let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
+    assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
+    assert_eq!(c.state().groups[0].storages.len(), 3);
 }
 
 #[test]

@@ -6,14 +6,13 @@ fn kept(
     node: u16,
     incarnation: u64,
     epoch: u32,
-    (storage, run, intact): (u64, u64, bool),
+    (id, run, intact): (u64, u64, bool),
 ) -> Membership {
-    let standing = Standing::Kept { storage, run, intact };
-    let (heard, unheard) = (heard(epoch), vec![]);
-    // A replica that was whole in that epoch says so of what is on its disk.
-    let held = Held { epoch, position: 9 };
-    let member = member(node, incarnation);
-    Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard }
+    but(stands(node, incarnation, epoch, Standing::Kept { intact }), |a| {
+        // A replica that was whole in that epoch says so of what is on its disk.
+        a.held = Held { epoch, position: 9 };
+        a.data_dir = Some(DataDir { id, run });
+    })
 }
 
 /// The directory of a node.

@@ -216,13 +216,7 @@ fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
             (1..=3).for_each(|node| drop(say(&mut c, ms, &alive(node, 10, replicas))));
             worker(&mut c, ms, (1, 50), others);
             worker(&mut c, ms, (2, 50), others);
-            let Membership::ReplicaAlive { standing, held, unheard, .. } = alive(9, 10, 40) else {
-                panic!("a sign of life")
-            };
-            let (member, heard) = (member(9, 10), stranger);
-            let says =
-                Membership::ReplicaAlive { member, sent_at: 0, heard, standing, held, unheard };
-            say(&mut c, ms, &says);
+            say(&mut c, ms, &but(alive(9, 10, 40), |a| a.heard = stranger));
             for config in [&foreign, &configs[0], &configs[1]] {
                 say_in(&mut c, config.group, ms, &Membership::Configure(config.clone().into()));
             }
@@ -250,14 +244,7 @@ fn bug_17_10_a_group_that_begins_anew_takes_no_node_of_another_rack() {
     say(&mut c, 0, &switch(77, 0));
     persist_all(&mut c, 0);
     assert_eq!((c.state().rack, nodes(&c)), (RACK, vec![1, 2, 3]));
-    let of_rack = |node: u16, rack: u64| Membership::ReplicaAlive {
-        member: member(node, 50),
-        sent_at: 0,
-        heard: Heard { rack, epoch: 1, switch_id: 1 },
-        standing: Standing::Open { whole: true },
-        held: Held::default(),
-        unheard: vec![],
-    };
+    let of_rack = |node: u16, rack: u64| but(alive(node, 50, 1), |a| a.heard.rack = rack);
     say_in(&mut c, WORKERS, 10, &of_rack(5, 0xbad));
     persist_all(&mut c, 10);
     assert_eq!((workers(&c), c.counters().foreign), (vec![], 1));

@@ -87,13 +87,7 @@ fn what_a_switch_said_before_its_newest_word_is_ignored() {
     assert_eq!((persist(&mut c, 6), c.counters().stale), (Some(2), 1));
     // Likewise a replica, of which another life is no late packet.
     let replica = |incarnation, sent_at| {
-        let Membership::ReplicaAlive { heard, standing, held, unheard, .. } =
-            stands(4, incarnation, 2, Standing::Out)
-        else {
-            panic!("a sign of life")
-        };
-        let member = member(4, incarnation);
-        Membership::ReplicaAlive { member, sent_at, heard, standing, held, unheard }
+        but(stands(4, incarnation, 2, Standing::Out), |a| a.sent_at = sent_at)
     };
     say(&mut c, 7, &replica(10, 9));
     for (sent_at, stale) in [(3, 1), (5, 1), (5, 1), (4, 2), (6, 2)] {

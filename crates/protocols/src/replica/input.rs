@@ -112,7 +112,7 @@ impl<E: Engine> Replica<E> {
                     config.send(client, &mut self.scratch, sink);
                 }
             }
-            Membership::ReplicaAlive { .. }
+            Membership::ReplicaAlive(_)
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. } => self.count.unexpected += 1,
         }

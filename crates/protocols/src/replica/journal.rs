@@ -8,7 +8,7 @@
 use concord_core::machine::Persist;
 use concord_core::{Instant, Position};
 use concord_log::{Batch, Marks, Part};
-use concord_wire::control::{Config, LogEnd};
+use concord_wire::control::{Config, DataDir, LogEnd};
 
 /// What the disk has makes no sense to this replica, though every byte is what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +114,14 @@ impl Journal {
         self.batch.clear();
     }
 
-    /// The directory's number, how often it was started on, and whether the state was there.
-    pub(super) fn storage(&self) -> Option<(u64, u64, bool)> {
-        self.kept.as_ref().map(|kept| (kept.storage, kept.marks.run, kept.is_intact))
+    /// The directory, and the run on it, if anything is kept.
+    pub(super) fn data_dir(&self) -> Option<DataDir> {
+        self.kept.as_ref().map(|kept| DataDir { id: kept.storage, run: kept.marks.run })
+    }
+
+    /// Whether all that was ever synced was there at this start, if anything is kept.
+    pub(super) fn is_intact(&self) -> Option<bool> {
+        self.kept.as_ref().map(|kept| kept.is_intact)
     }
 
     /// Up to where the own log is durable.

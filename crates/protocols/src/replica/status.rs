@@ -14,8 +14,8 @@ impl<E: Engine> Replica<E> {
     pub fn standing(&self) -> Standing {
         match self.phase {
             _ if self.retiring.is_some() => Standing::Leaving,
-            Phase::Out => match self.journal.storage() {
-                Some((storage, run, intact)) => Standing::Kept { storage, run, intact },
+            Phase::Out => match self.journal.is_intact() {
+                Some(intact) => Standing::Kept { intact },
                 None => Standing::Out,
             },
             Phase::Joining if self.is_copied() => Standing::Copied,

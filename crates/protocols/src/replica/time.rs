@@ -4,7 +4,7 @@ use concord_core::machine::Deadline;
 use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Membership, Message as _, Standing};
+use concord_wire::control::{Membership, Message as _, ReplicaAlive, Standing};
 
 use super::Replica;
 use crate::setup::Phase;
@@ -171,14 +171,16 @@ impl<E: Engine> Replica<E> {
         } else {
             alloc::vec::Vec::new()
         };
-        let alive = Membership::ReplicaAlive {
+        let alive = ReplicaAlive {
             member: self.setup.me,
             sent_at: now.instant.0,
             heard: self.role.heard(),
             standing,
             held: self.held(),
+            data_dir: self.journal.data_dir(),
             unheard,
         };
+        let alive = Membership::ReplicaAlive(alive);
         self.send_control(self.setup.controller, &alive, sink);
         if self.phase == Phase::Joining {
             let (epoch, from) = (self.role.epoch().0, self.role.node().0);

@@ -96,7 +96,7 @@ impl<E: Engine> Vr<E> {
                     config.send(client, &mut self.scratch, sink);
                 }
             }
-            Membership::ReplicaAlive { .. }
+            Membership::ReplicaAlive(_)
             | Membership::SwitchAlive { .. }
             | Membership::EpochState { .. }
             | Membership::Open { .. }

@@ -48,7 +48,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Assembly, Held, LogEnd, Membership, Message};
+use concord_wire::control::{Assembly, Held, LogEnd, Membership, Message, ReplicaAlive};
 use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -345,15 +345,17 @@ impl<E: Engine> Vr<E> {
         self.watch_engine(now, sink);
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
-            let alive = Membership::ReplicaAlive {
+            let alive = ReplicaAlive {
                 member: self.setup.me,
                 sent_at: t.0,
                 heard: self.heard(),
                 standing: self.standing(),
                 // Its group stays, and knows by itself who is heard and who is ahead.
                 held: Held::default(),
+                data_dir: None,
                 unheard: Vec::new(),
             };
+            let alive = Membership::ReplicaAlive(alive);
             self.send_control(self.setup.controller, &alive, sink);
             self.take_switch(now, sink);
         }

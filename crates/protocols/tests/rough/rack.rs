@@ -11,7 +11,7 @@ use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Engine, Shimmed};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
 use concord_wire::control::{
-    Config, Held, Member, Membership, Message as _, Program, Protocol, Standing,
+    Config, Held, Member, Membership, Message as _, Program, Protocol, ReplicaAlive, Standing,
 };
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::nopaxos::Stamp;
@@ -420,11 +420,8 @@ impl Rack {
     }
 
     fn hear(&mut self, bytes: &[u8]) {
-        let Ok(Membership::ReplicaAlive { member, heard, standing, held, .. }) =
-            Membership::parse(bytes)
-        else {
-            return;
-        };
+        let Ok(Membership::ReplicaAlive(alive)) = Membership::parse(bytes) else { return };
+        let ReplicaAlive { member, heard, standing, held, .. } = alive;
         let own = &mut self.directory;
         let (epoch, at_ms) = (heard.epoch, self.now_ms);
         own.heard.insert(member.node, Said { member, epoch, standing, held, at_ms });

@@ -270,7 +270,7 @@ mod tests {
     use concord_control::GroupSetup;
     use concord_core::{Addr, Guards};
     use concord_wire::control::{
-        Assembly, Heard, Held, Membership, Message as _, Program, Protocol,
+        Assembly, Heard, Held, Membership, Message as _, Program, Protocol, ReplicaAlive,
     };
     use std::net::UdpSocket;
     use std::time::{Duration, Instant};
@@ -336,14 +336,15 @@ mod tests {
                     heard,
                     standby: false,
                 },
-                node => Membership::ReplicaAlive {
+                node => Membership::ReplicaAlive(ReplicaAlive {
                     member: Member { node, incarnation: 10, addr: self.addr() },
                     sent_at,
                     heard,
                     standing,
                     held: Held::default(),
+                    data_dir: None,
                     unheard: vec![],
-                },
+                }),
             };
             let mut packet = vec![];
             alive.emit_in(self.group, &mut packet);

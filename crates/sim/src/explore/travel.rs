@@ -54,7 +54,7 @@ impl Sort {
     fn membership(message: &Membership) -> Sort {
         match message {
             Membership::Configure(_) => Sort::Configure,
-            Membership::ReplicaAlive { .. }
+            Membership::ReplicaAlive(_)
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. }
             | Membership::EpochState { .. }

@@ -4,10 +4,11 @@
 //! A packet goes through these steps, one register array each:
 //! 1. `seq`: a WRITE is numbered; the number is burnt if the write is dropped later.
 //! 2. `last_committed`: a completion with the own switch id raises it, all others read it.
-//! 3. `wildcard_seq`: the number of the latest write of all keys (trap T13).
-//! 4. `dirty_set`, one stage per array: insertion takes the first cell that is empty, stray or the
+//! 3. `dirty_set`, one stage per array: insertion takes the first cell that is empty, stray or the
 //!    object's own; search is "any"; deletion compares every stage.
-//! 5. `occupied`: how many cells of the dirty set are in use.
+//! 4. `occupied`: how many cells of the dirty set are in use.
+//! 5. `wildcard_seq`, in the same stage: the number of the latest write of all keys (trap T13), or of one
+//!    that was tried again and again and found no cell: it goes as one of all keys.
 //!
 //! A request of several objects makes a pass for each of them (`several.rs`).
 //!
@@ -46,6 +47,10 @@ pub(crate) use several::Way;
 pub use watch::View;
 use watch::Watch;
 pub(crate) use watch::noop;
+
+/// From that attempt on a write that finds no slot is of all keys, which needs none: others may have the slots
+/// that it could take for as long as they go on.
+const OVERDUE_ATTEMPT: u16 = 3;
 
 /// What becomes of a write that finds no slot (Harmonia §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +119,8 @@ impl Harmonia {
     ) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
         let ports = self.registers.ports();
-        let write = ports.write(hdr.obj_id, hdr.flags, self.layout.counter_max());
+        let is_overdue = hdr.attempt >= OVERDUE_ATTEMPT && self.guards.on(Guard::TriedAgain);
+        let write = ports.write(hdr.obj_id, hdr.flags, is_overdue, self.layout.counter_max());
         let (counter, slot) = write.ok_or(DropReason::SeqExhausted)?;
         let (switch_id, head) = (routes.switch_id, routes.head);
         let counters = &mut self.store.counters;
@@ -127,6 +133,10 @@ impl Harmonia {
             Slot::NotNeeded if hdr.flags.has(Flags::NOOP) => counters.writes_noop += 1,
             Slot::NotNeeded => counters.writes_wildcard += 1,
             Slot::None => self.no_slot(hdr, packet, on_full)?,
+            Slot::AllKeys => {
+                counters.writes_overdue += 1;
+                packet.set_flags(hdr.flags.with(Flags::WILDCARD));
+            }
         }
         packet.set_seq(Seq::new(switch_id, counter));
         Ok(head)

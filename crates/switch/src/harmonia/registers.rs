@@ -16,13 +16,13 @@ pub(super) struct Registers {
     pub(super) seq: RegisterArray<u32>,
     /// The largest number known to be committed. Never above `seq`.
     pub(super) last_committed: RegisterArray<u32>,
-    /// The number of the latest write of all keys. Never above `seq`.
-    pub(super) wildcard_seq: RegisterArray<u32>,
     /// Cells as [`cell`] makes them. Whatever is in flight has a cell in some stage, and for each
     /// object the largest number in flight is in one of them.
     dirty_set: Vec<RegisterArray<u64>>,
     /// How many cells of `dirty_set` are not empty.
     pub(super) occupied: RegisterArray<u32>,
+    /// The number of the latest write of all keys. Never above `seq`.
+    pub(super) wildcard_seq: RegisterArray<u32>,
 }
 
 /// A cell of the dirty set. Empty if the counter is 0, whatever the object (trap T20).
@@ -59,13 +59,13 @@ pub fn cell_index(stage: usize, obj_id: ObjectId) -> u32 {
 
 impl Registers {
     pub(super) fn new(layout: &Layout) -> Registers {
-        let table = |stage| RegisterArray::new("dirty_set", 3 + stage, layout.slots as usize);
+        let table = |stage| RegisterArray::new("dirty_set", 2 + stage, layout.slots as usize);
         Registers {
             seq: RegisterArray::new("seq", 0, 1),
             last_committed: RegisterArray::new("last_committed", 1, 1),
-            wildcard_seq: RegisterArray::new("wildcard_seq", 2, 1),
             dirty_set: (0..layout.table_stages).map(table).collect(),
-            occupied: RegisterArray::new("occupied", 3 + layout.table_stages, 1),
+            occupied: RegisterArray::new("occupied", 2 + layout.table_stages, 1),
+            wildcard_seq: RegisterArray::new("wildcard_seq", 2 + layout.table_stages, 1),
         }
     }
 
@@ -75,9 +75,9 @@ impl Registers {
         PacketPorts {
             seq: self.seq.port(),
             last_committed: self.last_committed.port(),
-            wildcard_seq: self.wildcard_seq.port(),
             dirty_set: Ports::of(&mut self.dirty_set),
             occupied: self.occupied.port(),
+            wildcard_seq: self.wildcard_seq.port(),
         }
     }
 
@@ -85,11 +85,11 @@ impl Registers {
     pub(super) fn reset(&mut self) {
         self.seq.reset();
         self.last_committed.reset();
-        self.wildcard_seq.reset();
         for table in &mut self.dirty_set {
             table.reset();
         }
         self.occupied.reset();
+        self.wildcard_seq.reset();
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (usize, usize, u32, u32)> + '_ {
@@ -100,13 +100,9 @@ impl Registers {
     }
 
     pub(super) fn report(&self) -> Vec<ArrayReport> {
-        let mut arrays = alloc::vec![
-            self.seq.report(),
-            self.last_committed.report(),
-            self.wildcard_seq.report()
-        ];
+        let mut arrays = alloc::vec![self.seq.report(), self.last_committed.report()];
         arrays.extend(self.dirty_set.iter().map(RegisterArray::report));
-        arrays.push(self.occupied.report());
+        arrays.extend([self.occupied.report(), self.wildcard_seq.report()]);
         arrays
     }
 }
@@ -122,6 +118,8 @@ pub(super) enum Slot {
     NotNeeded,
     /// Every cell that it could have is another object's in flight.
     None,
+    /// Likewise, and it was tried so often that it is of all keys now.
+    AllKeys,
 }
 
 /// What became of one more object of a write.
@@ -202,18 +200,20 @@ fn enter(
 pub(super) struct PacketPorts<'a> {
     seq: Port<'a, u32>,
     last_committed: Port<'a, u32>,
-    wildcard_seq: Port<'a, u32>,
     dirty_set: Ports<'a, u64>,
     occupied: Port<'a, u32>,
+    wildcard_seq: Port<'a, u32>,
 }
 
 impl PacketPorts<'_> {
-    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left.
+    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left. One that is `is_overdue`
+    /// is of all keys if it finds no slot.
     #[inline]
     pub(super) fn write(
         self,
         obj_id: ObjectId,
         flags: Flags,
+        is_overdue: bool,
         counter_max: u32,
     ) -> Option<(u32, Slot)> {
         let mut pass = Pass::begin();
@@ -227,6 +227,10 @@ impl PacketPorts<'_> {
             return Some((seq, Slot::NotNeeded));
         }
         let taken = enter(self.dirty_set, self.occupied, &mut pass, (obj_id, seq), last_committed);
+        if taken == Slot::None && is_overdue {
+            self.wildcard_seq.access(&mut pass, 0, |w| *w = seq);
+            return Some((seq, Slot::AllKeys));
+        }
         Some((seq, taken))
     }
 
@@ -269,7 +273,6 @@ impl PacketPorts<'_> {
     pub(super) fn read(self, obj_id: ObjectId) -> ReadPass {
         let mut pass = Pass::begin();
         let last_committed = self.last_committed.access(&mut pass, 0, |l| *l);
-        let wildcard_seq = self.wildcard_seq.access(&mut pass, 0, |w| *w);
         let (mut dirty, mut strays_removed) = (false, 0);
         for (stage, port) in (0..).zip(self.dirty_set) {
             port.access(&mut pass, cell_index(stage, obj_id), |c| {
@@ -287,6 +290,7 @@ impl PacketPorts<'_> {
         if strays_removed != 0 {
             self.occupied.access(&mut pass, 0, |n| *n -= strays_removed);
         }
+        let wildcard_seq = self.wildcard_seq.access(&mut pass, 0, |w| *w);
         let wildcard_pending = wildcard_seq > last_committed;
         ReadPass { last_committed, wildcard_pending, dirty, strays_removed }
     }

@@ -66,7 +66,7 @@ impl Harmonia {
         packet: &mut PacketMut<'_>,
         on_full: OnFull,
     ) -> Result<Way, DropReason> {
-        if ingress.passes == 0 && hdr.attempt > 0 && self.guards.on(Guard::SeveralAgain) {
+        if ingress.passes == 0 && hdr.attempt > 0 && self.guards.on(Guard::TriedAgain) {
             let all = Repr { flags: hdr.flags.with(Flags::WILDCARD), ..*hdr };
             packet.set_flags(all.flags);
             return self.on_write(&all, packet, on_full).map(Way::To);
@@ -102,7 +102,7 @@ impl Harmonia {
                 }
             }
             Entered::Slot(Slot::TakenFromStray) => self.store.counters.strays_replaced += 1,
-            Entered::Slot(Slot::Taken | Slot::NotNeeded) => {}
+            Entered::Slot(Slot::Taken | Slot::NotNeeded | Slot::AllKeys) => {}
         }
         if at + 1 < ids.len() {
             return Ok(Way::Round(Metadata::default()));

@@ -48,6 +48,8 @@ concord_core::counters! {
         writes_several,
         /// Writes of several objects that others overtook meanwhile: of all keys from there on.
         writes_overtaken,
+        /// Writes that found no slot again and again, and became writes of all keys.
+        writes_overdue,
         /// Writes of all keys, numbered (trap T13).
         writes_wildcard,
         /// Numbered no-ops of the switch's own agent (trap T18).

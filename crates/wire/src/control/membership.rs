@@ -5,29 +5,35 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigPart, Heard, Held, LogEnd, Member, Message, Standing};
+use super::{ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing};
 use crate::Addr;
 use crate::header::Kind;
+
+/// A replica lives: who it is, and all that the controller decides by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaAlive {
+    /// Who, in which life, and where.
+    pub member: Member,
+    /// Its clock when it said so, in ns: what arrives late is told apart.
+    pub sent_at: u64,
+    /// What it heard of; it stands in that epoch.
+    pub heard: Heard,
+    /// Where it stands in it.
+    pub standing: Standing,
+    /// The data that it has.
+    pub held: Held,
+    /// The data directory that it was started on, if it keeps its data.
+    pub data_dir: Option<DataDir>,
+    /// Members that it has not heard of lately, though it should; of one that joins, all members
+    /// that did not answer lately.
+    pub unheard: Vec<u16>,
+}
 
 /// A message about who is who.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Membership {
     /// Replica to controller, periodically: I live.
-    ReplicaAlive {
-        /// Who, in which life, and where.
-        member: Member,
-        /// Its clock when it said so, in ns: what arrives late is told apart.
-        sent_at: u64,
-        /// What it heard of; it stands in that epoch.
-        heard: Heard,
-        /// Where it stands in it.
-        standing: Standing,
-        /// The data that it has.
-        held: Held,
-        /// Members that it has not heard of lately, though it should; of one that joins, all members
-        /// that did not answer lately.
-        unheard: Vec<u16>,
-    },
+    ReplicaAlive(ReplicaAlive),
     /// Switch to controller, periodically: I live.
     SwitchAlive {
         /// The switch's life.
@@ -113,7 +119,7 @@ impl Membership {
             | Membership::Open { epoch, from, .. }
             | Membership::Opened { epoch, from }
             | Membership::Reach { epoch, from, .. } => Some((epoch, from)),
-            Membership::ReplicaAlive { .. }
+            Membership::ReplicaAlive(_)
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }
@@ -136,7 +142,7 @@ impl Message for Membership {
             | Membership::Open { epoch, from, .. }
             | Membership::Opened { epoch, from }
             | Membership::Reach { epoch, from, .. } => (*epoch, *from) = (in_epoch.0, node.0),
-            Membership::ReplicaAlive { .. }
+            Membership::ReplicaAlive(_)
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }

@@ -13,7 +13,7 @@ mod parts;
 pub use config::{Config, GroupKind, MEMBERS_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;
-pub use membership::Membership;
+pub use membership::{Membership, ReplicaAlive};
 pub use message::Message;
 pub use parts::{Assembly, ConfigPart, PARTS_MAX, PLACES_MAX, PLACES_OF_PART};
 
@@ -59,10 +59,6 @@ pub enum Standing {
     Leaving,
     /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
     Kept {
-        /// The number of its data directory.
-        storage: u64,
-        /// How often a replica was started on that, this time included.
-        run: u64,
         /// All that was ever synced there was found at this start.
         intact: bool,
     },
@@ -78,6 +74,15 @@ pub struct Heard {
     pub epoch: u32,
     /// The highest switch id; 0 if none.
     pub switch_id: u32,
+}
+
+/// A replica's data directory, and a run on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataDir {
+    /// Its number.
+    pub id: u64,
+    /// How often a replica was started on it, this time included.
+    pub run: u64,
 }
 
 /// A complete state that a replica has.

@@ -35,14 +35,15 @@ fn memberships() -> Vec<Membership> {
     let heard = Heard { rack: 7, epoch: 8, switch_id: 9 };
     let (epoch, from) = (3, 2);
     vec![
-        Membership::ReplicaAlive {
+        Membership::ReplicaAlive(ReplicaAlive {
             member: member(2),
             sent_at: 1,
             heard,
             standing: Standing::Open { whole: true },
             held: Held { epoch: 3, position: 4 },
+            data_dir: Some(DataDir { id: 5, run: 6 }),
             unheard: vec![1, 300],
-        },
+        }),
         Membership::SwitchAlive {
             incarnation: 4,
             addr: ADDR,

@@ -152,6 +152,20 @@ impl Redis {
         self.connections.iter().all(|c| c.good >= GOOD_MIN)
     }
 
+    /// The connections that did not get enough answers since all has healed.
+    pub(super) fn lacking(&self) -> String {
+        let mut text = String::new();
+        for (at, c) in self.connections.iter().enumerate().filter(|(_, c)| c.good < GOOD_MIN) {
+            text += &format!(
+                ", connection {at} got {} good replies, awaits {}, has {} bytes in its socket",
+                c.good,
+                c.awaited.len(),
+                c.socket.len(),
+            );
+        }
+        text
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.connections.iter().any(Connection::is_busy)
     }

@@ -166,6 +166,20 @@ impl Process {
         }
     }
 
+    /// The connections that did not get enough answers since all has healed.
+    fn lacking(&self) -> String {
+        match self {
+            Process::Native(native) => native
+                .connections
+                .iter()
+                .enumerate()
+                .filter(|(_, c)| c.good < GOOD_MIN)
+                .map(|(at, c)| format!(", connection {at} got {} good replies", c.good))
+                .collect(),
+            Process::Redis(redis) => redis.lacking(),
+        }
+    }
+
     /// Whether an operation is under way.
     fn is_busy(&self) -> bool {
         match self {
@@ -420,8 +434,9 @@ impl Rack<'_> {
                     )
                 }
                 Role::Client(p) => format!(
-                    "{} unanswered; counted: {}",
+                    "{} unanswered{}; counted: {}",
                     p.client().unanswered(),
+                    p.lacking(),
                     counted(p.client().counters().each())
                 ),
                 Role::Dead => "dead".into(),
