@@ -167,7 +167,7 @@ mod tests {
     fn programs_together_are_held_against_an_asic() {
         let two = [Program::Harmonia, Program::NoPaxos];
         let report = together(&two, Sections::DEFAULT).unwrap();
-        assert_eq!((report.stages(), report.multicast_groups), (6, 1));
+        assert_eq!((report.stages(), report.multicast_groups), (7, 1));
         assert_eq!((report.sram_bytes_in(0), report.excess(&ASIC)), (4 + 4, None));
         let mut large = Sections::DEFAULT;
         large.harmonia.layout.slots = 1 << 17;

@@ -436,7 +436,7 @@ fn layouts_that_cannot_be_are_refused() {
 #[test]
 fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
     let report = program(Layout::DEFAULT).describe();
-    assert_eq!((report.stages(), report.recirculations_max), (6, 7));
+    assert_eq!((report.stages(), report.recirculations_max), (7, 7));
     assert_eq!(report.sram_bytes(), 3 * 65_536 * 8 + 4 * 4);
     assert!(report.fits(&concord_pisa::ASIC));
     assert!(program(layout(8, 1)).describe().fits(&concord_pisa::ASIC));

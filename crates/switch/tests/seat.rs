@@ -298,7 +298,7 @@ fn two_groups_can_run_the_same_program_each_with_its_own_registers() {
     assert_eq!(counters, [2, 3, 2]);
     let report = a.describe();
     let rounds = u32::from(probe::ROUNDS_MAX).max(FURTHER_MAX as u32);
-    assert_eq!((report.stages(), report.recirculations_max), (6, rounds));
+    assert_eq!((report.stages(), report.recirculations_max), (7, rounds));
     assert_eq!(report.program, "harmonia, craq, harmonia");
 }
 

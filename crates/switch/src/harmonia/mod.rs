@@ -7,7 +7,7 @@
 //! 3. `dirty_set`, one stage per array: insertion takes the first cell that is empty, stray or the
 //!    object's own; search is "any"; deletion compares every stage.
 //! 4. `occupied`: how many cells of the dirty set are in use.
-//! 5. `wildcard_seq`, in the same stage: the number of the latest write of all keys (trap T13), or of one
+//! 5. `wildcard_seq`: the number of the latest write of all keys (trap T13), or of one
 //!    that was tried again and again and found no cell: it goes as one of all keys.
 //!
 //! A request of several objects makes a pass for each of them (`several.rs`).

@@ -65,7 +65,7 @@ impl Registers {
             last_committed: RegisterArray::new("last_committed", 1, 1),
             dirty_set: (0..layout.table_stages).map(table).collect(),
             occupied: RegisterArray::new("occupied", 2 + layout.table_stages, 1),
-            wildcard_seq: RegisterArray::new("wildcard_seq", 2 + layout.table_stages, 1),
+            wildcard_seq: RegisterArray::new("wildcard_seq", 3 + layout.table_stages, 1),
         }
     }
 
