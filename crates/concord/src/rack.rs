@@ -695,7 +695,7 @@ capacity = 4096
         assert!(but("\"tasks\"", "\"store\"").contains("another one has that name"));
         assert!(but("\"tasks\"", "\"Tasks\"").contains("lower case letters"));
         assert!(but("\"forward\"", "\"craq\"").contains("those that do: forward, harmonia"));
-        assert!(but("\"forward\"", "\"flair\"").contains("there is no program \"flair\""));
+        assert!(but("\"forward\"", "\"mirror\"").contains("there is no program \"mirror\""));
         assert!(but("kind = \"workers\"\n", "").contains("is for kind = \"workers\""));
         let line = but("number = 4", "number = 4\nengine = \"redis\"");
         assert!(line.contains("group tasks: engine is for kind = \"replicas\""), "{line}");

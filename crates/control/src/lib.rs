@@ -320,6 +320,8 @@ impl Machine for Controller {
                 | Kind::NoPaxos
                 | Kind::Tasks
                 | Kind::Harmonia
+                | Kind::FlairSession
+                | Kind::Flair
                 | Kind::Falcon,
             ) => {
                 self.count.unexpected += 1;

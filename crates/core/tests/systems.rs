@@ -7,10 +7,11 @@ use std::fs;
 use std::path::Path;
 
 /// Words that are a system's.
-const NAMES: [&str; 6] = ["harmonia", "Harmonia", "HARMONIA", "falcon", "Falcon", "FALCON"];
+const NAMES: [&str; 9] =
+    ["harmonia", "Harmonia", "HARMONIA", "falcon", "Falcon", "FALCON", "flair", "Flair", "FLAIR"];
 
 /// Folders and files of a system: they are called as it is.
-const OWN: [&str; 5] = ["harmonia", "falcon", "craq", "forward", "nopaxos"];
+const OWN: [&str; 6] = ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos"];
 
 /// Where each system has its line.
 const REGISTRIES: [&str; 8] = [

@@ -159,6 +159,9 @@ fn path(reason: Reason) -> (&'static str, &'static str) {
         Reason::RefusedBehind => ("slow", "the replica had not executed the last committed write"),
         Reason::Clean => ("clean", "no write to the object was under way at the replica"),
         Reason::AskedTail => ("dirty", "asked the tail: a write to the object was under way"),
+        Reason::SlowUnstable => ("slow", "unstable: a write to the key group was in flight"),
+        Reason::SlowStaleReply => ("slow", "stale: a write came while a follower answered"),
+        Reason::SlowNoHolder => ("slow", "no follower was known to hold the key group"),
         Reason::None => ("ordered", "it took the path of writes"),
     }
 }

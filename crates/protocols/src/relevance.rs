@@ -49,7 +49,16 @@ fn use_of(bytes: &[u8]) -> Use {
         },
         Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Use::Any, |m| use_of_view(&m)),
         Ok(Kind::Harmonia) => Packet::parse(bytes).map_or(Use::Any, |p| use_of_request(&p.repr())),
-        Ok(Kind::Link | Kind::Craq | Kind::Copy | Kind::NoPaxos | Kind::Tasks | Kind::Falcon)
+        Ok(
+            Kind::Link
+            | Kind::Craq
+            | Kind::Copy
+            | Kind::NoPaxos
+            | Kind::Tasks
+            | Kind::FlairSession
+            | Kind::Flair
+            | Kind::Falcon,
+        )
         | Err(_) => Use::Any,
     }
 }

@@ -76,9 +76,13 @@ pub enum Kind {
     NoPaxos = 7,
     /// [`crate::tasks::TaskMessage`]: between owners of tasks and workers.
     Tasks = 8,
+    /// [`crate::flair::SessionMessage`]: between a leader and its switch.
+    FlairSession = 9,
     /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
     /// replicas.
     Harmonia = 16,
+    /// [`crate::rpc`] with [`crate::flair`]'s own header: between the switch and the replicas.
+    Flair = 17,
     /// [`crate::falcon`]: between owners of tasks, the switch and executors.
     Falcon = 32,
 }
@@ -94,7 +98,9 @@ impl Kind {
         Kind::Craq,
         Kind::NoPaxos,
         Kind::Tasks,
+        Kind::FlairSession,
         Kind::Harmonia,
+        Kind::Flair,
         Kind::Falcon,
     ];
 
@@ -111,7 +117,9 @@ impl Kind {
             6 => Kind::Craq,
             7 => Kind::NoPaxos,
             8 => Kind::Tasks,
+            9 => Kind::FlairSession,
             16 => Kind::Harmonia,
+            17 => Kind::Flair,
             32 => Kind::Falcon,
             _ => return None,
         })
@@ -121,8 +129,15 @@ impl Kind {
     #[must_use]
     pub const fn is_control(self) -> bool {
         match self {
-            Kind::Membership | Kind::Lease | Kind::Copy | Kind::Vr | Kind::NoPaxos => true,
-            Kind::Link | Kind::Craq | Kind::Tasks | Kind::Harmonia | Kind::Falcon => false,
+            Kind::Membership
+            | Kind::Lease
+            | Kind::Copy
+            | Kind::Vr
+            | Kind::NoPaxos
+            | Kind::FlairSession => true,
+            Kind::Link | Kind::Craq | Kind::Tasks | Kind::Harmonia | Kind::Flair | Kind::Falcon => {
+                false
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod control;
 pub mod craq;
 pub mod falcon;
+pub mod flair;
 pub mod fragment;
 pub mod harmonia;
 pub mod header;

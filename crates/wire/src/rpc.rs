@@ -180,6 +180,12 @@ byte_enum!(
         Clean = 12,
         /// CRAQ: a write of the object was under way here; the tail said what is committed.
         AskedTail = 13,
+        /// FLAIR: the leader answered, because a write of the key group is in flight.
+        SlowUnstable = 14,
+        /// FLAIR: the leader answered, because a write of the key group came while a follower did.
+        SlowStaleReply = 15,
+        /// FLAIR: the leader answered, because no follower that is heard is known to hold the key group.
+        SlowNoHolder = 16,
     }
 );
 
@@ -394,7 +400,13 @@ impl<'a> Packet<'a> {
     /// [`WireError`], which the caller counts.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, WireError> {
-        let (header, bytes) = Header::parse_kind(bytes, Kind::Harmonia, HEADER_BYTES)?;
+        Packet::parse_kind(bytes, Kind::Harmonia)
+    }
+
+    /// As [`Packet::parse`], of one of the kinds that have this header.
+    #[inline]
+    pub(crate) fn parse_kind(bytes: &'a [u8], kind: Kind) -> Result<Packet<'a>, WireError> {
+        let (header, bytes) = Header::parse_kind(bytes, kind, HEADER_BYTES)?;
         if Op::from_byte(header.op).is_none() {
             return Err(WireError::Op);
         }

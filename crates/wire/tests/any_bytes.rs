@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use concord_core::{
-    Epoch, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
+    Epoch, Instant, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
 };
 use concord_wire::control::{
     Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
@@ -14,6 +14,7 @@ use concord_wire::falcon::{
     Answer, Asker, Assigned, Parameters, Reply, Request, Submission, SubmissionMut, Sweep, Task,
     TaskFlags, hand_over,
 };
+use concord_wire::flair::{self, Followers, Group, Heartbeat, SessionMessage, Sid, Step};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::header::{COMMON_BYTES, Header, TAG_BYTES, at};
 use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
@@ -221,6 +222,45 @@ fn about_a_task(rng: &mut Rng) -> TaskMessage {
     }
 }
 
+/// A reply has its command behind it, or not.
+fn with_echo(rng: &mut Rng, body: &[u8]) -> flair::Repr {
+    let ops = [Op::Write, Op::Read, Op::WriteReply, Op::ReadReply];
+    let empty = (Seq::NONE, 0);
+    let mut common = Repr { op: one_of(rng, &ops), ..request(rng) };
+    (common.last_committed, common.index) = empty;
+    flair::Repr {
+        common,
+        log_idx: Position(number(rng)),
+        cflwrs: Followers(word(rng) as u8),
+        echo: rng.between(0, body.len() as u64) as u16,
+    }
+}
+
+fn of_a_session(rng: &mut Rng) -> SessionMessage {
+    let (view, from, sid) = (word(rng), short(rng), Sid(word(rng)));
+    let group = |rng: &mut Rng| Group {
+        log_idx: number(rng),
+        followers: Followers(word(rng) as u8),
+        is_stable: rng.chance(1, 2),
+    };
+    let (chunk, probe) = (word(rng), number(rng));
+    match rng.below(4) {
+        0 => {
+            let replicas = (0..rng.below(9)).map(|_| short(rng)).collect();
+            SessionMessage::Begin { view, from, sid, replicas, all_keys: group(rng) }
+        }
+        1 => {
+            let groups = (0..rng.below(65)).map(|_| group(rng)).collect();
+            SessionMessage::Groups { view, from, sid, chunk, groups }
+        }
+        2 => SessionMessage::Activate { view, from, sid, probe },
+        _ => {
+            let steps = [Step::Begun { groups: word(rng) }, Step::Chunk { chunk }, Step::Active];
+            SessionMessage::Confirmed { view, from, sid, step: one_of(rng, &steps), probe }
+        }
+    }
+}
+
 /// Reads `bytes` as whatever they say they are, as a record and as a fragment.
 fn read(bytes: &[u8]) {
     let mut changed = bytes.to_vec();
@@ -237,6 +277,29 @@ fn read(bytes: &[u8]) {
     if append_record(&mut changed.clone(), b"a record") {
         assert!(bytes.len() < DATAGRAM_BYTES_MAX);
     }
+    if let Ok(packet) = flair::Packet::parse(bytes) {
+        let repr = packet.repr();
+        let mut again = Vec::new();
+        repr.emit(packet.body(), &mut again);
+        assert_eq!(flair::Packet::parse(&again).unwrap().repr(), repr);
+        assert!(packet.command().len() <= packet.body().len());
+        let mut packet = flair::PacketMut::parse(&mut again).unwrap();
+        if packet.ask_again(Seq::NONE) {
+            assert!(flair::Packet::parse(&again).is_ok());
+        } else {
+            let length = packet.refuse();
+            assert_eq!(Packet::parse(&again).unwrap().bytes().len(), length);
+        }
+        let length = flair::PacketMut::parse(&mut changed.clone()).unwrap().leave();
+        assert!(length <= bytes.len());
+    }
+    if let Ok(mut packet) = flair::PacketMut::enter(&mut changed.clone()) {
+        packet.stamp(Seq::NONE, Position(7));
+        packet.leave();
+    }
+    let _ = Heartbeat::parse(bytes);
+    let _ = Heartbeat::answer(&mut changed.clone(), Instant(7));
+    let _ = SessionMessage::parse(bytes);
     let _ = Header::parse(bytes);
     let _ = Data::parse(bytes);
     let _ = Ack::parse(bytes);
@@ -298,6 +361,31 @@ fn requests_survive_the_wire() {
         let with_tag = padded(rng, &out);
         let packet = Packet::parse(&with_tag).unwrap();
         assert_eq!((packet.repr(), packet.body(), packet.bytes()), (repr, &body[..], &out[..]));
+        spoil(rng, &out);
+    }
+}
+
+#[test]
+fn what_flair_says_survives_the_wire() {
+    let rng = &mut Rng::new(SEED);
+    let mut out = Vec::new();
+    for _ in 0..ROUNDS {
+        let body = bytes(rng, BODY_BYTES_MAX);
+        let repr = with_echo(rng, &body);
+        repr.emit(&body, &mut out);
+        let with_tag = padded(rng, &out);
+        let packet = flair::Packet::parse(&with_tag).unwrap();
+        assert_eq!((packet.repr(), packet.body(), packet.bytes()), (repr, &body[..], &out[..]));
+        spoil(rng, &out);
+        let beat = Heartbeat {
+            group: GroupId(short(rng)),
+            from: NodeId(short(rng)),
+            view: Epoch(word(rng)),
+            sid: Sid(word(rng)),
+            probe: Instant(number(rng)),
+        };
+        beat.emit(&mut out);
+        assert_eq!(Heartbeat::parse(&padded(rng, &out)), Ok(beat));
         spoil(rng, &out);
     }
 }
@@ -412,6 +500,8 @@ fn rare_messages_survive_the_wire() {
         let message = view(rng);
         survives(rng, &message);
         let message = about_a_task(rng);
+        survives(rng, &message);
+        let message = of_a_session(rng);
         survives(rng, &message);
     }
 }

@@ -23,7 +23,14 @@ impl<E: Engine> Replica<E> {
             Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
             Ok(Kind::Lease) => self.on_lease(now, bytes, sink),
             Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
-            Ok(Kind::Vr | Kind::NoPaxos | Kind::Tasks | Kind::Falcon) => {
+            Ok(
+                Kind::Vr
+                | Kind::NoPaxos
+                | Kind::Tasks
+                | Kind::FlairSession
+                | Kind::Flair
+                | Kind::Falcon,
+            ) => {
                 self.count.unexpected += 1;
                 Ok(())
             }

@@ -31,7 +31,15 @@ impl<E: Engine> Vr<E> {
             Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
             Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| self.on_vr(now, &m, sink)),
-            Ok(Kind::Lease | Kind::Craq | Kind::NoPaxos | Kind::Tasks | Kind::Falcon) => {
+            Ok(
+                Kind::Lease
+                | Kind::Craq
+                | Kind::NoPaxos
+                | Kind::Tasks
+                | Kind::FlairSession
+                | Kind::Flair
+                | Kind::Falcon,
+            ) => {
                 self.count.unexpected += 1;
                 Ok(())
             }

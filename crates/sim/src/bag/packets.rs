@@ -172,6 +172,8 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Vr) => (128, 32),
         Ok(Kind::Falcon) => (160, 8),
         Ok(Kind::Tasks) => (168, 16),
+        Ok(Kind::FlairSession) => (184, 8),
+        Ok(Kind::Flair) => (192, 48),
     };
     begin + op(bytes) % most
 }

@@ -47,7 +47,15 @@ impl Sort {
             Ok(Kind::Copy) => CopyMessage::parse(bytes).map_or(Sort::Message, |m| Sort::copy(&m)),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Sort::Message, |m| Sort::view(&m)),
             Ok(Kind::NoPaxos) => Sort::Periodic,
-            Ok(Kind::Link | Kind::Craq | Kind::Tasks | Kind::Falcon) | Err(_) => Sort::Message,
+            Ok(
+                Kind::Link
+                | Kind::Craq
+                | Kind::Tasks
+                | Kind::FlairSession
+                | Kind::Flair
+                | Kind::Falcon,
+            )
+            | Err(_) => Sort::Message,
         }
     }
 

@@ -342,7 +342,10 @@ impl Store {
             | Reason::Misrouted
             | Reason::RefusedBehind
             | Reason::Clean
-            | Reason::AskedTail => {}
+            | Reason::AskedTail
+            | Reason::SlowUnstable
+            | Reason::SlowStaleReply
+            | Reason::SlowNoHolder => {}
         }
     }
 

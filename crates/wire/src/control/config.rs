@@ -392,7 +392,7 @@ mod tests {
     fn a_program_that_nobody_knows_and_a_part_of_several_are_refused() {
         let whole = written(Protocol::Chain, Program::Harmonia);
         assert!(read(&whole).is_ok());
-        assert!(read(&Part { program: "flair".into(), ..whole.clone() }).is_err());
+        assert!(read(&Part { program: "mirror".into(), ..whole.clone() }).is_err());
         assert!(read(&Part { program: "nopaxos".into(), ..whole.clone() }).is_err());
         assert!(read(&Part { parts: 2, ..whole.clone() }).is_err());
         assert!(read(&Part { part: 1, ..whole }).is_err());

@@ -244,7 +244,7 @@ mod tests {
             ("slots = 3".into(), "slots is 3: give it a power of two"),
             ("drift_ppm = 90000".into(), "drift_ppm is 90000"),
             ("protocol = \"ring\"".into(), "no protocol \"ring\": primary-backup, chain"),
-            ("program = \"flair\"".into(), "no program \"flair\": forward, harmonia"),
+            ("program = \"mirror\"".into(), "no program \"mirror\": forward, harmonia"),
             (
                 "protocol = \"craq\"\nprogram = \"harmonia\"".into(),
                 "program harmonia does not serve craq: give it craq",

@@ -1,0 +1,144 @@
+//! The start of a session (§4.3.5): what a leader uploads to its switch, encoded as the messages of
+//! [`crate::control`] are. Each step is confirmed by the switch; the session is active once all are
+//! (trap T28).
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Followers, Sid};
+use crate::control::Message;
+use crate::header::Kind;
+
+/// Key groups that one packet uploads.
+pub const GROUPS_OF_CHUNK: usize = 64;
+
+/// What the switch knows of a key group, beside the number of its last write: of a session's start, 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// log_idx: its last write, or a later position.
+    pub log_idx: u64,
+    /// consistent_followers: whose logs are the leader's up to there.
+    pub followers: Followers,
+    /// is_stable: no write of it is under way.
+    pub is_stable: bool,
+}
+
+/// What the switch has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// It has forgotten the session before.
+    Begun {
+        /// How many key groups it has: a power of two.
+        groups: u32,
+    },
+    /// It has the key groups of a chunk.
+    Chunk {
+        /// Which chunk.
+        chunk: u32,
+    },
+    /// The session is active.
+    Active,
+}
+
+/// A message of a session's start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionMessage {
+    /// Leader to its switch: a session begins. The one before is over.
+    Begin {
+        /// The leader's view.
+        #[serde(skip)]
+        view: u32,
+        /// The leader.
+        #[serde(skip)]
+        from: u16,
+        /// The session.
+        sid: Sid,
+        /// Which replica each bit of [`Followers`] stands for, by node number; at most
+        /// [`super::REPLICAS_MAX`].
+        replicas: Vec<u16>,
+        /// What holds for writes of all keys (trap T13).
+        all_keys: Group,
+    },
+    /// Leader to its switch: a chunk of the key groups.
+    Groups {
+        /// The leader's view.
+        #[serde(skip)]
+        view: u32,
+        /// The leader.
+        #[serde(skip)]
+        from: u16,
+        /// The session.
+        sid: Sid,
+        /// Which chunk: its first group is `chunk` times [`GROUPS_OF_CHUNK`].
+        chunk: u32,
+        /// The groups, in order.
+        groups: Vec<Group>,
+    },
+    /// Leader to its switch: everything was confirmed, the session is active.
+    Activate {
+        /// The leader's view.
+        #[serde(skip)]
+        view: u32,
+        /// The leader.
+        #[serde(skip)]
+        from: u16,
+        /// The session.
+        sid: Sid,
+        /// The last probe of the switch that the leader has (trap T26), in ns.
+        probe: u64,
+    },
+    /// Switch to the leader: what of it is done.
+    Confirmed {
+        /// The leader's view.
+        #[serde(skip)]
+        view: u32,
+        /// The leader.
+        #[serde(skip)]
+        from: u16,
+        /// The session.
+        sid: Sid,
+        /// What was done.
+        step: Step,
+        /// The switch's clock in ns.
+        probe: u64,
+    },
+}
+
+impl SessionMessage {
+    /// The session that it is about.
+    #[must_use]
+    pub fn sid(&self) -> Sid {
+        match *self {
+            SessionMessage::Begin { sid, .. }
+            | SessionMessage::Groups { sid, .. }
+            | SessionMessage::Activate { sid, .. }
+            | SessionMessage::Confirmed { sid, .. } => sid,
+        }
+    }
+}
+
+impl Message for SessionMessage {
+    const KIND: Kind = Kind::FlairSession;
+
+    fn sender(&self) -> (NodeId, Epoch) {
+        match *self {
+            SessionMessage::Begin { view, from, .. }
+            | SessionMessage::Groups { view, from, .. }
+            | SessionMessage::Activate { view, from, .. }
+            | SessionMessage::Confirmed { view, from, .. } => (NodeId(from), Epoch(view)),
+        }
+    }
+
+    fn set_sender(&mut self, node: NodeId, in_view: Epoch) {
+        match self {
+            SessionMessage::Begin { view, from, .. }
+            | SessionMessage::Groups { view, from, .. }
+            | SessionMessage::Activate { view, from, .. }
+            | SessionMessage::Confirmed { view, from, .. } => {
+                (*view, *from) = (in_view.0, node.0);
+            }
+        }
+    }
+}
