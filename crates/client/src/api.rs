@@ -84,7 +84,7 @@ pub struct Request<'a> {
     pub obj_id: ObjectId,
     /// Those of its other keys, each once; a command of more than eight keys is of all keys.
     pub further: FurtherIds,
-    /// [`Flags::WILDCARD`] and [`Flags::RESP3`]; others are ignored.
+    /// [`Flags::WILDCARD`], [`Flags::RESP3`] and [`Flags::WAITS`]; others are ignored.
     pub flags: Flags,
     /// For writes: the previous write of the same connection, which must be executed before
     /// (trap T22). Ignored for reads: who pipelines submits a read when the writes before it that
@@ -291,6 +291,8 @@ counters! {
         late,
         /// Replies to another session; dropped.
         foreign,
+        /// Objects that were written while somebody waits for that.
+        pushes,
         /// Packets of an operation or status that makes no sense here; dropped.
         unexpected,
         /// Packets that could not be parsed; dropped.

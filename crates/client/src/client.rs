@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use concord_core::guard::Guard;
 use concord_core::machine::{Deadline, Relevance};
-use concord_core::{Instant, Machine, Nothing, Now, RequestNumber, Rng, SessionId};
+use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId};
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
     Addr, COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
@@ -22,6 +22,8 @@ use crate::transfer::Transfer;
 
 /// Buffers above that size are given back to the allocator.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
+/// Most objects whose writes were heard of and not asked for; who waits looks by itself, too.
+const PUSHED_MAX: usize = 4_096;
 /// Most buffers that are kept for reuse.
 const BUFFERS_MAX: usize = 4_096;
 
@@ -45,6 +47,7 @@ pub struct Client {
     pub(crate) part: Vec<u8>,
     pub(crate) count: ClientCounters,
     done: VecDeque<Done>,
+    pushed: VecDeque<Option<ObjectId>>,
     buffers: Vec<Vec<u8>>,
 }
 
@@ -122,6 +125,7 @@ impl Client {
             part: Vec::new(),
             count: ClientCounters::default(),
             done: VecDeque::new(),
+            pushed: VecDeque::new(),
             buffers: Vec::new(),
             config,
             rng,
@@ -154,7 +158,7 @@ impl Client {
         let mut packet = self.buffer();
         packet.resize(HEADER_BYTES, 0);
         packet.extend_from_slice(request.command);
-        let kept = request.flags.0 & Flags::WILDCARD.with(Flags::RESP3).0;
+        let kept = request.flags.0 & Flags::WILDCARD.with(Flags::RESP3).with(Flags::WAITS).0;
         let slot = Slot {
             state: State::Waiting,
             obj_id: request.obj_id,
@@ -195,13 +199,16 @@ impl Client {
             Op::ReadReply | Op::WriteReply => self.on_reply(now, &packet, sink),
             Op::WRestAck => self.on_fragment_ack(now, &packet, sink),
             Op::Fragment => self.on_fragment(now, &packet, sink),
-            Op::Write
-            | Op::WRest
-            | Op::Read
-            | Op::WriteCompletion
-            | Op::Pull
-            | Op::Push
-            | Op::Sweep => {
+            Op::Push => {
+                self.count.pushes += 1;
+                if self.pushed.len() < PUSHED_MAX {
+                    let repr = packet.repr();
+                    let is_of_all = repr.flags.has(Flags::WILDCARD);
+                    self.pushed.push_back((!is_of_all).then_some(repr.obj_id));
+                }
+                Ok(())
+            }
+            Op::Write | Op::WRest | Op::Read | Op::WriteCompletion | Op::Pull | Op::Sweep => {
                 self.count.unexpected += 1;
                 Ok(())
             }
@@ -341,6 +348,12 @@ impl Client {
     /// The next request that ended.
     pub fn poll(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// The next object that was written since a request with [`Flags::WAITS`] found nothing there; `None` in
+    /// it: any may have been. It may be lost, and come late, or in vain.
+    pub fn poll_pushed(&mut self) -> Option<Option<ObjectId>> {
+        self.pushed.pop_front()
     }
 
     /// Takes a reply's buffer back, to be used again.

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod backend;
+pub mod blocking;
 pub mod command;
 pub mod copy;
 mod deadlines;

@@ -20,8 +20,9 @@ use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
 mod bits;
+mod blocking;
 mod dump;
-mod float;
+pub(crate) mod float;
 mod glob;
 mod hashes;
 mod keys;
@@ -174,6 +175,7 @@ impl Memory {
             &zsets::HANDLERS[..],
             &keys::HANDLERS[..],
             &several::HANDLERS[..],
+            &blocking::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

@@ -37,6 +37,8 @@ enum Where {
     From(usize),
     /// The first and the second argument.
     Two,
+    /// All arguments but the last one.
+    ButLast,
     /// As many as the argument there says, behind it.
     Counted(usize),
     /// The same, and the first argument.
@@ -51,7 +53,9 @@ impl Where {
             | b"SUNIONSTORE" | b"SDIFFSTORE" | b"PFCOUNT" | b"PFMERGE" => Where::From(1),
             b"BITOP" => Where::From(2),
             b"RENAME" | b"RENAMENX" | b"COPY" | b"LMOVE" | b"RPOPLPUSH" | b"SMOVE"
-            | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" => Where::Two,
+            | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" | b"BLMOVE" | b"BRPOPLPUSH" => Where::Two,
+            b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => Where::ButLast,
+            b"BLMPOP" | b"BZMPOP" => Where::Counted(2),
             b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZINTERCARD" | b"ZUNION" | b"ZINTER"
             | b"ZDIFF" => Where::Counted(1),
             b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => Where::FirstAndCounted,
@@ -67,6 +71,7 @@ impl Where {
         };
         match self {
             Where::From(first) => command.args().skip(first).collect(),
+            Where::ButLast => command.args().take(command.argc() - 1).skip(1).collect(),
             Where::Two => command.args().skip(1).take(2).collect(),
             Where::Counted(at) => counted(at).collect(),
             Where::FirstAndCounted => command.args().skip(1).take(1).chain(counted(2)).collect(),
@@ -93,10 +98,11 @@ pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, 
         b"RENAME" => (When::Ok, alloc::vec![(1, Fate::IsThatOfTheFirst), (0, Fate::Goes)]),
         b"RENAMENX" => (When::One, alloc::vec![(1, Fate::IsThatOfTheFirst), (0, Fate::Goes)]),
         b"COPY" => (When::One, alloc::vec![(1, Fate::IsThatOfTheFirst)]),
-        b"LMOVE" | b"RPOPLPUSH" | b"SMOVE" => (When::NotError, first(Fate::MayGo)),
-        b"LMPOP" | b"ZMPOP" => {
-            (When::NotError, (0..keys).map(|place| (place, Fate::MayGo)).collect())
+        b"LMOVE" | b"RPOPLPUSH" | b"SMOVE" | b"BLMOVE" | b"BRPOPLPUSH" => {
+            (When::NotError, first(Fate::MayGo))
         }
+        b"LMPOP" | b"ZMPOP" | b"BLPOP" | b"BRPOP" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX"
+        | b"BZMPOP" => (When::NotError, (0..keys).map(|place| (place, Fate::MayGo)).collect()),
         b"SINTERSTORE" | b"SUNIONSTORE" | b"SDIFFSTORE" | b"ZUNIONSTORE" | b"ZINTERSTORE"
         | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"BITOP" => {
             (When::NotError, first(Fate::Goes))

@@ -293,7 +293,6 @@ fn what_would_part_the_replicas_is_refused() {
         "XREADGROUP GROUP g c STREAMS k >",
         "XCLAIM k g c 0 1-1",
         "XAUTOCLAIM k g c 0 0",
-        "BLPOP k 0",
         "MOVE k 1",
         "COPY k l DB 1",
         "EXEC k",
@@ -313,12 +312,26 @@ fn what_would_part_the_replicas_is_refused() {
         let reply = r.write(&args);
         assert!(reply.contains("supported"), "{line}: {reply}");
     }
-    assert_eq!(r.applied(), "18", "a refused write counts as applied");
+    assert_eq!(r.applied(), "17", "a refused write counts as applied");
     assert!(r.read(&["SET", "k", "v"]).contains("came as a read"));
     assert!(r.read(&["XREAD", "BLOCK", "0", "STREAMS", "k", "0"]).contains("not supported"));
     assert_eq!(r.read(&["XREAD", "STREAMS", "k", "0"]), "*-1\r\n");
     assert_eq!(r.read(&["OBJECT", "ENCODING", "k"]), "$-1\r\n");
     assert_eq!(r.read(&["GETRANGE", "k", "0", "-1"]), "$0\r\n\r\n");
+}
+
+#[test]
+fn what_waits_does_not_wait_here_and_has_redis_replies() {
+    let mut r = Replica::new(true);
+    assert_eq!(r.write(&["BLPOP", "k", "l", "0"]), "*-1\r\n");
+    assert_eq!(r.write(&["BLMOVE", "k", "l", "LEFT", "LEFT", "0"]), "$-1\r\n");
+    assert_eq!(r.write(&["BZPOPMIN", "z", "0"]), "*-1\r\n");
+    r.write(&["RPUSH", "l", "a", "b"]);
+    r.write(&["ZADD", "z", "1", "m"]);
+    assert_eq!(r.write(&["BLPOP", "k", "l", "0"]), "*2\r\n$1\r\nl\r\n$1\r\na\r\n");
+    assert_eq!(r.write(&["BRPOPLPUSH", "l", "k", "0"]), "$1\r\nb\r\n");
+    assert_eq!(r.write(&["BZPOPMAX", "z", "0"]), "*3\r\n$1\r\nz\r\n$1\r\nm\r\n$1\r\n1\r\n");
+    assert!(r.write(&["BLPOP", "k", "x"]).starts_with("-ERR timeout is not a float"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use concord_client::Class;
+use concord_engine::blocking::Blocking;
 use concord_engine::table::{Flags, UpperName};
 use concord_engine::{Class as EngineClass, CommandSpec, CommandTable};
 use hashbrown::HashMap;
@@ -24,6 +25,8 @@ pub(crate) enum Handling {
     OneKey(Class, u8),
     /// Its keys are where [`crate::keys::keys`] finds them.
     Keys(Class),
+    /// It waits for an element of one of its keys.
+    Blocks(Blocking),
     /// It concerns all keys.
     AllKeys(Class),
     /// It goes on at a cursor of a Redis server, which means nothing to another: as long as the
@@ -108,7 +111,7 @@ const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const DATABASES: &str = "ERR Concord has one database";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 55] = [
+const REFUSED: [(&str, Refusal); 47] = [
     ("SUBSCRIBE", Refusal::PubSub),
     ("PSUBSCRIBE", Refusal::PubSub),
     ("SSUBSCRIBE", Refusal::PubSub),
@@ -118,14 +121,6 @@ const REFUSED: [(&str, Refusal); 55] = [
     ("PUBLISH", Refusal::PubSub),
     ("SPUBLISH", Refusal::PubSub),
     ("PUBSUB", Refusal::PubSub),
-    ("BLPOP", Refusal::Blocking),
-    ("BRPOP", Refusal::Blocking),
-    ("BLMOVE", Refusal::Blocking),
-    ("BRPOPLPUSH", Refusal::Blocking),
-    ("BLMPOP", Refusal::Blocking),
-    ("BZPOPMIN", Refusal::Blocking),
-    ("BZPOPMAX", Refusal::Blocking),
-    ("BZMPOP", Refusal::Blocking),
     (
         "WAIT",
         Refusal::Because(
@@ -304,6 +299,9 @@ pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
     if let Some(several) = several_of(name.as_bytes()) {
         return Handling::Several(several);
     }
+    if let Some(blocking) = Blocking::of(&UpperName::of(name.as_bytes())) {
+        return Handling::Blocks(blocking);
+    }
     // XREAD blocks only if it is told to; then the engine refuses it.
     let may_block = spec.flags.has(Flags::BLOCKING) && !matches!(&*name, "XREAD" | "XREADGROUP");
     if may_block {
@@ -366,6 +364,7 @@ mod tests {
         assert!(matches!(handling(b"flushall"), Some(Handling::AllKeys(Class::Write))));
         assert!(matches!(handling(b"rename"), Some(Handling::Keys(Class::Write))));
         assert!(matches!(handling(b"bitop"), Some(Handling::Refused(_))));
+        assert!(matches!(handling(b"blpop"), Some(Handling::Blocks(_))));
         assert!(handling(b"nosuch").is_none());
         assert!(matches!(handling(b"hscan"), Some(Handling::OneKey(Class::Read, 1))));
         let commands = Commands::new(&CommandTable::memory(), true);

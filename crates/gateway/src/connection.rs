@@ -93,6 +93,8 @@ pub(crate) enum SlotState {
     Info(Wanted),
     /// WATCH: the digests of its keys have not come.
     Watching(Box<Watching>),
+    /// It waits for an element, or for a try to find one.
+    Blocked,
     /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
     /// A read of several keys that is taken apart: replies so far.
@@ -112,6 +114,7 @@ impl Slot {
                 SlotState::Waiting
                 | SlotState::Explaining
                 | SlotState::Info(_)
+                | SlotState::Blocked
                 | SlotState::Watching(_) => self.subject.names(object),
                 SlotState::Parts(parts) => parts.holds(object),
             }
@@ -188,6 +191,8 @@ pub(crate) enum Wait {
     Room(Class),
     /// The client, which does not read its replies.
     Output,
+    /// An element that the command before it waits for.
+    Blocked,
 }
 
 /// Commands between MULTI and EXEC.
@@ -388,6 +393,7 @@ impl Connection {
             | SlotState::Explaining
             | SlotState::Info(_)
             | SlotState::Watching(_)
+            | SlotState::Blocked
             | SlotState::Ready(_) => true,
         })
     }
@@ -426,6 +432,22 @@ impl Connection {
         self.answer(|out| out.extend_from_slice(resp::OK));
     }
 
+    /// The command that waits for an element, which is its only one, has its reply.
+    pub(crate) fn unblock(&mut self, reply: Vec<u8>) {
+        let blocked = self.slots.front_mut().filter(|s| matches!(s.state, SlotState::Blocked));
+        if let Some(slot) = blocked {
+            self.ready_bytes += reply.len();
+            slot.state = SlotState::Ready(reply);
+        }
+        self.write_in_turn();
+    }
+
+    /// Whether the command that it waited for has its reply.
+    pub(crate) fn is_unblocked(&self) -> bool {
+        let is_blocked = |slot: &Slot| matches!(slot.state, SlotState::Blocked);
+        self.wait == Wait::Blocked && !self.slots.iter().any(is_blocked)
+    }
+
     /// Writes out every reply whose turn has come.
     pub(crate) fn write_in_turn(&mut self) {
         while let Some(slot) = self.slots.front_mut() {
@@ -433,6 +455,7 @@ impl Connection {
                 SlotState::Waiting
                 | SlotState::Explaining
                 | SlotState::Info(_)
+                | SlotState::Blocked
                 | SlotState::Watching(_) => return,
                 SlotState::Parts(parts) => {
                     let before = parts.held_bytes();

@@ -114,6 +114,7 @@ impl Core {
             {
                 self.split(turn, split, args, sink)
             }
+            Handling::Blocks(blocking) => self.block(turn, index, blocking, args, sink),
             Handling::Several(_)
             | Handling::Keys(_)
             | Handling::AllKeys(_)
@@ -160,6 +161,7 @@ impl Core {
                 self.encode(1, args)?;
                 Ok((Class::Read, Subject::AllKeys))
             }
+            Handling::Blocks(_) => self.plan(index, Handling::Keys(Class::Write), args),
             Handling::Keys(class) => {
                 let spec = self.setup.table.find(name.bytes());
                 let found = spec.map_or(Keys::None, |spec| keys(spec, name.bytes(), args));

@@ -27,15 +27,16 @@ use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::traffic::Traffic;
+use crate::waiters::{End, Waiters};
 use crate::waiting::Waiting;
 
 /// The gateway: see the crate's documentation for the law of its API.
 #[derive(Debug)]
 pub struct Gateway {
-    core: Core,
-    connections: Connections,
+    pub(crate) core: Core,
+    pub(crate) connections: Connections,
     /// Whose output, input or end the driver is to look at; each once.
-    ready: VecDeque<ConnectionId>,
+    pub(crate) ready: VecDeque<ConnectionId>,
     /// Connections whose next command waits for room in the rack.
     waiting: Waiting,
     /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
@@ -58,6 +59,7 @@ impl Machine for Gateway {
             self.ask_table(now, sink);
         }
         self.core.client.tick(now, sink);
+        self.core.look_after_waiters(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.give_up_stuck(now);
         }
@@ -72,7 +74,9 @@ impl Machine for Gateway {
         let at = self.core.memory.deadline(self.core.inputs.are_short());
         let look =
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
-        self.core.client.deadline().min(look)
+        let at = self.core.waiters.deadline();
+        let waits = Deadline { at, reason: "commands that wait for an element" };
+        self.core.client.deadline().min(look).min(waits)
     }
 }
 
@@ -98,6 +102,8 @@ impl Gateway {
             setup,
             targets: HashMap::default(),
             scripts: Scripts::default(),
+            waiters: Waiters::default(),
+            looks: HashMap::default(),
             command: CommandBuf::new(),
             table_request: None,
             count: GatewayCounters::default(),
@@ -141,6 +147,7 @@ impl Gateway {
     pub fn closed(&mut self, id: ConnectionId) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         self.core.inputs.forget(&mut connection);
+        self.core.waiters.forget(id);
         self.core.connected -= 1;
         self.core.memory.forget(&connection);
         let offers = connection.offers.into_values();
@@ -157,8 +164,13 @@ impl Gateway {
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.input_bytes += bytes.len() as u64;
         connection.input.extend_from_slice(bytes);
-        if connection.wait == Wait::Nothing {
-            self.go_on(now, id, sink);
+        match connection.wait {
+            Wait::Nothing => {
+                self.go_on(now, id, sink);
+                self.try_blocked(now, sink);
+            }
+            Wait::Blocked => list(&mut self.ready, connection),
+            Wait::Order(..) | Wait::Slots | Wait::Room(_) | Wait::Output => {}
         }
     }
 
@@ -228,8 +240,10 @@ impl Gateway {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.closing = true;
                 list(&mut self.ready, connection);
+                self.core.waiters.end(id, End::Error);
             }
         }
+        self.answer_ended();
     }
 
     /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
@@ -309,7 +323,7 @@ impl Gateway {
     }
 
     /// Deals with as many commands of a connection as may go now.
-    fn go_on(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
+    pub(crate) fn go_on(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
         // Taken out, so that CLIENT LIST can look at the others.
         let Some(mut connection) = self.connections.remove(&id) else { return };
         connection.wait = Wait::Nothing;
@@ -357,7 +371,7 @@ impl Gateway {
             Wait::Room(class) => {
                 self.waiting.push(id, class, connection.has_nothing_unanswered());
             }
-            Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output => {}
+            Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output | Wait::Blocked => {}
         }
         self.core.memory.note(now.instant, &mut connection);
         list(&mut self.ready, &mut connection);
@@ -515,6 +529,10 @@ impl Gateway {
                 self.core.take_table(&done);
                 continue;
             }
+            if let Some(key) = self.core.looks.remove(&done.request.0) {
+                self.core.looked(&key, done);
+                continue;
+            }
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
             self.core.tentative.settle(&mut target);
             let latencies = match target.only_reads {
@@ -545,6 +563,7 @@ impl Gateway {
                         && (connection.slots.len() < self.core.setup.limits.commands_max
                             || connection.is_splitting)
                 }
+                Wait::Blocked => connection.is_unblocked(),
                 Wait::Nothing | Wait::Room(_) | Wait::Output => false,
             };
             if goes_on {
@@ -552,6 +571,10 @@ impl Gateway {
             }
         }
         self.take_offers(now, sink);
+        while let Some(object) = self.core.client.poll_pushed() {
+            self.core.waiters.written(object);
+        }
+        self.try_blocked(now, sink);
         while self.core.has_room_for_read() {
             let Some(id) = self.waiting.next_read() else { break };
             self.go_on(now, id, sink);
@@ -565,7 +588,7 @@ impl Gateway {
 }
 
 /// Puts a connection on the list of those that the driver is to look at, if it is not there.
-fn list(ready: &mut VecDeque<ConnectionId>, connection: &mut Connection) {
+pub(crate) fn list(ready: &mut VecDeque<ConnectionId>, connection: &mut Connection) {
     if !connection.is_listed {
         connection.is_listed = true;
         ready.push_back(connection.id);
@@ -578,7 +601,7 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         // A command that was sent in part goes on, whatever came since.
         return true;
     }
-    if connection.closing {
+    if connection.closing || connection.wait == Wait::Blocked {
         return false;
     }
     if connection.slots.len() >= core.setup.limits.commands_max {

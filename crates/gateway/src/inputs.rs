@@ -86,6 +86,10 @@ impl Inputs {
 impl Connection {
     /// How many bytes may be read of it now; 0 for none.
     pub(crate) fn input_room(&self) -> usize {
+        if self.wait == Wait::Blocked && !self.closing {
+            // What comes waits here; that its client has gone shows.
+            return INPUT_BYTES_MAX.saturating_sub(self.input.len());
+        }
         match self.place {
             _ if self.closing || self.wait != Wait::Nothing => 0,
             InputPlace::Waits => 0,

@@ -29,6 +29,7 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
         b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZDIFF" | b"ZINTER" | b"ZINTERCARD" | b"ZUNION" => {
             counted(args, 1)
         }
+        b"BLMPOP" | b"BZMPOP" => counted(args, 2),
         b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => match counted(args, 2) {
             Keys::One(at) if args[usize::from(at)] != args[1] => {
                 Keys::Several(alloc::vec![1, usize::from(at)])

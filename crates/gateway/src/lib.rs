@@ -43,6 +43,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod blocked;
 mod commands;
 mod connection;
 mod dispatch;
@@ -67,6 +68,7 @@ mod state;
 mod stats;
 mod tentative;
 mod traffic;
+mod waiters;
 mod waiting;
 mod watch;
 

@@ -9,8 +9,9 @@ use concord_engine::resp;
 use concord_engine::table::UpperName;
 
 use crate::commands::{Failure, no_subcommand};
-use crate::connection::Connection;
+use crate::connection::{Connection, ConnectionId};
 use crate::state::{Core, Turn};
+use crate::waiters::End;
 
 /// The Redis version whose commands and replies are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -220,17 +221,35 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             }
             turn.connection.ok();
         }
+        (b"UNBLOCK", [id] | [id, _]) => {
+            let end = match args.get(3).map(|how| UpperName::of(how)) {
+                None => End::Timeout,
+                Some(how) if how.is(b"TIMEOUT") => End::Timeout,
+                Some(how) if how.is(b"ERROR") => End::Error,
+                Some(_) => {
+                    return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into());
+                }
+            };
+            let id = resp::number(id).ok_or("ERR value is not an integer or out of range")?;
+            let id = u64::try_from(id).map(ConnectionId);
+            let was_waiting = id.is_ok_and(|id| core.waiters.end(id, end));
+            turn.connection.answer(|out| resp::integer(out, i64::from(was_waiting)));
+        }
         (b"NO-EVICT" | b"NO-TOUCH", [_]) => turn.connection.ok(),
         (b"REPLY", [on]) if on.eq_ignore_ascii_case(b"ON") => turn.connection.ok(),
         (
             b"TRACKING" | b"TRACKINGINFO" | b"CACHING" | b"GETREDIR" | b"PAUSE" | b"UNPAUSE"
-            | b"KILL" | b"REPLY" | b"UNBLOCK" | b"LIST",
+            | b"KILL" | b"REPLY" | b"LIST",
             _,
         ) => {
             let sub = sub.lower();
             return Err(format!("ERR Concord does not support this form of 'client|{sub}'").into());
         }
-        (b"INFO" | b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH", _) => {
+        (
+            b"INFO" | b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH"
+            | b"UNBLOCK",
+            _,
+        ) => {
             return Err(wrong_arity(&format!("client|{}", sub.lower())));
         }
         _ => return Err(no_subcommand("client", args[1])),
@@ -251,7 +270,11 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
         text(&connection.name),
         now.instant.since(connection.since) / SEC,
         now.instant.since(connection.active_at) / SEC,
-        if connection.multi.is_some() { "x" } else { "N" },
+        match () {
+            () if connection.multi.is_some() => "x",
+            () if core.waiters.has(connection.id) => "b",
+            () => "N",
+        },
         connection.multi.as_ref().map_or(-1, |m| m.commands.len() as i64),
         connection.input.len(),
         connection.output.len(),

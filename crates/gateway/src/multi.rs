@@ -64,6 +64,7 @@ impl Core {
             | Handling::Keys(_)
             | Handling::Several(_)
             | Handling::Container
+            | Handling::Blocks(_)
             | Handling::AllKeys(_)
             | Handling::Cursor => {}
             Handling::Refused(refusal) => {

@@ -9,9 +9,10 @@ use concord_engine::{CommandTable, resp};
 use concord_wire::Reason;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, SlotState, Target};
+use crate::connection::{Connection, Slot, SlotState, Target};
 use crate::parts::Ended;
 use crate::state::Core;
+use crate::waiters::Found;
 
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;
@@ -44,6 +45,10 @@ impl Core {
         if target.granted_bytes == 0 {
             connection.note_short_reply();
             self.tentative.note_short_reply();
+        }
+        let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
+        if connection.slot_mut(target.slot).is_some_and(is_blocked) {
+            return self.take_tried(connection, &target, done);
         }
         let (ended, text) = self.ended(&target, done.outcome);
         let mut reply = done.reply;
@@ -101,9 +106,32 @@ impl Core {
                 let more = parts.held_bytes() - before;
                 connection.ready_bytes += more;
             }
-            SlotState::Ready(_) => {}
+            SlotState::Ready(_) | SlotState::Blocked => {}
         }
         connection.write_in_turn();
+    }
+
+    /// A try of a command that waits ended.
+    fn take_tried(&mut self, connection: &mut Connection, target: &Target, done: Done) {
+        let found = match done.outcome {
+            Outcome::Reply if resp::is_null(&done.reply) => Found::Nothing,
+            Outcome::Reply if done.reply.starts_with(b"-WRONGTYPE") => Found::WrongType,
+            Outcome::WriteNotExecuted => Found::NotExecuted,
+            Outcome::Reply
+            | Outcome::ReadTimeout
+            | Outcome::WriteUnknown
+            | Outcome::Malformed
+            | Outcome::TooLarge => Found::Reply,
+        };
+        if !self.waiters.tried(connection.id, found) {
+            return self.client.give_back(done.reply);
+        }
+        let mut reply = done.reply;
+        if let (_, Some(text)) = self.ended(target, done.outcome) {
+            reply.clear();
+            resp::error(&mut reply, text.as_bytes());
+        }
+        connection.unblock(reply);
     }
 
     /// How it ended, and the error to answer if it did so without a reply.

@@ -2,6 +2,7 @@
 //! rack, or waits.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use concord_client::{Class, Client, Request, SubmitError};
 use concord_core::guard::Guard;
@@ -23,6 +24,7 @@ use crate::setup::{GatewayConfig, GatewayCounters};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::traffic::Traffic;
+use crate::waiters::Waiters;
 
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
 pub(crate) const TOO_LARGE_COMMAND: &str =
@@ -36,6 +38,10 @@ pub(crate) struct Core {
     pub commands: Commands,
     pub targets: HashMap<u64, Target, FxBuildHasher>,
     pub scripts: Scripts,
+    /// Who waits for an element.
+    pub waiters: Waiters,
+    /// Keys that somebody waits for, while a read looks whether they are there.
+    pub looks: HashMap<u64, Vec<u8>, FxBuildHasher>,
     /// What replies take.
     pub memory: Memory,
     /// What parts of commands take.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod blocked;
 mod common;
 
 use common::{Mood, World, request};
@@ -337,7 +338,6 @@ fn what_is_not_supported_says_so() {
     for (line, error) in [
         ("GET", "-ERR wrong number of arguments for 'get' command"),
         ("nosuch a b", "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' "),
-        ("BLPOP k 0", "-ERR Concord does not support blocking commands: 'blpop'"),
         ("SUBSCRIBE c", "-ERR Concord does not support publish/subscribe: 'subscribe'"),
         ("SELECT 1", "-ERR DB index is out of range"),
         ("SELECT x", "-ERR value is not an integer or out of range"),

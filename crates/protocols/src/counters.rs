@@ -55,6 +55,8 @@ counters! {
         writes_log_full,
         /// Retries answered from the client table.
         duplicates,
+        /// Clients told that an object was written which they wait for.
+        waiting_told,
         /// Requests refused by the client table.
         refused_requests,
         /// Sequence numbers that never arrived at the head: writes lost on the way.

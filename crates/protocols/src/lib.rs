@@ -33,6 +33,7 @@ mod shown;
 pub mod status;
 mod turn;
 pub mod vr;
+mod waiting;
 mod watch;
 
 pub use counters::ReplicaCounters;

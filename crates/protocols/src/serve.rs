@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
 use concord_core::{Guard, Guards, Instant, NodeId, Now, Position, RequestNumber, SessionId};
-use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
+use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError};
@@ -14,9 +14,10 @@ use concord_wire::{Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status,
 use crate::bodies::{Kept, Refused, Staging};
 use crate::counters::ReplicaCounters;
 use crate::expiry::{Expiring, Orderer};
-use crate::sessions::Sessions;
+use crate::sessions::{Sessions, Verdict};
 use crate::setup::{InForce, ReplicaConfig};
-use crate::turn::{ReadTurn, emit_first_fragment};
+use crate::turn::{ReadTurn, Turn, emit_first_fragment};
+use crate::waiting::Waiting;
 use crate::watch::{EngineWatch, Reading};
 
 /// The state of a replica, as clients see it: the engine and the client table; and what is on its way
@@ -36,6 +37,8 @@ pub(crate) struct Serving<E> {
     expiring: Expiring,
     /// Reads that wait for the engine.
     reading: Reading,
+    /// Clients that wait for a write.
+    waiting: Waiting,
     /// What the engine answers at once.
     pub(crate) reply: Vec<u8>,
     scratch: Vec<u8>,
@@ -66,6 +69,7 @@ impl<E: Engine> Serving<E> {
             kept: Kept::new(setup.me.incarnation),
             expiring: Expiring::default(),
             reading: Reading::default(),
+            waiting: Waiting::default(),
             reply: Vec::new(),
             scratch: Vec::new(),
         }
@@ -75,6 +79,7 @@ impl<E: Engine> Serving<E> {
     pub(crate) fn forget(&mut self) -> Progress {
         let progress = self.engine.clear();
         self.sessions.forget();
+        self.waiting = Waiting::default();
         progress
     }
 
@@ -277,6 +282,40 @@ impl<E: Engine> Serving<E> {
     /// Takes it.
     pub(crate) fn take_staged(&mut self, repr: &Repr, version: u64) -> Option<Vec<u8>> {
         self.staging.take((repr.session, repr.request), version)
+    }
+
+    /// A write was answered by this replica: one that waits and found nothing is remembered; by any other
+    /// one, those hear of it who wait for its objects.
+    pub(crate) fn tell_waiting(
+        &mut self,
+        turn: &Turn,
+        in_force: InForce,
+        count: &mut ReplicaCounters,
+        sink: &mut impl Sink,
+    ) {
+        let asked = &turn.asked;
+        match turn.verdict {
+            Verdict::Execute | Verdict::Duplicate => {}
+            Verdict::Nothing | Verdict::Refused(_) => return,
+        }
+        if asked.flags.has(Flags::WAITS) {
+            let result = self.sessions.result(asked.session, asked.request);
+            if result.is_some_and(resp::is_null) {
+                return self.waiting.add(asked.client, asked.obj_id, &turn.further);
+            }
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let told = self.waiting.take(asked.flags, asked.obj_id, &turn.further);
+        for (client, object) in told {
+            let flags = Flags(0).set(Flags::WILDCARD, object.is_none());
+            let (obj_id, node, epoch) = (object.unwrap_or_default(), self.node, in_force.epoch);
+            let push = Repr { flags, obj_id, client, node, epoch, ..Repr::new(Op::Push) };
+            push.emit(&[], &mut self.scratch);
+            sink.send(self.to(in_force, client), &self.scratch);
+            count.waiting_told += 1;
+        }
     }
 
     /// Whether this replica asked for the write itself.

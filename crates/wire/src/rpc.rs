@@ -113,7 +113,8 @@ byte_enum!(
         Pull = 7,
         /// A fragment of a long reply, or a status that there is none.
         Fragment = 8,
-        /// To a client that did not ask for it: a message, an invalidation. Nobody sends one yet.
+        /// To a client that did not ask for it: the object that it waits for was written
+        /// ([`Flags::WAITS`]); any may have been with [`Flags::WILDCARD`].
         Push = 9,
         /// A write is committed everywhere. Stand-alone where no reply carries it.
         WriteCompletion = 32,
@@ -219,6 +220,9 @@ impl Flags {
     /// Said by who orders writes: the data takes more than its limit, so that commands which need
     /// memory are refused, by every replica alike. A client's word counts for nothing.
     pub const MEMORY_FULL: Flags = Flags(1024);
+    /// A write whose client waits if its reply is null: who answers tells it, by an [`Op::Push`], when
+    /// one of its objects was written.
+    pub const WAITS: Flags = Flags(2048);
 
     /// Whether all bits of `other` are set.
     #[must_use]

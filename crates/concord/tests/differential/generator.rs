@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use concord_core::Rng;
+use concord_engine::blocking::{Blocking, Form as Timeout};
+use concord_engine::table::UpperName;
 
 use crate::compare::{How, how};
 use crate::grammar::{Arg, Form, Kind};
@@ -19,9 +21,22 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    fn push(&mut self, form: &str, words: Words) {
+    fn push(&mut self, form: &str, mut words: Words) {
+        shorten_wait(&mut words);
         self.forms.push(form.into());
         self.commands.push(words);
+    }
+}
+
+/// Nobody pushes what a command waits for, so it waits for a moment only.
+fn shorten_wait(words: &mut Words) {
+    let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    let name = UpperName::of(args.first().copied().unwrap_or_default());
+    let Some(blocking) = Blocking::of(&name) else { return };
+    let waits = blocking.timeout_ms(&args).is_ok_and(|ms| ms == 0 || ms > 10);
+    let at = if blocking.form == Timeout::Counted { 1 } else { args.len() - 1 };
+    if waits && at > 0 {
+        words[at] = b"0.01".to_vec();
     }
 }
 

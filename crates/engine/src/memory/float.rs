@@ -16,7 +16,7 @@ const EXPONENT_MAX: i64 = 6_000;
 const BINARY_EXPONENT_MAX: i64 = 16_383;
 
 /// Reads a score: what C's strtod takes as a whole, but for NaN, overflow and underflow.
-pub(super) fn double(text: &[u8]) -> Option<f64> {
+pub(crate) fn double(text: &[u8]) -> Option<f64> {
     let text = str::from_utf8(text).ok()?;
     let value: f64 = text.parse().ok()?;
     let digits = text.bytes().take_while(|b| !matches!(b, b'e' | b'E'));

@@ -9,6 +9,7 @@ use super::store::{Kind, List, Set, Store, Value, failure};
 use super::{
     Call, Failure, Handler, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE, fixed, float, integer, zsets,
 };
+use crate::blocking::timeout_ms;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -21,7 +22,7 @@ pub(super) const HANDLERS: [(&[u8], Handler); 23] = [
     (b"COPY", copy),
     (b"LMOVE", lmove),
     (b"RPOPLPUSH", |call| move_item(call, false, true)),
-    (b"LMPOP", lmpop),
+    (b"LMPOP", |call| mpop_items(call, 1)),
     (b"SMOVE", smove),
     (b"SINTER", |call| combine_sets(call, Combine::Inter, 1)),
     (b"SUNION", |call| combine_sets(call, Combine::Union, 1)),
@@ -38,7 +39,7 @@ pub(super) const HANDLERS: [(&[u8], Handler); 23] = [
     (b"ZDIFFSTORE", |call| combine_sorted(call, Combine::Diff, true)),
     (b"ZINTERCARD", zintercard),
     (b"ZRANGESTORE", zrangestore),
-    (b"ZMPOP", zmpop),
+    (b"ZMPOP", |call| mpop_members(call, 1)),
 ];
 
 const NO_KEY: Failure = fixed(b"ERR no such key");
@@ -94,7 +95,7 @@ fn copy(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 /// Whether LEFT; RIGHT if not.
-fn is_left(text: &[u8]) -> Result<bool, Failure> {
+pub(super) fn is_left(text: &[u8]) -> Result<bool, Failure> {
     match UpperName::of(text).bytes() {
         b"LEFT" => Ok(true),
         b"RIGHT" => Ok(false),
@@ -107,7 +108,11 @@ fn lmove(call: &mut Call<'_>) -> Result<(), Failure> {
     move_item(call, from_left, to_left)
 }
 
-fn move_item(call: &mut Call<'_>, from_left: bool, to_left: bool) -> Result<(), Failure> {
+pub(super) fn move_item(
+    call: &mut Call<'_>,
+    from_left: bool,
+    to_left: bool,
+) -> Result<(), Failure> {
     let (from, to) = (call.args[1], call.args[2]);
     if call.store.read::<List>(from)?.is_none() {
         call.null();
@@ -162,11 +167,20 @@ fn pop_count(options: &[&[u8]]) -> Result<usize, Failure> {
     }
 }
 
-fn lmpop(call: &mut Call<'_>) -> Result<(), Failure> {
-    let (keys, rest) = counted(call, 1, NO_NUMKEYS, SYNTAX)?;
+/// Looks at a time-out, which the engine does not wait for.
+pub(super) fn timeout(text: &[u8]) -> Result<(), Failure> {
+    timeout_ms(text).map(|_| ()).map_err(fixed)
+}
+
+/// LMPOP and BLMPOP; the number of keys stands at `at`.
+pub(super) fn mpop_items(call: &mut Call<'_>, at: usize) -> Result<(), Failure> {
+    let (keys, rest) = counted(call, at, NO_NUMKEYS, SYNTAX)?;
     let (end, options) = rest.split_first().ok_or(SYNTAX)?;
     let left = is_left(end)?;
     let wanted = pop_count(options)?;
+    if at == 2 {
+        timeout(call.args[1])?;
+    }
     for key in keys {
         let Some(list) = call.store.read::<List>(key)? else { continue };
         let taken = wanted.min(list.items().len());
@@ -487,8 +501,9 @@ fn zrangestore(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn zmpop(call: &mut Call<'_>) -> Result<(), Failure> {
-    let (keys, rest) = counted(call, 1, NO_NUMKEYS, SYNTAX)?;
+/// ZMPOP and BZMPOP; the number of keys stands at `at`.
+pub(super) fn mpop_members(call: &mut Call<'_>, at: usize) -> Result<(), Failure> {
+    let (keys, rest) = counted(call, at, NO_NUMKEYS, SYNTAX)?;
     let (end, options) = rest.split_first().ok_or(SYNTAX)?;
     let highest = match UpperName::of(end).bytes() {
         b"MIN" => false,
@@ -496,6 +511,9 @@ fn zmpop(call: &mut Call<'_>) -> Result<(), Failure> {
         _ => return Err(SYNTAX),
     };
     let wanted = pop_count(options)?;
+    if at == 2 {
+        timeout(call.args[1])?;
+    }
     for key in keys {
         if call.store.read::<Sorted>(key)?.is_none() {
             continue;

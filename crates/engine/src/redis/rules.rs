@@ -71,7 +71,8 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
         b"XREAD" if !has_word(command, 1, &[b"BLOCK"]) => return None,
         _ => {}
     }
-    if flags.has(Flags::BLOCKING) {
+    // A write comes within MULTI, where nothing blocks.
+    if flags.has(Flags::BLOCKING) && !flags.has(Flags::WRITE) {
         return Some("it would block every other client");
     }
     // The shim keeps times to live (trap T12). This is the last line: none reaches the server.

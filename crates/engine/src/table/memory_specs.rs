@@ -11,6 +11,8 @@ const M: u32 = Flags::DENYOOM.0;
 const F: u32 = Flags::FAST.0;
 const L: u32 = 1 << 7;
 const T: u32 = 1 << 8;
+/// Commands that wait: write, noscript, blocking.
+const B: u32 = W | Flags::NOSCRIPT.0 | Flags::BLOCKING.0;
 /// Scripts: noscript, stale, skip_monitor, no_mandatory_keys, movablekeys.
 const S: u32 = Flags::NOSCRIPT.0 | T | 1 << 9 | 1 << 17 | Flags::MOVABLEKEYS.0;
 
@@ -36,10 +38,18 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 140] = [
+pub(super) static MEMORY: [CommandSpec; 148] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitpos", -3, R, (1, 1, 1), "bitmap", "Find first bit set or clear in a string"),
+    spec("blmove", 6, B | M, (1, 2, 1), "list", "Pop an element from a list, push it to another list and return it; or block until one is available"),
+    spec("blmpop", -5, W | Flags::BLOCKING.0 | Flags::MOVABLEKEYS.0, (0, 0, 0), "list", "Pop elements from a list, or block until one is available"),
+    spec("blpop", -3, B, (1, -2, 1), "list", "Remove and get the first element in a list, or block until one is available"),
+    spec("brpop", -3, B, (1, -2, 1), "list", "Remove and get the last element in a list, or block until one is available"),
+    spec("brpoplpush", 4, B | M, (1, 2, 1), "list", "Pop an element from a list, push it to another list and return it; or block until one is available"),
+    spec("bzmpop", -5, W | Flags::BLOCKING.0 | Flags::MOVABLEKEYS.0, (0, 0, 0), "sorted-set", "Remove and return members with scores in a sorted set or block until one is available"),
+    spec("bzpopmax", -3, B | F, (1, -2, 1), "sorted-set", "Remove and return the member with the highest score from one or more sorted sets, or block until one is available"),
+    spec("bzpopmin", -3, B | F, (1, -2, 1), "sorted-set", "Remove and return the member with the lowest score from one or more sorted sets, or block until one is available"),
     spec("cad", 3, W | F, (1, 1, 1), "string", "Delete a key if its value is the given one"),
     spec("cas", 4, W | M | F, (1, 1, 1), "string", "Set a key to a new value if its value is the old one, keeping its time to live"),
     spec("command", -1, L | T, (0, 0, 0), "server", "Get array of Redis command details"),

@@ -2,11 +2,11 @@
 //! replicated store, and a network with delays drawn from one seed, which reorder.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use concord_client::ClientConfig;
-use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, Rng, SEC, US};
-use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed};
+use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, ObjectId, Rng, SEC, US};
+use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed, resp};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::rpc::BODY_BYTES_MAX;
@@ -32,6 +32,9 @@ pub struct Store {
     bodies: BTreeMap<u64, Assembly>,
     replies: BTreeMap<u64, Vec<u8>>,
     pub mood: Mood,
+    /// Objects that somebody waits for; and whether it is told when they were written.
+    waiting: BTreeSet<u32>,
+    pub tells: bool,
     /// What was executed: the class, the name, the key, and whether it concerned all keys.
     pub log: Vec<(Class, String, String, bool)>,
 }
@@ -74,7 +77,11 @@ impl Store {
                 self.reply(&Repr { op, reason, ..repr }, reply)
             }
             Op::Write => match self.write(&repr, packet.body()) {
-                Ok(reply) => self.reply(&Repr { op: Op::WriteReply, ..repr }, reply),
+                Ok(reply) => {
+                    let mut sent = self.tell(&repr, &reply);
+                    sent.extend(self.reply(&Repr { op: Op::WriteReply, ..repr }, reply));
+                    sent
+                }
                 Err(status) => vec![emit(&Repr { op: Op::WriteReply, status, ..repr }, &[])],
             },
             Op::WRest => {
@@ -102,6 +109,20 @@ impl Store {
             }
             other => panic!("a gateway never sends {other:?}"),
         }
+    }
+
+    /// As a replica: whoever waits for what was written hears of it.
+    fn tell(&mut self, repr: &Repr, reply: &[u8]) -> Vec<Vec<u8>> {
+        let further = repr.further.as_slice().iter().map(|id| id.0);
+        let objects: Vec<u32> = [repr.obj_id.0].into_iter().chain(further).collect();
+        if repr.flags.has(Flags::WAITS) && resp::is_null(reply) {
+            self.waiting.extend(objects);
+            return vec![];
+        }
+        let is_waited_for = |id: &u32| self.waiting.remove(id) && self.tells;
+        let written: Vec<u32> = objects.into_iter().filter(is_waited_for).collect();
+        let push = |id| emit(&Repr { obj_id: ObjectId(id), ..Repr::new(Op::Push) }, &[]);
+        written.into_iter().map(push).collect()
     }
 
     fn write(&mut self, repr: &Repr, body: &[u8]) -> Result<Vec<u8>, Status> {
@@ -205,6 +226,8 @@ impl World {
                 bodies: BTreeMap::new(),
                 replies: BTreeMap::new(),
                 mood: Mood::Serves,
+                waiting: BTreeSet::new(),
+                tells: true,
                 log: vec![],
             },
             at: Instant(SEC),

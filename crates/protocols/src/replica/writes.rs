@@ -393,6 +393,8 @@ impl<E: Engine> Replica<E> {
             emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
         }
         sink.send(to, &self.scratch);
+        let in_force = self.in_force();
+        self.serving.tell_waiting(turn, in_force, &mut self.count, sink);
     }
 
     /// A fragment of a body, before its write (trap T17).

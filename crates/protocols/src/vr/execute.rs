@@ -184,8 +184,9 @@ impl<E: Engine> Vr<E> {
         let from =
             Repr { epoch: self.epoch(), node: self.group.node(), ..Repr::new(Op::WriteReply) };
         emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
-        let to = self.serving.to(self.in_force(), turn.asked.client);
-        sink.send(to, &self.scratch);
+        let in_force = self.in_force();
+        sink.send(self.serving.to(in_force, turn.asked.client), &self.scratch);
+        self.serving.tell_waiting(turn, in_force, &mut self.count, sink);
     }
 
     fn say_busy(&mut self, turn: &Turn, sink: &mut impl Sink) {

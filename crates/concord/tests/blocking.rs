@@ -1,0 +1,173 @@
+//! Commands that wait, over real processes: queues whose workers are at two gateways, with every protocol and
+//! both engines, while the node that orders writes is killed. Each element goes to one worker.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+
+/// What a worker got, and how many of its pops may have taken an element that it has not seen.
+type Got = (Vec<String>, usize);
+
+/// Pops until told that all was pushed, and then until there is nothing.
+fn work(target: SocketAddr, command: &str, is_over: &AtomicBool) -> Got {
+    let (mut client, mut got, mut unknown) = (Resp::open(target), Vec::new(), 0);
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    loop {
+        let was_over = is_over.load(Ordering::Relaxed);
+        let element = |client: &mut Resp| client.next().and_then(|_| client.next());
+        let popped = match client.call(&words) {
+            Ok((line, _)) if line == "*2" => element(&mut client),
+            other => other,
+        };
+        match popped {
+            Ok((line, element)) if line.starts_with('$') => {
+                got.push(String::from_utf8(element).unwrap());
+            }
+            Ok((line, _)) if line == "*-1" && was_over => return (got, unknown),
+            Ok((line, _)) if line == "*-1" || line.starts_with("-TRYAGAIN") => {}
+            Ok((line, _)) if line.starts_with("-UNKNOWN") => unknown += 1,
+            Ok((line, _)) => panic!("{command}: {line}"),
+            Err(_) => {
+                unknown += 1;
+                client = Resp::open(target);
+            }
+        }
+    }
+}
+
+/// Pushes elements of its own for some time; each with whether it was acknowledged.
+fn produce(target: SocketAddr, name: usize, time: Duration) -> Vec<(String, bool)> {
+    let (mut client, started) = (Resp::open(target), Instant::now());
+    let mut pushed = Vec::new();
+    while started.elapsed() < time {
+        let element = format!("{name}-{}", pushed.len());
+        let queue = ["q", "r"][pushed.len() % 2];
+        match client.call(&[b"LPUSH", queue.as_bytes(), element.as_bytes()]) {
+            Ok((reply, _)) => pushed.push((element, reply.starts_with(':'))),
+            Err(_) => {
+                pushed.push((element, false));
+                client = Resp::open(target);
+            }
+        }
+        if pushed.len().is_multiple_of(50) {
+            // The workers catch up, and wait.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    pushed
+}
+
+fn queue(name: &str, more: &[&str], victim: Option<&str>) {
+    let rack = Rack::start(name, &[&["--gateways", "2"], more].concat());
+    let second = SocketAddr::from(([127, 0, 0, 1], rack.listen.port() + 1));
+    let targets = [rack.listen, second];
+    let is_over = AtomicBool::new(false);
+    let (workers, pushed): (Vec<Got>, Vec<_>) = std::thread::scope(|scope| {
+        let commands = ["BRPOP q r 1", "BRPOP r q 1", "BRPOP q 1", "BRPOP r 1", "BLPOP r q 0.5"];
+        let is_over = &is_over;
+        let workers: Vec<_> = (0..10)
+            .map(|n| scope.spawn(move || work(targets[n % 2], commands[n / 2], is_over)))
+            .collect();
+        let time = Duration::from_millis(if victim.is_some() { 4_000 } else { 1_500 });
+        let producers: Vec<_> =
+            (0..2).map(|n| scope.spawn(move || produce(targets[n], n, time))).collect();
+        if let Some(victim) = victim {
+            std::thread::sleep(Duration::from_millis(700));
+            Rack::signal(rack.pid(victim), "-9");
+        }
+        let pushed: Vec<_> = producers.into_iter().flat_map(|p| p.join().unwrap()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        (workers.into_iter().map(|w| w.join().unwrap()).collect(), pushed)
+    });
+    let unknown: usize = workers.iter().map(|(_, unknown)| unknown).sum();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for element in workers.iter().flat_map(|(got, _)| got) {
+        *seen.entry(element).or_default() += 1;
+    }
+    let twice: Vec<_> = seen.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "{name}: popped twice: {twice:?}");
+    let is_lost = |(element, acknowledged): &&(String, bool)| {
+        *acknowledged && !seen.contains_key(element.as_str())
+    };
+    let lost: Vec<_> = pushed.iter().filter(is_lost).collect();
+    let got: Vec<usize> = workers.iter().map(|(got, _)| got.len()).collect();
+    println!("{name}: {} pushed, popped {got:?}, {unknown} unknown", pushed.len());
+    assert!(lost.len() <= unknown, "{name}: popped for nobody: {lost:?}");
+    let mut client = rack.client();
+    assert_eq!((client.say("LLEN q"), client.say("LLEN r")), (":0".into(), ":0".into()));
+}
+
+#[test]
+fn each_element_goes_to_one_worker_with_the_memory_engine() {
+    queue("pop-chain", &[], None);
+    queue("pop-nopaxos", &["--protocol", "nopaxos"], None);
+    queue("pop-craq", &["--protocol", "craq", "--accel", "none"], None);
+}
+
+#[test]
+fn each_element_goes_to_one_worker_with_the_redis_engine() {
+    queue("pop-chain-redis", &["--engine", "redis"], None);
+    queue("pop-vr-redis", &["--engine", "redis", "--protocol", "vr"], None);
+    queue("pop-pb-redis", &["--engine", "redis", "--protocol", "primary-backup"], None);
+}
+
+#[test]
+fn the_node_that_orders_dies_and_each_element_goes_to_one_worker() {
+    queue("pop-head", &[], Some("replica-1"));
+    queue("pop-primary", &["--protocol", "primary-backup"], Some("replica-1"));
+    queue("pop-craq-head", &["--protocol", "craq", "--accel", "none"], Some("replica-1"));
+    queue("pop-vr-leader", &["--protocol", "vr"], Some("replica-1"));
+    queue("pop-nopaxos-leader", &["--protocol", "nopaxos"], Some("replica-1"));
+}
+
+#[test]
+fn the_replica_that_answers_dies_and_each_element_goes_to_one_worker() {
+    queue("pop-tail", &[], Some("replica-3"));
+    queue("pop-head-redis", &["--engine", "redis"], Some("replica-1"));
+}
+
+/// What is popped for clients of a gateway that dies may be lost with it, one element each.
+#[test]
+fn a_gateway_dies_and_nobody_gets_an_element_twice() {
+    queue("pop-gateway", &["--restart-gateways"], Some("gateway-2"));
+}
+
+/// What is told of a push at one gateway reaches who waits at the other, well before anybody looks.
+#[test]
+fn who_waits_at_one_gateway_hears_of_a_push_at_the_other() {
+    for protocol in ["chain", "primary-backup", "craq", "vr", "nopaxos"] {
+        let accel = if protocol == "craq" { "none" } else { "harmonia" };
+        let more = ["--gateways", "2", "--protocol", protocol, "--accel", accel];
+        let rack = Rack::start(&format!("push-{protocol}"), &more);
+        let second = SocketAddr::from(([127, 0, 0, 1], rack.listen.port() + 1));
+        let (mut waits, mut pushes) = (Resp::open(second), rack.client());
+        let mut times: Vec<Duration> = (0..9)
+            .map(|n| {
+                std::thread::scope(|scope| {
+                    let waits = &mut waits;
+                    let waiting = scope.spawn(move || {
+                        assert_eq!(waits.say("BLPOP k 10"), "*2");
+                        waits.next().unwrap();
+                        assert_eq!(waits.next().unwrap().1, format!("{n}").as_bytes());
+                        Instant::now()
+                    });
+                    std::thread::sleep(Duration::from_millis(100));
+                    let pushed_at = Instant::now();
+                    assert_eq!(pushes.say(&format!("RPUSH k {n}")), ":1");
+                    waiting.join().unwrap().duration_since(pushed_at)
+                })
+            })
+            .collect();
+        times.sort();
+        println!("{protocol}: {:?} from a push to its pop", times[4]);
+        assert!(times[4] < Duration::from_millis(300), "{protocol}: {times:?}");
+        let status = rack.status();
+        assert!(Rack::counter(&status, "replica", "waiting_told") >= 9, "{protocol}");
+    }
+}

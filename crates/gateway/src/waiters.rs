@@ -1,0 +1,469 @@
+//! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody here waits
+//! for. A command that found nothing stands in the lines of its keys, and is tried again when one of them is
+//! woken: the first in the line tries, if it found something the next one does, until one finds nothing. This
+//! says who tries what, and when; the tries are the gateway's to send.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use concord_core::{Duration, Instant, MS, ObjectId, SEC, hash};
+use concord_engine::blocking::{Awaited, Blocking, Form};
+use concord_wire::OBJECTS_MAX;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::connection::ConnectionId;
+
+/// How often a key is looked at whose writes nobody tells of, at most; and keys are looked at.
+const LOOK_NS: Duration = SEC;
+const LOOK_APART_NS: Duration = MS;
+/// Most bytes of all commands that wait, and what each key takes beside.
+const BYTES_MAX: usize = 64 << 20;
+const KEY_BYTES: usize = 256;
+
+/// A command that waits.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    blocking: Blocking,
+    args: Vec<Vec<u8>>,
+    keys: Range<usize>,
+    /// How long it waits; `None`: for ever.
+    timeout_ns: Option<Duration>,
+}
+
+impl Wanted {
+    /// The command in `args`; `None` if something is wrong with it.
+    pub(crate) fn of(blocking: Blocking, args: &[&[u8]]) -> Option<Wanted> {
+        let timeout_ms = blocking.timeout_ms(args).ok()?;
+        let keys = blocking.awaited_keys(args)?;
+        let timeout_ns = (timeout_ms != 0).then(|| timeout_ms.saturating_mul(MS));
+        let args = args.iter().map(|arg| arg.to_vec()).collect();
+        Some(Wanted { blocking, args, keys, timeout_ns })
+    }
+
+    fn keys(&self) -> &[Vec<u8>] {
+        &self.args[self.keys.clone()]
+    }
+
+    fn bytes(&self) -> usize {
+        self.args.iter().map(Vec::len).sum::<usize>() + self.keys.len() * KEY_BYTES
+    }
+
+    /// The command on these of its keys only, which are counted from the first.
+    fn on(&self, keys: Range<usize>) -> Vec<&[u8]> {
+        let own = self.keys.start + keys.start..self.keys.start + keys.end;
+        let text = |range: Range<usize>| self.args[range].iter().map(Vec::as_slice);
+        match self.blocking.form {
+            Form::Counted if keys.len() != self.keys.len() => {
+                // A number of one digit: there are at most eight.
+                const DIGITS: &[u8] = b"0123456789";
+                let count = &DIGITS[keys.len().min(9)..][..1];
+                let head = text(0..2).chain([count]).chain(text(own));
+                head.chain(text(self.keys.end..self.args.len())).collect()
+            }
+            Form::Counted | Form::Move => text(0..self.args.len()).collect(),
+            Form::Pop => {
+                text(0..1).chain(text(own)).chain(text(self.keys.end..self.args.len())).collect()
+            }
+        }
+    }
+}
+
+/// What a try found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// An element, or an error that ends it: the reply is the client's.
+    Reply,
+    Nothing,
+    /// A key that is of another type.
+    WrongType,
+    /// It was not executed.
+    NotExecuted,
+}
+
+/// How a wait ends without an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Timeout,
+    /// CLIENT UNBLOCK ... ERROR.
+    Error,
+}
+
+/// A key that somebody waits for.
+#[derive(Debug)]
+struct Line {
+    awaited: Awaited,
+    key: Vec<u8>,
+    object: ObjectId,
+    queue: VecDeque<ConnectionId>,
+    /// It may have an element: whoever is first is to try.
+    is_woken: bool,
+    is_listed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LineId(u64);
+
+#[derive(Debug)]
+struct Waiter {
+    wanted: Wanted,
+    /// Of its keys, one for each; in their order.
+    lines: Vec<LineId>,
+    until: Option<Instant>,
+    /// The keys of the try that is to be sent or under way.
+    trying: Option<Range<usize>>,
+    is_sent: bool,
+    /// That try goes on with the keys behind them.
+    tries_all: bool,
+    /// Nothing was found yet, so that errors are those of a command that does not wait.
+    is_first: bool,
+    /// One of its keys is of another type by now: each is tried by itself.
+    is_apart: bool,
+    /// It ends so if the try under way finds nothing.
+    end: Option<End>,
+}
+
+/// All that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    waiting: HashMap<ConnectionId, Waiter, FxBuildHasher>,
+    lines: BTreeMap<u64, Line>,
+    next_line: u64,
+    by_object: BTreeMap<ObjectId, Vec<LineId>>,
+    due: BTreeSet<(Instant, ConnectionId)>,
+    /// Lines that were woken and not looked at.
+    woken: VecDeque<LineId>,
+    /// Tries that are to be sent.
+    tries: VecDeque<ConnectionId>,
+    ended: VecDeque<(ConnectionId, End)>,
+    /// Lines in the order in which they are looked at; some may be gone.
+    round: VecDeque<LineId>,
+    looked_at: Instant,
+    bytes: usize,
+}
+
+impl Waiters {
+    /// How many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether there is room for a command.
+    pub(crate) fn has_room(&self, wanted: &Wanted) -> bool {
+        self.bytes + wanted.bytes() <= BYTES_MAX
+    }
+
+    /// A command came. It is tried, unless others wait for one of its keys already.
+    pub(crate) fn begin(&mut self, now: Instant, id: ConnectionId, wanted: Wanted) {
+        if self.lines.is_empty() {
+            self.looked_at = now;
+        }
+        self.bytes += wanted.bytes();
+        let until = wanted.timeout_ns.map(|ns| now.after(ns));
+        self.due.extend(until.map(|until| (until, id)));
+        let awaited = wanted.blocking.awaited;
+        let mut lines: Vec<LineId> = Vec::with_capacity(wanted.keys.len());
+        let mut is_alone = true;
+        for key in wanted.keys() {
+            let line_id = self.line(awaited, key);
+            if let Some(line) = self.lines.get_mut(&line_id.0)
+                && !lines.contains(&line_id)
+            {
+                is_alone &= line.queue.is_empty();
+                line.queue.push_back(id);
+            }
+            lines.push(line_id);
+        }
+        let all = lines.clone();
+        let waiter = Waiter {
+            wanted,
+            lines,
+            until,
+            trying: None,
+            is_sent: false,
+            tries_all: false,
+            is_first: true,
+            is_apart: false,
+            end: None,
+        };
+        self.waiting.insert(id, waiter);
+        if is_alone {
+            self.try_from(id, 0, true);
+        } else {
+            all.into_iter().for_each(|line| self.wake(line));
+        }
+    }
+
+    /// The line of a key.
+    fn line(&mut self, awaited: Awaited, key: &[u8]) -> LineId {
+        let object = hash::object_id(key);
+        let of_object = self.by_object.entry(object).or_default();
+        let is_it = |id: &&LineId| {
+            let line = self.lines.get(&id.0);
+            line.is_some_and(|line| line.awaited == awaited && line.key == key)
+        };
+        if let Some(id) = of_object.iter().find(is_it) {
+            return *id;
+        }
+        let id = LineId(self.next_line);
+        self.next_line += 1;
+        of_object.push(id);
+        let line = Line {
+            awaited,
+            key: key.to_vec(),
+            object,
+            queue: VecDeque::new(),
+            is_woken: false,
+            is_listed: false,
+        };
+        self.lines.insert(id.0, line);
+        self.round.push_back(id);
+        id
+    }
+
+    /// Whoever is first in the line is to try.
+    fn wake(&mut self, id: LineId) {
+        let Some(line) = self.lines.get_mut(&id.0) else { return };
+        line.is_woken = true;
+        if !line.is_listed {
+            line.is_listed = true;
+            self.woken.push_back(id);
+        }
+    }
+
+    /// An object was written; `None`: any may have been.
+    pub(crate) fn written(&mut self, object: Option<ObjectId>) {
+        let lines: Vec<LineId> = match object {
+            Some(object) => self.by_object.get(&object).cloned().unwrap_or_default(),
+            None => self.lines.keys().copied().map(LineId).collect(),
+        };
+        lines.into_iter().for_each(|line| self.wake(line));
+    }
+
+    /// There is such a key, of which nobody may have told.
+    pub(crate) fn there_is(&mut self, key: &[u8]) {
+        self.written(Some(hash::object_id(key)));
+    }
+
+    /// The keys from `first` on that one request names.
+    fn group(waiter: &Waiter, first: usize) -> Range<usize> {
+        let most = match waiter.wanted.blocking.form {
+            // The destination is named, too.
+            Form::Move => 1,
+            Form::Pop | Form::Counted if waiter.is_apart => 1,
+            Form::Pop | Form::Counted => OBJECTS_MAX,
+        };
+        let begin = first - first % most;
+        begin..(begin + most).min(waiter.wanted.keys.len())
+    }
+
+    /// Has a waiter try the keys that one request names with `first`; and then those behind them.
+    fn try_from(&mut self, id: ConnectionId, first: usize, tries_all: bool) {
+        let Some(waiter) = self.waiting.get_mut(&id) else { return };
+        waiter.trying = Some(Waiters::group(waiter, first));
+        waiter.is_sent = false;
+        waiter.tries_all = tries_all;
+        self.tries.push_back(id);
+    }
+
+    /// The next try that is to be sent, and its command.
+    pub(crate) fn next_try(&mut self) -> Option<(ConnectionId, Vec<&[u8]>)> {
+        loop {
+            self.look_at_woken();
+            let id = *self.tries.front()?;
+            let waits = self.waiting.get(&id).is_some_and(|w| w.trying.is_some() && !w.is_sent);
+            if waits {
+                let waiter = self.waiting.get(&id)?;
+                return Some((id, waiter.wanted.on(waiter.trying.clone()?)));
+            }
+            self.tries.pop_front();
+        }
+    }
+
+    /// Who is first in a line that was woken tries, unless a try of it is under way: then its end shows.
+    fn look_at_woken(&mut self) {
+        while let Some(id) = self.woken.pop_front() {
+            let Some(line) = self.lines.get_mut(&id.0) else { continue };
+            line.is_listed = false;
+            let Some(first) = line.queue.front().copied().filter(|_| line.is_woken) else {
+                continue;
+            };
+            let Some(waiter) = self.waiting.get(&first) else { continue };
+            if waiter.trying.is_none()
+                && let Some(key) = waiter.lines.iter().position(|own| *own == id)
+            {
+                self.try_from(first, key, false);
+            }
+        }
+    }
+
+    /// The try that was next was sent: what it finds, or does not, is newer than what was told so far.
+    pub(crate) fn sent(&mut self) {
+        let Some(id) = self.tries.pop_front() else { return };
+        let Some(waiter) = self.waiting.get_mut(&id) else { return };
+        waiter.is_sent = true;
+        let tried = waiter.trying.clone().unwrap_or_default();
+        for line in &waiter.lines[tried] {
+            if let Some(line) = self.lines.get_mut(&line.0) {
+                line.is_woken = false;
+            }
+        }
+    }
+
+    /// The try under way of a waiter ended; true: its reply is the client's.
+    pub(crate) fn tried(&mut self, id: ConnectionId, found: Found) -> bool {
+        let Some(waiter) = self.waiting.get_mut(&id) else { return true };
+        let tried = waiter.trying.take().unwrap_or_default();
+        waiter.is_sent = false;
+        let is_move = waiter.wanted.blocking.form == Form::Move;
+        let goes_on = waiter.tries_all && tried.end < waiter.lines.len();
+        match found {
+            Found::Reply => return self.end_with_reply(id, tried),
+            Found::WrongType if waiter.is_first || is_move => {
+                return self.end_with_reply(id, tried);
+            }
+            Found::NotExecuted if waiter.is_first || waiter.end.is_some() => {
+                return self.end_with_reply(id, tried);
+            }
+            Found::WrongType if tried.len() > 1 => {
+                // It waits for those of its keys that are of the right type.
+                waiter.is_apart = true;
+                self.try_from(id, 0, true);
+            }
+            Found::NotExecuted => {
+                let tries_all = waiter.tries_all;
+                self.try_from(id, tried.start, tries_all);
+            }
+            Found::Nothing | Found::WrongType if goes_on => self.try_from(id, tried.end, true),
+            Found::Nothing | Found::WrongType => {
+                waiter.is_first = false;
+                match waiter.end {
+                    Some(end) => {
+                        self.ended.push_back((id, end));
+                        self.forget(id);
+                    }
+                    None => self.look_again(id),
+                }
+            }
+        }
+        false
+    }
+
+    /// A waiter has its reply: there may be more for those behind it.
+    fn end_with_reply(&mut self, id: ConnectionId, tried: Range<usize>) -> bool {
+        let lines = self.waiting.get(&id).map_or(Vec::new(), |w| w.lines[tried].to_vec());
+        self.forget(id);
+        lines.into_iter().for_each(|line| self.wake(line));
+        true
+    }
+
+    /// Lines of a waiter that were woken while it tried.
+    fn look_again(&mut self, id: ConnectionId) {
+        let lines = self.waiting.get(&id).map_or(Vec::new(), |waiter| waiter.lines.clone());
+        for line in lines {
+            if self.lines.get(&line.0).is_some_and(|line| line.is_woken) {
+                self.wake(line);
+            }
+        }
+    }
+
+    /// A waiter is gone, or has its reply.
+    pub(crate) fn forget(&mut self, id: ConnectionId) {
+        let Some(waiter) = self.waiting.remove(&id) else { return };
+        self.bytes -= waiter.wanted.bytes();
+        if let Some(until) = waiter.until {
+            self.due.remove(&(until, id));
+        }
+        for line_id in waiter.lines {
+            let Some(line) = self.lines.get_mut(&line_id.0) else { continue };
+            line.queue.retain(|other| *other != id);
+            if line.queue.is_empty() {
+                self.remove_line(line_id);
+            } else if line.is_woken || waiter.is_sent {
+                // Of what it found nobody may have heard.
+                self.wake(line_id);
+            }
+        }
+    }
+
+    fn remove_line(&mut self, id: LineId) {
+        let Some(line) = self.lines.remove(&id.0) else { return };
+        if let Some(of_object) = self.by_object.get_mut(&line.object) {
+            of_object.retain(|other| *other != id);
+            if of_object.is_empty() {
+                self.by_object.remove(&line.object);
+            }
+        }
+        if self.round.len() > 2 * self.lines.len() + 16 {
+            self.round.retain(|id| self.lines.contains_key(&id.0));
+        }
+    }
+
+    /// Ends waits whose time has come. One that may find something tries once more.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, id));
+            if let Some(waiter) = self.waiting.get_mut(&id) {
+                waiter.until = None;
+            }
+            self.end(id, End::Timeout);
+        }
+    }
+
+    /// Ends a wait without an element, unless the try under way finds one; false if there is none.
+    pub(crate) fn end(&mut self, id: ConnectionId, end: End) -> bool {
+        let Some(waiter) = self.waiting.get_mut(&id) else { return false };
+        let is_woken = |line: &LineId| self.lines.get(&line.0).is_some_and(|line| line.is_woken);
+        let may_find = waiter.is_first || waiter.lines.iter().any(is_woken);
+        if waiter.trying.is_none() && !(may_find && end == End::Timeout) {
+            self.ended.push_back((id, end));
+            self.forget(id);
+            return true;
+        }
+        let is_trying = waiter.trying.is_some();
+        waiter.end.get_or_insert(end);
+        if !is_trying {
+            self.try_from(id, 0, true);
+        }
+        true
+    }
+
+    /// The next wait that ended without an element.
+    pub(crate) fn poll_end(&mut self) -> Option<(ConnectionId, End)> {
+        self.ended.pop_front()
+    }
+
+    /// The key that is to be looked at now, since nobody may have told of its writes.
+    pub(crate) fn next_look(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if now < self.look_at() {
+            return None;
+        }
+        self.looked_at = now;
+        while let Some(id) = self.round.pop_front() {
+            let Some(line) = self.lines.get(&id.0) else { continue };
+            self.round.push_back(id);
+            return Some(line.key.clone());
+        }
+        None
+    }
+
+    /// When to look at the next key.
+    fn look_at(&self) -> Instant {
+        if self.lines.is_empty() {
+            return Instant::NEVER;
+        }
+        self.looked_at.after((LOOK_NS / self.lines.len() as u64).max(LOOK_APART_NS))
+    }
+
+    /// When there is something to do that nothing but time brings about.
+    pub(crate) fn deadline(&self) -> Instant {
+        let due = self.due.first().map_or(Instant::NEVER, |(at, _)| *at);
+        due.min(self.look_at())
+    }
+
+    /// Whether a connection waits.
+    pub(crate) fn has(&self, id: ConnectionId) -> bool {
+        self.waiting.contains_key(&id)
+    }
+}

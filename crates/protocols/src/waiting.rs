@@ -1,0 +1,144 @@
+//! Who waits for a write of an object: clients whose commands found nothing there ([`Flags::WAITS`]). The
+//! replica that answers writes knows them, in the order in which they came, and tells each once when the
+//! object was written. What it knows is soft: it is in no copy and in no log, and goes with the replica, or
+//! when there is too much of it. So clients look by themselves now and then.
+
+use alloc::vec::Vec;
+
+use concord_core::ObjectId;
+use concord_wire::{Addr, Flags, FurtherIds};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are more.
+pub(crate) const WAITING_MAX: usize = 131_072;
+
+type ByObject = HashMap<ObjectId, Vec<Addr>, FxBuildHasher>;
+
+/// Clients by the objects that they wait for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    newer: ByObject,
+    newer_pairs: usize,
+    older: ByObject,
+}
+
+/// The objects of a request; `None`: all.
+fn objects(
+    flags: Flags,
+    first: ObjectId,
+    further: &FurtherIds,
+) -> Option<impl Iterator<Item = ObjectId>> {
+    // One of several objects that was overtaken on its way is of all keys too, but names its own.
+    let is_of_all = flags.has(Flags::WILDCARD) && first == ObjectId(0) && further.is_empty();
+    (!is_of_all).then(|| [first].into_iter().chain(further.as_slice().iter().copied()))
+}
+
+impl Waiting {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.newer.is_empty() && self.older.is_empty()
+    }
+
+    /// A command of `client` on these objects found nothing.
+    pub(crate) fn add(&mut self, client: Addr, first: ObjectId, further: &FurtherIds) {
+        for object in [first].into_iter().chain(further.as_slice().iter().copied()) {
+            if self.older.get(&object).is_some_and(|known| known.contains(&client)) {
+                continue;
+            }
+            let clients = self.newer.entry(object).or_default();
+            if !clients.contains(&client) {
+                clients.push(client);
+                self.newer_pairs += 1;
+            }
+        }
+        if self.newer_pairs > WAITING_MAX / 2 {
+            self.older = core::mem::take(&mut self.newer);
+            self.newer_pairs = 0;
+        }
+    }
+
+    /// These objects were written: who waits for one of them, and for which; `None`: for anything. They are
+    /// forgotten.
+    pub(crate) fn take(
+        &mut self,
+        flags: Flags,
+        first: ObjectId,
+        further: &FurtherIds,
+    ) -> Vec<(Addr, Option<ObjectId>)> {
+        let Some(objects) = objects(flags, first, further) else { return self.take_all() };
+        let mut told = Vec::new();
+        for object in objects {
+            told.extend(
+                self.older.remove(&object).into_iter().flatten().map(|c| (c, Some(object))),
+            );
+            for client in self.newer.remove(&object).into_iter().flatten() {
+                self.newer_pairs -= 1;
+                told.push((client, Some(object)));
+            }
+        }
+        told
+    }
+
+    fn take_all(&mut self) -> Vec<(Addr, Option<ObjectId>)> {
+        let known = core::mem::take(self);
+        let mut clients: Vec<Addr> =
+            known.older.into_values().chain(known.newer.into_values()).flatten().collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients.into_iter().map(|client| (client, None)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Flags = Flags::WILDCARD;
+    const ONE: Flags = Flags(0);
+
+    fn client(port: u16) -> Addr {
+        Addr { ip: 1, port }
+    }
+
+    fn told(waiting: &mut Waiting, flags: Flags, object: u32) -> Vec<u16> {
+        let told = waiting.take(flags, ObjectId(object), &FurtherIds::NONE);
+        told.into_iter().map(|(client, _)| client.port).collect()
+    }
+
+    #[test]
+    fn who_waits_is_told_once_and_in_order() {
+        let mut waiting = Waiting::default();
+        let further = FurtherIds::new(&[ObjectId(8)]).unwrap();
+        waiting.add(client(2), ObjectId(7), &further);
+        waiting.add(client(1), ObjectId(7), &FurtherIds::NONE);
+        waiting.add(client(2), ObjectId(7), &FurtherIds::NONE);
+        assert_eq!(told(&mut waiting, ONE, 9), []);
+        assert_eq!(told(&mut waiting, ONE, 7), [2, 1]);
+        assert_eq!(told(&mut waiting, ONE, 7), []);
+        assert_eq!(told(&mut waiting, ONE, 8), [2]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn a_write_of_all_keys_is_told_to_all_and_one_that_names_its_own_is_not() {
+        let mut waiting = Waiting::default();
+        for port in [3, 1, 2] {
+            waiting.add(client(port), ObjectId(u32::from(port)), &FurtherIds::NONE);
+            waiting.add(client(port), ObjectId(9), &FurtherIds::NONE);
+        }
+        assert_eq!(told(&mut waiting, ALL, 1), [1]);
+        assert_eq!(told(&mut waiting, ALL, 0), [1, 2, 3]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_when_there_are_too_many() {
+        let mut waiting = Waiting::default();
+        for n in 0..WAITING_MAX as u32 + 9 {
+            waiting.add(client(1), ObjectId(n), &FurtherIds::NONE);
+        }
+        assert!(waiting.newer.len() + waiting.older.len() <= WAITING_MAX + 1);
+        assert_eq!(told(&mut waiting, ONE, 0), []);
+        assert_eq!(told(&mut waiting, ONE, WAITING_MAX as u32), [1]);
+    }
+}
