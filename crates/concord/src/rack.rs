@@ -384,7 +384,8 @@ impl Rack {
 
     /// What the switch's programs are told of themselves.
     pub fn sections(&self) -> Sections {
-        Sections { harmonia: self.table.settings(), falcon: self.queue.layout() }
+        let (harmonia, falcon) = (self.table.settings(), self.queue.layout());
+        Sections { harmonia, falcon, ..Sections::DEFAULT }
     }
 
     /// What the switch runs for the group that the top level describes.

@@ -4,6 +4,7 @@ use concord_core::SwitchId;
 
 use crate::craq::Craq;
 use crate::falcon::Falcon;
+use crate::flair::Flair;
 use crate::forward::Forward;
 use crate::harmonia::{Harmonia, View};
 use crate::nopaxos::NoPaxos;
@@ -158,6 +159,8 @@ hosted! {
         NoPaxosHarmonia(NoPaxosHarmonia),
         /// Falcon.
         Falcon(Falcon),
+        /// FLAIR.
+        Flair(Flair),
     }
 }
 
@@ -172,6 +175,7 @@ impl Hosted {
             Hosted::NoPaxos(p) => p.store(),
             Hosted::NoPaxosHarmonia(p) => p.harmonia().store(),
             Hosted::Falcon(_) => &Store::EMPTY,
+            Hosted::Flair(p) => p.store(),
         }
     }
 
@@ -181,7 +185,11 @@ impl Hosted {
         match self {
             Hosted::Harmonia(p) => Some(p),
             Hosted::NoPaxosHarmonia(p) => Some(p.harmonia()),
-            Hosted::Forward(_) | Hosted::Craq(_) | Hosted::NoPaxos(_) | Hosted::Falcon(_) => None,
+            Hosted::Forward(_)
+            | Hosted::Craq(_)
+            | Hosted::NoPaxos(_)
+            | Hosted::Falcon(_)
+            | Hosted::Flair(_) => None,
         }
     }
 

@@ -8,6 +8,7 @@ use concord_wire::Addr;
 use concord_wire::control::Program;
 
 use crate::falcon::{QueueError, QueueLayout};
+use crate::flair::{FlairError, FlairSettings};
 use crate::harmonia::{ConfigError, HarmoniaSettings};
 
 /// What a program is told. Each takes what it needs.
@@ -28,12 +29,17 @@ pub struct Sections {
     pub harmonia: HarmoniaSettings,
     /// Falcon's queue of tasks.
     pub falcon: QueueLayout,
+    /// FLAIR's key groups.
+    pub flair: FlairSettings,
 }
 
 impl Sections {
     /// The defaults.
-    pub const DEFAULT: Sections =
-        Sections { harmonia: HarmoniaSettings::DEFAULT, falcon: QueueLayout::DEFAULT };
+    pub const DEFAULT: Sections = Sections {
+        harmonia: HarmoniaSettings::DEFAULT,
+        falcon: QueueLayout::DEFAULT,
+        flair: FlairSettings::DEFAULT,
+    };
 }
 
 /// A program that cannot be loaded so.
@@ -43,6 +49,8 @@ pub enum LoadError {
     Config(ConfigError),
     /// The queue that it was told cannot be.
     Queue(QueueError),
+    /// The key groups that it was told cannot be.
+    Flair(FlairError),
     /// This switch does not have it.
     NotHere(Program),
 }
@@ -59,11 +67,18 @@ impl From<QueueError> for LoadError {
     }
 }
 
+impl From<FlairError> for LoadError {
+    fn from(error: FlairError) -> LoadError {
+        LoadError::Flair(error)
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Config(error) => error.fmt(f),
             LoadError::Queue(error) => error.fmt(f),
+            LoadError::Flair(error) => error.fmt(f),
             LoadError::NotHere(program) => {
                 write!(f, "this switch has no program {}", program.name())
             }

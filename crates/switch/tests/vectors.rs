@@ -64,6 +64,7 @@ impl Scenario {
                 self.render_of(|p: &NoPaxosHarmonia| registers(p.harmonia()))
             }
             Program::Falcon => panic!("its vectors are in falcon_vectors.rs"),
+            Program::Flair => panic!("its tests are in flair.rs"),
         }
     }
 

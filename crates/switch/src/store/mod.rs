@@ -162,30 +162,42 @@ impl Routes {
         })
     }
 
-    /// The replica that a fast or spread read goes to. Harmonia's Algorithm 1, line 12, says "random"; a
-    /// hash of the request is what every rendering of the program can compute alike, and of all but
-    /// its lowest `run_bits`: a client's requests are numbered in their order. The attempt is
-    /// added, not hashed in, so that a retry goes to another replica for certain (trap T21).
+    /// The replica that a fast or spread read goes to: the row of the table that the request picks.
     #[must_use]
     #[inline]
     pub fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
-        let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
-        let halves = |word: u64| [(word >> 32) as u32, word as u32];
-        let ([a, b], [c, d]) = (halves(session), halves(request));
-        let choice = CHOICE.of([a, b, c, d]).wrapping_add(u32::from(hdr.attempt));
+        let choice = choice(hdr, run_bits);
         self.choices.get(choice as usize & (CHOICES - 1)).map_or(self.reader, |addr| *addr)
     }
 }
 
-/// The replicas in turn. Where the last one would be the first one's again, it is another.
+/// Which row of a table of choices a request picks. Harmonia's Algorithm 1, line 12, says "random"; a
+/// hash of the request is what every rendering of a program can compute alike, and of all but its
+/// lowest `run_bits`: a client's requests are numbered in their order. The attempt is added, not hashed
+/// in, so that a retry goes to another replica for certain (trap T21).
+#[inline]
+pub(crate) fn choice(hdr: &Repr, run_bits: u8) -> u32 {
+    let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
+    let halves = |word: u64| [(word >> 32) as u32, word as u32];
+    let ([a, b], [c, d]) = (halves(session), halves(request));
+    CHOICE.of([a, b, c, d]).wrapping_add(u32::from(hdr.attempt))
+}
+
+/// The replicas in turn.
 fn choices(replicas: &[(u16, Addr)]) -> Vec<Addr> {
-    let mut choices: Vec<Addr> = replicas.iter().map(|r| r.1).cycle().take(CHOICES).collect();
-    if CHOICES % replicas.len().max(1) == 1
-        && let (Some(last), Some(second)) = (choices.last_mut(), replicas.get(1))
+    let addrs: Vec<Addr> = replicas.iter().map(|r| r.1).collect();
+    turns(&addrs, CHOICES)
+}
+
+/// `rows` of `items` in turn. Where the last one would be the first one's again, it is another.
+pub(crate) fn turns<T: Copy>(items: &[T], rows: usize) -> Vec<T> {
+    let mut turns: Vec<T> = items.iter().copied().cycle().take(rows).collect();
+    if rows % items.len().max(1) == 1
+        && let (Some(last), Some(second)) = (turns.last_mut(), items.get(1))
     {
-        *last = second.1;
+        *last = *second;
     }
-    choices
+    turns
 }
 
 /// A program for replicas that does nothing for them: the part that all have.
@@ -326,7 +338,7 @@ impl Store {
         self.drop(DropReason::Malformed(error))
     }
 
-    fn count_slow(&mut self, reason: Reason) {
+    pub(crate) fn count_slow(&mut self, reason: Reason) {
         let c = &mut self.counters;
         match reason {
             Reason::SlowDirty => c.reads_slow_dirty += 1,
@@ -349,7 +361,7 @@ impl Store {
         }
     }
 
-    fn count_drop(&mut self, reason: DropReason) {
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
         let c = &mut self.counters;
         match reason {
             DropReason::Malformed(WireError::Truncated) => c.malformed_truncated += 1,

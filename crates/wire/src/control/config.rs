@@ -138,17 +138,20 @@ pub enum Program {
     NoPaxosHarmonia,
     /// Falcon's queue of tasks, for workers.
     Falcon,
+    /// FLAIR's key groups. No group can do with it yet: no protocol speaks to it.
+    Flair,
 }
 
 impl Program {
     /// Every program that a switch can run.
-    pub const ALL: [Program; 6] = [
+    pub const ALL: [Program; 7] = [
         Program::Forward,
         Program::Harmonia,
         Program::Craq,
         Program::NoPaxos,
         Program::NoPaxosHarmonia,
         Program::Falcon,
+        Program::Flair,
     ];
 
     /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
@@ -173,6 +176,7 @@ impl Program {
             Program::NoPaxos => "nopaxos",
             Program::NoPaxosHarmonia => "nopaxos+harmonia",
             Program::Falcon => "falcon",
+            Program::Flair => "flair",
         }
     }
 
@@ -382,7 +386,7 @@ mod tests {
         assert_eq!(u8::from(GroupKind::Workers), 16);
         let names = Program::ALL.map(Program::name);
         let stores = ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"];
-        assert_eq!(names, [&stores[..], &["falcon"]].concat()[..]);
+        assert_eq!(names, [&stores[..], &["falcon", "flair"]].concat()[..]);
         let for_workers = Program::ALL.into_iter().filter(|p| p.serves(GroupKind::Workers));
         assert_eq!(for_workers.collect::<Vec<_>>(), [Program::Forward, Program::Falcon]);
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));

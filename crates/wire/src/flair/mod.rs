@@ -311,6 +311,13 @@ impl<'a> PacketMut<'a> {
         self.leave_with(rpc::HEADER_BYTES + further)
     }
 
+    /// Its length, without tag and padding.
+    #[must_use]
+    #[inline]
+    pub fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Gives a request its number, and a read the position that must be executed before.
     #[inline]
     pub fn stamp(&mut self, seq: Seq, log_idx: Position) {

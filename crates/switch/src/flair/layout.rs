@@ -1,0 +1,108 @@
+//! What the program is told: how many key groups, how long without a heartbeat, how reads are balanced.
+
+use core::fmt;
+
+use concord_core::{Duration, MS};
+
+use crate::harmonia::RUN_BITS_MAX;
+
+/// Most key groups, as a power of two: a stage of an ASIC has room for the log indices of so many.
+pub const GROUP_BITS_MAX: u8 = 17;
+/// Fewest: all groups of a chunk are there.
+pub const GROUP_BITS_MIN: u8 = 6;
+
+/// What the program is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlairSettings {
+    /// Key groups, as a power of two: the most significant bits of an object id that name its group.
+    pub group_bits: u8,
+    /// Width of the counter in a sequence number, in bits; fewer than 32 to test its end (trap T20).
+    pub counter_bits: u8,
+    /// Reads of a client that go to one follower in a row, as a power of two.
+    pub run_bits: u8,
+    /// switch_stepdown: how old the probe in the last heartbeat may be, in ns.
+    pub stepdown_ns: Duration,
+    /// Leader avoidance (§4.4.2): while a write is pending, the leader gets no read that a follower can
+    /// answer.
+    pub avoid_leader: bool,
+    /// Time from one look at the unstable groups to the next, in ns. One that is seen twice with the same
+    /// number is repaired.
+    pub repair_interval_ns: Duration,
+}
+
+impl FlairSettings {
+    /// The defaults: 4,096 groups, as in the paper, and three heartbeats of 50 ms.
+    pub const DEFAULT: FlairSettings = FlairSettings {
+        group_bits: 12,
+        counter_bits: 32,
+        run_bits: 4,
+        stepdown_ns: 150 * MS,
+        avoid_leader: true,
+        repair_interval_ns: 50 * MS,
+    };
+
+    /// How many key groups there are.
+    #[must_use]
+    pub const fn groups(&self) -> u32 {
+        1 << self.group_bits
+    }
+
+    /// The last number that a session has.
+    #[must_use]
+    pub const fn counter_max(&self) -> u32 {
+        (((1u64) << self.counter_bits) - 1) as u32
+    }
+
+    /// Whether there can be such a program.
+    ///
+    /// # Errors
+    /// [`FlairError`] if not.
+    pub fn check(&self) -> Result<(), FlairError> {
+        if !(GROUP_BITS_MIN..=GROUP_BITS_MAX).contains(&self.group_bits) {
+            return Err(FlairError::GroupBits(self.group_bits));
+        }
+        if !(2..=32).contains(&self.counter_bits) {
+            return Err(FlairError::CounterBits(self.counter_bits));
+        }
+        if self.run_bits > RUN_BITS_MAX {
+            return Err(FlairError::RunBits(self.run_bits));
+        }
+        if self.stepdown_ns == 0 || self.repair_interval_ns == 0 {
+            return Err(FlairError::Interval);
+        }
+        Ok(())
+    }
+}
+
+/// A program that no switch can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlairError {
+    /// Too few or too many key groups.
+    GroupBits(u8),
+    /// Not within 2 to 32.
+    CounterBits(u8),
+    /// Too long a run.
+    RunBits(u8),
+    /// A time of 0.
+    Interval,
+}
+
+impl fmt::Display for FlairError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FlairError::GroupBits(n) => write!(
+                f,
+                "2^{n} key groups cannot be: give it 2^{GROUP_BITS_MIN} to 2^{GROUP_BITS_MAX}"
+            ),
+            FlairError::CounterBits(n) => {
+                write!(f, "the counter has {n} bits: give it 2 to 32")
+            }
+            FlairError::RunBits(n) => {
+                write!(f, "2^{n} reads in a row are too many: give it up to 2^{RUN_BITS_MAX}")
+            }
+            FlairError::Interval => f.write_str("stepdown and repair interval are above 0"),
+        }
+    }
+}
+
+impl core::error::Error for FlairError {}

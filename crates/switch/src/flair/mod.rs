@@ -1,0 +1,558 @@
+//! FLAIR's switch program (the thesis' chapter 4): which key groups are stable, and which replicas hold
+//! them. Reads of stable groups go to followers, whose replies are checked; all else goes to the leader.
+//!
+//! The steps of Figure 17, and where they are:
+//! 1. the session's cells are read (stages 0 to 2), first of all in every pass;
+//! 2. the operation: [`Flair::process`];
+//! 3. the request is validated: its session, and the age of the last heartbeat (`registers.rs`);
+//! 4. a write takes the next `session_seq_num` (stage 2);
+//! 5. a reply to a write is compared with its group's `seq_num` (stage 3);
+//! 6. the key group array (stages 3 to 6): a write makes its group unstable, the reply to the last one
+//!    stable; a read looks at it. Writes of all keys have cells of their own (trap T13);
+//! 7. and 8. a read's group is stable, or it goes to the leader;
+//! 9. a follower's reply is checked: the group has the number that the read was stamped with;
+//! 10. the forwarding logic picks a follower (`forwarding.rs`);
+//! 11. to the leader: writes, reads of unstable groups, reads whose reply is stale;
+//! 12. to the client: replies;
+//! 13. the header's fields are filled in, and the packet is made one of the other kind.
+//!
+//! **The switch steps down by the packet's time**: a packet that comes later than `switch_stepdown`
+//! after the probe that the leader's last heartbeat echoed is dropped (trap T26). The paper's switch is inactive from
+//! then on. Here the session goes on with the next heartbeat: nothing has passed meanwhile, so all cells hold.
+//!
+//! **Requests of several objects** count as requests of all keys.
+
+mod forwarding;
+mod layout;
+mod registers;
+mod upload;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{Guard, Guards, Instant, Now, ObjectId};
+use concord_pisa::{Report, Verdict};
+use concord_wire::control::{Config, Message as _};
+use concord_wire::flair::{
+    Followers, Group, Heartbeat, OP_HEARTBEAT, Packet, PacketMut, REPLICAS_MAX, SessionMessage, Sid,
+};
+use concord_wire::{Addr, Flags, Kind, Op, Reason, Repr, WireError, kind, op, rpc};
+
+use crate::program::{
+    Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+    Wants,
+};
+use crate::store::{self, Store, choice};
+
+use forwarding::Forwarding;
+pub use layout::{FlairError, FlairSettings, GROUP_BITS_MAX, GROUP_BITS_MIN};
+use registers::{At, Concerns, Numbered, ReadPass, Registers, Replied};
+use upload::{Repair, Upload, UploadCounters, confirmation};
+
+/// Why a packet ends at the switch. Each is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// What ends other programs' packets too.
+    Store(store::DropReason),
+    /// There is no session, or its leader was not heard lately.
+    NoSession,
+    /// A reply or a heartbeat of another session.
+    OtherSession,
+    /// A reply to a write with a number that was never given out.
+    Impossible,
+    /// A reply that did not come as one of FLAIR's: nobody has checked it.
+    Unchecked,
+}
+
+impl From<store::DropReason> for DropReason {
+    fn from(reason: store::DropReason) -> DropReason {
+        DropReason::Store(reason)
+    }
+}
+
+concord_core::counters! {
+    /// What the program did, beside what all programs for replicas count.
+    pub struct FlairCounters {
+        /// Writes of one key group, numbered.
+        writes_of_group,
+        /// Writes of all keys, numbered.
+        writes_of_all_keys,
+        /// Registrations, numbered, which concern no key.
+        writes_of_nothing,
+        /// Reads of a stable group, sent to a replica that holds it.
+        reads_stable,
+        /// Reads sent to the leader: the group is unstable.
+        reads_unstable,
+        /// Reads sent to the leader: nobody who is heard is known to hold the group.
+        reads_no_holder,
+        /// Replies to writes that made their group stable.
+        replies_stable,
+        /// Replies to writes that left their group as it is: a later write of it is under way.
+        replies_later,
+        /// Followers' replies that were good.
+        replies_checked,
+        /// Followers' replies that were stale, made reads for the leader.
+        replies_stale,
+        /// Followers' replies that were stale and too long for that: their clients ask again.
+        replies_refused,
+        /// Heartbeats of the session.
+        heartbeats,
+        /// Packets dropped because there is no session or its leader was not heard lately.
+        dropped_no_session,
+        /// Replies and heartbeats dropped because they are of another session.
+        dropped_other_session,
+        /// Replies to writes dropped because their number was never given out.
+        dropped_impossible,
+        /// Replies dropped because they were not FLAIR's.
+        dropped_unchecked,
+    }
+}
+
+/// The program.
+#[derive(Clone, Debug)]
+pub struct Flair {
+    settings: FlairSettings,
+    guards: Guards,
+    store: Store,
+    /// The leader's view and its node, by the configuration.
+    view: u32,
+    leader: u16,
+    registers: Box<Registers>,
+    forwarding: Forwarding,
+    upload: Upload,
+    repair: Repair,
+    counters: FlairCounters,
+    upload_counters: UploadCounters,
+}
+
+type Outcome = Result<(Addr, usize), DropReason>;
+
+/// The data plane.
+impl Flair {
+    #[inline]
+    fn at(&self, now: Instant) -> At {
+        At { now, stepdown_ns: self.settings.stepdown_ns }
+    }
+
+    /// The most significant bits of the object id (§4.3.2).
+    #[inline]
+    fn group_of(&self, obj_id: ObjectId) -> u32 {
+        obj_id.0 >> (32 - u32::from(self.settings.group_bits))
+    }
+
+    #[inline]
+    fn concerns(&self, hdr: &Repr) -> Concerns {
+        if hdr.is_of_many() {
+            Concerns::All
+        } else if hdr.flags.has(Flags::REGISTER) && !hdr.flags.has(Flags::INTERNAL) {
+            Concerns::Nothing
+        } else {
+            Concerns::Group(self.group_of(hdr.obj_id))
+        }
+    }
+
+    fn leader_addr(&self) -> Result<Addr, DropReason> {
+        let routes = self.store.routes().ok_or(store::DropReason::Unconfigured)?;
+        Ok(routes.head)
+    }
+
+    /// What a client sends, and what comes from a replica as it would without FLAIR.
+    fn of_all_stores(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Outcome {
+        let hdr = rpc::Packet::parse(bytes).map_err(store::DropReason::Malformed)?.repr();
+        match hdr.op {
+            Op::Write => self.on_write(ingress, &hdr, bytes),
+            Op::Read => self.on_read(ingress, &hdr, bytes),
+            Op::WriteReply | Op::ReadReply => Err(DropReason::Unchecked),
+            Op::WRest
+            | Op::WRestAck
+            | Op::Pull
+            | Op::Fragment
+            | Op::Push
+            | Op::WriteCompletion
+            | Op::Sweep => {
+                let mut packet =
+                    rpc::PacketMut::parse(bytes).map_err(store::DropReason::Malformed)?;
+                let size_bytes = packet.view().bytes().len();
+                Ok((self.store.pass_on(&hdr, &mut packet)?, size_bytes))
+            }
+        }
+    }
+
+    /// Write requests (§4.3.3).
+    fn on_write(&mut self, ingress: &Ingress<'_>, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
+        let leader = self.leader_addr()?;
+        let concerns = self.concerns(hdr);
+        let (at, counter_max) = (self.at(ingress.at), self.settings.counter_max());
+        let mut packet = PacketMut::enter(bytes).map_err(store::DropReason::Malformed)?;
+        let (sid, counter) = match self.registers.ports().write(at, concerns, counter_max) {
+            Numbered::Number(sid, counter) => (sid, counter),
+            Numbered::NoSession => return Err(DropReason::NoSession),
+            Numbered::Exhausted => return Err(store::DropReason::SeqExhausted.into()),
+        };
+        match concerns {
+            Concerns::Group(_) => self.counters.writes_of_group += 1,
+            Concerns::All => self.counters.writes_of_all_keys += 1,
+            Concerns::Nothing => self.counters.writes_of_nothing += 1,
+        }
+        // The reply says of all keys too.
+        if concerns == Concerns::All {
+            packet.set_flags(hdr.flags.with(Flags::WILDCARD));
+        }
+        packet.stamp(sid.number(counter), concord_core::Position(0));
+        Ok((leader, packet.size_bytes()))
+    }
+
+    /// Read requests (§4.3.4).
+    fn on_read(&mut self, ingress: &Ingress<'_>, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
+        let leader = self.leader_addr()?;
+        let (at, with_all) = (self.at(ingress.at), self.guards.on(Guard::FlairAllKeys));
+        let group = self.group_of(hdr.obj_id);
+        let read = self.registers.ports().read(at, group, with_all);
+        if !read.session.is_live {
+            return Err(DropReason::NoSession);
+        }
+        let (to, reason) = match self.holder(hdr, &read) {
+            Ok(to) => (to, Reason::Fast),
+            Err(reason) => (leader, reason),
+        };
+        let counters = &mut self.counters;
+        match reason {
+            Reason::Fast => counters.reads_stable += 1,
+            Reason::SlowUnstable => counters.reads_unstable += 1,
+            Reason::SlowNoHolder => counters.reads_no_holder += 1,
+            other => self.store.count_slow(other),
+        }
+        let mut packet = PacketMut::enter(bytes).map_err(store::DropReason::Malformed)?;
+        packet.set_reason(reason);
+        packet.set_flags(hdr.flags.set(Flags::FAST, reason == Reason::Fast));
+        packet.stamp(read.session.sid.number(read.seq_num), read.log_idx);
+        Ok((to, packet.size_bytes()))
+    }
+
+    /// Who answers a read, if not the leader for a reason.
+    fn holder(&self, hdr: &Repr, read: &ReadPass) -> Result<Addr, Reason> {
+        if hdr.is_of_many() {
+            return Err(Reason::SlowAllKeys);
+        }
+        if !read.all_is_stable {
+            return Err(Reason::SlowWildcard);
+        }
+        if !read.is_stable && self.guards.on(Guard::FlairUnstable) {
+            return Err(Reason::SlowUnstable);
+        }
+        // A retry may go to the leader: whoever was asked first may be the only other one.
+        let spares_leader = self.settings.avoid_leader && read.is_pending && hdr.attempt == 0;
+        let choice = choice(hdr, self.settings.run_bits);
+        let to = self.forwarding.choose(read.followers, spares_leader, choice);
+        to.ok_or(Reason::SlowNoHolder)
+    }
+
+    /// What comes from a replica.
+    fn of_a_replica(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Outcome {
+        let hdr = Packet::parse(bytes).map_err(store::DropReason::Malformed)?.repr();
+        match hdr.common.op {
+            Op::WriteReply => self.on_write_reply(ingress, &hdr, bytes),
+            Op::ReadReply => self.on_read_reply(ingress, &hdr, bytes),
+            Op::Write
+            | Op::Read
+            | Op::WRest
+            | Op::WRestAck
+            | Op::Pull
+            | Op::Fragment
+            | Op::Push
+            | Op::WriteCompletion
+            | Op::Sweep => Err(DropReason::Unchecked),
+        }
+    }
+
+    fn on_write_reply(
+        &mut self,
+        ingress: &Ingress<'_>,
+        hdr: &concord_wire::flair::Repr,
+        bytes: &mut [u8],
+    ) -> Outcome {
+        let (concerns, seq) = (self.concerns(&hdr.common), hdr.common.seq);
+        let number = (Sid::of(seq), seq.counter, self.guards.on(Guard::FlairSession));
+        let holds = (hdr.log_idx, hdr.cflwrs);
+        let at = self.at(ingress.at);
+        match self.registers.ports().write_reply(at, concerns, number, holds) {
+            Replied::Stable => self.counters.replies_stable += 1,
+            Replied::Later => self.counters.replies_later += 1,
+            Replied::OtherSession => return Err(DropReason::OtherSession),
+            Replied::Impossible => return Err(DropReason::Impossible),
+            Replied::NoSession => return Err(DropReason::NoSession),
+        }
+        self.reply(&hdr.common, bytes)
+    }
+
+    fn on_read_reply(
+        &mut self,
+        ingress: &Ingress<'_>,
+        hdr: &concord_wire::flair::Repr,
+        bytes: &mut [u8],
+    ) -> Outcome {
+        let (seq, at) = (hdr.common.seq, self.at(ingress.at));
+        let with_all = self.guards.on(Guard::FlairAllKeys);
+        let group = self.group_of(hdr.common.obj_id);
+        let read = self.registers.ports().read(at, group, with_all);
+        if Sid::of(seq) != read.session.sid && self.guards.on(Guard::FlairSession) {
+            return Err(DropReason::OtherSession);
+        }
+        if !read.session.is_live {
+            return Err(DropReason::NoSession);
+        }
+        let is_leaders = hdr.common.node.0 == self.leader;
+        let is_good = seq.counter == read.seq_num || !self.guards.on(Guard::FlairReply);
+        if is_leaders {
+            return self.reply(&hdr.common, bytes);
+        }
+        if is_good {
+            self.counters.replies_checked += 1;
+            return self.reply(&hdr.common, bytes);
+        }
+        let leader = self.leader_addr()?;
+        let mut packet = PacketMut::parse(bytes).map_err(store::DropReason::Malformed)?;
+        if packet.ask_again(read.session.sid.number(read.seq_num)) {
+            self.counters.replies_stale += 1;
+            return Ok((leader, packet.size_bytes()));
+        }
+        self.counters.replies_refused += 1;
+        Ok((self.store.on_reply(&hdr.common)?, packet.refuse()))
+    }
+
+    /// A reply, as clients take it. That to the switch's own no-op ends here, and so does that of a
+    /// replica's own write.
+    fn reply(&mut self, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
+        if hdr.client.port == 0 && hdr.flags.has(Flags::INTERNAL) {
+            return Err(store::DropReason::Consumed.into());
+        }
+        let to = self.store.on_reply(hdr)?;
+        let packet = PacketMut::parse(bytes).map_err(store::DropReason::Malformed)?;
+        Ok((to, packet.leave()))
+    }
+
+    /// Heartbeats (§4.3.6): the answer has the switch's clock.
+    fn on_heartbeat(&mut self, now: Instant, bytes: &mut [u8]) -> Outcome {
+        let beat = Heartbeat::parse(bytes).map_err(store::DropReason::Malformed)?;
+        let leader = self.leader_addr()?;
+        let probe = if self.guards.on(Guard::FlairProbe) { beat.probe } else { now };
+        let own = self.registers.ports().heartbeat(now, beat.sid, probe);
+        if own != beat.sid {
+            return Err(DropReason::OtherSession);
+        }
+        self.counters.heartbeats += 1;
+        let answered = Heartbeat::answer(bytes, now).map_err(store::DropReason::Malformed)?;
+        Ok((leader, answered))
+    }
+
+    /// The control plane's own confirmation, on its way to the leader.
+    fn on_confirmation(&self, ingress: &Ingress<'_>, bytes: &[u8]) -> Outcome {
+        let is_own = self.store.routes().is_some_and(|routes| routes.switch == ingress.sender);
+        if !is_own {
+            return Err(DropReason::Unchecked);
+        }
+        Ok((self.leader_addr()?, bytes.len()))
+    }
+
+    fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
+        match reason {
+            DropReason::Store(reason) => self.store.count_drop(reason),
+            DropReason::NoSession => self.counters.dropped_no_session += 1,
+            DropReason::OtherSession => self.counters.dropped_other_session += 1,
+            DropReason::Impossible => self.counters.dropped_impossible += 1,
+            DropReason::Unchecked => self.counters.dropped_unchecked += 1,
+        }
+        Verdict::Drop(reason)
+    }
+}
+
+/// What the control plane does and sees.
+impl Flair {
+    /// What it has in common with the other programs for replicas.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &FlairCounters {
+        &self.counters
+    }
+
+    /// The session that was begun last; 0 if none.
+    #[must_use]
+    pub fn sid(&self) -> Sid {
+        Sid(self.registers.session_id.peek(0))
+    }
+
+    /// The key group of an object: the number of its last write, and the rest of its cells.
+    #[must_use]
+    pub fn group(&self, obj_id: ObjectId) -> (u32, Group) {
+        self.registers.group(Concerns::Group(self.group_of(obj_id)))
+    }
+
+    /// The same of the cells for writes of all keys.
+    #[must_use]
+    pub fn all_keys(&self) -> (u32, Group) {
+        self.registers.group(Concerns::All)
+    }
+
+    /// Fills the forwarding tables: who is heard, by its bit in the session.
+    fn fill(&mut self) {
+        let Some(routes) = self.store.routes() else { return self.forwarding.clear() };
+        let addr = |node: &u16| routes.replicas.iter().find(|r| r.0 == *node).map(|r| r.1);
+        let addrs: Vec<Option<Addr>> = self.upload.replicas().iter().map(addr).collect();
+        let leader = self.upload.replicas().iter().position(|node| *node == self.leader);
+        if addrs.is_empty() {
+            return self.forwarding.clear();
+        }
+        self.forwarding.fill(addrs, leader.unwrap_or(REPLICAS_MAX));
+    }
+
+    /// No packet passes before another session is active.
+    fn end_session(&mut self) {
+        self.registers.reset();
+        self.upload.forget();
+        self.forwarding.clear();
+    }
+}
+
+impl Load for Flair {
+    fn load(settings: &Settings) -> Result<Flair, LoadError> {
+        let own = settings.sections.flair;
+        own.check()?;
+        Ok(Flair {
+            settings: own,
+            guards: settings.guards,
+            store: Store::default(),
+            view: 0,
+            leader: 0,
+            registers: Box::new(Registers::new(&own)),
+            forwarding: Forwarding::default(),
+            upload: Upload::default(),
+            repair: Repair::new(settings.addr, own.repair_interval_ns, own.group_bits),
+            counters: FlairCounters::default(),
+            upload_counters: UploadCounters::default(),
+        })
+    }
+}
+
+impl SwitchProgram for Flair {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        match kind {
+            Kind::Harmonia | Kind::Flair => Takes::Data,
+            Kind::FlairSession => Takes::Control,
+            _ => Takes::Nothing,
+        }
+    }
+
+    /// A session does not span views, so another view's configuration ends it. Within a view it says who
+    /// is heard.
+    fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        let head = config.head().ok_or(Refused)?.node;
+        if config.members.len() > REPLICAS_MAX {
+            return Err(Refused);
+        }
+        let is_new = self.store.install(config)?;
+        if is_new {
+            self.upload.begin_anew();
+        }
+        if is_new || (config.epoch, head) != (self.view, self.leader) {
+            self.end_session();
+        }
+        (self.view, self.leader) = (config.epoch, head);
+        self.fill();
+        Ok(None)
+    }
+
+    fn uninstall(&mut self) {
+        self.store.routes = None;
+        self.end_session();
+    }
+
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let outcome = match kind(bytes) {
+            Ok(Kind::Harmonia) => self.of_all_stores(ingress, bytes),
+            Ok(Kind::Flair) if op(bytes) == OP_HEARTBEAT => self.on_heartbeat(ingress.at, bytes),
+            Ok(Kind::Flair) => self.of_a_replica(ingress, bytes),
+            Ok(Kind::FlairSession) => self.on_confirmation(ingress, bytes),
+            Ok(_) => Err(store::DropReason::Malformed(WireError::Op).into()),
+            Err(error) => Err(store::DropReason::Malformed(error).into()),
+        };
+        match outcome {
+            Ok((to, size_bytes)) => Verdict::Forward { to, size_bytes },
+            Err(reason) => self.drop(reason),
+        }
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        self.store.count_drop(store::DropReason::Malformed(error));
+    }
+
+    /// A session's start, by the leader of the view that is configured.
+    fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
+        let message = SessionMessage::parse(packet)?;
+        let (from, view) = message.sender();
+        let is_leaders =
+            self.store.routes().is_some() && (view.0, from.0) == (self.view, self.leader);
+        if !is_leaders {
+            self.upload_counters.session_messages_refused += 1;
+            return Ok(None);
+        }
+        let count = &mut self.upload_counters;
+        let step = self.upload.take(&message, &mut self.registers, self.guards, count);
+        self.fill();
+        Ok(step.map(|step| confirmation(&message, step, now.instant)))
+    }
+
+    #[inline]
+    fn look(&mut self, now: Instant) -> Wants {
+        let unstable = self.registers.unstable.peek(0);
+        self.repair.look(now, self.upload.is_active(), unstable);
+        Wants::Nothing
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
+        self.repair.upkeep(now, &self.registers)
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.repair.deadline()
+    }
+
+    /// Once a session is active.
+    fn is_ready(&self) -> bool {
+        self.upload.is_active()
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let gauge = |name, help, value: u32| Gauge { name, help, value: value.into() };
+        alloc::vec![
+            gauge("session", "The session.", self.sid().0),
+            gauge("sequence", "Its last number.", self.registers.session_seq_num.peek(0)),
+            gauge("groups", "Key groups.", self.settings.groups()),
+            gauge(
+                "groups_unstable",
+                "Key groups with a write under way, all keys counted as one.",
+                self.registers.unstable.peek(0)
+            ),
+        ]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let noops = [("repairs", "No-ops for groups that stayed unstable.", self.repair.noops)];
+        let own = self.counters.each().chain(self.upload_counters.each());
+        self.store.counters().each().chain(own).chain(noops).collect()
+    }
+
+    fn describe(&self) -> Report {
+        Report::new("flair", self.registers.report())
+    }
+}
+
+const _: () = assert!(Followers::ALL.0.count_ones() as usize == REPLICAS_MAX);

@@ -1,0 +1,241 @@
+//! What the switch's own processor does: it takes a session's start from the leader (§4.3.5), and repairs
+//! groups whose write or reply was lost (§4.3.6, "Packet Loss").
+
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{Duration, Guard, Guards, Instant, ObjectId};
+use concord_wire::control::Message as _;
+use concord_wire::flair::{GROUPS_OF_CHUNK, REPLICAS_MAX, SessionMessage, Sid, Step};
+use concord_wire::{Addr, Flags, Op, Repr};
+
+use super::registers::{Concerns, Registers};
+use crate::program::Injection;
+
+/// Groups that one look goes through.
+const LOOK: u32 = 512;
+
+/// The upload that is under way, or was the last one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Upload {
+    /// The highest session that began here; it falls only with a new switch id.
+    sid: Sid,
+    /// The node of each bit.
+    replicas: Vec<u16>,
+    /// Which chunks are here.
+    chunks: Vec<bool>,
+    is_active: bool,
+}
+
+concord_core::counters! {
+    /// What came of the leader's messages.
+    pub struct UploadCounters {
+        /// Sessions begun.
+        sessions_begun,
+        /// Chunks of key groups taken.
+        chunks_taken,
+        /// Sessions made active.
+        sessions_activated,
+        /// Messages of a session that is over, of another view or of another node than the leader.
+        session_messages_refused,
+        /// Sessions that were to be active before all chunks were here.
+        activations_early,
+    }
+}
+
+impl Upload {
+    /// The node of each bit.
+    pub(super) fn replicas(&self) -> &[u16] {
+        &self.replicas
+    }
+
+    /// Nothing is active, nothing was uploaded. Session ids are not used again.
+    pub(super) fn forget(&mut self) {
+        self.replicas.clear();
+        self.chunks.clear();
+        self.is_active = false;
+    }
+
+    /// Takes a message of the leader, and gives what is done.
+    pub(super) fn take(
+        &mut self,
+        message: &SessionMessage,
+        registers: &mut Registers,
+        guards: Guards,
+        count: &mut UploadCounters,
+    ) -> Option<Step> {
+        match message {
+            SessionMessage::Begin { sid, replicas, all_keys, .. } => {
+                if *sid < self.sid || sid.0 == 0 || replicas.len() > REPLICAS_MAX {
+                    return refused(count);
+                }
+                let groups = registers.seq_num.size();
+                if *sid > self.sid {
+                    registers.begin(*sid, *all_keys);
+                    let chunks = alloc::vec![false; groups.div_ceil(GROUPS_OF_CHUNK)];
+                    *self =
+                        Upload { sid: *sid, replicas: replicas.clone(), chunks, is_active: false };
+                    count.sessions_begun += 1;
+                }
+                // One that was forgotten is not begun again.
+                let is_here = !self.chunks.is_empty();
+                is_here.then_some(Step::Begun { groups: groups as u32 }).or_else(|| refused(count))
+            }
+            SessionMessage::Groups { sid, chunk, groups, .. } => {
+                let at = *chunk as usize;
+                let is_whole = groups.len() == GROUPS_OF_CHUNK.min(registers.seq_num.size());
+                if *sid != self.sid || at >= self.chunks.len() || !is_whole {
+                    return refused(count);
+                }
+                // Once the session is active, a copy that comes late would bring back what was.
+                if !self.is_active || !guards.on(Guard::FlairChunks) {
+                    let first = at * GROUPS_OF_CHUNK;
+                    for (group, index) in groups.iter().zip(first..) {
+                        registers.upload(Concerns::Group(index as u32), *group);
+                    }
+                    self.chunks[at] = true;
+                    count.chunks_taken += 1;
+                }
+                Some(Step::Chunk { chunk: *chunk })
+            }
+            SessionMessage::Activate { sid, probe, .. } => {
+                if *sid != self.sid || self.chunks.is_empty() {
+                    return refused(count);
+                }
+                // Trap T28. What is not here is unstable: this is for the reads, not for safety.
+                if !self.chunks.iter().all(|here| *here) {
+                    count.activations_early += 1;
+                    return None;
+                }
+                if !self.is_active {
+                    registers.activate(Instant(*probe));
+                    self.is_active = true;
+                    count.sessions_activated += 1;
+                }
+                Some(Step::Active)
+            }
+            SessionMessage::Confirmed { .. } => refused(count),
+        }
+    }
+
+    /// A new switch id: its sessions are counted by whoever leads its group.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Upload::default();
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active
+    }
+}
+
+fn refused<T>(count: &mut UploadCounters) -> Option<T> {
+    count.session_messages_refused += 1;
+    None
+}
+
+/// The word to the leader that a step is done.
+pub(super) fn confirmation(to: &SessionMessage, step: Step, at: Instant) -> Injection {
+    let (from, view) = to.sender();
+    let (sid, probe) = (to.sid(), at.0);
+    let confirmed = SessionMessage::Confirmed { view: view.0, from: from.0, sid, step, probe };
+    let mut packet = Vec::new();
+    confirmed.emit(&mut packet);
+    Injection::new(&packet)
+}
+
+/// Groups that stay unstable: seen twice with the same number, one gets a numbered no-op, whose reply
+/// makes it stable.
+#[derive(Clone, Debug)]
+pub(super) struct Repair {
+    addr: Addr,
+    interval_ns: Duration,
+    /// How far an object id is shifted to give its group.
+    shift: u32,
+    /// The number that each unstable group had at the last look, all keys last; `None` if it was stable.
+    seen: Vec<Option<u32>>,
+    /// The next group to look at.
+    next: u32,
+    /// How many of this look are left.
+    left: u32,
+    /// When the next look is due. Meaningful only while groups are unstable.
+    at: Instant,
+    waiting: bool,
+    /// No-ops sent.
+    pub(super) noops: u64,
+}
+
+impl Repair {
+    pub(super) fn new(addr: Addr, interval_ns: Duration, group_bits: u8) -> Repair {
+        let seen = alloc::vec![None; (1usize << group_bits) + 1];
+        let shift = 32 - u32::from(group_bits);
+        let at = Instant::NEVER;
+        Repair { addr, interval_ns, shift, seen, next: 0, left: 0, at, waiting: false, noops: 0 }
+    }
+
+    /// Sets the timer.
+    #[inline]
+    pub(super) fn look(&mut self, now: Instant, is_active: bool, unstable: u32) {
+        let waiting = is_active && unstable > 0;
+        if waiting && !self.waiting {
+            self.at = now.after(self.interval_ns);
+            self.left = 0;
+            self.seen.fill(None);
+        }
+        self.waiting = waiting;
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        if self.waiting {
+            Deadline { at: self.at, reason: "repair of unstable groups" }
+        } else {
+            Deadline::NONE
+        }
+    }
+
+    /// The next no-op that is due.
+    pub(super) fn upkeep(&mut self, now: Instant, registers: &Registers) -> Option<Injection> {
+        if !self.waiting {
+            return None;
+        }
+        let all = self.seen.len() as u32 - 1;
+        if self.left == 0 {
+            if now < self.at {
+                return None;
+            }
+            self.left = LOOK.min(all + 1);
+        }
+        while self.left > 0 {
+            let at = self.next;
+            self.next = if at == all { 0 } else { at + 1 };
+            self.left -= 1;
+            let concerns = if at == all { Concerns::All } else { Concerns::Group(at) };
+            let seq_num = registers.unstable_since(concerns);
+            let seen = core::mem::replace(&mut self.seen[at as usize], seq_num);
+            if seq_num.is_some() && seen == seq_num {
+                // Its own number is the next one to be seen.
+                self.seen[at as usize] = None;
+                self.noops += 1;
+                self.end_look(now);
+                return Some(self.noop(concerns));
+            }
+        }
+        self.end_look(now);
+        None
+    }
+
+    fn end_look(&mut self, now: Instant) {
+        if self.left == 0 {
+            self.at = now.after(self.interval_ns);
+        }
+    }
+
+    /// A numbered write that changes nothing. Its reply ends at the switch.
+    fn noop(&self, concerns: Concerns) -> Injection {
+        let (flags, obj_id) = match concerns {
+            Concerns::Group(group) => (Flags::NOOP, ObjectId(group << self.shift)),
+            Concerns::All | Concerns::Nothing => (Flags::NOOP.with(Flags::WILDCARD), ObjectId(0)),
+        };
+        let noop = Repr { flags, obj_id, client: self.addr, ..Repr::new(Op::Write) };
+        Injection::new(&noop.header(0))
+    }
+}

@@ -1,0 +1,450 @@
+//! FLAIR's program: sessions, key groups, the check of replies, stepping down, repair.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod flair_rig;
+
+use common::{CLIENT, OWN, SWITCH, replica};
+use concord_core::{
+    Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq,
+};
+use concord_pisa::ASIC;
+use concord_switch::flair::{DropReason, FlairError};
+use concord_switch::{AgentConfig, DropReason as StoreDrop, FlairSettings, Load, LoadError};
+use concord_switch::{Flair, SwitchProgram};
+use concord_wire::control::{Config, Member};
+use concord_wire::flair::{self, Followers, Heartbeat, REPLICAS_MAX, Sid, Step};
+use concord_wire::{Flags, FurtherIds, Kind, Op, Packet, Reason, Repr, Status};
+use flair_rig::*;
+
+const A: ObjectId = ObjectId(5 << 26);
+const B: ObjectId = ObjectId(9 << 26 | 3);
+
+fn request(op: Op, obj_id: ObjectId) -> Repr {
+    Repr { obj_id, ..common::request(op, 0) }
+}
+
+fn of_all(op: Op) -> Repr {
+    Repr { flags: Flags::WILDCARD, ..request(op, A) }
+}
+
+/// A follower's reply to a read that it got, with the command behind it.
+fn reply(read: &flair::Repr, node: u16) -> flair::Repr {
+    let common = Repr { op: Op::ReadReply, node: NodeId(node), epoch: Epoch(3), ..read.common };
+    flair::Repr { common, log_idx: Position(0), cflwrs: Followers(0), echo: 7 }
+}
+
+const BODY: &[u8] = b"$-1\r\ncommand";
+
+#[test]
+fn nothing_passes_without_an_active_session() {
+    let mut s = Switch::new(SMALL, Guards::ALL);
+    let none = Err(DropReason::NoSession);
+    assert_eq!(s.ask(request(Op::Write, A), b""), none);
+    assert_eq!(s.ask(request(Op::Read, A), b""), none);
+    let begin = s.begin(SID, stable(10, ALL));
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 64 }));
+    assert_eq!(s.ask(request(Op::Read, A), b""), none);
+    assert!(!s.program.is_ready() && s.program.counters().dropped_no_session == 3);
+    let mut s = Switch::in_session(SMALL);
+    assert!(s.program.is_ready());
+    assert_eq!(s.read(A).1.common.reason, Reason::Fast);
+    s.program.uninstall();
+    let unconfigured = Err(DropReason::Store(StoreDrop::Unconfigured));
+    assert_eq!(s.ask(request(Op::Read, A), b""), unconfigured);
+    assert!(!s.program.is_ready());
+}
+
+#[test]
+fn a_write_makes_its_group_unstable_until_the_reply_to_the_last_one() {
+    let mut s = Switch::in_session(SMALL);
+    let (first, second) = (s.write(A), s.write(object(5, 1)));
+    assert_eq!((first.common.seq, second.common.seq), (SID.number(1), SID.number(2)));
+    let (to, read) = s.read(A);
+    assert_eq!((to, read.common.reason), (replica(1), Reason::SlowUnstable));
+    assert_eq!(s.read(B).1.common.reason, Reason::Fast, "another group");
+    assert_eq!(s.program.gauge("groups_unstable"), 1);
+    // §4.3.3: the reply to the earlier one is passed on, and changes nothing.
+    let (to, out) = s.written(&first, 11, ALL).unwrap();
+    assert_eq!((to, Packet::parse(&out).unwrap().body()), (CLIENT, &b"+OK\r\n"[..]));
+    assert_eq!(s.read(A).1.common.reason, Reason::SlowUnstable);
+    s.written(&second, 12, Followers(0b110)).unwrap();
+    let (to, read) = s.read(A);
+    assert_ne!(to, replica(1));
+    assert_eq!((read.log_idx, read.common.seq), (Position(12), SID.number(2)));
+    assert_eq!(s.program.group(A), (2, stable(12, Followers(0b110))));
+    // Twice is as good as once.
+    s.written(&second, 12, Followers(0b110)).unwrap();
+    assert_eq!(s.program.gauge("groups_unstable"), 0);
+    let never = flair::Repr { common: Repr { seq: SID.number(9), ..second.common }, ..second };
+    assert_eq!(s.written(&never, 13, ALL), Err(DropReason::Impossible));
+}
+
+#[test]
+fn reads_of_a_stable_group_go_to_those_that_hold_it_and_are_heard() {
+    let mut s = Switch::new(SMALL, Guards::ALL);
+    s.start(SID, |_| stable(10, Followers(0b011)), stable(10, ALL));
+    let to = |s: &mut Switch| {
+        let read = |n| Repr { request: RequestNumber(n), ..request(Op::Read, A) };
+        (0..64).map(|n| s.asked(read(n)).0).collect::<Vec<_>>()
+    };
+    let all = to(&mut s);
+    assert!(all.contains(&replica(1)) && all.contains(&replica(2)) && !all.contains(&replica(3)));
+    // The leader does not hear node 2 any more, then it hears it again.
+    s.configure(3, &[1, 3]);
+    assert!(to(&mut s).iter().all(|to| *to == replica(1)));
+    s.configure(3, &[1, 2, 3]);
+    assert!(to(&mut s).contains(&replica(2)));
+    // Nobody holds it.
+    let write = s.write(A);
+    s.written(&write, 11, Followers(0b100)).unwrap();
+    s.configure(3, &[1, 2]);
+    let (to, read) = s.read(A);
+    assert_eq!((to, read.common.reason), (replica(1), Reason::SlowNoHolder));
+    assert!(!read.common.flags.has(Flags::FAST));
+}
+
+#[test]
+fn t13_while_a_write_of_all_keys_is_pending_reads_go_to_the_leader_and_after_it_both_count() {
+    let mut s = Switch::in_session(SMALL);
+    let early = s.read(A).1;
+    let (_, all) = s.asked(of_all(Op::Write));
+    let (to, read) = s.read(A);
+    assert_eq!((to, read.common.reason), (replica(1), Reason::SlowWildcard));
+    assert_eq!(s.asked(of_all(Op::Read)).1.common.reason, Reason::SlowAllKeys);
+    s.written(&all, 11, Followers(0b101)).unwrap();
+    // Its group is quiet, and its followers are all three: the third has not heard of FLUSHALL.
+    for n in 0..64 {
+        let read = Repr { request: RequestNumber(n), ..request(Op::Read, A) };
+        let (to, read) = s.asked(read);
+        assert_ne!(to, replica(2));
+        assert_eq!((read.log_idx, read.common.seq), (Position(11), SID.number(1)));
+    }
+    // A reply from before it is stale, though its group had no write.
+    let (to, out) = s.answer(&reply(&early, 2), BODY).unwrap();
+    assert_eq!((to, flair::Packet::parse(&out).unwrap().repr().common.op), (replica(1), Op::Read));
+    // A later write of the group counts beside it.
+    let write = s.write(A);
+    s.written(&write, 12, Followers(0b110)).unwrap();
+    let (to, read) = s.read(A);
+    assert_eq!((to, read.log_idx), (replica(3), Position(12)));
+    assert_eq!(s.read(B).1.log_idx, Position(11));
+}
+
+#[test]
+fn requests_of_several_objects_are_of_all_keys() {
+    let mut s = Switch::in_session(SMALL);
+    let further = FurtherIds::new(&[B]).unwrap();
+    let (_, write) = s.asked(Repr { further, ..request(Op::Write, A) });
+    assert!(write.common.flags.has(Flags::WILDCARD));
+    assert_eq!(s.read(object(30, 0)).1.common.reason, Reason::SlowWildcard);
+    s.written(&write, 11, ALL).unwrap();
+    assert_eq!(s.read(B).1.log_idx, Position(11));
+    let (to, read) = s.asked(Repr { further, ..request(Op::Read, A) });
+    assert_eq!((to, read.common.reason), (replica(1), Reason::SlowAllKeys));
+}
+
+#[test]
+fn a_registration_has_a_number_and_leaves_every_group_stable() {
+    let mut s = Switch::in_session(SMALL);
+    let (_, out) = s.asked(Repr { flags: Flags::REGISTER, ..request(Op::Write, ObjectId(0)) });
+    assert_eq!(out.common.seq, SID.number(1));
+    assert_eq!(s.read(object(0, 0)).1.common.reason, Reason::Fast);
+    s.written(&out, 11, Followers(0)).unwrap();
+    assert_eq!(s.read(object(0, 0)).1.log_idx, Position(10));
+}
+
+#[test]
+fn a_followers_reply_is_checked_and_the_leaders_is_not() {
+    let mut s = Switch::in_session(SMALL);
+    let read = s.read(A).1;
+    let (to, out) = s.answer(&reply(&read, 2), BODY).unwrap();
+    let packet = Packet::parse(&out).unwrap();
+    assert_eq!((to, packet.body()), (CLIENT, &b"$-1\r\n"[..]));
+    assert_eq!((packet.repr().reason, packet.repr().seq), (Reason::Fast, Seq::NONE));
+    // A write comes in between.
+    let write = s.write(A);
+    let (to, out) = s.answer(&reply(&read, 2), BODY).unwrap();
+    assert_eq!(to, replica(1));
+    let again = flair::Packet::parse(&out).unwrap();
+    assert_eq!((again.repr().common.op, again.command()), (Op::Read, &b"command"[..]));
+    assert_eq!(again.repr().common.client, CLIENT);
+    // A reply with which no command came: its client asks again.
+    let long = flair::Repr { echo: 0, ..reply(&read, 2) };
+    let (to, out) = s.answer(&long, b"a long one").unwrap();
+    let refused = Packet::parse(&out).unwrap();
+    assert_eq!((to, refused.repr().status, refused.body()), (CLIENT, Status::Busy, &b""[..]));
+    // The leader's is as it is, whatever is pending.
+    let (to, _) = s.answer(&reply(&read, 1), BODY).unwrap();
+    assert_eq!(to, CLIENT);
+    // It stays stale once the write is over.
+    s.written(&write, 11, ALL).unwrap();
+    assert_eq!(s.answer(&reply(&read, 2), BODY).unwrap().0, replica(1));
+    let c = s.program.counters();
+    assert_eq!((c.replies_checked, c.replies_stale, c.replies_refused), (1, 2, 1));
+}
+
+#[test]
+fn what_is_of_another_session_or_was_not_checked_ends_here() {
+    let mut s = Switch::in_session(SMALL);
+    let (write, read) = (s.write(A), s.read(B).1);
+    s.start(Sid(8), |_| stable(10, ALL), stable(10, ALL));
+    let other = Err(DropReason::OtherSession);
+    let new = s.write(A);
+    assert_eq!(new.common.seq, Sid(8).number(1));
+    assert_eq!(s.written(&write, 11, ALL), other);
+    assert_eq!(s.read(A).1.common.reason, Reason::SlowUnstable);
+    assert_eq!(s.answer(&reply(&read, 2), BODY), other);
+    assert_eq!(s.answer(&reply(&read, 1), BODY), other, "the leader's neither");
+    assert_eq!(s.beat(SID, s.now.instant), other);
+    for op in [Op::WriteReply, Op::ReadReply] {
+        assert_eq!(s.ask(request(op, A), b""), Err(DropReason::Unchecked));
+    }
+    let read = flair::Repr { common: Repr { op: Op::Read, ..read.common }, ..read };
+    assert_eq!(s.answer(&read, b""), Err(DropReason::Unchecked), "a replica asks nothing");
+    // Who would confirm in the switch's name.
+    let mut forged = Vec::new();
+    concord_wire::control::Message::emit(&s.activate(Sid(8)), &mut forged);
+    assert_eq!(s.pass(replica(2), &forged), Err(DropReason::Unchecked));
+}
+
+#[test]
+fn t28_a_session_is_active_once_all_was_uploaded_and_a_late_chunk_changes_nothing() {
+    let settings = FlairSettings { group_bits: 8, ..SMALL };
+    let mut s = Switch::new(settings, Guards::ALL);
+    let (begin, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
+    assert_eq!(s.tell(&activate), None, "before it began");
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256 }));
+    let chunk = |s: &Switch, at| s.chunk(SID, at, vec![stable(10, ALL); 64]);
+    for at in [0, 1, 3, 1] {
+        let chunk = chunk(&s, at);
+        s.tell(&chunk).unwrap();
+    }
+    assert_eq!(s.tell(&activate), None, "chunk 2 was lost");
+    // What begins once more loses nothing.
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256 }));
+    for wrong in [s.chunk(SID, 4, vec![stable(10, ALL); 64]), s.chunk(SID, 2, vec![]), {
+        s.chunk(Sid(6), 2, vec![stable(10, ALL); 64])
+    }] {
+        assert_eq!(s.tell(&wrong), None);
+    }
+    let last = chunk(&s, 2);
+    assert_eq!(s.tell(&last), Some(Step::Chunk { chunk: 2 }));
+    assert_eq!(s.tell(&activate), Some(Step::Active));
+    assert_eq!(s.program.gauge("groups_unstable"), 0);
+    let write = s.write(ObjectId(0));
+    let late = chunk(&s, 0);
+    assert_eq!(s.tell(&late), Some(Step::Chunk { chunk: 0 }), "it is here");
+    assert_eq!(s.tell(&activate), Some(Step::Active));
+    assert_eq!(s.read(ObjectId(0)).1.common.reason, Reason::SlowUnstable);
+    s.written(&write, 11, ALL).unwrap();
+}
+
+#[test]
+fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
+    let mut s = Switch::in_session(SMALL);
+    let older = s.begin(Sid(6), stable(10, ALL));
+    assert_eq!(s.tell(&older), None);
+    let (other_view, other_node) = {
+        let mut other = Switch::new(SMALL, Guards::ALL);
+        (other.view, other.leader) = (4, 1);
+        let view = other.begin(Sid(8), stable(10, ALL));
+        (other.view, other.leader) = (3, 2);
+        (view, other.begin(Sid(8), stable(10, ALL)))
+    };
+    for refused in [other_view, other_node] {
+        let mut bytes = Vec::new();
+        concord_wire::control::Message::emit(&refused, &mut bytes);
+        assert!(s.program.control(s.now, &bytes).unwrap().is_none());
+    }
+    assert!(s.program.is_ready());
+    s.configure(4, &[2, 1, 3]);
+    assert_eq!(s.ask(request(Op::Read, A), b""), Err(DropReason::NoSession));
+    // Neither is what was uploaded in the view before of any use.
+    let (again, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
+    assert_eq!((s.tell(&again), s.tell(&activate)), (None, None));
+    s.start(Sid(8), |_| stable(10, ALL), stable(10, ALL));
+    assert_eq!(s.write(A).common.seq, Sid(8).number(1));
+    // A switch id is new to a group that was founded anew: its sessions are counted from the start.
+    let founded = Config { switch_id: OWN.0 + 1, ..config(1, &[1, 2, 3]) };
+    s.program.install(s.now, &founded).unwrap();
+    (s.view, s.leader) = (1, 1);
+    s.start(Sid(1), |_| stable(0, ALL), stable(0, ALL));
+}
+
+#[test]
+fn t26_a_heartbeat_that_waited_through_a_pause_is_as_old_as_the_probe_that_it_echoes() {
+    let mut s = Switch::in_session(SMALL);
+    let before = s.now.instant;
+    s.wait(100 * MS);
+    let (to, out) = s.beat(SID, before).unwrap();
+    let answer = Heartbeat::parse_probe(&out).unwrap();
+    assert_eq!((to, answer.probe, answer.sid), (replica(1), s.now.instant, SID));
+    // The switch stands still for a minute, with heartbeats in its queue.
+    s.wait(60_000 * MS);
+    s.beat(SID, answer.probe).unwrap();
+    let none = Err(DropReason::NoSession);
+    assert_eq!(s.ask(request(Op::Read, A), b""), none);
+    assert_eq!(s.ask(request(Op::Write, A), b""), none);
+    // The answer to what is heard now is fresh.
+    let (_, out) = s.beat(SID, answer.probe).unwrap();
+    let fresh = Heartbeat::parse_probe(&out).unwrap().probe;
+    s.beat(SID, fresh).unwrap();
+    assert_eq!(s.read(A).1.common.reason, Reason::Fast);
+    // A probe that the switch never gave is not ahead of its clock.
+    s.beat(SID, Instant(u64::MAX)).unwrap();
+    s.wait(151 * MS);
+    assert_eq!(s.ask(request(Op::Read, A), b""), none);
+}
+
+#[test]
+fn the_switch_steps_down_by_the_packets_time_and_nothing_that_came_meanwhile_counts() {
+    let mut s = Switch::in_session(SMALL);
+    let (write, read) = (s.write(A), s.read(B).1);
+    s.wait(150 * MS);
+    assert_eq!(s.read(B).1.common.reason, Reason::Fast);
+    s.wait(1);
+    assert_eq!(s.written(&write, 11, ALL), Err(DropReason::NoSession));
+    assert_eq!(s.answer(&reply(&read, 2), BODY), Err(DropReason::NoSession));
+    let now = s.now.instant;
+    s.beat(SID, now).unwrap();
+    assert_eq!(s.read(A).1.common.reason, Reason::SlowUnstable);
+    s.written(&write, 11, ALL).unwrap();
+}
+
+#[test]
+fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
+    let mut s = Switch::in_session(SMALL);
+    assert!(s.upkeep().is_empty() && s.program.deadline().at == Instant::NEVER);
+    // A write of a group is lost, then one of all keys.
+    s.write(A);
+    s.asked(of_all(Op::Write));
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        assert!(sent.is_empty());
+        s.wait(50 * MS);
+        assert!(s.program.deadline().at <= s.now.instant);
+        sent = s.upkeep();
+    }
+    let flags: Vec<Flags> = sent.iter().map(|noop| noop.common.flags).collect();
+    assert_eq!(flags, [Flags::NOOP, Flags::NOOP.with(Flags::WILDCARD)]);
+    assert_eq!((sent[0].common.obj_id, sent[0].common.seq), (A, SID.number(3)));
+    s.beat(SID, s.now.instant).unwrap();
+    for (noop, log_idx) in sent.iter().zip(11..) {
+        assert_eq!(noop.common.client, SWITCH);
+        let consumed = Err(DropReason::Store(StoreDrop::Consumed));
+        assert_eq!(s.written(noop, log_idx, ALL), consumed);
+    }
+    let (_, read) = s.read(A);
+    assert_eq!((read.common.reason, read.log_idx), (Reason::Fast, Position(12)));
+    assert_eq!(s.program.deadline().at, Instant::NEVER);
+    // What is written again and again is none of its business, but a no-op that is lost is.
+    for _ in 0..5 {
+        s.write(A);
+        s.wait(50 * MS);
+        s.beat(SID, s.now.instant).unwrap();
+        assert!(s.upkeep().is_empty());
+    }
+    s.wait(50 * MS);
+    assert_eq!(s.upkeep().len(), 1);
+    s.wait(50 * MS);
+    assert!(s.upkeep().is_empty());
+    s.wait(50 * MS);
+    assert_eq!(s.upkeep().len(), 1);
+}
+
+#[test]
+fn a_replicas_own_write_makes_its_group_stable_and_its_reply_goes_nowhere() {
+    let mut s = Switch::in_session(SMALL);
+    let client = concord_wire::Addr { ip: 0, port: 0 };
+    let (_, own) = s.asked(Repr { flags: Flags::INTERNAL, client, ..request(Op::Write, A) });
+    assert_eq!(s.written(&own, 11, ALL), Err(DropReason::Store(StoreDrop::Consumed)));
+    assert_eq!(s.read(A).1.log_idx, Position(11));
+}
+
+#[test]
+fn the_leader_is_spared_while_a_write_is_pending() {
+    let mut s = Switch::in_session(FlairSettings { avoid_leader: true, ..SMALL });
+    let asks_leader = |s: &mut Switch| {
+        let read = |n| Repr { request: RequestNumber(n), ..request(Op::Read, B) };
+        (0..64).filter(|n| s.asked(read(*n)).0 == replica(1)).count()
+    };
+    assert!(asks_leader(&mut s) > 10);
+    let (first, second) = (s.write(A), s.write(A));
+    assert_eq!(asks_leader(&mut s), 0);
+    s.written(&first, 11, ALL).unwrap();
+    assert_eq!(asks_leader(&mut s), 0, "the last number has no reply yet");
+    s.written(&second, 12, ALL).unwrap();
+    assert!(asks_leader(&mut s) > 10);
+}
+
+#[test]
+fn t20_at_the_end_of_its_numbers_a_session_takes_no_writes_and_reads_go_on() {
+    let mut s = Switch::in_session(FlairSettings { counter_bits: 2, ..SMALL });
+    for _ in 0..3 {
+        s.write(A);
+    }
+    let exhausted = Err(DropReason::Store(StoreDrop::SeqExhausted));
+    assert_eq!(s.ask(request(Op::Write, B), b""), exhausted);
+    assert_eq!(s.read(B).1.common.reason, Reason::Fast);
+    s.start(Sid(8), |_| stable(13, ALL), stable(13, ALL));
+    assert_eq!(s.write(B).common.seq, Sid(8).number(1));
+}
+
+#[test]
+fn other_packets_are_passed_on_and_what_is_malformed_is_counted() {
+    let mut s = Switch::in_session(SMALL);
+    assert_eq!(s.ask(request(Op::WRest, A), b"fragment").unwrap().0, replica(1));
+    let pull = Repr { node: NodeId(2), ..request(Op::Pull, A) };
+    assert_eq!(s.ask(pull, b"").unwrap().0, replica(2));
+    let fragment = Repr { node: NodeId(2), ..request(Op::Fragment, A) };
+    let (to, out) = s.ask(fragment, b"fragment").unwrap();
+    assert_eq!((to, Packet::parse(&out).unwrap().repr()), (CLIENT, fragment));
+    assert!(matches!(s.pass(CLIENT, b"concord"), Err(DropReason::Store(StoreDrop::Malformed(_)))));
+    let counted = s.program.counts();
+    let count = |name| counted.iter().find(|c| c.0 == name).unwrap().2;
+    assert_eq!((count("pulls"), count("malformed_magic")), (1, 1));
+    for kind in Kind::ALL {
+        let own = matches!(kind, Kind::Harmonia | Kind::Flair | Kind::FlairSession);
+        assert_eq!(s.program.takes(*kind) == concord_switch::program::Takes::Nothing, !own);
+    }
+}
+
+#[test]
+fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
+    let s = Switch::new(FlairSettings::DEFAULT, Guards::ALL);
+    let report = s.program.describe();
+    assert!(report.fits(&ASIC) && report.recirculations_max == 0);
+    assert_eq!((report.stages(), report.arrays.len()), (7, 14));
+    assert!(report.sram_bytes() * 20 < ASIC.sram_bytes());
+    let most = FlairSettings { group_bits: 17, ..FlairSettings::DEFAULT };
+    assert!(Switch::new(most, Guards::ALL).program.describe().fits(&ASIC));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let load = |flair| {
+        let mut told = AgentConfig::new(concord_core::Incarnation(1), SWITCH, SWITCH);
+        told.sections.flair = flair;
+        match Flair::load(&told.settings()) {
+            Err(LoadError::Flair(error)) => Some(error),
+            Err(_) | Ok(_) => None,
+        }
+    };
+    assert_eq!(load(FlairSettings::DEFAULT), None);
+    for (bits, error) in [(5, FlairError::GroupBits(5)), (18, FlairError::GroupBits(18))] {
+        assert_eq!(load(FlairSettings { group_bits: bits, ..SMALL }), Some(error));
+        assert!(error.to_string().ends_with("give it 2^6 to 2^17"));
+    }
+    assert_eq!(
+        load(FlairSettings { counter_bits: 33, ..SMALL }),
+        Some(FlairError::CounterBits(33))
+    );
+    assert_eq!(load(FlairSettings { run_bits: 17, ..SMALL }), Some(FlairError::RunBits(17)));
+    assert_eq!(load(FlairSettings { stepdown_ns: 0, ..SMALL }), Some(FlairError::Interval));
+    // More than eight replicas have no bits.
+    let mut s = Switch::new(SMALL, Guards::ALL);
+    let member = |node| Member { node, incarnation: 1, addr: replica(node) };
+    let members = (1..=REPLICAS_MAX as u16 + 1).map(member).collect();
+    assert!(s.program.install(Now::default(), &Config { members, ..config(3, &[1]) }).is_err());
+}
