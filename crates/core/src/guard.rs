@@ -175,17 +175,17 @@ guards! {
     /// Falcon: of a task's results the first counts, and is told once.
     FirstResult,
     /// FLAIR: reads of an unstable key group go to the leader.
-    FlairUnstable,
+    UnstableGroup,
     /// FLAIR: a follower's reply is checked against its key group.
-    FlairReply,
+    StaleReply,
     /// FLAIR: what is of another session says nothing.
-    FlairSession,
+    SwitchSession,
     /// FLAIR: a write of all keys concerns every key group (trap T13).
-    FlairAllKeys,
+    AllKeysGroup,
     /// FLAIR: key groups are uploaded before their session is active, and not after (trap T28).
-    FlairChunks,
+    UploadOnce,
     /// FLAIR: a heartbeat is as old as the probe that it echoes (trap T26).
-    FlairProbe,
+    HeartbeatProbe,
 }
 
 // `Guards` has a bit for each.

@@ -435,7 +435,7 @@ fn no_read_is_stale_whatever_is_lost_doubled_or_overtaken() {
 #[test]
 fn each_removed_guard_is_caught() {
     use concord_core::Guard;
-    let all = [Guard::FlairUnstable, Guard::FlairSession, Guard::FlairAllKeys, Guard::FlairChunks];
+    let all = [Guard::UnstableGroup, Guard::SwitchSession, Guard::AllKeysGroup, Guard::UploadOnce];
     for guard in all {
         let caught = (0..2_000).find(|seed| run(*seed, 2_000, Guards::without(guard)).is_err());
         println!("{guard:?}: seed {caught:?}");
@@ -449,7 +449,7 @@ fn each_removed_guard_is_caught() {
 #[cfg(feature = "mutants")]
 #[test]
 fn without_the_check_of_replies_no_read_is_stale_either() {
-    let guards = Guards::without(concord_core::Guard::FlairReply);
+    let guards = Guards::without(concord_core::Guard::StaleReply);
     for seed in 0..2_000 {
         let reads = run(seed, 2_000, guards).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         assert_eq!(reads[1], 0);

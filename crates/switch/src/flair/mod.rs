@@ -206,7 +206,7 @@ impl Flair {
     /// Read requests (§4.3.4).
     fn on_read(&mut self, ingress: &Ingress<'_>, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
         let leader = self.leader_addr()?;
-        let (at, with_all) = (self.at(ingress.at), self.guards.on(Guard::FlairAllKeys));
+        let (at, with_all) = (self.at(ingress.at), self.guards.on(Guard::AllKeysGroup));
         let group = self.group_of(hdr.obj_id);
         let read = self.registers.ports().read(at, group, with_all);
         if !read.session.is_live {
@@ -238,7 +238,7 @@ impl Flair {
         if !read.all_is_stable {
             return Err(Reason::SlowWildcard);
         }
-        if !read.is_stable && self.guards.on(Guard::FlairUnstable) {
+        if !read.is_stable && self.guards.on(Guard::UnstableGroup) {
             return Err(Reason::SlowUnstable);
         }
         // A retry may go to the leader: whoever was asked first may be the only other one.
@@ -273,7 +273,7 @@ impl Flair {
         bytes: &mut [u8],
     ) -> Outcome {
         let (concerns, seq) = (self.concerns(&hdr.common), hdr.common.seq);
-        let number = (Sid::of(seq), seq.counter, self.guards.on(Guard::FlairSession));
+        let number = (Sid::of(seq), seq.counter, self.guards.on(Guard::SwitchSession));
         let holds = (hdr.log_idx, hdr.cflwrs);
         let at = self.at(ingress.at);
         match self.registers.ports().write_reply(at, concerns, number, holds) {
@@ -293,17 +293,17 @@ impl Flair {
         bytes: &mut [u8],
     ) -> Outcome {
         let (seq, at) = (hdr.common.seq, self.at(ingress.at));
-        let with_all = self.guards.on(Guard::FlairAllKeys);
+        let with_all = self.guards.on(Guard::AllKeysGroup);
         let group = self.group_of(hdr.common.obj_id);
         let read = self.registers.ports().read(at, group, with_all);
-        if Sid::of(seq) != read.session.sid && self.guards.on(Guard::FlairSession) {
+        if Sid::of(seq) != read.session.sid && self.guards.on(Guard::SwitchSession) {
             return Err(DropReason::OtherSession);
         }
         if !read.session.is_live {
             return Err(DropReason::NoSession);
         }
         let is_leaders = hdr.common.node.0 == self.leader;
-        let is_good = seq.counter == read.seq_num || !self.guards.on(Guard::FlairReply);
+        let is_good = seq.counter == read.seq_num || !self.guards.on(Guard::StaleReply);
         if is_leaders {
             return self.reply(&hdr.common, bytes);
         }
@@ -336,7 +336,7 @@ impl Flair {
     fn on_heartbeat(&mut self, now: Instant, bytes: &mut [u8]) -> Outcome {
         let beat = Heartbeat::parse(bytes).map_err(store::DropReason::Malformed)?;
         let leader = self.leader_addr()?;
-        let probe = if self.guards.on(Guard::FlairProbe) { beat.probe } else { now };
+        let probe = if self.guards.on(Guard::HeartbeatProbe) { beat.probe } else { now };
         let own = self.registers.ports().heartbeat(now, beat.sid, probe);
         if own != beat.sid {
             return Err(DropReason::OtherSession);

@@ -88,7 +88,7 @@ impl Upload {
                     return refused(count);
                 }
                 // Once the session is active, a copy that comes late would bring back what was.
-                if !self.is_active || !guards.on(Guard::FlairChunks) {
+                if !self.is_active || !guards.on(Guard::UploadOnce) {
                     let first = at * GROUPS_OF_CHUNK;
                     for (group, index) in groups.iter().zip(first..) {
                         registers.upload(Concerns::Group(index as u32), *group);
