@@ -321,6 +321,7 @@ impl Machine for Controller {
                 | Kind::Tasks
                 | Kind::Harmonia
                 | Kind::FlairSession
+                | Kind::Gateways
                 | Kind::Flair
                 | Kind::Falcon,
             ) => {

@@ -28,6 +28,7 @@ pub mod ttl;
 pub use backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
 pub use command::{Command, CommandBuf, CommandError};
 pub use memory::Memory;
+pub use memory::glob::matches as glob_matches;
 pub use redis::RedisEngine;
 pub use table::{CommandSpec, CommandTable};
 pub use ttl::Shimmed;

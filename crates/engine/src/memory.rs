@@ -23,7 +23,7 @@ mod bits;
 mod blocking;
 mod dump;
 pub(crate) mod float;
-mod glob;
+pub(crate) mod glob;
 mod hashes;
 mod keys;
 mod lists;

@@ -82,6 +82,7 @@ fn measure(name: &str, input: &str) {
         redis: false,
         connections_max: 10,
         limits: concord_gateway::Limits::default(),
+        others: Vec::new(),
         node: 1,
         port: 7379,
     };

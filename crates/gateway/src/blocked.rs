@@ -30,9 +30,9 @@ impl Core {
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
         let (class, subject) = self.plan(index, self.commands.entry(index).handling, args)?;
-        if !turn.connection.has_nothing_unanswered() {
+        if !turn.connection.slots.is_empty() {
             self.count.commands_waited += 1;
-            turn.connection.wait = Wait::Order(class, Subject::AllKeys);
+            turn.connection.wait = Wait::Quiet;
             return Ok(Flow::Waits);
         }
         let Some(wanted) = Wanted::of(blocking, args) else {

@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::parts::{Several, several_of};
+use crate::subscriber::{PubSub, Sort};
 
 /// The text of an error reply.
 pub(crate) type Failure = Cow<'static, str>;
@@ -47,6 +48,8 @@ pub(crate) enum Handling {
     Discard,
     Watch,
     Explain,
+    /// Publish and subscribe.
+    PubSub(PubSub),
     /// Answered here, with what a replica says of the data.
     Info,
     /// Answered here.
@@ -111,16 +114,7 @@ const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const DATABASES: &str = "ERR Concord has one database";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 47] = [
-    ("SUBSCRIBE", Refusal::PubSub),
-    ("PSUBSCRIBE", Refusal::PubSub),
-    ("SSUBSCRIBE", Refusal::PubSub),
-    ("UNSUBSCRIBE", Refusal::PubSub),
-    ("PUNSUBSCRIBE", Refusal::PubSub),
-    ("SUNSUBSCRIBE", Refusal::PubSub),
-    ("PUBLISH", Refusal::PubSub),
-    ("SPUBLISH", Refusal::PubSub),
-    ("PUBSUB", Refusal::PubSub),
+const REFUSED: [(&str, Refusal); 38] = [
     (
         "WAIT",
         Refusal::Because(
@@ -170,7 +164,7 @@ const REFUSED: [(&str, Refusal); 47] = [
 const SEVERAL_KEYS: [&str; 2] = ["BITOP", "PFMERGE"];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 24] = [
+const OWN: [(&str, i32, Handling); 33] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -190,6 +184,15 @@ const OWN: [(&str, i32, Handling); 24] = [
     ("EXEC", 1, Handling::Exec),
     ("DISCARD", 1, Handling::Discard),
     ("WATCH", -2, Handling::Watch),
+    ("SUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Channel))),
+    ("PSUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Pattern))),
+    ("SSUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Shard))),
+    ("UNSUBSCRIBE", -1, Handling::PubSub(PubSub::Unsubscribe(Sort::Channel))),
+    ("PUNSUBSCRIBE", -1, Handling::PubSub(PubSub::Unsubscribe(Sort::Pattern))),
+    ("SUNSUBSCRIBE", -1, Handling::PubSub(PubSub::Unsubscribe(Sort::Shard))),
+    ("PUBLISH", 3, Handling::PubSub(PubSub::Publish(Sort::Channel))),
+    ("SPUBLISH", 3, Handling::PubSub(PubSub::Publish(Sort::Shard))),
+    ("PUBSUB", -2, Handling::PubSub(PubSub::Look)),
     ("CONCORD", -2, Handling::Explain),
     ("EVAL", -3, Handling::Script { by_sha: false, read_only: false }),
     ("EVAL_RO", -3, Handling::Script { by_sha: false, read_only: true }),

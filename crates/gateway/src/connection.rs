@@ -15,6 +15,7 @@ use rustc_hash::FxBuildHasher;
 use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
+use crate::subscriber::{Message, Subscriber};
 use crate::watch::{Watch, Watching};
 
 /// Most unanswered commands of one connection, and requests of them, before its input waits.
@@ -95,6 +96,8 @@ pub(crate) enum SlotState {
     Watching(Box<Watching>),
     /// It waits for an element, or for a try to find one.
     Blocked,
+    /// Its reply, until other gateways have heard of it.
+    Gated(Vec<u8>),
     /// Its reply, until everything before it was written.
     Ready(Vec<u8>),
     /// A read of several keys that is taken apart: replies so far.
@@ -106,11 +109,16 @@ impl Slot {
         Slot { class, subject, resp3, state: SlotState::Waiting }
     }
 
+    /// Whether its reply has not come.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.state, SlotState::Waiting)
+    }
+
     /// Whether an unanswered request of this slot is of `class` and about `object`.
     fn holds(&self, class: Class, object: ObjectId) -> bool {
         self.class == class
             && match &self.state {
-                SlotState::Ready(_) => false,
+                SlotState::Ready(_) | SlotState::Gated(_) => false,
                 SlotState::Waiting
                 | SlotState::Explaining
                 | SlotState::Info(_)
@@ -193,6 +201,12 @@ pub(crate) enum Wait {
     Output,
     /// An element that the command before it waits for.
     Blocked,
+    /// Every reply before it.
+    Quiet,
+    /// The other gateways, which do not know of the subscription before it.
+    Subscribed,
+    /// The other gateways, to which too much is under way.
+    Others,
 }
 
 /// Commands between MULTI and EXEC.
@@ -207,6 +221,8 @@ pub(crate) struct Multi {
     pub of_all_keys: bool,
     /// One of them writes.
     pub writes: bool,
+    /// What it publishes.
+    pub published: Vec<Message>,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
 }
@@ -256,6 +272,9 @@ pub(crate) struct Connection {
     pub wait: Wait,
     pub multi: Option<Box<Multi>>,
     pub watch: Watch,
+    pub subscriber: Subscriber,
+    /// What EXECs under way publish, by their slots.
+    pub publishes: VecDeque<(u64, Vec<Message>)>,
     /// Close once every reply is written.
     pub closing: bool,
     /// It is in the gateway's list of connections to look at.
@@ -303,6 +322,8 @@ impl Connection {
             wait: Wait::Nothing,
             multi: None,
             watch: Watch::default(),
+            subscriber: Subscriber::default(),
+            publishes: VecDeque::new(),
             closing: false,
             is_listed: false,
             last_command: None,
@@ -394,6 +415,7 @@ impl Connection {
             | SlotState::Info(_)
             | SlotState::Watching(_)
             | SlotState::Blocked
+            | SlotState::Gated(_)
             | SlotState::Ready(_) => true,
         })
     }
@@ -448,14 +470,36 @@ impl Connection {
         self.wait == Wait::Blocked && !self.slots.iter().any(is_blocked)
     }
 
+    /// Bytes that are no reply, between two replies.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let is_within = |slot: &Slot| matches!(slot.state, SlotState::Parts(_));
+        if self.slots.front().is_some_and(is_within) {
+            self.subscriber.held.extend_from_slice(bytes);
+            self.ready_bytes += bytes.len();
+        } else {
+            self.output.append(bytes);
+        }
+    }
+
     /// Writes out every reply whose turn has come.
     pub(crate) fn write_in_turn(&mut self) {
+        self.write_replies();
+        let is_within = |slot: &Slot| matches!(slot.state, SlotState::Parts(_));
+        if !self.subscriber.held.is_empty() && !self.slots.front().is_some_and(is_within) {
+            let held = core::mem::take(&mut self.subscriber.held);
+            self.ready_bytes -= held.len();
+            self.output.append(&held);
+        }
+    }
+
+    fn write_replies(&mut self) {
         while let Some(slot) = self.slots.front_mut() {
             match &mut slot.state {
                 SlotState::Waiting
                 | SlotState::Explaining
                 | SlotState::Info(_)
                 | SlotState::Blocked
+                | SlotState::Gated(_)
                 | SlotState::Watching(_) => return,
                 SlotState::Parts(parts) => {
                     let before = parts.held_bytes();

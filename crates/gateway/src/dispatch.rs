@@ -97,6 +97,10 @@ impl Core {
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
         }
+        let name = UpperName::of(args[0]);
+        if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
+            return Err(failure);
+        }
         if turn.connection.multi.is_some() && !always {
             return self.in_multi(turn, index, handling, args, sink);
         }
@@ -114,6 +118,7 @@ impl Core {
             {
                 self.split(turn, split, args, sink)
             }
+            Handling::PubSub(what) => self.pubsub(turn, what, args),
             Handling::Blocks(blocking) => self.block(turn, index, blocking, args, sink),
             Handling::Several(_)
             | Handling::Keys(_)

@@ -10,11 +10,13 @@ use concord_core::machine::Deadline;
 use concord_core::rng::splitmix64;
 use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::CommandBuf;
-use concord_wire::{Addr, Flags, FurtherIds, Sink};
+use concord_wire::gateways::OP_STREAM;
+use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
 use hashbrown::HashMap;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Wait};
+use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{Grant, Memory, RESERVED_BYTES, STUCK_NS};
@@ -42,13 +44,16 @@ pub struct Gateway {
     /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
     /// the window until it is answered.
     orphans: Vec<(RequestNumber, u32)>,
-    is_shut_down: bool,
+    pub(crate) is_shut_down: bool,
 }
 
 impl Machine for Gateway {
     type Persist = Nothing;
 
     fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
+        if header::is(packet, Kind::Gateways, OP_STREAM) {
+            return self.on_gateway(now, packet, sink);
+        }
         self.core.client.handle(now, from, packet, sink);
         self.take_done(now, sink);
     }
@@ -60,11 +65,13 @@ impl Machine for Gateway {
         }
         self.core.client.tick(now, sink);
         self.core.look_after_waiters(now, sink);
+        self.core.exchange.tick(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.give_up_stuck(now);
         }
         self.give_places(now);
         self.take_done(now, sink);
+        self.core.exchange.flush(now, sink);
     }
 
     fn deadline(&self) -> Deadline {
@@ -75,8 +82,13 @@ impl Machine for Gateway {
         let look =
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
         let at = self.core.waiters.deadline();
-        let waits = Deadline { at, reason: "commands that wait for an element" };
+        let at = at.min(self.core.exchange.deadline());
+        let waits = Deadline { at, reason: "commands that wait, and other gateways" };
         self.core.client.deadline().min(look).min(waits)
+    }
+
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        self.core.exchange.flush(now, sink);
     }
 }
 
@@ -92,7 +104,10 @@ impl Gateway {
         // Drawn beside, so that what the session's id is drawn from is as it was, and hashed.
         let mut drawn = rng.clone();
         let run_id = info::run_id([1, 2, 3].map(|n| splitmix64(drawn.next_u64() ^ n)));
+        let exchange =
+            Exchange::new(setup.node, drawn.next_u64(), core::mem::take(&mut setup.others));
         let core = Core {
+            exchange,
             memory: Memory::new(setup.limits.output_bytes_max),
             inputs: Inputs::default(),
             tentative: Tentative::default(),
@@ -148,6 +163,7 @@ impl Gateway {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         self.core.inputs.forget(&mut connection);
         self.core.waiters.forget(id);
+        self.core.unsubscribe_all(&mut connection);
         self.core.connected -= 1;
         self.core.memory.forget(&connection);
         let offers = connection.offers.into_values();
@@ -168,9 +184,15 @@ impl Gateway {
             Wait::Nothing => {
                 self.go_on(now, id, sink);
                 self.try_blocked(now, sink);
+                self.exchange(now, sink);
             }
-            Wait::Blocked => list(&mut self.ready, connection),
-            Wait::Order(..) | Wait::Slots | Wait::Room(_) | Wait::Output => {}
+            Wait::Blocked | Wait::Subscribed => list(&mut self.ready, connection),
+            Wait::Order(..)
+            | Wait::Slots
+            | Wait::Room(_)
+            | Wait::Output
+            | Wait::Quiet
+            | Wait::Others => {}
         }
     }
 
@@ -246,67 +268,10 @@ impl Gateway {
         self.answer_ended();
     }
 
-    /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
-    pub fn set_rack_info(&mut self, text: String) {
-        self.core.rack_info = text;
-    }
-
-    /// The limit of the data that the rack is configured with, for CONFIG GET; 0 for none.
-    pub fn set_memory_bytes_max(&mut self, bytes: u64) {
-        self.core.memory_bytes_max = bytes;
-    }
-
-    /// What the gateway's process is and has used by now, for INFO.
-    pub fn process_mut(&mut self) -> &mut Process {
-        &mut self.core.process
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn counters(&self) -> &GatewayCounters {
-        &self.core.count
-    }
-
-    /// Calls and refused calls by command, in lower case, of those that were called.
-    pub fn command_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
-        self.core.commands.called().map(|entry| (entry.name.as_str(), entry.calls, entry.refused))
-    }
-
-    /// The rack's client, for what it counted.
-    #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.core.client
-    }
-
-    /// Latencies of reads and of writes since the start, as seen by the gateway.
-    #[must_use]
-    pub fn latencies(&self) -> (&Latencies, &Latencies) {
-        (&self.core.reads, &self.core.writes)
-    }
-
-    /// Bytes of replies that clients have not read yet, those included that were asked for: now, and
-    /// the most so far.
-    #[must_use]
-    pub fn reply_bytes(&self) -> (usize, usize) {
-        self.core.memory.held_and_most_bytes()
-    }
-
-    /// Whether commands are served: the session is registered, and the command table is known.
-    #[must_use]
-    pub fn is_serving(&self) -> bool {
-        self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
-    }
-
     /// Registers a session with the rack, if there is none: a gateway that serves nobody yet is ready for
     /// whoever comes, and says so.
     pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
         self.core.client.open_session(now, sink);
-    }
-
-    /// Number of connections.
-    #[must_use]
-    pub fn connection_count(&self) -> usize {
-        self.core.connected
     }
 
     fn must_ask_table(&self) -> bool {
@@ -371,7 +336,14 @@ impl Gateway {
             Wait::Room(class) => {
                 self.waiting.push(id, class, connection.has_nothing_unanswered());
             }
-            Wait::Nothing | Wait::Order(..) | Wait::Slots | Wait::Output | Wait::Blocked => {}
+            Wait::Nothing
+            | Wait::Order(..)
+            | Wait::Slots
+            | Wait::Output
+            | Wait::Blocked
+            | Wait::Quiet
+            | Wait::Subscribed
+            | Wait::Others => {}
         }
         self.core.memory.note(now.instant, &mut connection);
         list(&mut self.ready, &mut connection);
@@ -564,7 +536,10 @@ impl Gateway {
                             || connection.is_splitting)
                 }
                 Wait::Blocked => connection.is_unblocked(),
-                Wait::Nothing | Wait::Room(_) | Wait::Output => false,
+                Wait::Quiet => connection.slots.is_empty(),
+                Wait::Nothing | Wait::Room(_) | Wait::Output | Wait::Subscribed | Wait::Others => {
+                    false
+                }
             };
             if goes_on {
                 self.go_on(now, target.connection, sink);
@@ -575,6 +550,7 @@ impl Gateway {
             self.core.waiters.written(object);
         }
         self.try_blocked(now, sink);
+        self.exchange(now, sink);
         while self.core.has_room_for_read() {
             let Some(id) = self.waiting.next_read() else { break };
             self.go_on(now, id, sink);
@@ -601,7 +577,7 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         // A command that was sent in part goes on, whatever came since.
         return true;
     }
-    if connection.closing || connection.wait == Wait::Blocked {
+    if connection.closing || matches!(connection.wait, Wait::Blocked | Wait::Subscribed) {
         return false;
     }
     if connection.slots.len() >= core.setup.limits.commands_max {

@@ -18,6 +18,7 @@ use crate::connection::{SlotState, Subject, Wanted};
 use crate::local::REDIS_VERSION;
 use crate::process::Process;
 use crate::state::{Core, Flow, Turn};
+use crate::subscriber::Sort;
 
 /// What the sections are made of, beside the gateway's own counters.
 struct Facts<'a> {
@@ -225,8 +226,13 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
     if let Some(expired) = facts.data.and_then(|data| number(data, "expired_keys")) {
         line!(out, "expired_keys:{expired}");
     }
-    for name in ["evicted_keys", "pubsub_channels", "pubsub_patterns", "pubsubshard_channels"] {
-        line!(out, "{name}:0");
+    line!(out, "evicted_keys:0");
+    for (name, sort) in [
+        ("pubsub_channels", Sort::Channel),
+        ("pubsub_patterns", Sort::Pattern),
+        ("pubsubshard_channels", Sort::Shard),
+    ] {
+        line!(out, "{name}:{}", core.exchange.channels.names(sort).len());
     }
     line!(out, "evicted_clients:{}", count.clients_given_up);
     line!(out, "concord_reads:{}", client.read_replies);

@@ -27,6 +27,7 @@
 //!     redis: false,
 //!     connections_max: 100,
 //!     limits: Limits::default(),
+//!     others: Vec::new(),
 //!     node: 1,
 //!     port: 7379,
 //! };
@@ -44,10 +45,12 @@
 extern crate alloc;
 
 mod blocked;
+mod channels;
 mod commands;
 mod connection;
 mod dispatch;
 mod eval;
+mod exchange;
 mod gateway;
 mod info;
 mod inputs;
@@ -59,13 +62,17 @@ mod multi;
 mod output;
 mod parts;
 mod process;
+mod pubsub;
 mod replies;
 mod request;
 mod scripts;
 mod server;
 mod setup;
+mod shown;
 mod state;
 mod stats;
+mod stream;
+mod subscriber;
 mod tentative;
 mod traffic;
 mod waiters;

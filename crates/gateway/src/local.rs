@@ -21,7 +21,13 @@ pub(crate) fn wrong_arity(name: &str) -> Failure {
 }
 
 pub(crate) fn ping(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let is_mixed = !turn.connection.resp3 && !turn.connection.subscriber.is_empty();
     match args {
+        [_] | [_, _] if is_mixed => turn.connection.answer(|out| {
+            resp::array(out, 2);
+            resp::bulk(out, b"pong");
+            resp::bulk(out, args.get(1).copied().unwrap_or_default());
+        }),
         [_] => turn.connection.answer(|out| resp::simple(out, "PONG")),
         [_, text] => turn.connection.answer(|out| resp::bulk(out, text)),
         [..] => return Err(wrong_arity("ping")),
@@ -57,6 +63,7 @@ pub(crate) fn quit(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(),
 
 pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
     let connection = &mut *turn.connection;
+    core.unsubscribe_all(connection);
     connection.resp3 = false;
     connection.multi = None;
     connection.watch.end();
@@ -262,7 +269,7 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let command = connection.last_command.map_or("NULL", |i| &core.commands.entry(i).name);
     format!(
-        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db=0 sub=0 psub=0 multi={} \
+        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db=0 sub={} psub={} multi={} \
          qbuf={} obl={} oll={} tot-cmds={} cmd={command} user=default lib-name={} lib-ver={} \
          resp={}\n",
         connection.id.0,
@@ -272,9 +279,12 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
         now.instant.since(connection.active_at) / SEC,
         match () {
             () if connection.multi.is_some() => "x",
+            () if !connection.subscriber.is_empty() => "P",
             () if core.waiters.has(connection.id) => "b",
             () => "N",
         },
+        connection.subscriber.channels.len(),
+        connection.subscriber.patterns.len(),
         connection.multi.as_ref().map_or(-1, |m| m.commands.len() as i64),
         connection.input.len(),
         connection.output.len(),

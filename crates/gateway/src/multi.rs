@@ -14,6 +14,7 @@ use crate::commands::{Failure, Handling, Local};
 use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::dispatch::handler_of;
 use crate::state::{Core, Flow, Turn};
+use crate::subscriber::PubSub;
 
 /// Most commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
@@ -60,6 +61,11 @@ impl Core {
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
                 return self.queue(turn, Class::Read, None);
             }
+            Handling::PubSub(PubSub::Publish(sort)) => {
+                let reply = self.queue_publish(turn, sort, args);
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
+            }
             Handling::OneKey(..)
             | Handling::Keys(_)
             | Handling::Several(_)
@@ -70,7 +76,7 @@ impl Core {
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
             }
-            Handling::Explain | Handling::Info | Handling::Always(_) => {
+            Handling::Explain | Handling::Info | Handling::PubSub(_) | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
                 return Err(format!("ERR Concord does not support '{name}' inside MULTI").into());
             }
@@ -156,7 +162,7 @@ impl Core {
             turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }
-        let Some(multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
+        let Some(mut multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
         let has_failed = turn.connection.watch.has_failed();
         if multi.failed || has_failed {
             turn.connection.watch.end();
@@ -170,12 +176,15 @@ impl Core {
         }
         if keys.is_empty() && !of_all_keys && watched.is_none() {
             let replies = commands.iter().filter_map(|command| Command::parse(command).ok());
-            turn.connection.answer(|out| {
-                resp::array(out, commands.len());
-                replies.for_each(|reply| {
-                    out.extend_from_slice(reply.args().nth(1).unwrap_or_default());
-                });
+            let mut all = Vec::new();
+            resp::array(&mut all, commands.len());
+            replies.for_each(|reply| {
+                all.extend_from_slice(reply.args().nth(1).unwrap_or_default());
             });
+            let (slot, resp3) = (turn.connection.next_slot(), turn.connection.resp3);
+            let waiting = Slot::waiting(Class::Read, Subject::AllKeys, resp3);
+            turn.connection.slots.push_back(waiting);
+            self.publish_all(turn.connection, slot, all, &multi.published);
             return Ok(Flow::Went);
         }
         let parts = watched.iter().chain(commands).map(Vec::as_slice);
@@ -187,10 +196,18 @@ impl Core {
             }
         };
         let class = if *writes { Class::Write } else { Class::Read };
+        let slot = turn.connection.next_slot();
         let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
         match flow {
             Flow::Waits => turn.connection.multi = Some(multi),
-            Flow::Went => turn.connection.watch.end(),
+            Flow::Went => {
+                let published = core::mem::take(&mut multi.published);
+                let is_sent = turn.connection.slots.back().is_some_and(|slot| slot.is_waiting());
+                if is_sent && !published.is_empty() {
+                    turn.connection.publishes.push_back((slot, published));
+                }
+                turn.connection.watch.end();
+            }
         }
         Ok(flow)
     }

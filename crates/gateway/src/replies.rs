@@ -60,6 +60,11 @@ impl Core {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
         }
+        if let Some(at) = connection.publishes.iter().position(|(slot, _)| *slot == target.slot)
+            && let Some((slot, messages)) = connection.publishes.remove(at)
+        {
+            return self.publish_all(connection, slot, reply, &messages);
+        }
         let is_first = target.slot == connection.first_slot;
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
@@ -106,7 +111,7 @@ impl Core {
                 let more = parts.held_bytes() - before;
                 connection.ready_bytes += more;
             }
-            SlotState::Ready(_) | SlotState::Blocked => {}
+            SlotState::Ready(_) | SlotState::Blocked | SlotState::Gated(_) => {}
         }
         connection.write_in_turn();
     }

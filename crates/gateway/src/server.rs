@@ -67,9 +67,10 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
 }
 
 /// What CONFIG GET knows: what clients and tools ask for.
-const CONFIG: [(&str, &str); 10] = [
+const CONFIG: [(&str, &str); 11] = [
     ("appendonly", "no"),
     ("bind", ""),
+    ("client-output-buffer-limit", "normal 0 0 0 slave 0 0 0 pubsub 33554432 8388608 60"),
     ("databases", "1"),
     ("io-threads", "1"),
     ("maxmemory", ""),

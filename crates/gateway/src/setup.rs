@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use concord_client::ClientConfig;
 use concord_core::counters;
 use concord_engine::CommandTable;
+use concord_wire::Addr;
 
 use crate::connection::SLOTS_MAX;
 use crate::memory::CONNECTION_REPLIES_BYTES_MAX;
@@ -41,6 +42,8 @@ pub struct GatewayConfig {
     pub connections_max: usize,
     /// What each connection may have under way.
     pub limits: Limits,
+    /// The other gateways of the group: their numbers and addresses.
+    pub others: Vec<(u16, Addr)>,
     /// The gateway's number in the rack.
     pub node: u16,
     /// The TCP port that clients use, for INFO.
@@ -77,6 +80,14 @@ counters! {
         protocol_errors,
         /// Connections closed because HTTP came in.
         http_refused,
+        /// Messages published by clients here.
+        published,
+        /// Messages given to clients here.
+        messages,
+        /// Subscribers disconnected because they left too much unread.
+        subscribers_given_up,
+        /// Packets of other gateways that could not be parsed; dropped.
+        packets_malformed,
         /// Reads that timed out.
         read_timeouts,
         /// Writes reported as not executed.

@@ -16,6 +16,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::commands::{Commands, Failure};
 use crate::connection::{Connection, Connections, Slot, SlotState, Subject, Target, Wait};
+use crate::exchange::Exchange;
 use crate::inputs::Inputs;
 use crate::memory::Memory;
 use crate::process::Process;
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     pub commands: Commands,
     pub targets: HashMap<u64, Target, FxBuildHasher>,
     pub scripts: Scripts,
+    /// Publish and subscribe.
+    pub exchange: Exchange,
     /// Who waits for an element.
     pub waiters: Waiters,
     /// Keys that somebody waits for, while a read looks whether they are there.

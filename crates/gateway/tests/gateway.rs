@@ -4,6 +4,7 @@
 
 mod blocked;
 mod common;
+mod pubsub;
 
 use common::{Mood, World, request};
 use concord_core::{MS, SEC};
@@ -338,7 +339,6 @@ fn what_is_not_supported_says_so() {
     for (line, error) in [
         ("GET", "-ERR wrong number of arguments for 'get' command"),
         ("nosuch a b", "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' "),
-        ("SUBSCRIBE c", "-ERR Concord does not support publish/subscribe: 'subscribe'"),
         ("SELECT 1", "-ERR DB index is out of range"),
         ("SELECT x", "-ERR value is not an integer or out of range"),
         ("CLIENT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try CLIENT HELP."),

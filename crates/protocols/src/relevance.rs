@@ -56,6 +56,7 @@ fn use_of(bytes: &[u8]) -> Use {
             | Kind::NoPaxos
             | Kind::Tasks
             | Kind::FlairSession
+            | Kind::Gateways
             | Kind::Flair
             | Kind::Falcon,
         )

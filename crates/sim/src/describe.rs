@@ -70,7 +70,9 @@ pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
         Ok(Kind::Copy) => CopyMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::NoPaxos) => Stamp::parse(bytes).map(|m| control(&m)),
-        Ok(Kind::Falcon | Kind::Tasks | Kind::FlairSession | Kind::Flair) => Err(WireError::Op),
+        Ok(Kind::Falcon | Kind::Tasks | Kind::FlairSession | Kind::Flair | Kind::Gateways) => {
+            Err(WireError::Op)
+        }
         Err(error) => Err(error),
     };
     described.unwrap_or_else(|error| (Topic::Other, format!("malformed: {error}")))

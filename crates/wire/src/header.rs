@@ -78,6 +78,8 @@ pub enum Kind {
     Tasks = 8,
     /// [`crate::flair::SessionMessage`]: between a leader and its switch.
     FlairSession = 9,
+    /// [`crate::gateways`]: between the gateways of a group.
+    Gateways = 10,
     /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
     /// replicas.
     Harmonia = 16,
@@ -99,6 +101,7 @@ impl Kind {
         Kind::NoPaxos,
         Kind::Tasks,
         Kind::FlairSession,
+        Kind::Gateways,
         Kind::Harmonia,
         Kind::Flair,
         Kind::Falcon,
@@ -118,6 +121,7 @@ impl Kind {
             7 => Kind::NoPaxos,
             8 => Kind::Tasks,
             9 => Kind::FlairSession,
+            10 => Kind::Gateways,
             16 => Kind::Harmonia,
             17 => Kind::Flair,
             32 => Kind::Falcon,
@@ -135,9 +139,13 @@ impl Kind {
             | Kind::Vr
             | Kind::NoPaxos
             | Kind::FlairSession => true,
-            Kind::Link | Kind::Craq | Kind::Tasks | Kind::Harmonia | Kind::Flair | Kind::Falcon => {
-                false
-            }
+            Kind::Gateways
+            | Kind::Link
+            | Kind::Craq
+            | Kind::Tasks
+            | Kind::Harmonia
+            | Kind::Flair
+            | Kind::Falcon => false,
         }
     }
 }

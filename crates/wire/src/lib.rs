@@ -13,6 +13,7 @@ pub mod craq;
 pub mod falcon;
 pub mod flair;
 pub mod fragment;
+pub mod gateways;
 pub mod harmonia;
 pub mod header;
 pub mod link;

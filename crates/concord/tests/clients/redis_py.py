@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 
 import redis
 
@@ -105,12 +106,43 @@ try:
 except redis.ResponseError as e:
     assert str(e).startswith("UNBLOCKED"), e
 
-for blocked in (lambda: r.xread({"l": 0}, block=1), lambda: r.publish("c", "m")):
-    try:
-        blocked()
-        raise SystemExit("must be refused")
-    except redis.ResponseError as e:
-        assert "not support" in str(e) or "unknown" in str(e), e
+try:
+    r.xread({"l": 0}, block=1)
+    raise SystemExit("must be refused")
+except redis.ResponseError as e:
+    assert "not support" in str(e) or "unknown" in str(e), e
+
+# Publish and subscribe: channels, patterns, a subscriber in a thread of its own.
+assert r.publish("nobody", "m") == 0
+with r.pubsub() as ps:
+    ps.subscribe("c1", "c2")
+    ps.psubscribe("c*")
+    said = [ps.get_message(timeout=5) for _ in range(3)]
+    assert [m["type"] for m in said] == ["subscribe", "subscribe", "psubscribe"], said
+    assert r.publish("c1", "one") == 2 and r.publish("cx", "two") == 1
+    got = [ps.get_message(timeout=5) for _ in range(3)]
+    assert [(m["type"], m["channel"], m["data"]) for m in got] == [
+        ("message", "c1", "one"), ("pmessage", "c1", "one"), ("pmessage", "cx", "two")], got
+    assert r.pubsub_channels() == ["c1", "c2"] and r.pubsub_numpat() == 1
+    assert r.pubsub_numsub("c1", "none") == [("c1", 1), ("none", 0)]
+ps = r.pubsub()
+ps.subscribe("tx")
+assert ps.get_message(timeout=5)["type"] == "subscribe"
+p = r.pipeline(transaction=True)
+p.set("tx", 1)
+p.publish("tx", "set")
+assert p.execute() == [True, 1]
+assert ps.get_message(timeout=5)["data"] == "set" and r.get("tx") == "1"
+ps.close()
+heard = threading.Event()
+ps = r.pubsub()
+ps.subscribe(**{"job": lambda message: heard.set()})
+thread = ps.run_in_thread(sleep_time=0.05)
+deadline = time.time() + 10
+while r.publish("job", "done") == 0 and time.time() < deadline:
+    time.sleep(0.01)
+assert heard.wait(10)
+thread.stop()
 
 if engine == "redis":
     lock = r.lock("lock", timeout=10)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::compare::{How, how};
+use crate::generator::SUBSCRIBERS;
 
 /// What was seen of one form at one engine.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Seen {
 
 pub type BySeen = BTreeMap<String, Seen>;
 
+/// What is not drawn here.
+const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/pubsub.rs`, `tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
 
@@ -84,10 +87,16 @@ append-only files, forks, defragmentation, latencies by command. `MEMORY USAGE` 
 /// The whole document.
 pub fn document(memory: &BySeen, redis: &BySeen) -> String {
     let names: BTreeSet<&String> = memory.keys().chain(redis.keys()).collect();
+    let of_subscribers = SUBSCRIBERS.iter().map(|name| (*name).to_string()).collect();
+    let names: BTreeSet<String> =
+        names.into_iter().cloned().chain::<Vec<_>>(of_subscribers).collect();
     let nothing = Seen::default();
     let mut text = HEAD.to_string();
-    for name in names {
-        let cell = |seen: &BySeen| cell(name, seen.get(name).unwrap_or(&nothing));
+    for name in &names {
+        let cell = |seen: &BySeen| match SUBSCRIBERS.contains(&&**name) {
+            true => AS_SUBSCRIBER.to_string(),
+            false => cell(name, seen.get(name).unwrap_or(&nothing)),
+        };
         text.push_str(&format!("| {name} | {} | {} |\n", cell(memory), cell(redis)));
     }
     text

@@ -2,7 +2,8 @@
 //! the last star takes one byte more.
 
 /// Whether `text` matches `pattern` as a whole.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+#[must_use]
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {

@@ -212,6 +212,7 @@ impl World {
             redis: false,
             connections_max: 100,
             limits: Limits::default(),
+            others: vec![],
             node: 1,
             port: 7379,
         };

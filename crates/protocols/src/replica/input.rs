@@ -28,6 +28,7 @@ impl<E: Engine> Replica<E> {
                 | Kind::NoPaxos
                 | Kind::Tasks
                 | Kind::FlairSession
+                | Kind::Gateways
                 | Kind::Flair
                 | Kind::Falcon,
             ) => {

@@ -37,6 +37,7 @@ impl<E: Engine> Vr<E> {
                 | Kind::NoPaxos
                 | Kind::Tasks
                 | Kind::FlairSession
+                | Kind::Gateways
                 | Kind::Flair
                 | Kind::Falcon,
             ) => {

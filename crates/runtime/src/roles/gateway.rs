@@ -47,6 +47,8 @@ pub struct GatewaySetup {
     pub switch: Addr,
     /// Where the controller listens, who knows if another switch took over.
     pub controller: Addr,
+    /// The other gateways of the group: their numbers and addresses.
+    pub others: Vec<(u16, Addr)>,
     /// Where Redis clients connect.
     pub listen: SocketAddr,
     /// What clients must AUTH with; empty for nothing.
@@ -107,6 +109,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         redis: setup.redis,
         connections_max: connections_max(),
         limits: Limits::default(),
+        others: setup.others.clone(),
         node: place.node,
         port: setup.listen.port(),
     };

@@ -174,6 +174,7 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Tasks) => (168, 16),
         Ok(Kind::FlairSession) => (184, 8),
         Ok(Kind::Flair) => (192, 48),
+        Ok(Kind::Gateways) => (240, 8),
     };
     begin + op(bytes) % most
 }

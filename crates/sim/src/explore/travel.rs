@@ -52,6 +52,7 @@ impl Sort {
                 | Kind::Craq
                 | Kind::Tasks
                 | Kind::FlairSession
+                | Kind::Gateways
                 | Kind::Flair
                 | Kind::Falcon,
             )

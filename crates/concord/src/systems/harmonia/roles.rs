@@ -11,7 +11,7 @@ use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_role};
 
-use super::{Accel, Durability, Engine};
+use super::{Accel, Durability, Engine, GatewayPlace};
 use crate::cli::{ReplicaArgs, RoleArgs};
 use crate::rack::{Group, Rack, pick, pick_member, wire};
 
@@ -73,10 +73,14 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let group = rack.group_of(own)?;
+    let serves = |other: &GatewayPlace| rack.group_of(other).is_ok_and(|of| of.id == group.id);
+    let others = rack.gateway.iter().filter(|other| other.node != own.node && serves(other));
+    let others = others.map(|other| (other.node, wire(other.addr))).collect();
     let setup = GatewaySetup {
         group: group.id,
         switch: wire(rack.switch()?.addr),
         controller: wire(rack.controller()?.addr),
+        others,
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         splits_reads: rack.split_reads,

@@ -111,6 +111,7 @@ impl Redis {
     ) -> Redis {
         let config = GatewayConfig {
             splits_reads: false,
+            others: Vec::new(),
             client,
             requirepass: None,
             table: CommandTable::memory(),

@@ -246,7 +246,7 @@ impl Writer<'_> {
             0 => (&["NOSUCH", "x"], "-ERR unknown command"),
             1 => (&["GET"], "-ERR wrong number of arguments"),
             2 => (&["BITOP", "AND", "a", "b"], "-CROSSKEY"),
-            3 => (&["SUBSCRIBE", "c"], "-ERR Concord does not support publish/subscribe"),
+            3 => (&["REPLICAOF", "c"], "-ERR Concord replicates by itself"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
         self.send(out, &args(words), Wanted::Begins(error));

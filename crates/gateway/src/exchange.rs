@@ -1,0 +1,178 @@
+//! What gateways tell each other: who has subscribed to what, and what is published. Each has a stream to each.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::{Instant, NodeId, Now};
+use concord_wire::gateways::StreamHdr;
+use concord_wire::{Addr, Sink};
+
+use crate::channels::{Channels, Gates, Told, Waits, messages};
+use crate::connection::ConnectionId;
+use crate::stream::Stream;
+use crate::subscriber::{Message, Sort};
+
+/// Most bytes that wait for one other gateway before those who publish wait.
+const WAITING_BYTES_MAX: usize = 32 << 20;
+
+/// All of publish and subscribe but the connections.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    own: (NodeId, u64),
+    others: Vec<(u16, Addr)>,
+    /// To the others, in their order; none before the first tick.
+    streams: Vec<Stream>,
+    pub channels: Channels,
+    pub gates: Gates,
+    /// What is to be given to clients here.
+    pub messages: VecDeque<Message>,
+    /// Connections that wait to publish.
+    pub waiting: VecDeque<ConnectionId>,
+}
+
+impl Exchange {
+    /// Of the gateway `node`, this start of which is `incarnation`, with these others.
+    pub(crate) fn new(node: u16, incarnation: u64, others: Vec<(u16, Addr)>) -> Exchange {
+        Exchange {
+            own: (NodeId(node), incarnation),
+            channels: Channels::new(others.len()),
+            gates: Gates::new(others.len()),
+            others,
+            streams: Vec::new(),
+            messages: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn must_begin(&self) -> bool {
+        self.streams.len() < self.others.len()
+    }
+
+    /// Tells the others how many clients here have subscribed to each of these; where in which streams.
+    pub(crate) fn tell(&mut self, counts: &[(Sort, &[u8], u32)]) -> Vec<(usize, u64)> {
+        let messages = messages(counts.iter().copied());
+        let mut until = Vec::new();
+        for (other, stream) in self.streams.iter_mut().enumerate() {
+            let mut end = None;
+            for message in &messages {
+                end = stream.push(message);
+            }
+            until.extend(end.map(|number| (other, number)));
+        }
+        until
+    }
+
+    /// Whether too much waits to be sent.
+    pub(crate) fn is_full(&self) -> bool {
+        self.streams.iter().any(|stream| stream.bytes() > WAITING_BYTES_MAX)
+    }
+
+    /// How many get a message, as far as is known.
+    pub(crate) fn receivers(&self, sort: Sort, channel: &[u8]) -> u64 {
+        let here = self.channels.receivers(sort, channel).len() as u64;
+        let there = self.streams.iter().enumerate().filter(|(_, stream)| stream.is_up());
+        let there = there.map(|(other, _)| self.channels.receivers_there(other, sort, channel));
+        here + there.map(u64::from).sum::<u64>()
+    }
+
+    /// Publishes a message; where in the streams of those who get it.
+    pub(crate) fn publish(
+        &mut self,
+        sort: Sort,
+        channel: &[u8],
+        payload: &[u8],
+    ) -> Vec<(usize, u64)> {
+        let mut until = Vec::new();
+        let mut message = Vec::new();
+        for (other, stream) in self.streams.iter_mut().enumerate() {
+            if self.channels.receivers_there(other, sort, channel) == 0 {
+                continue;
+            }
+            if message.is_empty() {
+                Told::Published(sort, channel, payload).emit(&mut message);
+            }
+            until.extend(stream.push(&message).map(|number| (other, number)));
+        }
+        self.give(sort, channel, payload);
+        until
+    }
+
+    /// A message for clients here.
+    fn give(&mut self, sort: Sort, channel: &[u8], payload: &[u8]) {
+        if !self.channels.receivers(sort, channel).is_empty() {
+            let (channel, payload) = (channel.to_vec(), payload.to_vec());
+            self.messages.push_back(Message { sort, channel, payload });
+        }
+    }
+
+    /// A packet of another gateway.
+    pub(crate) fn on_packet(&mut self, now: Instant, hdr: &StreamHdr, part: &[u8]) {
+        let is_it = |stream: &Stream| stream.node == hdr.from.0;
+        let Some(other) = self.streams.iter().position(is_it) else { return };
+        let news = self.streams[other].on_packet(now, hdr, part);
+        if news.began_anew {
+            self.channels.forget_there(other);
+        }
+        if news.is_back {
+            self.gates.heard(other, u64::MAX);
+            for message in self.channels.all() {
+                self.streams[other].push(&message);
+            }
+        }
+        if news.acknowledged {
+            self.gates.heard(other, self.streams[other].acknowledged());
+        }
+        for message in news.messages {
+            let mut rest = &message[..];
+            while let Some((told, behind)) = Told::parse(rest) {
+                rest = behind;
+                match told {
+                    Told::Subscribers(sort, name, count) => {
+                        self.channels.set_there(other, sort, name, count);
+                    }
+                    Told::Published(sort, channel, payload) => self.give(sort, channel, payload),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.must_begin() {
+            let stream =
+                |(node, addr): &(u16, Addr)| Stream::new(now.instant, self.own, *node, *addr);
+            self.streams = self.others.iter().map(stream).collect();
+            let all = self.channels.all();
+            for stream in &mut self.streams {
+                for message in &all {
+                    stream.push(message);
+                }
+            }
+        }
+        for (other, stream) in self.streams.iter_mut().enumerate() {
+            if stream.tick(now.instant, sink) {
+                self.channels.forget_there(other);
+                self.gates.heard(other, u64::MAX);
+            }
+        }
+    }
+
+    /// Sends what is to be sent by now.
+    pub(crate) fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        for stream in &mut self.streams {
+            stream.send_due(now.instant, sink);
+            stream.send_ack(now.instant, sink);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        if self.must_begin() {
+            return Instant(0);
+        }
+        self.streams.iter().map(Stream::deadline).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// Waits until the others have heard.
+    pub(crate) fn wait(&mut self, what: Waits, until: &[(usize, u64)]) {
+        self.gates.wait(what, until);
+    }
+}

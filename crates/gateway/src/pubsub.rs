@@ -1,0 +1,393 @@
+//! SUBSCRIBE, PUBLISH and their kin (docs/semantics.md, "Publish and subscribe").
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use concord_client::Class;
+use concord_core::{Duration, Instant, Now, SEC};
+use concord_engine::table::UpperName;
+use concord_engine::{glob_matches, resp};
+use concord_wire::Sink;
+use concord_wire::gateways::StreamHdr;
+
+use crate::channels::Waits;
+use crate::commands::{Failure, no_subcommand};
+use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
+use crate::gateway::{Gateway, list};
+use crate::local::wrong_arity;
+use crate::memory::REPLIES_BYTES_MAX;
+use crate::state::{Core, Flow, Turn};
+use crate::subscriber::{Asked, Message, PubSub, Sort};
+
+/// What a subscriber may leave unread (Redis' `client-output-buffer-limit pubsub 32mb 8mb 60`).
+const UNREAD_BYTES_MAX: usize = 32 << 20;
+const UNREAD_BYTES_LONG_MAX: usize = 8 << 20;
+const UNREAD_NS: Duration = 60 * SEC;
+/// And where all replies together take as much as they may.
+const UNREAD_BYTES_SHORT_MAX: usize = 1 << 20;
+
+fn words(sort: Sort) -> (&'static str, &'static str) {
+    match sort {
+        Sort::Channel => ("subscribe", "unsubscribe"),
+        Sort::Pattern => ("psubscribe", "punsubscribe"),
+        Sort::Shard => ("ssubscribe", "sunsubscribe"),
+    }
+}
+
+/// The head of what is pushed to a client: an array in RESP2.
+fn head(out: &mut Vec<u8>, count: usize, resp3: bool) {
+    let at = out.len();
+    resp::array(out, count);
+    if resp3 {
+        out[at] = b'>';
+    }
+}
+
+/// A confirmation.
+fn confirm(out: &mut Vec<u8>, word: &str, name: Option<&[u8]>, count: usize, resp3: bool) {
+    head(out, 3, resp3);
+    resp::bulk(out, word.as_bytes());
+    match name {
+        Some(name) => resp::bulk(out, name),
+        None => resp::null(out, resp3),
+    }
+    resp::integer(out, count as i64);
+}
+
+impl Core {
+    /// Whether a client that has subscribed may not send this, as it would not know replies from messages.
+    pub(crate) fn must_not_mix(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
+        let is_mixed = !connection.resp3 && !connection.subscriber.is_empty();
+        let may = [&b"PING"[..], b"QUIT", b"RESET"];
+        if !is_mixed || name.ends_with(b"SUBSCRIBE") || may.contains(&name) {
+            return None;
+        }
+        let name = alloc::string::String::from_utf8_lossy(name).to_ascii_lowercase();
+        Some(
+            format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
+                 RESET are allowed in this context"
+            )
+            .into(),
+        )
+    }
+
+    pub(crate) fn pubsub(
+        &mut self,
+        turn: &mut Turn<'_>,
+        what: PubSub,
+        args: &[&[u8]],
+    ) -> Result<Flow, Failure> {
+        match what {
+            PubSub::Subscribe(sort) => Ok(self.subscribe(turn, sort, &args[1..])),
+            PubSub::Unsubscribe(sort) => {
+                self.unsubscribe(turn.connection, sort, &args[1..]);
+                Ok(Flow::Went)
+            }
+            PubSub::Publish(sort) => Ok(self.publish(turn, sort, args[1], args[2])),
+            PubSub::Look => self.look(turn, args).map(|()| Flow::Went),
+        }
+    }
+
+    /// Begins once all before it is answered. The reply waits until the other gateways know: whatever is
+    /// published after it reaches the client.
+    fn subscribe(&mut self, turn: &mut Turn<'_>, sort: Sort, names: &[&[u8]]) -> Flow {
+        let connection = &mut *turn.connection;
+        if !connection.slots.is_empty() {
+            connection.wait = Wait::Quiet;
+            return Flow::Waits;
+        }
+        let (mut asked, mut reply) = (Vec::new(), Vec::new());
+        for name in names {
+            if connection.subscriber.add(sort, name) {
+                asked.push((sort, *name, self.exchange.channels.ask(sort, name)));
+            }
+            let count = connection.subscriber.count(sort);
+            confirm(&mut reply, words(sort).0, Some(name), count, connection.resp3);
+        }
+        let until = self.exchange.tell(&asked);
+        let begins = asked.iter().map(|(sort, name, _)| (*sort, name.to_vec())).collect();
+        connection.subscriber.asked = Some(Asked { begins, reply });
+        connection.wait = Wait::Subscribed;
+        self.exchange.wait(Waits::Subscribed(connection.id), &until);
+        Flow::Went
+    }
+
+    fn unsubscribe(&mut self, connection: &mut Connection, sort: Sort, names: &[&[u8]]) {
+        let own: Vec<Vec<u8>>;
+        let names: Vec<&[u8]> = match names {
+            [] => {
+                own = connection.subscriber.names(sort).iter().cloned().collect();
+                own.iter().map(Vec::as_slice).collect()
+            }
+            names => names.to_vec(),
+        };
+        let (mut left, mut reply) = (Vec::new(), Vec::new());
+        let (word, resp3, id) = (words(sort).1, connection.resp3, connection.id);
+        for name in &names {
+            if connection.subscriber.remove(sort, name) {
+                left.push((sort, *name, self.exchange.channels.end(sort, name, id)));
+            }
+            let count = connection.subscriber.count(sort);
+            confirm(&mut reply, word, Some(name), count, resp3);
+        }
+        if names.is_empty() {
+            confirm(&mut reply, word, None, connection.subscriber.count(sort), resp3);
+        }
+        self.exchange.tell(&left);
+        connection.answer(|out| out.extend_from_slice(&reply));
+    }
+
+    /// A connection is gone, or begins anew: it has subscribed to nothing.
+    pub(crate) fn unsubscribe_all(&mut self, connection: &mut Connection) {
+        let subscriber = core::mem::take(&mut connection.subscriber);
+        for sort in [Sort::Channel, Sort::Pattern, Sort::Shard] {
+            let end = |name: &Vec<u8>| {
+                let left = self.exchange.channels.end(sort, name, connection.id);
+                (name.clone(), left)
+            };
+            let left: Vec<(Vec<u8>, u32)> = subscriber.names(sort).iter().map(end).collect();
+            let left: Vec<_> = left.iter().map(|(name, left)| (sort, &name[..], *left)).collect();
+            self.exchange.tell(&left);
+        }
+    }
+
+    /// After everything before it is executed: who hears of it may look. The reply waits until the gateways
+    /// of those who get it have it.
+    fn publish(&mut self, turn: &mut Turn<'_>, sort: Sort, channel: &[u8], payload: &[u8]) -> Flow {
+        let connection = &mut *turn.connection;
+        if !connection.has_nothing_unanswered() {
+            self.count.commands_waited += 1;
+            connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
+            return Flow::Waits;
+        }
+        if self.exchange.is_full() {
+            self.exchange.waiting.push_back(connection.id);
+            connection.wait = Wait::Others;
+            return Flow::Waits;
+        }
+        let mut reply = Vec::new();
+        resp::integer(&mut reply, self.exchange.receivers(sort, channel) as i64);
+        let until = self.exchange.publish(sort, channel, payload);
+        self.count.published += 1;
+        if until.is_empty() {
+            connection.answer(|out| out.extend_from_slice(&reply));
+            return Flow::Went;
+        }
+        let slot = connection.next_slot();
+        self.exchange.wait(Waits::Published { id: connection.id, slot }, &until);
+        connection.ready_bytes += reply.len();
+        let waiting = Slot::waiting(Class::Read, Subject::AllKeys, connection.resp3);
+        connection.slots.push_back(Slot { state: SlotState::Gated(reply), ..waiting });
+        Flow::Went
+    }
+
+    /// A PUBLISH within MULTI, which is published when EXEC is executed: its reply, as of now.
+    pub(crate) fn queue_publish(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sort: Sort,
+        args: &[&[u8]],
+    ) -> Vec<u8> {
+        let mut reply = Vec::new();
+        resp::integer(&mut reply, self.exchange.receivers(sort, args[1]) as i64);
+        if let Some(multi) = &mut turn.connection.multi {
+            let (channel, payload) = (args[1].to_vec(), args[2].to_vec());
+            multi.bytes += channel.len() + payload.len();
+            multi.published.push(Message { sort, channel, payload });
+        }
+        reply
+    }
+
+    /// An EXEC has its reply: if it was executed, what it publishes is published, and the reply waits until
+    /// the gateways of those who get it have it.
+    pub(crate) fn publish_all(
+        &mut self,
+        connection: &mut Connection,
+        slot: u64,
+        reply: Vec<u8>,
+        messages: &[Message],
+    ) {
+        let is_executed = reply.starts_with(b"*") && !resp::is_null(&reply);
+        let mut until: Vec<(usize, u64)> = Vec::new();
+        for message in messages.iter().filter(|_| is_executed) {
+            self.count.published += 1;
+            until.extend(self.exchange.publish(message.sort, &message.channel, &message.payload));
+        }
+        connection.ready_bytes += reply.len();
+        if let Some(own) = connection.slot_mut(slot) {
+            own.state = SlotState::Gated(reply);
+        }
+        self.exchange.wait(Waits::Published { id: connection.id, slot }, &until);
+    }
+
+    /// PUBSUB.
+    fn look(&mut self, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+        let channels = &self.exchange.channels;
+        let sub = UpperName::of(args[1]);
+        let rest = &args[2..];
+        match (sub.bytes(), rest) {
+            (b"CHANNELS" | b"SHARDCHANNELS", [] | [_]) => {
+                let sort = if sub.is(b"CHANNELS") { Sort::Channel } else { Sort::Shard };
+                let mut names = channels.names(sort);
+                names.retain(|name| rest.first().is_none_or(|pattern| glob_matches(pattern, name)));
+                turn.connection.answer(|out| {
+                    resp::array(out, names.len());
+                    names.iter().for_each(|name| resp::bulk(out, name));
+                });
+            }
+            (b"NUMSUB" | b"SHARDNUMSUB", names) => {
+                let sort = if sub.is(b"NUMSUB") { Sort::Channel } else { Sort::Shard };
+                turn.connection.answer(|out| {
+                    resp::array(out, 2 * names.len());
+                    for name in names {
+                        resp::bulk(out, name);
+                        resp::integer(out, channels.count(sort, name) as i64);
+                    }
+                });
+            }
+            (b"NUMPAT", []) => {
+                let count = channels.names(Sort::Pattern).len();
+                turn.connection.answer(|out| resp::integer(out, count as i64));
+            }
+            (b"CHANNELS" | b"SHARDCHANNELS" | b"NUMPAT", _) => {
+                return Err(wrong_arity(&format!("pubsub|{}", sub.lower())));
+            }
+            _ => return Err(no_subcommand("pubsub", args[1])),
+        }
+        Ok(())
+    }
+
+    /// Whether a subscriber leaves too much unread.
+    fn is_too_slow(&self, now: Instant, connection: &mut Connection) -> bool {
+        let unread = connection.output.len();
+        let subscriber = &mut connection.subscriber;
+        if unread <= UNREAD_BYTES_LONG_MAX {
+            subscriber.slow_since = None;
+        } else {
+            subscriber.slow_since.get_or_insert(now);
+        }
+        let is_long = subscriber.slow_since.is_some_and(|since| now.since(since) >= UNREAD_NS);
+        let is_short = self.memory.held_and_most_bytes().0 > REPLIES_BYTES_MAX;
+        unread > UNREAD_BYTES_MAX || is_long || is_short && unread > UNREAD_BYTES_SHORT_MAX
+    }
+}
+
+/// A message as its receiver gets it.
+fn encode(message: &Message, pattern: Option<&[u8]>, resp3: bool, out: &mut Vec<u8>) {
+    let word: &[u8] = match (message.sort, pattern) {
+        (_, Some(_)) => b"pmessage",
+        (Sort::Shard, None) => b"smessage",
+        (Sort::Channel | Sort::Pattern, None) => b"message",
+    };
+    head(out, 3 + usize::from(pattern.is_some()), resp3);
+    resp::bulk(out, word);
+    pattern.iter().for_each(|pattern| resp::bulk(out, pattern));
+    resp::bulk(out, &message.channel);
+    resp::bulk(out, &message.payload);
+}
+
+impl Gateway {
+    /// A packet of another gateway.
+    pub(crate) fn on_gateway(&mut self, now: Now, packet: &[u8], sink: &mut impl Sink) {
+        match StreamHdr::parse(packet) {
+            Ok((hdr, part)) => self.core.exchange.on_packet(now.instant, &hdr, part),
+            Err(_) => self.core.count.packets_malformed += 1,
+        }
+        self.exchange(now, sink);
+    }
+
+    /// Gives messages to those who have subscribed, and answers what other gateways have heard of.
+    pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
+        loop {
+            while let Some(message) = self.core.exchange.messages.pop_front() {
+                self.deliver(now, &message);
+            }
+            if let Some(what) = self.core.exchange.gates.poll() {
+                self.heard(now, what, sink);
+            } else if !self.core.exchange.is_full()
+                && let Some(id) = self.core.exchange.waiting.pop_front()
+            {
+                if self.connections.get(&id).is_some_and(|c| c.wait == Wait::Others) {
+                    self.go_on(now, id, sink);
+                }
+            } else if self.core.exchange.messages.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn heard(&mut self, now: Now, what: Waits, sink: &mut impl Sink) {
+        let (Waits::Published { id, .. } | Waits::Subscribed(id)) = what;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match what {
+            Waits::Published { slot, .. } => {
+                if let Some(slot) = connection.slot_mut(slot)
+                    && let SlotState::Gated(reply) = &mut slot.state
+                {
+                    let reply = core::mem::take(reply);
+                    slot.state = SlotState::Ready(reply);
+                }
+                connection.write_in_turn();
+            }
+            Waits::Subscribed(id) => {
+                // What it was asked for may be over by now.
+                let Some(asked) = connection.subscriber.asked.take() else { return };
+                for (sort, name) in &asked.begins {
+                    self.core.exchange.channels.begin(*sort, name, id);
+                }
+                connection.output.append(&asked.reply);
+                connection.first_slot += 1;
+            }
+        }
+        self.core.memory.note(now.instant, connection);
+        list(&mut self.ready, connection);
+        let goes_on = match connection.wait {
+            Wait::Subscribed => connection.subscriber.asked.is_none(),
+            Wait::Quiet => connection.slots.is_empty(),
+            Wait::Slots => connection.slots.len() < self.core.setup.limits.commands_max,
+            _ => false,
+        };
+        if goes_on {
+            self.go_on(now, id, sink);
+            self.try_blocked(now, sink);
+        }
+    }
+
+    /// A message to all who get it here.
+    fn deliver(&mut self, now: Now, message: &Message) {
+        let receivers: Vec<(ConnectionId, Option<Vec<u8>>)> = {
+            let channels = &self.core.exchange.channels;
+            let all = channels.receivers(message.sort, &message.channel).into_iter();
+            all.map(|(id, pattern)| (id, pattern.map(<[u8]>::to_vec))).collect()
+        };
+        // Once for each protocol; patterns differ.
+        let mut encoded: [Vec<u8>; 2] = [Vec::new(), Vec::new()];
+        for resp3 in [false, true] {
+            encode(message, None, resp3, &mut encoded[usize::from(resp3)]);
+        }
+        let mut own = Vec::new();
+        for (id, pattern) in receivers {
+            let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.is_given_up) else {
+                continue;
+            };
+            let bytes = match &pattern {
+                None => &encoded[usize::from(connection.resp3)],
+                Some(pattern) => {
+                    own.clear();
+                    encode(message, Some(pattern), connection.resp3, &mut own);
+                    &own
+                }
+            };
+            connection.push(bytes);
+            self.core.count.messages += 1;
+            if self.core.is_too_slow(now.instant, connection) {
+                connection.is_given_up = true;
+                connection.closing = true;
+                self.core.count.subscribers_given_up += 1;
+            }
+            self.core.memory.note(now.instant, connection);
+            list(&mut self.ready, connection);
+        }
+    }
+}

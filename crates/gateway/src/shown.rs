@@ -1,0 +1,69 @@
+//! What a gateway is told for INFO, and what it shows of itself.
+
+use alloc::string::String;
+
+use concord_client::Client;
+
+use crate::gateway::Gateway;
+use crate::process::Process;
+use crate::setup::GatewayCounters;
+use crate::stats::Latencies;
+
+impl Gateway {
+    /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
+    pub fn set_rack_info(&mut self, text: String) {
+        self.core.rack_info = text;
+    }
+
+    /// The limit of the data that the rack is configured with, for CONFIG GET; 0 for none.
+    pub fn set_memory_bytes_max(&mut self, bytes: u64) {
+        self.core.memory_bytes_max = bytes;
+    }
+
+    /// What the gateway's process is and has used by now, for INFO.
+    pub fn process_mut(&mut self) -> &mut Process {
+        &mut self.core.process
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &GatewayCounters {
+        &self.core.count
+    }
+
+    /// Calls and refused calls by command, in lower case, of those that were called.
+    pub fn command_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        self.core.commands.called().map(|entry| (entry.name.as_str(), entry.calls, entry.refused))
+    }
+
+    /// The rack's client, for what it counted.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.core.client
+    }
+
+    /// Latencies of reads and of writes since the start, as seen by the gateway.
+    #[must_use]
+    pub fn latencies(&self) -> (&Latencies, &Latencies) {
+        (&self.core.reads, &self.core.writes)
+    }
+
+    /// Bytes of replies that clients have not read yet, those included that were asked for: now, and
+    /// the most so far.
+    #[must_use]
+    pub fn reply_bytes(&self) -> (usize, usize) {
+        self.core.memory.held_and_most_bytes()
+    }
+
+    /// Whether commands are served: the session is registered, and the command table is known.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
+    }
+
+    /// Number of connections.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.core.connected
+    }
+}
