@@ -124,9 +124,16 @@ fn t7_redis_servers_are_filled_again_after_a_power_cut() {
 }
 
 #[test]
-fn a_protocol_that_keeps_nothing_says_so() {
-    let run = directory("power-vr");
-    let run = run.display().to_string();
-    let line = refused(&["up", "--protocol", "vr", "--durability", "fsync", "--run-dir", &run]);
-    assert!(line.contains("keeps nothing on disk yet"), "{line}");
+fn t7_vr_comes_back_from_a_power_cut() {
+    survive("power-vr", &["--protocol", "vr"]);
+}
+
+#[test]
+fn t7_nopaxos_comes_back_from_a_power_cut() {
+    survive("power-nopaxos", &["--protocol", "nopaxos"]);
+}
+
+#[test]
+fn t7_redis_servers_under_vr_are_filled_again_after_a_power_cut() {
+    survive("power-vr-redis", &["--protocol", "vr", "--engine", "redis"]);
 }

@@ -79,6 +79,7 @@ impl Controller {
             whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,
+            back_since: group.back_since,
             failure_ns: self.setup.failure_ns,
             guards: self.setup.guards,
         }
@@ -157,10 +158,11 @@ impl Controller {
         // A group that is founded beside a running switch, perhaps anew: the numbers, the registers and, in
         // VR, the views that the switch may know are those of a group before, so it gets a new id. So does one
         // whose program is another since the controller was started: a switch takes none under one id.
-        let asks_for_id = |(index, ..): &&(usize, Places, Vec<u16>)| {
+        let asks_for_id = |(index, places, _): &&(usize, Places, Vec<u16>)| {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {
                 old.switch_incarnation != switch.incarnation
+                    || (old.kind.is_quorum() && !same_lives(&old.members, &places.members))
                     || (old.kind, old.program) != group.setup.rules().template()
             })
         };
@@ -246,4 +248,10 @@ impl Controller {
         }
         self.count = count;
     }
+}
+
+/// Whether these are the same processes, wherever they listen.
+fn same_lives(one: &[Member], other: &[Member]) -> bool {
+    let life = |m: &Member| (m.node, m.incarnation);
+    one.iter().map(life).eq(other.iter().map(life))
 }

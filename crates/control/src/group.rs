@@ -5,11 +5,11 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Guard, Guards, Instant};
-use concord_wire::GroupId;
+use concord_core::{Duration, Guard, Guards, Instant, MS};
 use concord_wire::control::{
     Assembly, Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing,
 };
+use concord_wire::{Addr, GroupId};
 
 use crate::hear::Hearing;
 use crate::replicas::Replicas;
@@ -97,6 +97,9 @@ pub(crate) trait Rules {
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem>;
 }
 
+/// How long a node is heard elsewhere before its group is told: two processes of one number take turns.
+const MOVED_NS: Duration = 250 * MS;
+
 /// Who has which place in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
@@ -145,6 +148,8 @@ pub(crate) struct Group {
     pub highest: Heard,
     /// Somebody of this rack has heard of that, and the state says less.
     pub ahead: Option<Heard>,
+    /// When the first of its members was heard again, after all of them had been silent.
+    pub back_since: Instant,
     /// While the state is made anew: a configuration of several parts.
     pub assembly: Assembly,
 }
@@ -152,7 +157,8 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(setup: GroupSetup, is_fresh: bool) -> Group {
         let (nodes, highest) = (BTreeMap::new(), Heard::default());
-        Group { setup, is_fresh, nodes, highest, ahead: None, assembly: Assembly::new(1) }
+        let (back_since, assembly) = (Instant(0), Assembly::new(1));
+        Group { setup, is_fresh, nodes, highest, ahead: None, back_since, assembly }
     }
 
     pub(crate) fn id(&self) -> GroupId {
@@ -195,6 +201,8 @@ pub(crate) struct Look<'a> {
     /// Whose data directory is whose, by the state.
     pub storages: &'a [Storage],
     pub hearing: &'a Hearing,
+    /// When the first of its members was heard again, after all of them had been silent.
+    pub back_since: Instant,
     pub failure_ns: Duration,
     pub guards: Guards,
 }
@@ -203,7 +211,10 @@ impl Look<'_> {
     /// Why a node loses its place in that epoch, if it does.
     pub(crate) fn gone(&self, epoch: u32, member: &Member) -> Option<Gone> {
         let known = self.nodes.get(&member.node);
-        let silent_since = self.hearing.silent_since(known.map(|n| n.heard_at), self.guards);
+        let heard_at = known.map(|n| n.heard_at);
+        // Those whose power went together come back together, or nearly so.
+        let back_since = if self.guards.on(Guard::Deaf) { self.back_since } else { Instant(0) };
+        let silent_since = self.hearing.silent_since(heard_at, self.guards).max(back_since);
         let is_other_life =
             |n: &Node| n.member.incarnation != member.incarnation && n.epoch == epoch;
         if known.is_some_and(is_other_life) && self.guards.on(Guard::Incarnation) {
@@ -228,19 +239,35 @@ impl Look<'_> {
     /// The same of one that may not have heard of that epoch, if it is the state's.
     pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
-        let is_intact = matches!(node.standing, Standing::Kept { intact: true, .. });
-        let own = node.storage?;
-        let known = self.storages.iter().find(|s| s.node == member.node)?;
-        let is_same = known.id == own.id || !self.guards.on(Guard::SameStorage);
-        let is_newer = own.run > known.run || !self.guards.on(Guard::NewerRun);
+        let is_intact = matches!(node.standing, Standing::Kept { intact: true });
         let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
         let is_back = node.member.incarnation != member.incarnation
             && old.epoch == self.epoch
             && (is_intact || !self.guards.on(Guard::Intact))
-            && is_same
-            && is_newer
+            && self.has_directory(node)
             && was_whole;
         is_back.then_some(node.member)
+    }
+
+    /// Whether a node was started again on the directory that it had.
+    pub(crate) fn has_directory(&self, node: &Node) -> bool {
+        let known = self.storages.iter().find(|s| s.node == node.member.node);
+        let Some((own, known)) = node.storage.zip(known) else { return false };
+        let is_same = known.id == own.id || !self.guards.on(Guard::SameStorage);
+        let is_newer = own.run > known.run || !self.guards.on(Guard::NewerRun);
+        is_same && is_newer
+    }
+
+    /// Where a member listens whose place does not hang on its life: another process of its node, heard for some
+    /// time without a break, may have another address.
+    pub(crate) fn listens(&self, member: &Member) -> Addr {
+        let moved = self.nodes.get(&member.node).filter(|n| {
+            self.is_heard(n)
+                && n.standing != Standing::Leaving
+                && n.member.incarnation != member.incarnation
+                && self.now.since(n.steady_since) >= MOVED_NS
+        });
+        moved.map_or(member.addr, |n| n.member.addr)
     }
 
     /// Whether it was heard of lately.

@@ -7,7 +7,7 @@
 //! have one state, so what is heard of one holds for all.
 
 use concord_core::{Duration, Guard, Guards, Instant, MS, Now};
-use concord_wire::control::Heard;
+use concord_wire::control::{Heard, Member};
 use concord_wire::{Addr, GroupId};
 
 use crate::group::{Group, Node};
@@ -67,6 +67,24 @@ impl Group {
             let ahead = self.ahead.get_or_insert_default();
             ahead.epoch = ahead.epoch.max(heard.epoch);
             ahead.switch_id = ahead.switch_id.max(heard.switch_id);
+        }
+    }
+
+    /// A node is heard: if it is the first of the group's members after all were silent, the silence of the others
+    /// counts from now on.
+    pub(crate) fn note_return(
+        &mut self,
+        now: Instant,
+        failure_ns: Duration,
+        members: &[Member],
+        node: &Node,
+    ) {
+        let is_silent = |m: &Member| {
+            let known = self.nodes.get(&m.node);
+            known.is_none_or(|n| now.since(n.heard_at) > failure_ns)
+        };
+        if members.iter().any(|m| m.node == node.member.node) && members.iter().all(is_silent) {
+            self.back_since = now;
         }
     }
 

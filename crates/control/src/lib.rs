@@ -210,6 +210,9 @@ impl Controller {
         // While the state is made anew it says nothing about who is late: its newest configuration may never
         // have been heard of.
         if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
+            if let Some(config) = self.state.config(id) {
+                group.note_return(now.instant, self.setup.failure_ns, &config.members, &node);
+            }
             group.go_on(self.setup.failure_ns, &mut node);
             group.nodes.insert(node.member.node, node);
             self.reconsider(now);

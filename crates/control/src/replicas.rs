@@ -41,10 +41,17 @@ impl Rules for Replicas {
     }
 
     /// In VR all have their places, for ever, and nobody comes: who is silent is outvoted, who restarted
-    /// recovers, and the founders' lives are the group's name.
+    /// recovers, and the founders' lives are the group's name. Whoever comes again may listen elsewhere.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         if self.protocol.is_quorum() {
-            return Places { members: old.members.clone(), joining: Vec::new() };
+            if let Some(members) = Self::never_began(look, old) {
+                return Places { members, joining: Vec::new() };
+            }
+            let member = |m: &Member| Member { addr: look.listens(m), ..*m };
+            return Places {
+                members: old.members.iter().map(member).collect(),
+                joining: Vec::new(),
+            };
         }
         let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
         let place = |m: &Member| look.returned(old, m).or_else(|| stays(&m).then_some(*m));
@@ -166,17 +173,35 @@ impl Rules for Replicas {
 }
 
 impl Replicas {
+    /// Who is there, where the power went before a group that chooses its views by itself could begin: all are heard,
+    /// and by their disks so many have promised nothing yet that the others are no quorum.
+    fn never_began(look: &Look<'_>, old: &Config) -> Option<Vec<Member>> {
+        let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
+        let nodes: Vec<&Node> = old.members.iter().filter_map(heard).collect();
+        let has_promised = |n: &&&Node| {
+            let is_kept = matches!(n.standing, Standing::Kept { intact: true });
+            !(is_kept && n.held.epoch == 0 && look.has_directory(n))
+        };
+        let promised = nodes.iter().filter(has_promised).count();
+        let is_left = nodes.len() == old.members.len() && promised < old.members.len() / 2 + 1;
+        is_left.then(|| nodes.iter().map(|n| n.member).collect())
+    }
+
     /// Whether those with whom the group would go on have been heard since the controller could hear:
     /// all of them, or, where a majority decides, so many.
     fn has_heard(&self, look: &Look<'_>, members: &[Member]) -> bool {
-        let since = look.hearing.since.unwrap_or(Instant(0));
+        let since = look.hearing.since.unwrap_or(Instant(0)).max(look.back_since);
         let is_quorum = self.protocol.is_quorum();
         let heard = members.iter().filter(|m| {
-            // One that restarted has lost what it heard, so that it counts only once it is in a view: there
-            // it has heard of the newest switch from the others.
+            // One that restarted has lost what it heard, unless its disk has it: it counts only once it is in a
+            // view, where it has heard of the newest switch from the others.
             let knows = |n: &Node| {
-                let is_in_view = is_quorum && matches!(n.standing, Standing::Open { .. });
-                n.member.incarnation == m.incarnation || is_in_view
+                let is_back = match n.standing {
+                    Standing::Open { .. } => true,
+                    Standing::Kept { intact } => intact && n.held.epoch > 0,
+                    _ => false,
+                };
+                n.member.incarnation == m.incarnation || (is_quorum && is_back)
             };
             let own = look.nodes.get(&m.node);
             own.is_some_and(|n| n.heard_at >= since && knows(n))

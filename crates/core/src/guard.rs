@@ -144,6 +144,8 @@ guards! {
     DurableEpoch,
     /// A replica is whole once all that was agreed is on its disk.
     DurableWhole,
+    /// VR: what a replica promised by a view is on its disk before anybody hears of it.
+    DurableView,
     /// A member that starts again with its data directory is taken as whole if it is the directory that it
     /// had (trap T4).
     SameStorage,

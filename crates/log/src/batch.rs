@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use concord_wire::control::LogEnd;
+
 use crate::frame::{self, HEADER_BYTES, Kind, padded};
 use crate::marks::Marks;
 
@@ -50,6 +52,17 @@ impl<'a> Part<'a> {
             bytes,
         })
     }
+}
+
+/// What [`Batch::committed`] wrote.
+pub(crate) fn position(body: &[u8]) -> Option<u64> {
+    body.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// What [`Batch::cut`] wrote.
+pub(crate) fn log_end(body: &[u8]) -> Option<LogEnd> {
+    let (place, hash) = body.split_first_chunk::<8>()?;
+    Some(LogEnd { position: u64::from_be_bytes(*place), hash: position(hash)? })
 }
 
 /// Entries that are to become durable together, in their order, in frames that have no place yet.
@@ -132,6 +145,16 @@ impl Batch {
     /// What was written before is given up: nothing is here.
     pub fn reset(&mut self) {
         self.put(Kind::Reset, &[], &[]);
+    }
+
+    /// The log is known to be committed up to `position`.
+    pub fn committed(&mut self, position: u64) {
+        self.put(Kind::Committed, &[], &position.to_be_bytes());
+    }
+
+    /// The log ends at `end` again.
+    pub fn cut(&mut self, end: LogEnd) {
+        self.put(Kind::Cut, &end.position.to_be_bytes(), &end.hash.to_be_bytes());
     }
 
     fn put(&mut self, kind: Kind, hdr: &[u8], body: &[u8]) {

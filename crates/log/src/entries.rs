@@ -1,8 +1,9 @@
 //! What a segment holds, for whoever goes through it again.
 
+use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
 
-use crate::batch::Part;
+use crate::batch::{self, Part};
 use crate::frame::{self, Kind, Place};
 use crate::marks::Marks;
 
@@ -17,6 +18,10 @@ pub enum Entry<'a> {
     Part(Part<'a>),
     /// What is before was given up.
     Reset,
+    /// Up to that position the log was known to be committed.
+    Committed(u64),
+    /// The log ended there again: what was behind was given up.
+    Cut(LogEnd),
 }
 
 /// The entries of a segment of the directory `storage` from the offset `from` on, each with the offset of its frame, up to the first
@@ -47,6 +52,8 @@ pub fn entries(
             Kind::Marks => Marks::parse(frame.body).map(Entry::Marks),
             Kind::Part => Part::parse(frame.body).map(Entry::Part),
             Kind::Reset => Some(Entry::Reset),
+            Kind::Committed => batch::position(frame.body).map(Entry::Committed),
+            Kind::Cut => batch::log_end(frame.body).map(Entry::Cut),
         };
         other.map(|entry| (at, entry)).into_iter().chain(records)
     })

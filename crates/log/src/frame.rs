@@ -50,13 +50,25 @@ pub(crate) enum Kind {
     Part = 4,
     /// What is before is given up: nothing is here.
     Reset = 5,
+    /// Up to where the log is known to be committed.
+    Committed = 6,
+    /// The log ends there again: what was behind is given up.
+    Cut = 7,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Segment, Kind::Records, Kind::Marks, Kind::Part, Kind::Reset]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        [
+            Kind::Segment,
+            Kind::Records,
+            Kind::Marks,
+            Kind::Part,
+            Kind::Reset,
+            Kind::Committed,
+            Kind::Cut,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 }
 

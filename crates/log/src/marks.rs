@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_wire::control::Config;
+use concord_wire::vr::{Life, SwitchLife};
 use serde::{Deserialize, Serialize};
 
 /// The format that is written and read.
@@ -50,6 +51,23 @@ pub struct Marks {
     pub held_epoch: u32,
     /// The newest configuration that it heard of.
     pub config: Option<Config>,
+    /// What a replica promised whose group chooses its views by itself.
+    pub view: Option<ViewMarks>,
+}
+
+/// What a replica of VR or NOPaxos promised, and what it relies on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewMarks {
+    /// The view that it is in, or on its way to: it takes part in none before.
+    pub view: u32,
+    /// The latest view in which its status was normal; the log is of that view.
+    pub last_normal: u32,
+    /// The switch of that view.
+    pub switch: SwitchLife,
+    /// NOPaxos: numbers up to there are not waited for.
+    pub floor: u64,
+    /// The newest life that it knows of each member, its own too.
+    pub lives: Vec<Life>,
 }
 
 impl Marks {
@@ -57,7 +75,13 @@ impl Marks {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
+    /// Those of a directory that was written before there were views in it have none.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Marks> {
-        postcard::from_bytes(bytes).ok()
+        let padded = || {
+            let mut bytes = bytes.to_vec();
+            bytes.push(0);
+            bytes
+        };
+        postcard::from_bytes(bytes).or_else(|_| postcard::from_bytes(&padded())).ok()
     }
 }

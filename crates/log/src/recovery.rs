@@ -11,7 +11,7 @@ use core::fmt;
 use concord_wire::control::LogEnd;
 use concord_wire::record::{Record, running_hash};
 
-use crate::batch::Part;
+use crate::batch::{self, Part};
 use crate::frame::{self, ALIGN, Frame, Kind, Place};
 use crate::marks::{Identity, Marks, SegmentHdr};
 
@@ -240,6 +240,18 @@ impl Recovery {
                 (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
                 (self.damage, self.reset) = (None, Some(Cut { segment, offset }));
                 Ok(())
+            }
+            Kind::Committed => batch::position(frame.body).map(|_| ()).ok_or(What::Content),
+            Kind::Cut => {
+                let cut = batch::log_end(frame.body).ok_or(What::Content)?;
+                match &mut self.end {
+                    Some(end) if end.position < cut.position => Err(What::Record),
+                    Some(end) => {
+                        *end = cut;
+                        Ok(())
+                    }
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -24,6 +24,8 @@ enum Own {
     Marks(u64),
     Part(u64, u64, Vec<u8>),
     Reset,
+    Committed(u64),
+    Cut(u64),
 }
 
 fn own(entry: &Entry<'_>) -> Own {
@@ -32,6 +34,8 @@ fn own(entry: &Entry<'_>) -> Own {
         Entry::Marks(marks) => Own::Marks(marks.run),
         Entry::Part(part) => Own::Part(part.snapshot, part.number, part.bytes.to_vec()),
         Entry::Reset => Own::Reset,
+        Entry::Committed(position) => Own::Committed(*position),
+        Entry::Cut(end) => Own::Cut(end.position),
     }
 }
 
@@ -43,6 +47,8 @@ struct Log {
     /// Segment, offset and entries of each group.
     groups: Vec<(u64, usize, Vec<Own>)>,
     end: LogEnd,
+    /// The end behind each record.
+    ends: Vec<LogEnd>,
     snapshot: u64,
 }
 
@@ -53,6 +59,7 @@ impl Log {
             writer: Writer::new(IDENTITY, 1, 1),
             groups: vec![],
             end: LogEnd::default(),
+            ends: vec![LogEnd::default()],
             snapshot: 0,
         };
         log.begin_segment();
@@ -102,6 +109,7 @@ impl Log {
         };
         let hash = record.emit(self.end.hash, &mut bytes);
         self.end = LogEnd { position: position.0, hash };
+        self.ends.push(self.end);
         bytes
     }
 
@@ -136,6 +144,17 @@ impl Log {
                 let run = rng.below(1_000);
                 batch.marks(&Marks { run, ..Marks::default() });
                 entries.push(Own::Marks(run));
+            }
+            4 => {
+                batch.committed(self.end.position);
+                entries.push(Own::Committed(self.end.position));
+            }
+            5 if self.snapshot == 0 => {
+                let to = rng.below(self.end.position + 1) as usize;
+                self.end = self.ends[to];
+                self.ends.truncate(to + 1);
+                batch.cut(self.end);
+                entries.push(Own::Cut(self.end.position));
             }
             _ => {}
         }

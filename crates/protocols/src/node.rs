@@ -10,8 +10,9 @@ use concord_wire::control::{Config, Member, Protocol};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
+use crate::journal::{BadEntry, Kept};
 use crate::log::Log;
-use crate::replica::{BadEntry, Kept, Replica};
+use crate::replica::Replica;
 use crate::retire::Retired;
 use crate::setup::{Phase, ReplicaConfig};
 use crate::status::ReplicaStatus;
@@ -60,17 +61,11 @@ impl<E: Engine> Machine for Node<E> {
 
     /// What is to be written to the disk, if the batch before is durable.
     fn poll_persist(&mut self) -> Option<Persist<Batch>> {
-        match self {
-            Node::Replica(replica) => replica.poll_persist(),
-            Node::Vr(_) => None,
-        }
+        inside!(self, node => node.poll_persist())
     }
 
     fn persisted(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
-        match self {
-            Node::Replica(replica) => replica.persisted(now, number, sink),
-            Node::Vr(_) => {}
-        }
+        inside!(self, node => node.persisted(now, number, sink));
     }
 }
 
@@ -93,40 +88,28 @@ impl<E: Engine> Node<E> {
     /// The next entry of the log that an earlier start of it wrote ([`Replica::restore`]).
     ///
     /// # Errors
-    /// [`BadEntry`]: it is not one of this protocol or engine, or the protocol keeps nothing.
+    /// [`BadEntry`]: it is not one of this protocol or engine.
     pub fn restore(&mut self, now: Now, entry: &Entry<'_>) -> Result<(), BadEntry> {
-        match self {
-            Node::Replica(replica) => replica.restore(now, entry),
-            Node::Vr(_) => Err(BadEntry),
-        }
+        inside!(self, node => node.restore(now, entry))
     }
 
     /// How many operations the engine still owes of what was restored.
     #[must_use]
     pub fn restoring(&self) -> usize {
-        match self {
-            Node::Replica(replica) => replica.restoring(),
-            Node::Vr(_) => 0,
-        }
+        inside!(self, node => node.restoring())
     }
 
     /// From now on everything is kept on a disk ([`Replica::keep`]).
     ///
     /// # Errors
-    /// [`BadEntry`]: the state is not whole, or the protocol keeps nothing.
+    /// [`BadEntry`]: the state is not whole.
     pub fn keep(&mut self, now: Now, kept: Kept, before: (u64, u64)) -> Result<(), BadEntry> {
-        match self {
-            Node::Replica(replica) => replica.keep(now, kept, before),
-            Node::Vr(_) => Err(BadEntry),
-        }
+        inside!(self, node => node.keep(now, kept, before))
     }
 
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
-        match self {
-            Node::Replica(replica) => replica.disk_failed(),
-            Node::Vr(_) => {}
-        }
+        inside!(self, node => node.disk_failed());
     }
 
     /// Tells it to end: it leaves in order.

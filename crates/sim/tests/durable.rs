@@ -6,11 +6,12 @@ use concord_core::guard::Guards;
 use concord_sim::{Aim, Effort, Plan, SwarmOptions, SwarmReport, run, shrink, swarm_of};
 use concord_wire::control::Protocol;
 
-const PROTOCOLS: [Protocol; 3] = [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq];
-const SEEDS: u64 = 60;
+const PROTOCOLS: [Protocol; 5] =
+    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq, Protocol::Vr, Protocol::NoPaxos];
+const SEEDS: u64 = 100;
 
 fn with_disks(seed: u64) -> Plan {
-    Plan::draw_with_disks(seed, PROTOCOLS[(seed % 3) as usize])
+    Plan::draw_with_disks(seed, PROTOCOLS[(seed % 5) as usize])
 }
 
 fn seeds_of(first_seed: u64, seeds: u64, guards: Guards) -> SwarmReport {
@@ -49,8 +50,11 @@ fn racks_that_were_wrong_once_are_not() {
         ("15.sim7", include_str!("plans/executes-after-a-commit.toml")),
         ("15.30", include_str!("plans/does-not-read-a-write.toml")),
         ("15.31", include_str!("plans/finds-no-slot.toml")),
+        ("15.32", include_str!("plans/stamps-late.toml")),
+        ("15.sim12", include_str!("plans/comes-back-with-more.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
         ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
+        ("19.4", include_str!("plans/comes-back-to-an-older-state.toml")),
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
     ];
     for (bug, plan) in plans {
@@ -59,7 +63,7 @@ fn racks_that_were_wrong_once_are_not() {
 }
 
 /// The guards of what is durable before what, one removed at a time. The others of disks are shown by tests of
-/// their machines: `t4_*` in `control/src/tests/returned.rs`, and `protocols/tests/durable.rs`.
+/// their machines: `t4_*` in `control/src/tests/returned.rs`, `protocols/tests/durable.rs` and `protocols/src/vr/tests/disk.rs`.
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_of_disks_is_caught_when_removed() {

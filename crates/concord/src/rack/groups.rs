@@ -178,13 +178,6 @@ impl Group<'_> {
             let (own, fit) = (self.program.name(), fit.join(", "));
             return Err(format!("{of}the program {own} does not fit; those that do: {fit}"));
         }
-        let is_durable = self.kind == Kind::Replicas && self.durability != Durability::None;
-        if is_durable && self.protocol.wire().is_quorum() {
-            return Err(format!(
-                "{of}this protocol keeps nothing on disk yet: say --durability none, or \
-                 durability = \"none\" in the rack file, or choose chain, primary-backup or craq"
-            ));
-        }
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
             return Err(format!("{of}at most {REPLICAS_MAX} replicas"));
         }

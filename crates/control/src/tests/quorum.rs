@@ -69,3 +69,40 @@ fn bug_16_3_a_lost_state_is_made_anew_with_a_majority() {
         assert_eq!(c.problem(), (!made).then_some(waits));
     }
 }
+
+/// All processes were started again, elsewhere, with what their disks have.
+#[test]
+fn a_member_that_starts_again_at_another_address_is_found_there() {
+    let mut c = Controller::new(vr(None), Some(founded_vr().state().clone()));
+    let moved = |node: u16| Addr { ip: 1, port: 500 + node };
+    let says = |node: u16, epoch: u32| {
+        but(stands(node, 20, epoch, Standing::Kept { intact: true }), |a| {
+            a.member.addr = moved(node);
+            a.held = Held { epoch, position: 9 };
+        })
+    };
+    let mut made_at = None;
+    for ms in (0..1_000).step_by(50) {
+        let epoch = c.state().groups[0].config.epoch;
+        (1..=3).for_each(|node| drop(say(&mut c, ms, &says(node, epoch))));
+        // Two processes take node 4 for their own, and take turns.
+        say(
+            &mut c,
+            ms,
+            &but(stands(4, 30 + ms / 50 % 2, epoch, Standing::Out), |a| {
+                a.member.addr = moved(9);
+            }),
+        );
+        say(&mut c, ms, &switch(77, 1));
+        c.tick(at(ms), &mut vec![]);
+        made_at = made_at.or(persist(&mut c, ms).map(|epoch| (epoch, ms)));
+    }
+    assert_eq!(made_at, Some((2, 250)));
+    let config = &c.state().groups[0].config;
+    assert_eq!(config.epoch, 2, "and no other");
+    for member in &config.members {
+        let was = founded_vr().state().groups[0].config.members[usize::from(member.node) - 1];
+        let expected = if member.node <= 3 { moved(member.node) } else { was.addr };
+        assert_eq!((member.incarnation, member.addr), (was.incarnation, expected));
+    }
+}

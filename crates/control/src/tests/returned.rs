@@ -124,3 +124,23 @@ fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_n
     assert_eq!((made, c.recovered()[0].lost_behind), (Some(1_026), None));
     assert_eq!((nodes(&c), wholes(&c)), (vec![1], vec![1]));
 }
+
+/// The power of all replicas goes, and the controller goes on: whoever comes back first does not do without the others,
+/// who come a moment later. By their word it knows that its state is not the newest, if it is not.
+#[test]
+fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
+    let mut c = founded_on_disks(Guards::ALL);
+    for ms in (50..5_000).step_by(50) {
+        say(&mut c, ms, &switch(77, 1));
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+    }
+    assert_eq!((nodes(&c), c.state().groups[0].config.epoch), (vec![1, 2, 3], 1));
+    for (node, ms) in [(2, 5_000), (1, 5_040), (3, 5_080)] {
+        say(&mut c, ms, &kept(node, 20, 1, (storage(node), 2, true)));
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+    }
+    assert_eq!((nodes(&c), wholes(&c), c.counters().returned), (vec![1, 2, 3], vec![1, 2, 3], 3));
+    assert_eq!(c.state().groups[0].config.epoch, 2);
+}

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
 use concord_engine::copy::next_place;
 use concord_engine::{Engine, Progress};
-use concord_log::Part;
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::fragment::FragmentHdr;
@@ -16,6 +15,7 @@ use super::Replica;
 use super::copy::{Question, Ready};
 use super::queue::Pending;
 use crate::applied::Applied;
+use crate::journal::part;
 use crate::link::Receiver;
 use crate::parts::{PART_RESULTS, PART_TABLE, Piece, Table};
 use crate::sessions::SavedSessions;
@@ -264,18 +264,5 @@ impl<E: Engine> Replica<E> {
     /// Whether it may be made a member.
     pub(super) fn is_copied(&self) -> bool {
         self.queue.is_empty() && self.copy.is_done(self.executed)
-    }
-}
-
-/// A part that came, for the disk.
-fn part(end: LogEnd, number: u64, bytes: &[u8]) -> Part<'_> {
-    Part {
-        snapshot: 0,
-        number,
-        position: end.position,
-        hash: end.hash,
-        is_first: number == PART_TABLE,
-        is_last: number == PART_RESULTS,
-        bytes,
     }
 }

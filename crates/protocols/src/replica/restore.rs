@@ -9,7 +9,7 @@ use concord_wire::Sink;
 use concord_wire::record::Record;
 
 use super::Replica;
-use super::journal::{BadEntry, Kept};
+use crate::journal::{BadEntry, Kept};
 use crate::ordered::Fit;
 use crate::setup::Phase;
 
@@ -38,6 +38,8 @@ impl<E: Engine> Replica<E> {
             }
             Entry::Part(part) if !self.copy.is_whole() => self.restore_part(part),
             Entry::Part(_) | Entry::Marks(_) | Entry::Reset => Ok(()),
+            // Of a group that chooses its views by itself.
+            Entry::Committed(_) | Entry::Cut(_) => Err(BadEntry),
         }
     }
 

@@ -28,6 +28,7 @@ use super::follower::Feed;
 use super::queue::Pending;
 use super::scripts::Scripts;
 use super::{Stage, Vr};
+use crate::journal::part;
 use crate::link::BrokenStream;
 use crate::parts::{
     Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing,
@@ -93,7 +94,7 @@ impl<E: Engine> Vr<E> {
         let Some(copying) = self.copying.as_mut() else { return };
         (copying.target, copying.part) = (target, None);
         if copying.begun && copying.wanted != PART_TABLE {
-            self.ordered.log.cut(self.submitted.0);
+            self.cut_log(self.submitted.0);
             self.follow(sink);
         }
         self.keep_copying(sink);
@@ -117,6 +118,7 @@ impl<E: Engine> Vr<E> {
                 self.pending.push_back(Pending::Install);
             }
             self.stand_at(LogEnd::default(), Seq::NONE, 0);
+            self.journal.reset();
             self.count.copies_begun += 1;
         }
         self.ask_part(sink);
@@ -207,6 +209,7 @@ impl<E: Engine> Vr<E> {
         let end = LogEnd { position: position.0, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
         self.serving.sessions.restore(table.sessions);
+        self.journal.copied(&part(end, PART_TABLE, bytes));
         self.follow(sink);
         Some(PART_OBJECTS)
     }
@@ -229,17 +232,31 @@ impl<E: Engine> Vr<E> {
         if self.submitted != position {
             return None;
         }
+        self.install_chunk(chunk)?;
+        let end = LogEnd { position: position.0, hash: 0 };
+        self.journal.copied(&part(end, wanted, chunk));
+        Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
+    }
+
+    /// The engine takes objects.
+    pub(super) fn install_chunk(&mut self, chunk: &[u8]) -> Option<()> {
         if self.serving.engine.install(chunk).ok()? == Progress::Pending {
             self.pending.push_back(Pending::Install);
         }
         self.count.chunks_installed += 1;
-        Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
+        Some(())
     }
 
     fn install_results(&mut self, bytes: &[u8]) -> Option<u64> {
+        self.learn_results(bytes)?;
+        self.journal.copied(&part(self.ordered.log.end(), PART_RESULTS, bytes));
+        Some(PART_NONE)
+    }
+
+    pub(super) fn learn_results(&mut self, bytes: &[u8]) -> Option<()> {
         let saved: SavedSessions = postcard::from_bytes(bytes).ok()?;
         self.serving.sessions.learn(&saved);
-        Some(PART_NONE)
+        Some(())
     }
 
     /// The status is normal once the log is where that of the view was.
@@ -328,8 +345,9 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Takes a part of the state, of objects as they are behind everything submitted so far.
-    fn take_part(&mut self, to: usize, number: u64) {
+    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind everything
+    /// submitted so far.
+    pub(super) fn take_part(&mut self, to: usize, number: u64) {
         // A result is there once its request was executed.
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
         let mut bytes = Vec::new();
@@ -355,6 +373,13 @@ impl<E: Engine> Vr<E> {
             self.pending.push_back(Pending::Copy { to, number, position });
         }
         self.count.parts_copied += 1;
+        if to == self.group.me() {
+            self.journal.begin_part(position);
+            if made {
+                self.snapshot_part(number, &bytes);
+            }
+            return;
+        }
         if let Some(feed) = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
             feed.part = Some(Part { number, position, bytes: made.then_some(bytes) });
         }
@@ -367,6 +392,9 @@ impl<E: Engine> Vr<E> {
         (number, position): (u64, Position),
         bytes: Vec<u8>,
     ) {
+        if to == self.group.me() {
+            return self.snapshot_part(number, &bytes);
+        }
         let feed = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut());
         let part = feed.and_then(|feed| feed.part.as_mut());
         if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
@@ -377,7 +405,8 @@ impl<E: Engine> Vr<E> {
     /// Leader: what was kept for members that copy is of no use any more.
     pub(super) fn end_feed(&mut self, to: usize) {
         let fed = self.leading.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
-        if fed && self.leading.followers.iter().all(|f| f.feed.is_none()) {
+        let is_copied = self.journal.is_snapshotting();
+        if fed && !is_copied && self.leading.followers.iter().all(|f| f.feed.is_none()) {
             self.serving.engine.end_copy();
         }
     }

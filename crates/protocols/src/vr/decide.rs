@@ -70,7 +70,7 @@ impl<E: Engine> Vr<E> {
         let turn = self.refused(turn, STOPPED_REPLY);
         self.finish(&turn, &[], sink);
         self.scripts.has_spoken(now.instant);
-        self.engine_ready(now, sink);
+        self.take_done(now, sink);
     }
 
     /// The script that an answer may have seen which is ready now, if it is withheld for that.

@@ -120,8 +120,7 @@ impl<E: Engine> Vr<E> {
         Turn { verdict: Verdict::Duplicate, ..turn }
     }
 
-    /// Takes what the engine has completed.
-    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+    pub(super) fn take_done(&mut self, now: Now, sink: &mut impl Sink) {
         self.local_ms = now.unix_ms;
         while !self.scripts.is_stopped()
             && let Some(done) = self.serving.poll()

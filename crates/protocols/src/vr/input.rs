@@ -21,8 +21,7 @@ use super::sequence::Sequence;
 use super::{Lives, Stage, Vr};
 
 impl<E: Engine> Vr<E> {
-    /// Takes one datagram.
-    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+    pub(super) fn take_packet(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         self.recovery.start(now.instant);
         self.local_ms = now.unix_ms;
         let handled = match concord_wire::kind(bytes) {
@@ -186,6 +185,7 @@ impl<E: Engine> Vr<E> {
             self.pending.push_back(Pending::Install);
         }
         self.stand_at(LogEnd::default(), Seq::NONE, 0);
+        self.journal.reset();
         (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
         self.serving.forget_writes();
@@ -254,6 +254,7 @@ impl<E: Engine> Vr<E> {
         if judged && !self.is_of_known_life(now, from, message, sink) {
             return;
         }
+        self.recovery.hear(now.instant, from);
         let view = ViewNumber(message.view);
         match message.body {
             VrBody::Suspect => self.on_suspect(now, from, view, sink),

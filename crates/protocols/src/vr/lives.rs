@@ -69,26 +69,44 @@ impl Lives {
         true
     }
 
+    /// This node lives anew, with all that it ever promised.
+    #[must_use]
+    pub fn renew_mine(&mut self, incarnation: u64) -> bool {
+        let is_there = self.raise_mine(self.mine());
+        if let Some(mine) = self.known.get_mut(self.me) {
+            mine.incarnation = incarnation;
+        }
+        is_there
+    }
+
     /// Judges a message of member `from` by its vector, and learns from it.
     pub fn hear(&mut self, from: usize, theirs: &[Life]) -> Heard {
         if theirs.len() != self.known.len() {
             return Heard::Stale;
         }
-        if theirs[from] < self.known[from] && self.guards.on(Guard::CrashVector) {
+        let (own, mine) = (theirs[from], theirs[self.me]);
+        let is_stale = own < self.known[from] || is_another(own, self.known[from]);
+        if is_stale && self.guards.on(Guard::CrashVector) {
             return Heard::Stale;
         }
-        if theirs[self.me] > self.known[self.me] {
+        if mine > self.known[self.me] || is_another(mine, self.known[self.me]) {
             return Heard::Superseded;
         }
         let mut renewed = 0;
         for (index, (known, theirs)) in self.known.iter_mut().zip(theirs).enumerate() {
-            if *theirs > *known {
+            if *theirs > *known && !is_another(*theirs, *known) {
                 *known = *theirs;
                 renewed |= 1 << index;
             }
         }
         Heard::Fresh(renewed)
     }
+}
+
+/// Two processes of a node took the same number for their lives: the later one has an older data directory, or
+/// none, and has to learn of the other.
+fn is_another(one: Life, other: Life) -> bool {
+    one.count == other.count && one.incarnation != other.incarnation
 }
 
 #[cfg(test)]
@@ -112,14 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn lives_of_one_count_are_ordered_by_incarnation() {
-        let earlier = Life { count: 1, incarnation: 3 };
-        let later = Life { count: 1, incarnation: 4 };
-        let mut lives = Lives::new(alloc::vec![life(0), earlier], 0, Guards::ALL);
-        assert_eq!(lives.hear(1, &[life(0), later]), Heard::Fresh(0b10));
-        assert_eq!(lives.hear(1, &[life(0), earlier]), Heard::Stale);
-        let mut mine = Lives::new(alloc::vec![earlier], 0, Guards::ALL);
-        assert!(mine.raise_mine(later));
+    fn of_two_lives_with_one_number_each_learns_of_the_other() {
+        let (one, other) = (Life { count: 1, incarnation: 3 }, Life { count: 1, incarnation: 4 });
+        for (known, said) in [(one, other), (other, one)] {
+            let mut lives = Lives::new(alloc::vec![life(0), known], 0, Guards::ALL);
+            assert_eq!(lives.hear(1, &[life(0), said]), Heard::Stale);
+            assert_eq!(lives.hear(1, &[life(0), known]), Heard::Fresh(0), "it is kept");
+            let mut said_to = Lives::new(alloc::vec![life(0), said], 1, Guards::ALL);
+            assert_eq!(said_to.hear(0, &[life(0), known]), Heard::Superseded);
+        }
+        let mut mine = Lives::new(alloc::vec![one], 0, Guards::ALL);
+        assert!(mine.raise_mine(other));
         assert_eq!(mine.mine(), Life { count: 2, incarnation: 3 });
         assert!(!mine.raise_mine(Life { count: u32::MAX, incarnation: 0 }), "none is higher");
     }

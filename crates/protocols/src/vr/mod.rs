@@ -3,8 +3,8 @@
 //! is the same with another source of the log (`sequence`, `gaps`).
 //!
 //! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
-//! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk) and `copy` (the
-//! state, where the log does not go back far enough). Each imports the parts that it works with, which own
+//! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk), `copy` (the
+//! state, where the log does not go back far enough), `disk` and `restore` (what is kept, and a start with it). Each imports the parts that it works with, which own
 //! their state (`group`, `change`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
 //! `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
@@ -17,6 +17,7 @@ mod change;
 mod copy;
 mod copying;
 mod decide;
+mod disk;
 mod execute;
 mod farewell;
 mod follower;
@@ -31,6 +32,7 @@ mod queue;
 mod reads;
 mod recovering;
 mod recovery;
+mod restore;
 mod retire;
 mod scripts;
 mod sequence;
@@ -48,11 +50,12 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Assembly, Held, LogEnd, Membership, Message, ReplicaAlive};
+use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
 use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
+use crate::journal::Journal;
 use crate::link::Sender;
 use crate::ordered::Ordered;
 use crate::serve::Serving;
@@ -148,12 +151,17 @@ pub struct Vr<E> {
     setup: ReplicaConfig,
     serving: Serving<E>,
     ordered: Ordered,
+    journal: Journal,
+    /// What may be said once all that was promised is durable.
+    held: Vec<(Addr, Vec<u8>)>,
     stage: Stage,
     group: Group,
     /// A configuration of several packets, of which some came.
     assembly: Assembly,
     /// Whether what is here is of an earlier group, and to be forgotten.
     gives_up: bool,
+    /// Whether its disk is there, and nothing was ever promised by it.
+    is_new: bool,
     lives: Lives,
     /// "view-number"; never falls.
     view: ViewNumber,
@@ -210,10 +218,13 @@ impl<E: Engine> Vr<E> {
         Vr {
             serving: Serving::new(&setup, engine),
             ordered: Ordered::default(),
+            journal: Journal::default(),
+            held: Vec::new(),
             stage: Stage::Out,
             group: Group::new(setup.me),
             assembly: Assembly::new(1),
             gives_up: false,
+            is_new: false,
             lives: Lives::default(),
             view: ViewNumber(0),
             last_normal: ViewNumber(0),
@@ -335,8 +346,7 @@ impl<E: Engine> Vr<E> {
         self.leases.close();
     }
 
-    /// Time passed.
-    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+    pub(super) fn take_time(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.local_ms = now.unix_ms;
         self.recovery.start(t);
@@ -350,9 +360,8 @@ impl<E: Engine> Vr<E> {
                 sent_at: t.0,
                 heard: self.heard(),
                 standing: self.standing(),
-                // Its group stays, and knows by itself who is heard and who is ahead.
-                held: Held::default(),
-                data_dir: None,
+                held: self.held(),
+                data_dir: self.journal.data_dir(),
                 unheard: Vec::new(),
             };
             let alive = Membership::ReplicaAlive(alive);

@@ -95,6 +95,7 @@ impl<E: Engine> Vr<E> {
             Asked { flags: repr.flags.set(Flags::MEMORY_FULL, is_full), ..Asked::of(repr, now_ms) };
         let at = (position, self.epoch());
         self.ordered.append(&asked.record(at, repr.further, refused, command, &[]));
+        self.journal.record(self.ordered.log.last());
         self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
             self.leading.stage_up_to(self.ordered.end());
@@ -187,6 +188,7 @@ impl<E: Engine> Vr<E> {
         }
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.ordered.take(&record, bytes, self.local_ms);
+        self.journal.record(Some(bytes));
         Ok(())
     }
 
@@ -195,6 +197,7 @@ impl<E: Engine> Vr<E> {
         let Ok(record) = Record::parse(bytes) else { return };
         if self.stage == Stage::Normal && record.position.0 == self.ordered.log.end().position + 1 {
             self.ordered.put(&record, bytes);
+            self.journal.record(Some(bytes));
             self.learn_committed(now, self.heard_committed, sink);
         }
     }
@@ -259,10 +262,10 @@ impl<E: Engine> Vr<E> {
 
     /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.
     pub(super) fn commit_acknowledged(&mut self, now: Now, sink: &mut impl Sink) {
-        let end = self.ordered.end();
+        let (end, own_end) = (self.ordered.end(), self.counted());
         let me = self.group.me();
         if let Some(own) = self.leading.followers.get_mut(me) {
-            own.acked = end;
+            own.acked = own_end;
         }
         let committed = self.leading.quorum_has(self.group.quorum(), |f| f.acked).min(end);
         if committed > self.committed {
@@ -287,7 +290,7 @@ impl<E: Engine> Vr<E> {
 
     /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
     /// before it are kept for members that may ask for them.
-    fn trim(&mut self) {
+    pub(super) fn trim(&mut self) {
         while self.ordered.log.base().position < self.executed.0
             && (self.ordered.log.len() > self.setup.records_kept
                 || self.ordered.log.bytes() > KEPT_BYTES_MAX)
@@ -299,8 +302,7 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The end of a batch of packets: what piled up goes out once.
-    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+    pub(super) fn end_batch(&mut self, now: Now, sink: &mut impl Sink) {
         self.local_ms = now.unix_ms;
         let is_lost = self.serving.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
@@ -309,8 +311,8 @@ impl<E: Engine> Vr<E> {
         if self.is_leader() {
             self.flush_leader(now, sink);
         } else if self.stage != Stage::Left {
-            let logged = self.group.is_sequenced() && self.stage == Stage::Normal;
-            let end = logged.then(|| self.ordered.end());
+            let is_told = self.group.is_sequenced() || self.journal.is_on();
+            let end = (is_told && self.stage == Stage::Normal).then(|| self.acked());
             if self.inbound.owes_ack(self.executed, end) {
                 self.send_ack(now.instant, sink);
             }
@@ -539,7 +541,7 @@ impl<E: Engine> Vr<E> {
     /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.
     pub(super) fn send_ack(&mut self, now: Instant, sink: &mut impl Sink) {
         let normal = self.stage == Stage::Normal;
-        let acked = if normal { self.ordered.end() } else { Position(0) };
+        let acked = if normal { self.acked() } else { Position(0) };
         let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
         Ack { life: self.group.tag_of(self.lives.mine()), ..ack }.emit(&mut self.scratch);

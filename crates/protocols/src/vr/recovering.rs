@@ -19,7 +19,13 @@ pub(super) struct Answer {
 pub(super) struct Recovery {
     /// It lost everything and has not got it back yet: it must not vote.
     recovering: bool,
+    /// It has lost nothing: its disk has all that it promised.
+    is_kept: bool,
+    /// An earlier start may have granted leases as long.
+    quiet_ns: Duration,
     answers: Vec<Option<Answer>>,
+    /// When each of the others was heard last.
+    heard_at: Vec<Option<Instant>>,
     /// Since when it has granted no lease that it does not know of.
     started_at: Option<Instant>,
 }
@@ -33,11 +39,46 @@ impl Recovery {
     /// A group of so many was joined.
     pub(super) fn enter_group(&mut self, members: usize) {
         self.answers = alloc::vec![None; members];
+        self.heard_at = alloc::vec![None; members];
     }
 
     /// Everything was lost.
     pub(super) fn begin(&mut self) {
-        self.recovering = true;
+        (self.recovering, self.is_kept) = (true, false);
+    }
+
+    /// The process began with all that the ones before it had promised, which may have granted leases of up to
+    /// `quiet_ns`.
+    pub(super) fn begin_kept(&mut self, quiet_ns: Duration) {
+        (self.recovering, self.is_kept, self.quiet_ns) = (true, true, quiet_ns);
+    }
+
+    /// Whether what was promised before is not known here.
+    pub(super) fn is_from_nothing(&self) -> bool {
+        self.recovering && !self.is_kept
+    }
+
+    /// Whether it may go on with what its disk has.
+    pub(super) fn may_return(&self, now: Instant, lease_ns: Duration) -> bool {
+        self.is_kept && self.has_outlived_leases(now, lease_ns)
+    }
+
+    /// Whether the leases of up to `lease_ns` are over that may have been granted before.
+    pub(super) fn has_outlived_leases(&self, now: Instant, lease_ns: Duration) -> bool {
+        self.has_waited(now, lease_ns.max(self.quiet_ns))
+    }
+
+    /// One of the others was heard.
+    pub(super) fn hear(&mut self, now: Instant, from: usize) {
+        if self.recovering {
+            self.heard_at[from] = Some(now);
+        }
+    }
+
+    /// How many of the others were heard within `within_ns`.
+    pub(super) fn hears(&self, now: Instant, within_ns: Duration) -> usize {
+        let heard = self.heard_at.iter().flatten();
+        heard.filter(|at| now.since(**at) <= within_ns).count()
     }
 
     /// Everything was lost, and another one of this node may have granted leases until now.
@@ -78,7 +119,7 @@ impl Recovery {
         Some((view, of_leader.leader?))
     }
 
-    /// Whether the leases that may have been granted before are over.
+    /// Whether the process has run for so long.
     pub(super) fn has_waited(&self, now: Instant, lease_ns: Duration) -> bool {
         self.started_at.is_some_and(|at| now.since(at) >= lease_ns)
     }

@@ -30,6 +30,9 @@ impl<E: Engine> Vr<E> {
     pub(super) fn retry_recovery(&mut self, now: Now, sink: &mut impl Sink) {
         self.consider_recovered(now, sink);
         if self.stage == Stage::Recovering {
+            self.return_alone(now, sink);
+        }
+        if self.stage == Stage::Recovering {
             self.say_all(VrBody::Recovery, sink);
         }
     }
@@ -95,11 +98,16 @@ impl<E: Engine> Vr<E> {
     fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
         let outcome = self.recovery.outcome(self.recovery_quorum());
         let Some((view, (end, switch, floor))) = outcome else { return };
-        let waited = self.recovery.has_waited(now.instant, self.setup.lease_ns);
+        let waited = self.recovery.has_outlived_leases(now.instant, self.setup.lease_ns);
         if !waited && self.setup.guards.on(Guard::Lease) {
             return;
         }
         self.view = view;
+        if !self.recovery.is_from_nothing() {
+            // It lacks records at most.
+            self.vr_count.recovered += 1;
+            self.recovery.end();
+        }
         self.suspicion.hear_leader(now.instant);
         self.catch_up(now, end, (switch, floor), sink);
     }

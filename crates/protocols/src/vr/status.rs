@@ -2,7 +2,7 @@
 
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::control::{Heard, Standing};
+use concord_wire::control::{Heard, Held, Standing};
 use concord_wire::vr::Life;
 
 use super::{Stage, Vr, VrCounters};
@@ -25,6 +25,12 @@ impl<E: Engine> Vr<E> {
     #[must_use]
     pub fn view(&self) -> ViewNumber {
         self.view
+    }
+
+    /// Whether it asks the others in which view they are.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.stage == Stage::Recovering
     }
 
     /// Whether it leads its view, which has begun.
@@ -50,11 +56,22 @@ impl<E: Engine> Vr<E> {
         match self.stage {
             Stage::Out => Standing::Out,
             Stage::Normal => Standing::Open { whole: self.is_whole() },
+            Stage::Recovering if self.is_new || !self.recovery.is_from_nothing() => {
+                Standing::Kept { intact: true }
+            }
             Stage::ViewChange | Stage::Starting | Stage::Recovering => {
                 Standing::Opening { whole: false }
             }
             Stage::Left => Standing::Leaving,
         }
+    }
+
+    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays, and knows by
+    /// itself who is ahead.
+    pub(super) fn held(&self) -> Held {
+        let promises = self.journal.is_on() && !self.is_new && self.stage != Stage::Out;
+        let epoch = if promises { self.group.epoch() } else { 0 };
+        Held { epoch, position: if promises { self.ordered.end().0 } else { 0 } }
     }
 
     /// What it heard of the controller's, or of another switch from the leader.
@@ -80,10 +97,10 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether it still has, or has again, what its node promised: no recovery is under way.
+    /// Whether it still has, or has again, what its node promised.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.recovery.is_under_way()
+        !self.recovery.is_from_nothing()
             && self.copying.is_none()
             && !matches!(self.stage, Stage::Out | Stage::Left)
     }

@@ -23,6 +23,7 @@ const SESSION: SessionId = SessionId(77);
 type Node = Vr<Shimmed<Memory>>;
 
 mod copy;
+mod disk;
 mod edges;
 mod lives;
 mod nopaxos;

@@ -5,6 +5,7 @@ use concord_core::{Guard, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::LogEnd;
+use concord_wire::record::Record;
 use concord_wire::vr::VrBody;
 
 use super::inbound::AskAgain;
@@ -139,8 +140,17 @@ impl<E: Engine> Vr<E> {
     /// The fetched log is whole: it takes the place of the own one's end, at once.
     fn adopt(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(log) = self.inbound.fetched() else { return };
-        self.ordered.log.cut(log.base().position);
+        self.cut_log(log.base().position);
+        let first = self.ordered.end().0 + 1;
         self.ordered.log.append(log);
+        for at in first..=self.ordered.end().0 {
+            self.journal.record(self.ordered.log.record(Position(at)));
+        }
+        // Who stamped these may have been behind the time that was known here: it goes on from where they are.
+        let last = self.ordered.log.last().and_then(|bytes| Record::parse(bytes).ok());
+        if let Some(record) = last {
+            self.ordered.clock.note(record.now_ms, self.local_ms);
+        }
         if self.stage == Stage::ViewChange {
             self.start_view(now, sink);
         } else {

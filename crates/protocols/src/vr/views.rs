@@ -42,7 +42,7 @@ impl<E: Engine> Vr<E> {
         // The sender is in the view before. If that is news, the own view is over; its leader will
         // answer with StartView, or is the one who is missed.
         let theirs = ViewNumber(view.0.saturating_sub(1));
-        if theirs > self.view && !self.recovery.is_under_way() {
+        if theirs > self.view && self.takes_part(now, theirs) {
             self.enter_view(now, theirs, sink);
         }
         if theirs == self.view {
@@ -162,7 +162,7 @@ impl<E: Engine> Vr<E> {
         view: ViewNumber,
         sink: &mut impl Sink,
     ) {
-        if self.recovery.is_under_way() {
+        if !self.takes_part(now, view) {
             return;
         }
         if view > self.view {
@@ -193,7 +193,7 @@ impl<E: Engine> Vr<E> {
         vote: Vote,
         sink: &mut impl Sink,
     ) {
-        if self.recovery.is_under_way() {
+        if !self.takes_part(now, view) {
             return;
         }
         if view > self.view {
@@ -218,7 +218,7 @@ impl<E: Engine> Vr<E> {
         let elected = self.change.elect(self.group.me(), self.group.quorum());
         let Some((best, vote)) = elected else { return };
         if self.ordered.log.end_at(vote.end.position) == Some(vote.end) {
-            self.ordered.log.cut(vote.end.position);
+            self.cut_log(vote.end.position);
             self.start_view(now, sink);
         } else {
             self.change.fetch_from(best);
@@ -309,7 +309,7 @@ impl<E: Engine> Vr<E> {
             return self.go_on_copying(now, end, sink);
         }
         if self.ordered.log.end_at(end.position) == Some(end) {
-            self.ordered.log.cut(end.position);
+            self.cut_log(end.position);
             self.begin_normal(now.instant);
         } else {
             self.fetch(end);
@@ -319,7 +319,7 @@ impl<E: Engine> Vr<E> {
 
     /// The status is normal, and the log that of the view.
     pub(super) fn begin_normal(&mut self, now: Instant) {
-        self.stage = Stage::Normal;
+        (self.stage, self.is_new) = (Stage::Normal, false);
         self.last_normal = self.view;
         self.change.succeed();
         self.vr_count.recovered += u64::from(self.recovery.end());

@@ -263,3 +263,33 @@ fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() 
     assert!(g.nodes.iter().all(|n| n.ordered.log.end() == g.nodes[0].ordered.log.end()));
     assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
 }
+
+/// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1 stamped. Times to live
+/// that node 1 gave must not be over earlier for that.
+#[test]
+fn bug_15_32_a_leader_that_fetches_the_log_is_not_ahead_of_who_stamped_it() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.cut(0, 1);
+    g.set(0, "a", "1");
+    g.pass(90);
+    g.cuts.clear();
+    g.pass(60);
+    g.isolate(0);
+    g.pass(4 * LEASE_NS / MS);
+    assert_eq!(g.leader(), Some(1));
+    g.cuts.clear();
+    g.isolate(2);
+    g.pass(60);
+    g.set(1, "k", "v");
+    g.pass(5);
+    let ahead = |g: &Group| {
+        let read = |index: usize| g.nodes[index].ordered.clock.read(g.now.unix_ms) as i64;
+        read(2) - read(0)
+    };
+    assert!(ahead(&g) > 30, "{}", ahead(&g));
+    g.cuts.clear();
+    g.isolate(1);
+    g.pass(5 * LEASE_NS / MS);
+    assert_eq!(g.leader(), Some(2));
+    assert!(g.nodes[2].vr_count.records_transferred > 0 && ahead(&g) <= 2, "{}", ahead(&g));
+}

@@ -43,23 +43,23 @@ impl Disks {
 }
 
 impl Plan {
-    /// What `seed` draws, with disks and power cuts; of a protocol that keeps its data.
+    /// What `seed` draws, with disks and power cuts.
     #[must_use]
     pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let mut plan = Plan::draw_aimed(seed, aim);
-        if !protocol.is_quorum() && !plan.disks.is_on() {
+        if !plan.disks.is_on() {
             draw_surely(&mut plan, &mut Rng::new(seed ^ DISKS));
         }
         plan
     }
 }
 
-/// Of a protocol that keeps its data one seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the
-/// others draw what they would draw without.
+/// One seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the others draw what they would draw
+/// without.
 pub(super) fn draw(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DRAWN);
-    if !plan.protocol.is_quorum() && rng.chance(1, WITH_DISKS) {
+    if rng.chance(1, WITH_DISKS) {
         draw_surely(plan, &mut rng);
     }
 }

@@ -308,12 +308,8 @@ impl Plan {
             timed.fault,
             Fault::PowerCut { .. } | Fault::PowerCutAll { .. } | Fault::FailSync { .. }
         );
-        if cuts && (!self.disks.is_on() || self.protocol.is_quorum()) {
-            return Err(format!(
-                "a fault is of disks: give [disks] a sync_ns, and a protocol that keeps its data ({} \
-                 does not)",
-                protocol_name(self.protocol)
-            ));
+        if cuts && !self.disks.is_on() {
+            return Err("a fault is of disks: give [disks] a sync_ns".into());
         }
         for node in timed.fault.nodes() {
             let (count, what) = match node {

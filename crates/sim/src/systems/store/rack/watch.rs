@@ -206,10 +206,9 @@ impl Rack<'_> {
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
         let passed = passed(before);
-        // After a power cut a log may be longer than the one before it, until that is whole again.
+        // Who was in the chain before, and comes back, may have more than the one before it, until that is whole.
         let is_whole = matches!(before, Replicas::Replica(replica) if replica.is_whole());
-        let same_epoch = same_epoch && (is_whole || !self.plan.disks.is_on());
-        (same_epoch && passed < now.end)
+        (same_epoch && is_whole && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 

@@ -51,7 +51,8 @@ impl Rack<'_> {
         let vr = self.vr(node)?;
         let now = Seen {
             life: vr.life(),
-            view: vr.view().0,
+            // One that recovers is in no view yet.
+            view: if vr.is_recovering() { 0 } else { vr.view().0 },
             leads: vr.leads(),
             executed: vr.executed().0,
             committed: vr.committed().0,

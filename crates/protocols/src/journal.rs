@@ -7,8 +7,10 @@
 
 use concord_core::machine::Persist;
 use concord_core::{Instant, Position};
-use concord_log::{Batch, Marks, Part};
+use concord_log::{Batch, Marks, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
+
+use crate::parts::{PART_RESULTS, PART_TABLE};
 
 /// What the disk has makes no sense to this replica, though every byte is what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ struct Waiting {
 
 /// The journal of a replica.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     /// `None`: nothing is kept.
     kept: Option<Kept>,
     is_dead: bool,
@@ -81,11 +83,16 @@ pub(super) struct Journal {
     log_bytes: u64,
     /// Bytes of snapshots in what has gathered.
     part_bytes: usize,
+    /// VR: up to where the log is known to be committed, and up to where the disk is told that.
+    committed: Position,
+    said_committed: Position,
+    /// VR: the batch with which the newest promises are durable.
+    promised_in: u64,
 }
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
-    pub(super) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
+    pub(crate) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
         let is_intact = kept.is_intact;
         self.snapshots = kept.marks.run << 32;
         self.kept = Some(kept);
@@ -99,66 +106,66 @@ impl Journal {
     }
 
     /// Whether anything is kept.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.kept.is_some()
     }
 
     /// Whether the disk failed.
-    pub(super) fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.is_dead
     }
 
     /// The disk failed: nothing becomes durable any more.
-    pub(super) fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         self.is_dead = true;
         self.batch.clear();
     }
 
     /// The directory, and the run on it, if anything is kept.
-    pub(super) fn data_dir(&self) -> Option<DataDir> {
+    pub(crate) fn data_dir(&self) -> Option<DataDir> {
         self.kept.as_ref().map(|kept| DataDir { id: kept.storage, run: kept.marks.run })
     }
 
     /// Whether all that was ever synced was there at this start, if anything is kept.
-    pub(super) fn is_intact(&self) -> Option<bool> {
+    pub(crate) fn is_intact(&self) -> Option<bool> {
         self.kept.as_ref().map(|kept| kept.is_intact)
     }
 
     /// Up to where the own log is durable.
-    pub(super) fn durable(&self) -> Position {
+    pub(crate) fn durable(&self) -> Position {
         if self.is_on() { self.durable } else { Position(u64::MAX) }
     }
 
     /// Up to where the logs of all members before this one are, as far as is known.
-    pub(super) fn before(&self) -> Position {
+    pub(crate) fn before(&self) -> Position {
         if self.is_on() { self.before } else { Position(u64::MAX) }
     }
 
     /// Whether all that was copied is durable.
-    pub(super) fn has_copied(&self) -> bool {
+    pub(crate) fn has_copied(&self) -> bool {
         !self.is_on() || self.durable_batches >= self.copied_in
     }
 
     /// An epoch opens: nothing is known of those before, if there are any.
-    pub(super) fn open(&mut self, is_first: bool) {
+    pub(crate) fn open(&mut self, is_first: bool) {
         self.before = if is_first { Position(u64::MAX) } else { Position(0) };
         (self.told, self.confirmed) = (Position(0), Position(0));
         self.tell_again_at = None;
     }
 
     /// A member before this one said up to where all logs from the first on are durable.
-    pub(super) fn hear_before(&mut self, durable: Position) {
+    pub(crate) fn hear_before(&mut self, durable: Position) {
         self.before = self.before.max(durable);
     }
 
     /// The one that comes next has heard that all logs up to here are durable up to there.
-    pub(super) fn confirm(&mut self, durable: Position) {
+    pub(crate) fn confirm(&mut self, durable: Position) {
         self.confirmed = self.confirmed.max(durable);
     }
 
     /// What the one that comes next is to be told now, and again `again_ns` later if it does not say that
     /// it heard.
-    pub(super) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
+    pub(crate) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
         let durable = self.durable().min(self.before());
         if !self.is_on() || durable <= self.confirmed {
             self.tell_again_at = None;
@@ -174,12 +181,12 @@ impl Journal {
     }
 
     /// When to say it again.
-    pub(super) fn tell_at(&self) -> Instant {
+    pub(crate) fn tell_at(&self) -> Instant {
         self.tell_again_at.unwrap_or(Instant::NEVER)
     }
 
     /// A record took its place in the log.
-    pub(super) fn record(&mut self, record: Option<&[u8]>) {
+    pub(crate) fn record(&mut self, record: Option<&[u8]>) {
         if let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) {
             self.batch.record(record);
         }
@@ -193,27 +200,60 @@ impl Journal {
     }
 
     /// All that was agreed in that epoch is here.
-    pub(super) fn hold(&mut self, epoch: u32) {
+    pub(crate) fn hold(&mut self, epoch: u32) {
         if self.kept.as_ref().is_some_and(|kept| kept.marks.held_epoch != epoch) {
             self.marks(|marks| marks.held_epoch = epoch);
         }
     }
 
     /// What is here is given up.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         if !self.is_on() || self.is_dead {
             return;
         }
         self.batch.reset();
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
+        (self.committed, self.said_committed) = (Position(0), Position(0));
         self.snapshot = None;
         self.log_bytes = 0;
     }
 
+    /// VR: what is behind `end` in the log is given up.
+    pub(crate) fn cut(&mut self, end: LogEnd) {
+        if self.is_on() && !self.is_dead {
+            self.batch.cut(end);
+            let end = Position(end.position);
+            (self.durable, self.under_way) = (self.durable.min(end), self.under_way.min(end));
+        }
+    }
+
+    /// VR: the log is known to be committed up to there. The disk is told with what is written next.
+    pub(crate) fn commit(&mut self, committed: Position) {
+        self.committed = committed;
+    }
+
+    /// VR: what the replica promises, and relies on, is to be durable before it says anything that comes of
+    /// it: [`Journal::has_promised`].
+    pub(crate) fn promise(&mut self, view: Option<ViewMarks>, config: Option<&Config>) {
+        let is_known =
+            |kept: &Kept| kept.marks.view == view && kept.marks.config.as_ref() == config;
+        if self.kept.as_ref().is_none_or(is_known) || self.is_dead {
+            return;
+        }
+        let config = config.cloned();
+        self.marks(|marks| (marks.view, marks.config) = (view, config));
+        self.promised_in = self.handed_out + 1;
+    }
+
+    /// VR: whether all that was promised is durable.
+    pub(crate) fn has_promised(&self) -> bool {
+        !self.is_on() || (self.durable_batches >= self.promised_in && !self.is_dead)
+    }
+
     /// A configuration was heard of that is to be durable before anything is made of it. Whether it has to
     /// wait for that.
-    pub(super) fn wait_for(&mut self, config: &Config) -> bool {
+    pub(crate) fn wait_for(&mut self, config: &Config) -> bool {
         if !self.is_on() || self.is_dead {
             return false;
         }
@@ -225,10 +265,14 @@ impl Journal {
     }
 
     /// What is to be written, if the batch before is durable: then call [`Journal::persisted`].
-    pub(super) fn poll(&mut self, end: Position) -> Option<Persist<Batch>> {
+    pub(crate) fn poll(&mut self, end: Position) -> Option<Persist<Batch>> {
         let is_under_way = self.durable_batches < self.handed_out;
         if is_under_way || self.batch.is_empty() || self.is_dead {
             return None;
+        }
+        if self.committed > self.said_committed {
+            self.said_committed = self.committed;
+            self.batch.committed(self.committed.0);
         }
         self.handed_out += 1;
         self.under_way = end;
@@ -241,7 +285,7 @@ impl Journal {
     }
 
     /// What was handed out is durable; the configuration that waited for that.
-    pub(super) fn persisted(&mut self, number: u64) -> Option<Config> {
+    pub(crate) fn persisted(&mut self, number: u64) -> Option<Config> {
         if number != self.handed_out {
             return None;
         }
@@ -252,7 +296,7 @@ impl Journal {
     }
 
     /// A part of a state that is being copied from another replica was installed.
-    pub(super) fn copied(&mut self, part: &Part<'_>) {
+    pub(crate) fn copied(&mut self, part: &Part<'_>) {
         if !self.is_on() || self.is_dead {
             return;
         }
@@ -268,6 +312,8 @@ impl Journal {
     fn put(&mut self, part: &Part<'_>) {
         if part.is_first {
             self.log_bytes = 0;
+            // Who begins with this part knows no more.
+            self.said_committed = Position(part.position);
             // What is before goes once the snapshot is whole.
             if let Some(kept) = &self.kept {
                 self.batch.marks(&kept.marks);
@@ -278,7 +324,7 @@ impl Journal {
     }
 
     /// The number of the part of a snapshot that is to be taken now, if one is.
-    pub(super) fn part_wanted(&mut self) -> Option<u64> {
+    pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
         if self.is_dead || self.batch.len() > GATHERED_BYTES_MAX {
             return None;
@@ -291,19 +337,19 @@ impl Journal {
     }
 
     /// That part is being made, as of `position`.
-    pub(super) fn begin_part(&mut self, position: Position) {
+    pub(crate) fn begin_part(&mut self, position: Position) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.made_at = Some(position);
         }
     }
 
     /// As of which position the part `number` is being made.
-    pub(super) fn part_position(&self, number: u64) -> Option<Position> {
+    pub(crate) fn part_position(&self, number: u64) -> Option<Position> {
         self.snapshot.filter(|s| s.part == number)?.made_at
     }
 
     /// That part is made; `next` is the one behind it, if there is one.
-    pub(super) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
+    pub(crate) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
         let Some(snapshot) = &mut self.snapshot else { return };
         snapshot.made_at = None;
         let part = Part {
@@ -322,11 +368,29 @@ impl Journal {
         self.put(&part);
     }
 
+    /// Whether a snapshot of the own state is under way.
+    pub(crate) fn is_snapshotting(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
     /// A snapshot that is not whole is given up; another one begins.
-    pub(super) fn end_snapshot(&mut self) {
+    pub(crate) fn end_snapshot(&mut self) {
         if self.snapshot.take().is_some() {
             self.log_bytes =
                 self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));
         }
+    }
+}
+
+/// A part that came, for the disk.
+pub(crate) fn part(end: LogEnd, number: u64, bytes: &[u8]) -> Part<'_> {
+    Part {
+        snapshot: 0,
+        number,
+        position: end.position,
+        hash: end.hash,
+        is_first: number == PART_TABLE,
+        is_last: number == PART_RESULTS,
+        bytes,
     }
 }

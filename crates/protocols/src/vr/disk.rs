@@ -1,0 +1,182 @@
+//! What becomes durable, and what is said once it is (trap T7).
+//!
+//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is committed is on
+//! the disks of a quorum. What a replica promises by its view, and the newest lives that it knows, stand on
+//! its disk before anything leaves it that comes of them: until then all that it says is held back. That costs a
+//! sync at a view change, and nothing in between.
+
+use alloc::vec::Vec;
+
+use concord_core::machine::Persist;
+use concord_core::{Guard, Now, Position};
+use concord_engine::Engine;
+use concord_engine::copy::next_place;
+use concord_log::{Batch, ViewMarks};
+use concord_wire::control::LogEnd;
+use concord_wire::{Addr, Kind, Sink};
+
+use super::{Stage, Vr};
+use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+
+impl<E: Engine> Vr<E> {
+    /// Takes one datagram.
+    pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
+        // What a client says changes nothing that is promised.
+        let promises = !matches!(concord_wire::kind(bytes), Ok(Kind::Harmonia));
+        if !self.journal.is_on() || (!promises && self.may_speak()) {
+            return self.take_packet(now, bytes, sink);
+        }
+        let mut held = core::mem::take(&mut self.held);
+        self.take_packet(now, bytes, &mut held);
+        self.speak(held, sink);
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.journal.is_on() {
+            return self.take_time(now, sink);
+        }
+        let mut held = core::mem::take(&mut self.held);
+        self.take_time(now, &mut held);
+        self.speak(held, sink);
+    }
+
+    /// The end of a batch of packets: what piled up goes out once.
+    pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.may_speak() {
+            self.end_batch(now, sink);
+        } else {
+            let mut held = core::mem::take(&mut self.held);
+            self.end_batch(now, &mut held);
+            self.held = held;
+        }
+        if self.journal.is_on() {
+            self.journal.commit(self.commit_point());
+            self.take_snapshot();
+        }
+    }
+
+    /// Takes what the engine has completed.
+    pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.may_speak() {
+            return self.take_done(now, sink);
+        }
+        let mut held = core::mem::take(&mut self.held);
+        self.take_done(now, &mut held);
+        self.held = held;
+    }
+
+    /// What is to be written to the disk, if the batch before is durable: then call [`Vr::persisted`].
+    pub fn poll_persist(&mut self) -> Option<Persist<Batch>> {
+        self.journal.poll(self.ordered.end())
+    }
+
+    /// What was handed out is durable. What comes of that is said at the end of the batch.
+    pub fn persisted(&mut self, _now: Now, number: u64, sink: &mut impl Sink) {
+        let _ = self.journal.persisted(number);
+        if self.may_speak() {
+            let held = core::mem::take(&mut self.held);
+            self.speak(held, sink);
+        }
+    }
+
+    /// The disk failed, for good: the replica leaves.
+    pub fn disk_failed(&mut self) {
+        self.journal.die();
+        self.held.clear();
+        self.leave();
+    }
+
+    /// Whether all that was promised is durable.
+    fn may_speak(&self) -> bool {
+        self.journal.has_promised() || !self.setup.guards.on(Guard::DurableView)
+    }
+
+    /// Says what is held back, if all that was promised is durable by now.
+    fn speak(&mut self, mut held: Vec<(Addr, Vec<u8>)>, sink: &mut impl Sink) {
+        self.promise();
+        if self.may_speak() {
+            for (to, packet) in held.drain(..) {
+                sink.send(to, &packet);
+            }
+        }
+        self.held = held;
+    }
+
+    /// Has the disk remember what this replica promises. One that has lost what it had promised has nothing to
+    /// remember before it has recovered.
+    pub(super) fn promise(&mut self) {
+        let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
+        let is_here = config.is_some() && !self.recovery.is_from_nothing();
+        let view = is_here.then(|| ViewMarks {
+            view: self.view.0,
+            // What is here of a copy is the log of no view.
+            last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
+            switch: self.switch,
+            floor: self.sequence.floor().to_u64(),
+            lives: self.lives.vector().to_vec(),
+        });
+        self.journal.promise(view, config);
+    }
+
+    /// Follower: up to where the log is acknowledged.
+    pub(super) fn acked(&self) -> Position {
+        let durable = self.setup.guards.on(Guard::DurableAck).then(|| self.journal.durable());
+        self.ordered.end().min(durable.unwrap_or(Position(u64::MAX)))
+    }
+
+    /// Leader: up to where it counts itself among those who have the log.
+    pub(super) fn counted(&self) -> Position {
+        let durable = self.setup.guards.on(Guard::DurableCommit).then(|| self.journal.durable());
+        self.ordered.end().min(durable.unwrap_or(Position(u64::MAX)))
+    }
+
+    /// What is behind `position` in the log is given up.
+    pub(super) fn cut_log(&mut self, position: u64) {
+        if position < self.ordered.log.end().position {
+            self.ordered.log.cut(position);
+            self.journal.cut(self.ordered.log.end());
+        }
+    }
+
+    /// Takes the next part of a snapshot, if one is due, or under way.
+    fn take_snapshot(&mut self) {
+        let is_ready = self.stage == Stage::Normal && self.copying.is_none();
+        let Some(number) = self.journal.part_wanted().filter(|_| is_ready) else { return };
+        if self.serving.engine.prepare_copy() {
+            self.take_part(self.group.me(), number);
+        }
+    }
+
+    /// A part of the own state is made.
+    pub(super) fn snapshot_part(&mut self, number: u64, bytes: &[u8]) {
+        let Some(position) = self.journal.part_position(number) else { return };
+        let mut end = LogEnd { position: position.0, hash: 0 };
+        match number {
+            PART_TABLE => {
+                // The hash is in the log now: everything before was executed.
+                let Some(hash) = self.ordered.log.hash_at(position) else {
+                    return self.journal.end_snapshot();
+                };
+                end.hash = hash;
+                let table = bytes.get(HASH_BYTES..).unwrap_or_default();
+                let bytes = [&hash.to_be_bytes()[..], table].concat();
+                self.journal.end_part(end, &bytes, Some(PART_OBJECTS));
+                // Whoever begins with this part needs all that follows it, also what stands before.
+                for behind in position.0 + 1..=self.ordered.end().0 {
+                    self.journal.record(self.ordered.log.record(Position(behind)));
+                }
+            }
+            PART_RESULTS => {
+                self.journal.end_part(end, bytes, None);
+                if self.leading.followers.iter().all(|f| f.feed.is_none()) {
+                    self.serving.engine.end_copy();
+                }
+            }
+            _ => match next_place(bytes) {
+                Ok(place) => self.journal.end_part(end, bytes, Some(PART_OBJECTS + place)),
+                Err(_) => self.journal.end_snapshot(),
+            },
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What is on disk before anybody hears of it, and starts with what is there (trap T7).
+
+use alloc::collections::BTreeMap;
+
+use concord_log::{Identity, Marks, Recovery, Writer, entries};
+
+use super::*;
+use crate::journal::Kept;
+
+const STORAGE: u64 = 70;
+
+/// The disk of a replica: all that was synced.
+#[derive(Clone)]
+struct Disk {
+    node: u16,
+    segment: u64,
+    files: BTreeMap<u64, Vec<u8>>,
+    writer: Writer,
+}
+
+impl Disk {
+    fn new(node: u16) -> Disk {
+        let identity = Identity { storage: STORAGE, node };
+        Disk { node, segment: 0, files: BTreeMap::new(), writer: Writer::new(identity, 1, 1) }
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.files.entry(self.segment).or_default().extend_from_slice(bytes);
+    }
+
+    /// A process starts on it.
+    fn start(&mut self, now: Now, node: &mut Node) {
+        let mut recovery = Recovery::new(STORAGE);
+        for (number, bytes) in &self.files {
+            recovery.segment(*number, bytes);
+        }
+        let found = recovery.finish().unwrap();
+        for (number, bytes) in &self.files {
+            for (_, entry) in entries(STORAGE, *number, bytes, 0) {
+                node.restore(now, &entry).unwrap();
+            }
+        }
+        let identity = Identity { storage: STORAGE, node: self.node };
+        self.writer = Writer::new(identity, found.next_segment, found.next_group);
+        self.segment = found.next_segment;
+        let mut bytes = vec![];
+        self.writer.begin_segment(&mut bytes);
+        let before_ns = found.marks.lease_ns;
+        let marks = Marks { run: found.marks.run + 1, lease_ns: LEASE_NS, ..found.marks };
+        let mut batch = concord_log::Batch::default();
+        batch.marks(&marks);
+        self.writer.seal(batch.bytes());
+        bytes.extend_from_slice(batch.bytes());
+        self.append(&bytes);
+        let (storage, snapshot_every_bytes) = (STORAGE, 1 << 20);
+        let kept = Kept { storage, is_intact: true, marks, snapshot_every_bytes };
+        node.keep(now, kept, (0, before_ns)).unwrap();
+    }
+}
+
+/// A group whose replicas have disks.
+struct OnDisks {
+    g: Group,
+    disks: Vec<Disk>,
+}
+
+impl OnDisks {
+    /// Three founders; node 0 leads, and everything is synced.
+    fn founded(guards: Guards) -> OnDisks {
+        let g = Group {
+            protocol: Protocol::Vr,
+            nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
+            now: Now { instant: Instant(SEC), unix_ms: 5_000 },
+            packets: VecDeque::new(),
+            cuts: vec![],
+            held_way: None,
+            held: vec![],
+            to_switch: vec![],
+            to_client: vec![],
+            counter: 0,
+            request: 0,
+            sent: vec![0; 3],
+        };
+        let mut own = OnDisks { g, disks: (1..=3).map(Disk::new).collect() };
+        for index in 0..3 {
+            own.disks[index].start(own.g.now, &mut own.g.nodes[index]);
+        }
+        own.g.configure(1);
+        own.pass(5);
+        assert_eq!(own.g.leader(), Some(0));
+        let hello = Repr { flags: Flags::REGISTER, ..own.g.request(b"") };
+        own.g.cast(&[0], hello, &[]);
+        own.pass(2);
+        own.g.to_client.clear();
+        own
+    }
+
+    /// A replica's disk has all that has gathered.
+    fn sync(&mut self, index: usize) {
+        let (g, disk) = (&mut self.g, &mut self.disks[index]);
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        while let Some(persist) = g.nodes[index].poll_persist() {
+            let mut batch = persist.what;
+            disk.writer.seal(batch.bytes());
+            let bytes = batch.bytes().to_vec();
+            disk.append(&bytes);
+            g.nodes[index].persisted(g.now, persist.number, &mut sent);
+            g.nodes[index].flush(g.now, &mut sent);
+        }
+        g.route(index, sent);
+    }
+
+    fn sync_all(&mut self) {
+        (0..3).for_each(|index| self.sync(index));
+        self.g.run();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.g.pass(1);
+            self.sync_all();
+        }
+    }
+
+    /// The power of a replica goes, and comes back.
+    fn restart(&mut self, index: usize, incarnation: u64) {
+        let guards = self.g.nodes[index].setup.guards;
+        self.g.nodes[index] = node(index, incarnation, guards);
+        self.disks[index].start(self.g.now, &mut self.g.nodes[index]);
+        self.g.packets.clear();
+    }
+
+    /// The power of all goes, and comes back: what was said before is lost.
+    fn restart_all(&mut self, incarnation: u64) {
+        (0..3).for_each(|index| self.restart(index, incarnation + index as u64));
+    }
+
+    fn values(&mut self, keys: &[&str]) -> Vec<String> {
+        let leader = self.g.leader().unwrap();
+        keys.iter().map(|key| self.g.get(leader, key, None).unwrap().2).collect()
+    }
+}
+
+/// How many answers a write got before any disk had it, once the first of these had it, and so on.
+fn answers(guards: Guards, synced: &[usize]) -> Vec<usize> {
+    let mut own = OnDisks::founded(guards);
+    own.g.set(0, "k", "v");
+    own.g.run();
+    let mut answers = vec![own.g.to_client.len()];
+    for index in synced {
+        own.sync(*index);
+        own.g.run();
+        answers.push(own.g.to_client.len());
+    }
+    answers
+}
+
+#[test]
+fn t7_a_write_is_answered_once_it_is_on_the_disks_of_a_quorum() {
+    assert_eq!(answers(Guards::ALL, &[0, 2]), [0, 0, 1]);
+    assert_eq!(answers(Guards::ALL, &[1, 2]), [0, 0, 1]);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t7_without_the_disks_it_is_answered_earlier() {
+    assert_eq!(answers(Guards::without(Guard::DurableCommit), &[1]), [0, 1]);
+    assert_eq!(answers(Guards::without(Guard::DurableAck), &[0]), [0, 1]);
+}
+
+/// What a replica says when it leaves its view, before and after its disk has that.
+fn said(guards: Guards) -> [usize; 2] {
+    let mut own = OnDisks::founded(guards);
+    let (now, next) = (own.g.now, ViewNumber(own.g.nodes[1].view.0 + 1));
+    let mut out = vec![];
+    own.g.nodes[1].enter_view(now, next, &mut out);
+    own.g.nodes[1].held = out;
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    own.g.nodes[1].tick(now, &mut sent);
+    let before = sent.len();
+    own.g.route(1, sent);
+    own.sync(1);
+    [before, own.g.packets.len()]
+}
+
+#[test]
+fn t7_a_replica_says_nothing_of_a_view_before_that_is_on_its_disk() {
+    let [before, after] = said(Guards::ALL);
+    assert!(before == 0 && after >= 2, "{before} {after}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t7_without_that_it_says_so_at_once() {
+    assert!(said(Guards::without(Guard::DurableView))[0] > 0);
+}
+
+#[test]
+fn t7_when_the_power_of_all_goes_nothing_is_lost_that_was_acknowledged() {
+    let mut own = OnDisks::founded(Guards::ALL);
+    own.g.set(0, "a", "1");
+    own.pass(3);
+    own.g.set(0, "b", "2");
+    own.pass(3);
+    assert_eq!(own.g.to_client.len(), 2);
+    own.restart_all(500);
+    assert!(own.g.nodes.iter().all(|n| n.executed > Position(0) && n.stage == Stage::Recovering));
+    own.pass(6 * LEASE_NS / MS);
+    assert_eq!(own.values(&["a", "b"]), ["1", "2"]);
+    let leader = own.g.leader().unwrap();
+    own.g.to_client.clear();
+    own.g.set(leader, "a", "3");
+    own.pass(3);
+    assert_eq!(own.g.to_client.len(), 1);
+    // And again.
+    own.restart_all(600);
+    own.pass(6 * LEASE_NS / MS);
+    assert_eq!(own.values(&["a", "b"]), ["3", "2"]);
+}
+
+#[test]
+fn a_replica_that_starts_again_lacks_the_records_that_it_missed_and_no_view_changes() {
+    let mut own = OnDisks::founded(Guards::ALL);
+    own.g.set(0, "a", "1");
+    own.pass(5);
+    let view = own.g.nodes[0].view;
+    own.g.isolate(2);
+    own.g.set(0, "b", "2");
+    own.pass(5);
+    own.g.cuts.clear();
+    own.restart(2, 700);
+    own.pass(3 * LEASE_NS / MS);
+    let third = &own.g.nodes[2];
+    assert_eq!((third.view, third.stage, third.vr_count.recovered), (view, Stage::Normal, 1));
+    assert_eq!((third.executed, third.vr_count.records_transferred), (own.g.nodes[0].executed, 1));
+    assert_eq!(third.count.copies_begun, 0);
+}
+
+/// When a view has begun after the power of all went, in ms.
+fn begun_at(guards: Guards) -> u64 {
+    let mut own = OnDisks::founded(guards);
+    own.restart_all(500);
+    // As if others had long waited.
+    (0..3).for_each(|index| own.g.leave_at_once(index));
+    let begun = (1..1_000).find(|_| {
+        own.pass(1);
+        own.g.leader().is_some()
+    });
+    begun.unwrap()
+}
+
+impl Group {
+    /// A message of a later view arrives, as of another replica.
+    fn leave_at_once(&mut self, index: usize) {
+        let from = (index + 1) % 3;
+        let other = &self.nodes[from];
+        let message = other.message(ViewNumber(other.view.0 + 1), VrBody::StartViewChange);
+        let mut bytes = vec![];
+        message.emit(&mut bytes);
+        self.deliver(index, &bytes);
+    }
+}
+
+#[test]
+fn t2_no_view_begins_before_the_leases_of_before_are_over() {
+    let begun = begun_at(Guards::ALL);
+    assert!(begun >= LEASE_NS / MS, "{begun}");
+}
+
+#[test]
+fn what_a_view_change_gave_up_is_not_there_after_a_start() {
+    let mut own = OnDisks::founded(Guards::ALL);
+    own.g.isolate(0);
+    own.g.set(0, "lost", "1");
+    own.pass(4 * LEASE_NS / MS);
+    let leader = own.g.leader().unwrap();
+    assert_ne!(leader, 0);
+    own.g.set(leader, "kept", "2");
+    own.pass(5);
+    own.g.cuts.clear();
+    own.pass(4 * LEASE_NS / MS);
+    let log = own.g.nodes[0].ordered.log.end();
+    own.restart(0, 800);
+    assert_eq!(own.g.nodes[0].ordered.log.end(), log);
+    own.restart_all(900);
+    own.pass(6 * LEASE_NS / MS);
+    assert_eq!(own.values(&["lost", "kept"]), ["nil", "2"]);
+}
+
+/// Yesterday's directory is put back at node 2: what was acknowledged since is not in it.
+#[test]
+fn t4_an_older_directory_is_one_that_lost_what_was_promised() {
+    let mut own = OnDisks::founded(Guards::ALL);
+    own.pass(5);
+    let old = own.disks[2].clone();
+    own.restart(2, 700);
+    own.pass(3 * LEASE_NS / MS);
+    own.g.cut(0, 1);
+    own.g.set(0, "k", "v");
+    own.pass(5);
+    assert_eq!(own.g.to_client.len(), 1, "nodes 0 and 2 have it");
+    own.disks[2] = old;
+    own.restart(2, 650);
+    // Node 0 says nothing but what it knew before, and then no more.
+    own.g.cuts.clear();
+    own.g.cut(1, 2);
+    own.pass(2);
+    assert!(own.g.nodes[2].recovery.is_from_nothing(), "it has heard of its later life");
+    own.g.cuts.clear();
+    own.g.isolate(0);
+    own.pass(10 * LEASE_NS / MS);
+    assert_eq!(own.g.leader().filter(|leader| *leader != 0), None, "it votes for nothing");
+    own.g.cuts.clear();
+    own.pass(10 * LEASE_NS / MS);
+    assert_eq!(own.values(&["k"]), ["v"]);
+    assert!(own.g.nodes.iter().all(|n| n.stage == Stage::Normal));
+}
