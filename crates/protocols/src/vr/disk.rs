@@ -13,8 +13,9 @@ use concord_engine::Engine;
 use concord_engine::copy::next_place;
 use concord_log::{Batch, ViewMarks};
 use concord_wire::control::LogEnd;
-use concord_wire::{Addr, Kind, Sink};
+use concord_wire::{Addr, Sink};
 
+use super::input::is_of_client;
 use super::{Stage, Vr};
 use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
@@ -22,8 +23,7 @@ impl<E: Engine> Vr<E> {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         // What a client says changes nothing that is promised.
-        let promises = !matches!(concord_wire::kind(bytes), Ok(Kind::Harmonia));
-        if !self.journal.is_on() || (!promises && self.may_speak()) {
+        if !self.journal.is_on() || (is_of_client(bytes) && self.may_speak()) {
             return self.take_packet(now, bytes, sink);
         }
         let mut held = core::mem::take(&mut self.held);

@@ -20,6 +20,11 @@ use super::recovering::Answer;
 use super::sequence::Sequence;
 use super::{Lives, Stage, Vr};
 
+/// Whether a packet is of a client, or for one.
+pub(super) fn is_of_client(packet: &[u8]) -> bool {
+    matches!(concord_wire::kind(packet), Ok(Kind::Harmonia))
+}
+
 impl<E: Engine> Vr<E> {
     pub(super) fn take_packet(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         self.recovery.start(now.instant);
