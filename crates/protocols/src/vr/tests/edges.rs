@@ -270,7 +270,10 @@ fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() 
 fn bug_15_32_a_leader_that_fetches_the_log_is_not_ahead_of_who_stamped_it() {
     let mut g = Group::founded(3, Guards::ALL);
     g.cut(0, 1);
-    g.set(0, "a", "1");
+    let write = g.request(b"a");
+    let mut command = CommandBuf::new();
+    let body = command.encode(1, [&b"SET"[..], b"a", b"1", b"PX", b"100000"]).to_vec();
+    g.cast(&[0], write, &body);
     g.pass(90);
     g.cuts.clear();
     g.pass(60);
