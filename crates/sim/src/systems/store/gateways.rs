@@ -1,5 +1,6 @@
 //! Client processes that are gateways, and what Redis clients do to them.
 
+use concord_core::rng::splitmix64;
 use concord_core::{Duration, MS, Rng};
 use concord_wire::WINDOW_MAX;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub struct Gateways {
     pub multi_percent: u64,
     /// Commands over several keys (MGET, MSET, DEL, ...) among 100.
     pub split_percent: u64,
+    /// Pops of lists among 100 that wait for an element, for a while (BLPOP, BRPOP).
+    pub waiting_percent: u64,
     /// Pipelines among 100 whose client does not read for a while.
     pub slow_percent: u64,
     /// The longest such while, in ns.
@@ -44,6 +47,7 @@ impl Default for Gateways {
             pipeline_max: 8,
             multi_percent: 10,
             split_percent: 10,
+            waiting_percent: 0,
             slow_percent: 0,
             slow_ns: 20 * MS,
             broken_permille: 0,
@@ -65,6 +69,8 @@ impl Gateways {
             pipeline_max: rng.between(1, 8),
             multi_percent: some(rng, 25),
             split_percent: some(rng, 25),
+            // Drawn beside, so that the rest of the plan is what it was.
+            waiting_percent: some(&mut Rng::new(splitmix64(rng.clone().next_u64())), 100),
             slow_percent: some(rng, 20),
             slow_ns: rng.between(1, 30) * MS,
             broken_permille: some(rng, 40),
@@ -79,6 +85,7 @@ impl Gateways {
         within("gateways.pipeline_max", self.pipeline_max, 1, PIPELINE_MAX)?;
         within("gateways.multi_percent", self.multi_percent, 0, 100)?;
         within("gateways.split_percent", self.split_percent, 0, 100)?;
+        within("gateways.waiting_percent", self.waiting_percent, 0, 100)?;
         within("gateways.slow_percent", self.slow_percent, 0, 100)?;
         within("gateways.slow_ns", self.slow_ns, 1, SLOW_NS_MAX)?;
         within("gateways.broken_permille", self.broken_permille, 0, 1_000)?;

@@ -21,6 +21,8 @@ counters! {
         transactions,
         /// Commands over several keys.
         splits,
+        /// Pops that wait.
+        waits,
         /// Commands sent inline.
         inline,
         /// Pipelines that ended in RESP3.
@@ -272,6 +274,7 @@ impl fmt::Display for Totals {
                 ("pipelines", c.pipelines),
                 ("transactions", c.transactions),
                 ("over several keys", c.splits),
+                ("that wait", c.waits),
                 ("inline", c.inline),
                 ("in RESP3", c.resp3),
                 ("died", c.died),

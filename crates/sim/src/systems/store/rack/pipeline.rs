@@ -2,6 +2,7 @@
 
 use concord_check::{Operation, Reply};
 use concord_core::Rng;
+use concord_core::rng::splitmix64;
 use concord_engine::resp;
 
 use crate::systems::store::gateways::Gateways;
@@ -38,6 +39,8 @@ pub(super) enum Wanted {
     One(Operation),
     /// That of an operation on each key.
     Parts(Combine, Vec<Operation>),
+    /// That of a pop that waits: of the first of these that has an element.
+    Popped(Vec<Operation>),
     /// These bytes.
     Exactly(Vec<u8>),
     /// An error that begins so.
@@ -58,7 +61,7 @@ impl Awaited {
     pub(super) fn operations(self) -> Vec<Operation> {
         match self.wanted {
             Wanted::One(operation) => vec![operation],
-            Wanted::Parts(_, operations) => operations,
+            Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations,
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
         }
     }
@@ -66,7 +69,9 @@ impl Awaited {
     pub(super) fn called(&mut self, at_ns: u64) {
         match &mut self.wanted {
             Wanted::One(operation) => operation.call_ns = at_ns,
-            Wanted::Parts(_, operations) => operations.iter_mut().for_each(|o| o.call_ns = at_ns),
+            Wanted::Parts(_, operations) | Wanted::Popped(operations) => {
+                operations.iter_mut().for_each(|o| o.call_ns = at_ns);
+            }
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => {}
         }
     }
@@ -94,6 +99,7 @@ pub(super) struct Pipeline {
     pub operations: usize,
     pub transactions: u64,
     pub splits: u64,
+    pub waits: u64,
     pub inline: u64,
 }
 
@@ -104,6 +110,7 @@ impl Pipeline {
             pipelines: u64::from(self.commands.len() > 1),
             transactions: self.transactions,
             splits: self.splits,
+            waits: self.waits,
             inline: self.inline,
             resp3: u64::from(self.resp3),
             garbage: u64::from(end == End::Garbage),
@@ -144,6 +151,7 @@ impl Writer<'_> {
             operations: 0,
             transactions: 0,
             splits: 0,
+            waits: 0,
             inline: 0,
         };
         for _ in 0..count {
@@ -208,7 +216,7 @@ impl Writer<'_> {
     fn expect(out: &mut Pipeline, wanted: Wanted) {
         out.operations += match &wanted {
             Wanted::One(_) => 1,
-            Wanted::Parts(_, operations) => operations.len(),
+            Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations.len(),
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => 0,
         };
         out.commands.push((out.bytes.len(), Awaited { wanted, resp3: out.resp3 }));
@@ -230,9 +238,33 @@ impl Writer<'_> {
 
     fn one(&mut self, out: &mut Pipeline) {
         let cmd = self.draw();
+        let is_pop = cmd.len() == 2 && matches!(&cmd[0][..], b"LPOP" | b"RPOP");
+        // Decided beside, so that what is drawn where nobody waits is what it was.
+        let drawn = splitmix64(*self.unique ^ self.client << 32);
+        if is_pop && drawn % 100 < self.gateways.waiting_percent {
+            return self.wait(out, cmd, drawn);
+        }
         let operation = self.operation(cmd);
         self.encode(out, &operation.cmd);
         Self::expect(out, Wanted::One(operation));
+    }
+
+    /// A pop that waits for a while, of one key or of two.
+    fn wait(&mut self, out: &mut Pipeline, pop: Vec<Vec<u8>>, drawn: u64) {
+        let mut pops = vec![pop];
+        for _ in 0..TRIES {
+            let other = self.draw();
+            let is_like = other.len() == 2 && other[0] == pops[0][0] && other[1] != pops[0][1];
+            if is_like && pops.len() < 2 && drawn & 1 == 0 {
+                pops.push(other);
+            }
+        }
+        let mut cmd = args(&[if pops[0][0] == b"LPOP" { "BLPOP" } else { "BRPOP" }]);
+        cmd.extend(pops.iter().map(|pop| pop[1].clone()));
+        cmd.push(format!("0.{:03}", 1 + (drawn >> 8) % 90).into_bytes());
+        out.waits += 1;
+        let operations = pops.into_iter().map(|pop| self.operation(pop)).collect();
+        self.send(out, &cmd, Wanted::Popped(operations));
     }
 
     fn hello(&mut self, out: &mut Pipeline) {
@@ -390,7 +422,7 @@ pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<O
         Err(why) => {
             let wanted = match &awaited.wanted {
                 Wanted::One(operation) => describe(operation),
-                Wanted::Parts(_, operations) => {
+                Wanted::Parts(_, operations) | Wanted::Popped(operations) => {
                     operations.iter().map(describe).collect::<Vec<_>>().join("; ")
                 }
                 other => format!("{other:?}"),
@@ -419,7 +451,7 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         Wanted::Exactly(wanted) => bytes == wanted,
         Wanted::Begins(wanted) => bytes.starts_with(wanted.as_bytes()),
         Wanted::Hello => bytes.starts_with(if awaited.resp3 { b"%7\r\n" } else { b"*14\r\n" }),
-        Wanted::One(_) | Wanted::Parts(..) => true,
+        Wanted::One(_) | Wanted::Parts(..) | Wanted::Popped(_) => true,
     };
     if !is_right {
         return Err("another reply than there can be".into());
@@ -433,6 +465,10 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
             }
             Ended::Answered(reply) | Ended::Refused(reply) => vec![Some(reply)],
             Ended::Unknown => vec![None],
+        },
+        Wanted::Popped(operations) => match ended(parse()?)? {
+            Ended::Unknown => vec![None; operations.len()],
+            Ended::Answered(reply) | Ended::Refused(reply) => popped_of(reply, operations)?,
         },
         Wanted::Parts(combine, operations) => match ended(parse()?)? {
             Ended::Unknown => vec![None; operations.len()],
@@ -448,6 +484,34 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
             }
         },
     })
+}
+
+/// What the reply of a pop that waits says of each of its keys.
+fn popped_of(reply: Reply, operations: &[Operation]) -> Result<Vec<Option<Reply>>, String> {
+    let of_all = |reply: Reply| Ok(vec![Some(reply); operations.len()]);
+    let (key, item) = match reply {
+        Reply::Nil => return of_all(Reply::Nil),
+        // Of which key it speaks is not said.
+        Reply::Error(text) if operations.len() > 1 && text.starts_with("WRONGTYPE") => {
+            return of_all(Reply::Error("TRYAGAIN another key is of another type".into()));
+        }
+        Reply::Error(text) => return of_all(Reply::Error(text)),
+        Reply::Array(items) => match <[Reply; 2]>::try_from(items) {
+            Ok([Reply::Bulk(key), item]) => (key, item),
+            _ => return Err("neither nil nor a key and an element".into()),
+        },
+        _ => return Err("neither nil nor a key and an element".into()),
+    };
+    let others = Reply::Error("TRYAGAIN another key had an element".into());
+    let of = |operation: &Operation| match operation.cmd[1] == key {
+        true => item.clone(),
+        false => others.clone(),
+    };
+    let replies: Vec<Option<Reply>> = operations.iter().map(|o| Some(of(o))).collect();
+    match operations.iter().any(|o| o.cmd[1] == key) {
+        true => Ok(replies),
+        false => Err("an element of a key that it does not name".into()),
+    }
 }
 
 /// What the reply of a command over several keys says of each.
