@@ -63,6 +63,8 @@ guards! {
     PipelineOrder,
     /// A gateway's replies come in the order of the commands of their connection (trap T22).
     ReplyOrder,
+    /// A pop that is under way when the time of who waits is over is awaited: what it pops is the reply.
+    LateElement,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
     /// A restarted replica is a stranger until it is admitted (trap T4).

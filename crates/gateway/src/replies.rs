@@ -118,8 +118,12 @@ impl Core {
 
     /// A try of a command that waits ended.
     fn take_tried(&mut self, connection: &mut Connection, target: &Target, done: Done) {
+        let is_late = self.waiters.is_ending(connection.id);
         let found = match done.outcome {
             Outcome::Reply if resp::is_null(&done.reply) => Found::Nothing,
+            Outcome::Reply if is_late && !self.setup.client.guards.on(Guard::LateElement) => {
+                Found::Nothing
+            }
             Outcome::Reply if done.reply.starts_with(b"-WRONGTYPE") => Found::WrongType,
             Outcome::WriteNotExecuted => Found::NotExecuted,
             Outcome::Reply

@@ -311,6 +311,11 @@ impl Waiters {
         }
     }
 
+    /// Whether its wait ends with the try under way.
+    pub(crate) fn is_ending(&self, id: ConnectionId) -> bool {
+        self.waiting.get(&id).is_some_and(|waiter| waiter.end.is_some())
+    }
+
     /// The try under way of a waiter ended; true: its reply is the client's.
     pub(crate) fn tried(&mut self, id: ConnectionId, found: Found) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return true };

@@ -214,11 +214,18 @@ fn redis(seed: u64) -> Plan {
     Plan { gateways, ..plan }.with_fault(at_ns, Fault::RestartClient { client })
 }
 
+/// The same, and they wait for what they pop of lists.
+fn waiting(seed: u64) -> Plan {
+    let plan = redis(seed);
+    Plan { gateways: Gateways { waiting_percent: 100, ..plan.gateways }, ..plan }
+}
+
 /// What gateways and their clients check themselves.
 #[test]
 fn every_guard_of_gateways_is_caught_when_removed() {
     let guards = [Guard::FreshSession, Guard::WriteOrder, Guard::PipelineOrder, Guard::ReplyOrder];
     are_caught("gateways", &[], &guards.map(|guard| (guard, redis as Draw)));
+    are_caught("pops that wait", &[], &[(Guard::LateElement, waiting as Draw)]);
 }
 
 #[test]
