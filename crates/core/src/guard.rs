@@ -184,10 +184,14 @@ guards! {
     StaleReply,
     /// FLAIR: what is of another session says nothing.
     SwitchSession,
+    /// FLAIR: those hold a key group whose logs are the leader's up to its last write.
+    MatchedPrefix,
     /// FLAIR: a write of all keys concerns every key group (trap T13).
     AllKeysGroup,
     /// FLAIR: key groups are uploaded before their session is active, and not after (trap T28).
     UploadOnce,
+    /// FLAIR: a switch that has not heard its leader lately passes nothing.
+    SwitchStepDown,
     /// FLAIR: a heartbeat is as old as the probe that it echoes (trap T26).
     HeartbeatProbe,
 }

@@ -14,9 +14,11 @@ const NAMES: [&str; 9] =
 const OWN: [&str; 6] = ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos"];
 
 /// Where each system has its line.
-const REGISTRIES: [&str; 8] = [
+const REGISTRIES: [&str; 10] = [
     "concord/src/cli.rs",
     "concord/src/systems/mod.rs",
+    "protocols/src/lib.rs",
+    "protocols/src/vr/mod.rs",
     "sim/src/systems/mod.rs",
     "switch/src/lib.rs",
     "switch/src/settings.rs",

@@ -17,6 +17,7 @@ pub mod applied;
 pub mod bodies;
 mod counters;
 mod expiry;
+mod flair;
 pub mod journal;
 pub mod limits;
 mod link;

@@ -9,7 +9,9 @@ use concord_core::{Guard, Guards, Instant, NodeId, Now, Position, RequestNumber,
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
-use concord_wire::{Addr, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError};
+use concord_wire::{
+    Addr, Checked, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError, checked_reply,
+};
 
 use crate::bodies::{Kept, Refused, Staging};
 use crate::counters::ReplicaCounters;
@@ -90,7 +92,7 @@ impl<E: Engine> Serving<E> {
 
     /// Where a packet to a client goes first.
     pub(crate) fn to(&self, in_force: InForce, client: Addr) -> Addr {
-        if self.replies_via_switch { in_force.switch } else { client }
+        if self.replies_via_switch || in_force.checked { in_force.switch } else { client }
     }
 
     /// What the engine has completed, if it has.
@@ -146,7 +148,7 @@ impl<E: Engine> Serving<E> {
             count.malformed += 1;
             let reply = turn.reply(in_force.epoch, self.node);
             Repr { status: Status::Malformed, ..reply }.emit(&[], &mut self.scratch);
-            sink.send(self.to(in_force, turn.asked.client), &self.scratch);
+            self.send_answer(turn, command, in_force, sink);
             return Read::Refused;
         };
         let context = Context {
@@ -170,12 +172,12 @@ impl<E: Engine> Serving<E> {
         self.reading.end(turn.asked.session, turn.asked.request);
     }
 
-    /// The engine has read.
+    /// The engine has read; `command`, if it is still known, is what.
     pub(crate) fn answer(
         &mut self,
         now: Now,
         turn: &ReadTurn,
-        reply: &[u8],
+        (reply, command): (&[u8], &[u8]),
         in_force: InForce,
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
@@ -192,6 +194,21 @@ impl<E: Engine> Serving<E> {
         } else {
             count.replies_without_room += 1;
             Repr { status: Status::Busy, ..repr }.emit(&[], &mut self.scratch);
+        }
+        self.send_answer(turn, command, in_force, sink);
+    }
+
+    /// Sends the answer to a read, which is written.
+    fn send_answer(
+        &mut self,
+        turn: &ReadTurn,
+        command: &[u8],
+        in_force: InForce,
+        sink: &mut impl Sink,
+    ) {
+        if in_force.checked {
+            let checked = Checked { seq: turn.asked.seq, ..Checked::default() };
+            checked_reply(&mut self.scratch, checked, command);
         }
         sink.send(self.to(in_force, turn.asked.client), &self.scratch);
     }

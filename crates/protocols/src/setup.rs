@@ -67,6 +67,8 @@ pub(crate) struct InForce {
     /// What packets to clients carry as the epoch; the view of VR and NOPaxos.
     pub(crate) epoch: Epoch,
     pub(crate) switch: Addr,
+    /// Replies pass the switch, which checks them.
+    pub(crate) checked: bool,
     /// The log's time.
     pub(crate) clock: LogClock,
 }

@@ -356,7 +356,7 @@ fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
 #[test]
 fn a_replicas_own_write_makes_its_group_stable_and_its_reply_goes_nowhere() {
     let mut s = Switch::in_session(SMALL);
-    let client = concord_wire::Addr { ip: 0, port: 0 };
+    let client = replica(1);
     let (_, own) = s.asked(Repr { flags: Flags::INTERNAL, client, ..request(Op::Write, A) });
     assert_eq!(s.written(&own, 11, ALL), Err(DropReason::Store(StoreDrop::Consumed)));
     assert_eq!(s.read(A).1.log_idx, Position(11));

@@ -26,6 +26,7 @@ pub mod tasks;
 pub mod vr;
 
 pub use concord_core::{Addr, Sink};
+pub use flair::{Checked, checked_reply};
 pub use header::{GroupId, Header, Kind, group, kind, op};
 pub use objects::{FurtherIds, OBJECTS_MAX};
 pub use of_group::OfGroup;

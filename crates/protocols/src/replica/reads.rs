@@ -163,7 +163,7 @@ impl<E: Engine> Replica<E> {
     pub(super) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
         let in_force = self.in_force();
         while let Some((turn, reply)) = self.unanswered.pop_read(self.committed) {
-            self.serving.answer(now, &turn, &reply, in_force, &mut self.count, sink);
+            self.serving.answer(now, &turn, (&reply, &[]), in_force, &mut self.count, sink);
         }
     }
 
@@ -209,7 +209,7 @@ impl<E: Engine> Replica<E> {
         self.serving.end_read(turn);
         if turn.needed <= self.committed {
             let in_force = self.in_force();
-            return self.serving.answer(now, turn, reply, in_force, &mut self.count, sink);
+            return self.serving.answer(now, turn, (reply, &[]), in_force, &mut self.count, sink);
         }
         // In another epoch its position may mean another write.
         let order = self.count.reads_slow;

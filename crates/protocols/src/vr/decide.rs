@@ -92,7 +92,7 @@ impl<E: Engine> Vr<E> {
                 Ready::Write(turn) => self.emit_reply(&turn, sink),
                 Ready::Read(turn, reply) => {
                     let in_force = self.in_force();
-                    self.serving.answer(now, &turn, &reply, in_force, &mut self.count, sink);
+                    self.serving.answer(now, &turn, (&reply, &[]), in_force, &mut self.count, sink);
                 }
             }
         }

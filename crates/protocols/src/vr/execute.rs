@@ -5,7 +5,7 @@ use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Repr, Sink, Status};
+use concord_wire::{Flags, Op, Repr, Sink, Status, checked_reply};
 
 use super::leading::Completion;
 use super::queue::Pending;
@@ -130,7 +130,7 @@ impl<E: Engine> Vr<E> {
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
                 Some(Pending::Read(turn)) => {
                     self.serving.end_read(&turn);
-                    self.answer_read(now, turn, &done.reply, sink);
+                    self.answer_read(now, turn, (&done.reply, &[]), sink);
                 }
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);
@@ -165,8 +165,8 @@ impl<E: Engine> Vr<E> {
 
     /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
-        let is_noop = turn.asked.flags.has(Flags::NOOP);
-        if turn.asked.flags.has(Flags::INTERNAL) || (is_noop && turn.asked.session.0 == 0) {
+        // Where the switch checks replies it is told of those too.
+        if is_unasked(turn) && !self.group.checks_replies() {
             return;
         }
         match self.withholds() {
@@ -176,6 +176,13 @@ impl<E: Engine> Vr<E> {
     }
 
     pub(super) fn emit_reply(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        if is_unasked(turn) {
+            let from = Repr::new(Op::WriteReply);
+            let reply = turn.asked.header(from);
+            let repr = Repr { epoch: self.epoch(), node: self.group.node(), ..reply };
+            repr.emit(&[], &mut self.scratch);
+            return self.send_reply(turn, sink);
+        }
         if turn.asked.flags.has(Flags::NOOP) {
             // The switch had no slot for it (trap T23).
             return self.say_busy(turn, sink);
@@ -183,8 +190,8 @@ impl<E: Engine> Vr<E> {
         let from =
             Repr { epoch: self.epoch(), node: self.group.node(), ..Repr::new(Op::WriteReply) };
         emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
+        self.send_reply(turn, sink);
         let in_force = self.in_force();
-        sink.send(self.serving.to(in_force, turn.asked.client), &self.scratch);
         self.serving.tell_waiting(turn, in_force, &mut self.count, sink);
     }
 
@@ -192,7 +199,21 @@ impl<E: Engine> Vr<E> {
         let from = Repr { status: Status::Busy, ..Repr::new(Op::WriteReply) };
         let repr = Repr { epoch: self.epoch(), node: self.group.node(), ..turn.asked.header(from) };
         repr.emit(&[], &mut self.scratch);
-        let to = self.serving.to(self.in_force(), turn.asked.client);
-        sink.send(to, &self.scratch);
+        self.send_reply(turn, sink);
     }
+
+    /// Sends the reply to a write, which is written.
+    fn send_reply(&mut self, turn: &Turn, sink: &mut impl Sink) {
+        if self.group.checks_replies() {
+            let checked = self.checked(turn);
+            checked_reply(&mut self.scratch, checked, &[]);
+        }
+        sink.send(self.serving.to(self.in_force(), turn.asked.client), &self.scratch);
+    }
+}
+
+/// Whether no client waits for the reply: the write is a replica's own, or the switch's.
+fn is_unasked(turn: &Turn) -> bool {
+    let flags = turn.asked.flags;
+    flags.has(Flags::INTERNAL) || (flags.has(Flags::NOOP) && turn.asked.session.0 == 0)
 }

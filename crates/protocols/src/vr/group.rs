@@ -116,6 +116,16 @@ impl Group {
         self.program().has_dirty_set()
     }
 
+    /// Whether the switch checks replies: the view is its session.
+    pub(super) fn checks_replies(&self) -> bool {
+        self.program().checks_replies()
+    }
+
+    /// Whether any member may answer reads.
+    pub(super) fn has_readers(&self) -> bool {
+        self.is_accelerated() || self.checks_replies()
+    }
+
     pub(super) fn protocol(&self) -> Protocol {
         self.config.as_ref().and_then(Config::protocol).unwrap_or(Protocol::Vr)
     }

@@ -34,15 +34,15 @@ impl<E: Engine> Vr<E> {
             Ok(Kind::Link) => self.on_link(now, bytes, sink),
             Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
             Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
+            Ok(Kind::Flair) => self.on_checked(now, bytes, sink),
+            Ok(Kind::FlairSession) => self.on_session(now, bytes),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| self.on_vr(now, &m, sink)),
             Ok(
                 Kind::Lease
                 | Kind::Craq
                 | Kind::NoPaxos
                 | Kind::Tasks
-                | Kind::FlairSession
                 | Kind::Gateways
-                | Kind::Flair
                 | Kind::Falcon,
             ) => {
                 self.count.unexpected += 1;
@@ -66,7 +66,8 @@ impl<E: Engine> Vr<E> {
         match packet.op() {
             Op::Read => self.on_read(now, &packet, sink),
             Op::Write if self.group.is_sequenced() => self.on_sequenced(now, &packet),
-            Op::Write => self.on_write(now, &packet),
+            Op::Write if self.group.checks_replies() => self.count.writes_other_switch += 1,
+            Op::Write => self.on_write(now, &packet.repr(), packet.body()),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
             Op::Pull => {
                 let in_force = self.in_force();

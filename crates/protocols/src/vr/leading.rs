@@ -27,6 +27,8 @@ pub(super) struct Leading {
     pub(super) followers: Vec<Follower>,
     /// Where the log ended when the view began. Slow reads wait until it is executed.
     view_start: Position,
+    /// When the view began.
+    begun_at: Instant,
     /// Executed writes of which the switch has not been told, oldest first.
     uncompleted: VecDeque<Completion>,
     /// Slow reads that wait for the lease or for `view_start`.
@@ -45,6 +47,7 @@ impl Default for Leading {
         Leading {
             followers: Vec::new(),
             view_start: Position(0),
+            begun_at: Instant(0),
             uncompleted: VecDeque::new(),
             waiting_reads: VecDeque::new(),
             commit_due: Instant::NEVER,
@@ -60,6 +63,7 @@ impl Leading {
     pub(super) fn begin(&mut self, now: Instant, members: usize, end: Position) {
         self.followers = alloc::vec![Follower::default(); members];
         self.view_start = end;
+        self.begun_at = now;
         self.next_switch = now;
     }
 
@@ -94,6 +98,11 @@ impl Leading {
         }
         all[..count].sort_unstable();
         all[..count].get(count.saturating_sub(quorum)).copied().unwrap_or_default()
+    }
+
+    /// When the view began.
+    pub(super) fn begun_at(&self) -> Instant {
+        self.begun_at
     }
 
     /// A write was executed: the switch is to be told, once a quorum has executed it.

@@ -20,6 +20,7 @@ mod decide;
 mod disk;
 mod execute;
 mod farewell;
+mod flair;
 mod follower;
 mod gaps;
 mod group;
@@ -55,6 +56,7 @@ use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
+use crate::flair::Session;
 use crate::journal::Journal;
 use crate::link::Sender;
 use crate::ordered::Ordered;
@@ -82,6 +84,10 @@ const BEAT_NS: Duration = 50 * MS;
 counters! {
     /// What a VR replica counted beside [`ReplicaCounters`].
     pub struct VrCounters {
+        /// Sessions begun at a switch that checks replies.
+        sessions_begun,
+        /// Requests dropped because they are of another session than this view's.
+        other_session,
         /// Fast reads refused because this replica has not executed so far (Harmonia §8.3).
         refused_behind,
         /// Slow reads that waited for the leader's lease, or for what its view began with.
@@ -187,6 +193,8 @@ pub struct Vr<E> {
     withheld: Withheld,
     leases: Leases,
     leading: Leading,
+    /// What the leader uploads to a switch that checks replies.
+    session: Session,
     inbound: Inbound,
     /// The stream to a new leader that lacks records of this log.
     helper: Option<Sender>,
@@ -240,6 +248,7 @@ impl<E: Engine> Vr<E> {
             withheld: Withheld::default(),
             leases: Leases::new(setup.lease_ns),
             leading: Leading::default(),
+            session: Session::default(),
             inbound: Inbound::new(setup.me.incarnation),
             helper: None,
             suspicion: Suspicion::default(),
@@ -314,7 +323,7 @@ impl<E: Engine> Vr<E> {
     /// What holds in the group now.
     fn in_force(&self) -> InForce {
         let (epoch, switch) = (self.epoch(), self.switch.addr);
-        InForce { epoch, switch, clock: self.ordered.clock }
+        InForce { epoch, switch, checked: self.group.checks_replies(), clock: self.ordered.clock }
     }
 
     /// What packets to clients carry as the epoch.
@@ -464,6 +473,7 @@ impl<E: Engine> Vr<E> {
             d = d.min(Deadline { at: self.gap_deadline(), reason: "a missing number" });
             d = d.min(Deadline { at: self.leading.lag_deadline(), reason: "a follower lags" });
             d = d.min(Deadline { at: self.leading.next_switch(), reason: "tell the switch" });
+            d = d.min(Deadline { at: self.session.next_at(), reason: "session of the switch" });
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
         }
         d

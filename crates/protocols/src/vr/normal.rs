@@ -39,8 +39,7 @@ impl<E: Engine> Vr<E> {
     /// Leader: numbers become positions. What cannot be ordered is dropped; the client sends it
     /// again and gets a new number. Every numbered write becomes a record, a retry and a malformed
     /// one too (trap T14): the client table is asked when it is executed.
-    pub(super) fn on_write(&mut self, now: Now, packet: &Packet<'_>) {
-        let repr = packet.repr();
+    pub(super) fn on_write(&mut self, now: Now, repr: &Repr, body: &[u8]) {
         if !self.is_leader() {
             self.count.writes_not_head += 1;
             return;
@@ -50,15 +49,15 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let guards = self.setup.guards;
-        if self.group.is_accelerated() {
-            // The view takes the numbers of its own switch alone.
-            let active = self.switch.id;
+        if self.group.has_readers() {
+            // The view takes the numbers of its own switch alone, or of its own session.
+            let active = self.numbering();
             if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
                 return;
             }
         }
         let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), guards);
-        self.order(now_ms, &repr, packet.body());
+        self.order(now_ms, repr, body);
     }
 
     /// Whether no key has a time to live by any record of the log.
@@ -419,7 +418,8 @@ impl<E: Engine> Vr<E> {
             self.executed
         };
         let last = self.leading.pop_completions(executed);
-        if let Some(completion) = last.filter(|c| c.seq.is_some()) {
+        let is_told = self.group.checks_replies();
+        if let Some(completion) = last.filter(|c| c.seq.is_some() && !is_told) {
             let repr = Repr {
                 obj_id: completion.obj_id,
                 seq: completion.seq,
@@ -455,6 +455,7 @@ impl<E: Engine> Vr<E> {
         if self.leading.is_switch_due(t, ALIVE_NS) {
             self.tell_switch(t, sink);
         }
+        self.mind_session(now, sink);
         if self.serving.is_expiry_due(t) {
             self.expire(now, sink);
         }

@@ -24,6 +24,11 @@ impl<E: Engine> Vr<E> {
         }
         let mut repr = packet.repr();
         let forwarded = repr.flags.has(Flags::FORWARDED);
+        if self.group.checks_replies() && !forwarded {
+            // It did not come by the switch.
+            self.count.reads_misrouted += 1;
+            return;
+        }
         if repr.flags.has(Flags::FAST) && !forwarded {
             match self.refuse_fast(now.instant, &repr) {
                 None => {
@@ -72,7 +77,7 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    fn forward(&mut self, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
+    pub(super) fn forward(&mut self, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         let Some(to) = self.group.leader_addr(self.view) else { return };
         let forwarded = Repr {
             flags: repr.flags.with(Flags::FORWARDED).without(Flags::FAST),
@@ -86,7 +91,7 @@ impl<E: Engine> Vr<E> {
 
     /// The leader's answer holds every write that was acknowledged before, in this view or in an
     /// earlier one: it has executed those of its view, and waits for those that its view began with.
-    fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
+    pub(super) fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if self.executed >= self.leading.view_start() && self.is_leased(now.instant) {
             self.count.reads_slow += 1;
             return self.read(now, repr, body, repr.reason, sink);
@@ -116,7 +121,7 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    fn read(
+    pub(super) fn read(
         &mut self,
         now: Now,
         repr: &Repr,
@@ -131,7 +136,7 @@ impl<E: Engine> Vr<E> {
             Read::Waits => self.pending.push_back(Pending::Read(turn)),
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
-                self.answer_read(now, turn, &reply, sink);
+                self.answer_read(now, turn, (&reply, command), sink);
                 self.serving.reply = reply;
             }
         }
@@ -142,13 +147,13 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         turn: ReadTurn,
-        reply: &[u8],
+        (reply, command): (&[u8], &[u8]),
         sink: &mut impl Sink,
     ) {
         if let Some(script) = self.withholds() {
             return self.withheld.push(script, Ready::Read(turn, reply.to_vec()));
         }
         let in_force = self.in_force();
-        self.serving.answer(now, &turn, reply, in_force, &mut self.count, sink);
+        self.serving.answer(now, &turn, (reply, command), in_force, &mut self.count, sink);
     }
 }

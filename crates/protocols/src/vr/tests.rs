@@ -25,6 +25,7 @@ type Node = Vr<Shimmed<Memory>>;
 mod copy;
 mod disk;
 mod edges;
+mod flair;
 mod lives;
 mod nopaxos;
 mod retire;

@@ -104,6 +104,7 @@ impl<E: Engine> Vr<E> {
         self.leases.close();
         (0..self.leading.followers.len()).for_each(|member| self.end_feed(member));
         self.leading.end_view();
+        self.session.end();
         self.withheld.forget();
         self.inbound.end_view();
         self.helper = None;
@@ -351,7 +352,7 @@ impl<E: Engine> Vr<E> {
     /// Asks the others for a lease of this view. Who answers no reads needs none.
     pub(super) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
         self.leases.on_requested(now.instant);
-        if !self.is_leader() && !self.group.is_accelerated() {
+        if !self.is_leader() && !self.group.has_readers() {
             return;
         }
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);

@@ -132,7 +132,9 @@ type Outcome = Result<(Addr, usize), DropReason>;
 impl Flair {
     #[inline]
     fn at(&self, now: Instant) -> At {
-        At { now, stepdown_ns: self.settings.stepdown_ns }
+        let is_checked = self.guards.on(Guard::SwitchStepDown);
+        let stepdown_ns = if is_checked { self.settings.stepdown_ns } else { u64::MAX };
+        At { now, stepdown_ns }
     }
 
     /// The most significant bits of the object id (§4.3.2).
@@ -324,7 +326,7 @@ impl Flair {
     /// A reply, as clients take it. That to the switch's own no-op ends here, and so does that of a
     /// replica's own write.
     fn reply(&mut self, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
-        if hdr.client.port == 0 && hdr.flags.has(Flags::INTERNAL) {
+        if hdr.flags.has(Flags::INTERNAL) {
             return Err(store::DropReason::Consumed.into());
         }
         let to = self.store.on_reply(hdr)?;

@@ -138,7 +138,7 @@ pub enum Program {
     NoPaxosHarmonia,
     /// Falcon's queue of tasks, for workers.
     Falcon,
-    /// FLAIR's key groups. No group can do with it yet: no protocol speaks to it.
+    /// FLAIR's key groups, under a protocol whose replicas elect a leader.
     Flair,
 }
 
@@ -191,10 +191,20 @@ impl Program {
     pub fn serves(self, kind: impl Into<GroupKind>) -> bool {
         match kind.into() {
             GroupKind::Replicas(protocol) => {
-                self == Program::of(protocol, false) || self == Program::of(protocol, true)
+                let checks = self.checks_replies() && matches!(protocol, Protocol::Vr);
+                self == Program::of(protocol, false)
+                    || self == Program::of(protocol, true)
+                    || checks
             }
             GroupKind::Workers => matches!(self, Program::Forward | Program::Falcon),
         }
+    }
+
+    /// Whether followers' replies pass it, and are checked there: it tells leader and followers of its
+    /// session with each request, and takes replies of its own kind alone.
+    #[must_use]
+    pub const fn checks_replies(self) -> bool {
+        matches!(self, Program::Flair)
     }
 
     /// Whether it has Harmonia's dirty set: it numbers writes, and lets any replica answer reads of

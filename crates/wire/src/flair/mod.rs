@@ -338,6 +338,38 @@ impl<'a> PacketMut<'a> {
     }
 }
 
+/// What a reply that the switch checks says beside what every reply does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The number of the request.
+    pub seq: Seq,
+    /// What the request concerned, beside the flags that the reply has.
+    pub flags: Flags,
+    /// A write: where it stands.
+    pub log_idx: Position,
+    /// A write: whose logs are the leader's up to there.
+    pub cflwrs: Followers,
+}
+
+/// Makes the reply in `out`, which was written as that of every store, one that the switch checks, with
+/// `command` behind it if both fit (trap T30).
+pub fn checked_reply(out: &mut Vec<u8>, checked: Checked, command: &[u8]) {
+    let Ok(packet) = rpc::Packet::parse(out) else { return };
+    let (length, flags) = (packet.bytes().len(), packet.flags().with(checked.flags));
+    let fits = packet.body().len() + command.len() <= rpc::BODY_BYTES_MAX;
+    let echo = if fits && !flags.has(Flags::MORE) { command } else { &[] };
+    out.truncate(length);
+    out.extend_from_slice(echo);
+    out[header::at::KIND] = Kind::Flair as u8;
+    out[rpc::at::OWN].fill(0);
+    out[at::SEQ].copy_from_slice(&checked.seq.to_u64().to_be_bytes());
+    out[at::LOG_IDX].copy_from_slice(&checked.log_idx.0.to_be_bytes());
+    out[at::CFLWRS] = checked.cflwrs.0;
+    out[at::ECHO].copy_from_slice(&(echo.len() as u16).to_be_bytes());
+    out[rpc::at::FLAGS].copy_from_slice(&flags.0.to_be_bytes());
+    set_length(out);
+}
+
 /// The leader's word that the session goes on, and the switch's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {

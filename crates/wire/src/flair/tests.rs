@@ -159,6 +159,32 @@ fn t30_a_stale_reply_becomes_the_read_that_it_answers_or_says_that_the_client_is
 }
 
 #[test]
+fn a_reply_of_every_store_becomes_one_that_the_switch_checks() {
+    let checked = Checked {
+        seq: SID.number(9),
+        flags: Flags::WILDCARD,
+        log_idx: Position(0x0102_0304_0506),
+        cflwrs: Followers(0b101),
+    };
+    for (body, command, echo) in [(5, 7, 7), (rpc::BODY_BYTES_MAX, 1, 0), (5, 0, 0)] {
+        let (mut out, command) = (vec![], vec![b'c'; command]);
+        common(Op::ReadReply).emit(&vec![b'r'; body], &mut out);
+        checked_reply(&mut out, checked, &command);
+        let packet = Packet::parse(&out).unwrap();
+        let common = common(Op::ReadReply);
+        let common = rpc::Repr { flags: common.flags.with(Flags::WILDCARD), ..common };
+        assert_eq!(packet.repr(), Repr { common, echo, ..example(Op::ReadReply) });
+        assert_eq!(packet.body().len(), body + usize::from(echo));
+    }
+    // The first of several fragments is full.
+    let mut out = vec![];
+    let first = common(Op::ReadReply);
+    rpc::Repr { flags: Flags::MORE, ..first }.emit(b"fragment", &mut out);
+    checked_reply(&mut out, checked, b"command");
+    assert_eq!(Packet::parse(&out).unwrap().body(), b"fragment");
+}
+
+#[test]
 fn a_heartbeat_survives_the_wire_and_its_answer_has_the_switchs_clock() {
     let mut out = vec![];
     heartbeat().emit(&mut out);

@@ -65,6 +65,8 @@ pub struct Aim {
     pub protocol: Option<Protocol>,
     /// Whether the switch helps, where it can; drawn if `None`.
     pub with_harmonia: Option<bool>,
+    /// What the switch runs where that serves the protocol; as drawn if `None`.
+    pub program: Option<Program>,
 }
 
 impl Plan {
@@ -92,7 +94,10 @@ impl Plan {
         let mut plan = Plan {
             seed,
             protocol,
-            program: Program::of(protocol, aim.with_harmonia.unwrap_or(with_harmonia)),
+            program: aim
+                .program
+                .filter(|program| program.serves(protocol))
+                .unwrap_or(Program::of(protocol, aim.with_harmonia.unwrap_or(with_harmonia))),
             replicas,
             clients,
             connections,
@@ -468,8 +473,9 @@ mod tests {
 
     #[test]
     fn aiming_changes_nothing_else() {
-        let aim = Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false) };
-        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), with_harmonia: None };
+        let aim =
+            Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false), program: None };
+        let backup = Aim { protocol: Some(Protocol::PrimaryBackup), ..Aim::default() };
         let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, program, .. } = drawn;
         assert_eq!(Plan { protocol, program, ..aimed }, drawn);

@@ -5,6 +5,7 @@ use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
 use concord_core::{MS, Rng, SEC};
 use concord_protocols::{Limits, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
+use concord_switch::flair::FlairSettings;
 use concord_switch::harmonia::{HarmoniaSettings, Layout};
 use concord_switch::settings::Sections;
 use concord_wire::control::Config;
@@ -188,6 +189,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
                     sweep_chunk: 16,
                     ..of.switch.sections.harmonia
                 },
+                flair: FlairSettings { group_bits: 6, run_bits, ..of.switch.sections.flair },
                 ..of.switch.sections
             },
             ..of.switch

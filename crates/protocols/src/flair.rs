@@ -1,0 +1,271 @@
+//! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the upload with
+//! which a session starts, each step of which is confirmed, and the heartbeats that keep it going.
+//!
+//! A session begins once all that the leader's term began with is committed, so that no write of an earlier
+//! session is under way, and every key group is stable at one position (trap T28). The switch drops all
+//! packets until the session is active, so that this stays as it is.
+
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Epoch, Instant, MS, NodeId};
+use concord_wire::GroupId;
+use concord_wire::control::Message as _;
+use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step};
+
+use crate::setup::RETRY_NS;
+
+/// Time from one heartbeat to the next: the switch steps down after three.
+const HEARTBEAT_NS: Duration = 50 * MS;
+/// Chunks that are under way at once.
+const CHUNKS_AT_ONCE: usize = 64;
+/// Most chunks of a switch.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// How far the start is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// There is no session.
+    #[default]
+    None,
+    /// The switch is to forget the session before.
+    Beginning,
+    /// It is to take the key groups.
+    Uploading,
+    /// It has them all.
+    Activating,
+    /// It is active.
+    Active,
+}
+
+/// A session, as its leader knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    stage: Stage,
+    sid: Sid,
+    /// The node of each bit.
+    replicas: Vec<u16>,
+    /// What holds for every key group when it starts, and for writes of all keys.
+    group: Group,
+    /// Which chunks the switch has confirmed.
+    confirmed: Vec<bool>,
+    /// The newest word of the switch's clock, in ns.
+    probe: u64,
+    next_at: Instant,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session {
+            stage: Stage::None,
+            sid: Sid(0),
+            replicas: Vec::new(),
+            group: Group::default(),
+            confirmed: Vec::new(),
+            probe: 0,
+            next_at: Instant::NEVER,
+        }
+    }
+}
+
+/// Who says it: the leader, its view, and the group of the rack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speaker {
+    pub(crate) node: NodeId,
+    pub(crate) view: Epoch,
+    pub(crate) group: GroupId,
+}
+
+impl Session {
+    /// Begins session `sid`: `replicas` are the nodes of the bits, and `group` holds for every key group.
+    pub(crate) fn begin(&mut self, now: Instant, sid: Sid, replicas: Vec<u16>, group: Group) {
+        let (stage, confirmed) = (Stage::Beginning, Vec::new());
+        *self = Session { stage, sid, replicas, group, confirmed, probe: 0, next_at: now };
+    }
+
+    /// Its leader leads no longer.
+    pub(crate) fn end(&mut self) {
+        *self = Session::default();
+    }
+
+    /// Whether there is one, be it active or not.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.stage != Stage::None
+    }
+
+    /// When [`Session::tell`] has something to say.
+    pub(crate) fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// The switch has said what it has done.
+    pub(crate) fn on_confirmed(&mut self, now: Instant, message: &SessionMessage) {
+        let SessionMessage::Confirmed { sid, step, probe, .. } = message else { return };
+        if *sid != self.sid || self.stage == Stage::None {
+            return;
+        }
+        self.probe = self.probe.max(*probe);
+        match (*step, self.stage) {
+            (Step::Begun { groups }, Stage::Beginning) => {
+                let chunks = (groups as usize).div_ceil(GROUPS_OF_CHUNK);
+                if !(1..=CHUNKS_MAX).contains(&chunks) {
+                    return;
+                }
+                self.confirmed = alloc::vec![false; chunks];
+                self.go_on(now, Stage::Uploading);
+            }
+            (Step::Chunk { chunk }, Stage::Uploading) => {
+                if let Some(confirmed) = self.confirmed.get_mut(chunk as usize) {
+                    *confirmed = true;
+                }
+                if self.confirmed.iter().all(|confirmed| *confirmed) {
+                    self.go_on(now, Stage::Activating);
+                }
+            }
+            (Step::Active, Stage::Activating) => self.go_on(now, Stage::Active),
+            // Of a step that is done.
+            (Step::Begun { .. } | Step::Chunk { .. } | Step::Active, _) => {}
+        }
+    }
+
+    fn go_on(&mut self, now: Instant, stage: Stage) {
+        (self.stage, self.next_at) = (stage, now);
+    }
+
+    /// The switch has answered a heartbeat.
+    pub(crate) fn on_probe(&mut self, heard: &Heartbeat) {
+        if heard.sid == self.sid {
+            self.probe = self.probe.max(heard.probe.0);
+        }
+    }
+
+    /// Says what is due: `send` gets each packet.
+    pub(crate) fn tell(
+        &mut self,
+        now: Instant,
+        by: Speaker,
+        out: &mut Vec<u8>,
+        mut send: impl FnMut(&[u8]),
+    ) {
+        if now < self.next_at {
+            return;
+        }
+        let (view, from, sid) = (by.view.0, by.node.0, self.sid);
+        let mut say = |message: &SessionMessage| {
+            message.emit_in(by.group, out);
+            send(out);
+        };
+        self.next_at = now.after(RETRY_NS);
+        match self.stage {
+            Stage::None => self.next_at = Instant::NEVER,
+            Stage::Beginning => {
+                let (replicas, all_keys) = (self.replicas.clone(), self.group);
+                say(&SessionMessage::Begin { view, from, sid, replicas, all_keys });
+            }
+            Stage::Uploading => {
+                let missing = self.confirmed.iter().enumerate().filter(|(_, here)| !**here);
+                for (chunk, _) in missing.take(CHUNKS_AT_ONCE) {
+                    let groups = alloc::vec![self.group; GROUPS_OF_CHUNK];
+                    let chunk = chunk as u32;
+                    say(&SessionMessage::Groups { view, from, sid, chunk, groups });
+                }
+            }
+            Stage::Activating => {
+                say(&SessionMessage::Activate { view, from, sid, probe: self.probe });
+            }
+            Stage::Active => {
+                self.next_at = now.after(HEARTBEAT_NS);
+                let (group, from, view) = (by.group, by.node, by.view);
+                let probe = Instant(self.probe);
+                Heartbeat { group, from, view, sid, probe }.emit(out);
+                send(out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::flair::Followers;
+
+    use super::*;
+
+    const SID: Sid = Sid(7);
+
+    fn begun() -> Session {
+        let mut session = Session::default();
+        let group = Group { log_idx: 9, followers: Followers(0b11), is_stable: true };
+        session.begin(Instant(0), SID, vec![1, 2, 3], group);
+        session
+    }
+
+    fn told(session: &mut Session, at_ms: u64) -> Vec<Vec<u8>> {
+        let (mut packets, mut out) = (vec![], vec![]);
+        let by = Speaker { node: NodeId(1), view: Epoch(7), group: GroupId(2) };
+        session.tell(Instant(at_ms * MS), by, &mut out, |packet| packets.push(packet.to_vec()));
+        packets
+    }
+
+    fn said(session: &mut Session, at_ms: u64) -> Vec<SessionMessage> {
+        let packets = told(session, at_ms);
+        packets.iter().map(|packet| SessionMessage::parse(packet).unwrap()).collect()
+    }
+
+    fn confirm(session: &mut Session, at_ms: u64, sid: Sid, step: Step) {
+        let probe = at_ms + 1_000;
+        let confirmed = SessionMessage::Confirmed { view: 7, from: 1, sid, step, probe };
+        session.on_confirmed(Instant(at_ms * MS), &confirmed);
+    }
+
+    #[test]
+    fn t28_each_step_is_said_until_it_is_confirmed_and_the_next_one_not_before() {
+        let mut s = begun();
+        for at_ms in [0, 20, 40] {
+            assert!(matches!(said(&mut s, at_ms)[..], [SessionMessage::Begin { sid: SID, .. }]));
+            assert!(told(&mut s, at_ms + 19).is_empty());
+        }
+        confirm(&mut s, 45, Sid(6), Step::Begun { groups: 256 });
+        confirm(&mut s, 45, SID, Step::Active);
+        assert!(matches!(said(&mut s, 60)[..], [SessionMessage::Begin { .. }]));
+        confirm(&mut s, 65, SID, Step::Begun { groups: 256 });
+        let chunks = |said: &[SessionMessage]| {
+            let of = |m: &SessionMessage| match m {
+                SessionMessage::Groups { chunk, groups, .. } if groups.len() == 64 => *chunk,
+                other => panic!("{other:?}"),
+            };
+            said.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(chunks(&said(&mut s, 65)), [0, 1, 2, 3]);
+        for chunk in [0, 3, 1, 9, 1] {
+            confirm(&mut s, 70, SID, Step::Chunk { chunk });
+        }
+        assert_eq!(chunks(&said(&mut s, 85)), [2]);
+        confirm(&mut s, 86, SID, Step::Chunk { chunk: 2 });
+        let activate = SessionMessage::Activate { view: 7, from: 1, sid: SID, probe: 1_086 };
+        assert_eq!(said(&mut s, 86), [activate]);
+        confirm(&mut s, 90, SID, Step::Active);
+        let beat = Heartbeat::parse(&told(&mut s, 90)[0]).unwrap();
+        assert_eq!((beat.sid, beat.probe, beat.group), (SID, Instant(1_090), GroupId(2)));
+        s.on_probe(&Heartbeat { probe: Instant(2_000), ..beat });
+        s.on_probe(&Heartbeat { probe: Instant(9_000), sid: Sid(8), ..beat });
+        assert!(told(&mut s, 139).is_empty());
+        let beat = Heartbeat::parse(&told(&mut s, 140)[0]).unwrap();
+        assert_eq!(beat.probe, Instant(2_000));
+        s.end();
+        assert!(told(&mut s, 1_000).is_empty() && !s.is_begun());
+        assert_eq!(s.next_at(), Instant::NEVER);
+    }
+
+    #[test]
+    fn a_switch_without_key_groups_or_with_too_many_gets_none() {
+        let mut s = begun();
+        for groups in [0, u32::MAX] {
+            confirm(&mut s, 5, SID, Step::Begun { groups });
+            assert!(matches!(
+                said(&mut s, 20 + u64::from(groups % 2) * 20)[..],
+                [SessionMessage::Begin { .. }]
+            ));
+        }
+    }
+}

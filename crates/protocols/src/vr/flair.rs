@@ -1,0 +1,174 @@
+//! VR with a switch that runs FLAIR: what a replica does that its switch asks of it.
+//!
+//! A session is a view: each view has one leader and one switch, its number is never used again, and no
+//! lease of an earlier one is valid once it has begun (traps T26, T28). A request names its session in its number,
+//! and is of no use in another one.
+
+use concord_core::{Duration, Guard, MS, Now, Position, Seq};
+use concord_engine::Engine;
+use concord_wire::control::Message as _;
+use concord_wire::flair::{
+    Followers, Group, Heartbeat, OP_PROBE, Packet, REPLICAS_MAX, SessionMessage, Sid,
+};
+use concord_wire::{Checked, Flags, GroupId, Op, Reason, Repr, Sink, WireError, op};
+
+use super::{Stage, Vr};
+use crate::flair::Speaker;
+use crate::turn::Turn;
+
+/// How long a session waits for followers that lag: who has not all of the log at its start gets no read
+/// of a key group before that is written.
+const PATIENCE_NS: Duration = 100 * MS;
+/// Trap T20: the number at which another session is asked for, while there are enough left.
+const NUMBERS_ASK: u32 = u32::MAX - u32::MAX / 16;
+
+impl<E: Engine> Vr<E> {
+    /// Whose numbers writes have: the switch's, or the session's.
+    pub(super) fn numbering(&self) -> u32 {
+        if self.group.checks_replies() { self.view.0 } else { self.switch.id }
+    }
+
+    /// A request that its switch has numbered or stamped, or the switch's answer to a heartbeat.
+    pub(super) fn on_checked(
+        &mut self,
+        now: Now,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        if !self.group.checks_replies() {
+            self.count.unexpected += 1;
+            return Ok(());
+        }
+        if op(bytes) == OP_PROBE {
+            self.session.on_probe(&Heartbeat::parse_probe(bytes)?);
+            return Ok(());
+        }
+        let packet = Packet::parse(bytes)?;
+        let hdr = packet.repr();
+        let is_other = Sid::of(hdr.common.seq) != Sid(self.view.0);
+        if is_other && self.setup.guards.on(Guard::SwitchSession) {
+            self.vr_count.other_session += 1;
+            return Ok(());
+        }
+        match hdr.common.op {
+            Op::Write => {
+                self.on_write(now, &hdr.common, packet.body());
+                if self.is_leader() && hdr.common.seq.counter >= NUMBERS_ASK {
+                    self.enter_view(now, self.next_view(self.group.members().len()), sink);
+                }
+            }
+            Op::Read => self.read_checked(now, &hdr.common, (hdr.log_idx, packet.command()), sink),
+            _ => self.count.unexpected += 1,
+        }
+        Ok(())
+    }
+
+    /// advance_then_read (§4.3.4): a follower executes what the switch says is committed, and answers. The
+    /// leader answers as it always does.
+    fn read_checked(
+        &mut self,
+        now: Now,
+        asked: &Repr,
+        (log_idx, command): (Position, &[u8]),
+        sink: &mut impl Sink,
+    ) {
+        if self.stage != Stage::Normal {
+            self.count.reads_dropped += 1;
+            return;
+        }
+        if self.is_leader() {
+            return self.read_slow(now, asked, command, sink);
+        }
+        let mut repr = *asked;
+        if repr.flags.has(Flags::FAST) {
+            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap T29).
+            self.learn_committed(now, log_idx, sink);
+            match self.refuse_checked(now, log_idx) {
+                None => {
+                    self.count.reads_fast += 1;
+                    return self.read(now, &repr, command, Reason::Fast, sink);
+                }
+                Some(reason) => repr.reason = reason,
+            }
+        } else {
+            self.count.reads_misrouted += 1;
+        }
+        self.forward(&repr, command, sink);
+    }
+
+    /// Why a follower does not answer.
+    fn refuse_checked(&mut self, now: Now, log_idx: Position) -> Option<Reason> {
+        if self.stage != Stage::Normal || !self.is_leased(now.instant) {
+            self.count.refused_lease += 1;
+            Some(Reason::RefusedLease)
+        } else if self.executed < log_idx && self.setup.guards.on(Guard::Visibility) {
+            self.vr_count.refused_behind += 1;
+            Some(Reason::RefusedBehind)
+        } else if self.scripts.newest() != Seq::NONE && self.setup.replicate_replies {
+            // The leader knows whether a quorum knows of them.
+            self.count.refused_newer += 1;
+            Some(Reason::RefusedNewer)
+        } else {
+            None
+        }
+    }
+
+    /// What the switch learns from the reply to a write.
+    pub(super) fn checked(&self, turn: &Turn) -> Checked {
+        let concerns = [Flags::WILDCARD, Flags::REGISTER, Flags::NOOP, Flags::INTERNAL];
+        let flags = concerns.into_iter().filter(|flag| turn.asked.flags.has(*flag));
+        Checked {
+            seq: turn.asked.seq,
+            flags: flags.fold(Flags(0), Flags::with),
+            log_idx: turn.position,
+            cflwrs: self.holders(turn.position),
+        }
+    }
+
+    /// Leader: whose logs are its own up to `position`.
+    fn holders(&self, position: Position) -> Followers {
+        let (me, is_checked) = (self.group.me(), self.setup.guards.on(Guard::MatchedPrefix));
+        let has =
+            |(index, acked): (usize, Position)| index == me || acked >= position || !is_checked;
+        let all = self.leading.followers.iter().map(|f| f.acked).enumerate();
+        let holders = all.take(REPLICAS_MAX).filter(|member| has(*member));
+        holders.fold(Followers::default(), |set, (index, _)| set.with(index))
+    }
+
+    /// The switch confirms a step of the session's start.
+    pub(super) fn on_session(&mut self, now: Now, bytes: &[u8]) -> Result<(), WireError> {
+        let message = SessionMessage::parse(bytes)?;
+        if self.is_leader() {
+            self.session.on_confirmed(now.instant, &message);
+        }
+        Ok(())
+    }
+
+    /// Leader: begins the view's session, once all that the view began with is executed, and keeps it
+    /// going.
+    pub(super) fn mind_session(&mut self, now: Now, sink: &mut impl Sink) {
+        let members = self.group.members().len();
+        if !self.group.checks_replies() || self.switch.id == 0 || members > REPLICAS_MAX {
+            return;
+        }
+        if !self.session.is_begun() {
+            let end = self.ordered.end();
+            let is_settled = self.executed >= self.leading.view_start() && self.executed == end;
+            let is_patient = now.instant.since(self.leading.begun_at()) < PATIENCE_NS;
+            let lag = self.leading.followers.iter().enumerate();
+            let mut lag = lag.filter(|(index, f)| *index != self.group.me() && f.acked < end);
+            if !is_settled || (lag.next().is_some() && is_patient) {
+                return;
+            }
+            let replicas = self.group.members().iter().map(|m| m.node).collect();
+            let followers = self.holders(end);
+            let group = Group { log_idx: end.0, followers, is_stable: true };
+            self.session.begin(now.instant, Sid(self.view.0), replicas, group);
+            self.vr_count.sessions_begun += 1;
+        }
+        let group = self.group.config.as_ref().map_or(GroupId::FIRST, |c| c.group);
+        let by = Speaker { node: self.group.node(), view: self.epoch(), group };
+        let to = self.switch.addr;
+        self.session.tell(now.instant, by, &mut self.scratch, |packet| sink.send(to, packet));
+    }
+}

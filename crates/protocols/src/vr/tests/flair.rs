@@ -1,0 +1,271 @@
+//! Replicas whose switch runs FLAIR: what they answer, and what they tell it.
+
+use super::*;
+use concord_core::Position;
+use concord_wire::flair::{self, Followers, Heartbeat, SessionMessage, Sid, Step};
+
+/// Three founders; node 0 leads, in a session that is active.
+fn founded(guards: Guards) -> Group {
+    let mut g = Group {
+        protocol: Protocol::Vr,
+        nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
+        now: Now { instant: Instant(SEC), unix_ms: 5_000 },
+        packets: VecDeque::new(),
+        cuts: vec![],
+        held_way: None,
+        held: vec![],
+        to_switch: vec![],
+        to_client: vec![],
+        counter: 0,
+        request: 0,
+        sent: vec![0; 3],
+    };
+    let mut bytes = vec![];
+    let config = Config { program: Program::Flair, ..config(Protocol::Vr, 3, 1) };
+    Membership::Configure(config.into()).emit(&mut bytes);
+    (0..3).for_each(|to| g.deliver(to, &bytes));
+    g.run();
+    g.pass(5);
+    assert_eq!(g.leader(), Some(0));
+    start(&mut g);
+    let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
+    numbered(&mut g, 0, hello, b"");
+    g.run();
+    g.to_switch.clear();
+    g
+}
+
+/// What the switch was told of its session since it was last asked.
+fn told(g: &mut Group) -> Vec<SessionMessage> {
+    let all = core::mem::take(&mut g.to_switch);
+    all.iter().filter_map(|bytes| SessionMessage::parse(bytes).ok()).collect()
+}
+
+fn confirm(g: &mut Group, sid: Sid, step: Step) {
+    let leader = g.leader().unwrap();
+    let (view, from) = (g.nodes[leader].view.0, leader as u16 + 1);
+    let mut bytes = vec![];
+    SessionMessage::Confirmed { view, from, sid, step, probe: 9 }.emit(&mut bytes);
+    g.deliver(leader, &bytes);
+}
+
+/// The switch confirms all that it is told, until the session is active; what it began with.
+fn start(g: &mut Group) -> SessionMessage {
+    let mut begun = None;
+    for _ in 0..40 {
+        g.pass(10);
+        for message in told(g) {
+            match &message {
+                SessionMessage::Begin { sid, .. } => {
+                    confirm(g, *sid, Step::Begun { groups: 64 });
+                    begun = Some(message);
+                }
+                SessionMessage::Groups { sid, chunk, .. } => {
+                    confirm(g, *sid, Step::Chunk { chunk: *chunk });
+                }
+                SessionMessage::Activate { sid, .. } => {
+                    confirm(g, *sid, Step::Active);
+                    return begun.unwrap();
+                }
+                SessionMessage::Confirmed { .. } => panic!("a replica confirms nothing"),
+            }
+        }
+    }
+    panic!("no session begins");
+}
+
+fn sid(g: &Group) -> Sid {
+    Sid(g.nodes.iter().map(|n| n.view.0).max().unwrap())
+}
+
+/// A request as the switch passes it on.
+fn pass_on(g: &mut Group, to: usize, common: Repr, log_idx: u64, body: &[u8]) {
+    let (log_idx, cflwrs) = (Position(log_idx), Followers(0));
+    let mut bytes = vec![];
+    flair::Repr { common, log_idx, cflwrs, echo: 0 }.emit(body, &mut bytes);
+    g.deliver(to, &bytes);
+}
+
+fn numbered(g: &mut Group, to: usize, write: Repr, body: &[u8]) -> Seq {
+    g.counter += 1;
+    let seq = sid(g).number(g.counter);
+    pass_on(g, to, Repr { seq, ..write }, 0, body);
+    seq
+}
+
+fn set(g: &mut Group, key: &str, value: &str) -> (Repr, Vec<u8>, Seq) {
+    let write = g.request(key.as_bytes());
+    let mut command = CommandBuf::new();
+    let body = command.encode(1, [b"SET", key.as_bytes(), value.as_bytes()]).to_vec();
+    let seq = numbered(g, 0, write, &body);
+    (write, body, seq)
+}
+
+fn get(g: &mut Group, to: usize, flags: Flags, sid: Sid, log_idx: u64) -> Vec<flair::Repr> {
+    let mut command = CommandBuf::new();
+    let read = Repr { op: Op::Read, flags, seq: sid.number(1), ..g.request(b"k") };
+    let body = command.encode(1, [&b"GET"[..], b"k"]).to_vec();
+    replies(g);
+    pass_on(g, to, read, log_idx, &body);
+    g.run();
+    replies(g)
+}
+
+/// The replies that went to the switch.
+fn replies(g: &mut Group) -> Vec<flair::Repr> {
+    let all = core::mem::take(&mut g.to_switch);
+    assert!(g.to_client.is_empty(), "every reply passes the switch");
+    all.iter().filter_map(|bytes| flair::Packet::parse(bytes).ok()).map(|p| p.repr()).collect()
+}
+
+#[test]
+fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
+    let mut g = founded(Guards::ALL);
+    g.isolate(2);
+    let (_, _, seq) = set(&mut g, "k", "v");
+    g.run();
+    let [reply] = replies(&mut g)[..] else { panic!("one reply") };
+    let at = g.nodes[0].executed.0;
+    assert_eq!((reply.common.op, reply.common.seq), (Op::WriteReply, seq));
+    assert_eq!((reply.log_idx, reply.cflwrs), (Position(at), Followers(0b011)));
+    // A no-op of the switch, and a replica's own write, are answered too: it waits for their numbers.
+    for flags in [Flags::NOOP, Flags::NOOP.with(Flags::WILDCARD), Flags::INTERNAL] {
+        let own = Repr { flags, client: SWITCH, ..Repr::new(Op::Write) };
+        let seq = numbered(&mut g, 0, own, b"");
+        g.run();
+        let [reply] = replies(&mut g)[..] else { panic!("one reply") };
+        assert_eq!((reply.common.seq, reply.common.flags), (seq, flags));
+    }
+}
+
+#[test]
+fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
+    let mut g = founded(Guards::ALL);
+    let (write, body, _) = set(&mut g, "k", "v");
+    g.run();
+    let [done] = replies(&mut g)[..] else { panic!("one reply") };
+    g.isolate(0);
+    let (_, _, under_way) = set(&mut g, "k", "w");
+    let again = numbered(&mut g, 0, Repr { attempt: 1, ..write }, &body);
+    g.run();
+    assert!(replies(&mut g).is_empty(), "its reply is known, and it is not its turn");
+    g.cuts.clear();
+    g.pass(50);
+    let all = replies(&mut g);
+    let seqs: Vec<Seq> = all.iter().map(|reply| reply.common.seq).collect();
+    assert_eq!(seqs, [under_way, again]);
+    assert!(all[1].log_idx > all[0].log_idx && all[0].log_idx > done.log_idx);
+}
+
+#[test]
+fn t28_a_session_is_a_view_and_begins_once_what_the_view_began_with_is_committed() {
+    let mut g = founded(Guards::ALL);
+    let old = sid(&g);
+    set(&mut g, "k", "v");
+    g.run();
+    g.isolate(0);
+    set(&mut g, "k", "lost");
+    g.pass(3 * LEASE_NS / MS);
+    let leader = g.leader().unwrap();
+    assert_ne!(leader, 0);
+    let begun = start(&mut g);
+    let SessionMessage::Begin { sid, ref replicas, all_keys, .. } = begun else { panic!() };
+    assert!(sid > old && sid == Sid(g.nodes[leader].view.0));
+    assert_eq!((&replicas[..], all_keys.is_stable), (&[1, 2, 3][..], true));
+    assert_eq!(all_keys.log_idx, g.nodes[leader].executed.0);
+    assert!(all_keys.followers.has(leader) && !all_keys.followers.has(0));
+    // What was numbered in the session before is of no use to its leader.
+    let ordered = g.nodes[leader].ordered.end();
+    let write = g.request(b"k");
+    pass_on(&mut g, leader, Repr { seq: old.number(99), ..write }, 0, b"");
+    assert_eq!(g.nodes[leader].ordered.end(), ordered);
+    assert_eq!(g.nodes[leader].vr_count.other_session, 1);
+}
+
+#[test]
+fn t29_a_follower_advances_to_what_the_switch_says_and_never_beyond_its_leaders_log() {
+    let mut g = founded(Guards::ALL);
+    let (fast, sid) = (Flags::FAST, sid(&g));
+    set(&mut g, "k", "v");
+    // The records are at the followers, and they have not heard that they are committed.
+    g.run();
+    let at = g.nodes[0].executed.0;
+    assert_eq!(g.executed(), [at, at - 1, at - 1]);
+    let [reply] = get(&mut g, 1, fast, sid, at)[..] else { panic!("one reply") };
+    assert_eq!((reply.common.reason, reply.common.node), (Reason::Fast, NodeId(2)));
+    assert_eq!(g.executed(), [at, at, at - 1]);
+    // One that lacks the record passes the read on, and executes nothing.
+    g.isolate(2);
+    set(&mut g, "k", "w");
+    g.run();
+    g.cuts = vec![(0, 2)];
+    let [reply] = get(&mut g, 2, fast, sid, at + 1)[..] else { panic!("one reply") };
+    assert_eq!((reply.common.reason, reply.common.node), (Reason::RefusedBehind, NodeId(1)));
+    assert_eq!(g.executed()[2], at);
+}
+
+#[test]
+fn t30_a_reply_has_the_command_behind_it_if_both_fit() {
+    let mut g = founded(Guards::ALL);
+    set(&mut g, "k", "v");
+    g.pass(5);
+    let sid = sid(&g);
+    let at = g.nodes[0].executed.0;
+    let [reply] = get(&mut g, 1, Flags::FAST, sid, at)[..] else { panic!("one reply") };
+    assert!(reply.echo > 0);
+    let long = "x".repeat(1_246);
+    set(&mut g, "k", &long);
+    g.pass(5);
+    let [reply] = get(&mut g, 1, Flags::FAST, sid, at + 1)[..] else { panic!("one reply") };
+    assert_eq!((reply.echo, reply.common.seq), (0, sid.number(1)));
+}
+
+#[test]
+fn t2_a_follower_that_hears_the_old_switch_alone_answers_as_long_as_its_lease() {
+    let mut g = founded(Guards::ALL);
+    set(&mut g, "k", "v");
+    g.pass(5);
+    let (old, at) = (sid(&g), g.nodes[0].executed.0);
+    g.isolate(1);
+    let [reply] = get(&mut g, 1, Flags::FAST, old, at)[..] else { panic!("one reply") };
+    assert_eq!(reply.common.reason, Reason::Fast);
+    g.pass(LEASE_NS / MS + 5);
+    assert!(get(&mut g, 1, Flags::FAST, old, at).is_empty(), "it passes them on, in vain");
+}
+
+#[test]
+fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobody() {
+    let mut g = founded(Guards::ALL);
+    set(&mut g, "k", "v");
+    g.pass(5);
+    let (sid, end) = (sid(&g), g.nodes[0].ordered.end());
+    for to in 0..3 {
+        assert_eq!(g.get(to, "k", None), None);
+        assert!(get(&mut g, to, Flags::FAST, Sid(sid.0 + 1), end.0).is_empty());
+    }
+    g.set(0, "k", "w");
+    assert_eq!(g.nodes[0].ordered.end(), end);
+    // A read that its switch sent to the leader is answered there, and one that went astray as well.
+    for to in 0..3 {
+        let [reply] = get(&mut g, to, Flags(0), sid, end.0)[..] else { panic!("one reply") };
+        assert_eq!(reply.common.node, NodeId(1));
+    }
+}
+
+#[test]
+fn t26_a_heartbeat_echoes_the_switchs_newest_clock() {
+    let mut g = founded(Guards::ALL);
+    let beat = |g: &mut Group| {
+        g.to_switch.clear();
+        g.pass(51);
+        let mut beats = g.to_switch.iter().filter_map(|bytes| Heartbeat::parse(bytes).ok());
+        beats.next_back().unwrap()
+    };
+    let first = beat(&mut g);
+    assert_eq!((first.sid, first.probe), (sid(&g), Instant(9)));
+    let mut bytes = vec![];
+    Heartbeat { probe: Instant(0), ..first }.emit(&mut bytes);
+    Heartbeat::answer(&mut bytes, Instant(77)).unwrap();
+    g.deliver(0, &bytes);
+    assert_eq!(beat(&mut g).probe, Instant(77));
+}
