@@ -330,7 +330,7 @@ impl Rack {
                 return Err(format!("faults: {name} is {rate} of a million packets"));
             }
         }
-        if self.protocol == Protocol::Craq && self.accel != Accel::None {
+        if self.protocol == Protocol::Craq && self.accel == Accel::Harmonia {
             return Err("protocol craq runs without the switch's help: say --accel none, or \
                         accel = \"none\" in the rack file"
                 .to_string());
@@ -390,7 +390,7 @@ impl Rack {
 
     /// What the switch runs for the group that the top level describes.
     pub fn program(&self) -> Program {
-        Program::of(self.protocol.wire(), self.accel == Accel::Harmonia)
+        self.accel.program(self.protocol)
     }
 
     /// Whether every role can be reached, and none where another is.
@@ -566,6 +566,18 @@ mod tests {
     }
 
     #[test]
+    fn flair_is_for_vr_with_the_memory_engine_and_up_to_eight_replicas() {
+        let file = |more: &str| refused(&format!("accel = \"flair\"\n{more}"));
+        assert!(file("").contains("program flair does not fit; those that do: forward, harmonia"));
+        assert!(file("protocol = \"vr\"\nengine = \"redis\"").contains("say --engine memory"));
+        assert!(file("protocol = \"vr\"\ndurability = \"fsync\"").contains("--durability none"));
+        let replica = |n| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{}\"\n", 7_100 + n);
+        let replicas: String = (1..=9).map(replica).collect();
+        assert!(file(&format!("protocol = \"vr\"\n{replicas}")).contains("8 replicas, not 9"));
+        assert!(Rack::parse("accel = \"flair\"\nprotocol = \"vr\"").is_ok());
+    }
+
+    #[test]
     fn an_empty_file_is_the_default_rack() {
         assert_eq!(Rack::parse("").unwrap(), Rack::default());
     }
@@ -704,8 +716,8 @@ capacity = 4096
         assert!(
             but("127.0.0.1:3", "127.0.0.1:2").contains("tasks worker 1 and sessions replica 1")
         );
-        let line = but("protocol = \"vr\"", "protocol = \"vr\"\ndurability = \"fsync\"");
-        assert!(line.contains("group sessions: this protocol keeps nothing"), "{line}");
+        let line = but("\"forward\"", "\"flair\"\ndurability = \"fsync\"");
+        assert!(line.contains("group sessions: flair keeps nothing on disk yet"), "{line}");
         let group = "[[group]]\nname = \"b\"\nnumber = 1\n[table]\nslots = 131072\n";
         let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         let line = refused(&format!("{replica}{group}"));

@@ -227,6 +227,28 @@ fn vr_whose_follower_dies() {
     history("vr-follower-dies", 100, &VR, Some("replica-3"));
 }
 
+const FLAIR: [&str; 4] = ["--protocol", "vr", "--accel", "flair"];
+
+#[test]
+fn flair_over_vr_on_8_keys() {
+    history("flair-8-keys", 8, &FLAIR, None);
+}
+
+#[test]
+fn flair_over_vr_on_1000_keys() {
+    history("flair-1000-keys", 1_000, &FLAIR, None);
+}
+
+#[test]
+fn flair_over_vr_whose_leader_dies() {
+    history("flair-leader-dies", 100, &FLAIR, Some("replica-1"));
+}
+
+#[test]
+fn flair_over_vr_whose_follower_dies() {
+    history("flair-follower-dies", 100, &FLAIR, Some("replica-3"));
+}
+
 const NOPAXOS: [&str; 2] = ["--protocol", "nopaxos"];
 
 #[test]

@@ -8,12 +8,13 @@ use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
 use concord_wire::GroupId;
 use concord_wire::control::{GroupKind, Program};
+use concord_wire::flair;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, REPLICAS_MAX, Rack};
 use crate::systems::falcon::{OwnerPlace, WorkerPlace};
-use crate::systems::harmonia::{Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
+use crate::systems::harmonia::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";
@@ -56,7 +57,7 @@ pub struct GroupPlace {
     /// What its members are.
     #[serde(default)]
     pub kind: Kind,
-    /// What the switch runs for it: `harmonia`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`, as fits the
+    /// What the switch runs for it: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`, as fits the
     /// protocol; if not said, what fits `protocol` and `accel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
@@ -178,10 +179,27 @@ impl Group<'_> {
             let (own, fit) = (self.program.name(), fit.join(", "));
             return Err(format!("{of}the program {own} does not fit; those that do: {fit}"));
         }
+        if self.program.checks_replies() {
+            self.check_flair().map_err(|line| format!("{of}flair {line}"))?;
+        }
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
             return Err(format!("{of}at most {REPLICAS_MAX} replicas"));
         }
         Ok(())
+    }
+
+    /// What replicas can be whose switch runs FLAIR.
+    fn check_flair(&self) -> Result<(), String> {
+        let (most, own) = (flair::REPLICAS_MAX, self.replicas.len());
+        if self.engine != Engine::Memory {
+            Err("works with the memory engine: say --engine memory".to_string())
+        } else if self.durability != Durability::None {
+            Err("keeps nothing on disk yet: say --durability none".to_string())
+        } else if own > most {
+            Err(format!("has a bit for each of up to {most} replicas, not {own}"))
+        } else {
+            Ok(())
+        }
     }
 
     fn wire_kind(&self) -> GroupKind {
@@ -201,7 +219,7 @@ impl GroupPlace {
                 let all = Program::ALL.map(Program::name).join(", ");
                 format!("group {}: there is no program {name:?}, but {all}", self.name)
             })?,
-            (None, Kind::Replicas) => Program::of(protocol.wire(), rack.accel == Accel::Harmonia),
+            (None, Kind::Replicas) => rack.accel.program(protocol),
             (None, Kind::Workers) => Program::Falcon,
         };
         Ok(Group {

@@ -19,7 +19,7 @@ use concord_sim::{
     Window, html, parse_protocol, parse_seed, protocol_name, run, run_recorded, shrink, svg, swarm,
     without_guard, write_pcap,
 };
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::systems::harmonia::Accel;
@@ -128,6 +128,11 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     if args.protocol == Some(Protocol::Craq) && args.accel == Some(Accel::Harmonia) {
         return Err(Error::new("craq runs without the switch's help: say --accel none"));
     }
+    let other = args.protocol.filter(|protocol| *protocol != Protocol::Vr);
+    if let Some(protocol) = other.filter(|_| args.accel == Some(Accel::Flair)) {
+        let name = protocol_name(protocol);
+        return Err(Error::new(format!("flair does not serve {name}: say --protocol vr")));
+    }
     match plan_of(args, guards)? {
         Some(plan) => replay(args, &plan),
         None => swarm_over(args, guards),
@@ -135,7 +140,11 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
 }
 
 fn aim_of(args: &SimArgs) -> Aim {
-    Aim { protocol: args.protocol, with_harmonia: args.accel.map(|a| a == Accel::Harmonia) }
+    let program = args.accel.filter(|accel| *accel == Accel::Flair).map(|_| Program::Flair);
+    let with_harmonia = args.accel.map(|accel| accel == Accel::Harmonia);
+    // It serves one protocol.
+    let vr = program.map(|_| Protocol::Vr);
+    Aim { protocol: args.protocol.or(vr), with_harmonia, program }
 }
 
 /// The one plan that is to be run, if it is one.
@@ -187,7 +196,11 @@ fn verdict(outcome: &Outcome) -> ExitCode {
 
 /// A plan in a line.
 fn summary(plan: &Plan) -> String {
-    let system = if plan.program.has_dirty_set() { "harmonia" } else { "no system" };
+    let system = match Accel::of(plan.program) {
+        Accel::Harmonia => "harmonia",
+        Accel::Flair => "flair",
+        Accel::None => "no system",
+    };
     format!(
         "seed {:#x}: {system} over {}, {} replicas, {} operations on {} keys, {} faults",
         plan.seed,
@@ -297,6 +310,7 @@ fn replay_command(args: &SimArgs, seed: u64) -> String {
     let mut command = String::from("concord sim");
     match args.accel {
         Some(Accel::Harmonia) => command += " --accel harmonia",
+        Some(Accel::Flair) => command += " --accel flair",
         Some(Accel::None) => command += " --accel none",
         None => {}
     }

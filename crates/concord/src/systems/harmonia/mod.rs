@@ -133,6 +133,8 @@ impl System for Harmonia {
         };
         let accel = if group.program.has_dirty_set() {
             "reads at every replica (Harmonia)"
+        } else if group.program.checks_replies() {
+            "reads at followers, checked by the switch (FLAIR)"
         } else if group.is_store() && rack.accel == Accel::Harmonia {
             // It is refused where the switch cannot help.
             "reads at every replica (Harmonia)"
@@ -260,7 +262,7 @@ impl System for Harmonia {
     }
 
     fn settings(&self, group: &Group<'_>) -> Map<String, Value> {
-        let accel = if group.program.has_dirty_set() { Accel::Harmonia } else { Accel::None };
+        let accel = Accel::of(group.program);
         let all = [
             ("protocol", json!(group.protocol)),
             ("accel", json!(accel)),

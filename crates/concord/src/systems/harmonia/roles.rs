@@ -93,7 +93,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
 
 /// The section `Concord` of INFO.
 fn rack_info(rack: &Rack, group: &Group<'_>) -> String {
-    let accel = if group.program.has_dirty_set() { Accel::Harmonia } else { Accel::None };
+    let accel = Accel::of(group.program);
     let name = |value: Option<clap::builder::PossibleValue>| {
         value.map_or_else(String::new, |value| value.get_name().to_string())
     };

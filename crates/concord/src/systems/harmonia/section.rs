@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use concord_switch::HarmoniaSettings;
 use concord_switch::harmonia::Layout;
+use concord_wire::control::Program;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +57,34 @@ pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
     #[default]
     Harmonia,
+    /// FLAIR, under VR with the memory engine: the switch tracks which groups of keys are stable; followers
+    /// that hold them serve their reads, and their replies are checked on the way back.
+    Flair,
     /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
     None,
+}
+
+impl Accel {
+    /// What the switch runs for replicas of `protocol`.
+    #[must_use]
+    pub fn program(self, protocol: Protocol) -> Program {
+        match self {
+            Accel::Flair => Program::Flair,
+            Accel::Harmonia | Accel::None => Program::of(protocol.wire(), self == Accel::Harmonia),
+        }
+    }
+
+    /// Whose help a program is.
+    #[must_use]
+    pub fn of(program: Program) -> Accel {
+        if program.checks_replies() {
+            Accel::Flair
+        } else if program.has_dirty_set() {
+            Accel::Harmonia
+        } else {
+            Accel::None
+        }
+    }
 }
 
 /// Where the data is.
