@@ -138,11 +138,11 @@ Examples:
   concord up --protocol craq --accel none         CRAQ: reads at every replica without it
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
-  concord up --durability fsync                   what is acknowledged survives a power cut
+  concord up --durability none                    nothing is on disk: for caches and benchmarks
   concord up --system falcon --standbys 1         workers for tasks: concord submit
   concord up --config my-rack.toml
 
-Without --durability fsync nothing is on disk: the data is gone when the rack stops.")]
+The data is kept in data/ below the run directory: concord up serves it again.")]
 pub struct UpArgs {
     /// A TOML file with the same options, and perhaps where roles run; flags override it
     #[arg(long, value_name = "FILE.toml")]
@@ -162,7 +162,7 @@ pub struct UpArgs {
     /// Where the data is [default: memory]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
-    /// What survives a power cut of every replica [default: none]
+    /// What survives a power cut of every replica [default: fsync]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// Where the first gateway serves Redis clients; the others take the ports above

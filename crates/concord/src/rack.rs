@@ -570,11 +570,12 @@ mod tests {
         let file = |more: &str| refused(&format!("accel = \"flair\"\n{more}"));
         assert!(file("").contains("program flair does not fit; those that do: forward, harmonia"));
         assert!(file("protocol = \"vr\"\nengine = \"redis\"").contains("say --engine memory"));
-        assert!(file("protocol = \"vr\"\ndurability = \"fsync\"").contains("--durability none"));
+        assert!(file("protocol = \"vr\"").contains("--durability none"), "fsync is the default");
         let replica = |n| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{}\"\n", 7_100 + n);
         let replicas: String = (1..=9).map(replica).collect();
-        assert!(file(&format!("protocol = \"vr\"\n{replicas}")).contains("8 replicas, not 9"));
-        assert!(Rack::parse("accel = \"flair\"\nprotocol = \"vr\"").is_ok());
+        let vr = "protocol = \"vr\"\ndurability = \"none\"\n";
+        assert!(file(&format!("{vr}{replicas}")).contains("8 replicas, not 9"));
+        assert!(Rack::parse(&format!("accel = \"flair\"\n{vr}")).is_ok());
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         .cannot(format!("create the run directory {}", args.run_dir.display()))?;
     let _lock = lock(&args.run_dir)?;
     let file = args.run_dir.join("rack.toml");
+    if let Some(before) = Rack::read(&file).ok().filter(|_| file.exists()) {
+        systems::all().try_for_each(|system| system.follow(&before, &rack))?;
+    }
     write_private(&file, &rack.to_toml()?)?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]).cannot("handle signals")?;
     drop(ports);

@@ -134,6 +134,31 @@ fn t7_nopaxos_comes_back_from_a_power_cut() {
 }
 
 #[test]
+fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
+    let flags = ["--durability", "fsync"];
+    let rack = Rack::start("kept-chain", &flags);
+    let mut client = rack.client();
+    assert_eq!(client.say("SET k v"), "+OK");
+    cut_power(&rack);
+    let run = rack.run.display().to_string();
+    let line = refused(&["up", "--protocol", "vr", "--run-dir", &run]);
+    assert!(line.contains("was kept under chain, and vr cannot go on from that"), "{line}");
+    let dir = rack.run.join("data/replica-1").display().to_string();
+    std::fs::write(rack.run.join("vr.toml"), {
+        let text = std::fs::read_to_string(rack.file()).unwrap();
+        text.replace("protocol = \"chain\"", "protocol = \"vr\"")
+    })
+    .unwrap();
+    let file = rack.run.join("vr.toml").display().to_string();
+    let replica = concord(&["replica", "--config", &file, "--node", "1", "--data-dir", &dir]);
+    let text = String::from_utf8_lossy(&replica.stderr).into_owned();
+    assert!(text.contains("kept under Chain, and Vr cannot go on from that"), "{text}");
+    let more = [&flags[..], &["--protocol", "craq", "--accel", "none"]].concat();
+    let rack = rack.again("kept-chain", &more);
+    assert_eq!(rack.client().say("GET k"), "v");
+}
+
+#[test]
 fn t7_redis_servers_under_vr_are_filled_again_after_a_power_cut() {
     survive("power-vr-redis", &["--protocol", "vr", "--engine", "redis"]);
 }

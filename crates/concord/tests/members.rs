@@ -122,7 +122,8 @@ impl Spread {
                 "{role}\n{more}addr = \"10.99.{net}.{last}:7400\"\nhttp = \"10.99.{net}.{last}:7500\"\n"
             )
         };
-        let mut text = at("[controller]", 1, &format!("state = {state:?}\n"));
+        let mut text = "durability = \"none\"\n".to_string();
+        text += &at("[controller]", 1, &format!("state = {state:?}\n"));
         text += &at("[switch]", 2, "");
         for node in 1..=3 {
             text += &at("[[replica]]", 10 + node, &format!("node = {node}\n"));

@@ -71,7 +71,8 @@ fn ctrl_c_stops_all_of_it_cleanly() {
     let listen = std::net::SocketAddr::from(([127, 0, 0, 1], free_ports()));
     // A terminal sends SIGINT to the whole foreground group, the roles included.
     let up = std::process::Command::new(CONCORD)
-        .args(["up", "--replicas", "2", "--listen", &listen.to_string(), "--run-dir"])
+        .args(["up", "--replicas", "2", "--durability", "none", "--listen", &listen.to_string()])
+        .arg("--run-dir")
         .arg(&run)
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())

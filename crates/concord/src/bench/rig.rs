@@ -188,6 +188,8 @@ impl Rig {
         let mut command = Command::new(exe);
         command.arg("up").args(["--listen", &listen.to_string()]);
         command.args(["--replicas", &shape.replicas.to_string()]);
+        // Beside peers that persist nothing.
+        command.args(["--durability", "none"]);
         command.args(["--protocol", &name_of(shape.protocol)]);
         command.args(["--accel", &name_of(shape.accel)]);
         command.arg("--run-dir").arg(scratch.path.join("run"));

@@ -66,6 +66,14 @@ pub trait System: Sync {
     /// One line that says which flag is at fault, or that there are no ports.
     fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
 
+    /// `up`: whether what its groups kept in this run directory as the rack `before` can be gone on from.
+    ///
+    /// # Errors
+    /// One line that says which group's cannot.
+    fn follow(&self, _before: &Rack, _rack: &Rack) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// `up`: starts its roles, once controller and switches were started.
     ///
     /// # Errors

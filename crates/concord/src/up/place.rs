@@ -151,7 +151,9 @@ mod tests {
         let file = directory.join("rack.toml");
         let flags = format!("--config {} --listen 127.0.0.1:0", file.display());
         let write = |text: &str| std::fs::write(&file, text).unwrap();
-        write("[[group]]\nname = \"b\"\nnumber = 1\ndurability = \"fsync\"\n");
+        write(
+            "durability = \"none\"\n[[group]]\nname = \"b\"\nnumber = 1\ndurability = \"fsync\"\n",
+        );
         // The file's only group is placed; with --replicas there is a store beside it.
         let (alone, _ports) = rack(&args(&flags)).unwrap();
         assert_eq!((alone.replica.len(), alone.group[0].replica.len()), (0, 3));

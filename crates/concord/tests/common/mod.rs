@@ -143,9 +143,13 @@ impl Rack {
     fn start_in(run: Directory, more: &[&str]) -> Result<Rack, (String, Directory)> {
         let port = free_ports();
         let listen = format!("127.0.0.1:{port}");
+        // What is on disk is tested where a test says so.
+        let says = |more: &[&str]| more.contains(&"--durability");
+        let durability: &[&str] = if says(more) { &[] } else { &["--durability", "none"] };
         let mut up = Command::new(CONCORD)
             .args(["up", "--listen", &listen, "--run-dir"])
             .arg(&run)
+            .args(durability)
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

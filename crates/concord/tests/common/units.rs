@@ -42,7 +42,8 @@ impl Units {
         let first = free_ports();
         let gateways = [first, first + 1].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let state = run.join("controller.state");
-        let (mut text, mut held) = (format!("{top}\n"), Vec::new());
+        let top = format!("durability = \"none\"\n{top}\n");
+        let (mut text, mut held) = (top, Vec::new());
         text += &place("[controller]", &format!("state = {state:?}\n"), &mut held);
         text += &place("[switch]", "", &mut held);
         for node in 1..=3 {

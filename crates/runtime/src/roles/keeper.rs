@@ -6,6 +6,7 @@ use concord_core::{Machine as _, SEC};
 use concord_engine::Engine;
 use concord_log::{Batch, Begin, Entry, Marks};
 use concord_protocols::{Kept, Node, SNAPSHOT_EVERY_BYTES};
+use concord_wire::control::{GroupKind, Protocol};
 use concord_wire::{Addr, OfGroup};
 use tracing::{error, info, warn};
 
@@ -46,7 +47,7 @@ impl Keeper {
     pub(super) fn restore<E: Engine, F: Feed<E>>(
         node: u16,
         setup: &DiskSetup,
-        lease_ns: u64,
+        (protocol, lease_ns): (Protocol, u64),
         replica: &mut OfGroup<Node<E>>,
         feed: &mut F,
     ) -> Result<Keeper, Error> {
@@ -56,6 +57,15 @@ impl Keeper {
             error!(%error, "the data directory is damaged: this replica begins without data");
         }
         let found = directory.found().clone();
+        if let Some(GroupKind::Replicas(kept)) = found.marks.config.as_ref().map(|c| c.kind)
+            && !protocol.goes_on_from(kept)
+        {
+            return Err(Error::new(format!(
+                "{}: kept under {kept:?}, and {protocol:?} cannot go on from that: give this replica another \
+                 data_dir, or the protocol of before",
+                path.display()
+            )));
+        }
         let refuse = |_| Error::new(format!("{}: not of this protocol or engine", path.display()));
         directory.each_entry(|entry: Entry<'_>| {
             replica.restore(clock::now(), &entry).map_err(refuse)?;

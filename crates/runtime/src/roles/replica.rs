@@ -233,7 +233,13 @@ fn begin<E: Engine, F: Feed<E>>(
 ) -> Result<(), Error> {
     let keeper = match &setup.disk {
         Some(disk) => {
-            let keeper = Keeper::restore(node, disk, setup.lease_ns, &mut replica, &mut feed)?;
+            let keeper = Keeper::restore(
+                node,
+                disk,
+                (setup.protocol, setup.lease_ns),
+                &mut replica,
+                &mut feed,
+            )?;
             driver.poller().add(keeper.disk(), DISK, Interest::READ)?;
             Some(keeper)
         }

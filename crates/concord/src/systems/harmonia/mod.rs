@@ -46,7 +46,9 @@ impl System for Harmonia {
         set(&mut rack.protocol, &args.protocol);
         set(&mut rack.accel, &args.accel);
         set(&mut rack.engine, &args.engine);
-        set(&mut rack.durability, &args.durability);
+        let keeps_none = args.config.is_none() && rack.accel == Accel::Flair;
+        let durability = args.durability.or(keeps_none.then_some(Durability::None));
+        set(&mut rack.durability, &durability);
         set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
         set(&mut rack.requirepass, &args.requirepass);
         rack.split_reads |= args.split_reads;
@@ -104,6 +106,26 @@ impl System for Harmonia {
                     replica.data_dir = Some(data.join(format!("{prefix}replica-{}", replica.node)));
                 }
                 set(&mut replica.cpu_share, &args.cpu_share.map(Some));
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&self, before: &Rack, rack: &Rack) -> Result<(), Error> {
+        let earlier = before.groups()?;
+        for group in rack.groups()?.iter().filter(|group| self.keeps_data(group)) {
+            let was = earlier.iter().find(|was| was.name == group.name && self.keeps_data(was));
+            let Some(was) = was else { continue };
+            let dir = was.replicas.iter().filter_map(|replica| replica.data_dir.as_ref());
+            let Some(dir) = dir.clone().find(|dir| dir.exists()) else { continue };
+            if !group.protocol.wire().goes_on_from(was.protocol.wire()) {
+                let name = |protocol| json!(protocol).as_str().unwrap_or_default().to_string();
+                let (was, own) = (name(was.protocol), name(group.protocol));
+                return Err(Error::new(format!(
+                    "{} was kept under {was}, and {own} cannot go on from that: say --protocol {was}, or \
+                     another --run-dir, or remove what is kept",
+                    dir.display()
+                )));
             }
         }
         Ok(())
@@ -170,10 +192,13 @@ impl System for Harmonia {
             None => Vec::new(),
             Some(Durability::None) => vec![
                 "*** NOTHING IS ON DISK: the data is gone when the rack stops. ***".to_string(),
-                "(--durability fsync keeps it.)".to_string(),
+                "(Without --durability none it is kept.)".to_string(),
             ],
             Some(Durability::Fsync) => {
-                vec!["data: synced to every replica's disk before it is acknowledged".to_string()]
+                vec![
+                    "data: on disk before it is acknowledged (--durability none keeps nothing)"
+                        .to_string(),
+                ]
             }
         };
         if rack.faults.disk_hold_ms > 0 {

@@ -107,9 +107,9 @@ pub enum Engine {
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// Nothing: the data is in memory.
-    #[default]
     None,
-    /// What was acknowledged: it is synced to every replica's disk before. Primary-backup, chain, CRAQ.
+    /// What was acknowledged: it is synced to disk before.
+    #[default]
     Fsync,
 }
 
