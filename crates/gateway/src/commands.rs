@@ -121,7 +121,12 @@ const REFUSED: [(&str, Refusal); 38] = [
             "ERR Concord does not need WAIT: a write is at every replica when it is answered",
         ),
     ),
-    ("WAITAOF", Refusal::Because("ERR Concord does not support WAITAOF: what is answered is on disk already, with durability = fsync")),
+    (
+        "WAITAOF",
+        Refusal::Because(
+            "ERR Concord does not need WAITAOF: with durability = fsync a write is on disk when it is answered",
+        ),
+    ),
     ("REPLICAOF", Refusal::Because(REPLICATES)),
     ("SLAVEOF", Refusal::Because(REPLICATES)),
     ("PSYNC", Refusal::Because(REPLICATES)),
