@@ -224,6 +224,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         if let Some(why) = role["status"]["unhealthy"].as_str() {
             wrong.push(format!("{}: {why}", name_of(role)));
         }
+        if role["status"]["disk_failed"] == true {
+            let why = "its disk failed, and it takes no part: see its log; start it again when it is mended";
+            wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
+        }
     }
     wrong.extend(roles.iter().flat_map(clock_problems));
     let controller = roles.iter().find(|role| role["role"] == "controller");
@@ -430,6 +434,11 @@ mod tests {
         assert_eq!(report["wrong"], json!(["replica 2 is not reachable"]));
         let line = describe(&report["roles"][0]);
         assert!(line.starts_with("open, tail, epoch 1, leased, 3 keys, 10 fast"), "{line}");
+        let mut durable = report["roles"][0].clone();
+        durable["status"]["log_bytes"] = json!(2_340_000);
+        durable["status"]["last_sync_ns"] = json!(1_250_000);
+        let line = describe(&durable);
+        assert!(line.ends_with("writes/s, 2.3 MB on disk, synced in 1.2 ms"), "{line}");
         let mut craq = report["roles"][0].clone();
         craq["status"]["counters"]["reads_clean"] = json!(7);
         craq["rates"]["reads_clean"] = json!(5.0);
@@ -469,6 +478,9 @@ mod tests {
             vec![json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                         "status": {"gauges": gauges}})]
         };
+        let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
+                          "status": {"gauges": {}, "disk_failed": true}});
+        assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk failed"));
         assert_eq!(wrong(&clocks(-0.999, 0.999)), Vec::<String>::new());
         let problems = wrong(&clocks(86_400.0, -2.5));
         let set =

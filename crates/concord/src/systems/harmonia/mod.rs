@@ -246,13 +246,14 @@ impl System for Harmonia {
         let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
         match role["role"].as_str() {
             Some("replica") => Some(format!(
-                "{}, epoch {}, {}, {} keys, {}, {:.0} writes/s",
+                "{}, epoch {}, {}, {} keys, {}, {:.0} writes/s{}",
                 where_it_stands(status),
                 status["epoch"],
                 if status["leased"] == true { "leased" } else { "no lease" },
                 gauge("keys"),
                 reads(role),
                 rate("records_applied"),
+                on_disk(status),
             )),
             Some("gateway") => Some(format!(
                 "{} connections, {:.0} commands/s, reads {}, writes {}",
@@ -295,6 +296,13 @@ impl System for Harmonia {
         ];
         all.map(|(key, value)| (key.to_string(), value)).into_iter().collect()
     }
+}
+
+/// What a replica has on disk, and how long the last sync took; nothing if it keeps nothing.
+fn on_disk(status: &Value) -> String {
+    let Some(bytes) = status["log_bytes"].as_f64() else { return String::new() };
+    let sync_ms = status["last_sync_ns"].as_f64().unwrap_or(0.0) / 1e6;
+    format!(", {:.1} MB on disk, synced in {sync_ms:.1} ms", bytes / 1e6)
 }
 
 /// Whether there is, or is to be, a store at the top level.
