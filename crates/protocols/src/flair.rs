@@ -14,8 +14,9 @@ use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid
 
 use crate::setup::RETRY_NS;
 
-/// Time from one heartbeat to the next: the switch steps down after three.
-const HEARTBEAT_NS: Duration = 50 * MS;
+/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
+/// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.
+const HEARTBEAT_NS: Duration = 25 * MS;
 /// Chunks that are under way at once.
 const CHUNKS_AT_ONCE: usize = 64;
 /// Most chunks of a switch.
@@ -249,8 +250,8 @@ mod tests {
         assert_eq!((beat.sid, beat.probe, beat.group), (SID, Instant(1_090), GroupId(2)));
         s.on_probe(&Heartbeat { probe: Instant(2_000), ..beat });
         s.on_probe(&Heartbeat { probe: Instant(9_000), sid: Sid(8), ..beat });
-        assert!(told(&mut s, 139).is_empty());
-        let beat = Heartbeat::parse(&told(&mut s, 140)[0]).unwrap();
+        assert!(told(&mut s, 114).is_empty());
+        let beat = Heartbeat::parse(&told(&mut s, 115)[0]).unwrap();
         assert_eq!(beat.probe, Instant(2_000));
         s.end();
         assert!(told(&mut s, 1_000).is_empty() && !s.is_begun());

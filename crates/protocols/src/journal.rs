@@ -10,7 +10,9 @@ use concord_core::{Instant, Position};
 use concord_log::{Batch, Marks, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
-use crate::parts::{PART_RESULTS, PART_TABLE};
+use concord_wire::record::Record;
+
+use crate::parts::{Executable, PART_RESULTS, PART_TABLE};
 
 /// What the disk has makes no sense to this replica, though every byte is what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub(crate) struct Journal {
     waiting: Option<Waiting>,
     snapshots: u64,
     snapshot: Option<Snapshot>,
+    /// The engine still makes a part of a snapshot that was given up.
+    is_owed: bool,
     /// Bytes of log since the beginning of the newest snapshot.
     log_bytes: u64,
     /// Bytes of snapshots in what has gathered.
@@ -187,9 +191,21 @@ impl Journal {
 
     /// A record took its place in the log.
     pub(crate) fn record(&mut self, record: Option<&[u8]>) {
-        if let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) {
-            self.batch.record(record);
+        let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) else { return };
+        if self.snapshot.is_some()
+            && Record::parse(record).is_ok_and(|r| Executable::may_entangle(&r))
+        {
+            self.postpone_snapshot();
         }
+        self.batch.record(record);
+    }
+
+    /// A record of which no part can be executed stands between parts of a snapshot: nobody could begin with
+    /// that. Another one begins when an eighth of the log has gathered that one begins after.
+    fn postpone_snapshot(&mut self) {
+        self.end_snapshot();
+        let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
+        self.log_bytes = every_bytes - every_bytes / 8;
     }
 
     fn marks(&mut self, change: impl FnOnce(&mut Marks)) {
@@ -215,7 +231,7 @@ impl Journal {
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
         (self.committed, self.said_committed) = (Position(0), Position(0));
-        self.snapshot = None;
+        self.end_snapshot();
         self.log_bytes = 0;
     }
 
@@ -326,7 +342,7 @@ impl Journal {
     /// The number of the part of a snapshot that is to be taken now, if one is.
     pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
-        if self.is_dead || self.batch.len() > GATHERED_BYTES_MAX {
+        if self.is_dead || self.is_owed || self.batch.len() > GATHERED_BYTES_MAX {
             return None;
         }
         if self.snapshot.is_none() && self.log_bytes >= every_bytes {
@@ -344,7 +360,10 @@ impl Journal {
     }
 
     /// As of which position the part `number` is being made.
-    pub(crate) fn part_position(&self, number: u64) -> Option<Position> {
+    pub(crate) fn part_position(&mut self, number: u64) -> Option<Position> {
+        if core::mem::take(&mut self.is_owed) {
+            return None;
+        }
         self.snapshot.filter(|s| s.part == number)?.made_at
     }
 
@@ -375,7 +394,8 @@ impl Journal {
 
     /// A snapshot that is not whole is given up; another one begins.
     pub(crate) fn end_snapshot(&mut self) {
-        if self.snapshot.take().is_some() {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.is_owed |= snapshot.made_at.is_some();
             self.log_bytes =
                 self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));
         }

@@ -122,6 +122,14 @@ impl Executable {
         }
     }
 
+    /// Whether there may be a place of which nobody who has the objects before it can execute `record`.
+    pub(crate) fn may_entangle(record: &Record<'_>) -> bool {
+        let objects = record.further.as_slice().iter().chain([&record.obj_id]);
+        let behind = objects.map(|object| place(*object) + 1);
+        let mut places = behind.chain([0, PLACE_END / 2]);
+        places.any(|from| Executable::of(record, from, Guards::ALL) == Executable::Entangled)
+    }
+
     /// Of `record`, if the objects before place `from` are here.
     pub(crate) fn of(record: &Record<'_>, from: u64, guards: Guards) -> Executable {
         let is_of_one = record.further.is_empty() && !record.flags.has(Flags::WILDCARD);

@@ -55,6 +55,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
         ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
         ("19.4", include_str!("plans/comes-back-to-an-older-state.toml")),
+        ("19.5", include_str!("plans/mixes-keys-in-a-snapshot.toml")),
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
     ];
     for (bug, plan) in plans {

@@ -396,22 +396,27 @@ fn late_leave(protocol: Protocol, seed: u64) -> Plan {
     Plan { faults, ..plan }
 }
 
-/// Replica 2 restarts twice. What the first of these lives says is on its way until the other one has
-/// recovered.
+/// Of five, replica 4 restarts twice. Replica 1 hears of the first of these lives alone, when the other one has
+/// recovered with the help of the rest.
 fn aborted_life(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
-    let plan = of_three(protocol, seed);
+    let plan = Plan { replicas: 5, loss_ppm: 0, ..of_three(protocol, seed) };
     let at = rng.between(100, 200) * MS;
     let again_ns = rng.between(20, 60) * MS;
     let late_ns = again_ns + plan.lease_ns + rng.between(50, 300) * MS;
-    let (from, to) = (Node::Replica(2), Node::Replica(1));
-    let faults = [
+    let (from, to) = (Node::Replica(4), Node::Replica(1));
+    let mut faults = vec![
         (at, Fault::Hold { from, to, for_ns: again_ns, late_ns }),
-        (at, cut(2, 0, again_ns)),
-        (at + 1, Fault::Restart { replica: 2 }),
-        (at + again_ns, Fault::Restart { replica: 2 }),
+        (at + 1, Fault::Restart { replica: 4 }),
+        (at + again_ns, Fault::Restart { replica: 4 }),
     ];
-    with(plan, faults)
+    faults.extend([0, 2, 3].map(|other| (at, cut(4, other, again_ns))));
+    let unheard_ns = late_ns - again_ns + 10 * MS;
+    faults.extend([0, 2, 3, 4].map(|other| (at + again_ns, cut(other, 1, unheard_ns))));
+    let mut faults: Vec<Timed> =
+        faults.into_iter().map(|(at_ns, fault)| Timed { at_ns, fault }).collect();
+    faults.sort_by_key(|f| f.at_ns);
+    Plan { faults, ..plan }
 }
 
 /// All that replica 2 says to its leader is on its way for long, from the start on: each question for a

@@ -81,8 +81,9 @@ impl<E: Engine> Vr<E> {
         }
         let mut repr = *asked;
         if repr.flags.has(Flags::FAST) {
-            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap T29).
-            self.learn_committed(now, log_idx, sink);
+            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap T29). What is not here yet
+            // is heard of from the leader.
+            self.learn_committed(now, log_idx.min(self.ordered.end()), sink);
             match self.refuse_checked(now, log_idx) {
                 None => {
                     self.count.reads_fast += 1;

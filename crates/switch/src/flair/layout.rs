@@ -31,7 +31,7 @@ pub struct FlairSettings {
 }
 
 impl FlairSettings {
-    /// The defaults: 4,096 groups, as in the paper, and three heartbeats of 50 ms.
+    /// The defaults: 4,096 groups, as in the paper, and six heartbeats of 25 ms.
     pub const DEFAULT: FlairSettings = FlairSettings {
         group_bits: 12,
         counter_bits: 32,

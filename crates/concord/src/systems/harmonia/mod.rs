@@ -192,7 +192,12 @@ impl System for Harmonia {
             None => Vec::new(),
             Some(Durability::None) => vec![
                 "*** NOTHING IS ON DISK: the data is gone when the rack stops. ***".to_string(),
-                "(Without --durability none it is kept.)".to_string(),
+                match rack.accel {
+                    Accel::Flair => "(FLAIR keeps none yet.)".to_string(),
+                    Accel::Harmonia | Accel::None => {
+                        "(Without --durability none it is kept.)".to_string()
+                    }
+                },
             ],
             Some(Durability::Fsync) => {
                 vec![

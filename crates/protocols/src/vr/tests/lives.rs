@@ -142,15 +142,16 @@ fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
 #[cfg(feature = "mutants")]
 #[test]
 fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
-    let mut g = Group::founded(3, Guards::without(Guard::LifeRaised));
-    let late = g.aborted_life(2, 900, 1);
-    g.cut(1, 2);
-    g.restart(2, 300);
-    g.deliver(1, &late);
+    let mut g = Group::founded(5, Guards::without(Guard::LifeRaised));
+    let late = g.aborted_life(4, 900, 1);
+    g.isolate(1);
+    g.restart(4, 300);
     g.pass(1_000);
+    assert!(g.nodes[4].is_intact());
+    g.deliver(1, &late);
     g.cuts.clear();
     g.pass(1_000);
-    assert_eq!(g.nodes[2].stage, Stage::Left);
+    assert_eq!(g.nodes[4].stage, Stage::Left);
 }
 
 /// It hears of the aborted life when it has all answers and fetches the log. The answers were given to a
