@@ -396,29 +396,6 @@ fn late_leave(protocol: Protocol, seed: u64) -> Plan {
     Plan { faults, ..plan }
 }
 
-/// Of five, replica 4 restarts twice. Replica 1 hears of the first of these lives alone, when the other one has
-/// recovered with the help of the rest.
-fn aborted_life(protocol: Protocol, seed: u64) -> Plan {
-    let mut rng = Rng::new(seed);
-    let plan = Plan { replicas: 5, loss_ppm: 0, ..of_three(protocol, seed) };
-    let at = rng.between(100, 200) * MS;
-    let again_ns = rng.between(20, 60) * MS;
-    let late_ns = again_ns + plan.lease_ns + rng.between(50, 300) * MS;
-    let (from, to) = (Node::Replica(4), Node::Replica(1));
-    let mut faults = vec![
-        (at, Fault::Hold { from, to, for_ns: again_ns, late_ns }),
-        (at + 1, Fault::Restart { replica: 4 }),
-        (at + again_ns, Fault::Restart { replica: 4 }),
-    ];
-    faults.extend([0, 2, 3].map(|other| (at, cut(4, other, again_ns))));
-    let unheard_ns = late_ns - again_ns + 10 * MS;
-    faults.extend([0, 2, 3, 4].map(|other| (at + again_ns, cut(other, 1, unheard_ns))));
-    let mut faults: Vec<Timed> =
-        faults.into_iter().map(|(at_ns, fault)| Timed { at_ns, fault }).collect();
-    faults.sort_by_key(|f| f.at_ns);
-    Plan { faults, ..plan }
-}
-
 /// All that replica 2 says to its leader is on its way for long, from the start on: each question for a
 /// stream, and the same by other numbers, as nobody answers.
 fn late_questions(protocol: Protocol, seed: u64) -> Plan {
@@ -498,16 +475,15 @@ fn leases_of_quorum_protocols_are_caught_when_removed() {
 /// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
 #[test]
 fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
-    let vr: [(Guard, Draw); 3] = [
-        (Guard::LifeRaised, |seed| aborted_life(Protocol::Vr, seed)),
+    // `LifeRaised` is caught by no draw of these: who hears of two lives with one number keeps the first, so that
+    // five replicas and a late packet are needed (`protocols/src/vr/tests/lives.rs` removes it).
+    let vr: [(Guard, Draw); 2] = [
         (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),
     ];
     are_caught("VR", &[], &vr);
-    let nopaxos: [(Guard, Draw); 2] = [
-        (Guard::LifeRaised, |seed| aborted_life(Protocol::NoPaxos, seed)),
-        (Guard::StepAside, |seed| deaf_leader(Protocol::NoPaxos, seed)),
-    ];
+    let nopaxos: [(Guard, Draw); 1] =
+        [(Guard::StepAside, |seed| deaf_leader(Protocol::NoPaxos, seed))];
     are_caught("NOPaxos", &[], &nopaxos);
 }
 
