@@ -132,7 +132,7 @@ pub(crate) struct Node {
     /// Members that it does not hear, and since when it says so without a break.
     pub unheard: Vec<(u16, Instant)>,
     pub heard_at: Instant,
-    /// Since when it was heard without a break.
+    /// Since when it was heard without a break, in the epoch that it has heard of.
     pub steady_since: Instant,
 }
 

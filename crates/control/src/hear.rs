@@ -94,12 +94,12 @@ impl Group {
         else {
             return;
         };
+        if before.epoch != now.epoch {
+            // Whom it did not hear was perhaps in another epoch, and those who did not hear it were.
+            return;
+        }
         if now.heard_at.since(before.heard_at) <= failure_ns / 2 {
             now.steady_since = before.steady_since;
-        }
-        if before.epoch != now.epoch {
-            // Whom it did not hear was perhaps in another epoch.
-            return;
         }
         for (node, since) in &mut now.unheard {
             if let Some((_, earlier)) = before.unheard.iter().find(|(other, _)| other == node) {

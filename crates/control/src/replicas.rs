@@ -174,15 +174,18 @@ impl Rules for Replicas {
 
 impl Replicas {
     /// Who is there, where the power went before a group that chooses its views by itself could begin: all are heard,
-    /// and by their disks so many have promised nothing yet that the others are no quorum.
+    /// and by their disks so many have promised nothing yet that the others are no quorum. What was heard before the
+    /// last of these came was perhaps said by processes that are no more.
     fn never_began(look: &Look<'_>, old: &Config) -> Option<Vec<Member>> {
-        let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
-        let nodes: Vec<&Node> = old.members.iter().filter_map(heard).collect();
-        let has_promised = |n: &&&Node| {
+        let is_back = |n: &Node| {
             let is_kept = matches!(n.standing, Standing::Kept { intact: true });
-            !(is_kept && n.held.epoch == 0 && look.has_directory(n))
+            is_kept && n.held.epoch == 0 && look.has_directory(n)
         };
-        let promised = nodes.iter().filter(has_promised).count();
+        let known = || old.members.iter().filter_map(|m| look.nodes.get(&m.node));
+        let back_at = known().filter(|n| is_back(n)).map(|n| n.steady_since).max()?;
+        let is_there = |n: &&Node| look.is_heard(n) && n.heard_at >= back_at;
+        let nodes: Vec<&Node> = known().filter(is_there).collect();
+        let promised = nodes.iter().filter(|n| !is_back(n)).count();
         let is_left = nodes.len() == old.members.len() && promised < old.members.len() / 2 + 1;
         is_left.then(|| nodes.iter().map(|n| n.member).collect())
     }
@@ -261,7 +264,8 @@ fn is_whole(look: &Look<'_>, old: &Config, member: &Member) -> bool {
 
 /// Two members of the epoch in force that are both heard here, and of which the first says that it does
 /// not hear the other.
-/// `for_ns`: for that long, without a break, and both were heard after it: neither has died.
+/// `for_ns`: for that long, without a break, and both were heard after it: neither has died. Nobody is heard by the
+/// members of an epoch that it has not heard of, so that is no cut.
 fn cut_pairs<'a>(
     look: &'a Look<'_>,
     config: &Config,

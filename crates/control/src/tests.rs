@@ -650,6 +650,29 @@ fn bug_15_22_who_is_in_another_epoch_is_not_cut_off() {
     assert_eq!(nodes(&c), [1, 2, 3]);
 }
 
+/// Replica 3 hears of an epoch a second after it began, and did not take part until then.
+#[test]
+fn bug_15_33_who_was_late_in_an_epoch_was_not_cut_off_by_the_one_that_missed_it() {
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    say(&mut c, 2_000, &stands(2, 10, 1, Standing::Leaving));
+    assert_eq!((persist(&mut c, 2_000), nodes(&c)), (Some(2), vec![1, 3]));
+    let opening = |node, whole| stands(node, 10, 2, Standing::Opening { whole });
+    let misses_3 = but(opening(1, true), |a| a.unheard = vec![3]);
+    for ms in (2_050..3_000).step_by(50) {
+        say(&mut c, ms, &misses_3);
+        say(&mut c, ms, &alive(3, 10, 1));
+        say(&mut c, ms, &switch(77, 2));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!(persist(&mut c, ms), None);
+    }
+    say(&mut c, 3_000, &opening(3, false));
+    c.tick(at(3_000), &mut vec![]);
+    assert_eq!((persist(&mut c, 3_000), nodes(&c)), (None, vec![1, 3]));
+    live(&mut c, 3_050, 4_000, |_| vec![]);
+    assert_eq!((nodes(&c), c.counters().removed_cut), (vec![1, 3], 0));
+}
+
 #[test]
 fn bug_16_3_a_controller_without_its_file_decides_nothing() {
     let mut c = Controller::new(setup(), None);

@@ -51,11 +51,14 @@ fn racks_that_were_wrong_once_are_not() {
         ("15.30", include_str!("plans/does-not-read-a-write.toml")),
         ("15.31", include_str!("plans/finds-no-slot.toml")),
         ("15.32", include_str!("plans/stamps-late.toml")),
+        ("15.33", include_str!("plans/is-late-in-an-epoch.toml")),
+        ("15.34", include_str!("plans/has-nobody-to-ask.toml")),
         ("15.sim12", include_str!("plans/comes-back-with-more.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
         ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
         ("19.4", include_str!("plans/comes-back-to-an-older-state.toml")),
         ("19.5", include_str!("plans/mixes-keys-in-a-snapshot.toml")),
+        ("19.6", include_str!("plans/goes-before-it-began.toml")),
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
     ];
     for (bug, plan) in plans {

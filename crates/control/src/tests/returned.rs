@@ -144,3 +144,29 @@ fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     assert_eq!((nodes(&c), wholes(&c), c.counters().returned), (vec![1, 2, 3], vec![1, 2, 3], 3));
     assert_eq!(c.state().groups[0].config.epoch, 2);
 }
+
+/// VR: the power of all went as the group was founded. What replica 1 said before was said by a process that is no more.
+#[test]
+fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
+    let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
+    let mut c = Controller::new(ControllerConfig { groups, ..setup() }, None);
+    for node in 1..=3 {
+        say(&mut c, 0, &kept(node, 10, 0, (storage(node), 1, true)));
+    }
+    say(&mut c, 0, &switch(77, 0));
+    assert_eq!(persist(&mut c, 0), Some(1));
+    let back = |node| {
+        let back = kept(node, 20, 1, (storage(node), 2, true));
+        but(back, |a| a.held = Held::default())
+    };
+    for (ms, node) in [(300, 2), (310, 3)] {
+        say(&mut c, ms, &back(node));
+        assert_eq!(persist(&mut c, ms), None, "replica 1 may be gone, too");
+    }
+    say(&mut c, 320, &back(1));
+    assert_eq!(persist(&mut c, 320), None, "the others have not been heard since");
+    (2..=3).for_each(|node| drop(say(&mut c, 400, &back(node))));
+    assert_eq!(persist(&mut c, 400), Some(2));
+    let members = c.state().config(GROUP).unwrap().members.clone();
+    assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
+}

@@ -493,14 +493,23 @@ impl<E: Engine> Vr<E> {
         heard_at.is_some_and(|at| now.since(at) < self.suspect_ns())
     }
 
+    fn live_others(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
+        let is_live = move |i: &usize| *i != self.group.me() && self.is_live(now, *i);
+        (0..self.group.members().len()).filter(is_live)
+    }
+
+    /// Leader: how many are in its view with it, itself included.
+    pub(super) fn live(&self, now: Instant) -> usize {
+        self.live_others(now).count() + 1
+    }
+
     /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
     /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;
         }
-        let is_live = |i: &usize| *i != self.group.me() && self.is_live(now, *i);
-        let others = (0..self.group.members().len()).filter(is_live);
+        let others = self.live_others(now);
         let members =
             core::iter::once(self.group.me()).chain(others).map(|i| self.group.members()[i]);
         let config = Config {

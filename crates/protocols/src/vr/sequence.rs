@@ -132,6 +132,13 @@ impl Sequence {
         self.missed = None;
     }
 
+    /// Whatever is missed is so from now on: there is nobody to ask yet.
+    pub(super) fn wait(&mut self, now: Instant) {
+        if let Some(missed) = &mut self.missed {
+            *missed = Missed { since: now, ask_at: now.after(ASK_NS), ..*missed };
+        }
+    }
+
     /// When something is to be done about a missing number.
     pub(super) fn ask_at(&self) -> Instant {
         self.missed.map_or(Instant::NEVER, |missed| missed.ask_at)

@@ -111,6 +111,30 @@ fn nopaxos_gap_agreement_what_all_missed_is_given_up_for_good() {
     assert_eq!(g.get(0, "k", None).unwrap().2, "v");
 }
 
+/// The followers come into the view late: its leader does not give a number up for their silence, since a view change
+/// begins with writes of its own (expiries), of which the next number is missed.
+#[test]
+fn bug_15_34_nothing_is_given_up_while_nobody_could_answer() {
+    let mut g = founded(Guards::ALL);
+    let view = g.nodes[0].view;
+    g.counter += 1;
+    g.cast_set(&[0], "k", "v");
+    let followers = g.nodes[0].leading.followers.clone();
+    for follower in &mut g.nodes[0].leading.followers {
+        follower.heard_at = None;
+    }
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    for _ in 0..20 {
+        g.now.instant = g.now.instant.after(MS);
+        g.nodes[0].tick_gap(g.now, &mut sent);
+    }
+    assert_eq!((gaps(&g), g.nodes[0].view), ((0, 0, 0), view));
+    g.nodes[0].leading.followers = followers;
+    g.pass(30);
+    assert_eq!(g.to_client.len(), 1);
+    assert_eq!(gaps(&g).2, 1);
+}
+
 #[test]
 fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
     let mut g = founded(Guards::ALL);
