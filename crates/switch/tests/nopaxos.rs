@@ -86,6 +86,33 @@ fn bug_17_1_a_group_that_is_founded_anew_stamps_in_views_of_its_own() {
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
+/// A switch that was given another id: the log goes on from where its leader says, far behind what this switch
+/// stamped under the id before, when writes had gone through another one for long.
+fn a_new_id_begins_with_the_leader_s_time<P>(program: Program)
+where
+    P: Load + SwitchProgram<Reason = DropReason>,
+{
+    let says = |p: &mut P, view, now_ms| {
+        let mut stamp = Vec::new();
+        stamp_of(view, now_ms, false).emit(&mut stamp);
+        p.control(Now::default(), &stamp).unwrap().is_some()
+    };
+    let mut p: P = stamped(Layout::DEFAULT, program);
+    assert!(!says(&mut p, 2, 9_000));
+    assert_eq!(cast(&mut p, request(Op::Write, 7)).unwrap().time_ms, 9_000);
+    let next = Config { epoch: 3, switch_id: OWN.0 + 1, ..configured(program) };
+    assert!(p.install(Now::default(), &next).is_ok());
+    assert_eq!(cast(&mut p, request(Op::Write, 7)).unwrap_err(), DropReason::Unstamped);
+    assert!(says(&mut p, 3, 2_000), "a no-op is its first write");
+    assert_eq!(cast(&mut p, request(Op::Write, 7)).unwrap().time_ms, 2_000);
+}
+
+#[test]
+fn bug_15_35_a_switch_with_a_new_id_forgets_the_time_that_it_stamped() {
+    a_new_id_begins_with_the_leader_s_time::<NoPaxos>(Program::NoPaxos);
+    a_new_id_begins_with_the_leader_s_time::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
+}
+
 #[test]
 fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
     let mut p = with_dirty_set(Layout::DEFAULT);
@@ -128,7 +155,8 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
         ..config(2, OWN.0 + 1)
     };
     install(&mut p, &next);
-    assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 1, "a new session");
+    assert!(!is_full_after(&mut p, 2, false));
+    assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 2, "a new session");
 }
 
 #[test]

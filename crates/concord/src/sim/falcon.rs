@@ -14,7 +14,8 @@ use super::{SHRINK_EFFORT, SimArgs, options_of, progress_bar, say_effort, show};
 /// # Errors
 /// Flags that are for racks of replicas.
 pub fn run_command(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
-    let has_store_flag = args.accel.is_some()
+    let has_store_flag = args.heavy
+        || args.accel.is_some()
         || args.protocol.is_some()
         || args.plan.is_some()
         || args.write_plan.is_some()

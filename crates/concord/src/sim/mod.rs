@@ -63,6 +63,10 @@ pub struct SimArgs {
     /// How replicas replicate; drawn by the seed if not given
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]
     pub protocol: Option<Protocol>,
+    /// Every seed draws sizes that make its run long (keys to 4 KB, values to 1 MiB, replies of
+    /// thousands of elements, thousands of keys due at once), not one of sixteen
+    #[arg(long, conflicts_with = "plan")]
+    pub heavy: bool,
     /// Replay this one seed
     #[arg(long, value_name = "SEED", value_parser = parse_seed, conflicts_with = "plan")]
     pub seed: Option<u64>,
@@ -144,7 +148,7 @@ fn aim_of(args: &SimArgs) -> Aim {
     let with_harmonia = args.accel.map(|accel| accel == Accel::Harmonia);
     // It serves one protocol.
     let vr = program.map(|_| Protocol::Vr);
-    Aim { protocol: args.protocol.or(vr), with_harmonia, program }
+    Aim { protocol: args.protocol.or(vr), with_harmonia, program, heavy: args.heavy }
 }
 
 /// The one plan that is to be run, if it is one.
@@ -316,6 +320,9 @@ fn replay_command(args: &SimArgs, seed: u64) -> String {
     }
     if let Some(protocol) = args.protocol {
         command += &format!(" --protocol {}", protocol_name(protocol));
+    }
+    if args.heavy {
+        command += " --heavy";
     }
     for guard in &args.without {
         command += &format!(" --without {guard}");

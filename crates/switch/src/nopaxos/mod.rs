@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, Instant, LogClock, Now, Seq};
+use concord_core::{Epoch, Instant, LogClock, Now, Seq, SwitchId};
 use concord_pisa::{Copies, Pass, RegisterArray, Report, Verdict};
 use concord_wire::control::Config;
 use concord_wire::nopaxos::Stamp;
@@ -24,6 +24,8 @@ pub(crate) const REPLICAS: u16 = 0;
 /// What a sequencer stamps on writes, by its leader's word.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stamper {
+    /// The switch's id that all this is of.
+    id: SwitchId,
     /// The log's time; without it writes are dropped.
     clock: LogClock,
     /// The latest view in which a leader said so, and whether its data takes more than its limit.
@@ -47,9 +49,13 @@ impl Stamper {
         Ok(is_first)
     }
 
-    /// A configuration was installed. One of an earlier view is of a group that was founded anew: what was said
-    /// in the views of the group before is over.
-    pub(crate) fn begin(&mut self, view: Epoch) {
+    /// A configuration was installed. What was said of the writes of another id, or in the views of a group that was
+    /// founded anew since, is over: the log's time may be far behind the one that was stamped then.
+    pub(crate) fn begin(&mut self, config: &Config) {
+        if config.switch_id != self.id.0 {
+            *self = Stamper { id: SwitchId(config.switch_id), ..Stamper::default() };
+        }
+        let view = Epoch(config.epoch);
         if view < self.stamped_in {
             (self.stamped_in, self.memory_full) = (view, false);
         }
@@ -122,7 +128,7 @@ impl SwitchProgram for NoPaxos {
         if self.store.install(config)? {
             self.seq.reset();
         }
-        self.stamper.begin(Epoch(config.epoch));
+        self.stamper.begin(config);
         Ok(None)
     }
 

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Epoch, Instant, Now};
+use concord_core::{Instant, Now};
 use concord_pisa::{Copies, Report, Verdict};
 use concord_wire::control::Config;
 use concord_wire::{Addr, Kind, Op, PacketMut, WireError};
@@ -69,7 +69,7 @@ impl SwitchProgram for NoPaxosHarmonia {
 
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let injected = self.harmonia.install(now, config)?;
-        self.stamper.begin(Epoch(config.epoch));
+        self.stamper.begin(config);
         Ok(injected)
     }
 

@@ -67,6 +67,8 @@ pub struct Aim {
     pub with_harmonia: Option<bool>,
     /// What the switch runs where that serves the protocol; as drawn if `None`.
     pub program: Option<Program>,
+    /// Every seed draws sizes that make its run long, not one of [`HEAVY`].
+    pub heavy: bool,
 }
 
 impl Plan {
@@ -120,7 +122,7 @@ impl Plan {
         // By a generator of its own, so that it does not matter what else is drawn.
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         // Apart from the others, so that neither draws other values for what the other draws.
-        draw_edges(&mut plan, &mut Rng::new(seed ^ 0xed6e));
+        draw_edges(&mut plan, aim.heavy, &mut Rng::new(seed ^ 0xed6e));
         disks::draw(&mut plan);
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         plan
@@ -128,7 +130,7 @@ impl Plan {
 }
 
 /// What is near a limit. What makes a run long is in one seed of [`HEAVY`].
-fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
+fn draw_edges(plan: &mut Plan, heavy: bool, rng: &mut Rng) {
     let some = |rng: &mut Rng, from: u64, to: u64| {
         let drawn = rng.between(from, to);
         if rng.chance(1, 4) { drawn } else { 0 }
@@ -157,7 +159,7 @@ fn draw_edges(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(1, 8) {
         plan.bounds.memory_bytes_max = rng.between(200, 4_000);
     }
-    if rng.chance(1, HEAVY) {
+    if rng.chance(1, HEAVY) || heavy {
         draw_heavy(plan, rng);
     }
     if rng.chance(1, HEAVY) {
@@ -474,7 +476,7 @@ mod tests {
     #[test]
     fn aiming_changes_nothing_else() {
         let aim =
-            Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false), program: None };
+            Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false), ..Aim::default() };
         let backup = Aim { protocol: Some(Protocol::PrimaryBackup), ..Aim::default() };
         let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, program, .. } = drawn;
