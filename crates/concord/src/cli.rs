@@ -11,7 +11,7 @@ use concord_wire::control::Program;
 use crate::rack::{Bytes, GATEWAYS_MAX, REPLICAS_MAX, STANDBYS_MAX, WORKERS_MAX};
 use crate::systems;
 use crate::systems::falcon;
-use crate::systems::harmonia::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]

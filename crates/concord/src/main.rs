@@ -28,20 +28,20 @@ use concord_check::Verdict;
 use concord_runtime::{Context, Error};
 
 use cli::{CheckArgs, Cli, Command};
-use systems::{falcon, harmonia};
+use systems::{falcon, store};
 
 fn main() -> ExitCode {
     let done = match &Cli::parse().command {
         Command::Up(args) => up::run(args),
         Command::Switch(args) => roles::switch(args),
-        Command::Replica(args) => harmonia::replica(args),
-        Command::Gateway(args) => harmonia::gateway(args),
+        Command::Replica(args) => store::replica(args),
+        Command::Gateway(args) => store::gateway(args),
         Command::Controller(args) => roles::controller(args),
         Command::Status(args) => return exit(status::run(args)),
         Command::Wait(args) => status::wait(args),
         Command::Explain(args) => match falcon::task(&args.command) {
             Some(task) => falcon::explain(&args.config, task),
-            None => harmonia::explain(args),
+            None => store::explain(args),
         },
         Command::Worker(args) => falcon::worker(args),
         Command::Owner(args) => falcon::owner(args),

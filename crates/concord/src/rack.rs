@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use groups::{Group, GroupPlace, Kind, STORE, pick_member};
 
 use crate::systems::falcon::Queue;
-use crate::systems::harmonia::{
+use crate::systems::store::{
     Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace, Table,
 };
 
@@ -384,8 +384,8 @@ impl Rack {
 
     /// What the switch's programs are told of themselves.
     pub fn sections(&self) -> Sections {
-        let (harmonia, falcon) = (self.table.settings(), self.queue.layout());
-        Sections { harmonia, falcon, ..Sections::DEFAULT }
+        let (table, queue) = (self.table.settings(), self.queue.layout());
+        Sections { table, queue, ..Sections::DEFAULT }
     }
 
     /// What the switch runs for the group that the top level describes.

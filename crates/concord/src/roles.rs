@@ -170,7 +170,7 @@ mod tests {
         assert_eq!((report.stages(), report.multicast_groups), (7, 1));
         assert_eq!((report.sram_bytes_in(0), report.excess(&ASIC)), (4 + 4, None));
         let mut large = Sections::DEFAULT;
-        large.harmonia.layout.slots = 1 << 17;
+        large.table.layout.slots = 1 << 17;
         assert_eq!(together(&[Program::Harmonia], large).unwrap().excess(&ASIC), None);
         let report = together(&[Program::Harmonia; 2], large).unwrap();
         let excess = "harmonia, harmonia: stage 2 takes 2.0 MiB of register memory, of which an \

@@ -410,7 +410,7 @@ fn describe_controller(status: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::systems::harmonia::ReplicaPlace;
+    use crate::systems::store::ReplicaPlace;
 
     fn replica(fast: u64, slow: u64) -> Value {
         json!({"role": "replica", "counters": {"reads_fast": fast, "reads_slow": slow},

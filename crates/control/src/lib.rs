@@ -314,20 +314,7 @@ impl Machine for Controller {
     fn handle(&mut self, now: Now, from: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
         let message = match concord_wire::kind(bytes) {
             Ok(Kind::Membership) => Membership::parse(bytes),
-            Ok(
-                Kind::Lease
-                | Kind::Copy
-                | Kind::Vr
-                | Kind::Link
-                | Kind::Craq
-                | Kind::NoPaxos
-                | Kind::Tasks
-                | Kind::Harmonia
-                | Kind::FlairSession
-                | Kind::Gateways
-                | Kind::Flair
-                | Kind::Falcon,
-            ) => {
+            Ok(_) => {
                 self.count.unexpected += 1;
                 return;
             }

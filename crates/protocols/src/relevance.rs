@@ -48,19 +48,8 @@ fn use_of(bytes: &[u8]) -> Use {
             Ok(LeaseMessage::Request { .. } | LeaseMessage::Release { .. }) | Err(_) => Use::Any,
         },
         Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Use::Any, |m| use_of_view(&m)),
-        Ok(Kind::Harmonia) => Packet::parse(bytes).map_or(Use::Any, |p| use_of_request(&p.repr())),
-        Ok(
-            Kind::Link
-            | Kind::Craq
-            | Kind::Copy
-            | Kind::NoPaxos
-            | Kind::Tasks
-            | Kind::FlairSession
-            | Kind::Gateways
-            | Kind::Flair
-            | Kind::Falcon,
-        )
-        | Err(_) => Use::Any,
+        Ok(Kind::Store) => Packet::parse(bytes).map_or(Use::Any, |p| use_of_request(&p.repr())),
+        _ => Use::Any,
     }
 }
 

@@ -199,7 +199,7 @@ impl Group {
 
     /// What comes to the switch: writes get numbers.
     fn switch(&mut self, mut bytes: Vec<u8>) {
-        if kind(&bytes) != Ok(Kind::Harmonia) {
+        if kind(&bytes) != Ok(Kind::Store) {
             if let Ok(Stamp { memory_full, now_ms, .. }) = Stamp::parse(&bytes) {
                 self.stamp_full = memory_full;
                 if now_ms > self.stamp_clock.read(self.now_ms) || self.stamp_clock.is_unset() {

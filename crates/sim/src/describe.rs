@@ -60,8 +60,8 @@ impl Topic {
 /// What a packet is about, and all that matters of it.
 pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
     let described = match kind(bytes) {
-        Ok(Kind::Harmonia) => {
-            Packet::parse(bytes).map(|packet| harmonia(&packet.repr(), packet.body().len()))
+        Ok(Kind::Store) => {
+            Packet::parse(bytes).map(|packet| request(&packet.repr(), packet.body().len()))
         }
         Ok(Kind::Link) => describe_link(bytes),
         Ok(Kind::Craq) => describe_craq(bytes),
@@ -70,9 +70,7 @@ pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
         Ok(Kind::Copy) => CopyMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::NoPaxos) => Stamp::parse(bytes).map(|m| control(&m)),
-        Ok(Kind::Falcon | Kind::Tasks | Kind::FlairSession | Kind::Flair | Kind::Gateways) => {
-            Err(WireError::Op)
-        }
+        Ok(_) => Err(WireError::Op),
         Err(error) => Err(error),
     };
     described.unwrap_or_else(|error| (Topic::Other, format!("malformed: {error}")))
@@ -112,7 +110,7 @@ fn describe_craq(bytes: &[u8]) -> Result<(Topic, String), WireError> {
     Ok((Topic::Reply, text))
 }
 
-fn harmonia(r: &Repr, body_bytes: usize) -> (Topic, String) {
+fn request(r: &Repr, body_bytes: usize) -> (Topic, String) {
     let topic = match r.op {
         Op::Write | Op::WRest => Topic::Write,
         Op::Read | Op::Pull => Topic::Read,

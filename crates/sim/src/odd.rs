@@ -17,7 +17,7 @@ use crate::systems::store::edges::Packets;
 
 const MILLION: u64 = 1_000_000;
 /// Kinds of which a packet can say nothing that is believed, unless its epoch is in force.
-const DATA_KINDS: [Kind; 3] = [Kind::Harmonia, Kind::Link, Kind::Craq];
+const DATA_KINDS: [Kind; 3] = [Kind::Store, Kind::Link, Kind::Craq];
 /// How many there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OddCounts {
@@ -146,7 +146,7 @@ impl Odd {
     /// Random bytes behind a right header, or none.
     fn garbage(&mut self) -> Vec<u8> {
         let (kind, op) = match self.rng.below(2) {
-            0 => (Kind::Harmonia, Op::ALL[self.rng.below(Op::ALL.len() as u64) as usize] as u8),
+            0 => (Kind::Store, Op::ALL[self.rng.below(Op::ALL.len() as u64) as usize] as u8),
             _ if self.rng.chance(1, 2) => (Kind::Link, self.rng.between(1, 2) as u8),
             _ => (Kind::Craq, self.rng.between(1, 2) as u8),
         };

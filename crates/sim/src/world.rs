@@ -325,7 +325,7 @@ fn is_numbered_write(bytes: &[u8]) -> bool {
 }
 
 fn is_completion(bytes: &[u8]) -> bool {
-    let is = |op| header::is(bytes, Kind::Harmonia, op as u8);
+    let is = |op| header::is(bytes, Kind::Store, op as u8);
     bytes.len() >= HEADER_BYTES && (is(Op::WriteCompletion) || is(Op::WriteReply))
 }
 

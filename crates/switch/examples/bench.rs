@@ -174,7 +174,7 @@ fn measure<M: Measured>(
 
 fn main() -> Result<(), LoadError> {
     let mut seated = AgentConfig::new(Incarnation(1), addr(0), addr(8));
-    seated.sections.harmonia.layout = Layout::DEFAULT;
+    seated.sections.table.layout = Layout::DEFAULT;
     let program = measure("program", Harmonia::load(&seated.settings())?, |program, run| {
         // Its no-op is not sent.
         let _ = program.install(Now::default(), &config(run));

@@ -64,7 +64,7 @@ impl AgentConfig {
             standby: false,
             addr,
             controller,
-            program: Program::Harmonia,
+            program: Program::DEFAULT,
             sections: Sections::DEFAULT,
             guards: Guards::ALL,
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
@@ -400,7 +400,7 @@ impl<H: Host> Machine for SwitchAgent<H> {
                 }
                 Ok(_) | Err(_) => Relevance::Relevant,
             },
-            Ok(Kind::Harmonia) => match Packet::parse(packet).map(|p| p.op()) {
+            Ok(Kind::Store) => match Packet::parse(packet).map(|p| p.op()) {
                 Ok(Op::WriteReply | Op::WriteCompletion) => Relevance::AsPassedOn,
                 Ok(_) | Err(_) => Relevance::Relevant,
             },

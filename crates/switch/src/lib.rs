@@ -46,8 +46,10 @@ pub use agent::{Agent, AgentConfig, AgentCounters, Status, SwitchAgent};
 pub use fabric::FabricCounters;
 pub use falcon::{Falcon, Form, QueueLayout};
 pub use faults::{FaultCounters, FaultRates, Faults, FaultySink};
-pub use flair::{Flair, FlairSettings};
-pub use harmonia::{ConfigError, Harmonia, HarmoniaSettings, Layout};
+pub use flair::{Flair, KeyGroupSettings};
+pub use harmonia::{
+    ConfigError, Harmonia, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX, TableSettings,
+};
 pub use ports::PortTable;
 pub use program::{Host, Ingress, Load, SwitchProgram};
 pub use recirculation::Loop;

@@ -8,8 +8,8 @@ use concord_wire::Addr;
 use concord_wire::control::Program;
 
 use crate::falcon::{QueueError, QueueLayout};
-use crate::flair::{FlairError, FlairSettings};
-use crate::harmonia::{ConfigError, HarmoniaSettings};
+use crate::flair::{FlairError, KeyGroupSettings};
+use crate::harmonia::{ConfigError, TableSettings};
 
 /// What a program is told. Each takes what it needs.
 #[derive(Clone, Copy, Debug)]
@@ -26,19 +26,19 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug)]
 pub struct Sections {
     /// Programs for replicas: the sizes of sequencer and dirty set, and how they are kept clean.
-    pub harmonia: HarmoniaSettings,
+    pub table: TableSettings,
     /// Falcon's queue of tasks.
-    pub falcon: QueueLayout,
+    pub queue: QueueLayout,
     /// FLAIR's key groups.
-    pub flair: FlairSettings,
+    pub key_groups: KeyGroupSettings,
 }
 
 impl Sections {
     /// The defaults.
     pub const DEFAULT: Sections = Sections {
-        harmonia: HarmoniaSettings::DEFAULT,
-        falcon: QueueLayout::DEFAULT,
-        flair: FlairSettings::DEFAULT,
+        table: TableSettings::DEFAULT,
+        queue: QueueLayout::DEFAULT,
+        key_groups: KeyGroupSettings::DEFAULT,
     };
 }
 

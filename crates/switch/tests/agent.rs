@@ -19,7 +19,7 @@ fn at(ms: u64) -> Now {
 
 fn agent(layout: Layout) -> Agent {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    told.sections.harmonia.layout = layout;
+    told.sections.table.layout = layout;
     Agent::new(told).unwrap()
 }
 

@@ -54,7 +54,7 @@ fn asker(slot: u16, number: u32) -> Asker {
 impl Switch {
     fn new(slots: u32, capacity: u32, form: Form) -> Switch {
         let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-        told.sections.falcon = QueueLayout { slots, capacity, form };
+        told.sections.queue = QueueLayout { slots, capacity, form };
         told.program = Program::Falcon;
         let agent = Agent::new(told).unwrap();
         let mut switch = Switch { agent, now_ns: MS };
@@ -363,7 +363,7 @@ fn waiting_is_bounded() {
 /// A program without a seat: what comes round is lost if a test wants it so.
 fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    told.sections.falcon = QueueLayout { slots: 2, capacity: 2, form };
+    told.sections.queue = QueueLayout { slots: 2, capacity: 2, form };
     let mut falcon = Falcon::load(&told.settings()).unwrap();
     common::install(&mut falcon, &config(OWN.0));
     falcon.begin_at(add_ptr, retrieve_ptr);

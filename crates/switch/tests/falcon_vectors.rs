@@ -65,7 +65,7 @@ fn registers(falcon: &Falcon) -> String {
 /// Runs the steps, and writes down all of it.
 fn render(form: Form, description: &str, steps: &[Step]) -> String {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    told.sections.falcon = QueueLayout { slots: 4, capacity: 3, form };
+    told.sections.queue = QueueLayout { slots: 4, capacity: 3, form };
     let mut falcon = Falcon::load(&told.settings()).unwrap();
     let kind = GroupKind::Workers;
     let config = Config { kind, program: Program::Falcon, ..common::config(1, OWN.0) };

@@ -10,7 +10,7 @@ use concord_core::{
 };
 use concord_pisa::ASIC;
 use concord_switch::flair::{DropReason, FlairError};
-use concord_switch::{AgentConfig, DropReason as StoreDrop, FlairSettings, Load, LoadError};
+use concord_switch::{AgentConfig, DropReason as StoreDrop, KeyGroupSettings, Load, LoadError};
 use concord_switch::{Flair, SwitchProgram};
 use concord_wire::control::{Config, Member};
 use concord_wire::flair::{self, Followers, Heartbeat, REPLICAS_MAX, Sid, Step};
@@ -210,7 +210,7 @@ fn what_is_of_another_session_or_was_not_checked_ends_here() {
 
 #[test]
 fn t28_a_session_is_active_once_all_was_uploaded_and_a_late_chunk_changes_nothing() {
-    let settings = FlairSettings { group_bits: 8, ..SMALL };
+    let settings = KeyGroupSettings { group_bits: 8, ..SMALL };
     let mut s = Switch::new(settings, Guards::ALL);
     let (begin, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
     assert_eq!(s.tell(&activate), None, "before it began");
@@ -364,7 +364,7 @@ fn a_replicas_own_write_makes_its_group_stable_and_its_reply_goes_nowhere() {
 
 #[test]
 fn the_leader_is_spared_while_a_write_is_pending() {
-    let mut s = Switch::in_session(FlairSettings { avoid_leader: true, ..SMALL });
+    let mut s = Switch::in_session(KeyGroupSettings { avoid_leader: true, ..SMALL });
     let asks_leader = |s: &mut Switch| {
         let read = |n| Repr { request: RequestNumber(n), ..request(Op::Read, B) };
         (0..64).filter(|n| s.asked(read(*n)).0 == replica(1)).count()
@@ -380,7 +380,7 @@ fn the_leader_is_spared_while_a_write_is_pending() {
 
 #[test]
 fn t20_at_the_end_of_its_numbers_a_session_takes_no_writes_and_reads_go_on() {
-    let mut s = Switch::in_session(FlairSettings { counter_bits: 2, ..SMALL });
+    let mut s = Switch::in_session(KeyGroupSettings { counter_bits: 2, ..SMALL });
     for _ in 0..3 {
         s.write(A);
     }
@@ -405,19 +405,19 @@ fn other_packets_are_passed_on_and_what_is_malformed_is_counted() {
     let count = |name| counted.iter().find(|c| c.0 == name).unwrap().2;
     assert_eq!((count("pulls"), count("malformed_magic")), (1, 1));
     for kind in Kind::ALL {
-        let own = matches!(kind, Kind::Harmonia | Kind::Flair | Kind::FlairSession);
+        let own = matches!(kind, Kind::Store | Kind::Flair | Kind::FlairSession);
         assert_eq!(s.program.takes(*kind) == concord_switch::program::Takes::Nothing, !own);
     }
 }
 
 #[test]
 fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
-    let s = Switch::new(FlairSettings::DEFAULT, Guards::ALL);
+    let s = Switch::new(KeyGroupSettings::DEFAULT, Guards::ALL);
     let report = s.program.describe();
     assert!(report.fits(&ASIC) && report.recirculations_max == 0);
     assert_eq!((report.stages(), report.arrays.len()), (7, 14));
     assert!(report.sram_bytes() * 20 < ASIC.sram_bytes());
-    let most = FlairSettings { group_bits: 17, ..FlairSettings::DEFAULT };
+    let most = KeyGroupSettings { group_bits: 17, ..KeyGroupSettings::DEFAULT };
     assert!(Switch::new(most, Guards::ALL).program.describe().fits(&ASIC));
 }
 
@@ -425,23 +425,23 @@ fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
 fn what_cannot_be_is_refused() {
     let load = |flair| {
         let mut told = AgentConfig::new(concord_core::Incarnation(1), SWITCH, SWITCH);
-        told.sections.flair = flair;
+        told.sections.key_groups = flair;
         match Flair::load(&told.settings()) {
             Err(LoadError::Flair(error)) => Some(error),
             Err(_) | Ok(_) => None,
         }
     };
-    assert_eq!(load(FlairSettings::DEFAULT), None);
+    assert_eq!(load(KeyGroupSettings::DEFAULT), None);
     for (bits, error) in [(5, FlairError::GroupBits(5)), (18, FlairError::GroupBits(18))] {
-        assert_eq!(load(FlairSettings { group_bits: bits, ..SMALL }), Some(error));
+        assert_eq!(load(KeyGroupSettings { group_bits: bits, ..SMALL }), Some(error));
         assert!(error.to_string().ends_with("give it 2^6 to 2^17"));
     }
     assert_eq!(
-        load(FlairSettings { counter_bits: 33, ..SMALL }),
+        load(KeyGroupSettings { counter_bits: 33, ..SMALL }),
         Some(FlairError::CounterBits(33))
     );
-    assert_eq!(load(FlairSettings { run_bits: 17, ..SMALL }), Some(FlairError::RunBits(17)));
-    assert_eq!(load(FlairSettings { stepdown_ns: 0, ..SMALL }), Some(FlairError::Interval));
+    assert_eq!(load(KeyGroupSettings { run_bits: 17, ..SMALL }), Some(FlairError::RunBits(17)));
+    assert_eq!(load(KeyGroupSettings { stepdown_ns: 0, ..SMALL }), Some(FlairError::Interval));
     // More than eight replicas have no bits.
     let mut s = Switch::new(SMALL, Guards::ALL);
     let member = |node| Member { node, incarnation: 1, addr: replica(node) };

@@ -54,7 +54,7 @@ fn probed(epoch: u32, switch_id: u32) -> Config {
 
 fn switch(change: impl Fn(&mut AgentConfig)) -> Agent {
     let mut config = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    config.sections.harmonia.layout = layout(3, 1_024);
+    config.sections.table.layout = layout(3, 1_024);
     change(&mut config);
     Agent::new(config).unwrap()
 }
@@ -306,7 +306,7 @@ fn two_groups_can_run_the_same_program_each_with_its_own_registers() {
 fn a_program_for_which_there_is_no_room_is_refused() {
     // A stage of each is 1 MiB of the 1.25 MiB that an ASIC has.
     let mut a = switch(|config| {
-        config.sections.harmonia.layout = Layout { slots: 1 << 17, ..Layout::DEFAULT };
+        config.sections.table.layout = Layout { slots: 1 << 17, ..Layout::DEFAULT };
     });
     configure(&mut a, at(0), &config(1, OWN.0));
     let second = Config { group: SECOND, ..config(1, OWN.0) };

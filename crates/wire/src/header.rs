@@ -82,7 +82,7 @@ pub enum Kind {
     Gateways = 10,
     /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
     /// replicas.
-    Harmonia = 16,
+    Store = 16,
     /// [`crate::rpc`] with [`crate::flair`]'s own header: between the switch and the replicas.
     Flair = 17,
     /// [`crate::falcon`]: between owners of tasks, the switch and executors.
@@ -102,7 +102,7 @@ impl Kind {
         Kind::Tasks,
         Kind::FlairSession,
         Kind::Gateways,
-        Kind::Harmonia,
+        Kind::Store,
         Kind::Flair,
         Kind::Falcon,
     ];
@@ -122,7 +122,7 @@ impl Kind {
             8 => Kind::Tasks,
             9 => Kind::FlairSession,
             10 => Kind::Gateways,
-            16 => Kind::Harmonia,
+            16 => Kind::Store,
             17 => Kind::Flair,
             32 => Kind::Falcon,
             _ => return None,
@@ -143,7 +143,7 @@ impl Kind {
             | Kind::Link
             | Kind::Craq
             | Kind::Tasks
-            | Kind::Harmonia
+            | Kind::Store
             | Kind::Flair
             | Kind::Falcon => false,
         }

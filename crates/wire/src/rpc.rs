@@ -361,7 +361,7 @@ impl Repr {
     #[inline]
     fn head(&self, length: usize) -> [u8; HEADER_BYTES] {
         let common = Header {
-            kind: Kind::Harmonia,
+            kind: Kind::Store,
             op: self.op as u8,
             group: self.group,
             node: self.node,
@@ -404,7 +404,7 @@ impl<'a> Packet<'a> {
     /// [`WireError`], which the caller counts.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, WireError> {
-        Packet::parse_kind(bytes, Kind::Harmonia)
+        Packet::parse_kind(bytes, Kind::Store)
     }
 
     /// As [`Packet::parse`], of one of the kinds that have this header.

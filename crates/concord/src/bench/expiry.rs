@@ -15,7 +15,7 @@ use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;
@@ -69,7 +69,7 @@ pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
     let rig = Rig::start(Shape {
         protocol: args.protocol,
         replicas: args.replicas,
-        accel: if args.protocol == Protocol::Craq { Accel::None } else { Accel::Harmonia },
+        accel: if args.protocol == Protocol::Craq { Accel::None } else { Accel::default() },
         capped: false,
         bucket: None,
     })?;

@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const CONNECTIONS: u32 = 50;
 /// Pipelines of redis-benchmark, and how many GETs are asked for with each.
@@ -53,7 +53,7 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
     let rig = Rig::start(Shape {
         protocol: Protocol::Chain,
         replicas: args.replicas,
-        accel: Accel::Harmonia,
+        accel: Accel::default(),
         capped: false,
         bucket: None,
     })?;

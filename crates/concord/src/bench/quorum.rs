@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const COLUMNS: [&str; 9] = [
     "replicas",
@@ -129,7 +129,7 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
 fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     let mut sides = Vec::new();
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
-        for accel in [Accel::None, Accel::Harmonia] {
+        for accel in [Accel::None, Accel::default()] {
             let shape = Shape { protocol, replicas, accel, capped: true, bucket: None };
             let mut rig = Rig::start(shape)?;
             let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
@@ -222,7 +222,7 @@ fn summarise(args: &QuorumArgs, points: &[Point]) -> Table {
             let etcd = rates(points, replicas, "etcd", mix);
             for protocol in [Protocol::Vr, Protocol::NoPaxos] {
                 let without = rates(points, replicas, &store(protocol, Accel::None), mix);
-                let with = rates(points, replicas, &store(protocol, Accel::Harmonia), mix);
+                let with = rates(points, replicas, &store(protocol, Accel::default()), mix);
                 table.row(vec![
                     replicas.to_string(),
                     Mix::SCALE[mix].name.to_string(),

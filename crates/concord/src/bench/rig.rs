@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::cgroup::Cap;
 use super::load::check_stop;
 use crate::rack::{LOCALHOST, Rack, wire};
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 /// Longest time until a rack serves, or a process ends after SIGTERM.
 const READY_MAX: Duration = Duration::from_secs(40);

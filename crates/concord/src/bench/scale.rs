@@ -14,7 +14,7 @@ use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const COLUMNS: [&str; 17] = [
     "figure",
@@ -227,11 +227,11 @@ impl Bench<'_> {
     /// All runs at `replicas` replicas of the workloads `mixes`.
     fn at(&mut self, replicas: u16, bucket: bool, mixes: &[usize]) -> Result<(), Error> {
         let mut sides = Vec::new();
-        for accel in [Accel::None, Accel::Harmonia] {
+        for accel in [Accel::None, Accel::default()] {
             sides.push(self.side(replicas, accel, bucket)?);
         }
         if replicas > 1 && mixes.contains(&READS) && self.one.is_none() {
-            self.one = Some(self.side(1, Accel::Harmonia, bucket)?);
+            self.one = Some(self.side(1, Accel::default(), bucket)?);
         }
         let runs = if replicas == self.args.pairs_at && !bucket {
             self.args.pairs.max(self.args.repeats)
@@ -369,12 +369,12 @@ impl Bench<'_> {
             for mix in 0..Mix::SCALE.len() {
                 for &n in &self.args.replicas {
                     let without = self.rates(n, Accel::None, mix, bucket);
-                    let with = self.rates(n, Accel::Harmonia, mix, bucket);
+                    let with = self.rates(n, Accel::default(), mix, bucket);
                     if with.is_empty() {
                         continue;
                     }
                     let pairs: Vec<f64> = with.iter().zip(&without).map(|(w, o)| w / o).collect();
-                    let one = self.rates_beside(n, 1, Accel::Harmonia, mix, bucket);
+                    let one = self.rates_beside(n, 1, Accel::default(), mix, bucket);
                     let scaled = with.iter().zip(&one).map(|(w, o)| w / (f64::from(n) * o));
                     let scaled: Vec<f64> = scaled.collect();
                     table.row(vec![
@@ -396,7 +396,7 @@ impl Bench<'_> {
     fn plot(&self, bucket: bool) -> Plot {
         let mut series = Vec::new();
         for (mix, name) in Mix::SCALE.iter().map(|m| m.name).enumerate() {
-            for accel in [Accel::Harmonia, Accel::None] {
+            for accel in [Accel::default(), Accel::None] {
                 let medians = self
                     .args
                     .replicas

@@ -15,7 +15,7 @@ use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::harmonia::{Accel, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const COLUMNS: [&str; 14] = [
     "target",
@@ -119,7 +119,7 @@ fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
     let rig = Rig::start(Shape {
         protocol: Protocol::Chain,
         replicas: args.replicas,
-        accel: Accel::Harmonia,
+        accel: Accel::default(),
         capped: false,
         bucket: None,
     })?;

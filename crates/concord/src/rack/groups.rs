@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, REPLICAS_MAX, Rack};
 use crate::systems::falcon::{OwnerPlace, WorkerPlace};
-use crate::systems::harmonia::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
+use crate::systems::store::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";

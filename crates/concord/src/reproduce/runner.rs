@@ -7,7 +7,7 @@ use concord_runtime::Error;
 use concord_sim::load::{Load, Measured, measure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::figures::Figure;
+use super::figure::Figure;
 
 /// A point of a series, run several times.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use concord_sim::{
 use concord_wire::control::{Program, Protocol};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::systems::harmonia::Accel;
+use crate::systems::store::Accel;
 
 /// What making a failing plan smaller may take: a minute or two. A run without progress has millions of events.
 const SHRINK_EFFORT: Effort = Effort { runs_max: 2_000, steps_max: 50_000_000 };
@@ -145,10 +145,10 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
 
 fn aim_of(args: &SimArgs) -> Aim {
     let program = args.accel.filter(|accel| *accel == Accel::Flair).map(|_| Program::Flair);
-    let with_harmonia = args.accel.map(|accel| accel == Accel::Harmonia);
+    let with_help = args.accel.map(|accel| accel == Accel::Harmonia);
     // It serves one protocol.
     let vr = program.map(|_| Protocol::Vr);
-    Aim { protocol: args.protocol.or(vr), with_harmonia, program, heavy: args.heavy }
+    Aim { protocol: args.protocol.or(vr), with_help, program, heavy: args.heavy }
 }
 
 /// The one plan that is to be run, if it is one.

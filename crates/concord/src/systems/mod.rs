@@ -5,7 +5,7 @@
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
 pub mod falcon;
-pub mod harmonia;
+pub mod store;
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::up::children::Children;
 use crate::up::place::Ports;
 
 /// All of them.
-const ALL: [&dyn System; 2] = [&harmonia::Harmonia, &falcon::Falcon];
+const ALL: [&dyn System; 2] = [&store::Store, &falcon::Falcon];
 
 /// A system by the word that `--system` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,7 +37,7 @@ impl Choice {
     #[must_use]
     pub fn system(self) -> &'static dyn System {
         match self {
-            Choice::Harmonia => &harmonia::Harmonia,
+            Choice::Harmonia => &store::Store,
             Choice::Falcon => &falcon::Falcon,
         }
     }
@@ -127,7 +127,7 @@ pub fn all() -> impl Iterator<Item = &'static dyn System> {
 #[must_use]
 pub fn of(kind: Kind) -> &'static dyn System {
     match kind {
-        Kind::Replicas => &harmonia::Harmonia,
+        Kind::Replicas => &store::Store,
         Kind::Workers => &falcon::Falcon,
     }
 }

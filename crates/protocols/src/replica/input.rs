@@ -17,21 +17,13 @@ impl<E: Engine> Replica<E> {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         let handled = match concord_wire::kind(bytes) {
-            Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
+            Ok(Kind::Store) => self.on_request(now, bytes, sink),
             Ok(Kind::Link) => self.on_link(now, bytes, sink),
             Ok(Kind::Craq) => self.on_craq(now, bytes, sink),
             Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
             Ok(Kind::Lease) => self.on_lease(now, bytes, sink),
             Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
-            Ok(
-                Kind::Vr
-                | Kind::NoPaxos
-                | Kind::Tasks
-                | Kind::FlairSession
-                | Kind::Gateways
-                | Kind::Flair
-                | Kind::Falcon,
-            ) => {
+            Ok(_) => {
                 self.count.unexpected += 1;
                 Ok(())
             }
@@ -43,7 +35,7 @@ impl<E: Engine> Replica<E> {
         self.pump_full(now, sink);
     }
 
-    fn on_harmonia(
+    fn on_request(
         &mut self,
         now: Now,
         bytes: &[u8],

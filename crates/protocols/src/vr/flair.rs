@@ -10,7 +10,7 @@ use concord_wire::control::Message as _;
 use concord_wire::flair::{
     Followers, Group, Heartbeat, OP_PROBE, Packet, REPLICAS_MAX, SessionMessage, Sid,
 };
-use concord_wire::{Checked, Flags, GroupId, Op, Reason, Repr, Sink, WireError, op};
+use concord_wire::{Checked, Flags, GroupId, Kind, Op, Reason, Repr, Sink, WireError, op};
 
 use super::{Stage, Vr};
 use crate::flair::Speaker;
@@ -28,8 +28,26 @@ impl<E: Engine> Vr<E> {
         if self.group.checks_replies() { self.view.0 } else { self.switch.id }
     }
 
+    /// What only a switch that checks replies sends.
+    pub(super) fn of_its_switch(
+        &mut self,
+        now: Now,
+        kind: Kind,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireError> {
+        match kind {
+            Kind::Flair => self.on_checked(now, bytes, sink),
+            Kind::FlairSession => self.on_session(now, bytes),
+            _ => {
+                self.count.unexpected += 1;
+                Ok(())
+            }
+        }
+    }
+
     /// A request that its switch has numbered or stamped, or the switch's answer to a heartbeat.
-    pub(super) fn on_checked(
+    fn on_checked(
         &mut self,
         now: Now,
         bytes: &[u8],
@@ -137,7 +155,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// The switch confirms a step of the session's start.
-    pub(super) fn on_session(&mut self, now: Now, bytes: &[u8]) -> Result<(), WireError> {
+    fn on_session(&mut self, now: Now, bytes: &[u8]) -> Result<(), WireError> {
         let message = SessionMessage::parse(bytes)?;
         if self.is_leader() {
             self.session.on_confirmed(now.instant, &message);

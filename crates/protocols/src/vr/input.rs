@@ -22,7 +22,7 @@ use super::{Lives, Stage, Vr};
 
 /// Whether a packet is of a client, or for one.
 pub(super) fn is_of_client(packet: &[u8]) -> bool {
-    matches!(concord_wire::kind(packet), Ok(Kind::Harmonia))
+    matches!(concord_wire::kind(packet), Ok(Kind::Store))
 }
 
 impl<E: Engine> Vr<E> {
@@ -30,24 +30,12 @@ impl<E: Engine> Vr<E> {
         self.recovery.start(now.instant);
         self.local_ms = now.unix_ms;
         let handled = match concord_wire::kind(bytes) {
-            Ok(Kind::Harmonia) => self.on_harmonia(now, bytes, sink),
+            Ok(Kind::Store) => self.on_request(now, bytes, sink),
             Ok(Kind::Link) => self.on_link(now, bytes, sink),
             Ok(Kind::Membership) => self.on_membership(now, bytes, sink),
             Ok(Kind::Copy) => self.on_copy(now, bytes, sink),
-            Ok(Kind::Flair) => self.on_checked(now, bytes, sink),
-            Ok(Kind::FlairSession) => self.on_session(now, bytes),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| self.on_vr(now, &m, sink)),
-            Ok(
-                Kind::Lease
-                | Kind::Craq
-                | Kind::NoPaxos
-                | Kind::Tasks
-                | Kind::Gateways
-                | Kind::Falcon,
-            ) => {
-                self.count.unexpected += 1;
-                Ok(())
-            }
+            Ok(kind) => self.of_its_switch(now, kind, bytes, sink),
             Err(error) => Err(error),
         };
         if handled.is_err() {
@@ -56,7 +44,7 @@ impl<E: Engine> Vr<E> {
         self.pump_full(now, sink);
     }
 
-    fn on_harmonia(
+    fn on_request(
         &mut self,
         now: Now,
         bytes: &[u8],

@@ -334,7 +334,7 @@ impl Rack {
     }
 
     fn switch(&mut self, mut bytes: Vec<u8>) {
-        if kind(&bytes) != Ok(Kind::Harmonia) {
+        if kind(&bytes) != Ok(Kind::Store) {
             if let Ok(Stamp { now_ms, .. }) = Stamp::parse(&bytes) {
                 let clock = &mut self.switch.clock;
                 if clock.is_unset() || now_ms > clock.read(self.now_ms) {

@@ -8,8 +8,8 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC};
 use concord_engine::Shimmed;
 use concord_protocols::{Node, ReplicaConfig, Retired};
 use concord_switch::agent::AgentConfig;
-use concord_switch::harmonia::{HarmoniaSettings, Layout};
 use concord_switch::settings::Sections;
+use concord_switch::{Layout, TableSettings};
 use concord_wire::GroupId;
 use concord_wire::control::Config;
 
@@ -47,10 +47,10 @@ fn blueprint(plan: &BagPlan) -> Blueprint {
         },
         switch: AgentConfig {
             sections: Sections {
-                harmonia: HarmoniaSettings {
+                table: TableSettings {
                     layout: Layout { table_stages: 1, slots, counter_bits: 32, run_bits: 0 },
                     sweep_chunk: slots,
-                    ..of.switch.sections.harmonia
+                    ..of.switch.sections.table
                 },
                 ..of.switch.sections
             },

@@ -161,7 +161,7 @@ impl Bag {
 /// What kind a packet is of: its kind and operation on the wire.
 fn sort_of(bytes: &[u8]) -> u8 {
     let (begin, most) = match kind(bytes) {
-        Ok(Kind::Harmonia) => (0, 48),
+        Ok(Kind::Store) => (0, 48),
         Ok(Kind::Link) => (48, 4),
         Ok(Kind::Craq) => (52, 4),
         Ok(Kind::NoPaxos) => (56, 4),

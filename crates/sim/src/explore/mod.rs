@@ -26,7 +26,7 @@ mod void;
 use std::collections::{HashSet, VecDeque};
 
 use concord_core::Guards;
-use concord_switch::harmonia::Layout;
+use concord_switch::Layout;
 use concord_wire::control::Protocol;
 use rustc_hash::FxBuildHasher;
 

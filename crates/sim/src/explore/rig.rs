@@ -13,8 +13,8 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
-use concord_switch::harmonia::{HarmoniaSettings, Layout};
 use concord_switch::settings::Sections;
+use concord_switch::{Layout, TableSettings};
 use concord_wire::Flags;
 use concord_wire::control::Program;
 use rustc_hash::FxBuildHasher;
@@ -57,7 +57,7 @@ fn blueprint(setup: &Setup) -> Blueprint {
         switch: AgentConfig {
             alive_interval_ns: STEP_NS,
             sections: Sections {
-                harmonia: HarmoniaSettings {
+                table: TableSettings {
                     layout: setup.layout,
                     noop_interval_ns: RETRY_NS,
                     sweep_interval_ns: MS,

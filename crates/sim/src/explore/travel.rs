@@ -29,7 +29,7 @@ pub(super) enum Sort {
 impl Sort {
     pub(super) fn of(bytes: &[u8]) -> Sort {
         match kind(bytes) {
-            Ok(Kind::Harmonia) => match Op::from_byte(op(bytes)) {
+            Ok(Kind::Store) => match Op::from_byte(op(bytes)) {
                 Some(Op::ReadReply) => Sort::ReadReply,
                 Some(Op::WriteReply) => Sort::WriteReply,
                 Some(Op::Read) if is_fast(bytes) => Sort::FastRead,
@@ -47,16 +47,7 @@ impl Sort {
             Ok(Kind::Copy) => CopyMessage::parse(bytes).map_or(Sort::Message, |m| Sort::copy(&m)),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Sort::Message, |m| Sort::view(&m)),
             Ok(Kind::NoPaxos) => Sort::Periodic,
-            Ok(
-                Kind::Link
-                | Kind::Craq
-                | Kind::Tasks
-                | Kind::FlairSession
-                | Kind::Gateways
-                | Kind::Flair
-                | Kind::Falcon,
-            )
-            | Err(_) => Sort::Message,
+            _ => Sort::Message,
         }
     }
 

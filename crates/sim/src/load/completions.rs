@@ -11,7 +11,7 @@ use super::Apart;
 /// Takes the completion out of a write's reply. `None` if the packet carries none, or the completion
 /// gets lost: the packet alone says which.
 pub(super) fn part(apart: Apart, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec<u8>> {
-    if concord_wire::kind(packet) != Ok(Kind::Harmonia) {
+    if concord_wire::kind(packet) != Ok(Kind::Store) {
         return None;
     }
     let hdr = Packet::parse(packet).ok()?.repr();

@@ -9,7 +9,7 @@ use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, Sessi
 use concord_engine::Shimmed;
 use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::AgentConfig;
-use concord_switch::{Counters as SwitchCounters, HarmoniaSettings, Layout, Sections};
+use concord_switch::{Counters as SwitchCounters, Layout, Sections, TableSettings};
 use concord_wire::control::Protocol;
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
@@ -70,12 +70,12 @@ fn blueprint(load: &Load) -> Blueprint {
         replica: ReplicaConfig { lease_ns: 100 * MS, copy_bytes: 4_096, ..of.replica },
         switch: AgentConfig {
             sections: Sections {
-                harmonia: HarmoniaSettings {
+                table: TableSettings {
                     layout: Layout { table_stages, slots, ..Layout::DEFAULT },
                     // What is stuck shall stay so: a no-op's completion would sweep it.
                     sweep_interval_ns: load.sweep_interval_ns,
                     noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
-                    ..of.switch.sections.harmonia
+                    ..of.switch.sections.table
                 },
                 ..of.switch.sections
             },
@@ -483,7 +483,7 @@ fn latency(all_ns: &mut [u32]) -> Latency {
 fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
-        Ok(Kind::Harmonia) if bytes.len() >= HEADER_BYTES => match Op::from_byte(op(bytes)) {
+        Ok(Kind::Store) if bytes.len() >= HEADER_BYTES => match Op::from_byte(op(bytes)) {
             Some(Op::Read) if !forwards => service.read_ns,
             Some(Op::Write) => service.write_ns,
             _ => service.other_ns,
@@ -513,7 +513,7 @@ fn records_in(bytes: &[u8]) -> u64 {
 }
 
 fn is_read(packet: &[u8]) -> bool {
-    header::is(packet, Kind::Harmonia, Op::Read as u8)
+    header::is(packet, Kind::Store, Op::Read as u8)
 }
 
 /// Whether a packet tells a replica of CRAQ what is committed.

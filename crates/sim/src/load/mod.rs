@@ -132,7 +132,7 @@ impl Default for Load {
         Load {
             seed: 1,
             protocol: Protocol::Chain,
-            program: Program::Harmonia,
+            program: Program::DEFAULT,
             replicas: 3,
             table_stages: 3,
             slots: 65_536,
@@ -171,8 +171,8 @@ impl Default for Load {
 impl Load {
     /// The same over another protocol, with Harmonia's help or without.
     #[must_use]
-    pub fn over(self, protocol: Protocol, with_harmonia: bool) -> Load {
-        Load { protocol, program: Program::of(protocol, with_harmonia), ..self }
+    pub fn over(self, protocol: Protocol, with_help: bool) -> Load {
+        Load { protocol, program: Program::of(protocol, with_help), ..self }
     }
 }
 
@@ -274,8 +274,8 @@ mod tests {
     #[test]
     fn writes_are_as_fast_as_one_server_with_and_without_help() {
         let writes = Load { writes_permille: 1_000, outstanding: 256, ..Load::default() };
-        for with_harmonia in [true, false] {
-            let total = quick(writes.clone().over(Protocol::Chain, with_harmonia)).total();
+        for with_help in [true, false] {
+            let total = quick(writes.clone().over(Protocol::Chain, with_help)).total();
             assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
         }
     }

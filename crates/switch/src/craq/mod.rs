@@ -46,7 +46,7 @@ impl Craq {
 
 impl Load for Craq {
     fn load(settings: &Settings) -> Result<Craq, LoadError> {
-        let layout = settings.sections.harmonia.layout;
+        let layout = settings.sections.table.layout;
         layout.check()?;
         let (guards, run_bits) = (settings.guards, layout.run_bits);
         Ok(Craq { store: Store::default(), guards, run_bits })
@@ -58,7 +58,7 @@ impl SwitchProgram for Craq {
 
     #[inline]
     fn takes(&self, kind: Kind) -> Takes {
-        if kind == Kind::Harmonia { Takes::Data } else { Takes::Nothing }
+        if kind == Kind::Store { Takes::Data } else { Takes::Nothing }
     }
 
     fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {

@@ -180,7 +180,7 @@ pub struct Falcon {
 
 impl Load for Falcon {
     fn load(settings: &Settings) -> Result<Falcon, LoadError> {
-        let layout = settings.sections.falcon;
+        let layout = settings.sections.queue;
         layout.check()?;
         Ok(Falcon {
             layout,

@@ -13,7 +13,7 @@ pub const GROUP_BITS_MIN: u8 = 6;
 
 /// What the program is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlairSettings {
+pub struct KeyGroupSettings {
     /// Key groups, as a power of two: the most significant bits of an object id that name its group.
     pub group_bits: u8,
     /// Width of the counter in a sequence number, in bits; fewer than 32 to test its end (trap T20).
@@ -30,9 +30,9 @@ pub struct FlairSettings {
     pub repair_interval_ns: Duration,
 }
 
-impl FlairSettings {
+impl KeyGroupSettings {
     /// The defaults: 4,096 groups, as in the paper, and six heartbeats of 25 ms.
-    pub const DEFAULT: FlairSettings = FlairSettings {
+    pub const DEFAULT: KeyGroupSettings = KeyGroupSettings {
         group_bits: 12,
         counter_bits: 32,
         run_bits: 4,

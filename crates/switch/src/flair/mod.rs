@@ -46,7 +46,7 @@ use crate::program::{
 use crate::store::{self, Store, choice};
 
 use forwarding::Forwarding;
-pub use layout::{FlairError, FlairSettings, GROUP_BITS_MAX, GROUP_BITS_MIN};
+pub use layout::{FlairError, GROUP_BITS_MAX, GROUP_BITS_MIN, KeyGroupSettings};
 use registers::{At, Concerns, Numbered, ReadPass, Registers, Replied};
 use upload::{Repair, Upload, UploadCounters, confirmation};
 
@@ -112,7 +112,7 @@ concord_core::counters! {
 /// The program.
 #[derive(Clone, Debug)]
 pub struct Flair {
-    settings: FlairSettings,
+    settings: KeyGroupSettings,
     guards: Guards,
     store: Store,
     /// The leader's view and its node, by the configuration.
@@ -423,7 +423,7 @@ impl Flair {
 
 impl Load for Flair {
     fn load(settings: &Settings) -> Result<Flair, LoadError> {
-        let own = settings.sections.flair;
+        let own = settings.sections.key_groups;
         own.check()?;
         Ok(Flair {
             settings: own,
@@ -447,7 +447,7 @@ impl SwitchProgram for Flair {
     #[inline]
     fn takes(&self, kind: Kind) -> Takes {
         match kind {
-            Kind::Harmonia | Kind::Flair => Takes::Data,
+            Kind::Store | Kind::Flair => Takes::Data,
             Kind::FlairSession => Takes::Control,
             _ => Takes::Nothing,
         }
@@ -479,7 +479,7 @@ impl SwitchProgram for Flair {
 
     fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
         let outcome = match kind(bytes) {
-            Ok(Kind::Harmonia) => self.of_all_stores(ingress, bytes),
+            Ok(Kind::Store) => self.of_all_stores(ingress, bytes),
             Ok(Kind::Flair) if op(bytes) == OP_HEARTBEAT => self.on_heartbeat(ingress.at, bytes),
             Ok(Kind::Flair) => self.of_a_replica(ingress, bytes),
             Ok(Kind::FlairSession) => self.on_confirmation(ingress, bytes),

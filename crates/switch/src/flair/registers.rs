@@ -6,7 +6,7 @@ use concord_core::{Instant, Position};
 use concord_pisa::{ArrayReport, Pass, Port, RegisterArray};
 use concord_wire::flair::{Followers, Group, Sid};
 
-use super::layout::FlairSettings;
+use super::layout::KeyGroupSettings;
 
 /// The arrays, in stage order. Those of one cell are the session array's: a group of replicas has a
 /// program of its own, so that there is one entry. `all_*` is what the key group array has for one group,
@@ -109,7 +109,7 @@ pub(super) enum Replied {
 }
 
 impl Registers {
-    pub(super) fn new(settings: &FlairSettings) -> Registers {
+    pub(super) fn new(settings: &KeyGroupSettings) -> Registers {
         let groups = settings.groups() as usize;
         Registers {
             session_id: RegisterArray::new("session_id", 0, 1),

@@ -38,7 +38,7 @@ impl SwitchProgram for Forward {
 
     #[inline]
     fn takes(&self, kind: Kind) -> Takes {
-        if kind == Kind::Harmonia { Takes::Data } else { Takes::Nothing }
+        if kind == Kind::Store { Takes::Data } else { Takes::Nothing }
     }
 
     fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {

@@ -69,7 +69,7 @@ impl Layout {
 
 /// What programs with a dirty set, a sequencer or several readers are told.
 #[derive(Clone, Copy, Debug)]
-pub struct HarmoniaSettings {
+pub struct TableSettings {
     /// The size of their registers.
     pub layout: Layout,
     /// How long `last_committed` may stand still while something is in flight, in ns.
@@ -80,9 +80,9 @@ pub struct HarmoniaSettings {
     pub sweep_chunk: u32,
 }
 
-impl HarmoniaSettings {
+impl TableSettings {
     /// The defaults. A lap of the sweep over 64K slots takes 128 chunks, 0.64 s.
-    pub const DEFAULT: HarmoniaSettings = HarmoniaSettings {
+    pub const DEFAULT: TableSettings = TableSettings {
         layout: Layout::DEFAULT,
         noop_interval_ns: 20 * MS,
         sweep_interval_ns: 5 * MS,

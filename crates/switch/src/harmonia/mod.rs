@@ -37,9 +37,7 @@ use crate::program::{
 };
 use crate::store::{Counters, DropReason, Store};
 
-pub use layout::{
-    ConfigError, HarmoniaSettings, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX,
-};
+pub use layout::{ConfigError, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX, TableSettings};
 pub use registers::cell_index;
 pub(crate) use registers::next_number;
 use registers::{Completion, ReadPass, Registers, Slot};
@@ -73,7 +71,7 @@ pub struct Harmonia {
 
 impl Load for Harmonia {
     fn load(settings: &Settings) -> Result<Harmonia, LoadError> {
-        let layout = settings.sections.harmonia.layout;
+        let layout = settings.sections.table.layout;
         layout.check()?;
         Ok(Harmonia {
             layout,
@@ -299,7 +297,7 @@ impl SwitchProgram for Harmonia {
 
     #[inline]
     fn takes(&self, kind: Kind) -> Takes {
-        if kind == Kind::Harmonia { Takes::Data } else { Takes::Nothing }
+        if kind == Kind::Store { Takes::Data } else { Takes::Nothing }
     }
 
     /// A new switch id starts with empty registers (§6.3), and with a no-op: without its completion no

@@ -58,7 +58,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(settings: &Settings) -> Watch {
-        let own = settings.sections.harmonia;
+        let own = settings.sections.table;
         Watch {
             addr: settings.addr,
             slots: own.layout.slots,

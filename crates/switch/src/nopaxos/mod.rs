@@ -104,7 +104,7 @@ impl NoPaxos {
 
 impl Load for NoPaxos {
     fn load(settings: &Settings) -> Result<NoPaxos, LoadError> {
-        let layout = settings.sections.harmonia.layout;
+        let layout = settings.sections.table.layout;
         layout.check()?;
         Ok(NoPaxos {
             addr: settings.addr,
@@ -193,7 +193,7 @@ impl SwitchProgram for NoPaxos {
 #[inline]
 pub(crate) fn sequencer_takes(kind: Kind) -> Takes {
     match kind {
-        Kind::Harmonia => Takes::Data,
+        Kind::Store => Takes::Data,
         Kind::NoPaxos => Takes::Control,
         _ => Takes::Nothing,
     }

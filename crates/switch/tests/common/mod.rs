@@ -51,7 +51,7 @@ pub fn guarded(layout: Layout, guards: Guards) -> Harmonia {
 
 pub fn settings(layout: Layout, guards: Guards) -> Settings {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    told.sections.harmonia.layout = layout;
+    told.sections.table.layout = layout;
     AgentConfig { guards, ..told }.settings()
 }
 

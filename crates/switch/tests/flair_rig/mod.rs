@@ -4,7 +4,7 @@
 use concord_core::{Epoch, Guards, Instant, NodeId, Now, ObjectId, Position};
 use concord_pisa::Verdict;
 use concord_switch::flair::{DropReason, Flair};
-use concord_switch::{AgentConfig, FlairSettings, Ingress, Load, PortTable, SwitchProgram};
+use concord_switch::{AgentConfig, Ingress, KeyGroupSettings, Load, PortTable, SwitchProgram};
 use concord_wire::control::{Config, Message as _, Program, Protocol};
 use concord_wire::flair::{
     self, Followers, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step,
@@ -29,8 +29,12 @@ pub struct Switch {
 }
 
 /// 64 groups, and everybody is asked alike.
-pub const SMALL: FlairSettings =
-    FlairSettings { group_bits: 6, run_bits: 0, avoid_leader: false, ..FlairSettings::DEFAULT };
+pub const SMALL: KeyGroupSettings = KeyGroupSettings {
+    group_bits: 6,
+    run_bits: 0,
+    avoid_leader: false,
+    ..KeyGroupSettings::DEFAULT
+};
 
 pub fn config(view: u32, nodes: &[u16]) -> Config {
     let all = common::config(view, OWN.0);
@@ -50,9 +54,9 @@ pub fn object(group: u32, index: u32) -> ObjectId {
 
 impl Switch {
     /// Node 1 leads three, and has been heard by the switch.
-    pub fn new(settings: FlairSettings, guards: Guards) -> Switch {
+    pub fn new(settings: KeyGroupSettings, guards: Guards) -> Switch {
         let mut told = AgentConfig::new(concord_core::Incarnation(LIFE), SWITCH, CONTROLLER);
-        told.sections.flair = settings;
+        told.sections.key_groups = settings;
         let program = Flair::load(&AgentConfig { guards, ..told }.settings()).unwrap();
         let now = Now { instant: Instant(1_000_000_000), unix_ms: 0 };
         let mut switch = Switch { program, now, probe: now.instant, leader: 1, view: 3 };
@@ -61,7 +65,7 @@ impl Switch {
     }
 
     /// One with an active session, all of whose groups are stable at position 10.
-    pub fn in_session(settings: FlairSettings) -> Switch {
+    pub fn in_session(settings: KeyGroupSettings) -> Switch {
         let mut switch = Switch::new(settings, Guards::ALL);
         switch.start(SID, |_| stable(10, ALL), stable(10, ALL));
         switch

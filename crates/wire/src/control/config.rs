@@ -161,10 +161,13 @@ impl Program {
         Program::Flair,
     ];
 
+    /// What a switch runs where nothing else is said: the tracking of writes in flight.
+    pub const DEFAULT: Program = Program::Harmonia;
+
     /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
     #[must_use]
-    pub const fn of(protocol: Protocol, with_harmonia: bool) -> Program {
-        match (protocol, with_harmonia) {
+    pub const fn of(protocol: Protocol, with_help: bool) -> Program {
+        match (protocol, with_help) {
             (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, true) => Program::Harmonia,
             (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, false) => Program::Forward,
             (Protocol::Craq, _) => Program::Craq,
@@ -390,9 +393,9 @@ mod tests {
             let kind = GroupKind::from(protocol);
             assert_eq!(postcard::to_allocvec(&kind).unwrap(), [byte]);
             assert_eq!(GroupKind::try_from(byte), Ok(kind));
-            for with_harmonia in [false, true] {
-                let program = Program::of(protocol, with_harmonia);
-                assert_eq!(program.has_dirty_set(), with_harmonia && protocol != Protocol::Craq);
+            for with_help in [false, true] {
+                let program = Program::of(protocol, with_help);
+                assert_eq!(program.has_dirty_set(), with_help && protocol != Protocol::Craq);
                 let config = read(&written(protocol, program)).unwrap();
                 assert_eq!((config.protocol(), config.program), (Some(protocol), program));
                 assert_eq!(Part::from(config).program, program.name());

@@ -191,7 +191,7 @@ fn a_message_of_another_kind_is_refused() {
     memberships()[0].emit(&mut out);
     assert_eq!(LeaseMessage::parse(&out).unwrap_err(), WireError::Op);
     assert_eq!(VrMessage::parse(&out).unwrap_err(), WireError::Op);
-    assert!(Kind::Membership.is_control() && !Kind::Harmonia.is_control());
+    assert!(Kind::Membership.is_control() && !Kind::Store.is_control());
 }
 
 #[test]

@@ -276,7 +276,7 @@ impl<'a> PacketMut<'a> {
 
     #[inline]
     fn leave_with(self, length: usize) -> usize {
-        self.bytes[header::at::KIND] = Kind::Harmonia as u8;
+        self.bytes[header::at::KIND] = Kind::Store as u8;
         self.bytes[rpc::at::OWN].fill(0);
         set_length(&mut self.bytes[..length]);
         length

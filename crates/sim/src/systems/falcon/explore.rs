@@ -178,7 +178,7 @@ fn config(switch_id: u32) -> Config {
 impl State {
     fn new(setup: &Setup) -> Result<State, String> {
         let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
-        (told.sections.falcon, told.guards) = (setup.layout, setup.guards);
+        (told.sections.queue, told.guards) = (setup.layout, setup.guards);
         let mut falcon = Falcon::load(&told.settings()).map_err(|error| error.to_string())?;
         falcon
             .install(Now::default(), &config(1))

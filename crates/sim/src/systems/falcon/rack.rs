@@ -307,7 +307,7 @@ impl<'a> Rack<'a> {
             let base = AgentConfig::new(Incarnation(session.0 << 16), own, controller);
             let config = AgentConfig {
                 program: Program::Falcon,
-                sections: Sections { falcon: plan.queue, ..base.sections },
+                sections: Sections { queue: plan.queue, ..base.sections },
                 guards: plan.guards,
                 standby: node > self.switches(),
                 ..base

@@ -64,10 +64,10 @@ pub struct Aim {
     /// The protocol; drawn if `None`.
     pub protocol: Option<Protocol>,
     /// Whether the switch helps, where it can; drawn if `None`.
-    pub with_harmonia: Option<bool>,
+    pub with_help: Option<bool>,
     /// What the switch runs where that serves the protocol; as drawn if `None`.
     pub program: Option<Program>,
-    /// Every seed draws sizes that make its run long, not one of [`HEAVY`].
+    /// Every seed draws sizes that make its run long, not one of sixteen.
     pub heavy: bool,
 }
 
@@ -85,7 +85,7 @@ impl Plan {
         let rng = &mut rng;
         let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
         let protocol = aim.protocol.unwrap_or(drawn);
-        let with_harmonia = !rng.chance(1, 10);
+        let with_help = !rng.chance(1, 10);
         let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
         let replicas = sizes[rng.below(5) as usize];
         let clients = rng.between(1, 3) as usize;
@@ -99,7 +99,7 @@ impl Plan {
             program: aim
                 .program
                 .filter(|program| program.serves(protocol))
-                .unwrap_or(Program::of(protocol, aim.with_harmonia.unwrap_or(with_harmonia))),
+                .unwrap_or(Program::of(protocol, aim.with_help.unwrap_or(with_help))),
             replicas,
             clients,
             connections,
@@ -475,8 +475,7 @@ mod tests {
 
     #[test]
     fn aiming_changes_nothing_else() {
-        let aim =
-            Aim { protocol: Some(Protocol::Chain), with_harmonia: Some(false), ..Aim::default() };
+        let aim = Aim { protocol: Some(Protocol::Chain), with_help: Some(false), ..Aim::default() };
         let backup = Aim { protocol: Some(Protocol::PrimaryBackup), ..Aim::default() };
         let (drawn, aimed) = (Plan::draw_aimed(9, backup), Plan::draw_aimed(9, aim));
         let Plan { protocol, program, .. } = drawn;

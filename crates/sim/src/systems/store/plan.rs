@@ -1,7 +1,7 @@
 //! A whole run as data: the rack, the workload, the network, the faults.
 
 use concord_core::{Duration, Guards, MS, US};
-use concord_switch::harmonia::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
+use concord_switch::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
 
@@ -150,7 +150,7 @@ impl Default for Plan {
         Plan {
             seed: 0,
             protocol: Protocol::Chain,
-            program: Program::Harmonia,
+            program: Program::DEFAULT,
             replicas: 3,
             clients: 2,
             connections: 4,

@@ -4,10 +4,10 @@ use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
 use concord_core::{MS, Rng, SEC};
 use concord_protocols::{Limits, ReplicaConfig};
+use concord_switch::KeyGroupSettings;
 use concord_switch::agent::AgentConfig;
-use concord_switch::flair::FlairSettings;
-use concord_switch::harmonia::{HarmoniaSettings, Layout};
 use concord_switch::settings::Sections;
+use concord_switch::{Layout, TableSettings};
 use concord_wire::control::Config;
 use concord_wire::{GroupId, OfGroup};
 
@@ -184,12 +184,16 @@ fn blueprint(plan: &Plan) -> Blueprint {
         },
         switch: AgentConfig {
             sections: Sections {
-                harmonia: HarmoniaSettings {
+                table: TableSettings {
                     layout: Layout { table_stages, slots, counter_bits, run_bits },
                     sweep_chunk: 16,
-                    ..of.switch.sections.harmonia
+                    ..of.switch.sections.table
                 },
-                flair: FlairSettings { group_bits: 6, run_bits, ..of.switch.sections.flair },
+                key_groups: KeyGroupSettings {
+                    group_bits: 6,
+                    run_bits,
+                    ..of.switch.sections.key_groups
+                },
                 ..of.switch.sections
             },
             ..of.switch

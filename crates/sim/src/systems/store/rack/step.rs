@@ -134,7 +134,7 @@ impl Rack<'_> {
             (Role::Switch(_), _) => service.switch_ns,
             (Role::Client(_), _) => service.client_ns,
             (Role::Controller(_) | Role::Dead, _) => 0,
-            (Role::Replica(_), Ok(Kind::Harmonia)) if bytes.len() >= HEADER_BYTES => {
+            (Role::Replica(_), Ok(Kind::Store)) if bytes.len() >= HEADER_BYTES => {
                 match Op::from_byte(op(bytes)) {
                     Some(Op::Read) => service.read_ns,
                     Some(Op::Write) => service.write_ns,

@@ -32,9 +32,9 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The store.
 #[derive(Debug)]
-pub struct Harmonia;
+pub struct Store;
 
-impl System for Harmonia {
+impl System for Store {
     fn kind(&self) -> Kind {
         Kind::Replicas
     }

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
-use concord_switch::HarmoniaSettings;
+use concord_switch::TableSettings;
 use concord_switch::harmonia::Layout;
 use concord_wire::control::Program;
 use schemars::JsonSchema;
@@ -135,8 +135,8 @@ impl Default for Table {
 impl Table {
     /// As the switch names it.
     #[must_use]
-    pub fn settings(&self) -> HarmoniaSettings {
-        HarmoniaSettings { layout: self.layout(), ..HarmoniaSettings::DEFAULT }
+    pub fn settings(&self) -> TableSettings {
+        TableSettings { layout: self.layout(), ..TableSettings::DEFAULT }
     }
 
     /// The registers.

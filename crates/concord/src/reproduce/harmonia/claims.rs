@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 
 use concord_sim::load::Measured;
 
-use super::figures::{Figure, slots_at};
-use super::runner::{Mean, Seen};
+use super::figures::slots_at;
+use crate::reproduce::figure::Figure;
+use crate::reproduce::runner::{Mean, Seen};
 
 /// What the paper's text gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -505,8 +506,8 @@ pub fn table(all: &[(Figure, Seen)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::figures;
     use super::*;
-    use crate::reproduce::figures;
 
     #[test]
     fn ours_stands_beside_the_papers_number_or_on_its_side() {

@@ -8,7 +8,7 @@ use concord_sim::Service;
 use concord_sim::load::{Apart, Keys, Load, Measured};
 use concord_wire::control::Protocol;
 
-use crate::bench::Scale;
+use crate::reproduce::figure::{Figure, Value};
 
 const MILLION: f64 = 1e6;
 /// Operations under way for each replica: enough that it never waits for work.
@@ -30,99 +30,12 @@ const RETRY_NS: u64 = 2 * MS;
 /// a write).
 const ACK_NS: u64 = 125;
 
-/// A value of a run.
-pub type Value = fn(&Measured) -> f64;
-
-/// A line of a figure.
-#[derive(Clone, Debug)]
-pub struct Series {
-    /// As the legend says.
-    pub name: &'static str,
-    /// Where on the x axis, and what is run there.
-    pub points: Vec<(f64, Load)>,
+/// Two lines: chain replication alone, and with Harmonia.
+trait Both {
+    fn both<T: Copy>(self, points: &[T], x: impl Fn(T) -> f64, load: impl Fn(T) -> Load) -> Self;
 }
 
-/// A figure of the paper.
-#[derive(Clone, Debug)]
-pub struct Figure {
-    /// Its number.
-    pub name: &'static str,
-    /// What it shows.
-    pub title: &'static str,
-    /// The x axis.
-    pub x: &'static str,
-    /// Names of the places on the x axis; none if it has values.
-    pub x_names: Vec<String>,
-    /// How the x axis is laid out.
-    pub scale: Scale,
-    /// The y axis.
-    pub y: &'static str,
-    /// What is drawn over x.
-    pub y_value: Value,
-    /// A unit of y.
-    pub y_unit: f64,
-    /// Where x is measured too.
-    pub x_value: Option<Value>,
-    /// Operations over time are drawn, in buckets of so many seconds.
-    pub timeline_s: Option<f64>,
-    /// The lines.
-    pub series: Vec<Series>,
-}
-
-impl Figure {
-    fn new(name: &'static str, title: &'static str, x: &'static str) -> Figure {
-        Figure {
-            name,
-            title,
-            x,
-            x_names: Vec::new(),
-            scale: Scale::Values,
-            y: "million operations a second",
-            y_value: Measured::total,
-            y_unit: MILLION,
-            x_value: None,
-            timeline_s: None,
-            series: Vec::new(),
-        }
-    }
-
-    /// How it is called beside others: ablations have no number.
-    pub fn label(&self) -> String {
-        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
-        format!("{} {}", if is_ours { "Ablation" } else { "Figure" }, self.name)
-    }
-
-    /// Runs of each point: a timeline is one run.
-    pub fn repeats(&self, repeats: u64) -> u64 {
-        if self.timeline_s.is_some() { 1 } else { repeats }
-    }
-
-    /// Runs in all.
-    pub fn runs(&self, repeats: u64) -> u64 {
-        let points: usize = self.series.iter().map(|s| s.points.len()).sum();
-        points as u64 * self.repeats(repeats)
-    }
-
-    fn named(mut self, names: &[&str]) -> Figure {
-        self.x_names = names.iter().map(ToString::to_string).collect();
-        self.scale = Scale::Places;
-        self
-    }
-
-    /// A line through `points`, each what `load` makes of it.
-    fn line<T: Copy>(
-        mut self,
-        name: &'static str,
-        points: &[T],
-        x: impl Fn(T) -> f64,
-        load: impl Fn(T) -> Load,
-    ) -> Figure {
-        let points = points.iter().map(|point| (x(*point), load(*point))).collect();
-        self.series.push(Series { name, points });
-        self
-    }
-
-    /// Two lines: chain replication alone, and with Harmonia.
+impl Both for Figure {
     fn both<T: Copy>(self, points: &[T], x: impl Fn(T) -> f64, load: impl Fn(T) -> Load) -> Figure {
         self.line("CR", points, &x, |p| load(p).over(Protocol::Chain, false)).line(
             "Harmonia (CR)",
@@ -377,7 +290,7 @@ fn switch_overhead() -> Figure {
         Figure { x_value: Some(x), y: "mean latency in us", y_value: y, y_unit: 1e3, ..figure };
     let ways =
         [("direct link", 0, false), ("conventional switch", 300, false), ("Harmonia", 600, true)];
-    for (name, switch_ns, with_harmonia) in ways {
+    for (name, switch_ns, with_help) in ways {
         figure = figure.line(
             name,
             &depths,
@@ -385,7 +298,7 @@ fn switch_overhead() -> Figure {
             |outstanding| {
                 let load = saturated(1, 0);
                 let service = Service { switch_ns, ..load.service };
-                Load { outstanding, service, ..load }.over(Protocol::Chain, with_harmonia)
+                Load { outstanding, service, ..load }.over(Protocol::Chain, with_help)
             },
         );
     }
@@ -393,11 +306,11 @@ fn switch_overhead() -> Figure {
 }
 
 /// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs too.
-fn compared(protocol: Protocol, with_harmonia: bool) -> impl Fn(u64) -> Load {
+fn compared(protocol: Protocol, with_help: bool) -> impl Fn(u64) -> Load {
     move |rate| {
         let load = reads_beside(rate * 1_000);
         let service = Service { ack_ns: ACK_NS, query_ns: ACK_NS, ..load.service };
-        Load { service, ..load }.over(protocol, with_harmonia)
+        Load { service, ..load }.over(protocol, with_help)
     }
 }
 

@@ -7,8 +7,8 @@ use concord_sim::load::{Apart, Load, Measured};
 use concord_sim::protocol_name;
 use concord_wire::control::Protocol;
 
-use super::runner::Runner;
 use crate::bench::Table;
+use crate::reproduce::runner::Runner;
 
 /// Operations under way where acknowledgements are batched.
 const MANY: usize = 288;
@@ -16,7 +16,7 @@ const MANY: usize = 288;
 /// What is counted.
 struct Case {
     protocol: Protocol,
-    with_harmonia: bool,
+    with_help: bool,
     writes_permille: u64,
     outstanding: usize,
     apart: bool,
@@ -30,11 +30,11 @@ impl Case {
             completions_apart: self.apart.then_some(Apart::default()),
             ..Load::default()
         }
-        .over(self.protocol, self.with_harmonia)
+        .over(self.protocol, self.with_help)
     }
 
     fn names(&self) -> [String; 3] {
-        let help = if self.with_harmonia { " with Harmonia" } else { "" };
+        let help = if self.with_help { " with Harmonia" } else { "" };
         let apart = if self.apart { ", completion apart" } else { "" };
         let operation = if self.writes_permille == 0 { "read" } else { "write" };
         [
@@ -58,12 +58,12 @@ fn cases() -> Vec<Case> {
         (Protocol::NoPaxos, true),
     ];
     let mut cases = Vec::new();
-    for (protocol, with_harmonia) in protocols {
+    for (protocol, with_help) in protocols {
         let ways = [(0, 1, false), (1_000, 1, false), (1_000, MANY, false), (1_000, 1, true)];
         for (writes_permille, outstanding, apart) in ways {
             // A quorum's completions are apart as they are.
-            if !apart || (with_harmonia && !protocol.is_quorum()) {
-                cases.push(Case { protocol, with_harmonia, writes_permille, outstanding, apart });
+            if !apart || (with_help && !protocol.is_quorum()) {
+                cases.push(Case { protocol, with_help, writes_permille, outstanding, apart });
             }
         }
     }
