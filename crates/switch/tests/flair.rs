@@ -10,6 +10,7 @@ use concord_core::{
 };
 use concord_pisa::ASIC;
 use concord_switch::flair::{DropReason, FlairError};
+use concord_switch::program::Wants;
 use concord_switch::{AgentConfig, DropReason as StoreDrop, KeyGroupSettings, Load, LoadError};
 use concord_switch::{Flair, SwitchProgram};
 use concord_wire::control::{Config, Member};
@@ -387,8 +388,10 @@ fn t20_at_the_end_of_its_numbers_a_session_takes_no_writes_and_reads_go_on() {
     let exhausted = Err(DropReason::Store(StoreDrop::SeqExhausted));
     assert_eq!(s.ask(request(Op::Write, B), b""), exhausted);
     assert_eq!(s.read(B).1.common.reason, Reason::Fast);
+    assert_eq!(s.program.look(Instant(0)), Wants::SwitchId);
     s.start(Sid(8), |_| stable(13, ALL), stable(13, ALL));
     assert_eq!(s.write(B).common.seq, Sid(8).number(1));
+    assert_eq!(s.program.look(Instant(0)), Wants::Nothing);
 }
 
 #[test]

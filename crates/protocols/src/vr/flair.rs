@@ -19,8 +19,6 @@ use crate::turn::Turn;
 /// How long a session waits for followers that lag: who has not all of the log at its start gets no read
 /// of a key group before that is written.
 const PATIENCE_NS: Duration = 100 * MS;
-/// Trap T20: the number at which another session is asked for, while there are enough left.
-const NUMBERS_ASK: u32 = u32::MAX - u32::MAX / 16;
 
 impl<E: Engine> Vr<E> {
     /// Whose numbers writes have: the switch's, or the session's.
@@ -69,12 +67,7 @@ impl<E: Engine> Vr<E> {
             return Ok(());
         }
         match hdr.common.op {
-            Op::Write => {
-                self.on_write(now, &hdr.common, packet.body());
-                if self.is_leader() && hdr.common.seq.counter >= NUMBERS_ASK {
-                    self.enter_view(now, self.next_view(self.group.members().len()), sink);
-                }
-            }
+            Op::Write => self.on_write(now, &hdr.common, packet.body()),
             Op::Read => self.read_checked(now, &hdr.common, (hdr.log_idx, packet.command()), sink),
             _ => self.count.unexpected += 1,
         }

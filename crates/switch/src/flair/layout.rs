@@ -53,6 +53,11 @@ impl KeyGroupSettings {
         (((1u64) << self.counter_bits) - 1) as u32
     }
 
+    /// Trap T20: the number at which a successor of the switch id, and with it another session, is asked for.
+    pub(super) const fn ask_at(&self) -> u32 {
+        self.counter_max() - self.counter_max() / 16
+    }
+
     /// Whether there can be such a program.
     ///
     /// # Errors

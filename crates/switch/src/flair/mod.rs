@@ -516,7 +516,8 @@ impl SwitchProgram for Flair {
     fn look(&mut self, now: Instant) -> Wants {
         let unstable = self.registers.unstable.peek(0);
         self.repair.look(now, self.upload.is_active(), unstable);
-        Wants::Nothing
+        let last = self.registers.session_seq_num.peek(0);
+        if last >= self.settings.ask_at() { Wants::SwitchId } else { Wants::Nothing }
     }
 
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {

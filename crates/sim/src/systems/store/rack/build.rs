@@ -191,6 +191,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
                 },
                 key_groups: KeyGroupSettings {
                     group_bits: 6,
+                    counter_bits,
                     run_bits,
                     ..of.switch.sections.key_groups
                 },
