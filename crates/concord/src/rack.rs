@@ -570,10 +570,9 @@ mod tests {
         let file = |more: &str| refused(&format!("accel = \"flair\"\n{more}"));
         assert!(file("").contains("program flair does not fit; those that do: forward, harmonia"));
         assert!(file("protocol = \"vr\"\nengine = \"redis\"").contains("say --engine memory"));
-        assert!(file("protocol = \"vr\"").contains("--durability none"), "fsync is the default");
         let replica = |n| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{}\"\n", 7_100 + n);
         let replicas: String = (1..=9).map(replica).collect();
-        let vr = "protocol = \"vr\"\ndurability = \"none\"\n";
+        let vr = "protocol = \"vr\"\n";
         assert!(file(&format!("{vr}{replicas}")).contains("8 replicas, not 9"));
         assert!(Rack::parse(&format!("accel = \"flair\"\n{vr}")).is_ok());
     }
@@ -717,8 +716,8 @@ capacity = 4096
         assert!(
             but("127.0.0.1:3", "127.0.0.1:2").contains("tasks worker 1 and sessions replica 1")
         );
-        let line = but("\"forward\"", "\"flair\"\ndurability = \"fsync\"");
-        assert!(line.contains("group sessions: flair keeps nothing on disk yet"), "{line}");
+        let line = but("\"forward\"", "\"flair\"\nengine = \"redis\"");
+        assert!(line.contains("group sessions: flair works with the memory engine"), "{line}");
         let group = "[[group]]\nname = \"b\"\nnumber = 1\n[table]\nslots = 131072\n";
         let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         let line = refused(&format!("{replica}{group}"));

@@ -129,6 +129,11 @@ fn t7_vr_comes_back_from_a_power_cut() {
 }
 
 #[test]
+fn t7_flair_comes_back_from_a_power_cut() {
+    survive("power-flair", &["--protocol", "vr", "--accel", "flair"]);
+}
+
+#[test]
 fn t7_nopaxos_comes_back_from_a_power_cut() {
     survive("power-nopaxos", &["--protocol", "nopaxos"]);
 }

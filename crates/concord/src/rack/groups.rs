@@ -193,9 +193,6 @@ impl Group<'_> {
         let (most, own) = (flair::REPLICAS_MAX, self.replicas.len());
         if self.engine != Engine::Memory {
             Err("works with the memory engine: say --engine memory".to_string())
-        } else if self.durability != Durability::None {
-            Err("keeps nothing on disk yet: say --durability none, or durability = \"none\""
-                .to_string())
         } else if own > most {
             Err(format!("has a bit for each of up to {most} replicas, not {own}"))
         } else {

@@ -46,9 +46,7 @@ impl System for Store {
         set(&mut rack.protocol, &args.protocol);
         set(&mut rack.accel, &args.accel);
         set(&mut rack.engine, &args.engine);
-        let keeps_none = args.config.is_none() && rack.accel == Accel::Flair;
-        let durability = args.durability.or(keeps_none.then_some(Durability::None));
-        set(&mut rack.durability, &durability);
+        set(&mut rack.durability, &args.durability);
         set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
         set(&mut rack.requirepass, &args.requirepass);
         rack.split_reads |= args.split_reads;
@@ -192,12 +190,7 @@ impl System for Store {
             None => Vec::new(),
             Some(Durability::None) => vec![
                 "*** NOTHING IS ON DISK: the data is gone when the rack stops. ***".to_string(),
-                match rack.accel {
-                    Accel::Flair => "(FLAIR keeps none yet.)".to_string(),
-                    Accel::Harmonia | Accel::None => {
-                        "(Without --durability none it is kept.)".to_string()
-                    }
-                },
+                "(Without --durability none it is kept.)".to_string(),
             ],
             Some(Durability::Fsync) => {
                 vec![
