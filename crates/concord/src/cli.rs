@@ -59,6 +59,10 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Look at a replica's data directory
     Log(LogCommandArgs),
+    /// Write the data of a rack, which may be running, into a directory
+    Backup(BackupArgs),
+    /// Make the data directories of a new rack from a backup
+    Restore(RestoreArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
     /// Simulate a rack, its faults and its history from a seed, and check it
@@ -138,6 +142,7 @@ Examples:
   concord up --protocol craq --accel none         CRAQ: reads at every replica without it
   concord up --gateways 2 --restart-gateways
   concord up --fault-drop 10000                   the switch loses 1% of the packets
+  concord up --durability interval                on disk each second: a power cut may take the last one
   concord up --durability none                    nothing is on disk: for caches and benchmarks
   concord up --system falcon --standbys 1         workers for tasks: concord submit
   concord up --config my-rack.toml
@@ -287,6 +292,66 @@ end. Nothing is changed, and a replica may be writing there.")]
         /// The directory
         directory: PathBuf,
     },
+}
+
+/// `concord backup`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord backup backups/monday
+  concord backup --config rack.toml --group sessions backups/sessions
+  concord backup --data-dir data/replica-2 backups/rest      of a replica that is down
+
+It has all that was acknowledged before it was started, as of one position of the log. Run it where a member
+of the group keeps its data. docs/operations.md has more.")]
+pub struct BackupArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
+    pub config: PathBuf,
+    /// Which group, where there are several
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// One replica's directory, whatever the rack is like: what that one has, and no more
+    #[arg(long, value_name = "DIR", conflicts_with = "group")]
+    pub data_dir: Option<PathBuf>,
+    /// The directory to write; it must not be there yet
+    #[arg(value_name = "BACKUP")]
+    pub target: PathBuf,
+}
+
+/// `concord restore`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord restore backups/monday --run-dir run2 && concord up --run-dir run2
+  concord restore backups/monday --config rack.toml                       of all replicas, on this machine
+  concord restore backups/monday --node 2 --data-dir data/replica-2       of one, on its machine
+
+All replicas begin with the same backup, and the controller without a state file. It is a new rack: what was
+acknowledged after the backup is not in it, and no session of before goes on.")]
+pub struct RestoreArgs {
+    /// What `concord backup` wrote
+    #[arg(value_name = "BACKUP")]
+    pub backup: PathBuf,
+    /// The run directory of a rack that `concord up` starts on this machine
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "data_dir", "node"])]
+    pub run_dir: Option<PathBuf>,
+    /// How many replicas that rack has
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "run_dir",
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
+    pub replicas: u16,
+    /// The rack file that says where replicas keep their data
+    #[arg(long, value_name = "FILE.toml", conflicts_with = "data_dir")]
+    pub config: Option<PathBuf>,
+    /// Which of its groups, where there are several
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub group: Option<String>,
+    /// Which replica alone
+    #[arg(long, value_name = "N")]
+    pub node: Option<u16>,
+    /// Where that replica keeps its data
+    #[arg(long, value_name = "DIR", requires = "node")]
+    pub data_dir: Option<PathBuf>,
 }
 
 /// A switch program by its name.

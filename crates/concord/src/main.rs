@@ -52,6 +52,8 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Log(args) => roles::log(args),
+        Command::Backup(args) => store::backup(args),
+        Command::Restore(args) => store::restore(args),
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),
         Command::Reproduce(args) => reproduce::run(args),

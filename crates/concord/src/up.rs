@@ -33,8 +33,13 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         .cannot(format!("create the run directory {}", args.run_dir.display()))?;
     let _lock = lock(&args.run_dir)?;
     let file = args.run_dir.join("rack.toml");
-    if let Some(before) = Rack::read(&file).ok().filter(|_| file.exists()) {
-        systems::all().try_for_each(|system| system.follow(&before, &rack))?;
+    let before = Rack::read(&file).ok().filter(|_| file.exists());
+    if let Some(before) = &before {
+        systems::all().try_for_each(|system| system.follow(before, &rack))?;
+    }
+    for system in systems::all() {
+        let notes = system.prepare(before.as_ref(), &rack)?;
+        notes.iter().for_each(|line| println!("{line}"));
     }
     write_private(&file, &rack.to_toml()?)?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]).cannot("handle signals")?;

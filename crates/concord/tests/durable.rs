@@ -47,16 +47,6 @@ fn count(counter: &mut Counter, rack: &Rack, is_cut: &AtomicBool) {
     }
 }
 
-fn cut_power(rack: &Rack) {
-    let mut pids: Vec<u32> = rack.pids().into_iter().map(|(_, pid)| pid).collect();
-    // So that nothing is ended in order.
-    pids.insert(0, rack.up.id());
-    let words: Vec<String> = pids.iter().map(ToString::to_string).collect();
-    let status = std::process::Command::new("kill").arg("-9").args(&words).status().unwrap();
-    assert!(status.success());
-    until("end of what was killed", || pids[1..].iter().all(|pid| !is_alive(*pid)));
-}
-
 fn survive(name: &str, more: &[&str]) {
     let flags = [&["--durability", "fsync", "--fault-disk-hold", "2"], more].concat();
     let mut rack = Rack::start(name, &flags);
@@ -71,7 +61,7 @@ fn survive(name: &str, more: &[&str]) {
                 scope.spawn(move || count(counter, rack, is_cut));
             }
             std::thread::sleep(Duration::from_millis(400 + 130 * cut));
-            cut_power(&rack);
+            rack.cut_power();
             is_cut.store(true, Ordering::Relaxed);
         });
         rack = rack.again(name, &flags);
@@ -144,7 +134,7 @@ fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
     let rack = Rack::start("kept-chain", &flags);
     let mut client = rack.client();
     assert_eq!(client.say("SET k v"), "+OK");
-    cut_power(&rack);
+    rack.cut_power();
     let run = rack.run.display().to_string();
     let line = refused(&["up", "--protocol", "vr", "--run-dir", &run]);
     assert!(line.contains("was kept under chain, and vr cannot go on from that"), "{line}");

@@ -136,6 +136,25 @@ pub(crate) struct Node {
     pub steady_since: Instant,
 }
 
+impl Node {
+    /// The state that it has for a rack to begin with, if it waits for one.
+    pub(crate) fn origin(&self) -> Option<u64> {
+        if let Standing::Founding { origin, .. } = self.standing { Some(origin) } else { None }
+    }
+
+    /// Whether it is in no epoch, and its disk has all that it ever had.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.standing, Standing::Kept { intact: true } | Standing::Founding { .. })
+    }
+
+    /// Whether it runs on the directory that a node of its number has by `storages`.
+    pub(crate) fn is_on(&self, storages: &[Storage]) -> bool {
+        let is_own = |s: &Storage| s.node == self.member.node;
+        let known = storages.iter().find(|s| is_own(s));
+        known.zip(self.storage).is_some_and(|(known, own)| known.id == own.id)
+    }
+}
+
 /// A group as the controller knows it beside its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
@@ -163,6 +182,12 @@ impl Group {
 
     pub(crate) fn id(&self) -> GroupId {
         self.setup.id
+    }
+
+    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin has its place in
+    /// the one that began with its directory, and in no other.
+    pub(crate) fn is_told(&self, known: Option<&GroupState>, node: &Node) -> bool {
+        node.origin().is_none() || known.is_some_and(|group| node.is_on(&group.storages))
     }
 
     /// The data directories of those who have a place in `config`: as they said, or as they had them in the
@@ -239,7 +264,8 @@ impl Look<'_> {
     /// The same of one that may not have heard of that epoch, if it is the state's.
     pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
-        let is_intact = matches!(node.standing, Standing::Kept { intact: true });
+        let is_intact =
+            matches!(node.standing, Standing::Kept { intact: true }) || node.origin().is_some();
         let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
         let is_back = node.member.incarnation != member.incarnation
             && old.epoch == self.epoch

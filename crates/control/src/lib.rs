@@ -207,6 +207,10 @@ impl Controller {
         let group = &mut self.groups[index];
         let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
         let is_open = matches!(node.standing, Standing::Open { .. });
+        let is_told = group.is_told(self.state.group(id), &node);
+        if let Standing::Founding { switch_id, .. } = node.standing {
+            group.highest.switch_id = group.highest.switch_id.max(switch_id);
+        }
         // While the state is made anew it says nothing about who is late: its newest configuration may never
         // have been heard of.
         if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
@@ -221,7 +225,7 @@ impl Controller {
             return;
         }
         let Some(config) = self.state.config(id) else { return };
-        if config.epoch > epoch && !config.members.is_empty() {
+        if config.epoch > epoch && !config.members.is_empty() && is_told {
             config.send(addr, &mut self.scratch, sink);
         } else if config.epoch == epoch && is_open {
             self.configure_switch(now.instant, sink);
@@ -432,7 +436,8 @@ impl Machine for Controller {
             self.count.epochs += 1;
             for part in config.parts() {
                 Membership::Configure(part).emit_in(config.group, &mut self.scratch);
-                for node in group.nodes.values() {
+                let known = self.state.group(group.id());
+                for node in group.nodes.values().filter(|node| group.is_told(known, node)) {
                     sink.send(node.member.addr, &self.scratch);
                 }
             }

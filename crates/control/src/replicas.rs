@@ -37,6 +37,13 @@ impl Rules for Replicas {
             let others = u16::try_from(missing.count()).unwrap_or(u16::MAX);
             return Err(Some(Problem::WaitsForReplicas { node, others }));
         }
+        // All begin with the same: what was restored, or nothing.
+        let origin = |node: u16| look.nodes.get(&node).and_then(Node::origin);
+        let restored = expected.clone().find(|node| origin(*node).is_some());
+        let differs = |one: &u16| expected.clone().find(|node| origin(*node) != origin(*one));
+        if let Some((one, other)) = restored.and_then(|one| Some((one, differs(&one)?))) {
+            return Err(Some(Problem::OriginsDiffer { one, other }));
+        }
         Ok(expected.filter_map(founder).collect())
     }
 
@@ -117,6 +124,11 @@ impl Rules for Replicas {
         if let Some((one, other)) = cut_pairs(look, config, &config.members, 0).next() {
             return Some(Problem::CutPair { one, other });
         }
+        let stays_out =
+            |n: &&Node| n.origin().is_some() && look.is_heard(n) && !n.is_on(look.storages);
+        if let Some(node) = look.nodes.values().find(stays_out) {
+            return Some(Problem::Restored { node: node.member.node });
+        }
         // One that waits outside until it hears all members again.
         config.joining.iter().find_map(|joining| {
             let own = look.nodes.get(&joining.node).filter(|n| n.member == *joining)?;
@@ -177,10 +189,7 @@ impl Replicas {
     /// and by their disks so many have promised nothing yet that the others are no quorum. What was heard before the
     /// last of these came was perhaps said by processes that are no more.
     fn never_began(look: &Look<'_>, old: &Config) -> Option<Vec<Member>> {
-        let is_back = |n: &Node| {
-            let is_kept = matches!(n.standing, Standing::Kept { intact: true });
-            is_kept && n.held.epoch == 0 && look.has_directory(n)
-        };
+        let is_back = |n: &Node| n.is_kept() && n.held.epoch == 0 && look.has_directory(n);
         let known = || old.members.iter().filter_map(|m| look.nodes.get(&m.node));
         let back_at = known().filter(|n| is_back(n)).map(|n| n.steady_since).max()?;
         let is_there = |n: &&Node| look.is_heard(n) && n.heard_at >= back_at;

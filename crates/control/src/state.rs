@@ -150,6 +150,18 @@ pub enum Problem {
     },
     /// The first epoch waits for a switch.
     WaitsForSwitch,
+    /// The first epoch waits: replicas were not restored from one backup.
+    OriginsDiffer {
+        /// One that was restored.
+        one: u16,
+        /// One that was not, or from another backup.
+        other: u16,
+    },
+    /// A replica was restored from a backup, and the rack goes on with what the others have.
+    Restored {
+        /// Which one.
+        node: u16,
+    },
 }
 
 /// A problem, and which group has it; `None`: the rack.
@@ -241,6 +253,21 @@ impl fmt::Display for Problem {
                     f,
                     "the first epoch waits for replica {node} and {others} more, which were not heard \
                      of yet: start them"
+                );
+            }
+            Problem::OriginsDiffer { one, other } => {
+                return write!(
+                    f,
+                    "the first epoch waits: replica {one} was restored from a backup, and replica {other} \
+                     was not, or from another one: restore all replicas from one backup"
+                );
+            }
+            Problem::Restored { node } => {
+                return write!(
+                    f,
+                    "replica {node} was restored from a backup, and stays outside: this rack goes on with \
+                     what it has. Give it an empty data directory; to begin anew with the backup, restore \
+                     all replicas, and start the controller with another state file"
                 );
             }
             Problem::WaitsForSwitch => "the first epoch waits for a switch: start it",

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use concord_wire::control::LogEnd;
 
 use crate::frame::{self, HEADER_BYTES, Kind, padded};
-use crate::marks::Marks;
+use crate::marks::{Marks, Origin};
 
 /// A frame of records is ended when it has as many bytes: one that is damaged names its place better.
 const RECORDS_BYTES: usize = 256 << 10;
@@ -150,6 +150,11 @@ impl Batch {
     /// The log is known to be committed up to `position`.
     pub fn committed(&mut self, position: u64) {
         self.put(Kind::Committed, &[], &position.to_be_bytes());
+    }
+
+    /// A rack begins with the state up to here.
+    pub fn origin(&mut self, origin: &Origin) {
+        self.put(Kind::Origin, &[], &origin.to_bytes());
     }
 
     /// The log ends at `end` again.

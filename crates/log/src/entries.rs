@@ -5,7 +5,7 @@ use concord_wire::record::Record;
 
 use crate::batch::{self, Part};
 use crate::frame::{self, Kind, Place};
-use crate::marks::Marks;
+use crate::marks::{Marks, Origin};
 
 /// What was put into a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Entry<'a> {
     Committed(u64),
     /// The log ended there again: what was behind was given up.
     Cut(LogEnd),
+    /// A rack begins with the state up to here, and with no session of before.
+    Origin(Origin),
 }
 
 /// The entries of a segment of the directory `storage` from the offset `from` on, each with the offset of its frame, up to the first
@@ -54,6 +56,7 @@ pub fn entries(
             Kind::Reset => Some(Entry::Reset),
             Kind::Committed => batch::position(frame.body).map(Entry::Committed),
             Kind::Cut => batch::log_end(frame.body).map(Entry::Cut),
+            Kind::Origin => Origin::parse(frame.body).map(Entry::Origin),
         };
         other.map(|entry| (at, entry)).into_iter().chain(records)
     })

@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     Committed = 6,
     /// The log ends there again: what was behind is given up.
     Cut = 7,
+    /// A rack begins with the state up to here.
+    Origin = 8,
 }
 
 impl Kind {
@@ -66,6 +68,7 @@ impl Kind {
             Kind::Reset,
             Kind::Committed,
             Kind::Cut,
+            Kind::Origin,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)

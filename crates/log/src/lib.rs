@@ -50,6 +50,6 @@ mod tests;
 pub use batch::{Batch, Part};
 pub use entries::{Entry, entries};
 pub use frame::{BODY_BYTES_MAX, HEADER_BYTES};
-pub use marks::{Identity, Marks, ViewMarks};
+pub use marks::{Identity, Marks, Origin, ViewMarks};
 pub use recovery::{Begin, Cut, Damage, Found, Recovery, What};
 pub use writer::{SEGMENT_BYTES, Writer};

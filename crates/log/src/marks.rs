@@ -2,12 +2,14 @@
 
 use alloc::vec::Vec;
 
-use concord_wire::control::Config;
+use concord_wire::control::{Config, LogEnd};
 use concord_wire::vr::{Life, SwitchLife};
 use serde::{Deserialize, Serialize};
 
 /// The format that is written and read.
 const FORMAT: u8 = 1;
+/// Bytes of `view` and `owes` where these are not there.
+const ADDED_BYTES: usize = 2;
 
 /// Whose a directory is: the same in the first frame of each of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +55,31 @@ pub struct Marks {
     pub config: Option<Config>,
     /// What a replica promised whose group chooses its views by itself.
     pub view: Option<ViewMarks>,
+    /// Records may be missing at the end that the replica has acknowledged: it syncs now and then, and has not been
+    /// ended in order.
+    pub owes: bool,
+}
+
+/// The state that a new rack begins with: of a backup, or of what was left. It stands behind that state, which is
+/// the same at all replicas of the rack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Its number, drawn when it was made: replicas that begin together have the same.
+    pub id: u64,
+    /// Where the log ends with it.
+    pub end: LogEnd,
+    /// The highest switch id that the rack before may have used; the new one goes on above it.
+    pub switch_id: u32,
+}
+
+impl Origin {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        postcard::to_allocvec(&self).unwrap_or_default()
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Origin> {
+        postcard::from_bytes(bytes).ok()
+    }
 }
 
 /// What a replica of VR or NOPaxos promised, and what it relies on.
@@ -71,17 +98,19 @@ pub struct ViewMarks {
 }
 
 impl Marks {
+    /// What stands at the end and is not there is not written.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).unwrap_or_default()
+        let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
+        if !self.owes {
+            bytes.pop();
+        }
+        bytes
     }
 
-    /// Those of a directory that was written before there were views in it have none.
+    /// A directory of an earlier version has no view, either.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Marks> {
-        let padded = || {
-            let mut bytes = bytes.to_vec();
-            bytes.push(0);
-            bytes
-        };
-        postcard::from_bytes(bytes).or_else(|_| postcard::from_bytes(&padded())).ok()
+        let mut padded = bytes.to_vec();
+        padded.extend_from_slice(&[0; ADDED_BYTES]);
+        postcard::from_bytes(&padded).ok()
     }
 }

@@ -13,7 +13,7 @@ use concord_wire::record::{Record, running_hash};
 
 use crate::batch::{self, Part};
 use crate::frame::{self, ALIGN, Frame, Kind, Place};
-use crate::marks::{Identity, Marks, SegmentHdr};
+use crate::marks::{Identity, Marks, Origin, SegmentHdr};
 
 /// Where the state begins that can be made from the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,6 +242,11 @@ impl Recovery {
                 Ok(())
             }
             Kind::Committed => batch::position(frame.body).map(|_| ()).ok_or(What::Content),
+            Kind::Origin => {
+                let origin = Origin::parse(frame.body).ok_or(What::Content)?;
+                let is_there = self.end.is_none_or(|end| end == origin.end);
+                if is_there { Ok(()) } else { Err(What::Record) }
+            }
             Kind::Cut => {
                 let cut = batch::log_end(frame.body).ok_or(What::Content)?;
                 match &mut self.end {

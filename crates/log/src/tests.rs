@@ -26,6 +26,7 @@ enum Own {
     Reset,
     Committed(u64),
     Cut(u64),
+    Origin(u64),
 }
 
 fn own(entry: &Entry<'_>) -> Own {
@@ -36,6 +37,7 @@ fn own(entry: &Entry<'_>) -> Own {
         Entry::Reset => Own::Reset,
         Entry::Committed(position) => Own::Committed(*position),
         Entry::Cut(end) => Own::Cut(end.position),
+        Entry::Origin(origin) => Own::Origin(origin.id),
     }
 }
 
@@ -497,4 +499,33 @@ fn t5_a_record_that_does_not_follow_by_its_hash_is_damage() {
     let offset = log.writer.segment_bytes();
     write(&mut log, &mut rng);
     assert_eq!(log.recover(), Err(Damage { segment: 1, offset, what: What::Record }));
+}
+
+#[test]
+fn marks_of_earlier_versions_are_read_and_what_is_owed_is_known() {
+    let marks = Marks { run: 7, lease_ns: 3, held_epoch: 4, ..Marks::default() };
+    let bytes = marks.to_bytes();
+    assert_eq!(Marks::parse(&bytes), Some(marks.clone()));
+    assert_eq!(Marks::parse(&bytes[..bytes.len() - 1]), Some(marks.clone()), "without a view");
+    let (view, owes) = (Some(ViewMarks { view: 5, ..ViewMarks::default() }), true);
+    for marks in [Marks { owes, ..marks.clone() }, Marks { view, owes, ..marks }] {
+        assert_eq!(Marks::parse(&marks.to_bytes()), Some(marks));
+    }
+}
+
+#[test]
+fn an_origin_stands_where_the_log_ends_or_it_is_damage() {
+    for is_there in [true, false] {
+        let (mut log, mut rng) = Log::of(3, 4);
+        let mut batch = Batch::default();
+        batch.record(&log.record(&mut rng));
+        let end = if is_there { log.end } else { LogEnd { position: 1, hash: 1 } };
+        batch.origin(&Origin { id: 9, end, switch_id: 2 });
+        log.write(batch, vec![]);
+        match (is_there, log.recover()) {
+            (true, Ok(found)) => assert_eq!(log.read(&found).last(), Some(&Own::Origin(9))),
+            (false, Err(damage)) => assert_eq!(damage.what, What::Record),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
 }

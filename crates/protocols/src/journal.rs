@@ -6,8 +6,8 @@
 //! has a journal that is off: everything counts as durable at once, and nothing is gathered.
 
 use concord_core::machine::Persist;
-use concord_core::{Instant, Position};
-use concord_log::{Batch, Marks, Part, ViewMarks};
+use concord_core::{Duration, Instant, MS, Position};
+use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
 use concord_wire::record::Record;
@@ -34,7 +34,15 @@ pub struct Kept {
     pub marks: Marks,
     /// Bytes of log after which another snapshot begins.
     pub snapshot_every_bytes: u64,
+    /// Records may be missing at the end that an earlier start had acknowledged.
+    pub owed: bool,
+    /// Nothing that is acknowledged waits for the disk: it is synced now and then.
+    pub acks_early: bool,
 }
+
+/// How long records gather that nobody waits for: with the sync itself, and the heartbeat that ends the wait, about a
+/// second.
+pub const INTERVAL_NS: Duration = 800 * MS;
 
 /// How far a snapshot of the own state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +66,8 @@ struct Waiting {
 pub(crate) struct Journal {
     /// `None`: nothing is kept.
     kept: Option<Kept>,
+    /// The state that is here is what a rack begins with, of which nothing was heard yet.
+    origin: Option<Origin>,
     is_dead: bool,
     /// What has gathered.
     batch: Batch,
@@ -92,12 +102,20 @@ pub(crate) struct Journal {
     said_committed: Position,
     /// VR: the batch with which the newest promises are durable.
     promised_in: u64,
+    /// Where nothing that is acknowledged waits for the disk: since when records gather, and whether the batch is to
+    /// be written now.
+    gathers_since: Option<Instant>,
+    is_due: bool,
 }
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
     pub(crate) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
         let is_intact = kept.is_intact;
+        debug_assert!(kept.marks.owes == (kept.owed || kept.acks_early));
+        if kept.marks.config.is_some() || !is_intact {
+            self.origin = None;
+        }
         self.snapshots = kept.marks.run << 32;
         self.kept = Some(kept);
         self.durable = end;
@@ -107,6 +125,21 @@ impl Journal {
             // What is left there of a copy that never was whole is nothing that anything follows.
             self.reset();
         }
+    }
+
+    /// What was gone through is what a rack begins with.
+    pub(crate) fn begin_with(&mut self, origin: Origin) {
+        self.origin = Some(origin);
+    }
+
+    /// What the rack begins with, if it has not begun here yet.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        self.origin
+    }
+
+    /// Whether an earlier start acknowledged records that may be missing here.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.owed)
     }
 
     /// Whether anything is kept.
@@ -130,19 +163,42 @@ impl Journal {
         self.kept.as_ref().map(|kept| DataDir { id: kept.storage, run: kept.marks.run })
     }
 
-    /// Whether all that was ever synced was there at this start, if anything is kept.
+    /// Whether all that was ever synced, or acknowledged, was there at this start, if anything is kept.
     pub(crate) fn is_intact(&self) -> Option<bool> {
-        self.kept.as_ref().map(|kept| kept.is_intact)
+        self.kept.as_ref().map(|kept| kept.is_intact && !kept.owed)
     }
 
-    /// Up to where the own log is durable.
+    /// Whether records wait for the disk before anything is acknowledged that comes of them.
+    fn is_waited_for(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| !kept.acks_early)
+    }
+
+    /// Up to where the own log counts as durable.
     pub(crate) fn durable(&self) -> Position {
-        if self.is_on() { self.durable } else { Position(u64::MAX) }
+        if self.is_waited_for() { self.durable } else { Position(u64::MAX) }
     }
 
-    /// Up to where the logs of all members before this one are, as far as is known.
+    /// Up to where the logs of all members before this one do, as far as is known.
     pub(crate) fn before(&self) -> Position {
-        if self.is_on() { self.before } else { Position(u64::MAX) }
+        if self.is_waited_for() { self.before } else { Position(u64::MAX) }
+    }
+
+    /// Time passed: what has gathered for long enough is to be written.
+    pub(crate) fn pass(&mut self, now: Instant) {
+        if self.batch.is_empty() {
+            self.gathers_since = None;
+        } else {
+            let since = *self.gathers_since.get_or_insert(now);
+            self.is_due |= now.since(since) >= INTERVAL_NS;
+        }
+    }
+
+    /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing is owed.
+    pub(crate) fn close(&mut self) {
+        if self.kept.as_ref().is_some_and(|kept| kept.acks_early && !kept.owed) {
+            self.marks(|marks| marks.owes = false);
+            self.is_due = true;
+        }
     }
 
     /// Whether all that was copied is durable.
@@ -171,7 +227,7 @@ impl Journal {
     /// it heard.
     pub(crate) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
         let durable = self.durable().min(self.before());
-        if !self.is_on() || durable <= self.confirmed {
+        if !self.is_waited_for() || durable <= self.confirmed {
             self.tell_again_at = None;
             return None;
         }
@@ -215,10 +271,21 @@ impl Journal {
         }
     }
 
-    /// All that was agreed in that epoch is here.
+    /// All that was agreed in that epoch is here: what an earlier start owed, too.
     pub(crate) fn hold(&mut self, epoch: u32) {
-        if self.kept.as_ref().is_some_and(|kept| kept.marks.held_epoch != epoch) {
+        let is_known = |kept: &Kept| kept.marks.held_epoch == epoch && !kept.owed;
+        if self.kept.as_ref().is_some_and(|kept| !is_known(kept)) {
+            self.settle_debt();
             self.marks(|marks| marks.held_epoch = epoch);
+            self.is_due = true;
+        }
+    }
+
+    /// Whatever an earlier start acknowledged is here, or given up.
+    fn settle_debt(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.owed = false;
+            kept.marks.owes = kept.acks_early;
         }
     }
 
@@ -228,6 +295,7 @@ impl Journal {
             return;
         }
         self.batch.reset();
+        self.is_due = true;
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
         (self.committed, self.said_committed) = (Position(0), Position(0));
@@ -252,14 +320,24 @@ impl Journal {
     /// VR: what the replica promises, and relies on, is to be durable before it says anything that comes of
     /// it: [`Journal::has_promised`].
     pub(crate) fn promise(&mut self, view: Option<ViewMarks>, config: Option<&Config>) {
-        let is_known =
-            |kept: &Kept| kept.marks.view == view && kept.marks.config.as_ref() == config;
+        let is_known = |kept: &Kept| {
+            kept.marks.view == view
+                && kept.marks.config.as_ref() == config
+                && !(kept.owed && view.is_some())
+        };
         if self.kept.as_ref().is_none_or(is_known) || self.is_dead {
             return;
+        }
+        if view.is_some() {
+            self.settle_debt();
+        }
+        if config.is_some() {
+            self.origin = None;
         }
         let config = config.cloned();
         self.marks(|marks| (marks.view, marks.config) = (view, config));
         self.promised_in = self.handed_out + 1;
+        self.is_due = true;
     }
 
     /// VR: whether all that was promised is durable.
@@ -273,9 +351,11 @@ impl Journal {
         if !self.is_on() || self.is_dead {
             return false;
         }
+        self.origin = None;
         if self.waiting.as_ref().is_none_or(|waiting| waiting.config.epoch < config.epoch) {
             self.marks(|marks| marks.config = Some(config.clone()));
             self.waiting = Some(Waiting { config: config.clone(), is_handed_out: false });
+            self.is_due = true;
         }
         true
     }
@@ -283,9 +363,11 @@ impl Journal {
     /// What is to be written, if the batch before is durable: then call [`Journal::persisted`].
     pub(crate) fn poll(&mut self, end: Position) -> Option<Persist<Batch>> {
         let is_under_way = self.durable_batches < self.handed_out;
-        if is_under_way || self.batch.is_empty() || self.is_dead {
+        let is_due = self.is_due || self.is_waited_for() || self.batch.len() > GATHERED_BYTES_MAX;
+        if is_under_way || self.batch.is_empty() || self.is_dead || !is_due {
             return None;
         }
+        (self.is_due, self.gathers_since) = (false, None);
         if self.committed > self.said_committed {
             self.said_committed = self.committed;
             self.batch.committed(self.committed.0);
@@ -322,6 +404,7 @@ impl Journal {
         self.put(&Part { snapshot: self.snapshots, ..*part });
         if part.is_last {
             self.copied_in = self.handed_out + 1;
+            self.is_due = true;
         }
     }
 

@@ -107,6 +107,11 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.keep(now, kept, before))
     }
 
+    /// The process ends in order, and says nothing any more: what is to be written is the last.
+    pub fn close(&mut self) {
+        inside!(self, node => node.close());
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         inside!(self, node => node.disk_failed());

@@ -132,6 +132,12 @@ impl Sessions {
         *self = Sessions::new(self.guards).with_room_for(self.sessions_max);
     }
 
+    /// Forgets all of them, for good: none that registered up to `position` comes back.
+    pub fn give_up(&mut self, position: Position) {
+        self.forget();
+        self.evicted = position;
+    }
+
     /// Number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -9,7 +9,7 @@ use concord_core::{
 };
 use concord_engine::Shimmed;
 use concord_engine::memory::Memory;
-use concord_log::Marks;
+use concord_log::{Entry, Marks, Origin};
 use concord_protocols::{Kept, Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{
     Config, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
@@ -29,6 +29,15 @@ fn at(ms: u64) -> Now {
 
 /// A replica whose disk an earlier start may have granted leases on.
 fn restarted(guards: Guards, is_new: bool) -> Replica<Shimmed<Memory>> {
+    started(guards, is_new, (false, false))
+}
+
+/// The same of one that syncs now and then, or did so before and was not ended in order.
+fn started(
+    guards: Guards,
+    is_new: bool,
+    (owed, acks_early): (bool, bool),
+) -> Replica<Shimmed<Memory>> {
     let setup = ReplicaConfig {
         me: ME,
         controller: CONTROLLER,
@@ -42,8 +51,9 @@ fn restarted(guards: Guards, is_new: bool) -> Replica<Shimmed<Memory>> {
     };
     let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
     let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
-    let marks = Marks { run: 2, lease_ns, ..Marks::default() };
-    let kept = Kept { storage: 7, is_intact: true, marks, snapshot_every_bytes: 1 << 20 };
+    let marks = Marks { run: 2, lease_ns, owes: owed || acks_early, ..Marks::default() };
+    let (is_intact, snapshot_every_bytes) = (true, 1 << 20);
+    let kept = Kept { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
     replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
     replica
 }
@@ -118,13 +128,9 @@ fn t2_without_a_quiet_start_it_opens_at_once() {
     assert!(opens_at(Guards::without(Guard::QuietStart)) < 1_000 + LEASE_MS / 2);
 }
 
-/// The tail behind node 2, whose log has one record more: whether it calls itself whole with that, before and
-/// after its disk has it.
-fn is_whole(guards: Guards) -> (bool, bool) {
-    let mut replica = restarted(guards, true);
-    configure(&mut replica, 1_000, &[HEAD, ME]);
-    sync(&mut replica, 1_000);
-    let record = Record {
+/// A session registers.
+fn first_record() -> Record<'static> {
+    Record {
         position: Position(1),
         hash: 0,
         epoch: Epoch(1),
@@ -142,9 +148,17 @@ fn is_whole(guards: Guards) -> (bool, bool) {
         refused: Status::Ok,
         command: b"",
         reply: b"",
-    };
+    }
+}
+
+/// The tail behind node 2, whose log has one record more: whether it calls itself whole with that, before and
+/// after its disk has it.
+fn is_whole(guards: Guards) -> (bool, bool) {
+    let mut replica = restarted(guards, true);
+    configure(&mut replica, 1_000, &[HEAD, ME]);
+    sync(&mut replica, 1_000);
     let (mut bytes, mut packet) = (vec![], vec![]);
-    let end = LogEnd { position: 1, hash: record.emit(0, &mut bytes) };
+    let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
     Membership::Open { epoch: 1, from: HEAD.node, end }.emit(&mut packet);
     replica.handle(at(1_001), &packet, &mut vec![]);
     assert_eq!((replica.phase(), replica.is_whole()), (Phase::Open, false));
@@ -182,4 +196,77 @@ fn t7_a_replica_is_whole_once_its_disk_has_what_was_agreed() {
 #[test]
 fn t7_without_the_guard_it_is_whole_before() {
     assert_eq!(is_whole(Guards::without(Guard::DurableWhole)), (true, true));
+}
+
+#[test]
+fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
+    let mut replica = started(Guards::ALL, true, (false, true));
+    configure(&mut replica, 1_000, &[HEAD, ME]);
+    assert!(sync(&mut replica, 1_001) > 0, "the epoch waits for the disk all the same");
+    let (mut bytes, mut packet) = (vec![], vec![]);
+    let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
+    Membership::Open { epoch: 1, from: HEAD.node, end }.emit(&mut packet);
+    replica.handle(at(1_001), &packet, &mut vec![]);
+    let (epoch, from, committed) = (Epoch(1), NodeId(HEAD.node), Position(0));
+    let (stream, link_seq, first, last, piece) = (0, 1, true, true, &bytes[..]);
+    Data { epoch, from, stream, link_seq, committed, first, last, piece }.emit(&mut packet);
+    replica.handle(at(1_002), &packet, &mut vec![]);
+    replica.flush(at(1_002), &mut vec![]);
+    assert_eq!((replica.committed(), replica.is_whole()), (Position(1), true));
+    // That it is whole is told the disk at once; the next record waits.
+    assert!(sync(&mut replica, 1_003) > 0);
+    assert_eq!(sync(&mut replica, 1_003), 0);
+    let second = Record { position: Position(2), session: SessionId(8), ..first_record() };
+    bytes.clear();
+    second.emit(end.hash, &mut bytes);
+    let (link_seq, piece) = (2, &bytes[..]);
+    Data { epoch, from, stream, link_seq, committed, first, last, piece }.emit(&mut packet);
+    replica.handle(at(1_004), &packet, &mut vec![]);
+    let written = (1_004..3_000).find(|ms| {
+        tick(&mut replica, *ms);
+        sync(&mut replica, *ms) > 0
+    });
+    assert!((1_700..2_004).contains(&written.unwrap()), "{written:?}");
+}
+
+#[test]
+fn one_that_may_owe_records_is_not_intact() {
+    let replica = started(Guards::ALL, false, (true, true));
+    assert_eq!(replica.standing(), Standing::Kept { intact: false });
+    let replica = started(Guards::ALL, false, (true, false));
+    assert_eq!(
+        replica.standing(),
+        Standing::Kept { intact: false },
+        "whatever it does from now on"
+    );
+}
+
+#[test]
+fn t16_a_rack_begins_with_a_state_and_without_the_sessions_of_before() {
+    let setup = ReplicaConfig::new(ME, CONTROLLER);
+    let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
+    let mut bytes = vec![];
+    let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
+    replica.restore(at(1_000), &Entry::Record(&bytes)).unwrap();
+    let (none, one) = (
+        Replica::new(ReplicaConfig::new(ME, CONTROLLER), Shimmed::new(Memory::new(0))),
+        replica.sessions_digest(),
+    );
+    assert_ne!(none.sessions_digest(), one);
+    let elsewhere = Origin { id: 9, end: LogEnd::default(), switch_id: 4 };
+    assert!(replica.restore(at(1_000), &Entry::Origin(elsewhere)).is_err());
+    let origin = Origin { id: 9, end, switch_id: 4 };
+    replica.restore(at(1_000), &Entry::Committed(1)).unwrap();
+    replica.restore(at(1_000), &Entry::Origin(origin)).unwrap();
+    assert_ne!(replica.sessions_digest(), one);
+    let (marks, is_intact, owed, acks_early) =
+        (Marks { run: 1, ..Marks::default() }, true, false, false);
+    let kept =
+        Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
+    replica.keep(at(1_000), kept, (0, 0)).unwrap();
+    assert_eq!(replica.standing(), Standing::Founding { origin: 9, switch_id: 4 });
+    configure(&mut replica, 1_001, &[ME]);
+    sync(&mut replica, 1_001);
+    tick(&mut replica, 1_002);
+    assert_eq!((replica.phase(), replica.executed()), (Phase::Open, Position(1)));
 }

@@ -53,8 +53,21 @@ impl From<Broken> for Error {
     }
 }
 
+/// Locks a directory that is there, for as long as the file is open.
+///
+/// # Errors
+/// If a replica keeps its data there, or the system refuses.
+pub fn lock(path: &Path) -> Result<File, Error> {
+    let lock_path = path.join(LOCK);
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+    let lock = lock.cannot(format!("open {}", lock_path.display()))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| Error::new(format!("another replica keeps its data in {}", path.display())))?;
+    Ok(lock)
+}
+
 /// The segments of a directory, by their names, and whose they are.
-fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
+pub(crate) fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
     let mut found: Option<(u64, Vec<u64>)> = None;
     for entry in std::fs::read_dir(path).cannot(format!("read {}", path.display()))? {
         let entry = entry.cannot(format!("read {}", path.display()))?;
@@ -101,11 +114,24 @@ fn damaged(directory: &Path, storage: u64, damage: Damage) -> Broken {
 
 /// Looks at every segment; what was found, and their bytes.
 fn look(directory: &Path, storage: u64, segments: &[u64]) -> Result<(Found, u64), Broken> {
-    let mut recovery = Recovery::new(storage);
-    let mut total = 0;
-    for &segment in segments {
+    let read = segments.iter().map(|&segment| {
         let path = segment_path(directory, storage, segment);
         let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()))?;
+        Ok((segment, bytes))
+    });
+    look_at(directory, storage, read)
+}
+
+/// The same of segments that somebody else reads.
+pub(crate) fn look_at(
+    directory: &Path,
+    storage: u64,
+    segments: impl Iterator<Item = Result<(u64, Vec<u8>), Error>>,
+) -> Result<(Found, u64), Broken> {
+    let mut recovery = Recovery::new(storage);
+    let mut total = 0;
+    for segment in segments {
+        let (segment, bytes) = segment?;
         total += bytes.len() as u64;
         recovery.segment(segment, &bytes);
     }
@@ -121,12 +147,7 @@ impl Directory {
     /// [`Broken`]: one line that names the file.
     pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
         std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
-        let lock_path = path.join(LOCK);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.cannot(format!("open {}", lock_path.display()))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Error::new(format!("another replica keeps its data in {}", path.display()))
-        })?;
+        let lock = lock(path)?;
         let (storage, segments) = list(path)?.unwrap_or((storage, Vec::new()));
         let (found, bytes) = look(path, storage, &segments)?;
         if let Some(other) = found.node.filter(|other| *other != node) {
@@ -236,6 +257,14 @@ impl Directory {
     }
 }
 
+/// Whether a rack begins with what is there.
+fn founds(path: &Path, storage: u64, segments: &[u64]) -> bool {
+    segments.iter().any(|&segment| {
+        let bytes = std::fs::read(segment_path(path, storage, segment)).unwrap_or_default();
+        entries(storage, segment, &bytes, 0).any(|(_, entry)| matches!(entry, Entry::Origin(_)))
+    })
+}
+
 /// A name beside `path` that nothing has.
 fn free_name(path: &Path) -> PathBuf {
     let name = |n: u32| {
@@ -299,7 +328,13 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
                 marks.held_epoch
             );
         }
+        None if founds(path, storage, &segments) => {
+            text.push_str("begins a rack: heard of no epoch\n");
+        }
         None => text.push_str("heard of no epoch\n"),
+    }
+    if marks.owes {
+        text.push_str("in use, or not ended in order: what was acknowledged last may be missing\n");
     }
     match found.cut {
         Some(cut) => {

@@ -15,6 +15,7 @@ pub mod error;
 pub mod http;
 pub mod key_file;
 pub mod logging;
+pub mod origin;
 pub mod poller;
 mod process;
 pub mod redis_server;

@@ -74,6 +74,14 @@ pub trait System: Sync {
         Ok(())
     }
 
+    /// `up`: looks at what its groups kept, in this run directory as the rack `before`; what there is to say of that.
+    ///
+    /// # Errors
+    /// One line.
+    fn prepare(&self, _before: Option<&Rack>, _rack: &Rack) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
     /// `up`: starts its roles, once controller and switches were started.
     ///
     /// # Errors

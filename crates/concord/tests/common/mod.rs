@@ -125,15 +125,33 @@ impl Rack {
     /// Starts a rack whose processes have ended again, in its run directory.
     pub fn again(mut self, name: &str, more: &[&str]) -> Rack {
         let _ = self.up.wait();
-        let mut run = std::mem::replace(&mut self.run, directory(&format!("{name}-none")));
+        let run = std::mem::replace(&mut self.run, directory(&format!("{name}-none")));
+        Rack::start_at(run, more)
+    }
+
+    /// Starts a rack in a run directory that may have data.
+    pub fn start_at(mut run: Directory, more: &[&str]) -> Rack {
         for _ in 0..3 {
             match Rack::start_in(run, more) {
                 Ok(rack) => return rack,
                 Err((text, own)) if text.contains("address in use") => run = own,
-                Err((text, _)) => panic!("the rack {name} does not get ready again: {text}"),
+                Err((text, _)) => panic!("the rack does not get ready again: {text}"),
             }
         }
-        panic!("the rack {name} finds no ports");
+        panic!("the rack finds no ports");
+    }
+
+    /// Every process is killed at once.
+    pub fn cut_power(&self) {
+        let mut pids: Vec<u32> = self.pids().into_iter().map(|(_, pid)| pid).collect();
+        pids.insert(0, self.up.id());
+        let words: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        // Stopped first, so that nobody ends in order because another one is gone.
+        for signal in ["-STOP", "-KILL"] {
+            let status = Command::new("kill").arg(signal).args(&words).status().unwrap();
+            assert!(status.success());
+        }
+        until("end of what was killed", || pids[1..].iter().all(|pid| !is_alive(*pid)));
     }
 
     fn try_start(name: &str, more: &[&str]) -> Result<Rack, String> {

@@ -170,3 +170,61 @@ fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
     let members = c.state().config(GROUP).unwrap().members.clone();
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
 }
+
+/// A replica that was restored.
+fn restored(node: u16, incarnation: u64, origin: u64) -> Membership {
+    but(stands(node, incarnation, 0, Standing::Founding { origin, switch_id: 40 }), |a| {
+        a.data_dir = Some(DataDir { id: storage(node), run: incarnation });
+    })
+}
+
+#[test]
+fn t20_a_rack_of_restored_replicas_begins_above_the_switch_ids_of_the_one_before() {
+    let mut c = Controller::new(setup(), None);
+    for node in 1..=3 {
+        say(&mut c, 0, &restored(node, 10, 5));
+    }
+    assert!(!c.is_behind());
+    say(&mut c, 0, &switch(77, 0));
+    assert_eq!(persist(&mut c, 0), Some(1));
+    let config = c.state().config(GROUP).unwrap();
+    assert_eq!((config.switch_id, config.rack), (41, RACK));
+    assert_eq!(wholes(&c), [1, 2, 3]);
+    // One that starts again before it has heard of the rack is no stranger.
+    let sent = say(&mut c, 10, &restored(3, 20, 5));
+    assert_eq!(configured(&sent, member(3, 20).addr), Some(1));
+    for node in 1..=2 {
+        say(&mut c, 10, &alive(node, 10, 1));
+    }
+    let heard = but(restored(3, 20, 5), |a| a.heard = heard(1));
+    say(&mut c, 20, &heard);
+    assert_eq!(persist(&mut c, 20), Some(2));
+    assert_eq!((nodes(&c), c.counters().returned), (vec![1, 2, 3], 1));
+}
+
+#[test]
+fn replicas_of_two_backups_and_of_none_begin_no_rack_together() {
+    for other in [restored(2, 10, 6), alive(2, 10, 0)] {
+        let mut c = Controller::new(setup(), None);
+        for ms in [0, 400, 800, 1_200] {
+            say(&mut c, ms, &switch(77, 0));
+            say(&mut c, ms, &other);
+            say(&mut c, ms, &restored(1, 10, 5));
+            say(&mut c, ms, &restored(3, 10, 5));
+        }
+        assert!(c.poll_persist().is_none());
+        let problem = c.problem().unwrap();
+        assert_eq!(problem, Problem::OriginsDiffer { one: 1, other: 2 });
+        assert!(problem.to_string().contains("restore all replicas from one backup"));
+    }
+}
+
+#[test]
+fn a_restored_replica_is_left_alone_by_a_rack_that_goes_on_with_other_data() {
+    let mut c = founded_on_disks(Guards::ALL);
+    let other = but(restored(4, 10, 5), |a| a.data_dir = Some(DataDir { id: 1, run: 1 }));
+    let sent = say(&mut c, 20, &other);
+    assert_eq!((configured(&sent, member(4, 10).addr), c.poll_persist().is_none()), (None, true));
+    c.tick(at(30), &mut vec![]);
+    assert_eq!(c.problem(), Some(Problem::Restored { node: 4 }));
+}

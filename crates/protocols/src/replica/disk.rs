@@ -41,6 +41,11 @@ impl<E: Engine> Replica<E> {
         }
     }
 
+    /// The process ends in order: what [`Replica::poll_persist`] gives now is the last.
+    pub fn close(&mut self) {
+        self.journal.close();
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();

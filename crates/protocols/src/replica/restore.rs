@@ -38,8 +38,18 @@ impl<E: Engine> Replica<E> {
             }
             Entry::Part(part) if !self.copy.is_whole() => self.restore_part(part),
             Entry::Part(_) | Entry::Marks(_) | Entry::Reset => Ok(()),
+            // All that a member has is committed, or will be.
+            Entry::Committed(_) => Ok(()),
+            Entry::Origin(origin) => {
+                if !self.queue.is_empty() || self.ordered.log.end() != origin.end {
+                    return Err(BadEntry);
+                }
+                self.serving.sessions.give_up(Position(origin.end.position));
+                self.journal.begin_with(*origin);
+                Ok(())
+            }
             // Of a group that chooses its views by itself.
-            Entry::Committed(_) | Entry::Cut(_) => Err(BadEntry),
+            Entry::Cut(_) => Err(BadEntry),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use concord_core::Now;
 use concord_engine::Engine;
+use concord_log::Origin;
 use concord_wire::control::{Held, Standing};
 
 use super::Replica;
@@ -14,9 +15,12 @@ impl<E: Engine> Replica<E> {
     pub fn standing(&self) -> Standing {
         match self.phase {
             _ if self.retiring.is_some() => Standing::Leaving,
-            Phase::Out => match self.journal.is_intact() {
-                Some(intact) => Standing::Kept { intact },
-                None => Standing::Out,
+            Phase::Out => match (self.journal.origin(), self.journal.is_intact()) {
+                (Some(Origin { id, switch_id, .. }), _) => {
+                    Standing::Founding { origin: id, switch_id }
+                }
+                (None, Some(intact)) => Standing::Kept { intact },
+                (None, None) => Standing::Out,
             },
             Phase::Joining if self.is_copied() => Standing::Copied,
             Phase::Joining => Standing::Copying,

@@ -102,6 +102,7 @@ impl<E: Engine> Replica<E> {
     /// Time passed.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
+        self.journal.pass(t);
         self.watch_engine(t);
         let standing = self.standing();
         if self.report.is_due(t, standing, self.alive_ns()) {

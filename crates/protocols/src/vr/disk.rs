@@ -80,6 +80,11 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// The process ends in order: what [`Vr::poll_persist`] gives now is the last.
+    pub fn close(&mut self) {
+        self.journal.close();
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();
@@ -106,6 +111,10 @@ impl<E: Engine> Vr<E> {
     /// Has the disk remember what this replica promises. One that has lost what it had promised has nothing to
     /// remember before it has recovered.
     pub(super) fn promise(&mut self) {
+        if self.recovery.is_from_nothing() && self.journal.is_owed() {
+            // What is there of its promises says how new its log is, should the others be lost.
+            return;
+        }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
         let view = is_here.then(|| ViewMarks {

@@ -358,6 +358,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn take_time(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.local_ms = now.unix_ms;
+        self.journal.pass(t);
         self.recovery.start(t);
         self.suspicion.tick(t, self.suspect_ns() / 2);
         self.tick_retiring(now, sink);

@@ -44,6 +44,15 @@ impl<E: Engine> Vr<E> {
                 // Parts of a snapshot are as of positions before.
                 if self.copying.is_some() { Ok(()) } else { self.restore_committed(now) }
             }
+            Entry::Origin(origin) => {
+                let is_executed = self.executed == self.ordered.end() && self.pending.is_empty();
+                if !is_executed || self.ordered.log.end() != origin.end {
+                    return Err(BadEntry);
+                }
+                self.serving.sessions.give_up(self.executed);
+                self.journal.begin_with(*origin);
+                Ok(())
+            }
             Entry::Cut(end) => {
                 if Position(end.position) < self.submitted || end.position > self.ordered.end().0 {
                     return Err(BadEntry);
@@ -144,20 +153,28 @@ impl<E: Engine> Vr<E> {
         let end = self.ordered.end();
         let has_come_back = match promised {
             Some((config, _)) if !config.kind.is_quorum() => return Err(BadEntry),
-            Some((config, view)) => self.come_back(now, config, view, lease_ns),
+            Some((config, view)) => self.come_back(now, (config, view), lease_ns, kept.owed),
             None => false,
         };
+        let begins = end == Position(0) || self.journal.origin().is_some();
         self.heard_committed = Position(0);
         // What it had promised is lost, and with that what is here is of no use.
-        self.gives_up = !has_come_back && end > Position(0);
-        self.is_new = kept.is_intact && !has_come_back && end == Position(0);
+        self.gives_up = !has_come_back && !begins;
+        self.is_new = kept.is_intact && !has_come_back && begins;
         self.journal.keep(kept, end, log_bytes);
         self.promise();
         Ok(())
     }
 
-    /// The replica is in its group again; false if it cannot be.
-    fn come_back(&mut self, now: Now, config: Config, view: ViewMarks, lease_ns: u64) -> bool {
+    /// The replica is in its group again; false if it cannot be. One that acknowledged what it may lack (`owed`)
+    /// takes part no sooner than one that lost everything; its log is as good a beginning as any.
+    fn come_back(
+        &mut self,
+        now: Now,
+        (config, view): (Config, ViewMarks),
+        lease_ns: u64,
+        owed: bool,
+    ) -> bool {
         let me = self.setup.me;
         let Some(index) = config.members.iter().position(|m| m.node == me.node) else {
             return false;
@@ -176,6 +193,9 @@ impl<E: Engine> Vr<E> {
         self.sequence.set_floor(Seq::from_u64(view.floor));
         let quiet_ns = if self.setup.guards.on(Guard::QuietStart) { lease_ns } else { 0 };
         self.recovery.begin_kept(quiet_ns);
+        if owed && self.setup.guards.on(Guard::Intact) {
+            self.recovery.begin();
+        }
         self.stage = Stage::Recovering;
         self.vr_count.recoveries += 1;
         self.next_retry = now.instant;

@@ -2,6 +2,7 @@
 
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
+use concord_log::Origin;
 use concord_wire::control::{Heard, Held, Standing};
 use concord_wire::vr::Life;
 
@@ -54,7 +55,10 @@ impl<E: Engine> Vr<E> {
     /// What the controller is told. It decides on nobody's place by that: VR's group stays.
     pub(super) fn standing(&self) -> Standing {
         match self.stage {
-            Stage::Out => Standing::Out,
+            Stage::Out => match self.journal.origin() {
+                Some(Origin { id, switch_id, .. }) => Standing::Founding { origin: id, switch_id },
+                None => Standing::Out,
+            },
             Stage::Normal => Standing::Open { whole: self.is_whole() },
             Stage::Recovering if self.is_new || !self.recovery.is_from_nothing() => {
                 Standing::Kept { intact: true }

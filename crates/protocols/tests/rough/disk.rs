@@ -108,7 +108,14 @@ impl Disk {
         batch.marks(&marks);
         self.append(batch, false);
         let is_intact = found.begin != Begin::Nothing;
-        let kept = Kept { storage, is_intact, marks, snapshot_every_bytes: SNAPSHOT_BYTES };
+        let kept = Kept {
+            storage,
+            is_intact,
+            marks,
+            snapshot_every_bytes: SNAPSHOT_BYTES,
+            owed: false,
+            acks_early: false,
+        };
         node.keep(now, kept, (0, before_ns)).unwrap();
     }
 }

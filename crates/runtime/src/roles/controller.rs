@@ -259,6 +259,7 @@ fn standing_name(standing: Standing) -> &'static str {
         Standing::Open { whole: true } => "open",
         Standing::Leaving => "leaving",
         Standing::Kept { .. } => "out",
+        Standing::Founding { .. } => "restored, waits for the rack to begin",
     }
 }
 

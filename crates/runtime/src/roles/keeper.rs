@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use concord_core::machine::Persist;
 use concord_core::{Machine as _, SEC};
 use concord_engine::Engine;
 use concord_log::{Batch, Begin, Entry, Marks};
 use concord_protocols::{Kept, Node, SNAPSHOT_EVERY_BYTES};
 use concord_wire::control::{GroupKind, Protocol};
-use concord_wire::{Addr, OfGroup};
+use concord_wire::{Addr, OfGroup, Sink};
 use tracing::{error, info, warn};
 
 use super::replica::{DiskSetup, Feed};
@@ -17,12 +18,14 @@ use crate::directory::Directory;
 use crate::disk::Disk;
 use crate::error::{Context, Error};
 use crate::http::Snapshot;
-use crate::udp::Outbox;
 
 /// Operations that the engine may owe while a log is gone through.
 const RESTORING_MAX: usize = 1_024;
 /// How long to wait for an engine that owes something.
 const ENGINE_PAUSE: Duration = Duration::from_micros(50);
+/// How long the last sync may take before a process ends without it, and how often to look.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+const DISK_PAUSE: Duration = Duration::from_micros(200);
 
 /// A replica's disk.
 #[derive(Debug)]
@@ -33,6 +36,7 @@ pub(super) struct Keeper {
     has_failed: bool,
     directory: String,
     storage: u64,
+    acks_early: bool,
     log_bytes: u64,
     syncs: u64,
     sync_ns: u64,
@@ -68,6 +72,9 @@ impl Keeper {
         }
         let refuse = |_| Error::new(format!("{}: not of this protocol or engine", path.display()));
         directory.each_entry(|entry: Entry<'_>| {
+            if let Entry::Origin(_) = entry {
+                drain(replica, feed, 0)?;
+            }
             replica.restore(clock::now(), &entry).map_err(refuse)?;
             drain(replica, feed, RESTORING_MAX)
         })?;
@@ -76,6 +83,7 @@ impl Keeper {
         let marks = Marks {
             run: found.marks.run + 1,
             lease_ns: before_ns.max(lease_ns),
+            owes: setup.acks_early || found.marks.owes,
             ..found.marks.clone()
         };
         let (storage, log_bytes) = (directory.storage(), directory.bytes());
@@ -84,6 +92,8 @@ impl Keeper {
             is_intact: found.begin != Begin::Nothing,
             marks: marks.clone(),
             snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
+            owed: found.marks.owes,
+            acks_early: setup.acks_early,
         };
         let disk = Disk::start(directory, node, &marks, setup.fault)?;
         replica.keep(clock::now(), kept, (log_bytes, before_ns)).map_err(refuse)?;
@@ -94,12 +104,16 @@ impl Keeper {
         if let Some(cut) = found.cut {
             warn!(segment = cut.segment, offset = cut.offset, "an incomplete last group was cut");
         }
+        if found.marks.owes {
+            warn!(records, "it was not ended in order: what it acknowledged last may be missing");
+        }
         Ok(Keeper {
             disk,
             batches: 0,
             has_failed: false,
             directory,
             storage,
+            acks_early: setup.acks_early,
             log_bytes,
             syncs: 0,
             sync_ns: 0,
@@ -113,7 +127,7 @@ impl Keeper {
     }
 
     /// The disk has answered.
-    pub(super) fn ready<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>, out: &mut Outbox) {
+    pub(super) fn ready<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>, out: &mut impl Sink) {
         match self.disk.take() {
             Ok(Some(written)) => {
                 self.syncs += 1;
@@ -133,6 +147,21 @@ impl Keeper {
         }
     }
 
+    /// The process ends in order, and says nothing any more: what has gathered is written, and that nothing is owed.
+    pub(super) fn close<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>) {
+        let began = Instant::now();
+        let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
+        replica.close();
+        while !self.has_failed && began.elapsed() < CLOSE_MAX {
+            if self.syncs == self.batches {
+                let Some(Persist { what, .. }) = replica.poll_persist() else { return };
+                self.write(what, replica);
+            }
+            std::thread::sleep(DISK_PAUSE);
+            self.ready(replica, &mut nobody);
+        }
+    }
+
     /// Nothing becomes durable any more. The replica lives on to tell the controller that it leaves.
     fn fail<E: Engine>(&mut self, error: &Error, replica: &mut OfGroup<Node<E>>) {
         if !self.has_failed {
@@ -140,6 +169,11 @@ impl Keeper {
             error!(%error, "the disk failed: the replica leaves");
             replica.disk_failed();
         }
+    }
+
+    /// What the rack file calls it.
+    pub(super) fn durability(&self) -> &'static str {
+        if self.acks_early { "interval" } else { "fsync" }
     }
 
     /// What there is to show.

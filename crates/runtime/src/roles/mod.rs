@@ -65,6 +65,6 @@ impl GroupNames {
 }
 
 /// 64 bits that no other start of this or another process has.
-fn unique() -> Result<u64, Error> {
+pub(crate) fn unique() -> Result<u64, Error> {
     clock::entropy().map_err(|e| Error::new(format!("cannot get randomness: {e}")))
 }

@@ -51,6 +51,8 @@ pub struct ReplicaSetup {
 pub struct DiskSetup {
     /// Its data directory.
     pub directory: PathBuf,
+    /// Nothing that is acknowledged waits for the disk, which is synced each second.
+    pub acks_early: bool,
     /// What is wrong with the disk, for tests.
     pub fault: DiskFault,
 }
@@ -185,6 +187,13 @@ impl<E: Engine, F> ReplicaRole<E, F> {
         let (replica, mut sink) = self.replica.input(out);
         replica.engine_ready(clock::now(), &mut sink);
     }
+
+    /// The process ends: what was acknowledged and is not on disk yet is written.
+    fn close(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.close(&mut self.replica);
+        }
+    }
 }
 
 /// Runs a replica until it is told to end.
@@ -299,6 +308,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     /// One that goes alone leaves in order. Where the whole rack ends, nobody waits for anybody.
     fn stop(&mut self, now: Now, why: Stop) -> bool {
         if why == Stop::Rack {
+            self.close();
             return true;
         }
         if !self.is_stopping {
@@ -307,6 +317,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
             self.replica.retire(now);
         }
         let Some(how) = self.replica.retired(now) else { return false };
+        self.close();
         let epoch = self.replica.status(now).epoch.0;
         match how {
             Retired::InOrder => info!(epoch, "left: the others go on"),
@@ -346,7 +357,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         if let Some(keeper) = &self.keeper {
             keeper.tell(&mut s);
         }
-        s.tell("durability", if self.keeper.is_some() { "fsync" } else { "none" });
+        s.tell("durability", self.keeper.as_ref().map_or("none", Keeper::durability));
         s.tell("phase", phase_name(status.phase));
         s.tell("place", status.role);
         s.tell("epoch", status.epoch.0);

@@ -59,8 +59,16 @@ pub enum Standing {
     Leaving,
     /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
     Kept {
-        /// All that was ever synced there was found at this start.
+        /// All that was ever synced there was found at this start, and nothing else was acknowledged.
         intact: bool,
+    },
+    /// In no epoch; its disk has the state that a rack begins with, and it waits for that rack's first
+    /// configuration.
+    Founding {
+        /// Which state: all that begin together have the same.
+        origin: u64,
+        /// The highest switch id that the rack before may have used.
+        switch_id: u32,
     },
 }
 

@@ -1,5 +1,6 @@
 //! The replicated store: groups of replicas behind gateways for Redis clients, with the switch's help or without.
 
+mod data;
 mod explain;
 mod roles;
 mod section;
@@ -21,6 +22,7 @@ use crate::up::children::Children;
 use crate::up::is_said;
 use crate::up::place::{Ports, set, wanted};
 
+pub use data::{backup, restore};
 pub use explain::explain;
 pub use roles::{gateway, replica};
 pub use section::{Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace, Table};
@@ -129,6 +131,15 @@ impl System for Store {
         Ok(())
     }
 
+    fn prepare(&self, before: Option<&Rack>, rack: &Rack) -> Result<Vec<String>, Error> {
+        let acks_early = |rack: &Rack| {
+            let groups = rack.groups().unwrap_or_default();
+            groups.iter().any(|group| group.durability == Durability::Interval)
+        };
+        let may_owe = acks_early(rack) || before.is_some_and(acks_early);
+        if may_owe { data::begin_anew_if_lost(rack) } else { Ok(Vec::new()) }
+    }
+
     fn start(&self, rack: &Rack, file: &Path, children: &mut Children) -> Result<(), Error> {
         for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Replicas) {
             for replica in group.replicas {
@@ -192,6 +203,12 @@ impl System for Store {
                 "*** NOTHING IS ON DISK: the data is gone when the rack stops. ***".to_string(),
                 "(Without --durability none it is kept.)".to_string(),
             ],
+            Some(Durability::Interval) => {
+                vec![
+                    "data: on disk each second; a power cut of all may take the last second"
+                        .to_string(),
+                ]
+            }
             Some(Durability::Fsync) => {
                 vec![
                     "data: on disk before it is acknowledged (--durability none keeps nothing)"
@@ -220,7 +237,7 @@ impl System for Store {
     fn farewell(&self, rack: &Rack) -> Option<&'static str> {
         durability(rack).map(|durability| match durability {
             Durability::None => "The data is gone with it.",
-            Durability::Fsync => "The data is on disk.",
+            Durability::Fsync | Durability::Interval => "The data is on disk.",
         })
     }
 

@@ -39,13 +39,14 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
         memory_bytes_max: group.maxmemory.0,
         disk: match group.durability {
             Durability::None => None,
-            Durability::Fsync => {
+            Durability::Fsync | Durability::Interval => {
                 let default = || Path::new("data").join(group.member_stem("replica", own.node));
                 let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
                 let hold_ms = rack.faults.disk_hold_ms;
                 let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
                 let fault = DiskFault { hold, fail_sync: None };
-                Some(DiskSetup { directory: said.unwrap_or_else(default), fault })
+                let acks_early = group.durability == Durability::Interval;
+                Some(DiskSetup { directory: said.unwrap_or_else(default), acks_early, fault })
             }
         },
         engine: match group.engine {

@@ -111,6 +111,8 @@ pub enum Durability {
     /// What was acknowledged: it is synced to disk before.
     #[default]
     Fsync,
+    /// What was acknowledged, but for the last second: the disk is synced each second.
+    Interval,
 }
 
 /// The size of the switch's dirty set (Harmonia §7.2).

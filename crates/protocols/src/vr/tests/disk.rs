@@ -16,12 +16,14 @@ struct Disk {
     segment: u64,
     files: BTreeMap<u64, Vec<u8>>,
     writer: Writer,
+    /// It is synced now and then.
+    acks_early: bool,
 }
 
 impl Disk {
     fn new(node: u16) -> Disk {
-        let identity = Identity { storage: STORAGE, node };
-        Disk { node, segment: 0, files: BTreeMap::new(), writer: Writer::new(identity, 1, 1) }
+        let writer = Writer::new(Identity { storage: STORAGE, node }, 1, 1);
+        Disk { node, segment: 0, files: BTreeMap::new(), writer, acks_early: false }
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -46,14 +48,16 @@ impl Disk {
         let mut bytes = vec![];
         self.writer.begin_segment(&mut bytes);
         let before_ns = found.marks.lease_ns;
-        let marks = Marks { run: found.marks.run + 1, lease_ns: LEASE_NS, ..found.marks };
+        let (owed, acks_early) = (found.marks.owes, self.acks_early);
+        let (run, owes) = (found.marks.run + 1, owed || acks_early);
+        let marks = Marks { run, owes, lease_ns: LEASE_NS, ..found.marks };
         let mut batch = concord_log::Batch::default();
         batch.marks(&marks);
         self.writer.seal(batch.bytes());
         bytes.extend_from_slice(batch.bytes());
         self.append(&bytes);
-        let (storage, snapshot_every_bytes) = (STORAGE, 1 << 20);
-        let kept = Kept { storage, is_intact: true, marks, snapshot_every_bytes };
+        let (storage, is_intact, snapshot_every_bytes) = (STORAGE, true, 1 << 20);
+        let kept = Kept { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
         node.keep(now, kept, (0, before_ns)).unwrap();
     }
 }
@@ -67,6 +71,10 @@ struct OnDisks {
 impl OnDisks {
     /// Three founders; node 0 leads, and everything is synced.
     fn founded(guards: Guards) -> OnDisks {
+        OnDisks::begun(guards, false)
+    }
+
+    fn begun(guards: Guards, acks_early: bool) -> OnDisks {
         let g = Group {
             protocol: Protocol::Vr,
             nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
@@ -82,6 +90,7 @@ impl OnDisks {
             sent: vec![0; 3],
         };
         let mut own = OnDisks { g, disks: (1..=3).map(Disk::new).collect() };
+        own.disks.iter_mut().for_each(|disk| disk.acks_early = acks_early);
         for index in 0..3 {
             own.disks[index].start(own.g.now, &mut own.g.nodes[index]);
         }
@@ -315,4 +324,57 @@ fn t4_an_older_directory_is_one_that_lost_what_was_promised() {
     own.pass(10 * LEASE_NS / MS);
     assert_eq!(own.values(&["k"]), ["v"]);
     assert!(own.g.nodes.iter().all(|n| n.stage == Stage::Normal));
+}
+
+/// Disks are synced each second. Nodes 0 and 2 acknowledge a write, and then the power of node 2 goes: whether nodes 1
+/// and 2 go on without node 0, and what is there once it is heard again.
+fn goes_on_alone(guards: Guards) -> (bool, Vec<String>) {
+    let mut own = OnDisks::begun(guards, true);
+    own.pass(2_000);
+    own.g.cut(0, 1);
+    own.g.set(0, "k", "v");
+    own.pass(5);
+    assert_eq!(own.g.to_client.len(), 1, "it waits for no disk");
+    own.restart(2, 700);
+    own.g.cuts.clear();
+    own.g.isolate(0);
+    own.pass(10 * LEASE_NS / MS);
+    let goes_on = own.g.leader().is_some_and(|leader| leader != 0);
+    own.g.cuts.clear();
+    own.pass(10 * LEASE_NS / MS);
+    (goes_on, own.values(&["k"]))
+}
+
+#[test]
+fn one_that_may_owe_records_takes_part_no_sooner_than_one_that_lost_everything() {
+    assert_eq!(goes_on_alone(Guards::ALL), (false, vec![String::from("v")]));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn one_that_takes_part_all_the_same_loses_what_it_acknowledged() {
+    assert_eq!(goes_on_alone(Guards::without(Guard::Intact)), (true, vec![String::from("nil")]));
+}
+
+#[test]
+fn one_that_may_owe_records_lacks_these_alone_and_owes_none_once_it_has_them() {
+    let mut own = OnDisks::begun(Guards::ALL, true);
+    own.pass(2_000);
+    own.g.set(0, "k", "v");
+    own.pass(5);
+    let end = own.g.nodes[0].ordered.end();
+    own.restart(2, 700);
+    assert!(own.g.nodes[2].ordered.end() < end && own.g.nodes[2].journal.is_owed());
+    own.pass(10 * LEASE_NS / MS);
+    let third = &own.g.nodes[2];
+    assert_eq!((third.stage, third.ordered.end()), (Stage::Normal, own.g.nodes[0].ordered.end()));
+    assert_eq!((third.count.copies_begun, third.journal.is_owed()), (0, false));
+    // It ends in order, and owes nothing at its next start.
+    own.g.set(0, "k", "w");
+    own.pass(5);
+    own.g.nodes[2].close();
+    own.sync(2);
+    own.restart(2, 800);
+    assert!(!own.g.nodes[2].journal.is_owed());
+    assert_eq!(own.g.nodes[2].ordered.end(), own.g.nodes[0].ordered.end());
 }

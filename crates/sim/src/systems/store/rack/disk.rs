@@ -197,6 +197,8 @@ impl Rack<'_> {
             is_intact: found.begin != Begin::Nothing,
             marks,
             snapshot_every_bytes: self.plan.disks.snapshot_bytes,
+            owed: false,
+            acks_early: false,
         };
         let kept = replica.keep(now, kept, (0, before_ns));
         if !restored || kept.is_err() {

@@ -1,0 +1,317 @@
+//! The data of a rack as a whole: `concord backup`, `concord restore`, and what `up` does after the power of all went
+//! where the disk is synced each second (docs/durability.md).
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use concord_runtime::directory;
+use concord_runtime::origin::{self, State};
+use concord_runtime::{Context, Error};
+use serde_json::Value;
+
+use super::{Durability, Protocol, ReplicaPlace};
+use crate::cli::{BackupArgs, RestoreArgs};
+use crate::net::http_get;
+use crate::rack::{Group, Kind, Rack, pick_member};
+
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// What `/status` says may be as old.
+const STATUS_AGE_MAX: Duration = Duration::from_millis(100);
+/// How long a backup waits for a disk that has all that was acknowledged before.
+const DISK_MAX: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a replica of a rack before may take to end.
+const LOCK_MAX: Duration = Duration::from_secs(5);
+
+/// Where a replica keeps its data.
+fn data_dir(group: &Group<'_>, replica: &ReplicaPlace) -> PathBuf {
+    let default = || Path::new("data").join(group.member_stem("replica", replica.node));
+    replica.data_dir.clone().unwrap_or_else(default)
+}
+
+fn stores<'a>(rack: &'a Rack) -> Result<Vec<Group<'a>>, Error> {
+    let mut groups = rack.groups()?;
+    groups.retain(|group| group.kind == Kind::Replicas && group.durability != Durability::None);
+    Ok(groups)
+}
+
+/// What the replicas of a group have on this machine, the newest first.
+fn states(group: &Group<'_>) -> Vec<(u16, State)> {
+    let read = |replica: &ReplicaPlace| {
+        let state = State::read(&data_dir(group, replica)).ok()?;
+        state.is_there().then_some((replica.node, state))
+    };
+    let mut states: Vec<(u16, State)> = group.replicas.iter().filter_map(read).collect();
+    states.sort_by_key(|(_, state)| std::cmp::Reverse(state.rank()));
+    states
+}
+
+/// Whether so many replicas may lack what they had acknowledged that the group cannot go on with the others.
+fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
+    let owes = |state: &State| state.found().marks.owes;
+    let has_begun = states.iter().any(|(_, state)| state.found().marks.config.is_some());
+    if !has_begun || !states.iter().any(|(_, state)| owes(state)) {
+        return false;
+    }
+    let mut intact = states.iter().filter(|(_, state)| !owes(state));
+    match group.protocol {
+        Protocol::Vr | Protocol::NoPaxos => intact.count() < group.replicas.len() / 2 + 1,
+        Protocol::Chain | Protocol::PrimaryBackup | Protocol::Craq => {
+            let newest = states.first().map(|(_, state)| state.rank().0);
+            !intact.any(|(_, state)| Some(state.rank().0) == newest)
+        }
+    }
+}
+
+/// Before a rack of this machine starts: where the power of all went, and the disks were synced each second only, the
+/// rack begins anew with the newest that is left. What there is to say of that.
+///
+/// # Errors
+/// One line.
+pub fn begin_anew_if_lost(rack: &Rack) -> Result<Vec<String>, Error> {
+    let groups = stores(rack)?;
+    let mut locks = Vec::new();
+    for dir in groups.iter().flat_map(|g| g.replicas.iter().map(|r| data_dir(g, r))) {
+        if dir.exists() {
+            locks.push(lock(&dir)?);
+        }
+    }
+    let all: Vec<_> = groups.iter().map(|group| (group, states(group))).collect();
+    if !all.iter().any(|(group, states)| has_lost(group, states)) {
+        return Ok(Vec::new());
+    }
+    let mut notes = vec![
+        "*** The power of all went, or all were killed: what was acknowledged in the last second may be lost. ***"
+            .to_string(),
+    ];
+    // First, so that the state of a rack that is over is in force at no time.
+    set_aside(&rack.controller()?.state)?;
+    for (group, states) in &all {
+        let Some((node, state)) = states.first() else { continue };
+        let id = origin::new_id()?;
+        let mut dirs = Vec::new();
+        for replica in group.replicas {
+            let dir = data_dir(group, replica);
+            let next = beside(&dir, "next");
+            remove(&next)?;
+            state.write(&next, Some(replica.node), id)?;
+            dirs.push((dir, next));
+        }
+        for (dir, next) in &dirs {
+            set_aside(dir)?;
+            std::fs::rename(next, dir).cannot(format!("make {}", dir.display()))?;
+        }
+        notes.push(format!(
+            "{}: a new rack begins with what replica {node} had, {} records; what there was is in {}.",
+            group.name,
+            state.end().position,
+            dirs.iter().map(|(dir, _)| beside(dir, "before").display().to_string()).collect::<Vec<_>>().join(" ")
+        ));
+    }
+    Ok(notes)
+}
+
+/// A directory that no replica keeps its data in, for as long as this lives.
+fn lock(dir: &Path) -> Result<std::fs::File, Error> {
+    let began = Instant::now();
+    loop {
+        match directory::lock(dir) {
+            Err(_) if began.elapsed() < LOCK_MAX => std::thread::sleep(LOOK_INTERVAL),
+            done => return done,
+        }
+    }
+}
+
+fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{what}"));
+    PathBuf::from(name)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    let gone = match path.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false if path.exists() => std::fs::remove_file(path),
+        false => Ok(()),
+    };
+    gone.cannot(format!("remove {}", path.display()))
+}
+
+/// What was set aside before goes.
+fn set_aside(path: &Path) -> Result<(), Error> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let aside = beside(path, "before");
+    remove(&aside)?;
+    std::fs::rename(path, &aside).cannot(format!("set {} aside", path.display()))
+}
+
+/// `concord backup`.
+///
+/// # Errors
+/// One line for a person.
+pub fn backup(args: &BackupArgs) -> Result<(), Error> {
+    if args.target.exists() {
+        let target = args.target.display();
+        return Err(Error::new(format!("{target} is there already: say another directory")));
+    }
+    let (node, state) = match &args.data_dir {
+        Some(dir) => (None, State::read(dir)?),
+        None => {
+            let (node, state) = best(args)?;
+            (Some(node), state)
+        }
+    };
+    let origin = state.write(&args.target, None, origin::new_id()?)?;
+    let of = node.map_or(String::new(), |node| format!(" of replica {node}"));
+    let (position, target) = (origin.end.position, args.target.display());
+    println!("Backup{of} as of record {position}, in {target}.");
+    println!("concord restore {target} --run-dir NEW makes a rack of it.");
+    Ok(())
+}
+
+/// What a replica says of itself.
+fn status(replica: &ReplicaPlace) -> Option<Value> {
+    let body = http_get(replica.http?, "/status", ASK_TIMEOUT).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+/// The newest data on this machine that has all that was acknowledged before: the replica, and what it has.
+fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
+    let rack = Rack::read(&args.config)?;
+    let groups = rack.groups()?;
+    let wanted = (args.group.as_deref(), None);
+    let has = |group: &Group<'_>| group.replicas.len();
+    let (group, _) = match groups.iter().filter(|group| has(group) > 0).count() {
+        0 | 1 => {
+            let first = |group: &Group<'_>| group.replicas.first().map(|r| r.node);
+            let node = groups.iter().find_map(first);
+            pick_member("replica", &groups, |g| g.replicas, |r| r.node, (wanted.0, node))?
+        }
+        _ => pick_member("replica", &groups, |g| &g.replicas[..has(g).min(1)], |r| r.node, wanted)?,
+    };
+    if group.durability == Durability::None {
+        return Err(Error::new(
+            "nothing is on disk (durability = \"none\"), so that there is nothing to back up",
+        ));
+    }
+    std::thread::sleep(STATUS_AGE_MAX);
+    let said: Vec<(u16, Value)> =
+        group.replicas.iter().filter_map(|r| Some((r.node, status(r)?))).collect();
+    let is_open =
+        |node: u16| said.is_empty() || said.iter().any(|(n, s)| *n == node && s["phase"] == "open");
+    let committed = |(_, status): &(u16, Value)| {
+        (status["phase"] == "open").then(|| status["committed"].as_u64()).flatten()
+    };
+    let wanted = said.iter().filter_map(committed).max();
+    if !said.is_empty() && wanted.is_none() {
+        return Err(Error::new("no replica is a member that serves: see `concord status`"));
+    }
+    let began = Instant::now();
+    loop {
+        let states = states(&group);
+        if states.is_empty() {
+            let dirs: Vec<String> =
+                group.replicas.iter().map(|r| data_dir(&group, r).display().to_string()).collect();
+            return Err(Error::new(format!(
+                "no data of the rack is on this machine: none of {} can be read",
+                dirs.join(" ")
+            )));
+        }
+        let mut own = states.into_iter().filter(|(node, _)| is_open(*node));
+        let newest = own.find(|(_, state)| state.end().position >= wanted.unwrap_or(0));
+        if let Some(newest) = newest {
+            return Ok(newest);
+        }
+        if began.elapsed() > DISK_MAX {
+            return Err(Error::new(format!(
+                "no directory on this machine has all up to record {}: run this where a member of the group has \
+                 its data",
+                wanted.unwrap_or(0)
+            )));
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// `concord restore`.
+///
+/// # Errors
+/// One line for a person.
+pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
+    let state = State::read(&args.backup)?;
+    let origin = state.origin()?;
+    let dirs = targets(args)?;
+    for (_, dir) in &dirs {
+        let is_empty =
+            !dir.exists() || std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
+        if !is_empty {
+            let dir = dir.display();
+            return Err(Error::new(format!(
+                "{dir} holds something: a backup is restored into new directories"
+            )));
+        }
+    }
+    for (node, dir) in &dirs {
+        let _ = std::fs::remove_dir(dir);
+        state.write(dir, Some(*node), origin.id)?;
+        println!("Replica {node}: {}", dir.display());
+    }
+    let position = origin.end.position;
+    println!(
+        "Restored as of record {position}. A new rack begins with it, without the sessions of before."
+    );
+    if let Some(run_dir) = &args.run_dir {
+        println!("concord up --run-dir {} --replicas {}", run_dir.display(), dirs.len());
+    }
+    Ok(())
+}
+
+/// Which replicas' directories are to be made, and that no controller goes on with another rack there.
+fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
+    let (dirs, state) = match (&args.run_dir, &args.config, &args.data_dir) {
+        (Some(run_dir), None, None) => {
+            let dir = |node| (node, run_dir.join("data").join(format!("replica-{node}")));
+            let dirs = (1..=args.replicas).map(dir).collect();
+            (dirs, Some(run_dir.join("controller.state")))
+        }
+        (None, Some(config), None) => {
+            let rack = Rack::read(config)?;
+            let groups = rack.groups()?;
+            let named = |g: &&Group<'_>| args.group.as_deref().is_none_or(|name| g.name == name);
+            let mut own = groups.iter().filter(named).filter(|g| !g.replicas.is_empty());
+            let (group, further) = (own.next(), own.next());
+            let group = match (group, further) {
+                (Some(group), None) => group,
+                (None, _) => return Err(Error::new("the rack file has no such group of replicas")),
+                (Some(_), Some(_)) => {
+                    return Err(Error::new("which group? Say --group with its name"));
+                }
+            };
+            let wanted = |r: &&ReplicaPlace| args.node.is_none_or(|node| node == r.node);
+            let own = group.replicas.iter().filter(wanted);
+            let dirs: Vec<(u16, PathBuf)> = own.map(|r| (r.node, data_dir(group, r))).collect();
+            if dirs.is_empty() {
+                return Err(Error::new("the rack file has no such replica"));
+            }
+            (dirs, Some(rack.controller()?.state.clone()))
+        }
+        (None, None, Some(dir)) => {
+            let node = args.node.ok_or_else(|| Error::new("whose is it? Say --node"))?;
+            (vec![(node, dir.clone())], None)
+        }
+        _ => {
+            return Err(Error::new(
+                "where to? Say one of --run-dir, --config, or --node and --data-dir",
+            ));
+        }
+    };
+    match state {
+        Some(state) if state.exists() => Err(Error::new(format!(
+            "a rack was there already: {} is its state; a backup is restored for a new one",
+            state.display()
+        ))),
+        _ => Ok(dirs),
+    }
+}

@@ -1,0 +1,241 @@
+//! What a rack makes of its data as a whole: it is synced each second, and the power of all goes; it is backed up
+//! while it serves, and restored into another rack.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+
+/// What may be lost: the second, the sync, and what a busy machine takes beside.
+const LOST_MAX: Duration = Duration::from_millis(1_800);
+
+/// The rack's number and the switch's id, as the controller says them.
+fn numbers(rack: &Rack) -> (String, u64) {
+    let status = rack.status();
+    let roles = status["roles"].as_array().unwrap();
+    let own = &roles.iter().find(|r| r["role"] == "controller").unwrap()["status"];
+    (own["rack"].to_string(), own["switch_id"].as_u64().unwrap_or(0))
+}
+
+/// Counts up under load, the power of all goes, and again: nothing is missing that is older than a second, what is
+/// there is a prefix, and it is another rack.
+fn survive_but_for_a_second(name: &str, more: &[&str]) {
+    let flags = [&["--durability", "interval", "--fault-disk-hold", "2"], more].concat();
+    let mut rack = Rack::start(name, &flags);
+    let mut last = 0;
+    for _ in 0..2 {
+        let before = numbers(&rack);
+        let acknowledged: Mutex<Vec<(Instant, u64)>> = Mutex::default();
+        let is_cut = AtomicBool::new(false);
+        let cut_at = std::thread::scope(|scope| {
+            let (rack, acknowledged, is_cut) = (&rack, &acknowledged, &is_cut);
+            scope.spawn(move || {
+                let mut client = rack.client();
+                while !is_cut.load(Ordering::Relaxed) {
+                    let Ok((line, _)) = client.call(&[b"INCR", b"counter"]) else { return };
+                    if let Some(value) = line.strip_prefix(':') {
+                        let own = (Instant::now(), value.parse().unwrap());
+                        acknowledged.lock().unwrap().push(own);
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(3_000));
+            let cut_at = Instant::now();
+            rack.cut_power();
+            is_cut.store(true, Ordering::Relaxed);
+            cut_at
+        });
+        rack = rack.again(name, &flags);
+        let value: u64 = rack.client().say("GET counter").parse().unwrap();
+        let acknowledged = acknowledged.into_inner().unwrap();
+        let old = |(at, _): &&(Instant, u64)| *at + LOST_MAX < cut_at;
+        let kept = acknowledged.iter().filter(old).map(|(_, value)| *value).max().unwrap();
+        let most = acknowledged.iter().map(|(_, value)| *value).max().unwrap() + 1;
+        assert!((kept.max(last)..=most).contains(&value), "{name}: {value} of {kept} to {most}");
+        println!("{name}: {value} of {most}, {kept} before the last second");
+        let after = numbers(&rack);
+        assert!(after.0 != before.0 && after.1 > before.1, "{before:?} {after:?}");
+        assert_eq!(rack.client().say("INCR counter"), format!(":{}", value + 1));
+        last = value + 1;
+    }
+}
+
+#[test]
+fn a_chain_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-chain", &[]);
+}
+
+#[test]
+fn primary_backup_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-primary", &["--protocol", "primary-backup"]);
+}
+
+#[test]
+fn craq_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-craq", &["--protocol", "craq", "--accel", "none"]);
+}
+
+#[test]
+fn vr_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-vr", &["--protocol", "vr"]);
+}
+
+#[test]
+fn nopaxos_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-nopaxos", &["--protocol", "nopaxos"]);
+}
+
+/// The power of one replica goes, and of another once that one is back: nobody misses anything. Then the rack is
+/// stopped in order, and goes on as the same one.
+fn lose_nothing_one_by_one(name: &str, more: &[&str]) {
+    let flags = [&["--durability", "interval"], more].concat();
+    let rack = Rack::start(name, &flags);
+    let mut client = rack.client();
+    let before = numbers(&rack);
+    for key in 0..50 {
+        assert_eq!(client.say(&format!("SET key:{key} {key}")), "+OK");
+    }
+    Rack::signal(rack.up.id(), "-TERM");
+    until("end of the rack", || {
+        !is_alive(rack.up.id()) || rack.run.join("pids").metadata().is_err()
+    });
+    let rack = rack.again(name, &flags);
+    let mut client = rack.client();
+    for key in 0..50 {
+        assert_eq!(client.say(&format!("GET key:{key}")), key.to_string());
+    }
+    assert_eq!(numbers(&rack).0, before.0, "it is the same rack");
+}
+
+#[test]
+fn a_chain_that_is_stopped_in_order_owes_nothing() {
+    lose_nothing_one_by_one("owes-chain", &[]);
+}
+
+#[test]
+fn vr_that_is_stopped_in_order_owes_nothing() {
+    lose_nothing_one_by_one("owes-vr", &["--protocol", "vr"]);
+}
+
+/// Writes go on while a backup is made. It has all that was acknowledged before it was started, nothing twice, and
+/// of two writes of a connection never the later one alone. It is restored into a rack with other flags.
+fn back_up_under_load(name: &str, more: &[&str], then: &[&str]) {
+    let flags = [&["--durability", "fsync"], more].concat();
+    let rack = Rack::start(name, &flags);
+    let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let place = directory(&format!("{name}-backups"));
+    let target = place.join("monday");
+    let (low, high) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = rack.client();
+            for n in 1.. {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                assert_eq!(client.say(&format!("SET first {n}")), "+OK");
+                assert_eq!(client.say("INCR second"), format!(":{n}"));
+                written.store(n, Ordering::SeqCst);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let low = written.load(Ordering::SeqCst);
+        let made = concord(&["backup", "--config", &rack.file(), &target.display().to_string()]);
+        let high = written.load(Ordering::SeqCst) + 1;
+        is_over.store(true, Ordering::Relaxed);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        (low, high)
+    });
+    assert!(low > 0);
+    let before = numbers(&rack);
+    drop(rack);
+    let run = directory(&format!("{name}-restored"));
+    let words = ["restore", &target.display().to_string(), "--run-dir", &run.display().to_string()];
+    let made = concord(&words);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let twice = refused(&words);
+    assert!(twice.contains("holds something"), "{twice}");
+    let flags = [&["--durability", "fsync"], then].concat();
+    let rack = Rack::start_at(run, &flags);
+    let mut client = rack.client();
+    let first: u64 = client.say("GET first").parse().unwrap();
+    let second: u64 = client.say("GET second").parse().unwrap();
+    assert!(first == second || first == second + 1, "{first} {second}");
+    assert!((low..=high).contains(&second), "{second} of {low} to {high}");
+    assert_eq!(client.say("INCR second"), format!(":{}", second + 1));
+    let after = numbers(&rack);
+    assert!(after.0 != before.0 && after.1 > before.1, "{before:?} {after:?}");
+    println!("{name}: {second} of {low} to {high}");
+    // And it is a rack like any other.
+    drop(client);
+    rack.cut_power();
+    let rack = rack.again(name, &flags);
+    assert_eq!(rack.client().say("GET second"), (second + 1).to_string());
+}
+
+#[test]
+fn a_chain_is_backed_up_while_it_serves_and_restored_under_vr() {
+    back_up_under_load("backup-chain", &[], &["--protocol", "vr"]);
+}
+
+#[test]
+fn vr_is_backed_up_while_it_serves_and_restored_as_a_chain() {
+    back_up_under_load("backup-vr", &["--protocol", "vr"], &[]);
+}
+
+#[test]
+fn nopaxos_is_backed_up_while_it_serves_and_restored() {
+    let flags = ["--protocol", "nopaxos"];
+    back_up_under_load("backup-nopaxos", &flags, &flags);
+}
+
+#[test]
+fn redis_servers_are_backed_up_while_they_serve_and_restored() {
+    back_up_under_load("backup-redis", &["--engine", "redis"], &["--engine", "redis"]);
+}
+
+#[test]
+fn what_cannot_be_backed_up_or_restored_is_said_in_a_line() {
+    let rack = Rack::start("backup-lines", &["--durability", "fsync"]);
+    assert_eq!(rack.client().say("SET k v"), "+OK");
+    let place = directory("backup-lines-backups");
+    let path = |name: &str| place.join(name).display().to_string();
+    let (file, run) = (rack.file(), rack.run.display().to_string());
+    let backup = |target: &str| concord(&["backup", "--config", &file, target]).status.success();
+    assert!(backup(&path("a")));
+    let line = refused(&["backup", "--config", &file, &path("a")]);
+    assert!(line.contains("is there already"), "{line}");
+    let line = refused(&["backup", "--config", &path("none.toml"), &path("b")]);
+    assert!(line.contains("none.toml"), "{line}");
+    let line = refused(&["restore", &path("a"), "--run-dir", &run]);
+    assert!(line.contains("a rack was there already"), "{line}");
+    let line = refused(&["restore", &path("a"), "--config", &file]);
+    assert!(line.contains("a rack was there already"), "{line}");
+    let line = refused(&["restore", &path("a"), "--node", "1"]);
+    assert!(line.contains("--data-dir"), "{line}");
+    let data = rack.run.join("data/replica-1").display().to_string();
+    let line = refused(&["restore", &data, "--run-dir", &path("c")]);
+    assert!(line.contains("is no backup"), "{line}");
+    let line = refused(&["restore", &path("none"), "--run-dir", &path("c")]);
+    assert!(line.contains("none"), "{line}");
+    // What is damaged is not restored.
+    let segment = std::fs::read_dir(place.join("a")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[60] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let line = refused(&["restore", &path("a"), "--run-dir", &path("c")]);
+    assert!(line.contains("damaged at offset"), "{line}");
+    // One that is restored alone into a rack that goes on is left alone.
+    assert!(backup(&path("d")));
+    let own = concord(&["restore", &path("d"), "--node", "4", "--data-dir", &path("replica-4")]);
+    assert!(own.status.success());
+    let text = String::from_utf8(concord(&["log", "inspect", &path("replica-4")]).stdout).unwrap();
+    assert!(text.contains("of replica 4") && text.contains("begins a rack"), "{text}");
+    drop(rack);
+    let rack = Rack::start("backup-none", &["--durability", "none"]);
+    let line = refused(&["backup", "--config", &rack.file(), &path("e")]);
+    assert!(line.contains("nothing is on disk"), "{line}");
+}
