@@ -566,10 +566,9 @@ mod tests {
     }
 
     #[test]
-    fn flair_is_for_vr_with_the_memory_engine_and_up_to_eight_replicas() {
+    fn flair_is_for_vr_and_up_to_eight_replicas() {
         let file = |more: &str| refused(&format!("accel = \"flair\"\n{more}"));
         assert!(file("").contains("program flair does not fit; those that do: forward, harmonia"));
-        assert!(file("protocol = \"vr\"\nengine = \"redis\"").contains("say --engine memory"));
         let replica = |n| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{}\"\n", 7_100 + n);
         let replicas: String = (1..=9).map(replica).collect();
         let vr = "protocol = \"vr\"\n";
@@ -716,8 +715,6 @@ capacity = 4096
         assert!(
             but("127.0.0.1:3", "127.0.0.1:2").contains("tasks worker 1 and sessions replica 1")
         );
-        let line = but("\"forward\"", "\"flair\"\nengine = \"redis\"");
-        assert!(line.contains("group sessions: flair works with the memory engine"), "{line}");
         let group = "[[group]]\nname = \"b\"\nnumber = 1\n[table]\nslots = 131072\n";
         let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         let line = refused(&format!("{replica}{group}"));

@@ -240,6 +240,11 @@ fn flair_over_vr_on_1000_keys() {
 }
 
 #[test]
+fn flair_over_redis_servers_on_1000_keys() {
+    history("flair-redis-1000-keys", 1_000, &[&FLAIR[..], &["--engine", "redis"]].concat(), None);
+}
+
+#[test]
 fn flair_over_vr_whose_leader_dies() {
     history("flair-leader-dies", 100, &FLAIR, Some("replica-1"));
 }

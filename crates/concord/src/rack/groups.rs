@@ -8,7 +8,7 @@ use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
 use concord_wire::GroupId;
 use concord_wire::control::{GroupKind, Program};
-use concord_wire::flair;
+use concord_wire::flair::REPLICAS_MAX as FOLLOWERS_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -179,25 +179,16 @@ impl Group<'_> {
             let (own, fit) = (self.program.name(), fit.join(", "));
             return Err(format!("{of}the program {own} does not fit; those that do: {fit}"));
         }
-        if self.program.checks_replies() {
-            self.check_flair().map_err(|line| format!("{of}flair {line}"))?;
+        if self.program.checks_replies() && self.replicas.len() > FOLLOWERS_MAX {
+            let own = self.replicas.len();
+            return Err(format!(
+                "{of}flair has a bit for each of up to {FOLLOWERS_MAX} replicas, not {own}"
+            ));
         }
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
             return Err(format!("{of}at most {REPLICAS_MAX} replicas"));
         }
         Ok(())
-    }
-
-    /// What replicas can be whose switch runs FLAIR.
-    fn check_flair(&self) -> Result<(), String> {
-        let (most, own) = (flair::REPLICAS_MAX, self.replicas.len());
-        if self.engine != Engine::Memory {
-            Err("works with the memory engine: say --engine memory".to_string())
-        } else if own > most {
-            Err(format!("has a bit for each of up to {most} replicas, not {own}"))
-        } else {
-            Ok(())
-        }
     }
 
     fn wire_kind(&self) -> GroupKind {

@@ -1,18 +1,25 @@
 //! Operations that wait for the engine, in order.
 
+use alloc::vec::Vec;
+
 use concord_core::Position;
 
 use crate::turn::{ReadTurn, Turn};
 
 /// An operation that waits for the engine, or behind one that does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Pending {
     /// The engine executes it.
     Write(Turn),
     /// Nothing to execute; it only keeps its turn.
     Idle(Turn),
     /// The engine reads.
-    Read(ReadTurn),
+    Read {
+        /// Whose read.
+        turn: ReadTurn,
+        /// What it reads, where the answer says so; else empty.
+        command: Vec<u8>,
+    },
     /// The engine copies a chunk for a member.
     Copy {
         /// Which member.

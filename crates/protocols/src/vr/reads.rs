@@ -133,7 +133,10 @@ impl<E: Engine> Vr<E> {
         let (asked, in_force) = ((repr, command), self.in_force());
         match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
             Read::Refused => {}
-            Read::Waits => self.pending.push_back(Pending::Read(turn)),
+            Read::Waits => {
+                let command = if in_force.checked { command.to_vec() } else { Vec::new() };
+                self.pending.push_back(Pending::Read { turn, command });
+            }
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
                 self.answer_read(now, turn, (&reply, command), sink);

@@ -57,7 +57,7 @@ pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
     #[default]
     Harmonia,
-    /// FLAIR, under VR with the memory engine: the switch tracks which groups of keys are stable; followers
+    /// FLAIR, under VR: the switch tracks which groups of keys are stable; followers
     /// that hold them serve their reads, and their replies are checked on the way back.
     Flair,
     /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
