@@ -246,7 +246,9 @@ impl Look<'_> {
             Some(Gone::Restarted)
         } else if known.is_some_and(|n| n.standing == Standing::Leaving && n.epoch == epoch) {
             Some(Gone::Leaving)
-        } else if self.now.since(silent_since) > self.failure_ns {
+        } else if self.hearing.heard_until(self.now, self.guards).since(silent_since)
+            > self.failure_ns
+        {
             Some(Gone::Silent)
         } else {
             None

@@ -1,7 +1,7 @@
 //! What the controller hears, and what it makes of silence.
 //!
 //! It decides nothing by the silence of others while it hears nobody itself, and counts theirs from
-//! when it could hear again: its link was down, or it slept. Nor does it go on without having heard
+//! when it could hear again: its link was down, or it slept; and up to when it heard anybody last. Nor does it go on without having heard
 //! from those with whom it would go on. And it decides nothing at all while members have heard of more
 //! than its state says (trap T3): then the state is not the newest, and its numbers were used. All groups
 //! have one state, so what is heard of one holds for all.
@@ -36,6 +36,11 @@ impl Hearing {
     pub(crate) fn is_deaf(&self, now: Instant, failure_ns: Duration, guards: Guards) -> bool {
         let patience_ns = (failure_ns / 2).max(DEAF_NS_MIN);
         self.since.is_some() && now.since(self.last) > patience_ns && guards.on(Guard::Deaf)
+    }
+
+    /// Until when the silence of others counts: until anybody was heard last. Behind that nobody knows whose it is.
+    pub(crate) fn heard_until(&self, now: Instant, guards: Guards) -> Instant {
+        if guards.on(Guard::Deaf) { self.last } else { now }
     }
 
     /// When a node that was heard at `heard_at`, if ever, fell silent, as far as that can be known.

@@ -26,9 +26,16 @@ fn silent_since_1000(silent: u16) -> Controller {
 fn who_was_heard_within_the_failure_time_is_not_silent() {
     for (ms, epoch, left) in [(2_000, None, vec![1, 2, 3]), (2_001, Some(2), vec![1, 3])] {
         let mut c = silent_since_1000(2);
+        say(&mut c, ms, &alive(1, 10, 1));
         c.tick(at(ms), &mut vec![]);
         assert_eq!((persist(&mut c, ms), nodes(&c)), (epoch, left), "at {ms} ms");
     }
+    // Nor while nobody is heard: whose silence that is will be seen.
+    let mut c = silent_since_1000(2);
+    c.tick(at(2_200), &mut vec![]);
+    assert_eq!((persist(&mut c, 2_200), nodes(&c)), (None, vec![1, 2, 3]));
+    say(&mut c, 2_201, &alive(1, 10, 1));
+    assert_eq!((persist(&mut c, 2_201), nodes(&c)), (Some(2), vec![1, 3]));
     // The switch, likewise.
     for (ms, active) in [(2_000, 77), (2_001, 90)] {
         let mut c = silent_since_1000(0);
