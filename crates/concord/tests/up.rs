@@ -15,7 +15,7 @@ fn bad_flags_and_files_are_one_line_and_a_failure() {
     let path = file.to_str().unwrap();
     std::fs::write(&file, "protocol = \"chain\"\nreplcas = 3\n").unwrap();
     let line = refused(&["up", "--config", path]);
-    assert!(line.contains("rack.toml:2: unknown field `replcas`"), "{line}");
+    assert!(line.contains("rack.toml:2: unknown key `replcas`"), "{line}");
     assert!(refused(&["up", "--config", "/nowhere.toml"]).contains("cannot read /nowhere.toml"));
     assert!(refused(&["up", "--table-slots", "1000"]).contains("table:"));
     let line = refused(&["up", "--protocol", "craq"]);

@@ -12,6 +12,7 @@ use concord_wire::flair::REPLICAS_MAX as FOLLOWERS_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::mistakes::Mistake;
 use super::{Bytes, REPLICAS_MAX, Rack};
 use crate::systems::falcon::{OwnerPlace, WorkerPlace};
 use crate::systems::store::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
@@ -170,23 +171,29 @@ impl Group<'_> {
     /// Whether its own settings fit together.
     ///
     /// # Errors
-    /// One line that says which do not.
-    pub fn check(&self) -> Result<(), String> {
+    /// Which do not; the place is within the group's section.
+    pub fn check(&self) -> Result<(), Mistake> {
         let of = if self.is_store() { String::new() } else { format!("group {}: ", self.name) };
         if !self.program.serves(self.wire_kind()) {
             let all = Program::ALL.into_iter().filter(|p| p.serves(self.wire_kind()));
             let fit: Vec<&str> = all.map(Program::name).collect();
             let (own, fit) = (self.program.name(), fit.join(", "));
-            return Err(format!("{of}the program {own} does not fit; those that do: {fit}"));
+            let whom = match self.kind {
+                Kind::Replicas => format!("protocol {}", self.protocol.name()),
+                Kind::Workers => "workers".to_string(),
+            };
+            let line = format!("{of}the program {own} does not fit {whom}; those that do: {fit}");
+            return Err(Mistake::among(&["program", "accel", "protocol"], line));
         }
         if self.program.checks_replies() && self.replicas.len() > FOLLOWERS_MAX {
             let own = self.replicas.len();
-            return Err(format!(
+            let line = format!(
                 "{of}flair has a bit for each of up to {FOLLOWERS_MAX} replicas, not {own}"
-            ));
+            );
+            return Err(Mistake::at("replica", line));
         }
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
-            return Err(format!("{of}at most {REPLICAS_MAX} replicas"));
+            return Err(Mistake::at("replica", format!("{of}at most {REPLICAS_MAX} replicas")));
         }
         Ok(())
     }
@@ -201,12 +208,13 @@ impl Group<'_> {
 
 impl GroupPlace {
     /// The group, with what it leaves out as at the top level of `rack`.
-    fn resolved<'a>(&'a self, rack: &Rack) -> Result<Group<'a>, String> {
+    fn resolved<'a>(&'a self, rack: &Rack) -> Result<Group<'a>, Mistake> {
         let protocol = self.protocol.unwrap_or(rack.protocol);
         let program = match (&self.program, self.kind) {
             (Some(name), _) => Program::named(name).ok_or_else(|| {
                 let all = Program::ALL.map(Program::name).join(", ");
-                format!("group {}: there is no program {name:?}, but {all}", self.name)
+                let line = format!("group {}: there is no program {name:?}, but {all}", self.name);
+                Mistake::at("program", line)
             })?,
             (None, Kind::Replicas) => rack.accel.program(protocol),
             (None, Kind::Workers) => Program::Falcon,
@@ -229,45 +237,47 @@ impl GroupPlace {
     }
 
     /// Whether it says only what its kind can have.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Mistake> {
         let name = &self.name;
         let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
-            return Err(format!(
+            let line = format!(
                 "group {name:?}: a name has 1 to {NAME_BYTES_MAX} lower case letters, digits and -"
-            ));
+            );
+            return Err(Mistake::at("name", line));
         }
         if self.number == 0 {
-            return Err(format!("group {name}: numbers begin at 1; 0 is the store's"));
+            let line = format!("group {name}: numbers begin at 1; 0 is the store's");
+            return Err(Mistake::at("number", line));
         }
-        let foreign = [
+        if let Some(ms) = self.lease_ms.filter(|ms| *ms < LEASE_MS_MIN) {
+            let line =
+                format!("group {name}: lease_ms is {ms}; it must be at least {LEASE_MS_MIN}");
+            return Err(Mistake::at("lease_ms", line));
+        }
+        let of_replicas = [
             (self.protocol.is_some(), "protocol"),
             (self.engine.is_some(), "engine"),
             (self.durability.is_some(), "durability"),
             (self.maxmemory.is_some(), "maxmemory"),
-            (!self.replica.is_empty(), "[[group.replica]]"),
+            (!self.replica.is_empty(), "replica"),
         ];
-        match self.kind {
-            Kind::Workers if self.lease_ms.is_some_and(|ms| ms < LEASE_MS_MIN) => {
-                Err(format!("group {name}: lease_ms must be at least {LEASE_MS_MIN}"))
-            }
-            Kind::Workers => {
-                foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
-                    Err(format!("group {name}: {key} is for kind = \"replicas\""))
-                })
-            }
-            Kind::Replicas => {
-                let foreign = [
-                    (!self.worker.is_empty(), "[[group.worker]]"),
-                    (!self.owner.is_empty(), "[[group.owner]]"),
-                    (self.key_file.is_some(), "key_file"),
-                    (self.lease_ms.is_some(), "lease_ms"),
-                ];
-                foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
-                    Err(format!("group {name}: {key} is for kind = \"workers\""))
-                })
-            }
-        }
+        let of_workers = [
+            (!self.worker.is_empty(), "worker"),
+            (!self.owner.is_empty(), "owner"),
+            (self.key_file.is_some(), "key_file"),
+            (self.lease_ms.is_some(), "lease_ms"),
+        ];
+        let (foreign, theirs) = match self.kind {
+            Kind::Workers => (&of_replicas[..], Kind::Replicas),
+            Kind::Replicas => (&of_workers[..], Kind::Workers),
+        };
+        foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
+            let is_section = ["replica", "worker", "owner"].contains(key);
+            let what = if is_section { format!("[[group.{key}]]") } else { key.to_string() };
+            let line = format!("group {name}: {what} is for kind = \"{}\"", theirs.name());
+            Err(Mistake::at(*key, line))
+        })
     }
 }
 
@@ -301,12 +311,15 @@ impl Rack {
     /// # Errors
     /// One line that says which program there is not.
     pub fn groups(&self) -> Result<Vec<Group<'_>>, Error> {
-        self.resolved().map_err(Error::new)
+        self.resolved().map_err(|mistake| Error::new(mistake.to_string()))
     }
 
-    fn resolved(&self) -> Result<Vec<Group<'_>>, String> {
+    pub(super) fn resolved(&self) -> Result<Vec<Group<'_>>, Mistake> {
         let store = self.has_store().then(|| Ok(self.store()));
-        store.into_iter().chain(self.group.iter().map(|group| group.resolved(self))).collect()
+        let others = self.group.iter().enumerate().map(|(at, group)| {
+            group.resolved(self).map_err(|mistake| mistake.within(&format!("group.{at}")))
+        });
+        store.into_iter().chain(others).collect()
     }
 
     /// The group whose data a gateway serves.
@@ -319,23 +332,37 @@ impl Rack {
     }
 
     /// Whether the groups fit together, and with their gateways.
-    pub(super) fn check_groups(&self) -> Result<(), String> {
-        self.group.iter().try_for_each(GroupPlace::check)?;
+    pub(super) fn check_groups(&self) -> Result<(), Mistake> {
+        for (at, group) in self.group.iter().enumerate() {
+            group.check().map_err(|mistake| mistake.within(&format!("group.{at}")))?;
+        }
         let groups = self.resolved()?;
         if groups.len() > SEATS_MAX {
-            return Err(format!("a switch has programs for {SEATS_MAX} groups"));
+            let line = format!("a switch has programs for {SEATS_MAX} groups");
+            return Err(Mistake::at("group", line));
         }
         for (at, group) in groups.iter().enumerate() {
+            let section = at.checked_sub(usize::from(self.has_store()));
+            let within = |mistake: Mistake| match section {
+                Some(section) => mistake.within(&format!("group.{section}")),
+                None => mistake,
+            };
             let name = group.name;
             if groups[..at].iter().any(|g| g.name == name) || (name == STORE && !group.is_store()) {
-                return Err(format!("group {name}: another one has that name"));
+                let line = format!("group {name}: another one has that name");
+                return Err(within(Mistake::at("name", line)));
             }
             if groups[..at].iter().any(|g| g.id == group.id) {
-                return Err(format!("group {name}: another one has number {}", group.id.0));
+                let line = format!("group {name}: another one has number {}", group.id.0);
+                return Err(within(Mistake::at("number", line)));
             }
-            group.check()?;
+            group.check().map_err(within)?;
         }
-        self.gateway.iter().try_for_each(|gateway| find_served(&groups, gateway).map(drop))
+        for (at, gateway) in self.gateway.iter().enumerate() {
+            find_served(&groups, gateway)
+                .map_err(|line| Mistake::at(format!("gateway.{at}.group"), line))?;
+        }
+        Ok(())
     }
 }
 

@@ -69,7 +69,7 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
     let mut ports = Ports::default();
     systems::all().try_for_each(|system| system.claim(&mut rack, args, &mut ports))?;
     place_roles(&mut rack, args, &mut ports)?;
-    rack.check().map_err(Error::new)?;
+    rack.check().map_err(|mistake| Error::new(mistake.to_string()))?;
     Ok((rack, ports))
 }
 

@@ -119,8 +119,7 @@ impl System for Store {
             let dir = was.replicas.iter().filter_map(|replica| replica.data_dir.as_ref());
             let Some(dir) = dir.clone().find(|dir| dir.exists()) else { continue };
             if !group.protocol.wire().goes_on_from(was.protocol.wire()) {
-                let name = |protocol| json!(protocol).as_str().unwrap_or_default().to_string();
-                let (was, own) = (name(was.protocol), name(group.protocol));
+                let (was, own) = (was.protocol.name(), group.protocol.name());
                 return Err(Error::new(format!(
                     "{} was kept under {was}, and {own} cannot go on from that: say --protocol {was}, or \
                      another --run-dir, or remove what is kept",

@@ -27,7 +27,7 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
     let wanted = (replica_args.group.as_deref(), args.node);
     let (mut group, own) = pick_member("replica", &groups, |g| g.replicas, |r| r.node, wanted)?;
     group.durability = replica_args.durability.unwrap_or(group.durability);
-    group.check().map_err(Error::new)?;
+    group.check().map_err(|mistake| Error::new(mistake.to_string()))?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = ReplicaSetup {

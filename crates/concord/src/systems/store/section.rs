@@ -35,6 +35,13 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self);
+        value.map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
     /// As the wire names it.
     #[must_use]
     pub fn wire(self) -> concord_wire::control::Protocol {
@@ -72,6 +79,16 @@ impl Accel {
             Accel::Flair => Program::Flair,
             Accel::Harmonia | Accel::None => Program::of(protocol.wire(), self == Accel::Harmonia),
         }
+    }
+
+    /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's programs.
+    #[must_use]
+    pub fn misfit(self, protocol: Protocol) -> Option<&'static str> {
+        let is_wrong = protocol == Protocol::Craq && self == Accel::Harmonia;
+        is_wrong.then_some(
+            "protocol craq runs without the switch's help: say --accel none, or accel = \"none\" \
+             in the rack file",
+        )
     }
 
     /// Whose help a program is.

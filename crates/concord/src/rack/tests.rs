@@ -1,0 +1,327 @@
+//! The rack file as it is read and written, and each likely mistake in it.
+
+use super::*;
+
+fn refused(text: &str) -> String {
+    let line = Rack::parse(text).unwrap_err();
+    assert!(!line.contains('\n'), "{line}");
+    line
+}
+
+#[test]
+fn flair_is_for_vr_and_up_to_eight_replicas() {
+    let file = |more: &str| refused(&format!("accel = \"flair\"\n{more}"));
+    assert!(
+        file("").contains(
+            "program flair does not fit protocol chain; those that do: forward, harmonia"
+        )
+    );
+    let replica = |n| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{}\"\n", 7_100 + n);
+    let replicas: String = (1..=9).map(replica).collect();
+    let vr = "protocol = \"vr\"\n";
+    assert!(file(&format!("{vr}{replicas}")).contains("8 replicas, not 9"));
+    assert!(Rack::parse(&format!("accel = \"flair\"\n{vr}")).is_ok());
+}
+
+#[test]
+fn an_empty_file_is_the_default_rack() {
+    assert_eq!(Rack::parse("").unwrap(), Rack::default());
+}
+
+#[test]
+fn each_likely_mistake_gets_one_clear_line() {
+    for (file, wanted) in MISTAKES {
+        let line = refused(file);
+        assert_eq!(line, *wanted, "{file}");
+    }
+}
+
+#[test]
+fn a_host_name_is_looked_up() {
+    let named = Rack::parse("[[replica]]\nnode = 1\naddr = \"localhost:7001\"\n").unwrap();
+    assert_eq!(named.replica[0].addr, SocketAddrV4::new(LOCALHOST, 7_001));
+    assert!(Rack::parse("protocol = \"craq\"\naccel = \"none\"").is_ok());
+}
+
+/// What people write, and what they are told: the file, and the line after its name.
+const MISTAKES: &[(&str, &str)] = &[
+    // Names.
+    (
+        "protocol = \"chain\"\nacel = \"none\"\n",
+        ":2: unknown key `acel`; the nearest known one is `accel`",
+    ),
+    (
+        "\n\nprotocol = \"ring\"\n",
+        ":3: unknown value `ring`, expected one of `chain`, `primary-backup`, `vr`, `craq`, `nopaxos`",
+    ),
+    ("protocol = \"cahin\"", ":1: unknown value `cahin`; the nearest known one is `chain`"),
+    (
+        "zzzzzz = 1",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `engine`, `durability`, `redis_server`, `maxmemory`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+    ),
+    (
+        "[[replicas]]\nnode = 1\n",
+        ":1: unknown section `replicas`; the nearest known one is `replica`",
+    ),
+    (
+        "[switch]\naddress = \"10.0.0.2:7001\"",
+        ":2: unknown key `address`; the nearest known one is `addr`",
+    ),
+    ("[table]\nslot = 64", ":2: unknown key `slot`; the nearest known one is `slots`"),
+    // Places.
+    (
+        "[switch]\naddr = \"10.0.0.2:7001\"\nprotocol = \"vr\"",
+        ":3: unknown key `protocol` here; it belongs to the top level, above the first section or in [[group]]",
+    ),
+    ("slots = 4096", ":1: unknown key `slots` here; it belongs in [queue] or in [table]"),
+    (
+        "[replica]\nnode = 1\naddr = \"10.0.0.3:7001\"",
+        ":1: there may be several of this section: write [[replica]]",
+    ),
+    (
+        "lease_ms = 500\n[[switch]]\naddr = \"10.0.0.2:7001\"",
+        ":2: there is one of this section: write [switch]",
+    ),
+    ("[[replica]]\nnode = 1\n", ":1: this section lacks the key `addr`"),
+    ("lease_ms = 1\nlease_ms = 2", ":2: this key is there twice: `lease_ms = 2`"),
+    ("version = 2", ":1: version is 2; this concord reads version 1"),
+    ("version = 2\nnew_key = 1", ":1: version is 2; this concord reads version 1"),
+    // Values.
+    ("lease_ms = \"500\"", ":1: found string \"500\"; write a whole number, 0 or more"),
+    ("lease_ms = -1", ":1: found integer `-1`; write a whole number, 0 or more"),
+    ("lease_ms = 0", ":1: lease_ms must be above 0"),
+    (
+        "lease_ms = 100\nfailure_ms = 50",
+        ":2: failure_ms is 50; it must be at least lease_ms, which is 100",
+    ),
+    (
+        "switch_failure_ms = 10",
+        ":1: switch_failure_ms is 10; it must be from 250 to failure_ms, which is 1500",
+    ),
+    ("split_reads = \"yes\"", ":1: found string \"yes\"; write true or false"),
+    ("protocol = chain", ":1: text is written in double quotes: `protocol = chain`"),
+    ("a = = 1", ":1: extra `=`, expected nothing: `a = = 1`"),
+    ("maxmemory = \"1tb\"", ":1: \"1tb\" is not a size; write it like 512mb or 1gb"),
+    ("maxmemory = true", ":1: expected a size, like \"512mb\" or 1000"),
+    (
+        "[table]\nslots = 1000\n",
+        ":1: table: a stage has 1000 slots: give it a power of two up to 16777216",
+    ),
+    ("[table]\nstages = 300\n", ":2: found integer `300`; write a whole number from 0 to 255"),
+    (
+        "[queue]\nslots = 1000\n",
+        ":1: queue: the queue has 1000 slots: give it a power of two from 2 to 131072",
+    ),
+    (
+        "[faults]\ndrop_per_million = 1000001\n",
+        ":2: drop_per_million is 1000001; it must be at most 1000000",
+    ),
+    (
+        "protocol = \"craq\"",
+        ":1: protocol craq runs without the switch's help: say --accel none, or accel = \"none\" in the rack file",
+    ),
+    (
+        "accel = \"flair\"",
+        ":1: the program flair does not fit protocol chain; those that do: forward, harmonia",
+    ),
+    // Roles.
+    ("[[replica]]\nnode = 0\naddr = \"10.0.0.3:7001\"", ":2: replica 0: numbers begin at 1"),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"\n\n[[replica]]\nnode = 1\naddr = \"10.0.0.4:7001\"",
+        ":6: there are two of replica 1",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"\ncpu_share = 1.5",
+        ":4: cpu_share is 1.5; it must be above 0 and at most 1",
+    ),
+    (
+        "[controller]\naddr = \"10.0.0.1\"\nstate = \"s\"\n",
+        ":2: \"10.0.0.1\" has no port; write host:port, like 10.0.0.7:7001",
+    ),
+    ("[controller]\naddr = \"10.0.0.1:7001\"\n", ":1: this section lacks the key `state`"),
+    (
+        "[controller]\naddr = 10.0.0.1:7001\n",
+        ":2: text is written in double quotes: `addr = 10.0.0.1:7001`",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"0.0.0.0:7001\"",
+        ":3: replica 1: addr is 0.0.0.0:7001; the others must be able to send there, so write the host's own address",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:0\"",
+        ":3: replica 1: port 0; say which port it takes",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"[::1]:7001\"",
+        ":3: \"[::1]:7001\" has an IPv6 address only; roles talk over IPv4",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:70011\"",
+        ":3: cannot look up \"10.0.0.3:70011\": invalid port value; write host:port",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nhttp = \"0.0.0.0:9001\"",
+        ":4: replica 1: http is 0.0.0.0:9001; `concord status` asks there, so write the host's own address",
+    ),
+    (
+        "[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nhttp = \"r1:9001\"",
+        ":4: write an IP address and a port in double quotes, like \"10.0.0.7:9001\"",
+    ),
+    (
+        "[switch]\naddr = \"10.0.0.3:7001\"\n[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"",
+        ":5: replica 1 and switch have one addr, 10.0.0.3:7001",
+    ),
+    (
+        "[[gateway]]\nnode = 1\naddr = \"10.0.0.6:7001\"\nlisten = \"0.0.0.0:6379\"\nhttp = \"10.0.0.6:6379\"",
+        ":5: gateway 1: http and listen are one address, 10.0.0.6:6379",
+    ),
+    ("[[gateway]]\nnode = 1\naddr = \"10.0.0.6:7001\"", ":1: this section lacks the key `listen`"),
+];
+
+const TWO: &str = "\
+[[replica]]
+node = 1
+addr = \"127.0.0.1:1\"
+[[group]]
+name = \"sessions\"
+number = 3
+protocol = \"vr\"
+program = \"forward\"
+maxmemory = \"1mb\"
+[[group.replica]]
+node = 1
+addr = \"127.0.0.1:2\"
+[[group]]
+name = \"tasks\"
+number = 4
+kind = \"workers\"
+[[group.worker]]
+node = 1
+addr = \"127.0.0.1:3\"
+[[gateway]]
+node = 1
+addr = \"127.0.0.1:4\"
+listen = \"127.0.0.1:5\"
+group = \"sessions\"
+[queue]
+slots = 4096
+capacity = 4096
+";
+
+#[test]
+fn a_group_has_what_it_says_and_else_what_the_top_level_does() {
+    let rack = Rack::parse(TWO).unwrap();
+    assert_eq!(Rack::parse(&rack.to_toml().unwrap()).unwrap(), rack);
+    let groups = rack.groups().unwrap();
+    let names: Vec<_> = groups.iter().map(|g| (g.name, g.id.0, g.program.name())).collect();
+    assert_eq!(
+        names,
+        [("store", 0, "harmonia"), ("sessions", 3, "forward"), ("tasks", 4, "falcon")]
+    );
+    assert_eq!((groups[1].engine, groups[1].maxmemory), (Engine::Memory, Bytes(1 << 20)));
+    assert_eq!(rack.group_of(&rack.gateway[0]).unwrap().name, "sessions");
+    assert_eq!(groups[0].member_name("replica", 1), "replica 1");
+    assert_eq!(groups[1].member_stem("replica", 1), "sessions-replica-1");
+    let pick = |name, node| {
+        let picked = pick_member("replica", &groups, |g| g.replicas, |r| r.node, (name, node));
+        picked.map_or_else(|e| e.to_string(), |(group, own)| format!("{} {}", group.name, own.addr))
+    };
+    assert_eq!(pick(Some("sessions"), Some(1)), "sessions 127.0.0.1:2");
+    assert_eq!(pick(Some("store"), None), "store 127.0.0.1:1");
+    assert_eq!(pick(None, Some(1)), "which replica? Say --group with one of store, sessions");
+    let line = pick(Some("tasks"), None);
+    assert!(line.contains("no group tasks has a replica"), "{line}");
+    // All in groups: there is no store.
+    let (_, groups) = TWO.split_once("[[group]]").unwrap();
+    let rack = Rack::parse(&format!("[[group]]{groups}")).unwrap();
+    let names: Vec<_> = rack.groups().unwrap().iter().map(|g| g.name).collect();
+    assert_eq!(names, ["sessions", "tasks"]);
+}
+
+#[test]
+fn groups_that_do_not_fit_are_refused_in_a_line() {
+    let but = |from: &str, to: &str| {
+        assert!(TWO.contains(from));
+        refused(&TWO.replace(from, to))
+    };
+    assert!(but("protocol = \"vr\"", "protcol = \"vr\"").ends_with("known one is `protocol`"));
+    assert!(but("[[group.worker]]", "[[group.wroker]]").ends_with("known one is `worker`"));
+    assert!(but("kind = \"workers\"", "kind = \"worker\"").ends_with("known one is `workers`"));
+    assert!(but("number = 4", "number = 3").contains("group tasks: another one has number 3"));
+    assert!(but("number = 4", "number = 0").contains("0 is the store's"));
+    assert!(but("\"tasks\"", "\"sessions\"").contains("another one has that name"));
+    assert!(but("\"tasks\"", "\"store\"").contains("another one has that name"));
+    assert!(but("\"tasks\"", "\"Tasks\"").contains("lower case letters"));
+    assert!(but("\"forward\"", "\"craq\"").contains("those that do: forward, harmonia"));
+    assert!(but("\"forward\"", "\"mirror\"").contains("there is no program \"mirror\""));
+    assert!(but("kind = \"workers\"\n", "").contains("is for kind = \"workers\""));
+    let line = but("number = 4", "number = 4\nengine = \"redis\"");
+    assert!(line.contains("group tasks: engine is for kind = \"replicas\""), "{line}");
+    assert!(but("group = \"sessions\"", "group = \"tasks\"").contains("no group tasks"));
+    assert!(but("127.0.0.1:3", "127.0.0.1:2").contains("tasks worker 1 and sessions replica 1"));
+    let group = "[[group]]\nname = \"b\"\nnumber = 1\n[table]\nslots = 131072\n";
+    let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
+    let line = refused(&format!("{replica}{group}"));
+    assert!(line.contains("do not fit on one switch") && line.contains("[table]"), "{line}");
+    assert!(Rack::parse(&format!("{replica}[table]\nslots = 131072")).is_ok());
+}
+
+#[test]
+fn a_whole_rack_survives_its_file() {
+    let addr = |n: u16| SocketAddrV4::new(LOCALHOST, 7_000 + n);
+    let http = |n: u16| Some(SocketAddr::V4(addr(n)));
+    let rack = Rack {
+        maxmemory: "64mb".parse().unwrap(),
+        requirepass: "secret \"quoted\"".to_string(),
+        split_reads: true,
+        faults: Faults { drop_per_million: 10_000, ..Faults::default() },
+        controller: Some(ControllerPlace {
+            addr: addr(1),
+            http: http(1),
+            state: "run/c.state".into(),
+        }),
+        switch: Some(SwitchPlace { addr: addr(2), http: None }),
+        standby: vec![StandbyPlace { node: 1, addr: addr(3), http: http(3) }],
+        replica: vec![ReplicaPlace {
+            node: 1,
+            addr: addr(4),
+            http: http(4),
+            directory: None,
+            data_dir: None,
+            cpu_share: Some(0.05),
+        }],
+        gateway: vec![GatewayPlace {
+            node: 1,
+            addr: addr(5),
+            http: http(5),
+            group: None,
+            listen: addr(6).into(),
+        }],
+        ..Rack::default()
+    };
+    assert_eq!(Rack::parse(&rack.to_toml().unwrap()).unwrap(), rack);
+}
+
+#[test]
+fn sizes_are_written_as_redis_writes_them() {
+    for (text, bytes) in [("1gb", 1 << 30), ("100MB", 100 << 20), ("2k", 2_000), ("7", 7)] {
+        assert_eq!(text.parse(), Ok(Bytes(bytes)));
+    }
+    for text in ["", "gb", "1tb", "-1", "1.5gb", "99999999999gb"] {
+        assert!(text.parse::<Bytes>().is_err(), "{text}");
+    }
+    assert_eq!(Rack::parse("maxmemory = 5").unwrap().maxmemory, Bytes(5));
+}
+
+#[test]
+fn a_node_is_picked_or_the_numbers_are_named() {
+    let line = |all: &[u16], wanted| match pick("replica", all, |n| *n, wanted) {
+        Ok(n) => n.to_string(),
+        Err(e) => e.to_string(),
+    };
+    assert_eq!(line(&[4], None), "4");
+    assert_eq!(line(&[1, 2], Some(2)), "2");
+    assert!(line(&[1, 2], Some(3)).contains("no replica 3, only 1, 2"));
+    assert!(line(&[1, 2], None).contains("--node with one of 1, 2"));
+    assert!(line(&[], None).contains("no [[replica]]"));
+}
