@@ -171,3 +171,88 @@ fn who_waits_at_one_gateway_hears_of_a_push_at_the_other() {
         assert!(Rack::counter(&status, "replica", "waiting_told") >= 9, "{protocol}");
     }
 }
+
+/// One whole reply: the words of its bulk strings.
+fn words_of(client: &mut Resp, command: &str) -> Vec<String> {
+    let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let mut words = Vec::new();
+    let (mut left, mut reply) = (1, client.call(&args));
+    loop {
+        let (line, value) = reply.unwrap();
+        left -= 1;
+        match line.strip_prefix('*').and_then(|count| count.parse::<i64>().ok()) {
+            Some(count) => left += count.max(0),
+            None if line.starts_with('$') => words.push(String::from_utf8(value).unwrap()),
+            None => words.push(line),
+        }
+        if left == 0 {
+            return words;
+        }
+        reply = client.next();
+    }
+}
+
+/// Readers of a stream at one gateway get every entry that is added at the other, consumers of a group each its own.
+#[test]
+fn streams_are_waited_for_with_both_engines() {
+    for (name, more) in [
+        ("stream-chain", &[][..]),
+        ("stream-nopaxos", &["--protocol", "nopaxos"]),
+        ("stream-chain-redis", &["--engine", "redis"]),
+    ] {
+        let rack = Rack::start(name, &[&["--gateways", "2"], more].concat());
+        let second = SocketAddr::from(([127, 0, 0, 1], rack.listen.port() + 1));
+        let mut adds = rack.client();
+        let has_groups = !name.ends_with("redis");
+        assert_eq!(adds.say("XADD s * n old").len(), "1700000000000-0".len());
+        if has_groups {
+            assert_eq!(adds.say("XGROUP CREATE s g $"), "+OK");
+        }
+        let read = |from: &'static str| {
+            let mut client = Resp::open(second);
+            std::thread::spawn(move || {
+                let mut from = from.to_string();
+                let mut seen = Vec::new();
+                while seen.last() != Some(&"9".to_string()) {
+                    let words =
+                        words_of(&mut client, &format!("XREAD BLOCK 5000 STREAMS s {from}"));
+                    from.clone_from(&words[words.len() - 3]);
+                    seen.extend(words[1..].chunks_exact(3).map(|entry| entry[2].clone()));
+                }
+                seen
+            })
+        };
+        let readers = [read("$"), read("$"), read("0")];
+        let consumers: Vec<_> = (0..if has_groups { 2 } else { 0 })
+            .map(|n| {
+                let mut client = Resp::open(second);
+                std::thread::spawn(move || {
+                    let command = format!("XREADGROUP GROUP g c{n} COUNT 1 BLOCK 1000 STREAMS s >");
+                    let mut seen = Vec::new();
+                    loop {
+                        let words = words_of(&mut client, &command);
+                        let Some(number) = words.get(3) else { return seen };
+                        seen.push(number.clone());
+                        assert_eq!(client.say(&format!("XACK s g {}", words[1])), ":1");
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300));
+        let all: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        for number in &all {
+            assert!(adds.say(&format!("XADD s * n {number}")).contains('-'));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let [first, other, from_begin] = readers.map(|reader| reader.join().unwrap());
+        assert_eq!((&first, &other), (&all, &all), "{name}");
+        assert_eq!(from_begin[0], "old");
+        assert_eq!(from_begin[1..], all);
+        let mut seen: Vec<String> = consumers.into_iter().flat_map(|c| c.join().unwrap()).collect();
+        seen.sort();
+        assert_eq!(seen, if has_groups { all } else { Vec::new() }, "{name}");
+        if has_groups {
+            assert_eq!(words_of(&mut adds, "XPENDING s g")[0], ":0");
+        }
+    }
+}

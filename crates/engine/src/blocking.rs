@@ -1,6 +1,7 @@
-//! Commands that wait for an element. The engines execute them as Redis does within MULTI, without waiting:
+//! Commands that wait for an element, or for an entry of a stream. The engines execute them as Redis does within MULTI, without waiting:
 //! where there is nothing the reply is null, and whoever asked tries again when the key has changed.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::memory::float::double;
@@ -13,6 +14,8 @@ pub enum Awaited {
     Item,
     /// A member of a sorted set.
     Member,
+    /// An entry of a stream.
+    Entry,
 }
 
 /// The form of a command that waits.
@@ -24,6 +27,8 @@ pub enum Form {
     Move,
     /// The time-out, the number of keys, the keys, and options: BLMPOP, BZMPOP.
     Counted,
+    /// Options, BLOCK with the time-out among them, then STREAMS, the keys, and an id for each: XREAD, XREADGROUP.
+    Streams,
 }
 
 /// A command that waits.
@@ -45,9 +50,31 @@ impl Blocking {
             b"BLMPOP" => (Awaited::Item, Form::Counted),
             b"BZPOPMIN" | b"BZPOPMAX" => (Awaited::Member, Form::Pop),
             b"BZMPOP" => (Awaited::Member, Form::Counted),
+            b"XREAD" | b"XREADGROUP" => (Awaited::Entry, Form::Streams),
             _ => return None,
         };
         Some(Blocking { awaited, form })
+    }
+
+    /// Whether `args` waits: a stream is read without, unless it is told to.
+    #[must_use]
+    pub fn waits(self, args: &[&[u8]]) -> bool {
+        self.form != Form::Streams || StreamOptions::of(args).timeout.is_some()
+    }
+
+    /// `args` as it is tried: without what says that it waits.
+    #[must_use]
+    pub fn without_waiting<'a>(self, args: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        let options = StreamOptions::of(args).at;
+        let kept = |at: &usize| self.form != Form::Streams || !options.contains(at);
+        (0..args.len()).filter(kept).map(|at| args[at]).collect()
+    }
+
+    /// The consumer group on whose behalf `args` waits: an entry goes to one of those who do.
+    #[must_use]
+    pub fn group<'a>(self, args: &[&'a [u8]]) -> Option<&'a [u8]> {
+        let group = args.iter().skip(1).position(|arg| arg.eq_ignore_ascii_case(b"GROUP"))?;
+        (self.form == Form::Streams).then(|| args.get(group + 2).copied())?
     }
 
     /// Where the keys stand that `args` waits for, the name being the first of them; `None` if there are
@@ -61,6 +88,14 @@ impl Blocking {
                 let count = crate::resp::number(args.get(2)?)?;
                 3..3usize.checked_add(usize::try_from(count).ok()?)?
             }
+            Form::Streams => {
+                let first = StreamOptions::of(args).streams? + 1;
+                let both = args.len() - first;
+                if !both.is_multiple_of(2) {
+                    return None;
+                }
+                first..first + both / 2
+            }
         };
         (range.start < range.end && range.end <= args.len()).then_some(range)
     }
@@ -73,8 +108,47 @@ impl Blocking {
         let text = match self.form {
             Form::Pop | Form::Move => args.last(),
             Form::Counted => args.get(1),
+            Form::Streams => {
+                return StreamOptions::of(args).timeout.map_or(Ok(0), timeout_whole_ms);
+            }
         };
         timeout_ms(text.copied().unwrap_or_default())
+    }
+}
+
+/// What XREAD and XREADGROUP say before their keys.
+#[derive(Default)]
+struct StreamOptions<'a> {
+    timeout: Option<&'a [u8]>,
+    /// Where BLOCK and its time-outs stand.
+    at: Vec<usize>,
+    /// Where STREAMS stands.
+    streams: Option<usize>,
+}
+
+impl<'a> StreamOptions<'a> {
+    /// Up to what is none.
+    fn of(args: &[&'a [u8]]) -> StreamOptions<'a> {
+        let mut options = StreamOptions::default();
+        let mut at = 1;
+        while let Some(arg) = args.get(at) {
+            at += match UpperName::of(arg).bytes() {
+                b"BLOCK" => {
+                    options.timeout = args.get(at + 1).copied();
+                    options.at.extend([at, at + 1]);
+                    2
+                }
+                b"COUNT" => 2,
+                b"GROUP" => 3,
+                b"NOACK" => 1,
+                b"STREAMS" => {
+                    options.streams = Some(at);
+                    break;
+                }
+                _ => break,
+            };
+        }
+        options
     }
 }
 
@@ -96,6 +170,16 @@ pub fn timeout_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
     let whole = ms as u64;
     let ms = whole + u64::from((whole as f64) < ms);
     if ms > SUM_MAX { Err(b"ERR timeout is out of range") } else { Ok(ms) }
+}
+
+/// A time-out in whole ms, as XREAD has it.
+///
+/// # Errors
+/// The text of Redis' error.
+pub fn timeout_whole_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
+    let ms = crate::resp::number(text);
+    let ms = ms.ok_or(&b"ERR timeout is not an integer or out of range"[..])?;
+    u64::try_from(ms).map_err(|_| &b"ERR timeout is negative"[..])
 }
 
 #[cfg(test)]
@@ -132,5 +216,26 @@ mod tests {
         assert_eq!(keys("BZMPOP 0 2 a b MIN"), Some(3..5));
         assert_eq!(keys("BZMPOP 0 9 a b MIN"), None);
         assert_eq!(keys("BZMPOP 0 x a b MIN"), None);
+        assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0 0"), Some(4..6));
+        assert_eq!(keys("XREADGROUP GROUP block streams COUNT 1 streams a >"), Some(7..8));
+        assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0"), None);
+    }
+
+    #[test]
+    fn a_stream_is_waited_for_where_block_says_so() {
+        let args =
+            |line: &'static str| -> Vec<&[u8]> { line.split(' ').map(str::as_bytes).collect() };
+        let xread = Blocking::of(&UpperName::of(b"xread")).unwrap();
+        assert!(!xread.waits(&args("XREAD STREAMS block 0")));
+        assert!(!xread.waits(&args("XREADGROUP GROUP block 1 STREAMS a >")));
+        let waits = args("XREADGROUP GROUP g c COUNT 1 block 5 NOACK STREAMS a >");
+        assert!(xread.waits(&waits));
+        assert_eq!(xread.timeout_ms(&waits), Ok(5));
+        assert_eq!(xread.group(&waits), Some(&b"g"[..]));
+        let tried = args("XREADGROUP GROUP g c COUNT 1 NOACK STREAMS a >");
+        assert_eq!(xread.without_waiting(&waits), tried);
+        let bad = args("XREAD BLOCK 1.5 STREAMS a 0");
+        let text = &b"ERR timeout is not an integer or out of range"[..];
+        assert_eq!(xread.timeout_ms(&bad), Err(text));
     }
 }

@@ -24,6 +24,8 @@ mod blocking;
 mod dump;
 pub(crate) mod float;
 pub(crate) mod glob;
+mod group_commands;
+mod groups;
 mod hashes;
 mod keys;
 mod lists;
@@ -32,6 +34,10 @@ mod sets;
 mod several;
 mod sorted;
 mod store;
+mod stream;
+mod stream_dump;
+mod stream_info;
+mod streams;
 mod strings;
 mod zsets;
 
@@ -68,6 +74,8 @@ struct Call<'a> {
     reply: &'a mut Vec<u8>,
     resp3: bool,
     entropy: u64,
+    /// The time of the record; of a read: the reader's.
+    now_ms: u64,
 }
 
 impl Call<'_> {
@@ -176,6 +184,9 @@ impl Memory {
             &keys::HANDLERS[..],
             &several::HANDLERS[..],
             &blocking::HANDLERS[..],
+            &streams::HANDLERS[..],
+            &group_commands::HANDLERS[..],
+            &stream_info::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {
@@ -206,7 +217,7 @@ impl Memory {
             on_heap = command.args().collect();
             &on_heap
         };
-        if let Err(failure) = self.run(class, args, context.resp3, entropy, reply) {
+        if let Err(failure) = self.run(class, args, context, entropy, reply) {
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
@@ -216,27 +227,46 @@ impl Memory {
         &mut self,
         class: Class,
         args: &[&[u8]],
-        resp3: bool,
+        context: &Context,
         entropy: u64,
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let name = UpperName::of(args[0]);
         let Some((handler, spec)) = self.handlers.get(name.bytes()) else {
-            return self.run_other(&name, args, resp3, reply);
+            return self.run_other(&name, args, context.resp3, reply);
         };
         if !spec.accepts(args.len()) {
             return Err(wrong_arity(&name));
         }
-        if class == Class::Read && spec.flags.has(Flags::WRITE) {
+        let flags = match spec.class() {
+            Some(_) => spec.flags,
+            None => self.subcommand(&name, args)?.flags,
+        };
+        if class == Class::Read && flags.has(Flags::WRITE) {
             return Err(fixed(b"ERR a write was submitted as a read"));
         }
-        handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy })
+        let (resp3, now_ms) = (context.resp3, context.now_ms);
+        handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy, now_ms })
+    }
+
+    /// The subcommand that `args` name, if they are as many as it wants.
+    fn subcommand(&self, name: &UpperName, args: &[&[u8]]) -> Result<&CommandSpec, Failure> {
+        let sub = args.get(1).copied().unwrap_or_default();
+        let Some(spec) = self.table.find_sub(name.bytes(), sub) else {
+            let head = &b"ERR unknown subcommand '"[..];
+            let shown = &sub[..sub.len().min(128)];
+            return Err(failure([head, shown, b"'. Try ", name.bytes(), b" HELP."].concat()));
+        };
+        if spec.accepts(args.len()) {
+            return Ok(spec);
+        }
+        let name = &spec.name;
+        Err(failure(format!("ERR wrong number of arguments for '{name}' command")))
     }
 
     fn needs_memory(&self, command: &Command<'_>) -> bool {
-        let found = self.handlers.get(UpperName::of(command.name()).bytes());
-        found
-            .is_some_and(|(_, spec)| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
+        let spec = self.table.spec_of(command.name(), command.args().nth(1));
+        spec.is_some_and(|spec| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
     }
 
     /// COMMAND, INFO (for [`mod@crate::info`]), DEBUG DIGEST-VALUE of one key (for WATCH), and what there is not.
@@ -270,11 +300,7 @@ impl Memory {
             b"COUNT" => self.table.encode_count(reply),
             b"INFO" => self.table.encode_info(reply, &args[2..], resp3),
             b"DOCS" => self.table.encode_docs(reply, &args[2..], resp3),
-            _ => {
-                let shown = &sub[..sub.len().min(128)];
-                let text = [b"ERR unknown subcommand '", shown, b"'. Try COMMAND HELP."];
-                return Err(failure(text.concat()));
-            }
+            _ => self.subcommand(name, args).map(|_| ())?,
         }
         Ok(())
     }

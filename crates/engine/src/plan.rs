@@ -297,6 +297,14 @@ fn keeps_key(name: &[u8]) -> bool {
             | b"ZINCRBY"
             | b"PFADD"
             | b"XADD"
+            | b"XDEL"
+            | b"XTRIM"
+            | b"XSETID"
+            | b"XGROUP"
+            | b"XREADGROUP"
+            | b"XACK"
+            | b"XCLAIM"
+            | b"XAUTOCLAIM"
     )
 }
 
@@ -309,7 +317,7 @@ pub(crate) fn after_several(name: &UpperName) -> Option<After> {
         b"MSETNX" => Some(After::Set(When::One, TtlChange::Clear)),
         // A read that came the way of writes.
         b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
-        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" => {
+        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" | b"XREAD" => {
             Some(After::Pass)
         }
         _ => None,

@@ -43,6 +43,8 @@ enum Where {
     Counted(usize),
     /// The same, and the first argument.
     FirstAndCounted,
+    /// The first half of what is behind STREAMS.
+    Streams,
 }
 
 impl Where {
@@ -56,6 +58,7 @@ impl Where {
             | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" | b"BLMOVE" | b"BRPOPLPUSH" => Where::Two,
             b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => Where::ButLast,
             b"BLMPOP" | b"BZMPOP" => Where::Counted(2),
+            b"XREAD" | b"XREADGROUP" => Where::Streams,
             b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZINTERCARD" | b"ZUNION" | b"ZINTER"
             | b"ZDIFF" => Where::Counted(1),
             b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => Where::FirstAndCounted,
@@ -74,6 +77,12 @@ impl Where {
             Where::ButLast => command.args().take(command.argc() - 1).skip(1).collect(),
             Where::Two => command.args().skip(1).take(2).collect(),
             Where::Counted(at) => counted(at).collect(),
+            Where::Streams => {
+                let is_streams = |arg: &[u8]| arg.eq_ignore_ascii_case(b"STREAMS");
+                let behind = command.args().skip_while(|arg| !is_streams(arg)).skip(1);
+                let count = behind.clone().count() / 2;
+                behind.take(count).collect()
+            }
             Where::FirstAndCounted => command.args().skip(1).take(1).chain(counted(2)).collect(),
         }
     }
@@ -107,7 +116,7 @@ pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, 
         | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"BITOP" => {
             (When::NotError, first(Fate::Goes))
         }
-        b"PFMERGE" => (When::NotError, Vec::new()),
+        b"PFMERGE" | b"XREADGROUP" => (When::NotError, Vec::new()),
         _ => return None,
     })
 }
@@ -143,7 +152,7 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         b"MSET" => keep(command, 2, is_here),
         // They change nothing, or all that is here.
         b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
-        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" => {
+        | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" | b"XREAD" => {
             Restricted::Nothing
         }
         b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,

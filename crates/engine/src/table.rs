@@ -246,6 +246,16 @@ impl CommandTable {
         self.find(&[name, b"|", sub].concat())
     }
 
+    /// The command of this name, or its subcommand where only that is read or write.
+    #[must_use]
+    pub fn spec_of(&self, name: &[u8], first_arg: Option<&[u8]>) -> Option<&CommandSpec> {
+        let spec = self.find(name)?;
+        match first_arg {
+            Some(sub) if spec.class().is_none() => Some(self.find_sub(name, sub).unwrap_or(spec)),
+            _ => Some(spec),
+        }
+    }
+
     /// Read or write, as the engine declares the command.
     #[must_use]
     pub fn class_of(&self, name: &[u8]) -> Option<Class> {

@@ -1,4 +1,4 @@
-//! Commands that wait for an element (docs/semantics.md, "Commands that wait"): each is tried as a write that
+//! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is tried as a write that
 //! is executed at most once, by whoever [`crate::waiters`] says.
 
 use alloc::vec::Vec;
@@ -13,7 +13,8 @@ use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Target, Wait};
 use crate::gateway::{Gateway, list};
 use crate::state::{Core, Flow, TOO_LARGE_COMMAND, Turn};
-use crate::waiters::{End, Found, Wanted};
+use crate::waiters::{End, Found};
+use crate::wanted::Wanted;
 
 /// Most reads at once that look whether a key is there.
 const LOOKS_MAX: usize = 64;
@@ -41,6 +42,9 @@ impl Core {
         };
         if !self.waiters.has_room(&wanted) {
             return Err("ERR commands that wait take 64 MiB already (Concord's limit)".into());
+        }
+        if !wanted.ends().is_empty() {
+            return Ok(self.ask_for_ends(turn, wanted, sink));
         }
         self.waiters.begin(turn.now.instant, turn.connection.id, wanted);
         let slot = Slot::waiting(class, subject, turn.connection.resp3);

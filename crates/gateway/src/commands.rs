@@ -310,9 +310,7 @@ pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
     if let Some(blocking) = Blocking::of(&UpperName::of(name.as_bytes())) {
         return Handling::Blocks(blocking);
     }
-    // XREAD blocks only if it is told to; then the engine refuses it.
-    let may_block = spec.flags.has(Flags::BLOCKING) && !matches!(&*name, "XREAD" | "XREADGROUP");
-    if may_block {
+    if spec.flags.has(Flags::BLOCKING) {
         return Handling::Refused(Refusal::Blocking);
     }
     if spec.flags.has(Flags::PUBSUB) {

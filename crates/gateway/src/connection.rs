@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
 use crate::subscriber::{Message, Subscriber};
+use crate::wanted::Wanted as WantedCommand;
 use crate::watch::{Watch, Watching};
 
 /// Most unanswered commands of one connection, and requests of them, before its input waits.
@@ -94,6 +95,8 @@ pub(crate) enum SlotState {
     Info(Wanted),
     /// WATCH: the digests of its keys have not come.
     Watching(Box<Watching>),
+    /// XREAD behind `$`: the last ids have not come.
+    Asking(Box<WantedCommand>),
     /// It waits for an element, or for a try to find one.
     Blocked,
     /// Its reply, until other gateways have heard of it.
@@ -122,6 +125,7 @@ impl Slot {
                 SlotState::Waiting
                 | SlotState::Explaining
                 | SlotState::Info(_)
+                | SlotState::Asking(_)
                 | SlotState::Blocked
                 | SlotState::Watching(_) => self.subject.names(object),
                 SlotState::Parts(parts) => parts.holds(object),
@@ -414,6 +418,7 @@ impl Connection {
             | SlotState::Explaining
             | SlotState::Info(_)
             | SlotState::Watching(_)
+            | SlotState::Asking(_)
             | SlotState::Blocked
             | SlotState::Gated(_)
             | SlotState::Ready(_) => true,
@@ -466,7 +471,8 @@ impl Connection {
 
     /// Whether the command that it waited for has its reply.
     pub(crate) fn is_unblocked(&self) -> bool {
-        let is_blocked = |slot: &Slot| matches!(slot.state, SlotState::Blocked);
+        let is_blocked =
+            |slot: &Slot| matches!(slot.state, SlotState::Blocked | SlotState::Asking(_));
         self.wait == Wait::Blocked && !self.slots.iter().any(is_blocked)
     }
 
@@ -500,7 +506,8 @@ impl Connection {
                 | SlotState::Info(_)
                 | SlotState::Blocked
                 | SlotState::Gated(_)
-                | SlotState::Watching(_) => return,
+                | SlotState::Watching(_)
+                | SlotState::Asking(_) => return,
                 SlotState::Parts(parts) => {
                     let before = parts.held_bytes();
                     let is_whole = parts.write(slot.resp3, self.output.end());

@@ -119,8 +119,11 @@ impl Core {
                 self.split(turn, split, args, sink)
             }
             Handling::PubSub(what) => self.pubsub(turn, what, args),
-            Handling::Blocks(blocking) => self.block(turn, index, blocking, args, sink),
+            Handling::Blocks(blocking) if blocking.waits(args) => {
+                self.block(turn, index, blocking, args, sink)
+            }
             Handling::Several(_)
+            | Handling::Blocks(_)
             | Handling::Keys(_)
             | Handling::AllKeys(_)
             | Handling::Cursor
@@ -166,7 +169,16 @@ impl Core {
                 self.encode(1, args)?;
                 Ok((Class::Read, Subject::AllKeys))
             }
-            Handling::Blocks(_) => self.plan(index, Handling::Keys(Class::Write), args),
+            Handling::Blocks(blocking) => {
+                let spec = self.setup.table.find(name.bytes());
+                let class = spec.and_then(class_of).unwrap_or(Class::Write);
+                // What is wrong with it the engine says.
+                let tried = blocking.without_waiting(args);
+                let is_right = blocking.timeout_ms(args).is_ok()
+                    && spec.is_some_and(|spec| spec.accepts(tried.len()));
+                let args = if is_right { &tried[..] } else { args };
+                self.plan(index, Handling::Keys(class), args)
+            }
             Handling::Keys(class) => {
                 let spec = self.setup.table.find(name.bytes());
                 let found = spec.map_or(Keys::None, |spec| keys(spec, name.bytes(), args));

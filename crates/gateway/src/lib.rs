@@ -49,6 +49,7 @@ mod channels;
 mod commands;
 mod connection;
 mod dispatch;
+mod ends;
 mod eval;
 mod exchange;
 mod gateway;
@@ -77,6 +78,7 @@ mod tentative;
 mod traffic;
 mod waiters;
 mod waiting;
+mod wanted;
 mod watch;
 
 pub use connection::ConnectionId;

@@ -1,6 +1,7 @@
 //! SUBSCRIBE, PUBLISH and their kin (docs/semantics.md, "Publish and subscribe").
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_client::Class;
@@ -250,9 +251,14 @@ impl Core {
                 let count = channels.names(Sort::Pattern).len();
                 turn.connection.answer(|out| resp::integer(out, count as i64));
             }
-            (b"CHANNELS" | b"SHARDCHANNELS" | b"NUMPAT", _) => {
-                return Err(wrong_arity(&format!("pubsub|{}", sub.lower())));
+            (b"CHANNELS" | b"SHARDCHANNELS", _) => {
+                let sub = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]);
+                return Err(format!(
+                    "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB HELP."
+                )
+                .into());
             }
+            (b"NUMPAT", _) => return Err(wrong_arity("pubsub|numpat")),
             _ => return Err(no_subcommand("pubsub", args[1])),
         }
         Ok(())

@@ -65,6 +65,9 @@ impl Core {
         {
             return self.publish_all(connection, slot, reply, &messages);
         }
+        if self.take_ends(now, connection, target.slot, &reply) {
+            return connection.write_in_turn();
+        }
         let is_first = target.slot == connection.first_slot;
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
@@ -111,7 +114,10 @@ impl Core {
                 let more = parts.held_bytes() - before;
                 connection.ready_bytes += more;
             }
-            SlotState::Ready(_) | SlotState::Blocked | SlotState::Gated(_) => {}
+            SlotState::Ready(_)
+            | SlotState::Blocked
+            | SlotState::Asking(_)
+            | SlotState::Gated(_) => {}
         }
         connection.write_in_turn();
     }

@@ -1,74 +1,27 @@
 //! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody here waits
-//! for. A command that found nothing stands in the lines of its keys, and is tried again when one of them is
-//! woken: the first in the line tries, if it found something the next one does, until one finds nothing. This
-//! says who tries what, and when; the tries are the gateway's to send.
+//! for; of a stream one for each consumer group, and one for each who reads for itself. A command that found
+//! nothing stands in the lines of its keys, and is tried again when one of them is woken: the first in the line
+//! tries, if it found something the next one does, until one finds nothing. This says who tries what, and when;
+//! the tries are the gateway's to send.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use concord_core::{Duration, Instant, MS, ObjectId, SEC, hash};
-use concord_engine::blocking::{Awaited, Blocking, Form};
+use concord_engine::blocking::{Awaited, Form};
 use concord_wire::OBJECTS_MAX;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::connection::ConnectionId;
+use crate::wanted::Wanted;
 
 /// How often a key is looked at whose writes nobody tells of, at most; and keys are looked at.
 const LOOK_NS: Duration = SEC;
 const LOOK_APART_NS: Duration = MS;
-/// Most bytes of all commands that wait, and what each key takes beside.
+/// Most bytes of all commands that wait.
 const BYTES_MAX: usize = 64 << 20;
-const KEY_BYTES: usize = 256;
-
-/// A command that waits.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    blocking: Blocking,
-    args: Vec<Vec<u8>>,
-    keys: Range<usize>,
-    /// How long it waits; `None`: for ever.
-    timeout_ns: Option<Duration>,
-}
-
-impl Wanted {
-    /// The command in `args`; `None` if something is wrong with it.
-    pub(crate) fn of(blocking: Blocking, args: &[&[u8]]) -> Option<Wanted> {
-        let timeout_ms = blocking.timeout_ms(args).ok()?;
-        let keys = blocking.awaited_keys(args)?;
-        let timeout_ns = (timeout_ms != 0).then(|| timeout_ms.saturating_mul(MS));
-        let args = args.iter().map(|arg| arg.to_vec()).collect();
-        Some(Wanted { blocking, args, keys, timeout_ns })
-    }
-
-    fn keys(&self) -> &[Vec<u8>] {
-        &self.args[self.keys.clone()]
-    }
-
-    fn bytes(&self) -> usize {
-        self.args.iter().map(Vec::len).sum::<usize>() + self.keys.len() * KEY_BYTES
-    }
-
-    /// The command on these of its keys only, which are counted from the first.
-    fn on(&self, keys: Range<usize>) -> Vec<&[u8]> {
-        let own = self.keys.start + keys.start..self.keys.start + keys.end;
-        let text = |range: Range<usize>| self.args[range].iter().map(Vec::as_slice);
-        match self.blocking.form {
-            Form::Counted if keys.len() != self.keys.len() => {
-                // A number of one digit: there are at most eight.
-                const DIGITS: &[u8] = b"0123456789";
-                let count = &DIGITS[keys.len().min(9)..][..1];
-                let head = text(0..2).chain([count]).chain(text(own));
-                head.chain(text(self.keys.end..self.args.len())).collect()
-            }
-            Form::Counted | Form::Move => text(0..self.args.len()).collect(),
-            Form::Pop => {
-                text(0..1).chain(text(own)).chain(text(self.keys.end..self.args.len())).collect()
-            }
-        }
-    }
-}
 
 /// What a try found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +47,8 @@ pub(crate) enum End {
 #[derive(Debug)]
 struct Line {
     awaited: Awaited,
+    /// The consumer group.
+    group: Option<Vec<u8>>,
     key: Vec<u8>,
     object: ObjectId,
     queue: VecDeque<ConnectionId>,
@@ -166,7 +121,7 @@ impl Waiters {
         let mut lines: Vec<LineId> = Vec::with_capacity(wanted.keys.len());
         let mut is_alone = true;
         for key in wanted.keys() {
-            let line_id = self.line(awaited, key);
+            let line_id = self.line(awaited, wanted.group.as_deref(), key);
             if let Some(line) = self.lines.get_mut(&line_id.0)
                 && !lines.contains(&line_id)
             {
@@ -196,12 +151,19 @@ impl Waiters {
     }
 
     /// The line of a key.
-    fn line(&mut self, awaited: Awaited, key: &[u8]) -> LineId {
+    fn line(&mut self, awaited: Awaited, group: Option<&[u8]>, key: &[u8]) -> LineId {
         let object = hash::object_id(key);
         let of_object = self.by_object.entry(object).or_default();
         let is_it = |id: &&LineId| {
             let line = self.lines.get(&id.0);
-            line.is_some_and(|line| line.awaited == awaited && line.key == key)
+            // Who reads a stream for itself gets what others get, too.
+            let is_shared = awaited != Awaited::Entry || group.is_some();
+            line.is_some_and(|line| {
+                is_shared
+                    && line.awaited == awaited
+                    && line.key == key
+                    && line.group.as_deref() == group
+            })
         };
         if let Some(id) = of_object.iter().find(is_it) {
             return *id;
@@ -211,6 +173,7 @@ impl Waiters {
         of_object.push(id);
         let line = Line {
             awaited,
+            group: group.map(<[u8]>::to_vec),
             key: key.to_vec(),
             object,
             queue: VecDeque::new(),
@@ -251,8 +214,8 @@ impl Waiters {
         let most = match waiter.wanted.blocking.form {
             // The destination is named, too.
             Form::Move => 1,
-            Form::Pop | Form::Counted if waiter.is_apart => 1,
-            Form::Pop | Form::Counted => OBJECTS_MAX,
+            Form::Pop | Form::Counted | Form::Streams if waiter.is_apart => 1,
+            Form::Pop | Form::Counted | Form::Streams => OBJECTS_MAX,
         };
         let begin = first - first % most;
         begin..(begin + most).min(waiter.wanted.keys.len())

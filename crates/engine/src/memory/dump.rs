@@ -8,6 +8,7 @@ use concord_core::hash::hash64;
 
 use super::sorted::Sorted;
 use super::store::{Hash, Kind, List, Set, Store, Value};
+use super::stream_dump;
 use crate::copy::{Copied, PLACE_END, place_of_key};
 
 const STRING: u8 = 0;
@@ -15,17 +16,18 @@ const HASH: u8 = 1;
 const LIST: u8 = 2;
 const SET: u8 = 3;
 const SORTED: u8 = 4;
+const STREAM: u8 = 5;
 
 /// Places of one shard.
 const SHARD_PLACES: u64 = PLACE_END / super::store::SHARDS as u64;
 
-fn element(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn element(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
     out.extend_from_slice(bytes);
 }
 
 /// The value as bytes.
-fn dump(value: &Value) -> Vec<u8> {
+pub(super) fn dump(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     match value {
         Value::String(bytes) => {
@@ -53,6 +55,10 @@ fn dump(value: &Value) -> Vec<u8> {
                 element(&mut out, &scored.score.to_bits().to_be_bytes());
                 element(&mut out, &scored.member);
             }
+        }
+        Value::Stream(stream) => {
+            out.push(STREAM);
+            stream_dump::encode(stream, &mut out);
         }
     }
     out
@@ -101,17 +107,19 @@ fn load(bytes: &[u8]) -> Option<Value> {
             }
             sorted.wrap()
         }
+        STREAM => stream_dump::decode(&mut elements)?.wrap(),
         _ => return None,
     };
     elements.rest.is_empty().then_some(value)
 }
 
-struct Elements<'a> {
+/// Reads elements from front to back.
+pub(super) struct Elements<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Elements<'a> {
-    fn one(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn one(&mut self) -> Option<&'a [u8]> {
         let (length, tail) = self.rest.split_first_chunk::<4>()?;
         let (one, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
         self.rest = tail;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::scan::{ScanOptions, cursor, reply_header};
 use super::store::SHARDS;
-use super::{Call, Failure, Handler, SYNTAX, fixed, glob, integer};
+use super::{Call, Failure, Handler, SYNTAX, glob, integer};
 use crate::resp;
 use crate::table::UpperName;
 
@@ -48,14 +48,9 @@ fn dbsize(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-const NO_OTHER_MEMORY: Failure = fixed(b"ERR Concord supports MEMORY USAGE alone");
-
 /// MEMORY USAGE key [SAMPLES count]: all of a value is counted, however many samples are wanted.
 fn memory(call: &mut Call<'_>) -> Result<(), Failure> {
-    let &[_, sub, key, ref options @ ..] = call.args else { return Err(NO_OTHER_MEMORY) };
-    if !UpperName::of(sub).is(b"USAGE") {
-        return Err(NO_OTHER_MEMORY);
-    }
+    let (key, options) = (call.args[2], &call.args[3..]);
     let (pairs, rest) = options.as_chunks::<2>();
     for [name, samples] in pairs {
         if !name.eq_ignore_ascii_case(b"SAMPLES") || integer(samples)? < 0 {

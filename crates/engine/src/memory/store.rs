@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::Failure;
 use super::sorted::Sorted;
+use super::stream::Stream;
 
 /// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
 pub(super) const SHARDS: usize = 4096;
@@ -41,6 +42,7 @@ pub(super) enum Value {
     List(Box<List>),
     Set(Box<Set>),
     Sorted(Box<Sorted>),
+    Stream(Box<Stream>),
 }
 
 /// A type of value.
@@ -76,6 +78,8 @@ kind!(Hash, Hash, |h: &Hash| h.map.is_empty(), Box::new);
 kind!(List, List, |l: &List| l.items.is_empty(), Box::new);
 kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new);
 kind!(Sorted, Sorted, |z: &Sorted| z.len() == 0, Box::new);
+// One without entries keeps its last id and its groups.
+kind!(Stream, Stream, |_: &Stream| false, Box::new);
 
 /// Fields and their values, in the order of insertion.
 #[derive(Clone, Debug, Default)]
@@ -211,6 +215,7 @@ impl Value {
             Value::List(list) => list.bytes,
             Value::Set(set) => set.bytes,
             Value::Sorted(sorted) => sorted.size_bytes(),
+            Value::Stream(stream) => stream.size_bytes(),
         }
     }
 
@@ -222,6 +227,7 @@ impl Value {
             Value::List(_) => "list",
             Value::Set(_) => "set",
             Value::Sorted(_) => "zset",
+            Value::Stream(_) => "stream",
         }
     }
 
@@ -236,6 +242,7 @@ impl Value {
             Value::List(list) => list.items.iter().fold(seed ^ 2, |d, item| hash64(d, item)),
             Value::Set(set) => set.members.iter().fold(seed ^ 3, |d, member| hash64(d, member)),
             Value::Sorted(sorted) => sorted.digest(seed ^ 4),
+            Value::Stream(_) => hash64(seed ^ 5, &super::dump::dump(self)),
         }
     }
 }

@@ -22,20 +22,15 @@ pub(super) fn check(
     command: &Command<'_>,
 ) -> Result<(), String> {
     let name = UpperName::of(command.name());
-    let Some(mut spec) = table.find(name.bytes()) else { return Ok(()) };
+    let sub = command.args().nth(1);
+    let Some(spec) = table.spec_of(name.bytes(), sub) else { return Ok(()) };
     match (name.bytes(), class) {
         (b"EVAL", Class::Write) | (b"EVAL_RO" | b"COMMAND", _) | (b"INFO", Class::Read) => {
             return Ok(());
         }
         // What WATCH asks for; clients cannot.
-        (b"DEBUG", _) if command.args().nth(1) == Some(b"DIGEST-VALUE") => return Ok(()),
+        (b"DEBUG", _) if sub == Some(b"DIGEST-VALUE") => return Ok(()),
         _ => {}
-    }
-    if spec.class().is_none()
-        && let Some(sub) = command.args().nth(1)
-        && let Some(found) = table.find_sub(name.bytes(), sub)
-    {
-        spec = found;
     }
     let refuse = |why: &str| Err(format!("ERR '{}' is not supported: {why}", name.lower()));
     match spec.class() {

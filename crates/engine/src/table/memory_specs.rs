@@ -38,7 +38,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 148] = [
+pub(super) static MEMORY: [CommandSpec; 171] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitpos", -3, R, (1, 1, 1), "bitmap", "Find first bit set or clear in a string"),
@@ -155,6 +155,29 @@ pub(super) static MEMORY: [CommandSpec; 148] = [
     spec("ttl", 2, R | F, (1, 1, 1), "generic", "Get the time to live for a key in seconds"),
     spec("type", 2, R | F, (1, 1, 1), "generic", "Determine the type stored at key"),
     spec("unlink", -2, W | F, (1, -1, 1), "generic", "Delete a key asynchronously in another thread. Otherwise it is just as DEL, but non blocking."),
+    spec("xack", -4, W | F, (1, 1, 1), "stream", "Marks a pending message as correctly processed, effectively removing it from the pending entries list of the consumer group. Return value of the command is the number of messages successfully acknowledged, that is, the IDs we were actually able to resolve in the PEL."),
+    spec("xadd", -5, W | M | F, (1, 1, 1), "stream", "Appends a new entry to a stream"),
+    spec("xautoclaim", -6, W | F, (1, 1, 1), "stream", "Changes (or acquires) ownership of messages in a consumer group, as if the messages were delivered to the specified consumer."),
+    spec("xclaim", -6, W | F, (1, 1, 1), "stream", "Changes (or acquires) ownership of a message in a consumer group, as if the message was delivered to the specified consumer."),
+    spec("xdel", -3, W | F, (1, 1, 1), "stream", "Removes the specified entries from the stream. Returns the number of items actually deleted, that may be different from the number of IDs passed in case certain IDs do not exist."),
+    spec("xgroup", -2, 0, (0, 0, 0), "stream", "A container for consumer groups commands"),
+    spec("xgroup|create", -5, W | M, (2, 2, 1), "stream", "Create a consumer group."),
+    spec("xgroup|createconsumer", 5, W | M, (2, 2, 1), "stream", "Create a consumer in a consumer group."),
+    spec("xgroup|delconsumer", 5, W, (2, 2, 1), "stream", "Delete a consumer from a consumer group."),
+    spec("xgroup|destroy", 4, W, (2, 2, 1), "stream", "Destroy a consumer group."),
+    spec("xgroup|setid", -5, W, (2, 2, 1), "stream", "Set a consumer group to an arbitrary last delivered ID value."),
+    spec("xinfo", -2, 0, (0, 0, 0), "stream", "A container for stream introspection commands"),
+    spec("xinfo|consumers", 4, R, (2, 2, 1), "stream", "List the consumers in a consumer group"),
+    spec("xinfo|groups", 3, R, (2, 2, 1), "stream", "List the consumer groups of a stream"),
+    spec("xinfo|stream", -3, R, (2, 2, 1), "stream", "Get information about a stream"),
+    spec("xlen", 2, R | F, (1, 1, 1), "stream", "Return the number of entries in a stream"),
+    spec("xpending", -3, R, (1, 1, 1), "stream", "Return information and entries from a stream consumer group pending entries list, that are messages fetched but never acknowledged."),
+    spec("xrange", -4, R, (1, 1, 1), "stream", "Return a range of elements in a stream, with IDs matching the specified IDs interval"),
+    spec("xread", -4, R | Flags::BLOCKING.0 | Flags::MOVABLEKEYS.0, (0, 0, 0), "stream", "Return never seen elements in multiple streams, with IDs greater than the ones reported by the caller for each stream. Can block."),
+    spec("xreadgroup", -7, W | Flags::BLOCKING.0 | Flags::MOVABLEKEYS.0, (0, 0, 0), "stream", "Return new entries from a stream using a consumer group, or access the history of the pending entries for a given consumer. Can block."),
+    spec("xrevrange", -4, R, (1, 1, 1), "stream", "Return a range of elements in a stream, with IDs matching the specified IDs interval, in reverse order (from greater to smaller IDs) compared to XRANGE"),
+    spec("xsetid", -3, W | M | F, (1, 1, 1), "stream", "An internal command for replicating stream values"),
+    spec("xtrim", -4, W, (1, 1, 1), "stream", "Trims the stream to (approximately if '~' is passed) a certain size"),
     spec("zadd", -4, W | M | F, (1, 1, 1), "sorted-set", "Add one or more members to a sorted set, or update its score if it already exists"),
     spec("zcard", 2, R | F, (1, 1, 1), "sorted-set", "Get the number of members in a sorted set"),
     spec("zcount", 4, R | F, (1, 1, 1), "sorted-set", "Count the members in a sorted set with scores within the given values"),

@@ -64,6 +64,49 @@ fn every_command_that_waits_has_redis_replies() {
 }
 
 #[test]
+fn streams_are_waited_for_by_each_reader_and_by_one_of_a_group() {
+    let mut w = world(6);
+    say(&mut w, 6, "XADD s 1-1 f old");
+    say(&mut w, 6, "XGROUP CREATE s g $");
+    heard(&mut w, 6);
+    say(&mut w, 1, "XREAD BLOCK 0 STREAMS s t $ 0");
+    say(&mut w, 2, "XREAD BLOCK 0 STREAMS s 9-0");
+    say(&mut w, 3, "XREAD COUNT 1 BLOCK 0 STREAMS t s 0 $");
+    say(&mut w, 4, "XREADGROUP GROUP g a BLOCK 0 STREAMS s >");
+    say(&mut w, 5, "XREADGROUP GROUP g b BLOCK 0 STREAMS s >");
+    say(&mut w, 6, "XADD s 2-1 f v");
+    w.run_for(50 * MS);
+    let entry = "*1 *2 $1 s *1 *2 $3 2-1 *2 $1 f $1 v ";
+    let all: Vec<String> = (1..=5).map(|id| heard(&mut w, id)).collect();
+    assert_eq!(all, [entry, "", entry, entry, ""]);
+    say(&mut w, 6, "XADD s 10-1 f w");
+    w.run_for(50 * MS);
+    let entry = entry.replace("$3 2-1", "$4 10-1").replace("$1 v", "$1 w");
+    assert_eq!([2, 5].map(|id| heard(&mut w, id)), [entry.clone(), entry]);
+    say(&mut w, 1, "XREAD BLOCK 50 STREAMS s $");
+    assert_eq!(heard(&mut w, 1), "");
+    w.run_for(100 * MS);
+    assert_eq!(heard(&mut w, 1), "*-1 ");
+    say(&mut w, 1, "XREAD BLOCK 50 STREAMS s 9");
+    assert!(heard(&mut w, 1).contains("10-1"), "there is one, so it does not wait");
+    say(&mut w, 1, "SET k v");
+    heard(&mut w, 1);
+    for (line, error) in [
+        ("XREAD BLOCK x STREAMS s $", "-ERR timeout is not an integer or out of range "),
+        ("XREAD BLOCK -1 STREAMS s $", "-ERR timeout is negative "),
+        ("XREADGROUP GROUP n a BLOCK 0 STREAMS s >", "-NOGROUP No such key 's' or consumer group"),
+        ("XREAD BLOCK 0 STREAMS k $", "-WRONGTYPE "),
+        ("XREAD BLOCK 0 STREAMS s", "-ERR Unbalanced "),
+    ] {
+        say(&mut w, 1, line);
+        let reply = heard(&mut w, 1);
+        assert!(reply.starts_with(error), "{line}: {reply}");
+    }
+    say(&mut w, 1, "MULTI\r\nXREAD BLOCK 0 STREAMS s $\r\nEXEC");
+    assert_eq!(heard(&mut w, 1), "+OK +QUEUED *1 *-1 ", "within MULTI it does not wait");
+}
+
+#[test]
 fn a_wait_ends_when_its_time_is_over_and_errors_are_those_of_redis() {
     let mut w = world(2);
     say(&mut w, 1, "BLPOP k 0.1");

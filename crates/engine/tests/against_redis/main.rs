@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 
+mod streams;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -192,6 +194,8 @@ const TEMPLATES: &[&str] = &[
 
 struct Generator {
     rng: Rng,
+    /// Ids of streams are about here.
+    ids: u64,
 }
 
 impl Generator {
@@ -266,6 +270,10 @@ impl Generator {
                 0 => "1".to_string(),
                 _ => self.rng.between(4_000_000_000, 4_000_000_010).to_string(),
             },
+            'X' => self.id(),
+            'Y' => self.any_id(),
+            'G' => format!("g{}", self.rng.below(3)),
+            'C' => format!("c{}", self.rng.below(3)),
             other => panic!("no such placeholder: {other}"),
         }
     }
@@ -351,7 +359,8 @@ impl Ours {
     }
 
     fn key_index(&self, args: &[Vec<u8>]) -> u8 {
-        let Some(spec) = self.table.find(&args[0]) else { return 0 };
+        let sub = args.get(1).map(Vec::as_slice);
+        let Some(spec) = self.table.spec_of(&args[0], sub) else { return 0 };
         let plain: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let places = concord_engine::keys::places(spec, &args[0].to_ascii_uppercase(), &plain);
         match places.first() {
@@ -366,7 +375,8 @@ impl Ours {
     }
 
     fn call(&mut self, args: &[Vec<u8>], now_ms: u64, resp3: bool) -> Vec<u8> {
-        let class = self.table.class_of(&args[0]).unwrap_or(Class::Write);
+        let spec = self.table.spec_of(&args[0], args.get(1).map(Vec::as_slice));
+        let class = spec.and_then(|spec| spec.class()).unwrap_or(Class::Write);
         let bytes = self.encode(args);
         self.submit(&bytes, class, now_ms, resp3)
     }
@@ -409,7 +419,7 @@ fn random_commands_get_the_replies_of_redis() {
     let mut connections = [server.connect(), server.connect()];
     connections[1].call(&words("HELLO 3"));
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut generator = Generator { rng: Rng::new(seed) };
+    let mut generator = Generator { rng: Rng::new(seed), ids: 1 };
     let mut ours = Ours::new();
     let mut replica = Ours::new();
     let mut differences = Vec::new();
@@ -456,7 +466,7 @@ fn transactions_on_one_key_get_the_replies_of_redis() {
     let mut connection = server.connect();
     let mut ours = Ours::new();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut generator = Generator { rng: Rng::new(seed) };
+    let mut generator = Generator { rng: Rng::new(seed), ids: 1 };
     let templates: Vec<&&str> = TEMPLATES
         .iter()
         .filter(|t| {
