@@ -503,7 +503,7 @@ pub struct CheckArgs {
 Example:
   concord completions bash > /etc/bash_completion.d/concord")]
 pub struct CompletionsArgs {
-    /// Of which shell
+    /// Which shell
     pub shell: clap_complete::Shell,
 }
 
@@ -511,11 +511,11 @@ pub struct CompletionsArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Example:
-  concord man --out /usr/local/share/man/man1 && man concord-up")]
+  concord man /usr/local/share/man/man1 && man concord-up")]
 pub struct ManArgs {
-    /// An existing directory
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub out: PathBuf,
+    /// The directory, which is made if it is not there
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod groups;
 mod mistakes;
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -92,20 +92,20 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// What the switch does to packets on purpose, of a million that pass it.
+/// Faults that are injected on purpose, for tests. Rates are packets of a million that pass the switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
-    /// Lost.
+    /// Dropped.
     pub drop_per_million: u32,
     /// Sent twice.
     pub duplicate_per_million: u32,
-    /// Overtaken by later ones.
+    /// Held back until later ones have passed.
     pub reorder_per_million: u32,
-    /// Replicas' disks: what is not synced is not in the file, and a sync takes so many ms. So kill -9 takes
-    /// what a power cut does.
+    /// A sync of a replica's disk takes this many ms, and until then nothing of it is in the file: `kill -9` then loses
+    /// what a power cut would.
     pub disk_hold_ms: u64,
-    /// The seed of every decision.
+    /// Every decision is drawn from it.
     pub seed: u64,
 }
 
@@ -150,45 +150,53 @@ fn lookup(text: &str) -> Result<SocketAddrV4, String> {
     v4.ok_or_else(|| format!("{text:?} has an IPv6 address only; roles talk over IPv4"))
 }
 
-/// The controller.
+/// Where clients on other hosts reach what listens at `listen`, on the host of `own`.
+#[must_use]
+pub fn reached(listen: SocketAddr, own: SocketAddrV4) -> SocketAddr {
+    let ip = if listen.ip().is_unspecified() { IpAddr::V4(*own.ip()) } else { listen.ip() };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// The controller: it decides which switch and which replicas are in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerPlace {
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Its state: epochs and switch ids, locked and fsynced (trap T3).
+    /// The file with its state: epochs and switch ids, locked and fsynced (trap T3). It must not be lost: write an absolute
+    /// path; a relative one is below the directory that the controller is started in.
     pub state: PathBuf,
 }
 
-/// The switch.
+/// The active switch: every request passes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchPlace {
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
 
-/// A switch that stands by: it takes over when the active one is silent (Harmonia §6.3).
+/// A standby switch: it takes over when the active one is silent (Harmonia §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StandbyPlace {
     /// Its number, from 1.
     pub node: u16,
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
@@ -199,38 +207,38 @@ pub struct StandbyPlace {
 pub struct Rack {
     /// The version of this format.
     pub version: u32,
-    /// How replicas replicate.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// Who helps.
+    /// Whether the switch helps, and how.
     pub accel: Accel,
-    /// Where the data is.
+    /// Where replicas keep the data.
     pub engine: Engine,
-    /// What survives a power cut of every replica.
+    /// What survives a power cut of all replicas.
     pub durability: Durability,
-    /// The redis-server to start with `engine = "redis"`.
+    /// The redis-server that is started with `engine = "redis"`.
     pub redis_server: String,
-    /// Writes that need memory are refused beyond; 0 for no limit.
+    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused beyond it. 0 is no limit.
     #[schemars(with = "String")]
     pub maxmemory: Bytes,
-    /// What clients must AUTH with; empty for nothing.
+    /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
-    /// MGET, EXISTS and TOUCH of several keys are read key by key: faster, and not atomic.
+    /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
     pub split_reads: bool,
-    /// Length of a lease, in ms: about the pause after a member died (trap T2).
+    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2).
     pub lease_ms: u64,
-    /// A replica that is silent for so long is taken out, in ms.
+    /// A replica that is silent for this long is removed, in ms.
     pub failure_ms: u64,
-    /// A switch that is silent for so long is replaced by one that stands by, in ms; failure_ms if not said.
+    /// A switch that is silent for this long is replaced by a standby, in ms; `failure_ms` if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_failure_ms: Option<u64>,
-    /// Replies to reads pass the switch too, as in a rack of hardware.
+    /// Replies to reads pass the switch too, as they do where the switch is hardware.
     pub replies_via_switch: bool,
-    /// The dirty set.
+    /// The switch's dirty set.
     pub table: Table,
     /// The queue of tasks.
     #[serde(skip_serializing_if = "Queue::is_default")]
     pub queue: Queue,
-    /// Faults on purpose.
+    /// Injected faults.
     pub faults: Faults,
     /// The controller.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -238,7 +246,7 @@ pub struct Rack {
     /// The switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchPlace>,
-    /// Switches that stand by.
+    /// Standby switches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub standby: Vec<StandbyPlace>,
     /// The replicas, head or primary first.

@@ -14,7 +14,39 @@ const HEAD: &str = "\
 # Reference
 
 The rack file and the commands, as `concord reference` prints them from the code: change it there, then
-`CONCORD_BLESS=1 cargo test -p concord reference`. What to do with them: docs/operations.md.
+`CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operations.md.
+";
+
+/// A rack on several hosts.
+const EXAMPLE: &str = "\
+version = 1
+
+[controller]
+addr = \"10.0.0.1:7000\"
+http = \"10.0.0.1:9000\"
+state = \"/var/lib/concord/controller.state\"
+
+[switch]
+addr = \"10.0.0.2:7000\"
+http = \"10.0.0.2:9000\"
+
+[[replica]]
+node = 1
+addr = \"10.0.0.3:7000\"
+http = \"10.0.0.3:9000\"
+data_dir = \"/var/lib/concord/replica\"
+
+[[replica]]
+node = 2
+addr = \"10.0.0.4:7000\"
+http = \"10.0.0.4:9000\"
+data_dir = \"/var/lib/concord/replica\"
+
+[[gateway]]
+node = 1
+addr = \"10.0.0.5:7000\"
+http = \"10.0.0.5:9000\"
+listen = \"10.0.0.5:6379\"
 ";
 
 /// `concord completions`.
@@ -32,8 +64,9 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Error> {
 /// # Errors
 /// If the directory cannot be written to.
 pub fn man(args: &ManArgs) -> Result<(), Error> {
-    clap_mangen::generate_to(Cli::command(), &args.out)
-        .cannot(format!("write man pages to {}", args.out.display()))
+    let what = || format!("write man pages to {}", args.dir.display());
+    std::fs::create_dir_all(&args.dir).cannot(what())?;
+    clap_mangen::generate_to(Cli::command(), &args.dir).cannot(what())
 }
 
 /// `concord reference`.
@@ -61,10 +94,21 @@ fn rack_file(out: &mut String) {
     let schema = schema_for!(Rack).to_value();
     *out += "
 ## The rack file
-TOML. Every key may be left out, but those without a default in a section that is there. An unknown key is an error, and so
-is what does not fit together; each is one line with the file and, where there is one, the line. Addresses are
-`host:port`; a host name is looked up once, and roles talk over IPv4. A section in double brackets comes once for each role
-of its kind. `concord up` writes a whole file to `run/rack.toml`.
+TOML. `concord up` runs a file without any role, and writes the whole of it to `run/rack.toml`. Where each role runs on a
+host of its own, all hosts have the same file:
+
+```toml
+";
+    *out += EXAMPLE;
+    *out += "\
+```
+
+Each role looks itself up by its section, and by `--node` where there are several. `addr` is `host:port` over IPv4, as the
+other roles reach it; a host name is looked up once, when the role starts. `http` and `listen` are IP addresses with a port.
+
+A section in double brackets comes once for each role of its kind. The keys of the top level stand above the first section.
+Every key has a default or may be left out, unless it says *required*. An unknown key is an error, and so is what does not
+fit together: one line with the file's name and the number of the line.
 
 ### Top level
 ";
@@ -96,6 +140,7 @@ fn keys<'a>(
 ) -> Vec<(&'a str, &'a Value, bool)> {
     *out += "| key | value | default | |\n|---|---|---|---|\n";
     let mut sections = Vec::new();
+    let mut choices = String::new();
     let required = section["required"].as_array();
     for (name, key) in section["properties"].as_object().into_iter().flatten() {
         let resolved = resolve(root, key);
@@ -109,12 +154,19 @@ fn keys<'a>(
         }
         let is_required = required.is_some_and(|all| all.iter().any(|r| r == name));
         let default = match &key["default"] {
-            Value::Null if is_required => "required".to_string(),
+            Value::Null if is_required => "*required*".to_string(),
             Value::Null => String::new(),
             value => format!("`{value}`"),
         };
         let description = text(key, "description");
         let _ = writeln!(out, "| `{name}` | {} | {default} | {description} |", values(resolved));
+        for choice in resolved["oneOf"].as_array().into_iter().flatten() {
+            let value = text(choice, "const");
+            let _ = writeln!(choices, "- `{name} = \"{value}\"`: {}", text(choice, "description"));
+        }
+    }
+    if !choices.is_empty() {
+        let _ = write!(out, "\n{choices}");
     }
     sections
 }
@@ -231,10 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_a_rack() {
+        let rack = Rack::parse(EXAMPLE).unwrap();
+        assert_eq!((rack.replica.len(), rack.gateway.len()), (2, 1));
+    }
+
+    #[test]
     fn every_command_has_a_man_page_and_completions() {
         let dir = std::env::temp_dir().join(format!("concord-man-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        man(&ManArgs { out: dir.clone() }).unwrap();
+        man(&ManArgs { dir: dir.clone() }).unwrap();
         let pages = std::fs::read_dir(&dir).unwrap().count();
         let named = std::fs::read_to_string(dir.join("concord-up.1")).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

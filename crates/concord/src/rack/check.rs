@@ -1,12 +1,12 @@
 //! Whether the parts of a rack file fit together.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 
 use concord_switch::pisa::ASIC;
 use concord_wire::control::Program;
 
 use super::mistakes::{Mistake, other_version, unreadable};
-use super::{Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION};
+use super::{Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION, reached};
 
 /// Where a role is.
 struct Place {
@@ -266,13 +266,5 @@ impl Rack {
 
 /// Whether two TCP addresses cannot both be had: `0.0.0.0` is every address of its role's own host.
 fn is_same(place: &Place, addr: SocketAddr, other: &Place, taken: SocketAddr) -> bool {
-    let any = addr.ip().is_unspecified() || taken.ip().is_unspecified();
-    let on_one_host = || {
-        let host = |place: &Place, own: SocketAddr| match own.ip() {
-            ip if ip.is_unspecified() => IpAddr::V4(*place.addr.ip()),
-            ip => ip,
-        };
-        host(place, addr) == host(other, taken)
-    };
-    addr.port() == taken.port() && (addr.ip() == taken.ip() && !any || any && on_one_host())
+    reached(addr, place.addr) == reached(taken, other.addr)
 }

@@ -47,38 +47,38 @@ impl Kind {
 }
 
 /// A group beside the one that the top level describes: it shares the rack's controller and switch, and has an
-/// epoch, members and a switch program of its own. What it does not say is as at the top level.
+/// epoch, members and a switch program of its own. Keys that it leaves out are as at the top level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupPlace {
     /// Its name, for `--group` and in what is shown: lower case letters, digits and `-`.
     pub name: String,
-    /// Its number, from 1: what the controller knows it by, so it stays the same as long as there is the group.
+    /// Its number, from 1. The controller knows the group by it, so it never changes.
     pub number: u16,
     /// What its members are.
     #[serde(default)]
     pub kind: Kind,
     /// What the switch runs for it: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`, as fits the
-    /// protocol; if not said, what fits `protocol` and `accel`.
+    /// protocol; if left out, what fits `protocol` and `accel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// How its replicas replicate.
+    /// Its replication protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Where its data is.
+    /// Where its replicas keep the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
-    /// What survives a power cut of every replica of it.
+    /// What survives a power cut of all its replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// Writes that need memory are refused beyond; 0 for no limit.
+    /// Limit of the data at each of its replicas; 0 is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub maxmemory: Option<Bytes>,
     /// Its replicas, head or primary first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replica: Vec<ReplicaPlace>,
-    /// Workers: how long a task may run without its owner being heard of, in ms; 1000 if not said.
+    /// Workers: how long a task may run without its owner being heard of, in ms; 1000 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
     /// Workers: the file with the secret that tasks are tagged with, mode 0600; the same for all workers and owners.
@@ -103,7 +103,7 @@ pub struct Group<'a> {
     pub kind: Kind,
     /// What the switch runs for it.
     pub program: Program,
-    /// How its replicas replicate.
+    /// Its replication protocol.
     pub protocol: Protocol,
     /// Where its data is.
     pub engine: Engine,

@@ -41,7 +41,7 @@ impl Client {
         let wanted = (name, asked.owner.or(first));
         let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)?;
         let token = key_file::token(key_file::read(key_path(&group)?)?);
-        Ok(Client { listen: own.listen, token })
+        Ok(Client { listen: own.reached(), token })
     }
 
     /// Asks it, and gives what it answers.

@@ -174,7 +174,7 @@ impl System for Falcon {
         let mut lines = Vec::new();
         for group in groups.iter().filter(|group| group.kind == Kind::Workers) {
             for owner in group.owners {
-                lines.push(format!("Jobs of {} are submitted at {}:", group.name, owner.listen));
+                lines.push(format!("Jobs of {} are submitted at {}:", group.name, owner.reached()));
             }
             let key = group.key_file.map(|key| key.with_file_name("rack.toml"));
             let file = key.map_or_else(String::new, |file| format!(" --config {}", file.display()));
@@ -193,7 +193,7 @@ impl System for Falcon {
         for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Workers) {
             let own = |w: &WorkerPlace| Role::member(group, "worker", w.node, w.addr, w.http);
             roles.extend(group.workers.iter().map(own));
-            let own = |o: &OwnerPlace| Role::member(group, "owner", o.node, o.listen, o.http);
+            let own = |o: &OwnerPlace| Role::member(group, "owner", o.node, o.reached(), o.http);
             roles.extend(group.owners.iter().map(own));
         }
         Ok(roles)

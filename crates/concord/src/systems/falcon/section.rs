@@ -6,7 +6,7 @@ use concord_switch::QueueLayout;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rack::udp_addr;
+use crate::rack::{reached, udp_addr};
 
 /// The size of the switch's queue of tasks (Falcon §3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,17 +45,17 @@ impl Queue {
 pub struct WorkerPlace {
     /// Its number, from 1.
     pub node: u16,
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Tasks that it runs at a time; as many as the host has cores if not said.
+    /// Tasks that it runs at a time; as many as the host has cores if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u16>,
-    /// It executes commands.
+    /// Whether it executes commands, as whoever started it.
     #[serde(default)]
     pub allow_exec: bool,
 }
@@ -66,14 +66,22 @@ pub struct WorkerPlace {
 pub struct OwnerPlace {
     /// Its number, from 1.
     pub node: u16,
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Where jobs are submitted, over HTTP.
+    /// IP address and port where jobs are submitted, over HTTP.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+}
+
+impl OwnerPlace {
+    /// Where it is reached from other hosts.
+    #[must_use]
+    pub fn reached(&self) -> SocketAddr {
+        reached(self.listen, self.addr)
+    }
 }

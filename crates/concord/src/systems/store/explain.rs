@@ -20,7 +20,7 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
         Some(_) if !args.config.exists() => Rack::default(),
         _ => Rack::read(&args.config)?,
     };
-    let gateway = args.gateway.or(rack.gateway.first().map(|g| g.listen));
+    let gateway = args.gateway.or(rack.gateway.first().map(super::GatewayPlace::reached));
     let gateway = gateway.ok_or_else(|| Error::new("the rack file names no gateway"))?;
     let mut redis = Redis::connect(gateway, &rack.requirepass, EXPLAIN_TIMEOUT)
         .cannot(format!("ask the gateway at {gateway}"))?;

@@ -185,7 +185,7 @@ impl System for Store {
     /// `None` when writes are executed through every gateway, and every gateway knows all commands.
     fn missing(&self, rack: &Rack) -> Option<String> {
         for gateway in &rack.gateway {
-            if let Err(e) = write_through(gateway.listen, &rack.requirepass) {
+            if let Err(e) = write_through(gateway.reached(), &rack.requirepass) {
                 return Some(format!("gateway {}: {e}", gateway.node));
             }
         }
@@ -224,7 +224,7 @@ impl System for Store {
 
     fn how_to_use(&self, rack: &Rack) -> Vec<String> {
         let client = |gateway: &GatewayPlace| {
-            let (host, port) = (gateway.listen.ip(), gateway.listen.port());
+            let (host, port) = (gateway.reached().ip(), gateway.listen.port());
             let of = gateway.group.as_ref().map_or(String::new(), |name| format!("   ({name})"));
             format!("  redis-cli -h {host} -p {port}{of}")
         };
@@ -248,7 +248,7 @@ impl System for Store {
             roles.extend(own);
         }
         for gateway in &rack.gateway {
-            let addr = gateway.listen.to_string();
+            let addr = gateway.reached().to_string();
             roles.push(Role::new("gateway", gateway.node, addr, gateway.http));
         }
         Ok(roles)

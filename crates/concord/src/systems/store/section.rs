@@ -9,7 +9,7 @@ use concord_wire::control::Program;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rack::udp_addr;
+use crate::rack::{reached, udp_addr};
 
 /// How replicas replicate.
 #[derive(
@@ -55,7 +55,7 @@ impl Protocol {
     }
 }
 
-/// Who helps.
+/// Whether the switch helps, and how.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -104,7 +104,7 @@ impl Accel {
     }
 }
 
-/// Where the data is.
+/// Where replicas keep the data.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -117,7 +117,7 @@ pub enum Engine {
     Redis,
 }
 
-/// What survives a power cut of every replica.
+/// What survives a power cut of all replicas.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -140,7 +140,7 @@ pub struct Table {
     pub stages: u8,
     /// Slots in each stage, a power of two.
     pub slots: u32,
-    /// Width of the sequence counter; fewer than 32 bits to see a switch id run out.
+    /// Width of the sequence counter; fewer than 32 bits are for seeing a switch id run out.
     pub counter_bits: u8,
 }
 
@@ -170,46 +170,54 @@ impl Table {
     }
 }
 
-/// A replica.
+/// A replica of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaPlace {
     /// Its number, from 1; the first replica of the file is the head or primary.
     pub node: u16,
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if not
-    /// said.
+    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if left out.
     pub directory: Option<PathBuf>,
-    /// Where it keeps its data; `data/replica-<node>` if not said.
+    /// Where it keeps its data; `data/replica-<node>` if left out. A relative path is below the directory that it is
+    /// started in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
-    /// Share of a core that it may use, for benches.
+    /// Share of a core that it may use, for benchmarks.
     pub cpu_share: Option<f64>,
 }
 
-/// A gateway.
+/// A gateway: Redis clients connect to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayPlace {
     /// Its number, from 1.
     pub node: u16,
-    /// Its UDP address.
+    /// Its UDP address, as the other roles reach it.
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// Where it serves /metrics and /status.
+    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// The group whose data it serves, by its name; the first group of replicas if not said.
+    /// The group whose data it serves, by its name; the first group of replicas if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Where Redis clients connect.
+    /// IP address and port where Redis clients connect; `0.0.0.0` is every address of its host.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+}
+
+impl GatewayPlace {
+    /// Where clients on other hosts reach it.
+    #[must_use]
+    pub fn reached(&self) -> SocketAddr {
+        reached(self.listen, self.addr)
+    }
 }
