@@ -228,6 +228,11 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
             let why = "its disk failed, and it takes no part: see its log; start it again when it is mended";
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
+        if role["status"]["disk_full"] == true {
+            let why =
+                "its disk has no room, so that writes are refused: make room where its data_dir is";
+            wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
+        }
     }
     wrong.extend(roles.iter().flat_map(clock_problems));
     let controller = roles.iter().find(|role| role["role"] == "controller");
@@ -481,6 +486,9 @@ mod tests {
         let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                           "status": {"gauges": {}, "disk_failed": true}});
         assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk failed"));
+        let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
+                          "status": {"gauges": {}, "disk_full": true}});
+        assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk has no room"));
         assert_eq!(wrong(&clocks(-0.999, 0.999)), Vec::<String>::new());
         let problems = wrong(&clocks(86_400.0, -2.5));
         let set =

@@ -22,6 +22,8 @@ pub struct BadEntry;
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
 /// What has gathered for the disk by then is enough: a snapshot goes on later.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
+/// No record is taken while so much waits for the disk: it has no room, or stands still.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A disk, as the replica knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub(crate) struct Journal {
     /// be written now.
     gathers_since: Option<Instant>,
     is_due: bool,
+    /// The disk has no room.
+    is_short: bool,
 }
 
 impl Journal {
@@ -181,6 +185,21 @@ impl Journal {
     /// Up to where the logs of all members before this one do, as far as is known.
     pub(crate) fn before(&self) -> Position {
         if self.is_waited_for() { self.before } else { Position(u64::MAX) }
+    }
+
+    /// Whether the disk has room.
+    pub(crate) fn set_short(&mut self, is_short: bool) {
+        self.is_short = is_short;
+    }
+
+    /// Whether the disk has no room.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Whether as much waits for the disk as may.
+    pub(crate) fn is_stuffed(&self) -> bool {
+        self.batch.len() > WAITING_BYTES_MAX
     }
 
     /// Time passed: what has gathered for long enough is to be written.
@@ -425,7 +444,8 @@ impl Journal {
     /// The number of the part of a snapshot that is to be taken now, if one is.
     pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
-        if self.is_dead || self.is_owed || self.batch.len() > GATHERED_BYTES_MAX {
+        let has_to_wait = self.is_short || self.batch.len() > GATHERED_BYTES_MAX;
+        if self.is_dead || self.is_owed || has_to_wait {
             return None;
         }
         if self.snapshot.is_none() && self.log_bytes >= every_bytes {

@@ -53,6 +53,8 @@ pub struct Sender {
     unsent_bytes: usize,
     /// The last record that the peer applied.
     pub applied: Position,
+    /// The peer's disk has no room, or that of one after it.
+    pub is_short: bool,
     window: usize,
     /// Smoothed round trip and its mean deviation (Jacobson 1988).
     rtt_ns: Duration,
@@ -89,6 +91,7 @@ impl Sender {
             next: (Position(has.0 + 1), 0),
             measured: has,
             unsent_bytes: 0,
+            is_short: false,
             applied: Position(0),
             window: WINDOW_START,
             rtt_ns: 5 * MS,
@@ -240,6 +243,7 @@ impl Sender {
         sink: &mut impl Sink,
     ) {
         self.applied = self.applied.max(ack.applied);
+        self.is_short = ack.is_short;
         let end = self.oldest + self.in_flight.len() as u64;
         if ack.next > end || ack.next < self.oldest {
             return;
@@ -558,7 +562,8 @@ impl Receiver {
         let bits = self.held.keys().map(|seq| seq - self.next - 1);
         let held = bits.take_while(|bit| *bit < 64).fold(0u64, |held, bit| held | 1 << bit);
         let (stream, next) = (self.stream, self.next);
-        Ack { epoch, from: me, stream, next, held, applied, committed, life: 0 }
+        let (life, is_short) = (0, false);
+        Ack { epoch, from: me, stream, next, held, applied, committed, life, is_short }
     }
 }
 

@@ -112,6 +112,11 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.close());
     }
 
+    /// Whether the disk has room, as it is found now: writes are refused where it has none.
+    pub fn disk_room(&mut self, is_short: bool) {
+        inside!(self, node => node.disk_room(is_short));
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         inside!(self, node => node.disk_failed());

@@ -26,6 +26,9 @@ pub const SESSIONS_MAX: usize = 1_024;
 /// asks for the result again hears that its outcome is not known.
 pub const RESULTS_BYTES_MAX: usize = 128 << 20;
 const INLINE_BYTES: usize = 22;
+/// The reply to a write that was refused since a disk has no room.
+pub const DISK_FULL_REPLY: &[u8] =
+    b"-DISKFULL the disk of a replica has no room: writes are refused until it has\r\n";
 /// Most bytes of the table when it is copied: with each result is its kind and its length.
 pub const SAVED_BYTES_MAX: usize =
     RESULTS_BYTES_MAX + SESSIONS_MAX * (64 + WINDOW_MAX as usize * (INLINE_BYTES + 6));
@@ -197,6 +200,11 @@ impl Sessions {
             session.entries.resize(at as usize + 1, Entry::Empty);
         }
         session.entries[at as usize] = Entry::Running;
+        if record.flags.has(Flags::DISK_FULL) {
+            // Whoever asks again hears the same, whatever room there is by then.
+            self.complete(record.session, record.request, DISK_FULL_REPLY);
+            return Verdict::Duplicate;
+        }
         Verdict::Execute
     }
 

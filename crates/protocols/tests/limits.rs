@@ -52,7 +52,7 @@ struct Group {
     /// Writes of the replicas themselves that the switch is to lose, by their object.
     lost_objects: Vec<u32>,
     /// NOPaxos: what the leader has the switch say.
-    stamp_full: bool,
+    stamp_full: (bool, bool),
     stamp_clock: LogClock,
     /// Writes of the replicas that came to the switch.
     internal: usize,
@@ -101,7 +101,7 @@ impl Group {
             counter: 0,
             request: 0,
             lost_objects: Vec::new(),
-            stamp_full: false,
+            stamp_full: (false, false),
             stamp_clock: LogClock::default(),
             internal: 0,
             replies: Vec::new(),
@@ -200,8 +200,8 @@ impl Group {
     /// What comes to the switch: writes get numbers.
     fn switch(&mut self, mut bytes: Vec<u8>) {
         if kind(&bytes) != Ok(Kind::Store) {
-            if let Ok(Stamp { memory_full, now_ms, .. }) = Stamp::parse(&bytes) {
-                self.stamp_full = memory_full;
+            if let Ok(Stamp { memory_full, disk_full, now_ms, .. }) = Stamp::parse(&bytes) {
+                self.stamp_full = (memory_full, disk_full);
                 if now_ms > self.stamp_clock.read(self.now_ms) || self.stamp_clock.is_unset() {
                     self.stamp_clock.note(now_ms, self.now_ms);
                 }
@@ -232,7 +232,7 @@ impl Group {
                         return;
                     }
                     packet.set_time_ms(self.stamp_clock.read(self.now_ms));
-                    packet.set_memory_full(self.stamp_full);
+                    packet.set_full(self.stamp_full.0, self.stamp_full.1);
                     for node in self.members.clone() {
                         self.hand(node, &bytes);
                     }
@@ -410,6 +410,54 @@ mod memory {
             assert_eq!(g.write("SET l v"), "+OK\r\n", "{protocol:?}");
             g.pass(60);
             g.assert_alike();
+        }
+    }
+}
+
+mod disk {
+    use super::*;
+
+    /// The disks of these nodes have no room: what a write is told, again when it is asked for once more later, and
+    /// what the next one is told then.
+    fn refused_and_asked_again(protocol: Protocol, short: &[u16]) -> [String; 3] {
+        let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+        assert_eq!(g.write("INCR k"), ":1\r\n");
+        short.iter().for_each(|node| g.nodes[usize::from(*node) - 1].disk_room(true));
+        g.pass(100);
+        let (size, long) = (g.at(1).log().bytes(), "v".repeat(1_200));
+        let refused = g.write(&format!("SET k {long}"));
+        let takes_room = g.at(1).log().bytes() >= size + 1_000;
+        assert!(!(takes_room && refused.starts_with('-')), "{protocol:?}: it takes room");
+        short.iter().for_each(|node| g.nodes[usize::from(*node) - 1].disk_room(false));
+        g.pass(100);
+        g.request -= 1;
+        let again = g.write(&format!("SET k {long}"));
+        let next = g.write("INCR k");
+        g.pass(60);
+        g.assert_alike();
+        [refused, again, next]
+    }
+
+    #[test]
+    fn t14_where_a_disk_has_no_room_writes_are_refused_by_all_alike_and_for_good() {
+        for protocol in ALL {
+            let short: &[&[u16]] = match protocol.is_quorum() {
+                true => &[&[2, 3], &[1], &[1, 2, 3]],
+                false => &[&[1], &[2], &[3]],
+            };
+            for short in short {
+                let [refused, again, next] = refused_and_asked_again(protocol, short);
+                assert!(refused.starts_with("-DISKFULL"), "{protocol:?} {short:?}: {refused}");
+                assert_eq!((&again, &*next), (&refused, ":2\r\n"), "{protocol:?} {short:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_majority_that_has_room_goes_on() {
+        for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+            let [done, again, _] = refused_and_asked_again(protocol, &[3]);
+            assert_eq!((&*done, &*again), ("+OK\r\n", "+OK\r\n"), "{protocol:?}");
         }
     }
 }

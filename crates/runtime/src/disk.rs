@@ -4,15 +4,21 @@
 //! One batch is under way at a time. What comes meanwhile gathers in the machine, and is the next one: so
 //! one sync makes all durable that came during the one before (group commit).
 //!
+//! A disk that is full is no disk that fails: what is to be written waits until there is room, and the replica refuses
+//! writes meanwhile. Some room was held back for what it has to say then (`room.rs`).
+//!
 //! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds, and the
 //! kernel may say of the next one that all is well.
 
+mod room;
+
 use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use concord_log::{Batch, Marks, Writer};
@@ -20,6 +26,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::{Directory, segment_path, sync};
 use crate::error::{Context, Error};
+use room::Room;
+
+/// How often a full disk is tried again, and looked at while nothing is written.
+const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is wrong with a disk, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +56,7 @@ pub struct Disk {
     done: Arc<OwnedFd>,
     to: SyncSender<Batch>,
     from: Receiver<Result<Written, Error>>,
+    is_short: Arc<AtomicBool>,
     /// It has said why.
     has_failed: bool,
 }
@@ -69,12 +80,15 @@ impl Disk {
     ) -> Result<Disk, Error> {
         let bytes = directory.bytes();
         let (path, lock, writer, segments) = directory.into_writer(node);
-        let mut files = Files::new(path, writer, segments, bytes, fault);
+        let is_short = Arc::new(AtomicBool::new(false));
+        let room = Room::new(&path, Arc::clone(&is_short));
+        let mut files = Files::new(path, writer, segments, bytes, (fault, room));
         files.begin_segment()?;
         let mut batch = Batch::default();
         batch.marks(marks);
         files.write(&mut batch)?;
         files.sync()?;
+        files.room.look();
         let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let done = Arc::new(done.cannot("make an eventfd")?);
         let (to, batches) = sync_channel(1);
@@ -87,7 +101,7 @@ impl Disk {
                 work(files, &batches, &teller);
             })
             .cannot("start the disk's thread")?;
-        Ok(Disk { done, to, from, has_failed: false })
+        Ok(Disk { done, to, from, is_short, has_failed: false })
     }
 
     /// Hands a batch over; the one before must have been taken back.
@@ -99,6 +113,12 @@ impl Disk {
             return Err(Error::new("the disk has failed"));
         }
         self.to.try_send(batch).map_err(|_| Error::new("the disk's thread is gone"))
+    }
+
+    /// Whether the disk has no room; the descriptor becomes readable when that changes.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
     }
 
     /// What was done, once the descriptor is readable.
@@ -128,18 +148,33 @@ struct Teller {
 impl Teller {
     fn tell(&self, what: Result<Written, Error>) {
         let _ = self.tell.send(what);
+        self.kick();
+    }
+
+    /// There is something to look at.
+    fn kick(&self) {
         let _ = rustix::io::write(&*self.done, &1u64.to_ne_bytes());
     }
 }
 
 /// Until the loop is gone, or the disk fails.
 fn work(mut files: Files, batches: &Receiver<Batch>, teller: &Teller) {
-    while let Ok(batch) = batches.recv() {
-        let done = files.put(batch);
-        let has_failed = done.is_err();
-        teller.tell(done);
-        if has_failed {
-            return;
+    loop {
+        let batch = match batches.recv_timeout(ROOM_INTERVAL) {
+            Ok(batch) => Some(batch),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if let Some(batch) = batch {
+            let done = files.put(batch, teller);
+            let has_failed = done.is_err();
+            teller.tell(done);
+            if has_failed {
+                return;
+            }
+        }
+        if files.room.look() {
+            teller.kick();
         }
     }
 }
@@ -157,6 +192,9 @@ struct Files {
     is_synced: bool,
     syncs: u64,
     fault: DiskFault,
+    room: Room,
+    /// Where the file ends that takes groups.
+    end: u64,
     /// What the file does not have yet, because of a fault.
     held: Vec<u8>,
 }
@@ -167,7 +205,7 @@ impl Files {
         writer: Writer,
         segments: Vec<u64>,
         bytes: u64,
-        fault: DiskFault,
+        (fault, room): (DiskFault, Room),
     ) -> Files {
         Files {
             path,
@@ -179,6 +217,8 @@ impl Files {
             is_synced: true,
             syncs: 0,
             fault,
+            room,
+            end: 0,
             held: Vec::new(),
         }
     }
@@ -187,18 +227,23 @@ impl Files {
         segment_path(&self.path, self.writer.identity().storage, segment)
     }
 
-    /// Writes a batch, and makes it durable.
-    fn put(&mut self, mut batch: Batch) -> Result<Written, Error> {
+    /// Writes a batch, and makes it durable. Where there is no room, it waits.
+    fn put(&mut self, mut batch: Batch, teller: &Teller) -> Result<Written, Error> {
+        let wait = || {
+            teller.kick();
+            std::thread::sleep(ROOM_INTERVAL);
+            true
+        };
         if batch.begins_snapshot().is_some() || self.writer.is_full() {
-            self.begin_segment()?;
+            self.begin_segment_waiting(wait)?;
         }
         if let Some(snapshot) = batch.begins_snapshot() {
             self.snapshot = Some((snapshot, self.writer.segment()));
         }
-        self.write(&mut batch)?;
+        self.write_waiting(&mut batch, wait)?;
         let ended = batch.ends_snapshot().zip(self.snapshot);
         let ended = ended.filter(|(ended, (begun, _))| ended == begun).map(|(_, (_, at))| at);
-        let sync_ns = self.sync()?;
+        let sync_ns = self.sync_waiting(wait)?;
         if let Some(segment) = ended {
             self.snapshot = None;
             self.remove_before(segment)?;
@@ -206,27 +251,69 @@ impl Files {
         Ok(Written { sync_ns, log_bytes: self.bytes })
     }
 
+    /// Does what the disk may have no room for, until it has, or nobody waits for that.
+    fn until_room(
+        &self,
+        what: impl Fn() -> std::io::Result<()>,
+        undo: impl Fn() -> std::io::Result<()>,
+        wait: impl Fn() -> bool,
+    ) -> std::io::Result<()> {
+        let mut is_first = true;
+        loop {
+            match what() {
+                Err(e) if room::is_full(&e) => {
+                    undo()?;
+                    self.room.give();
+                    if !std::mem::take(&mut is_first) && !wait() {
+                        return Err(e);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
     /// Goes on in a new segment, which is durable before anything stands in it.
-    fn begin_segment(&mut self) -> Result<(), Error> {
-        self.sync()?;
+    fn begin_segment_waiting(&mut self, wait: impl Fn() -> bool) -> Result<(), Error> {
+        self.sync_waiting(&wait)?;
         let mut bytes = Vec::new();
         self.writer.begin_segment(&mut bytes);
         let segment = self.writer.segment();
         let path = self.segment_path(segment);
-        let create = || -> std::io::Result<File> {
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-            file.write_all(&bytes)?;
+        let create = || -> std::io::Result<()> {
+            let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            file.write_all_at(&bytes, 0)?;
             file.sync_all()?;
-            sync(&self.path)?;
-            Ok(file)
+            sync(&self.path)
         };
-        self.file = Some(create().cannot(format!("write {}", path.display()))?);
+        let undo = || {
+            std::fs::remove_file(&path).or_else(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Ok(()),
+                _ => Err(e),
+            })
+        };
+        self.until_room(create, undo, wait).cannot(format!("write {}", path.display()))?;
+        let file = OpenOptions::new().write(true).open(&path);
+        self.file = Some(file.cannot(format!("open {}", path.display()))?);
         self.segments.push(segment);
-        self.bytes += bytes.len() as u64;
+        self.end = bytes.len() as u64;
+        self.bytes += self.end;
         Ok(())
     }
 
+    fn begin_segment(&mut self) -> Result<(), Error> {
+        self.begin_segment_waiting(|| false)
+    }
+
     fn write(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        self.write_waiting(batch, || false)
+    }
+
+    fn sync(&mut self) -> Result<u64, Error> {
+        self.sync_waiting(|| false)
+    }
+
+    fn write_waiting(&mut self, batch: &mut Batch, wait: impl Fn() -> bool) -> Result<(), Error> {
         self.writer.seal(batch.bytes());
         self.bytes += batch.bytes().len() as u64;
         self.is_synced = false;
@@ -234,27 +321,40 @@ impl Files {
             self.held.extend_from_slice(batch.bytes());
             return Ok(());
         }
-        let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(batch.bytes()));
-        written.cannot(format!("write {}", self.segment_path(self.writer.segment()).display()))
+        self.append(batch.bytes(), wait)
+    }
+
+    /// At the end of the file: all of it, or nothing.
+    fn append(&mut self, bytes: &[u8], wait: impl Fn() -> bool) -> Result<(), Error> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let end = self.end;
+        let written = self.until_room(|| file.write_all_at(bytes, end), || file.set_len(end), wait);
+        let path = self.segment_path(self.writer.segment());
+        written.cannot(format!("write {}", path.display()))?;
+        self.end += bytes.len() as u64;
+        Ok(())
     }
 
     /// Makes durable what was written; how long that took.
-    fn sync(&mut self) -> Result<u64, Error> {
+    fn sync_waiting(&mut self, wait: impl Fn() -> bool) -> Result<u64, Error> {
         let began = Instant::now();
-        let Some(file) = self.file.as_mut().filter(|_| !self.is_synced) else { return Ok(0) };
+        if self.file.is_none() || self.is_synced {
+            return Ok(0);
+        }
         self.syncs += 1;
-        let result = if self.fault.fail_sync == Some(self.syncs) {
-            Err(std::io::Error::from(rustix::io::Errno::IO))
-        } else if let Some(takes) = self.fault.hold {
+        if let Some(takes) = self.fault.hold {
             std::thread::sleep(takes);
-            let written = file.write_all(&self.held);
-            self.held.clear();
-            written.and_then(|()| file.sync_data())
-        } else {
-            file.sync_data()
+            let held = std::mem::take(&mut self.held);
+            self.append(&held, wait)?;
+        }
+        let fails = self.fault.fail_sync == Some(self.syncs);
+        let synced = match &self.file {
+            Some(_) if fails => Err(std::io::Error::from(rustix::io::Errno::IO)),
+            Some(file) => file.sync_data(),
+            None => Ok(()),
         };
         let path = self.segment_path(self.writer.segment());
-        result.cannot(format!("sync {}", path.display()))?;
+        synced.cannot(format!("sync {}", path.display()))?;
         self.is_synced = true;
         Ok(began.elapsed().as_nanos() as u64)
     }

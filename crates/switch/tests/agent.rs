@@ -340,6 +340,7 @@ fn what_a_switch_cannot_use_is_counted() {
         applied: concord_core::Position(0),
         committed: concord_core::Position(0),
         life: 0,
+        is_short: false,
     };
     ack.emit(&mut link);
     let mut sent = Sent::new();

@@ -14,7 +14,7 @@ use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, Op, Packet, Repr};
 
 fn stamp_of(view: u32, now_ms: u64, memory_full: bool) -> Stamp {
-    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full }
+    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full, disk_full: false }
 }
 
 fn configured(program: Program) -> Config {

@@ -208,6 +208,7 @@ fn sequencer(layout: Layout) -> NoPaxosHarmonia {
         from: concord_core::NodeId(1),
         now_ms: 5,
         memory_full: false,
+        disk_full: false,
     };
     said.emit(&mut stamp);
     program.control(Now::default(), &stamp).unwrap();

@@ -382,7 +382,8 @@ fn craq() -> Scenario {
 /// A leader's word of the log's time: NOPaxos' writes are stamped by it.
 fn stamp(view: u32, now_ms: u64, memory_full: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full }.emit(&mut bytes);
+    Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full, disk_full: false }
+        .emit(&mut bytes);
     bytes
 }
 

@@ -6,7 +6,7 @@
 //! | 0 | 16 | what all headers have | the same | the same |
 //! | 16 | 2 | stream | stream | reserved |
 //! | 18 | 1 | bit 0: first piece, bit 1: last piece | reserved | reserved |
-//! | 19 | 1 | reserved | reserved | reserved |
+//! | 19 | 1 | reserved | bit 0: no room | reserved |
 //! | 20 | 4 | reserved: the sender's life | the sender's life | reserved |
 //! | 24 | 8 | number of the packet | the next one that is missing | reserved |
 //! | 32 | 8 | committed | committed | reserved |
@@ -41,6 +41,7 @@ pub const PIECE_BYTES_MAX: usize = PACKET_BYTES_MAX - DATA_HEADER_BYTES;
 mod at {
     pub(super) const STREAM: usize = 16;
     pub(super) const PIECES: usize = 18;
+    pub(super) const ROOM: usize = 19;
     pub(super) const LIFE: usize = 20;
     pub(super) const NUMBER: usize = 24;
     pub(super) const COMMITTED: usize = 32;
@@ -51,6 +52,8 @@ mod at {
 
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
+/// Of an ACK.
+const SHORT: u8 = 1;
 
 /// One packet of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ pub struct Ack {
     pub committed: Position,
     /// VR, NOPaxos: which life of the sender ([`crate::vr::Life::tag`]); 0 elsewhere.
     pub life: u32,
+    /// The sender's disk has no room, or that of one after it in a chain.
+    pub is_short: bool,
 }
 
 /// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of no
@@ -192,6 +197,7 @@ impl Ack {
             applied: Position(u64_at(b, at::APPLIED)),
             committed: Position(u64_at(b, at::COMMITTED)),
             life: u32_at(b, at::LIFE),
+            is_short: b[at::ROOM] & SHORT != 0,
         })
     }
 
@@ -199,6 +205,7 @@ impl Ack {
     pub fn emit(&self, out: &mut Vec<u8>) {
         let own = (self.stream, 0, self.life);
         begin(OP_ACK, (self.epoch, self.from), own, (self.next, self.committed), out);
+        out[at::ROOM] = if self.is_short { SHORT } else { 0 };
         for word in [self.held, self.applied.0] {
             out.extend_from_slice(&word.to_be_bytes());
         }
@@ -268,6 +275,7 @@ mod tests {
             applied: Position(71),
             committed: Position(70),
             life: 0x0102_0304,
+            is_short: false,
         };
         let (mut out, mut ack) = (Vec::new(), Vec::new());
         d.emit(&mut out);
@@ -292,5 +300,8 @@ mod tests {
         }
         assert_eq!(Data::parse(&ack).unwrap_err(), WireError::Op);
         assert_eq!(Ack::parse(&out).unwrap_err(), WireError::Op);
+        let short = Ack { is_short: true, ..a };
+        short.emit(&mut out);
+        assert_eq!(Ack::parse(&out).unwrap(), short);
     }
 }

@@ -6,7 +6,8 @@
 //! | 0 | 16 | what all headers have: op 1; the leader's node and view |
 //! | 16 | 8 | the log's time in ms |
 //! | 24 | 1 | 1 if the leader's data takes more than its limit |
-//! | 25 | 7 | reserved |
+//! | 25 | 1 | 1 if a disk has no room |
+//! | 26 | 6 | reserved |
 
 use alloc::vec::Vec;
 
@@ -24,6 +25,7 @@ pub const STAMP_BYTES: usize = 32;
 mod at {
     pub(super) const NOW_MS: usize = 16;
     pub(super) const MEMORY_FULL: usize = 24;
+    pub(super) const DISK_FULL: usize = 25;
 }
 
 /// Leader to the switch that orders, periodically: what it stamps on writes.
@@ -37,6 +39,8 @@ pub struct Stamp {
     pub now_ms: u64,
     /// The leader's data takes more than its limit.
     pub memory_full: bool,
+    /// The disk of a replica has no room: writes are refused.
+    pub disk_full: bool,
 }
 
 impl Stamp {
@@ -49,13 +53,14 @@ impl Stamp {
         if header.op != OP_STAMP {
             return Err(WireError::Op);
         }
-        let memory_full = match b[at::MEMORY_FULL] {
-            0 => false,
-            1 => true,
-            _ => return Err(WireError::Field),
+        let flag = |at: usize| match b[at] {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WireError::Field),
         };
+        let (memory_full, disk_full) = (flag(at::MEMORY_FULL)?, flag(at::DISK_FULL)?);
         let now_ms = u64_at(b, at::NOW_MS);
-        Ok(Stamp { view: header.epoch, from: header.node, now_ms, memory_full })
+        Ok(Stamp { view: header.epoch, from: header.node, now_ms, memory_full, disk_full })
     }
 
     /// Writes the packet into `out`, replacing what was there.
@@ -63,7 +68,8 @@ impl Stamp {
         let header = Header::new(Kind::NoPaxos, OP_STAMP);
         Header { node: self.from, epoch: self.view, ..header }.begin(out);
         out.extend_from_slice(&self.now_ms.to_be_bytes());
-        out.extend_from_slice(&[u8::from(self.memory_full), 0, 0, 0, 0, 0, 0, 0]);
+        let (memory, disk) = (u8::from(self.memory_full), u8::from(self.disk_full));
+        out.extend_from_slice(&[memory, disk, 0, 0, 0, 0, 0, 0]);
         set_length(out);
     }
 }
@@ -74,8 +80,9 @@ mod tests {
 
     #[test]
     fn a_stamp_survives_the_wire_and_golden_bytes_hold() {
+        let (memory_full, disk_full) = (true, false);
         let stamp =
-            Stamp { view: Epoch(3), from: NodeId(2), now_ms: 0x18b_0000, memory_full: true };
+            Stamp { view: Epoch(3), from: NodeId(2), now_ms: 0x18b_0000, memory_full, disk_full };
         let mut out = Vec::new();
         stamp.emit(&mut out);
         crate::golden("nopaxos.hex", &[out.clone()]);

@@ -223,6 +223,11 @@ impl Flags {
     /// A write whose client waits if its reply is null: who answers tells it, by an [`Op::Push`], when
     /// one of its objects was written.
     pub const WAITS: Flags = Flags(2048);
+    /// Said by who orders writes: the disk of a replica has no room, so that the write is refused, by every
+    /// replica alike. A client's word counts for nothing.
+    pub const DISK_FULL: Flags = Flags(4096);
+    /// Writes that are refused by nobody for want of room: they are of no client, or of its session.
+    pub const OWN: [Flags; 3] = [Flags::NOOP, Flags::REGISTER, Flags::INTERNAL];
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -240,6 +245,13 @@ impl Flags {
     #[must_use]
     pub const fn set(self, other: Flags, on: bool) -> Flags {
         if on { self.with(other) } else { self.without(other) }
+    }
+
+    /// These bits, and whether the write is refused where a disk is full.
+    #[must_use]
+    pub fn refused_if(self, disk_full: bool) -> Flags {
+        let is_own = Flags::OWN.iter().any(|own| self.has(*own));
+        self.set(Flags::DISK_FULL, disk_full && !is_own)
     }
 
     /// These bits without those of `other`.
@@ -550,11 +562,11 @@ impl<'a> PacketMut<'a> {
         self.bytes[at::TIME_MS].copy_from_slice(&unix_ms.to_be_bytes());
     }
 
-    /// Says whether memory is full, in the switch's name.
+    /// Says whether memory and a disk are full, in the switch's name.
     #[inline]
-    pub fn set_memory_full(&mut self, full: bool) {
-        let flags = self.view().flags();
-        self.set_flags(flags.set(Flags::MEMORY_FULL, full));
+    pub fn set_full(&mut self, memory: bool, disk: bool) {
+        let flags = self.view().flags().set(Flags::MEMORY_FULL, memory);
+        self.set_flags(flags.refused_if(disk));
     }
 
     /// Replaces the flags.
@@ -659,7 +671,7 @@ mod tests {
         packet.set_last_committed(seq);
         packet.set_time_ms(77);
         packet.set_flags(Flags::FAST);
-        packet.set_memory_full(true);
+        packet.set_full(true, false);
         packet.set_reason(Reason::Fast);
         let expected = Repr {
             seq,

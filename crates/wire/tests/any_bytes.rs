@@ -272,7 +272,7 @@ fn read(bytes: &[u8]) {
         let mut packet = PacketMut::parse(&mut changed).unwrap();
         packet.set_seq(Seq::NONE);
         packet.set_reason(Reason::Fast);
-        packet.set_memory_full(true);
+        packet.set_full(true, false);
     }
     if append_record(&mut changed.clone(), b"a record") {
         assert!(bytes.len() < DATAGRAM_BYTES_MAX);
@@ -404,7 +404,8 @@ fn what_replicas_stream_survives_the_wire() {
         assert_eq!(Data::parse(&padded(rng, &out)).unwrap(), data);
         spoil(rng, &out);
         let (next, held, applied) = (number(rng), number(rng), Position(number(rng)));
-        let ack = Ack { epoch, from, stream, next, held, applied, committed, life: word(rng) };
+        let (life, is_short) = (word(rng), last);
+        let ack = Ack { epoch, from, stream, next, held, applied, committed, life, is_short };
         ack.emit(&mut out);
         assert_eq!(Ack::parse(&padded(rng, &out)).unwrap(), ack);
         spoil(rng, &out);
@@ -416,7 +417,8 @@ fn what_replicas_stream_survives_the_wire() {
         answer.emit(&mut out);
         assert_eq!(VersionAnswer::parse(&padded(rng, &out)).unwrap(), answer);
         spoil(rng, &out);
-        let stamp = Stamp { view: epoch, from, now_ms: number(rng), memory_full: first };
+        let (now_ms, memory_full, disk_full) = (number(rng), first, last);
+        let stamp = Stamp { view: epoch, from, now_ms, memory_full, disk_full };
         stamp.emit(&mut out);
         assert_eq!(Stamp::parse(&padded(rng, &out)).unwrap(), stamp);
         spoil(rng, &out);

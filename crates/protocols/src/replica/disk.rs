@@ -41,6 +41,18 @@ impl<E: Engine> Replica<E> {
         }
     }
 
+    /// Whether the disk has room, as it is found now. Whoever orders hears of it.
+    pub fn disk_room(&mut self, is_short: bool) {
+        self.journal.set_short(is_short);
+        self.streams.acknowledge();
+    }
+
+    /// Whether writes are refused that this replica orders, or hears of last: its disk has no room, or that of one
+    /// after it.
+    pub(super) fn refuses_writes(&self) -> bool {
+        self.journal.is_short() || self.streams.is_short()
+    }
+
     /// The process ends in order: what [`Replica::poll_persist`] gives now is the last.
     pub fn close(&mut self) {
         self.journal.close();

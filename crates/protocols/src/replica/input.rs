@@ -176,7 +176,9 @@ impl<E: Engine> Replica<E> {
 
     /// A record, or pieces of one, of the predecessor or of who feeds this replica.
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
+        // What the disk does not get on with is not taken, and comes again.
         if !self.takes_records()
+            || self.journal.is_stuffed()
             || !self.role.is_epoch(data.epoch)
             || !self.streams.is_from(data.from)
         {

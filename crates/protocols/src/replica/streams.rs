@@ -111,6 +111,11 @@ impl Streams {
         self.senders.iter().map(|s| s.applied).min()
     }
 
+    /// Whether the disk of a successor, or of one after that, has no room.
+    pub(super) fn is_short(&self) -> bool {
+        self.senders.iter().any(|s| s.is_short)
+    }
+
     /// Sends records up to `upto`.
     pub(super) fn pump(
         &mut self,

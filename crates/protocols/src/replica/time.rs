@@ -5,6 +5,7 @@ use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::{Membership, Message as _, ReplicaAlive, Standing};
+use concord_wire::link::Ack;
 
 use super::Replica;
 use crate::setup::Phase;
@@ -93,7 +94,7 @@ impl<E: Engine> Replica<E> {
         let Some((peer, ack)) = self.streams.ack(now.instant, me, passed, committed) else {
             return;
         };
-        ack.emit(&mut self.scratch);
+        Ack { is_short: self.refuses_writes(), ..ack }.emit(&mut self.scratch);
         if let Some(addr) = self.role.member_addr(peer) {
             sink.send(addr, &self.scratch);
         }

@@ -28,7 +28,7 @@ impl<E: Engine> Replica<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.ordered.log.is_full(&self.setup.limits) {
+        if self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed() {
             self.count.writes_log_full += 1;
             return;
         }
@@ -48,7 +48,11 @@ impl<E: Engine> Replica<E> {
         let own = self.serving.own_body(&repr, packet.body());
         self.serving.on_ordered(&repr, turn.position);
         let body = own.as_deref().unwrap_or(packet.body());
+        let refuses = turn.asked.flags.has(Flags::DISK_FULL);
+        // Nothing of what is refused is logged but that it was.
+        let body = if refuses { &[][..] } else { body };
         let staged = match self.staged_version(&repr, body, own.is_some()) {
+            _ if refuses => None,
             Ok(version) => version,
             Err(status) => {
                 turn.refused = status;
@@ -93,7 +97,10 @@ impl<E: Engine> Replica<E> {
             // What is held back stands behind what was submitted (CRAQ).
             position: Position(self.submitted.position.max(self.ordered.log.end().position) + 1),
             asked: Asked {
-                flags: repr.flags.set(Flags::MEMORY_FULL, self.serving.engine.is_full()),
+                flags: repr
+                    .flags
+                    .set(Flags::MEMORY_FULL, self.serving.engine.is_full())
+                    .refused_if(self.refuses_writes()),
                 ..Asked::of(repr, now_ms)
             },
             further: repr.further,

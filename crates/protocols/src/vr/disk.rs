@@ -80,6 +80,19 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Whether the disk has room, as it is found now.
+    pub fn disk_room(&mut self, is_short: bool) {
+        self.journal.set_short(is_short);
+    }
+
+    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that the rest is no
+    /// quorum.
+    pub(super) fn refuses_writes(&self) -> bool {
+        let others = self.leading.followers.iter().filter_map(|f| f.sender.as_ref());
+        let short = others.filter(|sender| sender.is_short).count();
+        self.journal.is_short() || self.group.members().len() - short < self.group.quorum()
+    }
+
     /// The process ends in order: what [`Vr::poll_persist`] gives now is the last.
     pub fn close(&mut self) {
         self.journal.close();

@@ -44,7 +44,7 @@ impl<E: Engine> Vr<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.ordered.log.is_full(&self.setup.limits) {
+        if self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed() {
             self.count.writes_log_full += 1;
             return;
         }
@@ -69,8 +69,17 @@ impl<E: Engine> Vr<E> {
 
     /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
     pub(super) fn order(&mut self, now_ms: u64, repr: &Repr, body: &[u8]) {
+        // Under NOPaxos the switch said so, in the leader's name.
+        let is_sequenced = self.group.is_sequenced();
+        let is_short = || match is_sequenced {
+            true => repr.flags.has(Flags::DISK_FULL),
+            false => self.refuses_writes(),
+        };
+        let flags = repr.flags.refused_if(is_short());
         let staged;
         let (command, refused) = match self.staged(repr, body) {
+            // Nothing of it is logged but that it was refused.
+            _ if flags.has(Flags::DISK_FULL) => (&[][..], Status::Ok),
             Ok(None) => (body, Status::Ok),
             Ok(Some(body)) => {
                 staged = body;
@@ -81,17 +90,15 @@ impl<E: Engine> Vr<E> {
         let position = Position(self.ordered.log.end().position + 1);
         self.serving.on_ordered(repr, position);
         self.ordered.last_now_ms = now_ms;
-        if self.group.is_sequenced() {
+        if is_sequenced {
             self.ordered.clock.note(now_ms, self.local_ms);
         }
-        // Under NOPaxos the switch said so, in the leader's name.
-        let is_full = if self.group.is_sequenced() {
-            repr.flags.has(Flags::MEMORY_FULL)
-        } else {
-            self.serving.engine.is_full()
+        let is_full = match is_sequenced {
+            true => repr.flags.has(Flags::MEMORY_FULL),
+            false => self.serving.engine.is_full(),
         };
-        let asked =
-            Asked { flags: repr.flags.set(Flags::MEMORY_FULL, is_full), ..Asked::of(repr, now_ms) };
+        let flags = flags.set(Flags::MEMORY_FULL, is_full);
+        let asked = Asked { flags, ..Asked::of(repr, now_ms) };
         let at = (position, self.epoch());
         self.ordered.append(&asked.record(at, repr.further, refused, command, &[]));
         self.journal.record(self.ordered.log.last());
@@ -148,8 +155,9 @@ impl<E: Engine> Vr<E> {
         }
         self.hear_leader(now, data.from);
         self.inbound.see(data.stream);
-        if self.stage == Stage::Normal && self.ordered.log.is_full(&self.setup.limits) {
-            // The engine does not get on with it: what is not taken is not acknowledged.
+        let is_full = self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed();
+        if self.stage == Stage::Normal && is_full {
+            // The engine, or the disk, does not get on with it: what is not taken is not acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
             return self.trim();
@@ -399,6 +407,7 @@ impl<E: Engine> Vr<E> {
                 applied: self.ordered.end(),
                 committed: self.commit_point(),
                 life: self.group.tag_of(self.lives.mine()),
+                is_short: false,
             };
             commit.emit(&mut self.scratch);
             sink.send(self.group.members()[index].addr, &self.scratch);
@@ -543,6 +552,7 @@ impl<E: Engine> Vr<E> {
             from: self.group.node(),
             now_ms: self.ordered.clock.read(self.local_ms).max(own_ms),
             memory_full: self.leading.is_told_full(),
+            disk_full: self.refuses_writes(),
         };
         stamp.emit(&mut self.scratch);
         sink.send(self.switch.addr, &self.scratch);
@@ -554,7 +564,8 @@ impl<E: Engine> Vr<E> {
         let acked = if normal { self.acked() } else { Position(0) };
         let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
-        Ack { life: self.group.tag_of(self.lives.mine()), ..ack }.emit(&mut self.scratch);
+        let (life, is_short) = (self.group.tag_of(self.lives.mine()), self.journal.is_short());
+        Ack { life, is_short, ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.group.index_of(peer) {
             sink.send(self.group.members()[index].addr, &self.scratch);

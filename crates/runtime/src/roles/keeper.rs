@@ -34,6 +34,8 @@ pub(super) struct Keeper {
     /// How many batches were handed over.
     batches: u64,
     has_failed: bool,
+    /// The disk has no room.
+    is_short: bool,
     directory: String,
     storage: u64,
     acks_early: bool,
@@ -97,6 +99,8 @@ impl Keeper {
         };
         let disk = Disk::start(directory, node, &marks, setup.fault)?;
         replica.keep(clock::now(), kept, (log_bytes, before_ns)).map_err(refuse)?;
+        let is_short = disk.is_short();
+        replica.disk_room(is_short);
         let (records, run) = (found.end.position, marks.run);
         let took_ms = began.elapsed().as_millis() as u64;
         let directory = path.display().to_string();
@@ -111,6 +115,7 @@ impl Keeper {
             disk,
             batches: 0,
             has_failed: false,
+            is_short,
             directory,
             storage,
             acks_early: setup.acks_early,
@@ -136,6 +141,14 @@ impl Keeper {
             }
             Ok(None) => {}
             Err(error) => self.fail(&error, replica),
+        }
+        let is_short = self.disk.is_short();
+        if std::mem::replace(&mut self.is_short, is_short) != is_short {
+            match is_short {
+                true => warn!("the disk has no room: writes are refused until it has"),
+                false => info!("the disk has room again"),
+            }
+            replica.disk_room(is_short);
         }
     }
 
@@ -189,6 +202,9 @@ impl Keeper {
         s.gauge("disk_last_sync_seconds", help, self.sync_ns as f64 / SEC as f64);
         let failed = f64::from(u8::from(self.has_failed));
         s.gauge("disk_failed", "Whether the disk failed: the replica leaves.", failed);
+        let short = f64::from(u8::from(self.is_short));
+        s.gauge("disk_full", "Whether the disk has no room: writes are refused.", short);
+        s.tell("disk_full", self.is_short);
         s.tell("data_dir", self.directory.clone());
         s.tell("storage", format!("{:016x}", self.storage));
         s.tell("log_bytes", self.log_bytes);

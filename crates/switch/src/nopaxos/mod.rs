@@ -31,17 +31,20 @@ pub(crate) struct Stamper {
     /// The latest view in which a leader said so, and whether its data takes more than its limit.
     stamped_in: Epoch,
     memory_full: bool,
+    /// A disk has no room.
+    disk_full: bool,
 }
 
 impl Stamper {
     /// Takes a leader's word, and says whether it is the first. The time never falls: if the leader is
     /// ahead, it is caught up with.
     pub(crate) fn on_stamp(&mut self, now: Now, packet: &[u8]) -> Result<bool, WireError> {
-        let Stamp { view, now_ms, memory_full, .. } = Stamp::parse(packet)?;
+        let Stamp { view, now_ms, memory_full, disk_full, .. } = Stamp::parse(packet)?;
         if view < self.stamped_in {
             return Ok(false);
         }
-        (self.stamped_in, self.memory_full) = (view, memory_full);
+        self.stamped_in = view;
+        (self.memory_full, self.disk_full) = (memory_full, disk_full);
         let is_first = self.clock.is_unset();
         if is_first || now_ms > self.clock.read(now.unix_ms) {
             self.clock.note(now_ms, now.unix_ms);
@@ -57,7 +60,8 @@ impl Stamper {
         }
         let view = Epoch(config.epoch);
         if view < self.stamped_in {
-            (self.stamped_in, self.memory_full) = (view, false);
+            self.stamped_in = view;
+            (self.memory_full, self.disk_full) = (false, false);
         }
     }
 
@@ -68,7 +72,7 @@ impl Stamper {
             return Err(DropReason::Unstamped);
         }
         write.set_time_ms(self.clock.read(wall_ms));
-        write.set_memory_full(self.memory_full);
+        write.set_full(self.memory_full, self.disk_full);
         Ok(())
     }
 }

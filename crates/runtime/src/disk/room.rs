@@ -1,0 +1,82 @@
+//! Whether a disk has room. A file of nothing holds some back: once the disk is full, that is given to what has to
+//! be written all the same, so that a replica that refuses writes can say so in its log (trap T14).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::io::Errno;
+
+const NAME: &str = "reserve";
+/// Bytes held back, and bytes that are to be free beside; less on a small disk.
+const RESERVE_BYTES: u64 = 16 << 20;
+const FREE_BYTES: u64 = 16 << 20;
+const SHARE: u64 = 32;
+
+/// The room on the disk of a directory.
+#[derive(Debug)]
+pub(super) struct Room {
+    directory: PathBuf,
+    reserve: PathBuf,
+    is_short: Arc<AtomicBool>,
+}
+
+/// Whether an error says that the disk is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    let raw = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(raw, Some(Errno::NOSPC | Errno::DQUOT))
+}
+
+impl Room {
+    pub(super) fn new(directory: &Path, is_short: Arc<AtomicBool>) -> Room {
+        let reserve = directory.join(NAME);
+        Room { directory: directory.to_path_buf(), reserve, is_short }
+    }
+
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Looks again; whether what is known has changed.
+    pub(super) fn look(&mut self) -> bool {
+        let before = self.is_short();
+        let Ok(disk) = statvfs(&self.directory) else { return false };
+        let (free, total) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+        let (reserve, least) = (RESERVE_BYTES.min(total / SHARE), FREE_BYTES.min(total / SHARE));
+        let mut is_short = free < if before { 2 * least } else { least };
+        let is_held = std::fs::metadata(&self.reserve).is_ok_and(|own| own.len() >= reserve);
+        if !is_held {
+            let has_room = free >= reserve + 2 * least;
+            is_short = !(has_room && self.hold(reserve));
+        }
+        self.is_short.store(is_short, Ordering::Relaxed);
+        is_short != before
+    }
+
+    /// Holds so many bytes back. Where the file system cannot, nothing is.
+    fn hold(&self, bytes: u64) -> bool {
+        let hold = || -> io::Result<()> {
+            let file: File =
+                OpenOptions::new().create(true).truncate(true).write(true).open(&self.reserve)?;
+            fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+            Ok(())
+        };
+        match hold() {
+            Ok(()) => true,
+            Err(e) if is_full(&e) => {
+                self.give();
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// What was held back is there for what has to be written.
+    pub(super) fn give(&self) {
+        let _ = std::fs::remove_file(&self.reserve);
+        self.is_short.store(true, Ordering::Relaxed);
+    }
+}
