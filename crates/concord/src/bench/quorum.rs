@@ -129,7 +129,7 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
 fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     let mut sides = Vec::new();
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
-        for accel in [Accel::None, Accel::default()] {
+        for accel in Accel::serving(protocol) {
             let shape = Shape { protocol, replicas, accel, capped: true, bucket: None };
             let mut rig = Rig::start(shape)?;
             let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
@@ -209,7 +209,7 @@ fn summarise(args: &QuorumArgs, points: &[Point]) -> Table {
     let mut table = Table::new(&[
         "replicas",
         "workload",
-        "protocol",
+        "store",
         "without ops/s",
         "with ops/s",
         "etcd ops/s",
@@ -222,18 +222,20 @@ fn summarise(args: &QuorumArgs, points: &[Point]) -> Table {
             let etcd = rates(points, replicas, "etcd", mix);
             for protocol in [Protocol::Vr, Protocol::NoPaxos] {
                 let without = rates(points, replicas, &store(protocol, Accel::None), mix);
-                let with = rates(points, replicas, &store(protocol, Accel::default()), mix);
-                table.row(vec![
-                    replicas.to_string(),
-                    Mix::SCALE[mix].name.to_string(),
-                    name_of(protocol),
-                    spread(&without, 0),
-                    spread(&with, 0),
-                    if etcd.is_empty() { "-".to_string() } else { spread(&etcd, 0) },
-                    ratios(&with, &without),
-                    ratios(&without, &etcd),
-                    ratios(&with, &etcd),
-                ]);
+                for accel in Accel::serving(protocol).skip(1) {
+                    let with = rates(points, replicas, &store(protocol, accel), mix);
+                    table.row(vec![
+                        replicas.to_string(),
+                        Mix::SCALE[mix].name.to_string(),
+                        store(protocol, accel),
+                        spread(&without, 0),
+                        spread(&with, 0),
+                        if etcd.is_empty() { "-".to_string() } else { spread(&etcd, 0) },
+                        ratios(&with, &without),
+                        ratios(&without, &etcd),
+                        ratios(&with, &etcd),
+                    ]);
+                }
             }
         }
     }

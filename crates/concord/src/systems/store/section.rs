@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use concord_switch::TableSettings;
 use concord_switch::harmonia::Layout;
-use concord_wire::control::Program;
+use concord_wire::control::{GroupKind, Program};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,20 @@ pub enum Accel {
 }
 
 impl Accel {
+    /// All there are, none first.
+    const ALL: [Accel; 3] = [Accel::None, Accel::Harmonia, Accel::Flair];
+
+    /// Those that serve replicas of `protocol`, none first.
+    pub fn serving(protocol: Protocol) -> impl Iterator<Item = Accel> {
+        let helps = move |accel: &Accel| {
+            let program = accel.program(protocol);
+            *accel == Accel::None
+                || (program.serves(GroupKind::from(protocol.wire()))
+                    && Accel::of(program) == *accel)
+        };
+        Accel::ALL.into_iter().filter(helps)
+    }
+
     /// What the switch runs for replicas of `protocol`.
     #[must_use]
     pub fn program(self, protocol: Protocol) -> Program {
