@@ -13,7 +13,7 @@ CARGO_MUTANTS = target/tools/bin/cargo-mutants
 # How many seeds of each protocol `make guards` fuzzes groups with bags of packets for.
 BAG_SEEDS ?= 2500
 
-.PHONY: help up build test lint unit guards mutants swarm torture bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm torture redis-suite bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,6 +55,9 @@ torture: ## the long histories over real processes; reports go to results/tortur
 	CONCORD_TORTURE_OPS=200000 CONCORD_RESULTS=$(CURDIR)/results/torture \
 	CONCORD_COMMIT=$$(git rev-parse --short HEAD) \
 	$(CARGO) test --release --locked -p concord --test histories -- --nocapture --test-threads=1
+
+redis-suite: build ## Redis' own tests against redis-server and a rack with each engine; needs tclsh; results/redis-suite/
+	scripts/redis-suite
 
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results

@@ -52,8 +52,18 @@ fn streams(args: &[&[u8]]) -> Places {
     (at + 1..at + 1 + behind / 2).collect()
 }
 
+/// Whether a SORT looks at keys that its arguments do not name: those of its patterns.
+#[must_use]
+pub fn sorts_by_keys(args: &[&[u8]]) -> bool {
+    let is = |word: &[u8], words: [&[u8]; 2]| words.iter().any(|w| word.eq_ignore_ascii_case(w));
+    let after_key = args.iter().skip(2).zip(args.iter().skip(3));
+    let mut patterns = after_key.filter(|(word, _)| is(word, [b"BY", b"GET"]));
+    is(args.first().copied().unwrap_or_default(), [b"SORT", b"SORT_RO"])
+        && patterns.any(|(_, pattern)| pattern.contains(&b'*'))
+}
+
 /// The key, and where the result is stored: the last STORE counts.
-fn sort(args: &[&[u8]]) -> Places {
+pub(crate) fn sort(args: &[&[u8]]) -> Places {
     let mut places: Places = (1..args.len().min(2)).collect();
     let mut at = 2;
     let mut stored = None;

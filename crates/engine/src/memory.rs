@@ -19,6 +19,7 @@ use crate::copy::{BadChunk, Copied, Object};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
+mod bitfield;
 mod bits;
 mod blocking;
 mod dump;
@@ -29,9 +30,11 @@ mod groups;
 mod hashes;
 mod keys;
 mod lists;
+mod object;
 mod scan;
 mod sets;
 mod several;
+mod sort;
 mod sorted;
 mod store;
 mod stream;
@@ -187,6 +190,9 @@ impl Memory {
             &streams::HANDLERS[..],
             &group_commands::HANDLERS[..],
             &stream_info::HANDLERS[..],
+            &sort::HANDLERS[..],
+            &object::HANDLERS[..],
+            &bitfield::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::backend::TtlChange;
 use crate::command::{Command, CommandBuf};
 use crate::table::UpperName;
-use crate::{Class, Context, resp};
+use crate::{Class, Context, keys, resp};
 
 /// How one command is executed.
 #[derive(Debug)]
@@ -297,6 +297,8 @@ fn keeps_key(name: &[u8]) -> bool {
             | b"ZINCRBY"
             | b"PFADD"
             | b"XADD"
+            | b"SORT"
+            | b"BITFIELD"
             | b"XDEL"
             | b"XTRIM"
             | b"XSETID"
@@ -378,6 +380,9 @@ fn plan_any(
         b"GETSET" | b"MSET" | b"RESTORE" | b"BITOP" | b"SINTERSTORE" | b"SUNIONSTORE"
         | b"SDIFFSTORE" | b"ZINTERSTORE" | b"ZUNIONSTORE" | b"ZDIFFSTORE" | b"ZRANGESTORE"
         | b"GEOSEARCHSTORE" => Plan::after(After::Set(When::NotError, TtlChange::Clear)),
+        b"SORT" if keys::sort(&command.args().collect::<Vec<_>>()).len() > 1 => {
+            Plan::after(After::Set(When::NotError, TtlChange::Clear))
+        }
         other if keeps_key(other) => Plan::pass(),
         _ => Plan { want_exists: true, ..Plan::after(After::MayRemove) },
     }

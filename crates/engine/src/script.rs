@@ -190,7 +190,9 @@ impl<B: Backend> Within<'_, B> {
             return Err(OUT_OF_MEMORY.to_vec());
         }
         if let Some(own) = self.own_key
-            && (places.is_empty() || places.iter().any(|&at| args[at] != own))
+            && (places.is_empty()
+                || places.iter().any(|&at| args[at] != own)
+                || keys::sorts_by_keys(args))
         {
             return Err(NOT_LOCAL.to_vec());
         }

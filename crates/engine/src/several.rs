@@ -45,6 +45,8 @@ enum Where {
     FirstAndCounted,
     /// The first half of what is behind STREAMS.
     Streams,
+    /// The first argument, and the one behind the last STORE.
+    Sort,
 }
 
 impl Where {
@@ -59,6 +61,7 @@ impl Where {
             b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => Where::ButLast,
             b"BLMPOP" | b"BZMPOP" => Where::Counted(2),
             b"XREAD" | b"XREADGROUP" => Where::Streams,
+            b"SORT" | b"SORT_RO" => Where::Sort,
             b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZINTERCARD" | b"ZUNION" | b"ZINTER"
             | b"ZDIFF" => Where::Counted(1),
             b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => Where::FirstAndCounted,
@@ -82,6 +85,10 @@ impl Where {
                 let behind = command.args().skip_while(|arg| !is_streams(arg)).skip(1);
                 let count = behind.clone().count() / 2;
                 behind.take(count).collect()
+            }
+            Where::Sort => {
+                let args: Vec<&[u8]> = command.args().collect();
+                crate::keys::sort(&args).into_iter().map(|at| args[at]).collect()
             }
             Where::FirstAndCounted => command.args().skip(1).take(1).chain(counted(2)).collect(),
         }
@@ -116,7 +123,8 @@ pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, 
         | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"BITOP" => {
             (When::NotError, first(Fate::Goes))
         }
-        b"PFMERGE" | b"XREADGROUP" => (When::NotError, Vec::new()),
+        b"SORT" if keys > 1 => (When::NotError, alloc::vec![(1, Fate::Goes)]),
+        b"PFMERGE" | b"XREADGROUP" | b"SORT" | b"SORT_RO" => (When::NotError, Vec::new()),
         _ => return None,
     })
 }
@@ -156,6 +164,7 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
             Restricted::Nothing
         }
         b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
+        b"SORT" | b"SORT_RO" if keys(command).len() < 2 => Restricted::Nothing,
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.
         WATCHED_COMMAND => Restricted::Whole,

@@ -369,7 +369,7 @@ mod tests {
         assert!(matches!(handling(b"DEL"), Some(Handling::Several(_))));
         assert!(matches!(handling(b"flushall"), Some(Handling::AllKeys(Class::Write))));
         assert!(matches!(handling(b"rename"), Some(Handling::Keys(Class::Write))));
-        assert!(matches!(handling(b"bitop"), Some(Handling::Refused(_))));
+        assert!(matches!(handling(b"pfmerge"), Some(Handling::Refused(_))));
         assert!(matches!(handling(b"blpop"), Some(Handling::Blocks(_))));
         assert!(handling(b"nosuch").is_none());
         assert!(matches!(handling(b"hscan"), Some(Handling::OneKey(Class::Read, 1))));

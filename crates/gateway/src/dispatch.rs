@@ -223,6 +223,10 @@ impl Core {
                 let subject = Subject::of_keys(at.into_iter().map(|at| args[at]));
                 self.encode_several(subject, args)
             }
+            Keys::AndOthers(_) => {
+                self.encode(0, args)?;
+                Ok(Subject::AllKeys)
+            }
             Keys::Several(_) => Err(CROSS_KEY.into()),
             Keys::BadNumber => Err("ERR numkeys should be greater than 0".into()),
             Keys::None => Err(format!("ERR Concord does not support the command '{name}'").into()),

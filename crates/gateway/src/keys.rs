@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use concord_engine::CommandSpec;
 use concord_engine::table::Flags;
+use concord_engine::{CommandSpec, keys as places};
 
 /// What keys a command names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(crate) enum Keys {
     Several(Vec<usize>),
     /// Where keys should be counted stands no number that can be.
     BadNumber,
+    /// Those at these arguments, and others, of which the arguments say patterns only.
+    AndOthers(Vec<usize>),
     /// Not supported in this form: it would name patterns of keys.
     Unsupported,
 }
@@ -44,10 +46,11 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             of_positions(args, (at + 1..at + 1 + (args.len() - at - 1).div_ceil(2)).collect())
         }
         b"SORT" | b"SORT_RO" => {
-            let more = args.iter().skip(2).any(|a| {
-                [&b"BY"[..], b"GET", b"STORE"].iter().any(|word| a.eq_ignore_ascii_case(word))
-            });
-            if more { Keys::Unsupported } else { Keys::One(1) }
+            let named = places::places(spec, name, args).to_vec();
+            if places::sorts_by_keys(args) {
+                return Keys::AndOthers(named);
+            }
+            of_positions(args, named)
         }
         b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
             let stores = args
@@ -63,7 +66,7 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
 
 fn counted(args: &[&[u8]], at: usize) -> Keys {
     let number = args.get(at).and_then(|a| core::str::from_utf8(a).ok()?.parse::<usize>().ok());
-    let Some(count) = number else { return Keys::BadNumber };
+    let Some(count) = number.filter(|count| *count > 0) else { return Keys::BadNumber };
     let Some(keys) = args.get(at + 1..).and_then(|rest| rest.get(..count)) else {
         return Keys::BadNumber;
     };
@@ -126,6 +129,7 @@ mod tests {
         let find = |name: &[u8], args: &[&[u8]]| super::keys(&movable, name, args);
         assert_eq!(find(b"SINTERCARD", &[b"", b"2", b"k", b"k"]), Keys::One(2));
         assert_eq!(find(b"SINTERCARD", &[b"", b"x", b"k"]), Keys::BadNumber);
+        assert_eq!(find(b"LMPOP", &[b"", b"0", b"k", b"LEFT"]), Keys::BadNumber);
         assert_eq!(find(b"SINTERCARD", &[b"", b"3", b"k"]), Keys::BadNumber);
         assert_eq!(find(b"ZUNIONSTORE", &[b"", b"d", b"1", b"k"]), Keys::Several(vec![1, 3]));
         assert_eq!(find(b"ZUNIONSTORE", &[b"", b"k", b"1", b"k"]), Keys::One(3));
@@ -134,7 +138,11 @@ mod tests {
             find(b"XREAD", &[b"", b"STREAMS", b"k", b"l", b"0", b"0"]),
             Keys::Several(vec![2, 3])
         );
-        assert_eq!(find(b"SORT", &[b"", b"k", b"BY", b"w_*"]), Keys::Unsupported);
+        assert_eq!(find(b"SORT", &[b"sort", b"k", b"BY", b"w_*"]), Keys::AndOthers(vec![1]));
+        assert_eq!(
+            find(b"SORT", &[b"sort", b"k", b"GET", b"#", b"STORE", b"d"]),
+            Keys::Several(vec![1, 5])
+        );
         assert_eq!(find(b"NEW", &[b"", b"k"]), Keys::Unsupported);
     }
 }

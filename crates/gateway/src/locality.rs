@@ -6,7 +6,8 @@
 
 use alloc::vec::Vec;
 
-use concord_engine::CommandTable;
+use concord_engine::table::Flags;
+use concord_engine::{CommandSpec, CommandTable};
 
 /// A piece of Lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,9 @@ fn is_plain(behind: &[Token<'_>], names: &[&[u8]], table: &CommandTable) -> bool
         _ => return false,
     };
     let is_last = behind_key.first() == Some(&Token::Other(b')'));
-    let has_one = |spec: &concord_engine::CommandSpec| spec.first_key == 1 && spec.last_key == 1;
+    let has_one = |spec: &CommandSpec| {
+        spec.first_key == 1 && spec.last_key == 1 && !spec.flags.has(Flags::MOVABLEKEYS)
+    };
     let is_one = table.find(command).is_some_and(|spec| has_one(spec) || is_last);
     is_one && (is_last || behind_key.first() == Some(&Token::Other(b',')))
 }

@@ -52,7 +52,7 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
                     resp::array(out, 1);
                     resp::bulk(out, names[key as usize]);
                 }),
-                Keys::Several(at) => turn.connection.answer(|out| {
+                Keys::Several(at) | Keys::AndOthers(at) => turn.connection.answer(|out| {
                     resp::array(out, at.len());
                     at.iter().for_each(|at| resp::bulk(out, names[*at]));
                 }),
@@ -117,6 +117,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             let sub = UpperName::of(args[1]).lower();
             return Err(wrong_arity(&format!("config|{sub}")));
         }
+        (b"SET", pairs) if are_of_packing(pairs) => turn.connection.ok(),
         (b"SET" | b"REWRITE", _) => {
             return Err(
                 "ERR Concord is configured by its own file and flags; see concord --help".into()
@@ -125,6 +126,33 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
         _ => return Err(no_subcommand("config", args[1])),
     }
     Ok(())
+}
+
+/// How a server packs small values: nothing that a client can see but OBJECT ENCODING, so CONFIG SET of these is
+/// accepted, and changes nothing.
+const PACKING: [&str; 12] = [
+    "hash-max-listpack-entries",
+    "hash-max-listpack-value",
+    "hash-max-ziplist-entries",
+    "hash-max-ziplist-value",
+    "list-compress-depth",
+    "list-max-listpack-size",
+    "list-max-ziplist-size",
+    "set-max-intset-entries",
+    "zset-max-listpack-entries",
+    "zset-max-listpack-value",
+    "zset-max-ziplist-entries",
+    "zset-max-ziplist-value",
+];
+
+/// Whether these are settings of [`PACKING`], each with a number.
+fn are_of_packing(pairs: &[&[u8]]) -> bool {
+    let (pairs, rest) = pairs.as_chunks::<2>();
+    let is_one = |[name, value]: &[&[u8]; 2]| {
+        let is_known = PACKING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        is_known && resp::number(value).is_some()
+    };
+    !pairs.is_empty() && rest.is_empty() && pairs.iter().all(is_one)
 }
 
 /// Whether `name` fits a pattern with `*` and `?`, whatever the case.
@@ -144,7 +172,17 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{are_of_packing, matches};
+
+    #[test]
+    fn settings_of_packing_are_accepted_and_no_others() {
+        assert!(are_of_packing(&[b"zset-max-ziplist-entries", b"0"]));
+        assert!(are_of_packing(&[b"List-Compress-Depth", b"1", b"list-max-listpack-size", b"-2"]));
+        assert!(!are_of_packing(&[b"zset-max-ziplist-entries", b"x"]));
+        assert!(!are_of_packing(&[b"zset-max-ziplist-entries", b"1", b"maxmemory", b"1"]));
+        assert!(!are_of_packing(&[b"zset-max-ziplist-entries"]));
+        assert!(!are_of_packing(&[]));
+    }
 
     #[test]
     fn patterns_have_stars_and_question_marks() {

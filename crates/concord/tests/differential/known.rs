@@ -51,7 +51,15 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
             Some("the number of keys is looked at before the script")
         }
         "object encoding" if !is_error(&ours) && !is_error(&theirs) => {
-            Some("SORT changes the encoding at the replica that sorts")
+            Some("the encoding that Redis would choose; SORT changes it at the server that sorts")
+        }
+        "sort" | "sort_ro"
+            if same_length && words.iter().any(|w| w.eq_ignore_ascii_case(b"by")) =>
+        {
+            Some("equal weights in any order, and sets")
+        }
+        "object refcount" if !is_error(&ours) && !is_error(&theirs) => {
+            Some("Redis shares small numbers")
         }
         "xinfo stream" | "xinfo consumers" if both("idle") || both("seen-time") => {
             Some("the clock of the replica that answers")

@@ -78,7 +78,8 @@ the start of the replica that answers. If none answers before the read's deadlin
 `concord_data_known` is 0. Left out always: hits and misses (replicas share the reads), snapshots and
 append-only files, forks, defragmentation, latencies by command. `MEMORY USAGE` is what a key adds to
 `used_memory` of the memory engine, or what the server says. redis-cli's `--stat`, `--bigkeys`, `--memkeys`,
-`--latency` and `--latency-history` work as they do with a redis-server.
+`--latency` and `--latency-history` work as they do with a redis-server. `CONFIG SET` of how a server packs small
+values (`hash-max-listpack-entries` and its kin) is accepted, and changes nothing.
 
 | command | memory engine | Redis engine |
 |---|---|---|

@@ -370,3 +370,29 @@ fn memory_usage_is_what_a_key_takes_of_what_is_counted() {
     assert_eq!(call(&[b"MEMORY", b"USAGE", b"h", b"x"]).0, "-ERR syntax error\r\n");
     assert!(call(&[b"MEMORY", b"DOCTOR"]).0.starts_with("-ERR unknown subcommand"));
 }
+
+#[test]
+fn sort_weighs_by_strings_and_fields_and_stores_a_list() {
+    script(
+        &mut Memory::new(0),
+        "RPUSH l 3 10 1 2 => :4
+         SORT l => *4 $1 1 $1 2 $1 3 $2 10
+         SORT l DESC LIMIT 1 2 => *2 $1 3 $1 2
+         SORT l ALPHA => *4 $1 1 $2 10 $1 2 $1 3
+         MSET w1 9 w2 8 w3 7 w10 6 => +OK
+         SORT l BY w* => *4 $2 10 $1 3 $1 2 $1 1
+         SORT l BY nosort LIMIT 0 2 GET # GET w* => *4 $1 3 $1 7 $2 10 $1 6
+         HSET h1 f one => :1
+         SORT l LIMIT 0 2 GET h*->f STORE d => :2
+         LRANGE d 0 -1 => *2 $3 one $0 
+         SORT nosuch STORE d => :0
+         EXISTS d => :0
+         RPUSH l x => :5
+         SORT l => -ERR One or more scores can't be converted into double
+         SORT_RO l STORE d => -ERR syntax error
+         BITFIELD b SET u8 0 255 GET i8 0 OVERFLOW FAIL INCRBY u8 0 1 => *3 :0 :-1 $-1
+         SET a abc => +OK
+         BITOP XOR b a a => :3
+         OBJECT ENCODING a => $6 embstr",
+    );
+}

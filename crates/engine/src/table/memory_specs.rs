@@ -38,9 +38,12 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 171] = [
+pub(super) static MEMORY: [CommandSpec; 181] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
+    spec("bitfield", -2, W | M, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings"),
+    spec("bitfield_ro", -2, R | F, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings. Read-only variant of BITFIELD"),
+    spec("bitop", -4, W | M, (2, -1, 1), "bitmap", "Perform bitwise operations between strings"),
     spec("bitpos", -3, R, (1, 1, 1), "bitmap", "Find first bit set or clear in a string"),
     spec("blmove", 6, B | M, (1, 2, 1), "list", "Pop an element from a list, push it to another list and return it; or block until one is available"),
     spec("blmpop", -5, W | Flags::BLOCKING.0 | Flags::MOVABLEKEYS.0, (0, 0, 0), "list", "Pop elements from a list, or block until one is available"),
@@ -113,6 +116,11 @@ pub(super) static MEMORY: [CommandSpec; 171] = [
     spec("mget", -2, R | F, (1, -1, 1), "string", "Get the values of all the given keys"),
     spec("mset", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values"),
     spec("msetnx", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values, only if none of the keys exist"),
+    spec("object", -2, 0, (0, 0, 0), "generic", "A container for object introspection commands"),
+    spec("object|encoding", 3, R, (2, 2, 1), "generic", "Inspect the internal encoding of a Redis object"),
+    spec("object|freq", 3, R, (2, 2, 1), "generic", "Get the logarithmic access frequency counter of a Redis object"),
+    spec("object|idletime", 3, R, (2, 2, 1), "generic", "Get the time since a Redis object was last accessed"),
+    spec("object|refcount", 3, R, (2, 2, 1), "generic", "Get the number of references to the value of the key"),
     spec("persist", 2, W | F, (1, 1, 1), "generic", "Remove the expiration from a key"),
     spec("pexpire", -3, W | F, (1, 1, 1), "generic", "Set a key's time to live in milliseconds"),
     spec("pexpireat", -3, W | F, (1, 1, 1), "generic", "Set the expiration for a key as a UNIX timestamp specified in milliseconds"),
@@ -143,6 +151,8 @@ pub(super) static MEMORY: [CommandSpec; 171] = [
     spec("smembers", 2, R, (1, 1, 1), "set", "Get all the members in a set"),
     spec("smismember", -3, R | F, (1, 1, 1), "set", "Returns the membership associated with the given elements for a set"),
     spec("smove", 4, W | F, (1, 2, 1), "set", "Move a member from one set to another"),
+    spec("sort", -2, W | M | Flags::MOVABLEKEYS.0, (1, 1, 1), "generic", "Sort the elements in a list, set or sorted set"),
+    spec("sort_ro", -2, R | Flags::MOVABLEKEYS.0, (1, 1, 1), "generic", "Sort the elements in a list, set or sorted set. Read-only variant of SORT."),
     spec("spop", -2, W | F, (1, 1, 1), "set", "Remove and return one or multiple random members from a set"),
     spec("srandmember", -2, R, (1, 1, 1), "set", "Get one or multiple random members from a set"),
     spec("srem", -3, W | F, (1, 1, 1), "set", "Remove one or more members from a set"),

@@ -129,7 +129,8 @@ const TEMPLATES: &[&str] = &[
     "HDEL {K} {M} {M}||",
     "HINCRBY {K} {M} {I}|{S}",
     "HINCRBYFLOAT {K} {M} {F}",
-    "HSCAN|ZSCAN {K} 0|0|x|-1 COUNT,1000|COUNT,0|COUNT,x|MATCH,*1*|MATCH|BAD,1||",
+    "HSCAN {K} -1",
+    "HSCAN|ZSCAN {K} 0|0|x COUNT,1000|COUNT,0|COUNT,x|MATCH,*1*|MATCH|BAD,1||",
     "LPUSH|RPUSH|LPUSHX|RPUSHX {K} {V} {V}||{V},{V}",
     "LPOP|RPOP {K} {S}|{I}|{S},1||||",
     "LLEN {K}",
@@ -183,6 +184,14 @@ const TEMPLATES: &[&str] = &[
     "ZUNIONSTORE|ZINTERSTORE|ZDIFFSTORE {K} 1|2|2|2|0|x {K} {K} WEIGHTS,2,3|WEIGHTS,1|AGGREGATE,MIN||||| WITHSCORES|||||",
     "ZRANGESTORE {K} {K} {S}|{I} {S}|{I}|-1 REV||",
     "ZRANGESTORE {K} {K} {B} {B} BYSCORE LIMIT,{S},{S}||REV||WITHSCORES",
+    "BITOP AND|OR|XOR|NOT|BAD {K} {K} {K}||",
+    "BITFIELD {K} OVERFLOW,SAT|OVERFLOW,FAIL|OVERFLOW,WRAP|OVERFLOW,BAD|||| GET|SET|INCRBY|BAD u8|i8|u63|u64|i64|i5|u1|x #1|{S}|{I}|3 {S}|{I}|-7| GET,u4,0|SET,i8,#2,{I}||",
+    "BITFIELD {K} OVERFLOW,SAT|OVERFLOW,FAIL|OVERFLOW,WRAP||| SET|INCRBY u8|i8|u63|i64|i5|u1 #1|{S}|3 {S}|{I}|-7",
+    "BITFIELD_RO {K} GET|GET|SET u8|i8|i64|x #1|{S}|{I} {S}||",
+    "SORT|SORT_RO {K} ALPHA| ASC|DESC|| LIMIT,{S},{S}|LIMIT,-1,{S}|LIMIT,{I},{S}|LIMIT,1|||| STORE,{K}|BAD|||||",
+    "SORT|SORT_RO {K} BY,k*|BY,k*->m1|BY,{K} DESC|| GET,#|GET,k*|GET,k*->m1|GET,x|| LIMIT,{S},{S}|| STORE,{K}||",
+    "SORT|SORT_RO {K} BY nosort DESC|ASC|| LIMIT,{S},{S}||",
+    "OBJECT REFCOUNT|FREQ|BAD {K} {V}||||",
     "DBSIZE",
     "SCAN 0 COUNT,1000 TYPE,string|TYPE,zset|TYPE,bad|MATCH,k?|MATCH,[k-z]*||",
     "KEYS *|k*|k[1-3]",
@@ -312,6 +321,15 @@ fn comparable(args: &[Vec<u8>], reply: &[u8]) -> Vec<u8> {
         return if random { reply[..1].to_vec() } else { reply.to_vec() };
     }
     match &name[..] {
+        "OBJECT" => reply[..1].to_vec(),
+        // In the order of a set, of which a part is taken.
+        "SORT" | "SORT_RO" if args.iter().any(|a| a == b"nosort") => {
+            reply[..resp::line_length(reply).unwrap()].to_vec()
+        }
+        // In the order of a set.
+        "SORT" | "SORT_RO" if args.iter().any(|a| a.eq_ignore_ascii_case(b"BY")) => {
+            sorted_lines(reply)
+        }
         "SMEMBERS" | "KEYS" | "SCAN" | "SSCAN" | "SINTER" | "SUNION" | "SDIFF" => {
             sorted_lines(reply)
         }
