@@ -51,13 +51,13 @@ pub enum Command {
     Submit(falcon::SubmitArgs),
     /// List, show and cancel jobs
     Job(falcon::JobArgs),
-    /// Show how a running rack is
+    /// Show the state of a running rack
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
     Wait(WaitArgs),
     /// Show how one command went: which path it took, and why
     Explain(ExplainArgs),
-    /// Look at a replica's data directory
+    /// Inspect a replica's data directory
     Log(LogCommandArgs),
     /// Write the data of a rack, which may be running, into a directory
     Backup(BackupArgs),
@@ -71,13 +71,13 @@ pub enum Command {
     Fuzz(crate::fuzz::FuzzArgs),
     /// Hammer Redis endpoints with concurrent clients, and check what they saw
     Torture(crate::torture::TortureArgs),
-    /// Measure: YCSB, scale-out, redis-server and etcd beside it
+    /// Run benchmarks: YCSB, scale-out, and redis-server and etcd for comparison
     Bench(crate::bench::BenchArgs),
     /// Reproduce a paper's figures in the simulator
     Reproduce(crate::reproduce::ReproduceArgs),
-    /// Print the completions of a shell
+    /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write man pages, one of each command
+    /// Write a man page for each command
     Man(ManArgs),
     /// Kill the process groups named on standard input when that ends (for `concord worker`)
     #[command(hide = true)]
@@ -149,7 +149,7 @@ Examples:
 
 The data is kept in data/ below the run directory: concord up serves it again.")]
 pub struct UpArgs {
-    /// A TOML file with the same options, and perhaps where roles run; flags override it
+    /// A rack file; flags override what it says
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
     /// Which system the rack is for [default: harmonia]
@@ -158,16 +158,16 @@ pub struct UpArgs {
     /// Number of replicas [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u16>,
-    /// How replicas replicate [default: chain]
+    /// The replication protocol [default: chain]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
     /// Whether the switch helps [default: harmonia]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// Where the data is [default: memory]
+    /// Where replicas keep the data [default: memory]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
-    /// What survives a power cut of every replica [default: fsync]
+    /// What survives a power cut of all replicas [default: fsync]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// Where the first gateway serves Redis clients; the others take the ports above
@@ -183,7 +183,7 @@ pub struct UpArgs {
     /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
-    /// Number of switches that stand by, in case the active one dies [default: 0]
+    /// Number of standby switches, which take over when the active one dies [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
     pub standbys: Option<u16>,
     /// Where the rack file, the logs and the controller's state go
@@ -192,10 +192,10 @@ pub struct UpArgs {
     /// Start a gateway again when it dies
     #[arg(long)]
     pub restart_gateways: bool,
-    /// What clients must AUTH with
+    /// The password that clients must AUTH with
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
-    /// MGET, EXISTS and TOUCH of several keys are read key by key: faster, and not atomic
+    /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic
     #[arg(long)]
     pub split_reads: bool,
     /// The limit of the data at each replica, like 512mb; 0 for none
@@ -207,19 +207,19 @@ pub struct UpArgs {
     /// Slots in each stage, a power of two [default: 65536]
     #[arg(long, value_name = "N")]
     pub table_slots: Option<u32>,
-    /// The switch loses so many of a million packets, on purpose
+    /// The switch drops this many of a million packets, on purpose
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_drop: Option<u32>,
-    /// The switch sends so many of a million packets twice
+    /// The switch duplicates this many of a million packets, on purpose
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_duplicate: Option<u32>,
-    /// The switch lets so many of a million packets be overtaken
+    /// The switch reorders this many of a million packets, on purpose
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_reorder: Option<u32>,
-    /// Replicas' disks have what was synced and nothing else, and a sync takes so long, on purpose
+    /// A sync of a replica's disk takes this long, on purpose, and until then nothing of it is in the file
     #[arg(long, value_name = "MS")]
     pub fault_disk_hold: Option<u64>,
-    /// Share of a core that each replica may use, for benches (0.05 is a twentieth)
+    /// Share of a core that each replica may use, for benchmarks (0.05 is a twentieth)
     #[arg(long, value_name = "SHARE")]
     pub cpu_share: Option<f64>,
     /// The redis-server to start with --engine redis [default: redis-server]
@@ -242,7 +242,7 @@ pub struct RoleArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
     pub config: PathBuf,
-    /// Which one of the rack file; not needed where there is only one
+    /// Its number in the rack file; not needed where there is only one
     #[arg(long, value_name = "N")]
     pub node: Option<u16>,
     /// What it logs
@@ -281,7 +281,7 @@ pub struct LogCommandArgs {
 /// What to do with a data directory.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LogCommand {
-    /// Say what a data directory holds, and whether it is whole
+    /// Show what a data directory holds, and whether it is intact
     #[command(after_help = "\
 Example:
   concord log inspect run/data/replica-1
@@ -378,10 +378,10 @@ pub struct SwitchArgs {
     /// Which `[[standby]]`; not needed where there is only one
     #[arg(long, value_name = "N", requires = "standby")]
     pub node: Option<u16>,
-    /// Print what its programs take of a real switch, and end
+    /// Print what its programs need of a switch ASIC, and exit
     #[arg(long)]
     pub describe: bool,
-    /// Which programs, instead of the rack's: several share the switch
+    /// Its programs, instead of the rack file's; several share the switch
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "describe",
           value_parser = program)]
     pub programs: Vec<Program>,
@@ -408,14 +408,14 @@ pub struct ControllerArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
     pub config: PathBuf,
-    /// Begin anew with whoever registers: the data of the earlier members is given up
+    /// Found a new rack with the replicas that register; the data of the earlier members is given up
     #[arg(long)]
     pub fresh: bool,
-    /// Make a lost state anew from what the replicas have heard
+    /// Rebuild a lost state file from what the replicas know
     #[arg(long, conflicts_with = "fresh")]
     pub recover: bool,
-    /// A replica that is gone for good: what only it had acknowledged is lost. One that is heard of stays. Where
-    /// there are several groups, with the name of its own: sessions:2
+    /// A replica that is gone for good: writes that it alone holds are lost. It stays if it is heard from. With
+    /// several groups, its group's name goes before the number: sessions:2
     #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
     pub gone: Vec<String>,
     /// What it logs
@@ -439,7 +439,7 @@ pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Rates and latencies are measured over this time, in ms

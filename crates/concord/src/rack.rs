@@ -357,7 +357,7 @@ impl Rack {
 }
 
 fn missing(section: &str) -> Error {
-    Error::new(format!("the rack file has no {section}; `concord up` writes a whole one"))
+    Error::new(format!("the rack file has no {section}; `concord up` writes a complete one"))
 }
 
 /// The entry of node `wanted`; the only one if none is wanted.

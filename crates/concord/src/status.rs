@@ -225,7 +225,7 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
             wrong.push(format!("{}: {why}", name_of(role)));
         }
         if role["status"]["disk_failed"] == true {
-            let why = "its disk failed, and it takes no part: see its log; start it again when it is mended";
+            let why = "its disk failed, and it has left its group: see its log; restart it once the disk is repaired";
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
         if role["status"]["disk_full"] == true {

@@ -218,7 +218,7 @@ fn what_cannot_be_backed_up_or_restored_is_said_in_a_line() {
     assert!(line.contains("--data-dir"), "{line}");
     let data = rack.run.join("data/replica-1").display().to_string();
     let line = refused(&["restore", &data, "--run-dir", &path("c")]);
-    assert!(line.contains("is no backup"), "{line}");
+    assert!(line.contains("is not a backup"), "{line}");
     let line = refused(&["restore", &path("none"), "--run-dir", &path("c")]);
     assert!(line.contains("none"), "{line}");
     // What is damaged is not restored.
@@ -233,7 +233,7 @@ fn what_cannot_be_backed_up_or_restored_is_said_in_a_line() {
     let own = concord(&["restore", &path("d"), "--node", "4", "--data-dir", &path("replica-4")]);
     assert!(own.status.success());
     let text = String::from_utf8(concord(&["log", "inspect", &path("replica-4")]).stdout).unwrap();
-    assert!(text.contains("of replica 4") && text.contains("begins a rack"), "{text}");
+    assert!(text.contains("of replica 4") && text.contains("begins a new rack"), "{text}");
     drop(rack);
     let rack = Rack::start("backup-none", &["--durability", "none"]);
     let line = refused(&["backup", "--config", &rack.file(), &path("e")]);

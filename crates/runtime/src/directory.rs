@@ -321,7 +321,7 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
             let members: Vec<String> = config.members.iter().map(|m| m.node.to_string()).collect();
             let _ = writeln!(
                 text,
-                "heard of epoch {} of rack {:016x}: replicas {}; complete as of epoch {}",
+                "knows of epoch {} of rack {:016x}: replicas {}; complete as of epoch {}",
                 config.epoch,
                 config.rack,
                 members.join(" "),
@@ -329,22 +329,24 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
             );
         }
         None if founds(path, storage, &segments) => {
-            text.push_str("begins a rack: heard of no epoch\n");
+            text.push_str("begins a new rack: knows of no epoch\n");
         }
-        None => text.push_str("heard of no epoch\n"),
+        None => text.push_str("knows of no epoch\n"),
     }
     if marks.owes {
-        text.push_str("in use, or not ended in order: what was acknowledged last may be missing\n");
+        text.push_str(
+            "in use, or not stopped cleanly: what was acknowledged last may be missing\n",
+        );
     }
     match found.cut {
         Some(cut) => {
             let _ = writeln!(
                 text,
-                "whole up to segment {} offset {}; an incomplete group behind it will be cut",
+                "intact up to segment {} offset {}; an incomplete group after it will be cut off",
                 cut.segment, cut.offset
             );
         }
-        None => text.push_str("whole\n"),
+        None => text.push_str("intact\n"),
     }
     Ok(text)
 }

@@ -262,7 +262,9 @@ impl State {
         })?;
         let path = self.path.display();
         last.filter(|_| self.found.node == Some(NOBODY)).ok_or_else(|| {
-            Error::new(format!("{path} is no backup: `concord backup` makes one of a running rack"))
+            Error::new(format!(
+                "{path} is not a backup; `concord backup` makes one of a running rack"
+            ))
         })
     }
 

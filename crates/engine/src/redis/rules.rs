@@ -61,7 +61,7 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
         // The applied number lives in a database of its own.
         b"MOVE" | b"SWAPDB" | b"COPY" | b"MIGRATE" => return Some("there is one database"),
         b"SPOP" if command.args().nth(2).is_some_and(pops_too_many) => {
-            return Some("so many members do not fit into one SREM, pop fewer at a time");
+            return Some("that many members do not fit into one SREM; pop fewer at a time");
         }
         b"XREAD" if !has_word(command, 1, &[b"BLOCK"]) => return None,
         _ => {}

@@ -141,7 +141,7 @@ fn what_was_said_to_be_durable_is_there_and_each_start_counts() {
     let error = Error::from(Directory::open(&place.data(), 3, 1).unwrap_err()).to_string();
     assert!(error.contains("is the data of replica 2, and this is replica 3"), "{error}");
     let text = inspect(&place.data()).unwrap();
-    assert!(text.contains("ends with record 120") && text.ends_with("whole\n"), "{text}");
+    assert!(text.contains("ends with record 120") && text.ends_with("intact\n"), "{text}");
 }
 
 #[test]
@@ -194,7 +194,9 @@ fn a_torn_end_is_cut_and_damage_before_it_is_set_aside_with_file_and_offset() {
     let path = place.newest();
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 5]).unwrap();
-    assert!(inspect(&place.data()).unwrap().contains("an incomplete group behind it will be cut"));
+    assert!(
+        inspect(&place.data()).unwrap().contains("an incomplete group after it will be cut off")
+    );
     assert_eq!(place.open().found().end, durable);
     assert!(std::fs::read(&path).unwrap().len() < whole.len() - 5);
     // A bit of a synced group.

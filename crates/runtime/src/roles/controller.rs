@@ -208,7 +208,9 @@ impl Role for ControllerRole {
         let problem = self.problem();
         s.health = match (&problem, epoch) {
             (Some(problem), _) => Health::NotYet(problem.clone()),
-            (None, 0) => Health::NotYet("no epoch yet: not all replicas were heard of".to_string()),
+            (None, 0) => {
+                Health::NotYet("no epoch yet: not all replicas have registered".to_string())
+            }
             (None, _) => Health::Ok,
         };
         s.tell("problem", problem);

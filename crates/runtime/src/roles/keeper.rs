@@ -106,10 +106,14 @@ impl Keeper {
         let directory = path.display().to_string();
         info!(directory, run, records, log_bytes, took_ms, "restored");
         if let Some(cut) = found.cut {
-            warn!(segment = cut.segment, offset = cut.offset, "an incomplete last group was cut");
+            warn!(
+                segment = cut.segment,
+                offset = cut.offset,
+                "an incomplete last group was cut off"
+            );
         }
         if found.marks.owes {
-            warn!(records, "it was not ended in order: what it acknowledged last may be missing");
+            warn!(records, "it was not stopped cleanly: what it acknowledged last may be missing");
         }
         Ok(Keeper {
             disk,

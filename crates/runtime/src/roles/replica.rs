@@ -321,10 +321,12 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         let epoch = self.replica.status(now).epoch.0;
         match how {
             Retired::InOrder => info!(epoch, "left: the others go on"),
-            Retired::Alone => warn!(epoch, "goes, and is the only member: nobody can go on"),
+            Retired::Alone => {
+                warn!(epoch, "stops, and is the only member: the group stands still without it")
+            }
             Retired::InVain => warn!(
                 epoch,
-                "goes, though the others have not gone on without it yet: the controller is not \
+                "stops, though the others have not gone on without it yet: the controller is not \
                  reached, or no other replica has all the data"
             ),
         }

@@ -111,7 +111,7 @@ fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
     let number: Option<u64> = text[..digits].parse().ok();
     let time = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
     time.ok_or_else(|| {
-        Error::new(format!("{flag} {text:?} is no time: write it like 100us, 500ms, 2s or 1m"))
+        Error::new(format!("{flag} {text:?} is not a time; write it like 100us, 500ms, 2s or 1m"))
     })
 }
 

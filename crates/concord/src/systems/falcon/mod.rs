@@ -159,7 +159,7 @@ impl System for Falcon {
             if group.workers.iter().any(|worker| worker.allow_exec) {
                 let key = group.key_file.map_or_else(String::new, |key| key.display().to_string());
                 lines.push(format!(
-                    "{}: commands run as you, for whoever can read {key}",
+                    "{}: anyone who can read {key} can run commands as you",
                     group.name
                 ));
             }

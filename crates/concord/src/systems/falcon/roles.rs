@@ -46,7 +46,7 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
     let exec = (*allow_exec || own.allow_exec).then(|| -> Result<Vec<String>, Error> {
         let program = std::env::current_exe().cannot("find this program")?;
         let program = program.into_os_string().into_string();
-        let program = program.map_err(|_| Error::new("the path of this program is no text"))?;
+        let program = program.map_err(|_| Error::new("the path of this program is not UTF-8"))?;
         Ok(vec![program, "reap".to_string()])
     });
     let setup = WorkerSetup {
