@@ -50,6 +50,8 @@ pub(crate) enum Event {
     Disk { node: usize, life: u64 },
     /// A replica that was told to end is started again.
     Start { node: usize },
+    /// A replica's disk has room again, unless it was filled anew.
+    Room { node: usize },
 }
 
 /// Events that wait, by time; those of one time leave in the order in which they were pushed.

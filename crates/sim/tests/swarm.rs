@@ -121,7 +121,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
             seen.extend(seen_with_versions(totals));
         }
     }
-    let faults = Fault::KINDS.into_iter().zip(totals.faults);
+    let faults = Fault::KINDS.into_iter().zip(totals.faults.0);
     seen.extend(faults.filter(|(name, _)| is_drawn(protocol, name)));
     seen.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
 }
@@ -132,7 +132,8 @@ fn is_drawn(protocol: Protocol, fault: &str) -> bool {
             !["hold", "split", "lose-writes"].contains(&fault)
         }
         Protocol::Vr | Protocol::NoPaxos => {
-            !["join", "power-cut", "power-cut-all", "fail-sync"].contains(&fault)
+            !["join", "power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit"]
+                .contains(&fault)
         }
     }
 }

@@ -282,7 +282,8 @@ impl<'a> Rack<'a> {
             Event::Engine { .. }
             | Event::Fault { .. }
             | Event::Disk { .. }
-            | Event::Start { .. } => {}
+            | Event::Start { .. }
+            | Event::Room { .. } => {}
         }
         Ok(())
     }

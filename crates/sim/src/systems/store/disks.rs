@@ -17,6 +17,10 @@ const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
 const WITH_DISKS: u64 = 4;
 /// What the seed of this draw is other than that of the rest.
 const DRAWN: u64 = 0xd15c;
+/// And that of disks that are full, or damaged.
+const FAULTY: u64 = 0xf011_d15c;
+/// Most bytes that a full disk has held back.
+const RESERVE_BYTES_MAX: u64 = 20_000;
 /// And where every seed has disks.
 const DISKS: u64 = 0xd15c_d4a3;
 
@@ -79,5 +83,26 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         };
         plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
     }
+    draw_faulty(plan, last_ns, &mut Rng::new(plan.seed ^ FAULTY));
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// Disks without room, and damaged ones.
+fn draw_faulty(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    let mut add = |rng: &mut Rng, of: fn(usize, &mut Rng) -> Fault| {
+        let fault = of(rng.below(plan.replicas as u64) as usize, rng);
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
+    };
+    if rng.chance(1, 2) {
+        for _ in 0..rng.between(1, 3) {
+            add(rng, |replica, rng| Fault::FullDisk {
+                replica,
+                for_ns: rng.between(1, 500) * MS,
+                bytes: rng.below(RESERVE_BYTES_MAX) as usize,
+            });
+        }
+    }
+    if rng.chance(1, 3) {
+        add(rng, |replica, rng| Fault::FlipBit { replica, for_ns: rng.between(1, 700) * MS });
+    }
 }

@@ -21,7 +21,7 @@ const FAULT_KINDS_MIN: usize = 2;
 /// write that some miss could break, and would only be drawn more thinly.
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
 /// Faults of disks, which are drawn apart ([`crate::Disks`]).
-const OF_DISKS: [&str; 3] = ["power-cut", "power-cut-all", "fail-sync"];
+const OF_DISKS: [&str; 5] = ["power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit"];
 /// Faults of the server behind an engine: where there is one.
 const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
 /// One seed of so many draws sizes that make its run long.

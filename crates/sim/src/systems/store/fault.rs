@@ -294,6 +294,22 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
+    /// A replica's disk has no room but for a few bytes: writes are refused until it has (trap T14).
+    FullDisk {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+        /// How many bytes it takes all the same.
+        bytes: usize,
+    },
+    /// The power of a replica goes, and a bit of what was synced is another one when it comes back.
+    FlipBit {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// A client process dies with its requests under way, and a new one takes its place.
     RestartClient {
         /// Which client process, from 0.
@@ -303,7 +319,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 32] = [
+    pub const KINDS: [&'static str; 34] = [
         "pause",
         "kill",
         "restart",
@@ -336,6 +352,8 @@ impl Fault {
         "power-cut",
         "power-cut-all",
         "fail-sync",
+        "full-disk",
+        "flip-bit",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -374,6 +392,8 @@ impl Fault {
             Fault::PowerCut { .. } => 29,
             Fault::PowerCutAll { .. } => 30,
             Fault::FailSync { .. } => 31,
+            Fault::FullDisk { .. } => 32,
+            Fault::FlipBit { .. } => 33,
         }
     }
 
@@ -401,6 +421,8 @@ impl Fault {
             | Fault::CutPair { for_ns, .. }
             | Fault::PowerCut { for_ns, .. }
             | Fault::PowerCutAll { for_ns }
+            | Fault::FullDisk { for_ns, .. }
+            | Fault::FlipBit { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
@@ -429,6 +451,7 @@ impl Fault {
                 | Fault::HangEngine { .. }
                 | Fault::PowerCut { .. }
                 | Fault::PowerCutAll { .. }
+                | Fault::FlipBit { .. }
                 | Fault::FailSync { .. }
                 | Fault::CutEngine { executed: true, .. }
                 | Fault::Reboot { node: Node::Replica(_) }
@@ -448,6 +471,7 @@ impl Fault {
             | Fault::LossBurst { .. }
             | Fault::PowerCut { .. }
             | Fault::PowerCutAll { .. }
+            | Fault::FlipBit { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
                 let is_controller =
@@ -480,6 +504,8 @@ impl Fault {
             | Fault::LoseWrites { replica, .. }
             | Fault::Retire { replica, .. }
             | Fault::PowerCut { replica, .. }
+            | Fault::FullDisk { replica, .. }
+            | Fault::FlipBit { replica, .. }
             | Fault::FailSync { replica }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],

@@ -306,7 +306,11 @@ impl Plan {
         }
         let cuts = matches!(
             timed.fault,
-            Fault::PowerCut { .. } | Fault::PowerCutAll { .. } | Fault::FailSync { .. }
+            Fault::PowerCut { .. }
+                | Fault::PowerCutAll { .. }
+                | Fault::FailSync { .. }
+                | Fault::FullDisk { .. }
+                | Fault::FlipBit { .. }
         );
         if cuts && !self.disks.is_on() {
             return Err("a fault is of disks: give [disks] a sync_ns".into());

@@ -25,6 +25,8 @@ pub struct Large {
     pub lifetimes: u64,
     /// Keys written to come due at one time.
     pub due: u64,
+    /// Writes refused because a disk was full.
+    pub disk_full: u64,
     /// Writes refused because memory was full.
     pub out_of_memory: u64,
 }
@@ -39,6 +41,7 @@ impl Large {
         self.lifetimes += other.lifetimes;
         self.due += other.due;
         self.out_of_memory += other.out_of_memory;
+        self.disk_full += other.disk_full;
     }
 
     pub(crate) fn see(&mut self, operation: &Operation) {
@@ -64,6 +67,13 @@ impl Large {
         self.lifetimes += u64::from(ttl_ms.is_some_and(|ttl_ms: u64| ttl_ms >= LONG_TTL_MS));
         let is_full = matches!(reply, Reply::Error(text) if text.starts_with("OOM"));
         self.out_of_memory += u64::from(is_full);
+        let is_short = matches!(reply, Reply::Error(text) if text.starts_with("DISKFULL"));
+        self.disk_full += u64::from(is_short);
         self.due += u64::from(arg(1).starts_with(b"due") && arg(0) == b"SET");
     }
+}
+
+/// Whether an error says that a write was refused for want of memory, or of room on a disk.
+pub(crate) fn is_short_of_room(error: &str) -> bool {
+    error.starts_with("OOM") || error.starts_with("DISKFULL")
 }

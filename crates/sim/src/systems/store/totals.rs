@@ -40,6 +40,16 @@ counters! {
     }
 }
 
+/// How often each kind of fault happened, by its place in [`Fault::KINDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultCounts(pub [u64; Fault::KINDS.len()]);
+
+impl Default for FaultCounts {
+    fn default() -> FaultCounts {
+        FaultCounts([0; Fault::KINDS.len()])
+    }
+}
+
 /// What a run saw; of several runs, the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -87,12 +97,14 @@ pub struct Totals {
     /// Packets dropped at the full queue of a node.
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
-    pub faults: [u64; Fault::KINDS.len()],
+    pub faults: FaultCounts,
     /// Replicas that were told to end and waited in vain for the others to go on without them; those that
     /// left in order.
     pub retired: [u64; 2],
     /// Replicas that started with something on their disks.
     pub restored: u64,
+    /// Disks on which damage was found at a start.
+    pub damaged: u64,
     /// Faults left out because they would have gone beyond the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
@@ -125,10 +137,11 @@ impl Totals {
         self.sessions_lost += other.sessions_lost;
         self.odd.add(&other.odd);
         self.queue_full += other.queue_full;
-        for (mine, theirs) in self.faults.iter_mut().zip(other.faults) {
+        for (mine, theirs) in self.faults.0.iter_mut().zip(other.faults.0) {
             *mine += theirs;
         }
         self.restored += other.restored;
+        self.damaged += other.damaged;
         self.retired[0] += other.retired[0];
         self.retired[1] += other.retired[1];
         self.faults_skipped += other.faults_skipped;
@@ -139,7 +152,7 @@ impl Totals {
     /// Faults injected, of all kinds.
     #[must_use]
     pub fn faults_injected(&self) -> u64 {
-        self.faults.iter().sum()
+        self.faults.0.iter().sum()
     }
 }
 
@@ -220,6 +233,8 @@ impl fmt::Display for Totals {
             "bounds",
             &[
                 ("refused at full memory", self.large.out_of_memory),
+                ("refused at full disks", self.large.disk_full),
+                ("damaged disks", self.damaged),
                 ("at a full log", r.writes_log_full),
                 ("sessions lost", self.sessions_lost),
             ],
@@ -318,7 +333,7 @@ impl fmt::Display for Totals {
                 ("without a slot", self.switch.writes_as_noop),
             ],
         )?;
-        let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults).collect();
+        let faults: Vec<(&str, u64)> = Fault::KINDS.into_iter().zip(self.faults.0).collect();
         line("faults", &[("", self.faults_injected()), ("left out", self.faults_skipped)])?;
         line("  by kind", &faults)
     }
@@ -345,7 +360,7 @@ mod tests {
     fn totals_add_up_and_read_well() {
         let mut sum = Totals::default();
         let mut one = Totals { operations: 1_234_567, ..Totals::default() };
-        one.faults[0] = 2;
+        one.faults.0[0] = 2;
         sum.add(&one);
         sum.add(&one);
         assert_eq!(sum.faults_injected(), 4);

@@ -9,6 +9,7 @@ use concord_wire::{Flags, Reason};
 
 use super::{Process, Rack, Role, Stage};
 use crate::systems::store::plan::Plan;
+use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, due_write, is_read, parse_reply};
 use crate::world::Event;
 
@@ -202,7 +203,7 @@ impl Rack<'_> {
     /// Counts an operation that ended.
     pub(super) fn see(&mut self, operation: &Operation) {
         let is_refused = |reply: &Reply| match reply {
-            Reply::Error(text) => !text.starts_with("OOM"),
+            Reply::Error(text) => !is_short_of_room(text),
             _ => false,
         };
         if operation.reply.as_ref().is_some_and(|reply| !is_refused(reply)) {

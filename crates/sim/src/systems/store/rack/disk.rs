@@ -32,6 +32,13 @@ pub(super) struct ReplicaDisk {
     life: u64,
     /// Its next sync fails.
     fails: bool,
+    /// It has no room until then, but for so many bytes.
+    short_until_ns: u64,
+    left_bytes: usize,
+    /// Where the last group is that was synced.
+    last: (u64, usize),
+    /// A bit of it is another one at the next start.
+    flips: bool,
     rng: Rng,
 }
 
@@ -49,6 +56,10 @@ impl ReplicaDisk {
             snapshot: None,
             life: 0,
             fails: false,
+            short_until_ns: 0,
+            left_bytes: 0,
+            last: (0, 0),
+            flips: false,
             rng,
         }
     }
@@ -78,6 +89,8 @@ impl ReplicaDisk {
         }
         self.writer.seal(batch.bytes());
         let bytes = batch.bytes().to_vec();
+        let segment = self.writer.segment();
+        self.last = (segment, self.files.get(&segment).map_or(0, Vec::len));
         self.append(&bytes);
         if let Some((_, segment)) =
             self.snapshot.filter(|(id, _)| batch.ends_snapshot() == Some(*id))
@@ -111,6 +124,33 @@ impl ReplicaDisk {
             }
         }
         self.append(&bytes);
+    }
+
+    /// A bit of what was synced is another one: before the last group, since damage there cannot be told from a group
+    /// that never got there. What is under way is lost.
+    fn flip(&mut self) {
+        self.under_way = None;
+        let (segment, end) = self.last;
+        let before = self.files.iter_mut().filter(|(number, _)| **number <= segment);
+        let mut bytes: Vec<(&u64, &mut Vec<u8>, usize)> = before
+            .map(|(number, file)| {
+                let len = if *number == segment { end.min(file.len()) } else { file.len() };
+                (number, file, len)
+            })
+            .collect();
+        let all: usize = bytes.iter().map(|(.., len)| len).sum();
+        if all == 0 {
+            return;
+        }
+        let mut at = self.rng.below(all as u64) as usize;
+        let bit = self.rng.below(8) as u8;
+        for (_, file, len) in &mut bytes {
+            if at < *len {
+                file[at] ^= 1 << bit;
+                return;
+            }
+            at -= *len;
+        }
     }
 
     /// What can be trusted; an incomplete last group is cut.
@@ -168,11 +208,24 @@ impl Rack<'_> {
         }
         let now = self.world.clock(node);
         let disk = &mut self.disks[node - REPLICAS];
+        let flips = core::mem::take(&mut disk.flips);
+        if flips {
+            disk.flip();
+        }
         disk.cut();
         disk.life += 1;
         disk.fails = false;
         let found = match disk.recover() {
             Ok(found) => found,
+            // The directory is set aside.
+            Err(_) if flips => {
+                self.totals.damaged += 1;
+                disk.replace();
+                match disk.recover() {
+                    Ok(found) => found,
+                    Err(why) => return self.broken = Some(why),
+                }
+            }
             Err(why) => return self.broken = Some(self.standing(&why)),
         };
         let mut nothing = crate::world::Outgoing::default();
@@ -201,6 +254,7 @@ impl Rack<'_> {
             acks_early: false,
         };
         let kept = replica.keep(now, kept, (0, before_ns));
+        replica.disk_room(self.world.now_ns < disk.short_until_ns);
         if !restored || kept.is_err() {
             self.broken = Some(self.standing("it cannot go through its own log"));
         }
@@ -244,6 +298,17 @@ impl Rack<'_> {
         let now = self.world.clock(node);
         let disk = &mut self.disks[node - REPLICAS];
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        if self.world.now_ns < disk.short_until_ns {
+            let bytes = disk.under_way.as_ref().map_or(0, Batch::len);
+            match disk.left_bytes.checked_sub(bytes) {
+                Some(left) => disk.left_bytes = left,
+                // It waits for room.
+                None => {
+                    let until_ns = disk.short_until_ns;
+                    return self.world.push(until_ns, Event::Disk { node, life });
+                }
+            }
+        }
         if disk.fails {
             replica.disk_failed();
         } else if disk.finish() {
@@ -259,6 +324,42 @@ impl Rack<'_> {
         if self.keeps(node) {
             self.disks[node - REPLICAS].fails = true;
             self.slots[node].engine_lost = true;
+        }
+    }
+
+    /// A replica's disk has no room for a while, but for so many bytes.
+    pub(super) fn fill_disk(&mut self, node: usize, for_ns: u64, bytes: usize) {
+        if !self.keeps(node) {
+            return;
+        }
+        let disk = &mut self.disks[node - REPLICAS];
+        disk.short_until_ns = self.world.now_ns + for_ns;
+        disk.left_bytes = bytes;
+        self.world.push(disk.short_until_ns, Event::Room { node });
+        self.look_for_room(node);
+    }
+
+    /// It has room from now on.
+    pub(super) fn make_room(&mut self, node: usize) {
+        if self.keeps(node) && self.disks[node - REPLICAS].short_until_ns > self.world.now_ns {
+            self.disks[node - REPLICAS].short_until_ns = self.world.now_ns;
+            self.look_for_room(node);
+            self.wake_disk(node);
+        }
+    }
+
+    /// The replica hears whether there is room.
+    pub(super) fn look_for_room(&mut self, node: usize) {
+        let is_short = self.world.now_ns < self.disks[node - REPLICAS].short_until_ns;
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.disk_room(is_short);
+        }
+    }
+
+    /// A bit of what is on a replica's disk changes before its next start.
+    pub(super) fn flip_bit(&mut self, node: usize) {
+        if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
+            self.disks[node - REPLICAS].flips = true;
         }
     }
 

@@ -26,7 +26,7 @@ impl Rack<'_> {
             return self.mark(first, format!("left out: {fault:?}"), false);
         }
         self.restart_progress();
-        self.totals.faults[fault.kind()] += 1;
+        self.totals.faults.0[fault.kind()] += 1;
         self.world.note(4, fault.kind(), &[]);
         self.mark(first, format!("{fault:?}"), true);
         match fault {
@@ -51,6 +51,13 @@ impl Rack<'_> {
                 (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.cut_power(node, for_ns));
             }
             Fault::FailSync { replica } => self.fail_sync(REPLICAS + replica),
+            Fault::FullDisk { replica, for_ns, bytes } => {
+                self.fill_disk(REPLICAS + replica, for_ns, bytes);
+            }
+            Fault::FlipBit { replica, for_ns } => {
+                self.flip_bit(REPLICAS + replica);
+                self.cut_power(REPLICAS + replica, for_ns);
+            }
             Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
@@ -420,6 +427,7 @@ impl Rack<'_> {
         self.recover_state(true);
         for node in 0..self.slots.len() {
             self.start_again(node);
+            self.make_room(node);
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;

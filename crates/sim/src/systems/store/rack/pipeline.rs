@@ -7,6 +7,7 @@ use concord_engine::resp;
 
 use crate::systems::store::gateways::Gateways;
 use crate::systems::store::rack::clients::describe;
+use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::totals::RedisCounters;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, parse_reply};
 
@@ -403,7 +404,7 @@ fn ended(reply: Reply) -> Result<Ended, String> {
     let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
     if begins(&["UNKNOWN", "PARTIAL"]) {
         Ok(Ended::Unknown)
-    } else if begins(&["TIMEOUT", "TRYAGAIN", "OOM", TOO_LARGE]) {
+    } else if begins(&["TIMEOUT", "TRYAGAIN", TOO_LARGE]) || is_short_of_room(text) {
         Ok(Ended::Refused(reply))
     } else if begins(&["WRONGTYPE", "ERR value is not an integer", "ERR increment or decrement"]) {
         Ok(Ended::Answered(reply))
@@ -474,7 +475,7 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
             Ended::Unknown => vec![None; operations.len()],
             // Out of memory, or too large, for one key says nothing of the others.
             Ended::Refused(Reply::Error(text))
-                if text.starts_with("OOM") || text.starts_with(TOO_LARGE) =>
+                if is_short_of_room(&text) || text.starts_with(TOO_LARGE) =>
             {
                 vec![None; operations.len()]
             }

@@ -41,6 +41,7 @@ impl Rack<'_> {
             }
             Event::Disk { node, life } => self.disk_synced(node, life),
             Event::Start { node } => self.start_again(node),
+            Event::Room { node } => self.look_for_room(node),
         }
     }
 
