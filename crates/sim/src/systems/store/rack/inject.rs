@@ -191,10 +191,10 @@ impl Rack<'_> {
         }
     }
 
-    /// If it is the only member, it decides on no expiries meanwhile: it stands still, or the controller tells the
+    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still, or the controller tells the
     /// switch of no epoch of which it does not hear.
     fn hold_alone(&mut self, node: usize, for_ns: u64) {
-        if self.is_only_member(node) {
+        if self.is_left_alone(node) {
             self.alone_held_ns += for_ns;
         }
     }
@@ -381,11 +381,14 @@ impl Rack<'_> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// Whether `node` is all that is left of the chain family's newest epoch.
-    fn is_only_member(&self, node: usize) -> bool {
-        let of = |config: &Config| {
-            config.members.iter().map(|m| REPLICAS + usize::from(m.node)).eq([node])
+    /// Whether `node` is all that is left of the chain family's newest epoch, or will be: all others may be taken for
+    /// dead.
+    fn is_left_alone(&self, node: usize) -> bool {
+        let is_well = |m: &Member| {
+            let other = REPLICAS + usize::from(m.node);
+            other != node && self.slots[other].troubled_until_ns <= self.world.now_ns
         };
+        let of = |config: &Config| !config.members.iter().any(is_well);
         !self.plan.protocol.is_quorum() && self.config().is_some_and(of)
     }
 
