@@ -56,6 +56,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("15.35", include_str!("plans/is-told-an-old-time.toml")),
         ("16.10", include_str!("plans/loses-signs-of-life-before-a-cut.toml")),
         ("15.sim12", include_str!("plans/comes-back-with-more.toml")),
+        ("15.sim13", include_str!("plans/is-left-alone-while-it-stands-still.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
         ("19.2", include_str!("plans/follows-a-broken-copy.toml")),
         ("19.4", include_str!("plans/comes-back-to-an-older-state.toml")),
