@@ -17,6 +17,15 @@ use crate::waiters::Found;
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;
 
+/// What a consumer is told that waited for a stream or a group which is gone by now, in Redis' words.
+fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
+    if reply.starts_with(b"-WRONGTYPE") {
+        return Some(b"UNBLOCKED the stream key no longer exists");
+    }
+    let gone = b"NOGROUP the consumer group this client was blocked on no longer exists";
+    reply.starts_with(b"-NOGROUP").then_some(gone)
+}
+
 impl Core {
     /// The command table of the engine came, or did not.
     pub(crate) fn take_table(&mut self, done: &Done) {
@@ -125,7 +134,14 @@ impl Core {
     /// A try of a command that waits ended.
     fn take_tried(&mut self, connection: &mut Connection, target: &Target, done: Done) {
         let is_late = self.waiters.is_ending(connection.id);
+        let lost = match done.outcome {
+            Outcome::Reply if self.waiters.has_waited_in_group(connection.id) => {
+                what_was_lost(&done.reply)
+            }
+            _ => None,
+        };
         let found = match done.outcome {
+            Outcome::Reply if lost.is_some() => Found::Reply,
             Outcome::Reply if resp::is_null(&done.reply) => Found::Nothing,
             Outcome::Reply if is_late && !self.setup.client.guards.on(Guard::LateElement) => {
                 Found::Nothing
@@ -142,7 +158,10 @@ impl Core {
             return self.client.give_back(done.reply);
         }
         let mut reply = done.reply;
-        if let (_, Some(text)) = self.ended(target, done.outcome) {
+        if let Some(text) = lost {
+            reply.clear();
+            resp::error(&mut reply, text);
+        } else if let (_, Some(text)) = self.ended(target, done.outcome) {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
         }

@@ -91,6 +91,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             let asked = |name: &str| patterns.iter().any(|p| matches(p, name.as_bytes()));
             let found: Vec<(&str, &str)> = CONFIG
                 .iter()
+                .chain(&PACKING)
                 .filter(|(name, _)| asked(name))
                 .map(|(name, value)| match *name {
                     "maxclients" => (*name, maxclients.as_str()),
@@ -129,27 +130,27 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
 }
 
 /// How a server packs small values: nothing that a client can see but OBJECT ENCODING, so CONFIG SET of these is
-/// accepted, and changes nothing.
-const PACKING: [&str; 12] = [
-    "hash-max-listpack-entries",
-    "hash-max-listpack-value",
-    "hash-max-ziplist-entries",
-    "hash-max-ziplist-value",
-    "list-compress-depth",
-    "list-max-listpack-size",
-    "list-max-ziplist-size",
-    "set-max-intset-entries",
-    "zset-max-listpack-entries",
-    "zset-max-listpack-value",
-    "zset-max-ziplist-entries",
-    "zset-max-ziplist-value",
+/// accepted, and changes nothing: CONFIG GET has Redis' defaults.
+const PACKING: [(&str, &str); 12] = [
+    ("hash-max-listpack-entries", "512"),
+    ("hash-max-listpack-value", "64"),
+    ("hash-max-ziplist-entries", "512"),
+    ("hash-max-ziplist-value", "64"),
+    ("list-compress-depth", "0"),
+    ("list-max-listpack-size", "-2"),
+    ("list-max-ziplist-size", "-2"),
+    ("set-max-intset-entries", "512"),
+    ("zset-max-listpack-entries", "128"),
+    ("zset-max-listpack-value", "64"),
+    ("zset-max-ziplist-entries", "128"),
+    ("zset-max-ziplist-value", "64"),
 ];
 
 /// Whether these are settings of [`PACKING`], each with a number.
 fn are_of_packing(pairs: &[&[u8]]) -> bool {
     let (pairs, rest) = pairs.as_chunks::<2>();
     let is_one = |[name, value]: &[&[u8]; 2]| {
-        let is_known = PACKING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        let is_known = PACKING.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
         is_known && resp::number(value).is_some()
     };
     !pairs.is_empty() && rest.is_empty() && pairs.iter().all(is_one)

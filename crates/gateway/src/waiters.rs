@@ -279,6 +279,12 @@ impl Waiters {
         self.waiting.get(&id).is_some_and(|waiter| waiter.end.is_some())
     }
 
+    /// Whether a connection waits as a consumer of a group that was there when it began.
+    pub(crate) fn has_waited_in_group(&self, id: ConnectionId) -> bool {
+        let waiter = self.waiting.get(&id);
+        waiter.is_some_and(|waiter| !waiter.is_first && waiter.wanted.group.is_some())
+    }
+
     /// The try under way of a waiter ended; true: its reply is the client's.
     pub(crate) fn tried(&mut self, id: ConnectionId, found: Found) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return true };

@@ -83,6 +83,23 @@ fn streams_are_waited_for_by_each_reader_and_by_one_of_a_group() {
     w.run_for(50 * MS);
     let entry = entry.replace("$3 2-1", "$4 10-1").replace("$1 v", "$1 w");
     assert_eq!([2, 5].map(|id| heard(&mut w, id)), [entry.clone(), entry]);
+    for (ends, error) in [
+        (
+            "XGROUP DESTROY s g",
+            "-NOGROUP the consumer group this client was blocked on no longer exists ",
+        ),
+        ("SET s v", "-UNBLOCKED the stream key no longer exists "),
+        ("DEL s", "-NOGROUP the consumer group this client was blocked on no longer exists "),
+    ] {
+        say(&mut w, 6, "XGROUP CREATE s h $");
+        let group = if ends.starts_with("XGROUP") { "g" } else { "h" };
+        say(&mut w, 4, &format!("XREADGROUP GROUP {group} a BLOCK 0 STREAMS s >"));
+        say(&mut w, 6, ends);
+        w.run_for(50 * MS);
+        assert_eq!(heard(&mut w, 4), error, "{ends}");
+        say(&mut w, 6, "DEL s");
+        say(&mut w, 6, "XADD s 10-1 f w");
+    }
     say(&mut w, 1, "XREAD BLOCK 50 STREAMS s $");
     assert_eq!(heard(&mut w, 1), "");
     w.run_for(100 * MS);
