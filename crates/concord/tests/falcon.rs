@@ -98,6 +98,11 @@ fn runs(words: &str) -> bool {
     lines.any(|line| line.trim_end() == words)
 }
 
+/// What the tasks with long outputs write.
+fn expected(task: u64) -> String {
+    "x".repeat(200_000) + &format!("{task}\n")
+}
+
 #[test]
 fn jobs_are_done_and_tell_how() {
     let jobs = Jobs::start("falcon-jobs", &["--slots", "4"]);
@@ -118,6 +123,16 @@ fn jobs_are_done_and_tell_how() {
     let job = jobs.submit(&["--lines", &lines, "--wait", "--", "echo", "<{}>"]);
     assert_eq!(jobs.results(&job)[&1]["output"], "<a line of more than sixteen bytes>\n");
 
+    let many = "i={}; head -c 200000 /dev/zero | tr '\\0' x; echo $i";
+    let job = jobs.submit(&["--array", "0-19", "--wait", "--", "sh", "-c", many]);
+    for (task, told) in &jobs.results(&job) {
+        assert_eq!(
+            (&told["output_bytes"], &told["is_cut"]),
+            (&expected(*task).len().into(), &false.into())
+        );
+        assert!(told["output"] == expected(*task), "task {task} gave something else");
+    }
+
     let third = "sleep 0.05; test $CONCORD_ATTEMPT = 3";
     let job = jobs.submit(&["--retries", "3", "--wait", "--", "sh", "-c", third]);
     assert_eq!(jobs.results(&job)[&0]["attempts"], 3);
@@ -129,7 +144,7 @@ fn jobs_are_done_and_tell_how() {
         ("exit 3", "failed, exit status 3"),
         ("kill -9 $$", "failed, killed by signal 9"),
         ("sleep 47.11", "failed, took longer than its limit"),
-        ("head -c 5000 /dev/zero | tr '\\0' x", "[cut: it is 5000 bytes long]"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x", "[cut: it is 3000000 bytes long]"),
     ];
     for (command, expected) in outcomes {
         let args = ["--limit", "300ms", "--wait", "--", "sh", "-c", command];

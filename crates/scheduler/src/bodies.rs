@@ -1,4 +1,5 @@
-//! What a worker fetches of owners (trap T17): the bodies of jobs, and parameters that are too long for the queue.
+//! What is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and parameters that are too
+//! long for the queue. Owners fetch of workers: outputs that are too long for a result.
 //! Fragments come in any order, late and again; what a name stands for never changes.
 
 use alloc::collections::BTreeMap;
@@ -8,12 +9,12 @@ use alloc::vec::Vec;
 use concord_core::{Addr, Duration, Instant, MS, Sink};
 use concord_wire::GroupId;
 use concord_wire::control::Message as _;
-use concord_wire::tasks::{
-    BODY_BYTES_MAX, BodyName, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, TaskMessage,
-};
+use concord_wire::tasks::{BODY_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, TaskMessage};
 
 /// Most bytes that are kept for tasks to come.
 const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Most bodies that are asked for at once: so many times [`FRAGMENTS_ASKED_MAX`] fragments are under way at most.
+const AT_ONCE_MAX: usize = 16;
 /// How long fragments may take until they are asked for again, in ns; longer each time.
 const AGAIN_NS: Duration = 5 * MS;
 const AGAIN_DOUBLINGS_MAX: u32 = 5;
@@ -22,7 +23,8 @@ const AGAIN_DOUBLINGS_MAX: u32 = 5;
 enum Body {
     /// On its way.
     Partial {
-        owner: Addr,
+        /// Who has it.
+        holder: Addr,
         /// Length of the whole; `None` before the first fragment came.
         total_bytes: Option<usize>,
         bytes: Vec<u8>,
@@ -38,18 +40,24 @@ enum Body {
     Whole(Arc<[u8]>),
 }
 
-/// Bodies that are here or on their way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bodies {
-    all: BTreeMap<BodyName, (Body, u64)>,
+/// Bodies that are here or on their way, each with a name of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Bodies<K> {
+    all: BTreeMap<K, (Body, u64)>,
     /// Counts uses: what was used longest ago goes first.
     clock: u64,
     kept_bytes: usize,
 }
 
-impl Bodies {
+impl<K> Default for Bodies<K> {
+    fn default() -> Bodies<K> {
+        Bodies { all: BTreeMap::new(), clock: 0, kept_bytes: 0 }
+    }
+}
+
+impl<K: Ord + Copy> Bodies<K> {
     /// The body, if it is here.
-    pub(crate) fn whole(&mut self, name: BodyName) -> Option<Arc<[u8]>> {
+    pub(crate) fn whole(&mut self, name: K) -> Option<Arc<[u8]>> {
         self.clock += 1;
         let (body, used) = self.all.get_mut(&name)?;
         *used = self.clock;
@@ -60,9 +68,9 @@ impl Bodies {
     }
 
     /// It is wanted: the next [`Bodies::ask`] asks for it if it is not here.
-    pub(crate) fn want(&mut self, name: BodyName, owner: Addr) {
+    pub(crate) fn want(&mut self, name: K, holder: Addr) {
         let body = Body::Partial {
-            owner,
+            holder,
             total_bytes: None,
             bytes: Vec::new(),
             here: Vec::new(),
@@ -75,14 +83,14 @@ impl Bodies {
     }
 
     /// It is not what it should be, or nobody waits for it.
-    pub(crate) fn forget(&mut self, name: BodyName) {
+    pub(crate) fn forget(&mut self, name: K) {
         if let Some((Body::Whole(bytes), _)) = self.all.remove(&name) {
             self.kept_bytes -= bytes.len();
         }
     }
 
     /// Forgets those on their way that nobody waits for.
-    pub(crate) fn retain_wanted(&mut self, is_wanted: impl Fn(BodyName) -> bool) {
+    pub(crate) fn retain_wanted(&mut self, is_wanted: impl Fn(K) -> bool) {
         self.all.retain(|name, (body, _)| matches!(body, Body::Whole(_)) || is_wanted(*name));
     }
 
@@ -92,20 +100,21 @@ impl Bodies {
             Body::Partial { again_at, .. } => Some(*again_at),
             Body::Whole(_) => None,
         });
-        again.min().unwrap_or(Instant::NEVER)
+        again.take(AT_ONCE_MAX).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Asks for what is missing, where it is time.
+    /// Asks for what is missing, where it is time: a name's fragments, from the first on, so many.
     pub(crate) fn ask(
         &mut self,
         now: Instant,
-        worker: Addr,
+        message: impl Fn(K, u32, u8) -> TaskMessage,
         group: GroupId,
         buffer: &mut Vec<u8>,
         sink: &mut impl Sink,
     ) {
-        for (name, (body, _)) in &mut self.all {
-            let Body::Partial { owner, here, first, asked, again_at, tries, .. } = body else {
+        let partial = self.all.iter_mut().filter(|(_, (b, _))| matches!(b, Body::Partial { .. }));
+        for (name, (body, _)) in partial.take(AT_ONCE_MAX) {
+            let Body::Partial { holder, here, first, asked, again_at, tries, .. } = body else {
                 continue;
             };
             if *again_at > now {
@@ -116,14 +125,8 @@ impl Bodies {
             *asked = *first + count;
             *again_at = now.after(AGAIN_NS << (*tries).min(AGAIN_DOUBLINGS_MAX));
             *tries += 1;
-            let message = TaskMessage::Fetch {
-                name: *name,
-                worker,
-                first: *first as u32,
-                count: count as u8,
-            };
-            message.emit_in(group, buffer);
-            sink.send(*owner, buffer);
+            message(*name, *first as u32, count as u8).emit_in(group, buffer);
+            sink.send(*holder, buffer);
         }
     }
 
@@ -131,7 +134,7 @@ impl Bodies {
     pub(crate) fn take(
         &mut self,
         now: Instant,
-        name: BodyName,
+        name: K,
         total_bytes: u32,
         index: u32,
         fragment: &[u8],
@@ -178,7 +181,7 @@ impl Bodies {
     }
 
     /// Forgets what was used longest ago, but for what just came.
-    fn make_room(&mut self, newest: BodyName) {
+    fn make_room(&mut self, newest: K) {
         while self.kept_bytes > KEPT_BYTES_MAX {
             let old = self
                 .all
@@ -192,21 +195,19 @@ impl Bodies {
     }
 }
 
-/// The fragments that a worker asks for, of what an owner has.
+/// The fragments that somebody asks for, of a body that is here: the length of the whole, the number and the bytes of each.
 pub(crate) fn fragments(
-    name: BodyName,
     body: &[u8],
     first: u32,
     count: u8,
-) -> impl Iterator<Item = TaskMessage> {
+) -> impl Iterator<Item = (u32, u32, Vec<u8>)> {
     let all = body.len().div_ceil(FRAGMENT_BYTES).max(1);
     let first = (first as usize).min(all);
     let end = (first + usize::from(count.min(FRAGMENTS_ASKED_MAX))).min(all);
     (first..end).map(move |index| {
         let at = index * FRAGMENT_BYTES;
         let bytes = body[at..(at + FRAGMENT_BYTES).min(body.len())].to_vec();
-        let (total_bytes, index) = (body.len() as u32, index as u32);
-        TaskMessage::Fragment { name, total_bytes, index, bytes }
+        (body.len() as u32, index as u32, bytes)
     })
 }
 
@@ -215,19 +216,21 @@ mod tests {
     use super::*;
     use alloc::vec;
     use concord_core::Rng;
+    use concord_wire::tasks::BodyName;
 
     const OWNER: Addr = Addr { ip: 1, port: 1 };
     const WORKER: Addr = Addr { ip: 2, port: 2 };
 
     /// What comes back when what is missing was asked for at this time.
-    fn asked(bodies: &mut Bodies, at_ms: u64, body: &[u8]) -> Vec<TaskMessage> {
+    fn asked(bodies: &mut Bodies<BodyName>, at_ms: u64, body: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
         let (mut buffer, mut sent) = (vec![], Vec::<(Addr, Vec<u8>)>::new());
-        bodies.ask(Instant(at_ms * MS), WORKER, GroupId::FIRST, &mut buffer, &mut sent);
+        let fetch = |name, first, count| TaskMessage::Fetch { name, worker: WORKER, first, count };
+        bodies.ask(Instant(at_ms * MS), fetch, GroupId::FIRST, &mut buffer, &mut sent);
         let mut back = vec![];
         for (to, bytes) in sent {
             assert_eq!(to, OWNER);
-            if let Ok(TaskMessage::Fetch { name, first, count, .. }) = TaskMessage::parse(&bytes) {
-                back.extend(fragments(name, body, first, count));
+            if let Ok(TaskMessage::Fetch { first, count, .. }) = TaskMessage::parse(&bytes) {
+                back.extend(fragments(body, first, count));
             }
         }
         back
@@ -246,16 +249,14 @@ mod tests {
                 assert!(at_ms < 20_000, "{size} bytes never came");
                 let mut come = asked(&mut bodies, at_ms, &body);
                 come.extend(core::mem::take(&mut late));
-                for message in come {
-                    let TaskMessage::Fragment { name, total_bytes, index, bytes } = &message else {
-                        continue;
-                    };
+                for fragment in come {
+                    let (total_bytes, index, bytes) = &fragment;
                     match rng.below(4) {
                         0 => {}
-                        1 => late.push(message.clone()),
+                        1 => late.push(fragment.clone()),
                         _ => {
                             let now = Instant(at_ms * MS);
-                            bodies.take(now, *name, *total_bytes, *index, bytes);
+                            bodies.take(now, name, *total_bytes, *index, bytes);
                         }
                     }
                 }

@@ -30,14 +30,14 @@ extern crate alloc;
 
 mod bodies;
 mod book;
+mod outcome;
 mod owner;
 mod tags;
 mod trace;
 mod worker;
 
 pub use book::{Book, Counts, JobRecord};
-pub use owner::{
-    Job, Outcome, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskOutcome, TaskSpec,
-};
+pub use outcome::{Outcome, TaskOutcome};
+pub use owner::{Job, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskSpec};
 pub use trace::{Again, Trace};
 pub use worker::{Order, Output, SLOTS_MAX, Worker, WorkerConfig, WorkerCounters};

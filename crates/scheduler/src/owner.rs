@@ -15,8 +15,13 @@ use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
 
 use crate::bodies::fragments;
+use crate::outcome::{Outcome, TaskOutcome};
 use crate::tags::{Tagged, Tags};
 use crate::trace::Trace;
+
+mod outputs;
+
+use outputs::{EndedRun, Outputs, kept_bytes};
 
 /// Most submissions that are not answered.
 const SUBMISSIONS_MAX: usize = 16;
@@ -109,38 +114,6 @@ pub struct Job {
     pub limit_ms: u32,
 }
 
-/// How a task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was done, and this is what it gave.
-    Done(Vec<u8>),
-    /// It failed, as often as it may.
-    Failed(Ended, Vec<u8>),
-    /// Its worker went silent, and it is not to be run twice: it may have been done, or a part of it.
-    Unknown,
-    /// So many workers went silent while they ran it that it is not tried again.
-    Lost,
-    /// It was cancelled. A run of it that had begun is stopped.
-    Cancelled,
-}
-
-/// How which task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskOutcome {
-    /// JID.
-    pub jid: u32,
-    /// TID.
-    pub tid: u32,
-    /// How often it was submitted.
-    pub attempts: u16,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// How much it gave, in bytes; the outcome has the first of it.
-    pub output_bytes: u64,
-    /// Its way.
-    pub trace: Trace,
-}
-
 concord_core::counters! {
     /// What an owner did.
     pub struct OwnerCounters {
@@ -170,6 +143,8 @@ concord_core::counters! {
         results_late,
         /// Fragments of bodies and parameters sent.
         fragments,
+        /// Fragments of long outputs that came.
+        output_fragments,
         /// Tasks that were over, each once.
         outcomes,
         /// Packets that are malformed or no owner's.
@@ -265,6 +240,8 @@ pub struct Owner {
     /// When it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
+    /// Outputs on their way. Their tasks are held by the runs that gave them.
+    outputs: Outputs,
     tags: Option<Tags>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
@@ -301,6 +278,7 @@ impl Owner {
             is_in_doubt: true,
             doubt_at: Instant(0),
             outcomes: VecDeque::new(),
+            outputs: Outputs::default(),
             tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
@@ -423,6 +401,7 @@ impl Machine for Owner {
             },
             Ok(_) | Err(_) => self.counters.unexpected += 1,
         }
+        self.fetch(now.instant, sink);
         self.pump(now.instant, sink);
     }
 
@@ -448,6 +427,7 @@ impl Machine for Owner {
             self.send_submission(0, &[], sink);
         }
         self.ask_who(now, sink);
+        self.fetch(now, sink);
         self.pump(now, sink);
     }
 
@@ -466,6 +446,7 @@ impl Machine for Owner {
         if !self.ready.is_empty() && self.pending.len() < SUBMISSIONS_MAX {
             next = next.min(at(self.pause_until, "a full queue"));
         }
+        next = next.min(at(self.outputs.deadline(), "fragments of an output"));
         if self.open > 0 && self.config.controller.is_some() {
             next = next.min(at(self.who_at, "who the switch is"));
         }
@@ -791,10 +772,14 @@ impl Owner {
             TaskMessage::Fetch { name, worker, first, count } => {
                 return self.on_fetch(*name, *worker, *first, *count, sink);
             }
+            TaskMessage::OutputFragment { run, total_bytes, index, bytes } => {
+                return self.on_output(now, *run, (*total_bytes, *index), bytes, sink);
+            }
             TaskMessage::Fragment { .. }
             | TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }
             | TaskMessage::Known { .. }
+            | TaskMessage::FetchOutput { .. }
             | TaskMessage::Cancel { .. } => {
                 self.counters.unexpected += 1;
                 return;
@@ -818,6 +803,11 @@ impl Owner {
                 self.say(run.worker, &answer, sink);
             }
             TaskMessage::Result { ended, output, output_bytes, .. } => {
+                let told = EndedRun { of, run, ended, output_bytes };
+                let is_part = output.len() < kept_bytes(output_bytes);
+                if is_own && is_part && self.waits_for_output(now, told) {
+                    return;
+                }
                 if is_own {
                     self.on_result(now, of, run, ended, (output, output_bytes));
                 }
@@ -834,6 +824,8 @@ impl Owner {
             | TaskMessage::Known { .. }
             | TaskMessage::Cancel { .. }
             | TaskMessage::Fetch { .. }
+            | TaskMessage::FetchOutput { .. }
+            | TaskMessage::OutputFragment { .. }
             | TaskMessage::Fragment { .. } => {}
         }
     }
@@ -852,7 +844,8 @@ impl Owner {
         let body = if name.tid == JOB_BODY { job.body.as_ref() } else { job.long.get(&name.tid) };
         let Some(body) = body.filter(|_| name.uid == self.config.session.0) else { return };
         let body = Arc::clone(body);
-        for fragment in fragments(name, &body, first, count) {
+        for (total_bytes, index, bytes) in fragments(&body, first, count) {
+            let fragment = TaskMessage::Fragment { name, total_bytes, index, bytes };
             self.counters.fragments += 1;
             self.say(worker, &fragment, sink);
         }

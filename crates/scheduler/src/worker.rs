@@ -13,20 +13,26 @@ use concord_wire::control::{
     Heard, Held, Member, Membership, Message as _, ReplicaAlive, Standing,
 };
 use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{
+    Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, RESULT_BYTES_MAX, Run, TaskMessage,
+};
 use concord_wire::{GroupId, Kind};
 
-use crate::bodies::Bodies;
+use crate::bodies::{Bodies, fragments};
 use crate::tags::{Tagged, Tags};
 
 /// Most executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
 /// Most results that nobody has acknowledged; above it no new task is asked for.
 const REPORTS_MAX: usize = 1 << 14;
+/// And most bytes of long outputs that no owner has yet; what runs by then may add to them.
+const REPORT_BYTES_MAX: usize = 64 << 20;
 /// How often it says that it lives, in ns.
 const ALIVE_NS: Duration = 100 * MS;
 /// How often a result is sent before its owner is given up.
 const TRIES_MAX: u32 = 60;
+/// An owner that fetches an output is told again so much later that there is one, in ns.
+const FETCHED_NS: Duration = 100 * MS;
 /// A lease is extended so many times before it would end.
 const BEATS: u64 = 4;
 /// Attempts that are known to have been begun.
@@ -164,6 +170,8 @@ concord_core::counters! {
         tags_wrong,
         /// Fragments of bodies and parameters that came.
         fragments,
+        /// Fragments of long outputs sent.
+        output_fragments,
         /// Results that nobody acknowledged.
         reports_given_up,
         /// Packets that are malformed or no worker's.
@@ -223,6 +231,8 @@ enum Slot {
 struct Report {
     owner: Addr,
     message: TaskMessage,
+    /// The whole output, if it is longer than what a result carries.
+    long: Vec<u8>,
     next_at: Instant,
     tries: u32,
 }
@@ -243,8 +253,10 @@ pub struct Worker {
     next_run: u32,
     /// By the run's number.
     reports: BTreeMap<u32, Report>,
+    /// Bytes of their long outputs.
+    report_bytes: usize,
     orders: VecDeque<Order>,
-    bodies: Bodies,
+    bodies: Bodies<BodyName>,
     tags: Option<Tags>,
     /// Attempts that were begun, and the same in the order in which they were.
     begun: BTreeSet<Attempt>,
@@ -269,6 +281,7 @@ impl Worker {
             next_number: 1,
             next_run: 1,
             reports: BTreeMap::new(),
+            report_bytes: 0,
             orders: VecDeque::new(),
             bodies: Bodies::default(),
             tags: config.key.map(Tags::new),
@@ -448,7 +461,8 @@ impl Worker {
 /// With the switch.
 impl Worker {
     fn may_ask(&self) -> bool {
-        !self.is_retiring && self.reports.len() < REPORTS_MAX
+        let has_room = self.reports.len() < REPORTS_MAX && self.report_bytes < REPORT_BYTES_MAX;
+        !self.is_retiring && has_room
     }
 
     /// Every executor that is free, and whose time it is, asks for a task.
@@ -560,7 +574,7 @@ impl Worker {
                 self.next_run = self.next_run.wrapping_add(1);
                 self.counters.returned += 1;
                 let message = TaskMessage::Returned { of, run: self.run(work.run) };
-                self.report(now, &work, message);
+                self.report(now, &work, message, Vec::new());
                 return self.send_reports(now, sink);
             }
         }
@@ -680,7 +694,8 @@ impl Worker {
             })
         });
         let (own, group) = (self.config.addr, self.config.group);
-        self.bodies.ask(now, own, group, &mut self.buffer, sink);
+        let fetch = |name, first, count| TaskMessage::Fetch { name, worker: own, first, count };
+        self.bodies.ask(now, fetch, group, &mut self.buffer, sink);
     }
 }
 
@@ -737,7 +752,7 @@ impl Worker {
                 self.counters.claims_unanswered += 1;
                 self.slots[index] = Slot::Idle { until: now };
                 let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
-                self.report(now, &work, message);
+                self.report(now, &work, message, Vec::new());
             }
             Slot::Claiming { work, beat_at, until } if beat_at <= now => {
                 let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
@@ -787,8 +802,10 @@ impl Worker {
                 }
             }
             TaskMessage::Known { run, .. } => {
-                if run.session == self.config.session.0 {
-                    self.reports.remove(&run.run);
+                if run.session == self.config.session.0
+                    && let Some(report) = self.reports.remove(&run.run)
+                {
+                    self.report_bytes -= report.long.len();
                 }
             }
             TaskMessage::Cancel { run, .. } => {
@@ -804,11 +821,17 @@ impl Worker {
                 }
                 self.counters.fragments += 1;
             }
+            TaskMessage::FetchOutput { run, first, count } => {
+                if run.session == self.config.session.0 {
+                    self.on_fetch_output(now, run, first, count, sink);
+                }
+            }
             TaskMessage::Claim { .. }
             | TaskMessage::Running { .. }
             | TaskMessage::Result { .. }
             | TaskMessage::Returned { .. }
-            | TaskMessage::Fetch { .. } => self.counters.unexpected += 1,
+            | TaskMessage::Fetch { .. }
+            | TaskMessage::OutputFragment { .. } => self.counters.unexpected += 1,
         }
     }
 
@@ -857,22 +880,48 @@ impl Worker {
     }
 
     fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {
-        let output_bytes = output.total_bytes;
-        let output = output.bytes[..output.bytes.len().min(OUTPUT_BYTES_MAX)].to_vec();
+        let kept = &output.bytes[..output.bytes.len().min(OUTPUT_BYTES_MAX)];
+        // Whoever reads the length knows by it how much there is to fetch.
+        let is_whole = kept.len() < OUTPUT_BYTES_MAX;
+        let output_bytes = if is_whole { kept.len() as u64 } else { output.total_bytes };
+        let output = kept[..kept.len().min(RESULT_BYTES_MAX)].to_vec();
+        let long = if kept.len() > RESULT_BYTES_MAX { kept.to_vec() } else { Vec::new() };
         let run = self.run(work.run);
         let result = TaskMessage::Result { of: work.of, run, ended, output_bytes, output };
-        self.report(now, work, result);
+        self.report(now, work, result, long);
+    }
+
+    /// An owner fetches an output: it lives, and is told less often that there is one.
+    fn on_fetch_output(
+        &mut self,
+        now: Instant,
+        run: Run,
+        first: u32,
+        count: u8,
+        sink: &mut impl Sink,
+    ) {
+        let Some(report) = self.reports.get_mut(&run.run).filter(|r| !r.long.is_empty()) else {
+            return;
+        };
+        (report.tries, report.next_at) = (1, report.next_at.max(now.after(FETCHED_NS)));
+        for (total_bytes, index, bytes) in fragments(&report.long, first, count) {
+            let fragment = TaskMessage::OutputFragment { run, total_bytes, index, bytes };
+            fragment.emit_in(self.config.group, &mut self.buffer);
+            sink.send(report.owner, &self.buffer);
+            self.counters.output_fragments += 1;
+        }
     }
 
     /// What an owner has to know is told until it says that it knows.
-    fn report(&mut self, now: Instant, work: &Work, message: TaskMessage) {
-        let report = Report { owner: work.owner, message, next_at: now, tries: 0 };
+    fn report(&mut self, now: Instant, work: &Work, message: TaskMessage, long: Vec<u8>) {
+        self.report_bytes += long.len();
+        let report = Report { owner: work.owner, message, long, next_at: now, tries: 0 };
         self.reports.insert(work.run, report);
     }
 
     fn send_reports(&mut self, now: Instant, sink: &mut impl Sink) {
         let group = self.config.group;
-        let mut given_up = 0;
+        let (mut given_up, mut given_up_bytes) = (0, 0);
         let buffer = &mut self.buffer;
         self.reports.retain(|_, report| {
             if report.next_at > now {
@@ -880,6 +929,7 @@ impl Worker {
             }
             if report.tries >= TRIES_MAX {
                 given_up += 1;
+                given_up_bytes += report.long.len();
                 return false;
             }
             report.message.emit_in(group, buffer);
@@ -889,5 +939,6 @@ impl Worker {
             true
         });
         self.counters.reports_given_up += given_up;
+        self.report_bytes -= given_up_bytes;
     }
 }

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::control::Message;
 use crate::header::Kind;
 
-/// Longest output that a result carries, in bytes.
-pub const OUTPUT_BYTES_MAX: usize = 1_024;
+/// Longest output of a task, in bytes; of a longer one the rest is cut.
+pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Longest output that a result carries, in bytes. An owner fetches a longer one in fragments (trap T17).
+pub const RESULT_BYTES_MAX: usize = 1_024;
 /// Longest parameters of a task, and longest body of a job, in bytes (trap T17).
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Length of a fragment of these, in bytes; the last one may be shorter.
+/// Length of a fragment of these and of outputs, in bytes; the last one may be shorter.
 pub const FRAGMENT_BYTES: usize = 1_024;
 /// Most fragments that are asked for at once.
 pub const FRAGMENTS_ASKED_MAX: u8 = 32;
@@ -154,7 +156,8 @@ pub enum TaskMessage {
         ended: Ended,
         /// How much it gave, in bytes.
         output_bytes: u64,
-        /// What it gave; the first [`OUTPUT_BYTES_MAX`].
+        /// The first [`RESULT_BYTES_MAX`] of it. The worker has the first [`OUTPUT_BYTES_MAX`], which the
+        /// owner fetches before it says [`TaskMessage::Known`].
         output: Vec<u8>,
     },
     /// Worker: it was assigned to me, did not start, and never will.
@@ -200,6 +203,26 @@ pub enum TaskMessage {
         /// [`FRAGMENT_BYTES`] of it; the last one's are fewer.
         bytes: Vec<u8>,
     },
+    /// Owner: send me fragments of the output of that run, which has ended.
+    FetchOutput {
+        /// Which run.
+        run: Run,
+        /// The first fragment.
+        first: u32,
+        /// How many; at most [`FRAGMENTS_ASKED_MAX`].
+        count: u8,
+    },
+    /// Worker: a fragment of an output.
+    OutputFragment {
+        /// Of which run.
+        run: Run,
+        /// Length of what the worker has, in bytes.
+        total_bytes: u32,
+        /// Which fragment.
+        index: u32,
+        /// [`FRAGMENT_BYTES`] of it; the last one's are fewer.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Message for TaskMessage {
@@ -235,6 +258,8 @@ mod tests {
             TaskMessage::Cancel { of, run },
             TaskMessage::Fetch { name, worker, first: 3, count: 2 },
             TaskMessage::Fragment { name, total_bytes: 4_099, index: 4, bytes: b"end".to_vec() },
+            TaskMessage::FetchOutput { run, first: 3, count: 2 },
+            TaskMessage::OutputFragment { run, total_bytes: 5, index: 0, bytes: b"out..".to_vec() },
         ];
         let mut packets = vec![vec![]; messages.len()];
         for (message, packet) in messages.iter().zip(&mut packets) {

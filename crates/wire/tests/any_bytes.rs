@@ -21,7 +21,7 @@ use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
-use concord_wire::tasks::{Attempt, BodyName, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, RESULT_BYTES_MAX, Run, TaskMessage};
 use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{
     Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
@@ -191,7 +191,7 @@ fn about_a_task(rng: &mut Rng) -> TaskMessage {
     let run = Run { session: number(rng), run: word(rng), worker: addr(rng) };
     let (asked_at, granted) = (number(rng), rng.chance(1, 2));
     let name = BodyName { uid: number(rng), jid: word(rng), tid: word(rng) };
-    match rng.below(10) {
+    match rng.below(12) {
         0 => TaskMessage::Claim { of, run, asked_at },
         1 => TaskMessage::Claimed { of, run, asked_at, granted },
         2 => TaskMessage::Running { of, run, asked_at },
@@ -204,7 +204,7 @@ fn about_a_task(rng: &mut Rng) -> TaskMessage {
                 4 => Ended::Killed(status),
                 at => ended[at as usize],
             };
-            let (output_bytes, output) = (number(rng), bytes(rng, OUTPUT_BYTES_MAX));
+            let (output_bytes, output) = (number(rng), bytes(rng, RESULT_BYTES_MAX));
             TaskMessage::Result { of, run, ended, output_bytes, output }
         }
         5 => TaskMessage::Returned { of, run },
@@ -217,6 +217,12 @@ fn about_a_task(rng: &mut Rng) -> TaskMessage {
             let (total_bytes, index) = (word(rng), word(rng));
             let bytes = bytes(rng, concord_wire::tasks::FRAGMENT_BYTES);
             TaskMessage::Fragment { name, total_bytes, index, bytes }
+        }
+        9 => TaskMessage::FetchOutput { run, first: word(rng), count: rng.below(256) as u8 },
+        10 => {
+            let (total_bytes, index) = (word(rng), word(rng));
+            let bytes = bytes(rng, concord_wire::tasks::FRAGMENT_BYTES);
+            TaskMessage::OutputFragment { run, total_bytes, index, bytes }
         }
         _ => TaskMessage::Cancel { of, run },
     }

@@ -30,6 +30,8 @@ const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const START_NS: u64 = 50 * MS;
 /// Most outcomes of one answer.
 const PAGE_MAX: usize = 1_000;
+/// And most bytes of their outputs, but for those of the last one.
+const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Longest wait for an outcome, in ms.
 const WAIT_MS_MAX: u64 = 30_000;
 /// Outcomes looked at for one answer about those that are dead.
@@ -212,14 +214,15 @@ impl OwnerRole {
         let job = self.job(jid)?;
         let from = number(query, "from")?.unwrap_or(0) as usize;
         let is_dead = |outcome: &Outcome| !matches!(outcome, Outcome::Done(_) | Outcome::Cancelled);
-        let mut next = from;
+        let (mut next, mut bytes) = (from, 0);
         let mut results = Vec::new();
         for told in job.outcomes().iter().skip(from).take(LOOKED_MAX) {
-            if results.len() == PAGE_MAX {
+            if results.len() == PAGE_MAX || bytes >= PAGE_BYTES_MAX {
                 break;
             }
             next += 1;
             if is_dead(&told.outcome) {
+                bytes += told.outcome.output().len();
                 results.push(jobs::result(job, told));
             }
         }
@@ -252,7 +255,12 @@ impl OwnerRole {
                 }
                 continue;
             }
-            let page = job.outcomes().iter().skip(from).take(PAGE_MAX);
+            let mut bytes = 0;
+            let page = job.outcomes().iter().skip(from).take(PAGE_MAX).take_while(|told| {
+                let has_room = bytes < PAGE_BYTES_MAX;
+                bytes += told.outcome.output().len();
+                has_room
+            });
             let results: Vec<Value> = page.map(|told| jobs::result(job, told)).collect();
             let next = from.min(job.outcomes().len()) + results.len();
             let is_last = is_over && next >= job.outcomes().len();

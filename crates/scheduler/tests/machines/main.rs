@@ -1,6 +1,8 @@
 //! Owners and workers, a message at a time.
 #![allow(clippy::unwrap_used)]
 
+mod outputs;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -642,7 +644,7 @@ fn a_tasks_way_is_known_while_it_goes_and_when_it_is_over() {
     // Its worker goes silent; then it fails, and may not be tried again.
     submitted(&mut owner, 1_500);
     let (of, run, ended) = (attempt(2), run(2), Ended::Exited(3));
-    let output = b"no".to_vec();
+    let output = b"no answer".to_vec();
     say(&mut owner, 1_600, &TaskMessage::Result { of, run, ended, output_bytes: 9, output });
     let told = owner.poll_outcome().unwrap();
     assert_eq!((told.attempts, told.output_bytes), (2, 9));

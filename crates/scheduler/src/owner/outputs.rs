@@ -1,0 +1,160 @@
+//! Outputs that are too long for a result, which an owner fetches of the workers that have them (trap T17).
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use concord_core::{Instant, Sink};
+use concord_wire::GroupId;
+use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+
+use super::{At, Owner};
+use crate::bodies::Bodies;
+
+/// A run that ended, and whose output is on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndedRun {
+    pub(super) of: Attempt,
+    pub(super) run: Run,
+    pub(super) ended: Ended,
+    /// How much it gave; of that its worker has [`kept_bytes`].
+    pub(super) output_bytes: u64,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outputs {
+    all: BTreeMap<Run, EndedRun>,
+    bodies: Bodies<Run>,
+}
+
+/// How much of an output of that length its worker has.
+pub(super) fn kept_bytes(output_bytes: u64) -> usize {
+    output_bytes.min(OUTPUT_BYTES_MAX as u64) as usize
+}
+
+impl Outputs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The run whose output that is, if it is on its way.
+    pub(super) fn of(&self, run: Run) -> Option<EndedRun> {
+        self.all.get(&run).copied()
+    }
+
+    /// It is wanted: the next [`Outputs::ask`] asks for it.
+    pub(super) fn want(&mut self, ended: EndedRun) {
+        self.all.entry(ended.run).or_insert(ended);
+        self.bodies.want(ended.run, ended.run.worker);
+    }
+
+    /// Forgets those that are not wanted any more.
+    pub(super) fn retain_wanted(&mut self, is_wanted: impl Fn(&EndedRun) -> bool) {
+        self.all.retain(|_, ended| is_wanted(ended));
+        let all = &self.all;
+        self.bodies.retain_wanted(|run| all.contains_key(&run));
+    }
+
+    /// A fragment came. The output, if it is whole by it: it is forgotten here.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        run: Run,
+        total_bytes: u32,
+        index: u32,
+        fragment: &[u8],
+    ) -> Option<Vec<u8>> {
+        let kept = kept_bytes(self.all.get(&run)?.output_bytes);
+        if kept != total_bytes as usize || !self.bodies.take(now, run, total_bytes, index, fragment)
+        {
+            return None;
+        }
+        let whole = self.bodies.whole(run)?.to_vec();
+        self.bodies.forget(run);
+        self.all.remove(&run);
+        Some(whole)
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.bodies.deadline()
+    }
+
+    /// Asks for what is missing, where it is time.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        buffer: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let fetch = |run, first, count| TaskMessage::FetchOutput { run, first, count };
+        self.bodies.ask(now, fetch, group, buffer, sink);
+    }
+}
+
+impl Owner {
+    /// Whether a result whose output is longer than what came with it has to wait for that: it is the last of its
+    /// task. The run holds its task meanwhile, also where another one does that has not ended.
+    pub(super) fn waits_for_output(&mut self, now: Instant, told: EndedRun) -> bool {
+        let EndedRun { of, run, ended, .. } = told;
+        let name = (of.jid, of.tid);
+        let Some((item, once)) = self.item(name) else { return false };
+        let (at, failed) = (item.at, item.failed);
+        let is_other = matches!(at, At::Held(holder, _) if holder != run);
+        let is_last = once || item.retries_left == 0;
+        let ends = ended == Ended::Done || (is_last && !is_other && failed < of.attempt);
+        if at == At::Over || !ends {
+            return false;
+        }
+        if let At::Held(holder, _) = at
+            && is_other
+        {
+            if self.outputs.of(holder).is_some() {
+                return true;
+            }
+            if let Some((item, _)) = self.item(name) {
+                // Its worker hears that it is cancelled when it asks for its lease.
+                item.at = At::Ready;
+            }
+            self.let_go(name, at);
+        }
+        self.holds(now, of, run, true);
+        self.outputs.want(told);
+        true
+    }
+
+    /// A fragment of an output came: its worker lives.
+    pub(super) fn on_output(
+        &mut self,
+        now: Instant,
+        run: Run,
+        (total_bytes, index): (u32, u32),
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        self.counters.output_fragments += 1;
+        let Some(EndedRun { of, ended, output_bytes, .. }) = self.outputs.of(run) else { return };
+        if !self.holds(now, of, run, false) {
+            return;
+        }
+        if let Some(output) = self.outputs.take(now, run, total_bytes, index, bytes) {
+            self.on_result(now, of, run, ended, (output, output_bytes));
+            self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+        }
+    }
+
+    /// Asks for the outputs that are on their way, where something is missing. Those of runs that do not hold their
+    /// tasks any more are forgotten.
+    pub(super) fn fetch(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.outputs.is_empty() || self.outputs.deadline() > now {
+            return;
+        }
+        let jobs = &self.jobs;
+        self.outputs.retain_wanted(|told| {
+            let job = jobs.get(&told.of.jid);
+            let item = job.and_then(|job| job.items.get(told.of.tid as usize));
+            item.is_some_and(|item| matches!(item.at, At::Held(holder, _) if holder == told.run))
+        });
+        self.outputs.ask(now, self.config.group, &mut self.buffer, sink);
+    }
+}

@@ -1,0 +1,131 @@
+//! Outputs that are longer than what a result carries.
+
+use concord_wire::tasks::{OUTPUT_BYTES_MAX, RESULT_BYTES_MAX};
+
+use super::*;
+
+/// What a run gave, as its result has it.
+fn long_result(number: u32, output: &[u8]) -> TaskMessage {
+    TaskMessage::Result {
+        of: attempt(1),
+        run: run(number),
+        ended: Ended::Done,
+        output_bytes: output.len() as u64,
+        output: output[..RESULT_BYTES_MAX].to_vec(),
+    }
+}
+
+/// All that an owner says to a worker's message.
+fn told(owner: &mut Owner, ms: u64, message: &TaskMessage) -> Vec<TaskMessage> {
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    message.emit(&mut bytes);
+    owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    messages(&sent)
+}
+
+/// An owner and a worker until nothing is on its way between them, which is known at `ms`.
+fn exchange(
+    owner: &mut Owner,
+    worker: &mut Worker,
+    ms: u64,
+    mut to_owner: Vec<TaskMessage>,
+) -> usize {
+    let mut count = 0;
+    while !to_owner.is_empty() {
+        count += to_owner.len();
+        let mut to_worker = Vec::new();
+        for message in std::mem::take(&mut to_owner) {
+            to_worker.extend(told(owner, ms, &message));
+        }
+        to_owner = to_worker.iter().flat_map(|message| heard(worker, ms, message)).collect();
+    }
+    count
+}
+
+#[test]
+fn t17_a_long_output_is_fetched_and_one_that_is_too_long_is_cut_and_its_length_told() {
+    for (bytes, more) in [(RESULT_BYTES_MAX + 1, 0), (300_000, 0), (OUTPUT_BYTES_MAX, 1 << 30)] {
+        let output: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+        let (mut owner, mut worker) = (owner(Guards::ALL), worker(Guards::ALL));
+        owner.submit(at(0), job(1, false));
+        submitted(&mut owner, 0);
+        let said = assign(&mut worker, 0, plain(), 1);
+        exchange(&mut owner, &mut worker, 0, said);
+        let mut sent = Sent::new();
+        let total_bytes = bytes as u64 + more;
+        let given = Output { bytes: &output, total_bytes };
+        worker.finished(at(1), 1, Ended::Done, given, &mut sent);
+        let said = messages(&sent);
+        let [TaskMessage::Result { output: part, .. }] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(part.len(), RESULT_BYTES_MAX);
+        let count = exchange(&mut owner, &mut worker, 2, said);
+        assert_eq!(count, 1 + bytes.div_ceil(RESULT_BYTES_MAX));
+        let told = owner.poll_outcome().unwrap();
+        assert!(told.outcome == Outcome::Done(output), "{bytes} bytes came otherwise");
+        assert_eq!(told.output_bytes, total_bytes);
+        assert!(ticked(&mut worker, 1_000).is_empty() && worker.is_idle());
+        assert_eq!((owner.open(), owner.poll_outcome()), (0, None));
+    }
+}
+
+#[test]
+fn a_worker_that_dies_before_its_output_was_fetched_has_not_run_its_task() {
+    let output = vec![7; 5_000];
+    for once in [false, true] {
+        let mut owner = owner(Guards::ALL);
+        owner.submit(at(0), job(1, once));
+        submitted(&mut owner, 0);
+        say(&mut owner, 0, &TaskMessage::Claim { of: attempt(1), run: run(1), asked_at: 1 });
+        let fetch = TaskMessage::FetchOutput { run: run(1), first: 0, count: 32 };
+        assert_eq!(told(&mut owner, 1, &long_result(1, &output)), [fetch]);
+        // Until its lease is over it is asked again and again.
+        let (mut sent, mut again) = (Sent::new(), Vec::new());
+        for ms in (2..1_200).step_by(2) {
+            owner.tick(at(ms), &mut sent);
+        }
+        again.extend(messages(&sent));
+        assert!(
+            again.len() > 4 && again.iter().all(|m| matches!(m, TaskMessage::FetchOutput { .. }))
+        );
+        assert_eq!(submissions(&sent).first().map(|s| s.tasks[0].attempt), (!once).then_some(2));
+        let outcome = owner.poll_outcome().map(|told| told.outcome);
+        assert_eq!(outcome, once.then_some(Outcome::Unknown));
+        let fragment = TaskMessage::OutputFragment {
+            run: run(1),
+            total_bytes: 5_000,
+            index: 0,
+            bytes: vec![7; 1_024],
+        };
+        assert!(told(&mut owner, 1_300, &fragment).is_empty());
+    }
+}
+
+#[test]
+fn of_two_long_outputs_the_first_is_fetched_and_a_run_that_has_not_ended_is_stopped() {
+    let output = vec![7; 2_000];
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(1, false));
+    submitted(&mut owner, 0);
+    let running = |number| TaskMessage::Running { of: attempt(1), run: run(number), asked_at: 5 };
+    say(&mut owner, 1, &running(3));
+    let fetch = TaskMessage::FetchOutput { run: run(1), first: 0, count: 32 };
+    assert_eq!(told(&mut owner, 2, &long_result(1, &output)), [fetch]);
+    assert!(told(&mut owner, 2, &long_result(2, &output)).is_empty(), "it is told again");
+    let cancel = TaskMessage::Cancel { of: attempt(1), run: run(3) };
+    assert_eq!(say(&mut owner, 3, &running(3)), cancel);
+    let fragment = |run, total_bytes, index: u32| {
+        let bytes = output[index as usize * 1_024..].chunks(1_024).next().unwrap().to_vec();
+        TaskMessage::OutputFragment { run, total_bytes, index, bytes }
+    };
+    assert!(told(&mut owner, 4, &fragment(run(1), 2_000, 1)).is_empty());
+    for odd in [fragment(run(2), 2_000, 0), fragment(run(1), 1_999, 0), fragment(run(9), 2_000, 0)]
+    {
+        assert!(told(&mut owner, 4, &odd).is_empty());
+    }
+    let known = |number| TaskMessage::Known { of: attempt(1), run: run(number) };
+    assert_eq!(told(&mut owner, 4, &fragment(run(1), 2_000, 0)), [known(1)]);
+    assert_eq!(told(&mut owner, 5, &long_result(2, &output)), [known(2)]);
+    let told: Vec<Outcome> =
+        std::iter::from_fn(|| owner.poll_outcome()).map(|t| t.outcome).collect();
+    assert_eq!(told, [Outcome::Done(output.clone())]);
+}
