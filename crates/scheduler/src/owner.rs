@@ -184,6 +184,14 @@ struct Item {
     trace: Trace,
 }
 
+impl Item {
+    /// How often it was submitted to a queue that had room for it. What was refused has a number of its own all the
+    /// same: the submission may have come twice, and have found room the second time.
+    fn attempts(&self) -> u16 {
+        self.attempt.saturating_sub(self.trace.again.refused)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct OpenJob {
     once: bool,
@@ -248,6 +256,8 @@ pub struct Owner {
 }
 
 const PAUSE_NS_MIN: Duration = MS / 4;
+/// A task of which nobody says that it runs is submitted again at once, and after each further time twice as late.
+const UNHEARD_DOUBLINGS_MAX: u16 = 6;
 
 fn count(times: &mut u16) {
     *times = times.saturating_add(1);
@@ -331,6 +341,15 @@ impl Owner {
         true
     }
 
+    /// It ends, and its tasks with it: what runs is stopped as soon as its worker hears of it, by this or by its
+    /// lease.
+    pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
+        let jobs: Vec<u32> = self.jobs.keys().copied().collect();
+        for jid in jobs {
+            self.cancel(now, jid, sink);
+        }
+    }
+
     /// How the next task ended.
     pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
         self.outcomes.pop_front()
@@ -349,14 +368,14 @@ impl Owner {
         let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
         let stands = match item.at {
             At::Ready => "waits to be submitted",
-            At::Later(_) => "failed, and waits to be submitted again",
+            At::Later(_) => "waits to be submitted again",
             At::Submitted(_) => "was submitted; the switch has not answered",
             At::Queued(_, None) => "is in the queue",
             At::Queued(_, Some(_)) => "was handed to an executor",
             At::Held(..) => "runs",
             At::Over => "is over",
         };
-        Some((stands, item.attempt, item.trace))
+        Some((stands, item.attempts(), item.trace))
     }
 
     /// How many tasks of a job are held by workers.
@@ -616,7 +635,6 @@ impl Owner {
                 && item.at == At::Submitted(number)
             {
                 item.at = At::Ready;
-                item.attempt -= 1;
                 count(&mut item.trace.again.refused);
                 self.ready.push_front(*name);
             }
@@ -735,7 +753,17 @@ impl Owner {
             At::Queued(_, Some(passed_at)) if passed_at.after(start_ns) <= now => {
                 item.at = At::Ready;
                 count(&mut item.trace.again.unheard);
+                let times = item.trace.again.unheard;
                 self.counters.tasks_unheard += 1;
+                if times > 1 {
+                    // Perhaps no worker will have it: another key than theirs makes them drop it.
+                    let at = now.after(start_ns << (times - 1).min(UNHEARD_DOUBLINGS_MAX));
+                    if let Some((item, _)) = self.item(name) {
+                        item.at = At::Later(at);
+                    }
+                    self.timers.insert((at, name));
+                    return;
+                }
             }
             At::Held(_, until) if until <= now => {
                 item.lost += 1;
@@ -957,7 +985,7 @@ impl Owner {
         let Some((item, _)) = self.item(name) else { return };
         let was = core::mem::replace(&mut item.at, At::Over);
         item.trace.over_at = now;
-        let (attempts, trace) = (item.attempt, item.trace);
+        let (attempts, trace) = (item.attempts(), item.trace);
         self.let_go(name, was);
         self.counters.outcomes += 1;
         let (jid, tid) = name;

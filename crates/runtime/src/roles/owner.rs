@@ -63,6 +63,15 @@ struct Waiting {
     until: Instant,
 }
 
+/// Whether it is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    Told,
+    /// Its workers know.
+    Retired,
+}
+
 #[derive(Debug)]
 struct OwnerRole {
     node: u16,
@@ -75,6 +84,7 @@ struct OwnerRole {
     to_result: Latencies,
     /// The switch id logged last.
     logged: u32,
+    ending: Ending,
 }
 
 /// Runs an owner until it is told to end.
@@ -103,6 +113,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         to_start: Latencies::default(),
         to_result: Latencies::default(),
         logged: 0,
+        ending: Ending::No,
     };
     info!(addr = %place.addr, listen = %setup.listen, "started");
     driver.run(&mut role)?;
@@ -313,7 +324,12 @@ impl Role for OwnerRole {
         Ok(())
     }
 
-    fn attend(&mut self, now: Now, _out: &mut Outbox) -> Result<(), Error> {
+    fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        if self.ending == Ending::Told {
+            let (owner, mut sink) = self.owner.input(out);
+            owner.retire(now, &mut sink);
+            self.ending = Ending::Retired;
+        }
         self.note();
         if !self.waiting.is_empty() {
             self.answer_waiting(now);
@@ -333,12 +349,15 @@ impl Role for OwnerRole {
         }
     }
 
-    /// What runs ends with its leases: nobody is left to be told.
-    fn stop(&mut self, _now: Now, _why: Stop) -> bool {
+    /// Its workers are told to stop what runs, before it ends. Where one does not hear of it, a lease sees to that.
+    fn stop(&mut self, _now: Now, why: Stop) -> bool {
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.ask.answer(Answer::refused(503, "the owner ends, and its jobs with it"));
         }
-        true
+        if self.ending == Ending::No {
+            self.ending = Ending::Told;
+        }
+        self.ending == Ending::Retired || why == Stop::Rack
     }
 
     fn snapshot(&self, _now: Now) -> Snapshot {

@@ -100,7 +100,7 @@ fn after_a_full_queue_it_pauses_and_submits_what_was_not_added() {
     assert!(tell(&mut owner, 1, &answer(&first[0], 3, 0, 0)).is_empty(), "it pauses");
     assert_eq!(owner.deadline().reason, "a full queue");
     let rest = submitted(&mut owner, 2);
-    assert_eq!(attempts(&rest), [1; 7], "they were in no queue");
+    assert_eq!(attempts(&rest), [2; 7], "the submission may come twice, and find room");
     assert_eq!(rest[0].tasks[0].tid, 3);
 }
 
@@ -119,6 +119,25 @@ fn a_task_of_which_nobody_says_that_it_runs_is_submitted_again() {
     assert!(submitted(&mut owner, 104).is_empty());
     assert_eq!(attempts(&submitted(&mut owner, 105)), [2]);
     assert_eq!(owner.counters().tasks_unheard, 1);
+}
+
+#[test]
+fn a_task_that_no_worker_will_have_is_submitted_less_and_less_often() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(1, false));
+    let (mut times, mut ticket) = (vec![], 0);
+    for ms in 0..2_000 {
+        for submission in submitted(&mut owner, ms) {
+            times.push(ms);
+            tell(&mut owner, ms, &answer(&submission, 1, ticket, ticket + 1));
+            ticket += 1;
+        }
+    }
+    assert_eq!(times, [0, 5, 20, 45, 90, 175, 340, 665, 990, 1_315, 1_640, 1_965]);
+    // It is not lost by that: whoever says that it runs has it.
+    let of = attempt(12);
+    let said = say(&mut owner, 2_000, &TaskMessage::Running { of, run: run(1), asked_at: 5 });
+    assert_eq!(said, TaskMessage::Extended { of, run: run(1), asked_at: 5 });
 }
 
 #[test]
@@ -238,6 +257,22 @@ fn a_job_that_is_cancelled_ends_at_once_and_what_runs_is_stopped() {
     let of = Attempt { tid: 1, ..attempt(1) };
     let said = say(&mut owner, 11, &TaskMessage::Running { of, run: run(2), asked_at: 5 });
     assert_eq!(said, TaskMessage::Cancel { of, run: run(2) });
+}
+
+#[test]
+fn an_owner_that_ends_stops_what_runs() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(2, false));
+    owner.submit(at(0), job(1, true));
+    submitted(&mut owner, 0);
+    say(&mut owner, 2, &TaskMessage::Running { of: attempt(1), run: run(1), asked_at: 5 });
+    let of = Attempt { jid: 2, ..attempt(1) };
+    say(&mut owner, 2, &TaskMessage::Claim { of, run: run(2), asked_at: 5 });
+    let mut sent = Sent::new();
+    owner.retire(at(3), &mut sent);
+    let cancel = |of, number| TaskMessage::Cancel { of, run: run(number) };
+    assert_eq!(messages(&sent), [cancel(attempt(1), 1), cancel(of, 2)]);
+    assert_eq!(owner.open(), 0);
 }
 
 // Workers.
