@@ -11,10 +11,9 @@ use concord_core::{
 };
 use concord_wire::control::{Membership, Message as _};
 use concord_wire::falcon::{Answer, Parameters, Submission, TASKS_MAX, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
 
-use crate::bodies::fragments;
 use crate::outcome::{Outcome, TaskOutcome};
 use crate::tags::{Tagged, Tags};
 use crate::trace::Trace;
@@ -855,27 +854,6 @@ impl Owner {
             | TaskMessage::FetchOutput { .. }
             | TaskMessage::OutputFragment { .. }
             | TaskMessage::Fragment { .. } => {}
-        }
-    }
-
-    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it is told so when
-    /// it says that it does.
-    fn on_fetch(
-        &mut self,
-        name: BodyName,
-        worker: Addr,
-        first: u32,
-        count: u8,
-        sink: &mut impl Sink,
-    ) {
-        let Some(job) = self.jobs.get(&name.jid) else { return };
-        let body = if name.tid == JOB_BODY { job.body.as_ref() } else { job.long.get(&name.tid) };
-        let Some(body) = body.filter(|_| name.uid == self.config.session.0) else { return };
-        let body = Arc::clone(body);
-        for (total_bytes, index, bytes) in fragments(&body, first, count) {
-            let fragment = TaskMessage::Fragment { name, total_bytes, index, bytes };
-            self.counters.fragments += 1;
-            self.say(worker, &fragment, sink);
         }
     }
 

@@ -1,14 +1,16 @@
-//! Outputs that are too long for a result, which an owner fetches of the workers that have them (trap T17).
+//! What goes in fragments (trap T17): outputs that are too long for a result, which an owner fetches of the workers that
+//! have them; and what workers fetch of their tasks' owner.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use concord_core::{Instant, Sink};
+use concord_core::{Addr, Instant, Sink};
 use concord_wire::GroupId;
-use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, Run, TaskMessage};
 
 use super::{At, Owner};
-use crate::bodies::Bodies;
+use crate::bodies::{Bodies, fragments};
 
 /// A run that ended, and whose output is on its way.
 #[derive(Clone, Copy, Debug)]
@@ -156,5 +158,26 @@ impl Owner {
             item.is_some_and(|item| matches!(item.at, At::Held(holder, _) if holder == told.run))
         });
         self.outputs.ask(now, self.config.group, &mut self.buffer, sink);
+    }
+
+    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it is told so when
+    /// it says that it does.
+    pub(super) fn on_fetch(
+        &mut self,
+        name: BodyName,
+        worker: Addr,
+        first: u32,
+        count: u8,
+        sink: &mut impl Sink,
+    ) {
+        let Some(job) = self.jobs.get(&name.jid) else { return };
+        let body = if name.tid == JOB_BODY { job.body.as_ref() } else { job.long.get(&name.tid) };
+        let Some(body) = body.filter(|_| name.uid == self.config.session.0) else { return };
+        let body = Arc::clone(body);
+        for (total_bytes, index, bytes) in fragments(&body, first, count) {
+            let fragment = TaskMessage::Fragment { name, total_bytes, index, bytes };
+            self.counters.fragments += 1;
+            self.say(worker, &fragment, sink);
+        }
     }
 }
