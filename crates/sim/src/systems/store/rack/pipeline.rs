@@ -278,7 +278,7 @@ impl Writer<'_> {
         let (words, error): (&[&str], _) = match self.rng.below(5) {
             0 => (&["NOSUCH", "x"], "-ERR unknown command"),
             1 => (&["GET"], "-ERR wrong number of arguments"),
-            2 => (&["BITOP", "AND", "a", "b"], "-CROSSKEY"),
+            2 => (&["PFMERGE", "a", "b"], "-CROSSKEY"),
             3 => (&["REPLICAOF", "c"], "-ERR Concord replicates by itself"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
