@@ -62,8 +62,9 @@ redis-suite: build ## Redis' own tests against redis-server and a rack with each
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results
 
-reproduce: build ## the paper's figures, from the simulator: results/harmonia/
+reproduce: build ## the papers' figures, from the simulator: results/harmonia/, results/flair/
 	$(CONCORD) reproduce harmonia
+	$(CONCORD) reproduce flair
 
 test-packages:
 	@scripts/install-test-packages

@@ -27,18 +27,29 @@ pub struct UpperName {
     length: usize,
 }
 
+impl Default for UpperName {
+    fn default() -> UpperName {
+        UpperName { bytes: [0; NAME_BYTES_MAX], length: 0 }
+    }
+}
+
 impl UpperName {
     /// The capitals of `name`.
     #[must_use]
     pub fn of(name: &[u8]) -> UpperName {
-        let mut upper = UpperName { bytes: [0; NAME_BYTES_MAX], length: 0 };
-        if name.len() <= NAME_BYTES_MAX {
-            upper.length = name.len();
-            for (to, from) in upper.bytes.iter_mut().zip(name) {
-                *to = from.to_ascii_uppercase();
-            }
-        }
+        let mut upper = UpperName::default();
+        upper.set(name);
         upper
+    }
+
+    /// Becomes the capitals of `name`. Where every request has a name, this costs less than a new one: bytes that
+    /// were written one by one are not read at once as a whole.
+    #[inline]
+    pub fn set(&mut self, name: &[u8]) {
+        self.length = if name.len() <= NAME_BYTES_MAX { name.len() } else { 0 };
+        for (to, from) in self.bytes.iter_mut().zip(&name[..self.length]) {
+            *to = from.to_ascii_uppercase();
+        }
     }
 
     /// The capitals.

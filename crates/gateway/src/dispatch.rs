@@ -56,8 +56,10 @@ impl Core {
             turn.connection.closing = true;
             return Flow::Went;
         }
-        let found = self.commands.find(&UpperName::of(args[0]));
-        let result = self.dispatch(turn, found, args, sink);
+        let mut name = UpperName::default();
+        name.set(args[0]);
+        let found = self.commands.find(&name);
+        let result = self.dispatch(turn, found, &name, args, sink);
         if result == Ok(Flow::Waits) {
             return Flow::Waits;
         }
@@ -84,6 +86,7 @@ impl Core {
         &mut self,
         turn: &mut Turn<'_>,
         found: Option<usize>,
+        name: &UpperName,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
@@ -97,7 +100,6 @@ impl Core {
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
         }
-        let name = UpperName::of(args[0]);
         if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
             return Err(failure);
         }

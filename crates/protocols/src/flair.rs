@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Epoch, Instant, MS, NodeId};
+use concord_core::{Duration, Epoch, Instant, MS, NodeId, SwitchId};
 use concord_wire::GroupId;
 use concord_wire::control::Message as _;
 use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step};
@@ -42,6 +42,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     stage: Stage,
+    switch: SwitchId,
     sid: Sid,
     /// The node of each bit.
     replicas: Vec<u16>,
@@ -58,6 +59,7 @@ impl Default for Session {
     fn default() -> Session {
         Session {
             stage: Stage::None,
+            switch: SwitchId(0),
             sid: Sid(0),
             replicas: Vec::new(),
             group: Group::default(),
@@ -77,10 +79,17 @@ pub(crate) struct Speaker {
 }
 
 impl Session {
-    /// Begins session `sid`: `replicas` are the nodes of the bits, and `group` holds for every key group.
-    pub(crate) fn begin(&mut self, now: Instant, sid: Sid, replicas: Vec<u16>, group: Group) {
+    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds for every
+    /// key group.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        (switch, sid): (SwitchId, Sid),
+        replicas: Vec<u16>,
+        group: Group,
+    ) {
         let (stage, confirmed) = (Stage::Beginning, Vec::new());
-        *self = Session { stage, sid, replicas, group, confirmed, probe: 0, next_at: now };
+        *self = Session { stage, switch, sid, replicas, group, confirmed, probe: 0, next_at: now };
     }
 
     /// Its leader leads no longer.
@@ -100,8 +109,8 @@ impl Session {
 
     /// The switch has said what it has done.
     pub(crate) fn on_confirmed(&mut self, now: Instant, message: &SessionMessage) {
-        let SessionMessage::Confirmed { sid, step, probe, .. } = message else { return };
-        if *sid != self.sid || self.stage == Stage::None {
+        let SessionMessage::Confirmed { switch, sid, step, probe, .. } = message else { return };
+        if (SwitchId(*switch), *sid) != (self.switch, self.sid) || self.stage == Stage::None {
             return;
         }
         self.probe = self.probe.max(*probe);
@@ -134,7 +143,7 @@ impl Session {
 
     /// The switch has answered a heartbeat.
     pub(crate) fn on_probe(&mut self, heard: &Heartbeat) {
-        if heard.sid == self.sid {
+        if (heard.switch, heard.sid) == (self.switch, self.sid) {
             self.probe = self.probe.max(heard.probe.0);
         }
     }
@@ -150,7 +159,7 @@ impl Session {
         if now < self.next_at {
             return;
         }
-        let (view, from, sid) = (by.view.0, by.node.0, self.sid);
+        let (view, from, switch, sid) = (by.view.0, by.node.0, self.switch.0, self.sid);
         let mut say = |message: &SessionMessage| {
             message.emit_in(by.group, out);
             send(out);
@@ -160,24 +169,25 @@ impl Session {
             Stage::None => self.next_at = Instant::NEVER,
             Stage::Beginning => {
                 let (replicas, all_keys) = (self.replicas.clone(), self.group);
-                say(&SessionMessage::Begin { view, from, sid, replicas, all_keys });
+                say(&SessionMessage::Begin { view, from, switch, sid, replicas, all_keys });
             }
             Stage::Uploading => {
                 let missing = self.confirmed.iter().enumerate().filter(|(_, here)| !**here);
                 for (chunk, _) in missing.take(CHUNKS_AT_ONCE) {
                     let groups = alloc::vec![self.group; GROUPS_OF_CHUNK];
                     let chunk = chunk as u32;
-                    say(&SessionMessage::Groups { view, from, sid, chunk, groups });
+                    say(&SessionMessage::Groups { view, from, switch, sid, chunk, groups });
                 }
             }
             Stage::Activating => {
-                say(&SessionMessage::Activate { view, from, sid, probe: self.probe });
+                let probe = self.probe;
+                say(&SessionMessage::Activate { view, from, switch, sid, probe });
             }
             Stage::Active => {
                 self.next_at = now.after(HEARTBEAT_NS);
-                let (group, from, view) = (by.group, by.node, by.view);
+                let (group, from, view, switch) = (by.group, by.node, by.view, self.switch);
                 let probe = Instant(self.probe);
-                Heartbeat { group, from, view, sid, probe }.emit(out);
+                Heartbeat { group, from, view, sid, switch, probe }.emit(out);
                 send(out);
             }
         }
@@ -193,11 +203,12 @@ mod tests {
     use super::*;
 
     const SID: Sid = Sid(7);
+    const SWITCH: SwitchId = SwitchId(3);
 
     fn begun() -> Session {
         let mut session = Session::default();
         let group = Group { log_idx: 9, followers: Followers(0b11), is_stable: true };
-        session.begin(Instant(0), SID, vec![1, 2, 3], group);
+        session.begin(Instant(0), (SWITCH, SID), vec![1, 2, 3], group);
         session
     }
 
@@ -215,7 +226,8 @@ mod tests {
 
     fn confirm(session: &mut Session, at_ms: u64, sid: Sid, step: Step) {
         let probe = at_ms + 1_000;
-        let confirmed = SessionMessage::Confirmed { view: 7, from: 1, sid, step, probe };
+        let (view, from, switch) = (7, 1, SWITCH.0);
+        let confirmed = SessionMessage::Confirmed { view, from, switch, sid, step, probe };
         session.on_confirmed(Instant(at_ms * MS), &confirmed);
     }
 
@@ -243,13 +255,15 @@ mod tests {
         }
         assert_eq!(chunks(&said(&mut s, 85)), [2]);
         confirm(&mut s, 86, SID, Step::Chunk { chunk: 2 });
-        let activate = SessionMessage::Activate { view: 7, from: 1, sid: SID, probe: 1_086 };
+        let (view, from, switch, sid) = (7, 1, SWITCH.0, SID);
+        let activate = SessionMessage::Activate { view, from, switch, sid, probe: 1_086 };
         assert_eq!(said(&mut s, 86), [activate]);
         confirm(&mut s, 90, SID, Step::Active);
         let beat = Heartbeat::parse(&told(&mut s, 90)[0]).unwrap();
         assert_eq!((beat.sid, beat.probe, beat.group), (SID, Instant(1_090), GroupId(2)));
         s.on_probe(&Heartbeat { probe: Instant(2_000), ..beat });
         s.on_probe(&Heartbeat { probe: Instant(9_000), sid: Sid(8), ..beat });
+        s.on_probe(&Heartbeat { probe: Instant(9_000), switch: SwitchId(2), ..beat });
         assert!(told(&mut s, 114).is_empty());
         let beat = Heartbeat::parse(&told(&mut s, 115)[0]).unwrap();
         assert_eq!(beat.probe, Instant(2_000));

@@ -92,7 +92,7 @@ impl<E: Engine> Serving<E> {
 
     /// Where a packet to a client goes first.
     pub(crate) fn to(&self, in_force: InForce, client: Addr) -> Addr {
-        if self.replies_via_switch || in_force.checked { in_force.switch } else { client }
+        if self.replies_via_switch || in_force.checked.is_some() { in_force.switch } else { client }
     }
 
     /// What the engine has completed, if it has.
@@ -206,8 +206,9 @@ impl<E: Engine> Serving<E> {
         in_force: InForce,
         sink: &mut impl Sink,
     ) {
-        if in_force.checked {
-            let checked = Checked { seq: turn.asked.seq, ..Checked::default() };
+        if let Some(switch) = in_force.checked {
+            let seq = turn.asked.seq;
+            let checked = Checked { seq, switch, ..Checked::default() };
             checked_reply(&mut self.scratch, checked, command);
         }
         sink.send(self.to(in_force, turn.asked.client), &self.scratch);

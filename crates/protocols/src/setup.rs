@@ -1,6 +1,6 @@
 //! What a replica of any protocol is told at its start, where it stands, and how often it speaks.
 
-use concord_core::{Duration, Epoch, Guards, LogClock, MS, SEC};
+use concord_core::{Duration, Epoch, Guards, LogClock, MS, SEC, SwitchId};
 use concord_wire::Addr;
 use concord_wire::control::Member;
 
@@ -67,8 +67,8 @@ pub(crate) struct InForce {
     /// What packets to clients carry as the epoch; the view of VR and NOPaxos.
     pub(crate) epoch: Epoch,
     pub(crate) switch: Addr,
-    /// Replies pass the switch, which checks them.
-    pub(crate) checked: bool,
+    /// The switch that replies pass, if it checks them.
+    pub(crate) checked: Option<SwitchId>,
     /// The log's time.
     pub(crate) clock: LogClock,
 }

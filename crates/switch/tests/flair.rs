@@ -6,7 +6,7 @@ mod flair_rig;
 
 use common::{CLIENT, OWN, SWITCH, replica};
 use concord_core::{
-    Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq,
+    Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq, SwitchId,
 };
 use concord_pisa::ASIC;
 use concord_switch::flair::{DropReason, FlairError};
@@ -32,7 +32,8 @@ fn of_all(op: Op) -> Repr {
 /// A follower's reply to a read that it got, with the command behind it.
 fn reply(read: &flair::Repr, node: u16) -> flair::Repr {
     let common = Repr { op: Op::ReadReply, node: NodeId(node), epoch: Epoch(3), ..read.common };
-    flair::Repr { common, log_idx: Position(0), cflwrs: Followers(0), echo: 7 }
+    let (log_idx, cflwrs, switch) = (Position(0), Followers(0), read.switch);
+    flair::Repr { common, log_idx, cflwrs, echo: 7, switch }
 }
 
 const BODY: &[u8] = b"$-1\r\ncommand";
@@ -270,7 +271,34 @@ fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
     let founded = Config { switch_id: OWN.0 + 1, ..config(1, &[1, 2, 3]) };
     s.program.install(s.now, &founded).unwrap();
     (s.view, s.leader) = (1, 1);
+    s.id = SwitchId(OWN.0 + 1);
     s.start(Sid(1), |_| stable(0, ALL), stable(0, ALL));
+}
+
+/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another id.
+#[test]
+fn t28_what_is_of_a_session_of_that_number_before_a_group_was_founded_anew_ends_here() {
+    let mut s = Switch::in_session(SMALL);
+    let (write, read) = (s.write(A), s.read(B).1);
+    let (begin, chunk) =
+        (s.begin(SID, stable(99, ALL)), s.chunk(SID, 0, vec![stable(99, ALL); 64]));
+    let founded = Config { switch_id: OWN.0 + 1, ..config(3, &[1, 2, 3]) };
+    s.program.install(s.now, &founded).unwrap();
+    s.id = SwitchId(OWN.0 + 1);
+    assert_eq!((s.tell(&begin), s.tell(&chunk)), (None, None));
+    s.start(SID, |_| stable(0, ALL), stable(0, ALL));
+    let new = s.write(A);
+    assert_eq!((new.common.seq, new.switch), (write.common.seq, s.id), "the very number");
+    let other = Err(DropReason::OtherSession);
+    assert_eq!(s.written(&write, 11, ALL), other);
+    assert_eq!(s.answer(&reply(&read, 2), BODY), other);
+    assert_eq!(s.answer(&reply(&read, 1), BODY), other, "the leader's neither");
+    s.id = OWN;
+    assert_eq!(s.beat(SID, s.now.instant), other);
+    s.id = SwitchId(OWN.0 + 1);
+    assert_eq!(s.read(A).1.common.reason, Reason::SlowUnstable);
+    s.written(&new, 1, ALL).unwrap();
+    s.read(A);
 }
 
 #[test]

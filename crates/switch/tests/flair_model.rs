@@ -8,7 +8,7 @@ mod flair_rig;
 
 use std::collections::BTreeMap;
 
-use common::{CLIENT, SWITCH, replica};
+use common::{CLIENT, OWN, SWITCH, replica};
 use concord_core::{Epoch, Guards, MS, NodeId, ObjectId, Position, RequestNumber, Rng};
 use concord_switch::SwitchProgram;
 use concord_wire::control::Message as _;
@@ -291,7 +291,7 @@ impl World {
             let cflwrs = holders.fold(Followers::default(), Followers::with);
             let log_idx = Position(position as u64);
             let mut bytes = vec![];
-            flair::Repr { common, log_idx, cflwrs, echo: 0 }.emit(b"", &mut bytes);
+            flair::Repr { common, log_idx, cflwrs, echo: 0, switch: OWN }.emit(b"", &mut bytes);
             self.send(replica(node.0), SWITCH, bytes);
         }
     }
@@ -324,7 +324,7 @@ impl World {
         }
         let (log_idx, cflwrs) = (Position(0), Followers(0));
         let mut bytes = vec![];
-        flair::Repr { common, log_idx, cflwrs, echo }.emit(&body, &mut bytes);
+        flair::Repr { common, log_idx, cflwrs, echo, switch: OWN }.emit(&body, &mut bytes);
         self.send(replica(node as u16 + 1), SWITCH, bytes);
         Ok(())
     }

@@ -239,11 +239,12 @@ fn with_echo(rng: &mut Rng, body: &[u8]) -> flair::Repr {
         log_idx: Position(number(rng)),
         cflwrs: Followers(word(rng) as u8),
         echo: rng.between(0, body.len() as u64) as u16,
+        switch: SwitchId(word(rng)),
     }
 }
 
 fn of_a_session(rng: &mut Rng) -> SessionMessage {
-    let (view, from, sid) = (word(rng), short(rng), Sid(word(rng)));
+    let (view, from, switch, sid) = (word(rng), short(rng), word(rng), Sid(word(rng)));
     let group = |rng: &mut Rng| Group {
         log_idx: number(rng),
         followers: Followers(word(rng) as u8),
@@ -253,16 +254,17 @@ fn of_a_session(rng: &mut Rng) -> SessionMessage {
     match rng.below(4) {
         0 => {
             let replicas = (0..rng.below(9)).map(|_| short(rng)).collect();
-            SessionMessage::Begin { view, from, sid, replicas, all_keys: group(rng) }
+            SessionMessage::Begin { view, from, switch, sid, replicas, all_keys: group(rng) }
         }
         1 => {
             let groups = (0..rng.below(65)).map(|_| group(rng)).collect();
-            SessionMessage::Groups { view, from, sid, chunk, groups }
+            SessionMessage::Groups { view, from, switch, sid, chunk, groups }
         }
-        2 => SessionMessage::Activate { view, from, sid, probe },
+        2 => SessionMessage::Activate { view, from, switch, sid, probe },
         _ => {
             let steps = [Step::Begun { groups: word(rng) }, Step::Chunk { chunk }, Step::Active];
-            SessionMessage::Confirmed { view, from, sid, step: one_of(rng, &steps), probe }
+            let step = one_of(rng, &steps);
+            SessionMessage::Confirmed { view, from, switch, sid, step, probe }
         }
     }
 }
@@ -290,7 +292,7 @@ fn read(bytes: &[u8]) {
         assert_eq!(flair::Packet::parse(&again).unwrap().repr(), repr);
         assert!(packet.command().len() <= packet.body().len());
         let mut packet = flair::PacketMut::parse(&mut again).unwrap();
-        if packet.ask_again(Seq::NONE) {
+        if packet.ask_again(SwitchId(1), Seq::NONE) {
             assert!(flair::Packet::parse(&again).is_ok());
         } else {
             let length = packet.refuse();
@@ -300,7 +302,7 @@ fn read(bytes: &[u8]) {
         assert!(length <= bytes.len());
     }
     if let Ok(mut packet) = flair::PacketMut::enter(&mut changed.clone()) {
-        packet.stamp(Seq::NONE, Position(7));
+        packet.stamp(SwitchId(1), Seq::NONE, Position(7));
         packet.leave();
     }
     let _ = Heartbeat::parse(bytes);
@@ -388,6 +390,7 @@ fn what_flair_says_survives_the_wire() {
             from: NodeId(short(rng)),
             view: Epoch(word(rng)),
             sid: Sid(word(rng)),
+            switch: SwitchId(word(rng)),
             probe: Instant(number(rng)),
         };
         beat.emit(&mut out);

@@ -9,6 +9,20 @@ const MILLION: f64 = 1e6;
 /// A value of a run.
 pub type Value = fn(&Measured) -> f64;
 
+/// What a line of a figure is made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Drawn {
+    /// A value of the runs at each of its points.
+    Points,
+    /// Operations over time, of its one run.
+    Timeline {
+        /// Length of a bucket, in s.
+        bucket_s: f64,
+    },
+    /// The latencies of reads in its one run, and which share is below.
+    Distribution,
+}
+
 /// A line of a figure.
 #[derive(Clone, Debug)]
 pub struct Series {
@@ -39,8 +53,8 @@ pub struct Figure {
     pub y_unit: f64,
     /// Where x is measured too.
     pub x_value: Option<Value>,
-    /// Operations over time are drawn, in buckets of so many seconds.
-    pub timeline_s: Option<f64>,
+    /// What a line is made of.
+    pub drawn: Drawn,
     /// The lines.
     pub series: Vec<Series>,
 }
@@ -58,7 +72,7 @@ impl Figure {
             y_value: Measured::total,
             y_unit: MILLION,
             x_value: None,
-            timeline_s: None,
+            drawn: Drawn::Points,
             series: Vec::new(),
         }
     }
@@ -69,9 +83,9 @@ impl Figure {
         format!("{} {}", if is_ours { "Ablation" } else { "Figure" }, self.name)
     }
 
-    /// Runs of each point: a timeline is one run.
+    /// Runs of each point: a timeline or a distribution is one run.
     pub fn repeats(&self, repeats: u64) -> u64 {
-        if self.timeline_s.is_some() { 1 } else { repeats }
+        if self.drawn == Drawn::Points { repeats } else { 1 }
     }
 
     /// Runs in all.

@@ -3,8 +3,11 @@
 //! Raw data goes to CSV files, means with their confidence intervals to `summary.csv`, one plot to each figure, and the
 //! paper's statements beside ours to `table.md`. A further paper is a folder here and a line in [`Paper`].
 
+mod claims;
 mod figure;
+mod flair;
 mod harmonia;
+mod options;
 mod runner;
 
 use std::path::Path;
@@ -13,7 +16,7 @@ use clap::{Args, Subcommand};
 use concord_runtime::{Context, Error};
 
 use crate::bench::{Plot, Results, Table};
-use figure::Figure;
+use figure::{Drawn, Figure};
 use runner::Seen;
 
 /// `concord reproduce`.
@@ -28,6 +31,8 @@ pub struct ReproduceArgs {
 enum Paper {
     /// Harmonia (VLDB 2019), §10: every figure that is not about MongoDB, MySQL or NetCache
     Harmonia(harmonia::HarmoniaArgs),
+    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, without follower leases
+    Flair(flair::FlairArgs),
 }
 
 /// Runs it.
@@ -37,6 +42,7 @@ enum Paper {
 pub fn run(args: &ReproduceArgs) -> Result<(), Error> {
     match &args.paper {
         Paper::Harmonia(args) => harmonia::run(args),
+        Paper::Flair(args) => flair::run(args),
     }
 }
 
@@ -51,7 +57,7 @@ fn tell(path: &Path, text: &str) -> Result<(), Error> {
 /// What is drawn at each point, with the half width of its 95% confidence interval.
 fn summary(all: &[(Figure, Seen)]) -> Table {
     let mut table = Table::new(&["figure", "series", "x", "y_is", "mean", "half_width_95", "runs"]);
-    for (figure, seen) in all.iter().filter(|(figure, _)| figure.timeline_s.is_none()) {
+    for (figure, seen) in all.iter().filter(|(figure, _)| figure.drawn == Drawn::Points) {
         for point in &seen.points {
             let Some(mean) = seen.at(point.series, point.x, figure.y_value) else { continue };
             table.row(vec![
@@ -88,10 +94,14 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
         "strays_replaced",
         "strays_swept",
         "slots_in_use",
+        "leader_reads_share",
+        "reads_unstable",
+        "replies_stale",
     ]);
     for point in &seen.points {
         for (seed, m) in &point.runs {
             let us = |ns: f64| format!("{:.2}", ns / 1_000.0);
+            let flair = m.flair.unwrap_or_default();
             raw.row(vec![
                 figure.series[point.series].name.replace(',', ";"),
                 format!("{}", point.x),
@@ -110,6 +120,9 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
                 m.switch.strays_replaced.to_string(),
                 m.switch.strays_swept.to_string(),
                 m.occupied.to_string(),
+                format!("{:.4}", m.leader_reads_share),
+                flair.reads_unstable.to_string(),
+                flair.replies_stale.to_string(),
             ]);
         }
     }

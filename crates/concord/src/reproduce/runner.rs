@@ -7,7 +7,7 @@ use concord_runtime::Error;
 use concord_sim::load::{Load, Measured, measure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::figure::Figure;
+use super::figure::{Drawn, Figure};
 
 /// A point of a series, run several times.
 #[derive(Debug)]
@@ -71,13 +71,18 @@ impl Seen {
     /// The plotted line of a series.
     pub fn line(&self, figure: &Figure, series: usize) -> Vec<(f64, f64)> {
         let points = self.points.iter().filter(|p| p.series == series);
-        if let Some(bucket_s) = figure.timeline_s {
-            let first = points.into_iter().next().and_then(|p| p.runs.first());
-            let buckets = first.map(|(_, m)| m.buckets.as_slice()).unwrap_or_default();
+        let first = || points.clone().next().and_then(|p| p.runs.first());
+        if let Drawn::Timeline { bucket_s } = figure.drawn {
+            let buckets = first().map(|(_, m)| m.buckets.as_slice()).unwrap_or_default();
             let at = |(n, count): (usize, &u64)| {
                 (n as f64 * bucket_s, *count as f64 / bucket_s / figure.y_unit)
             };
             return buckets.iter().enumerate().map(at).collect();
+        }
+        if figure.drawn == Drawn::Distribution {
+            let reads = first().map(|(_, m)| m.read.each_hundredth_ns.as_slice());
+            let reads = reads.unwrap_or_default().iter().enumerate();
+            return reads.map(|(at, ns)| (f64::from(*ns) / 1e3, at as f64 / 99.0)).collect();
         }
         let mean = |point: &Point, value: &dyn Fn(&Measured) -> f64| {
             let values: Vec<f64> = point.runs.iter().map(|(_, m)| value(m)).collect();
@@ -95,7 +100,7 @@ impl Seen {
     }
 }
 
-/// Runs all points, `repeats` times each; a timeline once.
+/// Runs all points, `repeats` times each; a timeline or a distribution once.
 ///
 /// # Errors
 /// A rack that did not run: a bug.

@@ -161,7 +161,7 @@ impl<E: Engine> Replica<E> {
     /// What holds in the group now.
     fn in_force(&self) -> InForce {
         let (epoch, switch) = (self.role.epoch(), self.role.switch_addr());
-        InForce { epoch, switch, checked: false, clock: self.ordered.clock }
+        InForce { epoch, switch, checked: None, clock: self.ordered.clock }
     }
 
     fn raise_committed(&mut self, position: Position) {

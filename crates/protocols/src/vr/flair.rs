@@ -4,7 +4,7 @@
 //! lease of an earlier one is valid once it has begun (traps T26, T28). A request names its session in its number,
 //! and is of no use in another one.
 
-use concord_core::{Duration, Guard, MS, Now, Position, Seq};
+use concord_core::{Duration, Guard, MS, Now, Position, Seq, SwitchId};
 use concord_engine::Engine;
 use concord_wire::control::Message as _;
 use concord_wire::flair::{
@@ -61,7 +61,8 @@ impl<E: Engine> Vr<E> {
         }
         let packet = Packet::parse(bytes)?;
         let hdr = packet.repr();
-        let is_other = Sid::of(hdr.common.seq) != Sid(self.view.0);
+        let is_other =
+            (hdr.switch.0, Sid::of(hdr.common.seq)) != (self.switch.id, Sid(self.view.0));
         if is_other && self.setup.guards.on(Guard::SwitchSession) {
             self.vr_count.other_session += 1;
             return Ok(());
@@ -131,6 +132,7 @@ impl<E: Engine> Vr<E> {
         let flags = concerns.into_iter().filter(|flag| turn.asked.flags.has(*flag));
         Checked {
             seq: turn.asked.seq,
+            switch: SwitchId(self.switch.id),
             flags: flags.fold(Flags(0), Flags::with),
             log_idx: turn.position,
             cflwrs: self.holders(turn.position),
@@ -175,7 +177,8 @@ impl<E: Engine> Vr<E> {
             let replicas = self.group.members().iter().map(|m| m.node).collect();
             let followers = self.holders(end);
             let group = Group { log_idx: end.0, followers, is_stable: true };
-            self.session.begin(now.instant, Sid(self.view.0), replicas, group);
+            let at = (SwitchId(self.switch.id), Sid(self.view.0));
+            self.session.begin(now.instant, at, replicas, group);
             self.vr_count.sessions_begun += 1;
         }
         let group = self.group.config.as_ref().map_or(GroupId::FIRST, |c| c.group);

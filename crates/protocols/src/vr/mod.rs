@@ -48,7 +48,7 @@ use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
 use concord_core::{
-    Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, ViewNumber, counters,
+    Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, SwitchId, ViewNumber, counters,
 };
 use concord_engine::Engine;
 use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
@@ -323,7 +323,8 @@ impl<E: Engine> Vr<E> {
     /// What holds in the group now.
     fn in_force(&self) -> InForce {
         let (epoch, switch) = (self.epoch(), self.switch.addr);
-        InForce { epoch, switch, checked: self.group.checks_replies(), clock: self.ordered.clock }
+        let checked = self.group.checks_replies().then_some(SwitchId(self.switch.id));
+        InForce { epoch, switch, checked, clock: self.ordered.clock }
     }
 
     /// What packets to clients carry as the epoch.

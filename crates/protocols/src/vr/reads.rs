@@ -93,7 +93,10 @@ impl<E: Engine> Vr<E> {
     /// earlier one: it has executed those of its view, and waits for those that its view began with.
     pub(super) fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if self.executed >= self.leading.view_start() && self.is_leased(now.instant) {
-            self.count.reads_slow += 1;
+            // A switch that checks replies counts its leader among the holders.
+            let is_fast = self.group.checks_replies() && repr.flags.has(Flags::FAST);
+            self.count.reads_fast += u64::from(is_fast);
+            self.count.reads_slow += u64::from(!is_fast);
             return self.read(now, repr, body, repr.reason, sink);
         }
         let packet = || {
@@ -134,7 +137,8 @@ impl<E: Engine> Vr<E> {
         match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
             Read::Refused => {}
             Read::Waits => {
-                let command = if in_force.checked { command.to_vec() } else { Vec::new() };
+                let command =
+                    if in_force.checked.is_some() { command.to_vec() } else { Vec::new() };
                 self.pending.push_back(Pending::Read { turn, command });
             }
             Read::Done => {

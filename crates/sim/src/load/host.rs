@@ -9,20 +9,20 @@ use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, Sessi
 use concord_engine::Shimmed;
 use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::AgentConfig;
-use concord_switch::{Counters as SwitchCounters, Layout, Sections, TableSettings};
-use concord_wire::control::Protocol;
+use concord_switch::{Counters as SwitchCounters, Hosted, Layout, Sections, TableSettings};
+use concord_wire::control::{Program, Protocol};
 use concord_wire::record::Record;
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, GroupId, Kind, OfGroup, Op, Repr, Sink, craq, header, link, op};
 
 use super::clients::{Answer, Process};
-use super::{BATCH_PACKETS, Latency, Load, Measured, Packets, completions};
+use super::{BATCH_PACKETS, Dies, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
 use crate::odd::Odd;
 use crate::systems::store::build::{Blueprint, engine};
 use crate::systems::store::role;
 use crate::systems::store::storage::Store;
-use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr, node_of};
 
 /// Processes of the closed loop, and as many of the open one.
 const CLIENTS: usize = 4;
@@ -77,6 +77,7 @@ fn blueprint(load: &Load) -> Blueprint {
                     noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
                     ..of.switch.sections.table
                 },
+                key_groups: load.key_groups,
                 ..of.switch.sections
             },
             ..of.switch
@@ -181,6 +182,22 @@ impl<'a> Rack<'a> {
         self.hosts[SWITCH].role = Role::Dead;
     }
 
+    /// A replica dies, and every packet to it is lost.
+    pub fn kill(&mut self, who: Dies) {
+        let leader = self.leader();
+        let replicas = REPLICAS..REPLICAS + self.load.replicas;
+        let mut chosen = replicas.rev().filter(|node| (*node == leader) == (who == Dies::Leader));
+        if let Some(node) = chosen.next() {
+            self.hosts[node].role = Role::Dead;
+        }
+    }
+
+    /// Who orders the writes, as the switch knows.
+    fn leader(&self) -> usize {
+        let Role::Switch(switch) = &self.hosts[SWITCH].role else { return REPLICAS };
+        switch.program().store().routes().map_or(REPLICAS, |routes| node_of(routes.head))
+    }
+
     /// Runs until all replicas are open, and sends the first operations.
     pub fn start(&mut self, within_ns: u64) -> Result<(), String> {
         while !self.is_open() {
@@ -212,11 +229,9 @@ impl<'a> Rack<'a> {
         };
         let now = self.world.clock(REPLICAS);
         let leased = replicas().filter(|r| r.holds_lease(now)).count();
-        let answering = if self.load.protocol.is_quorum() && !self.load.program.has_dirty_set() {
-            1
-        } else {
-            self.load.replicas
-        };
+        let is_spread = self.load.program.has_dirty_set() || self.load.program == Program::Flair;
+        let answering =
+            if self.load.protocol.is_quorum() && !is_spread { 1 } else { self.load.replicas };
         leased >= answering && replicas().all(|r| r.phase() == Phase::Open) && self.is_spread()
     }
 
@@ -225,6 +240,11 @@ impl<'a> Rack<'a> {
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
         let routes = switch.program().store().routes();
+        if let Hosted::Flair(flair) = switch.program() {
+            let (_, all) = flair.all_keys();
+            return switch.is_ready()
+                && all.followers.0.count_ones() as usize == self.load.replicas;
+        }
         !self.load.program.has_dirty_set()
             || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
     }
@@ -325,7 +345,7 @@ impl<'a> Rack<'a> {
             host.batch = 0;
             replica.flush(now, &mut self.out);
         }
-        let forwards = self.out.packets.iter().any(|(_, packet)| is_read(packet));
+        let forwards = self.out.packets.iter().any(|(_, packet)| is_of(packet, Op::Read));
         let mut service_ns = service_ns(self.load, &bytes, forwards);
         if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
             service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
@@ -370,6 +390,7 @@ impl<'a> Rack<'a> {
         self.note_answers();
         let delay_ns = delay_ns + self.part_completions(node, delay_ns);
         self.part_commit_acks(node);
+        self.hold_write_replies(node, delay_ns);
         let host = &mut self.hosts[node];
         host.packets.sent += self.out.packets.len() as u64;
         let leaves_ns = self.world.now_ns + delay_ns;
@@ -399,6 +420,21 @@ impl<'a> Rack<'a> {
         }
         self.hosts[node].packets.sent += parted;
         parted * self.load.service.ack_ns
+    }
+
+    /// Holds a replica's replies to writes back, for as long as a write takes that nobody is busy with.
+    fn hold_write_replies(&mut self, node: usize, delay_ns: u64) {
+        let replicas = REPLICAS..REPLICAS + self.load.replicas;
+        if self.load.write_wait_ns == 0 || !replicas.contains(&node) {
+            return;
+        }
+        let delay_ns = delay_ns + self.load.latency_ns + self.load.write_wait_ns;
+        let at_ns = self.world.now_ns + delay_ns;
+        let held = self.out.packets.extract_if(.., |(_, packet)| is_of(packet, Op::WriteReply));
+        for (to, bytes) in held {
+            self.hosts[node].packets.sent += 1;
+            self.world.push(at_ns, Event::Deliver { from: node, to: node_of(to), bytes });
+        }
     }
 
     /// Sends a replica's COMMIT-ACKs apart, if they shall be, behind its acknowledgements.
@@ -441,11 +477,21 @@ impl<'a> Rack<'a> {
         let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
         let mut replicas = ReplicaCounters::default();
         let mut switch = SwitchCounters::default();
-        let mut occupied = 0;
-        for host in &self.hosts {
+        let (mut occupied, mut flair) = (0, None);
+        let (leader, mut of_leader) = (self.leader(), 0);
+        let reads = |counters: &ReplicaCounters| counters.reads_fast + counters.reads_slow;
+        for (node, host) in self.hosts.iter().enumerate() {
             match &host.role {
-                Role::Replica(r) => replicas.add(r.counters()),
+                Role::Replica(r) => {
+                    replicas.add(r.counters());
+                    if node == leader {
+                        of_leader = reads(r.counters());
+                    }
+                }
                 Role::Switch(s) => {
+                    if let Hosted::Flair(program) = s.program() {
+                        flair = Some(*program.counters());
+                    }
                     switch.add(s.program().store().counters());
                     occupied = s.program().view().occupied;
                 }
@@ -460,6 +506,8 @@ impl<'a> Rack<'a> {
             read: latency(&mut self.reads_ns),
             write: latency(&mut self.writes_ns),
             buckets: self.buckets,
+            leader_reads_share: of_leader as f64 / reads(&replicas).max(1) as f64,
+            flair,
             replicas,
             switch,
             occupied,
@@ -477,6 +525,7 @@ fn latency(all_ns: &mut [u32]) -> Latency {
         mean_ns: sum as f64 / all_ns.len() as f64,
         median_ns: all_ns[last / 2],
         p99_ns: all_ns[last * 99 / 100],
+        each_hundredth_ns: (0..100).map(|at| all_ns[last * at / 99]).collect(),
     }
 }
 
@@ -484,11 +533,13 @@ fn latency(all_ns: &mut [u32]) -> Latency {
 fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
-        Ok(Kind::Store) if bytes.len() >= HEADER_BYTES => match Op::from_byte(op(bytes)) {
-            Some(Op::Read) if !forwards => service.read_ns,
-            Some(Op::Write) => service.write_ns,
-            _ => service.other_ns,
-        },
+        Ok(Kind::Store | Kind::Flair) if bytes.len() >= HEADER_BYTES => {
+            match Op::from_byte(op(bytes)) {
+                Some(Op::Read) if !forwards => service.read_ns,
+                Some(Op::Write) => service.write_ns,
+                _ => service.other_ns,
+            }
+        }
         Ok(Kind::Link) => match op(bytes) {
             link::OP_DATA => service.record_ns * records_in(bytes),
             _ => service.ack_ns,
@@ -513,8 +564,8 @@ fn records_in(bytes: &[u8]) -> u64 {
     records
 }
 
-fn is_read(packet: &[u8]) -> bool {
-    header::is(packet, Kind::Store, Op::Read as u8)
+fn is_of(packet: &[u8], op: Op) -> bool {
+    [Kind::Store, Kind::Flair].iter().any(|kind| header::is(packet, *kind, op as u8))
 }
 
 /// Whether a packet tells a replica of CRAQ what is committed.

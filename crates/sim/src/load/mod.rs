@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use concord_core::{Duration, MS, Rng, SEC};
 use concord_protocols::ReplicaCounters;
-use concord_switch::Counters as SwitchCounters;
+use concord_switch::flair::FlairCounters;
+use concord_switch::{Counters as SwitchCounters, KeyGroupSettings};
 use concord_wire::control::{Program, Protocol};
 
 use crate::systems::store::plan::Service;
@@ -86,8 +87,12 @@ pub struct Load {
     pub table_stages: u8,
     /// Slots of each stage.
     pub slots: u32,
+    /// FLAIR: its key groups, and how it balances reads.
+    pub key_groups: KeyGroupSettings,
     /// How long replicas are busy; `switch_ns` is the switch's latency, `client_ns` is not used.
     pub service: Service,
+    /// How much longer a write takes than it keeps anybody busy: its reply is held back.
+    pub write_wait_ns: Duration,
     /// CRAQ: how long a replica is busy with each record that it learns is committed.
     pub commit_ns: Duration,
     /// One way between a host and the switch, in ns.
@@ -123,6 +128,17 @@ pub struct Load {
     /// The switch stops at the first time of the measurement, and a new life of it starts at the
     /// second.
     pub switch_stops: Option<(Duration, Duration)>,
+    /// A replica dies, at that time of the measurement.
+    pub dies: Option<(Dies, Duration)>,
+}
+
+/// Who dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dies {
+    /// Who orders the writes.
+    Leader,
+    /// Another replica.
+    Follower,
 }
 
 impl Default for Load {
@@ -147,6 +163,8 @@ impl Default for Load {
                 switch_ns: 600,
                 client_ns: 0,
             },
+            key_groups: KeyGroupSettings::DEFAULT,
+            write_wait_ns: 0,
             commit_ns: 0,
             latency_ns: 5_000,
             peer_latency_ns: 10_600,
@@ -164,6 +182,7 @@ impl Default for Load {
             measure_ns: 30 * MS,
             bucket_ns: SEC,
             switch_stops: None,
+            dies: None,
         }
     }
 }
@@ -177,7 +196,7 @@ impl Load {
 }
 
 /// Latencies in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latency {
     /// The mean.
     pub mean_ns: f64,
@@ -185,6 +204,8 @@ pub struct Latency {
     pub median_ns: u32,
     /// 99% are below.
     pub p99_ns: u32,
+    /// A hundred of them, evenly from the least to the most, for their distribution.
+    pub each_hundredth_ns: Vec<u32>,
 }
 
 /// Packets that a node got and sent while it was measured.
@@ -213,6 +234,10 @@ pub struct Measured {
     pub buckets: Vec<u64>,
     /// What the replicas counted, from the start on.
     pub replicas: ReplicaCounters,
+    /// Reads that the one who orders the writes answered, of those that replicas did, from the start on.
+    pub leader_reads_share: f64,
+    /// What a switch that runs FLAIR counted.
+    pub flair: Option<FlairCounters>,
     /// What the switch counted, from its start on.
     pub switch: SwitchCounters,
     /// Slots of the dirty set in use at the end.
@@ -240,7 +265,11 @@ pub fn measure(load: &Load) -> Result<Measured, String> {
     rack.start(START_NS_MAX)?;
     rack.run(load.warm_up_ns)?;
     rack.begin();
-    if let Some((stops_ns, starts_ns)) = load.switch_stops {
+    if let Some((who, at_ns)) = load.dies {
+        rack.run(at_ns)?;
+        rack.kill(who);
+        rack.run(load.measure_ns.saturating_sub(at_ns))?;
+    } else if let Some((stops_ns, starts_ns)) = load.switch_stops {
         rack.run(stops_ns)?;
         rack.stop_switch();
         rack.run(starts_ns.saturating_sub(stops_ns))?;
@@ -292,6 +321,41 @@ mod tests {
         };
         let total = quick(load).total();
         assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
+    }
+
+    #[test]
+    fn flair_reads_at_all_replicas_and_its_leader_is_spared_while_writes_are_pending() {
+        let load = |avoid_leader| {
+            let key_groups = KeyGroupSettings { avoid_leader, ..KeyGroupSettings::DEFAULT };
+            let of = Load { protocol: Protocol::Vr, program: Program::Flair, ..Load::default() };
+            Load { outstanding: 192, key_groups, ..of }
+        };
+        let reads = quick(Load { writes_permille: 0, ..load(true) });
+        assert!(reads.total() > 2.6 * 920_000.0, "{}", reads.total());
+        assert!((reads.leader_reads_share - 0.33).abs() < 0.03, "{}", reads.leader_reads_share);
+        let (spared, random) = (quick(load(true)), quick(load(false)));
+        assert!(spared.leader_reads_share < 0.05, "{}", spared.leader_reads_share);
+        assert!(random.leader_reads_share > 0.3, "{}", random.leader_reads_share);
+        assert_eq!(spared.flair.map(|c| c.dropped_no_session), Some(0));
+    }
+
+    #[test]
+    fn a_write_that_waits_takes_longer_and_keeps_nobody_busy() {
+        let load = Load { writes_permille: 1_000, outstanding: 8, ..Load::default() };
+        let quick_writes = quick(load.clone()).write.mean_ns;
+        let held = quick(Load { write_wait_ns: MS, ..load }).write.mean_ns;
+        assert!((held - quick_writes - 1e6).abs() < 1e5, "{quick_writes} {held}");
+    }
+
+    #[test]
+    fn who_dies_answers_no_more() {
+        let of = Load { protocol: Protocol::Vr, program: Program::Flair, ..Load::default() };
+        let load = Load { writes_permille: 0, outstanding: 48, ..of };
+        for who in [Dies::Leader, Dies::Follower] {
+            let load = Load { dies: Some((who, 5 * MS)), measure_ns: 600 * MS, ..load.clone() };
+            let seen = measure(&Load { bucket_ns: 100 * MS, ..load }).unwrap();
+            assert!(seen.buckets[5] > 0, "{who:?}: {:?}", seen.buckets);
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Guard, Guards, Instant, Now, ObjectId};
+use concord_core::{Guard, Guards, Instant, Now, ObjectId, SwitchId};
 use concord_pisa::{Report, Verdict};
 use concord_wire::control::{Config, Message as _};
 use concord_wire::flair::{
@@ -154,6 +154,11 @@ impl Flair {
         }
     }
 
+    /// Which switch this is: its own packets have its id, those of a rack before have another one (trap T28).
+    fn switch_id(&self) -> SwitchId {
+        self.store.routes().map_or(SwitchId(0), |routes| routes.switch_id)
+    }
+
     fn leader_addr(&self) -> Result<Addr, DropReason> {
         let routes = self.store.routes().ok_or(store::DropReason::Unconfigured)?;
         Ok(routes.head)
@@ -201,7 +206,7 @@ impl Flair {
         if concerns == Concerns::All {
             packet.set_flags(hdr.flags.with(Flags::WILDCARD));
         }
-        packet.stamp(sid.number(counter), concord_core::Position(0));
+        packet.stamp(self.switch_id(), sid.number(counter), concord_core::Position(0));
         Ok((leader, packet.size_bytes()))
     }
 
@@ -228,7 +233,7 @@ impl Flair {
         let mut packet = PacketMut::enter(bytes).map_err(store::DropReason::Malformed)?;
         packet.set_reason(reason);
         packet.set_flags(hdr.flags.set(Flags::FAST, reason == Reason::Fast));
-        packet.stamp(read.session.sid.number(read.seq_num), read.log_idx);
+        packet.stamp(self.switch_id(), read.session.sid.number(read.seq_num), read.log_idx);
         Ok((to, packet.size_bytes()))
     }
 
@@ -253,6 +258,9 @@ impl Flair {
     /// What comes from a replica.
     fn of_a_replica(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Outcome {
         let hdr = Packet::parse(bytes).map_err(store::DropReason::Malformed)?.repr();
+        if hdr.switch != self.switch_id() && self.guards.on(Guard::SwitchSession) {
+            return Err(DropReason::OtherSession);
+        }
         match hdr.common.op {
             Op::WriteReply => self.on_write_reply(ingress, &hdr, bytes),
             Op::ReadReply => self.on_read_reply(ingress, &hdr, bytes),
@@ -315,7 +323,7 @@ impl Flair {
         }
         let leader = self.leader_addr()?;
         let mut packet = PacketMut::parse(bytes).map_err(store::DropReason::Malformed)?;
-        if packet.ask_again(read.session.sid.number(read.seq_num)) {
+        if packet.ask_again(self.switch_id(), read.session.sid.number(read.seq_num)) {
             self.counters.replies_stale += 1;
             return Ok((leader, packet.size_bytes()));
         }
@@ -338,6 +346,9 @@ impl Flair {
     fn on_heartbeat(&mut self, now: Instant, bytes: &mut [u8]) -> Outcome {
         let beat = Heartbeat::parse(bytes).map_err(store::DropReason::Malformed)?;
         let leader = self.leader_addr()?;
+        if beat.switch != self.switch_id() {
+            return Err(DropReason::OtherSession);
+        }
         let probe = if self.guards.on(Guard::HeartbeatProbe) { beat.probe } else { now };
         let own = self.registers.ports().heartbeat(now, beat.sid, probe);
         if own != beat.sid {
@@ -500,8 +511,9 @@ impl SwitchProgram for Flair {
     fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
         let message = SessionMessage::parse(packet)?;
         let (from, view) = message.sender();
-        let is_leaders =
-            self.store.routes().is_some() && (view.0, from.0) == (self.view, self.leader);
+        let is_leaders = self.store.routes().is_some()
+            && message.switch() == self.switch_id()
+            && (view.0, from.0) == (self.view, self.leader);
         if !is_leaders {
             self.upload_counters.session_messages_refused += 1;
             return Ok(None);

@@ -136,8 +136,9 @@ fn refused<T>(count: &mut UploadCounters) -> Option<T> {
 /// The word to the leader that a step is done.
 pub(super) fn confirmation(to: &SessionMessage, step: Step, at: Instant) -> Injection {
     let (from, view) = to.sender();
-    let (sid, probe) = (to.sid(), at.0);
-    let confirmed = SessionMessage::Confirmed { view: view.0, from: from.0, sid, step, probe };
+    let (switch, sid, probe) = (to.switch().0, to.sid(), at.0);
+    let (view, from) = (view.0, from.0);
+    let confirmed = SessionMessage::Confirmed { view, from, switch, sid, step, probe };
     let mut packet = Vec::new();
     confirmed.emit(&mut packet);
     Injection::new(&packet)

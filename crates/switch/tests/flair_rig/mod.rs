@@ -1,7 +1,7 @@
 //! A switch that runs FLAIR, and what its leader says to it.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use concord_core::{Epoch, Guards, Instant, NodeId, Now, ObjectId, Position};
+use concord_core::{Epoch, Guards, Instant, NodeId, Now, ObjectId, Position, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::flair::{DropReason, Flair};
 use concord_switch::{AgentConfig, Ingress, KeyGroupSettings, Load, PortTable, SwitchProgram};
@@ -26,6 +26,8 @@ pub struct Switch {
     pub probe: Instant,
     pub leader: u16,
     pub view: u32,
+    /// Its id, as its leader knows it.
+    pub id: SwitchId,
 }
 
 /// 64 groups, and everybody is asked alike.
@@ -59,7 +61,7 @@ impl Switch {
         told.sections.key_groups = settings;
         let program = Flair::load(&AgentConfig { guards, ..told }.settings()).unwrap();
         let now = Now { instant: Instant(1_000_000_000), unix_ms: 0 };
-        let mut switch = Switch { program, now, probe: now.instant, leader: 1, view: 3 };
+        let mut switch = Switch { program, now, probe: now.instant, leader: 1, view: 3, id: OWN };
         switch.configure(3, &[1, 2, 3]);
         switch
     }
@@ -137,7 +139,13 @@ impl Switch {
     pub fn written(&mut self, write: &flair::Repr, log_idx: u64, cflwrs: Followers) -> Out {
         let (node, epoch) = (NodeId(self.leader), Epoch(self.view));
         let common = Repr { op: Op::WriteReply, node, epoch, ..write.common };
-        let reply = flair::Repr { common, log_idx: Position(log_idx), cflwrs, echo: 0 };
+        let reply = flair::Repr {
+            common,
+            log_idx: Position(log_idx),
+            cflwrs,
+            echo: 0,
+            switch: write.switch,
+        };
         self.answer(&reply, b"+OK\r\n")
     }
 
@@ -165,16 +173,24 @@ impl Switch {
 
     pub fn begin(&self, sid: Sid, all_keys: Group) -> SessionMessage {
         let (view, from) = (self.view, self.leader);
-        SessionMessage::Begin { view, from, sid, replicas: vec![1, 2, 3], all_keys }
+        SessionMessage::Begin {
+            view,
+            from,
+            switch: self.id.0,
+            sid,
+            replicas: vec![1, 2, 3],
+            all_keys,
+        }
     }
 
     pub fn chunk(&self, sid: Sid, chunk: u32, groups: Vec<Group>) -> SessionMessage {
-        SessionMessage::Groups { view: self.view, from: self.leader, sid, chunk, groups }
+        let (view, from, switch) = (self.view, self.leader, self.id.0);
+        SessionMessage::Groups { view, from, switch, sid, chunk, groups }
     }
 
     pub fn activate(&self, sid: Sid) -> SessionMessage {
         let (view, from, probe) = (self.view, self.leader, self.probe.0);
-        SessionMessage::Activate { view, from, sid, probe }
+        SessionMessage::Activate { view, from, switch: self.id.0, sid, probe }
     }
 
     /// A session's start, each step of which is confirmed.
@@ -195,7 +211,7 @@ impl Switch {
     pub fn beat(&mut self, sid: Sid, probe: Instant) -> Out {
         let (from, view) = (NodeId(self.leader), Epoch(self.view));
         let mut bytes = Vec::new();
-        Heartbeat { group: GroupId(0), from, view, sid, probe }.emit(&mut bytes);
+        Heartbeat { group: GroupId(0), from, view, sid, switch: self.id, probe }.emit(&mut bytes);
         self.pass(replica(self.leader), &bytes)
     }
 

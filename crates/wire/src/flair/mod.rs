@@ -12,10 +12,11 @@
 //! | 80 | 1 | CFLWRS, a bit for each replica | replies to writes |
 //! | 81 | 1 | reserved | |
 //! | 82 | 2 | ECHO: length of the command at the body's end | replies to reads; reads made of these |
-//! | 84 | 4 | reserved | |
+//! | 84 | 4 | SWITCH: the switch's id | all |
 //!
 //! The paper has a field SID beside SEQ. Here it is the upper half of SEQ: one comparison of 64 bits covers
-//! both, and numbers of later sessions are higher.
+//! both, and numbers of later sessions are higher. Who founds a rack anew counts sessions from 1 again, and switch
+//! ids go on: SWITCH tells the sessions of both apart (trap T28).
 //!
 //! **ECHO** (trap T30). The paper's switch makes a new read of a stale reply's key. Commands are opaque
 //! here, so a follower puts the command behind its reply, if both fit. The switch cuts it off, or makes the
@@ -25,7 +26,7 @@
 //! |---|---|---|---|
 //! | 0 | 16 | what all headers have: the leader's node and view | the same |
 //! | 16 | 4 | SID | the same |
-//! | 20 | 4 | reserved | |
+//! | 20 | 4 | SWITCH: the switch's id | the same |
 //! | 24 | 8 | the last probe that the leader has of its switch (trap T26) | the switch's clock in ns |
 
 use alloc::vec::Vec;
@@ -53,11 +54,15 @@ pub mod at {
     pub const CFLWRS: usize = 80;
     /// Length of the command at the body's end.
     pub const ECHO: Range<usize> = 82..84;
+    /// The switch's id.
+    pub const SWITCH: Range<usize> = 84..88;
     /// Where the fields end.
-    pub const END: usize = 84;
+    pub const END: usize = 88;
 
     /// The session of a heartbeat.
     pub(super) const SID: usize = 16;
+    /// The switch of a heartbeat.
+    pub(super) const BEAT_SWITCH: usize = 20;
     /// The probe of a heartbeat.
     pub(super) const PROBE: usize = 24;
 }
@@ -65,7 +70,8 @@ pub mod at {
 const _: () = assert!(at::SEQ.start == crate::harmonia::at::SEQ.start);
 const _: () = assert!(at::LOG_IDX.start == crate::harmonia::at::LAST_COMMITTED.start);
 const _: () = assert!(at::CFLWRS == crate::harmonia::at::INDEX.start);
-const _: () = assert!(at::END == crate::harmonia::at::INDEX.end);
+const _: () = assert!(at::SWITCH.start == crate::harmonia::at::INDEX.end);
+const _: () = assert!(at::END == rpc::at::OWN.end);
 
 /// Operation of a leader's [`Heartbeat`].
 pub const OP_HEARTBEAT: u8 = 32;
@@ -147,6 +153,8 @@ pub struct Repr {
     pub cflwrs: Followers,
     /// How many bytes at the body's end are the command.
     pub echo: u16,
+    /// The switch that numbered it, or that is to check it.
+    pub switch: SwitchId,
 }
 
 impl Repr {
@@ -161,6 +169,7 @@ impl Repr {
         out[at::CFLWRS..at::END].fill(0);
         out[at::CFLWRS] = self.cflwrs.0;
         out[at::ECHO].copy_from_slice(&self.echo.to_be_bytes());
+        out[at::SWITCH].copy_from_slice(&self.switch.0.to_be_bytes());
     }
 }
 
@@ -227,6 +236,7 @@ impl<'a> Packet<'a> {
             log_idx: Position(u64_at(bytes, at::LOG_IDX.start)),
             cflwrs: Followers(bytes[at::CFLWRS]),
             echo: u16_at(bytes, at::ECHO.start),
+            switch: SwitchId(u32_at(bytes, at::SWITCH.start)),
         }
     }
 }
@@ -284,7 +294,7 @@ impl<'a> PacketMut<'a> {
 
     /// Makes a reply to a read a read again, for the leader, if the command stands behind it.
     #[must_use]
-    pub fn ask_again(&mut self, seq: Seq) -> bool {
+    pub fn ask_again(&mut self, switch: SwitchId, seq: Seq) -> bool {
         if u16_at(self.bytes, at::ECHO.start) == 0 {
             return false;
         }
@@ -296,7 +306,7 @@ impl<'a> PacketMut<'a> {
         self.bytes[rpc::at::STATUS] = Status::Ok as u8;
         self.set_flags(flags);
         self.set_reason(Reason::SlowStaleReply);
-        self.stamp(seq, Position(0));
+        self.stamp(switch, seq, Position(0));
         true
     }
 
@@ -318,9 +328,10 @@ impl<'a> PacketMut<'a> {
         self.bytes.len()
     }
 
-    /// Gives a request its number, and a read the position that must be executed before.
+    /// Gives a request its number, which is `switch`'s, and a read the position that must be executed before.
     #[inline]
-    pub fn stamp(&mut self, seq: Seq, log_idx: Position) {
+    pub fn stamp(&mut self, switch: SwitchId, seq: Seq, log_idx: Position) {
+        self.bytes[at::SWITCH].copy_from_slice(&switch.0.to_be_bytes());
         self.bytes[at::SEQ].copy_from_slice(&seq.to_u64().to_be_bytes());
         self.bytes[at::LOG_IDX].copy_from_slice(&log_idx.0.to_be_bytes());
     }
@@ -343,6 +354,8 @@ impl<'a> PacketMut<'a> {
 pub struct Checked {
     /// The number of the request.
     pub seq: Seq,
+    /// The switch that gave it.
+    pub switch: SwitchId,
     /// What the request concerned, beside the flags that the reply has.
     pub flags: Flags,
     /// A write: where it stands.
@@ -366,6 +379,7 @@ pub fn checked_reply(out: &mut Vec<u8>, checked: Checked, command: &[u8]) {
     out[at::LOG_IDX].copy_from_slice(&checked.log_idx.0.to_be_bytes());
     out[at::CFLWRS] = checked.cflwrs.0;
     out[at::ECHO].copy_from_slice(&(echo.len() as u16).to_be_bytes());
+    out[at::SWITCH].copy_from_slice(&checked.switch.0.to_be_bytes());
     out[rpc::at::FLAGS].copy_from_slice(&flags.0.to_be_bytes());
     set_length(out);
 }
@@ -381,6 +395,8 @@ pub struct Heartbeat {
     pub view: Epoch,
     /// The session.
     pub sid: Sid,
+    /// The switch that it is at.
+    pub switch: SwitchId,
     /// The switch's clock: when it last answered, as the leader has heard, and in an answer now.
     pub probe: Instant,
 }
@@ -412,6 +428,7 @@ impl Heartbeat {
             from: header.node,
             view: header.epoch,
             sid: Sid(u32_at(b, at::SID)),
+            switch: SwitchId(u32_at(b, at::BEAT_SWITCH)),
             probe: Instant(u64_at(b, at::PROBE)),
         })
     }
@@ -421,7 +438,7 @@ impl Heartbeat {
         let header = Header::new(Kind::Flair, OP_HEARTBEAT);
         Header { group: self.group, node: self.from, epoch: self.view, ..header }.begin(out);
         out.extend_from_slice(&self.sid.0.to_be_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.switch.0.to_be_bytes());
         out.extend_from_slice(&self.probe.0.to_be_bytes());
         set_length(out);
     }

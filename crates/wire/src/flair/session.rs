@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, NodeId};
+use concord_core::{Epoch, NodeId, SwitchId};
 use serde::{Deserialize, Serialize};
 
 use super::{Followers, Sid};
@@ -53,6 +53,8 @@ pub enum SessionMessage {
         /// The leader.
         #[serde(skip)]
         from: u16,
+        /// The switch that it is at: of a rack that was founded anew, another one (trap T28).
+        switch: u32,
         /// The session.
         sid: Sid,
         /// Which replica each bit of [`Followers`] stands for, by node number; at most
@@ -69,6 +71,8 @@ pub enum SessionMessage {
         /// The leader.
         #[serde(skip)]
         from: u16,
+        /// The switch that it is at: of a rack that was founded anew, another one (trap T28).
+        switch: u32,
         /// The session.
         sid: Sid,
         /// Which chunk: its first group is `chunk` times [`GROUPS_OF_CHUNK`].
@@ -84,6 +88,8 @@ pub enum SessionMessage {
         /// The leader.
         #[serde(skip)]
         from: u16,
+        /// The switch that it is at: of a rack that was founded anew, another one (trap T28).
+        switch: u32,
         /// The session.
         sid: Sid,
         /// The last probe of the switch that the leader has (trap T26), in ns.
@@ -97,6 +103,8 @@ pub enum SessionMessage {
         /// The leader.
         #[serde(skip)]
         from: u16,
+        /// The switch that it is at: of a rack that was founded anew, another one (trap T28).
+        switch: u32,
         /// The session.
         sid: Sid,
         /// What was done.
@@ -107,6 +115,17 @@ pub enum SessionMessage {
 }
 
 impl SessionMessage {
+    /// The switch that it is said to, or by.
+    #[must_use]
+    pub fn switch(&self) -> SwitchId {
+        match *self {
+            SessionMessage::Begin { switch, .. }
+            | SessionMessage::Groups { switch, .. }
+            | SessionMessage::Activate { switch, .. }
+            | SessionMessage::Confirmed { switch, .. } => SwitchId(switch),
+        }
+    }
+
     /// The session that it is about.
     #[must_use]
     pub fn sid(&self) -> Sid {

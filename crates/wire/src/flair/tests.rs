@@ -5,6 +5,7 @@ use alloc::vec;
 use concord_core::{ObjectId, RequestNumber, SessionId};
 
 const SID: Sid = Sid(0x0003_0001);
+const SWITCH: SwitchId = SwitchId(0x0a0b_0c0d);
 
 fn common(op: Op) -> rpc::Repr {
     rpc::Repr {
@@ -25,7 +26,8 @@ fn common(op: Op) -> rpc::Repr {
 
 fn example(op: Op) -> Repr {
     let cflwrs = Followers::default().with(0).with(2);
-    Repr { common: common(op), log_idx: Position(0x0102_0304_0506), cflwrs, echo: 0 }
+    let log_idx = Position(0x0102_0304_0506);
+    Repr { common: common(op), log_idx, cflwrs, echo: 0, switch: SWITCH }
 }
 
 fn emitted(repr: &Repr, body: &[u8]) -> Vec<u8> {
@@ -36,7 +38,8 @@ fn emitted(repr: &Repr, body: &[u8]) -> Vec<u8> {
 
 fn heartbeat() -> Heartbeat {
     let (group, from, view) = (GroupId(2), NodeId(3), Epoch(3));
-    Heartbeat { group, from, view, sid: SID, probe: Instant(0x0102_0304_0506_0708) }
+    let probe = Instant(0x0102_0304_0506_0708);
+    Heartbeat { group, from, view, sid: SID, switch: SWITCH, probe }
 }
 
 fn group(log_idx: u64) -> Group {
@@ -44,18 +47,20 @@ fn group(log_idx: u64) -> Group {
 }
 
 fn messages() -> [SessionMessage; 4] {
-    let (view, from, sid) = (3, 1, SID);
+    let (view, from, switch, sid) = (3, 1, SWITCH.0, SID);
+    let (replicas, step) = (vec![1, 2, 9], Step::Begun { groups: 4_096 });
     [
-        SessionMessage::Begin { view, from, sid, replicas: vec![1, 2, 9], all_keys: group(70) },
-        SessionMessage::Groups { view, from, sid, chunk: 63, groups: vec![group(70), group(71)] },
-        SessionMessage::Activate { view, from, sid, probe: 77 },
-        SessionMessage::Confirmed {
+        SessionMessage::Begin { view, from, switch, sid, replicas, all_keys: group(70) },
+        SessionMessage::Groups {
             view,
             from,
+            switch,
             sid,
-            step: Step::Begun { groups: 4_096 },
-            probe: 78,
+            chunk: 63,
+            groups: vec![group(70), group(71)],
         },
+        SessionMessage::Activate { view, from, switch, sid, probe: 77 },
+        SessionMessage::Confirmed { view, from, switch, sid, step, probe: 78 },
     ]
 }
 
@@ -112,7 +117,7 @@ fn a_request_enters_with_empty_fields_and_an_answer_leaves_as_every_client_takes
     let mut out = vec![];
     let asked = rpc::Repr { last_committed: SID.number(3), index: 7, ..common(Op::Write) };
     asked.emit(b"command", &mut out);
-    PacketMut::enter(&mut out).unwrap().stamp(SID.number(1), Position(0));
+    PacketMut::enter(&mut out).unwrap().stamp(SWITCH, SID.number(1), Position(0));
     let empty = Repr { log_idx: Position(0), cflwrs: Followers(0), ..example(Op::Write) };
     let numbered = rpc::Repr { seq: SID.number(1), ..empty.common };
     assert_eq!(Packet::parse(&out).unwrap().repr(), Repr { common: numbered, ..empty });
@@ -135,7 +140,7 @@ fn a_request_enters_with_empty_fields_and_an_answer_leaves_as_every_client_takes
 fn t30_a_stale_reply_becomes_the_read_that_it_answers_or_says_that_the_client_is_to_ask_again() {
     let stale = Repr { echo: 7, ..example(Op::ReadReply) };
     let mut out = emitted(&stale, b"a replycommand");
-    assert!(PacketMut::parse(&mut out).unwrap().ask_again(SID.number(12)));
+    assert!(PacketMut::parse(&mut out).unwrap().ask_again(SWITCH, SID.number(12)));
     let packet = Packet::parse(&out).unwrap();
     assert_eq!(packet.command(), b"command");
     let again = rpc::Repr {
@@ -150,7 +155,7 @@ fn t30_a_stale_reply_becomes_the_read_that_it_answers_or_says_that_the_client_is
 
     let mut no_echo = emitted(&example(Op::ReadReply), b"a long reply");
     let mut packet = PacketMut::parse(&mut no_echo).unwrap();
-    assert!(!packet.ask_again(SID.number(12)));
+    assert!(!packet.ask_again(SWITCH, SID.number(12)));
     let length = packet.refuse();
     assert_eq!(length, rpc::HEADER_BYTES);
     let packet = rpc::Packet::parse(&no_echo).unwrap();
@@ -162,6 +167,7 @@ fn t30_a_stale_reply_becomes_the_read_that_it_answers_or_says_that_the_client_is
 fn a_reply_of_every_store_becomes_one_that_the_switch_checks() {
     let checked = Checked {
         seq: SID.number(9),
+        switch: SWITCH,
         flags: Flags::WILDCARD,
         log_idx: Position(0x0102_0304_0506),
         cflwrs: Followers(0b101),
@@ -202,9 +208,9 @@ fn a_heartbeat_survives_the_wire_and_its_answer_has_the_switchs_clock() {
 #[test]
 fn the_longest_chunk_fits_a_packet() {
     let last = Group { log_idx: u64::MAX, followers: Followers::ALL, is_stable: true };
-    let (view, from, sid) = (u32::MAX, u16::MAX, Sid(u32::MAX));
+    let (view, from, switch, sid) = (u32::MAX, u16::MAX, u32::MAX, Sid(u32::MAX));
     let groups = vec![last; GROUPS_OF_CHUNK];
-    let chunk = SessionMessage::Groups { view, from, sid, chunk: u32::MAX, groups };
+    let chunk = SessionMessage::Groups { view, from, switch, sid, chunk: u32::MAX, groups };
     let mut out = vec![];
     chunk.emit(&mut out);
     assert_eq!(SessionMessage::parse(&out), Ok(chunk));

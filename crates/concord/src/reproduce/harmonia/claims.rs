@@ -1,98 +1,19 @@
 //! What the paper says of its figures, in numbers where its text has some, beside what was seen.
 
-use std::fmt::{self, Write};
-
 use concord_sim::load::Measured;
 
 use super::figures::slots_at;
-use crate::reproduce::figure::Figure;
+use crate::reproduce::claims::Paper::{Above, Below, Is, Silent};
+use crate::reproduce::claims::{Claim, exact, millions, over, read_us, reads, total, writes};
 use crate::reproduce::runner::{Mean, Seen};
-
-/// What the paper's text gives.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Paper {
-    /// A number, or what its words mean as one.
-    Is(f64),
-    /// No number: more than this.
-    Above(f64),
-    /// No number: less than this.
-    Below(f64),
-    /// Nothing: what is asked is ours.
-    Silent,
-}
-
-impl fmt::Display for Paper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Paper::Is(value) => write!(f, "{value}"),
-            Paper::Above(value) => write!(f, "> {value}"),
-            Paper::Below(value) => write!(f, "< {value}"),
-            Paper::Silent => write!(f, "-"),
-        }
-    }
-}
-
-impl Paper {
-    /// Ours over the paper's, or whether ours is on the paper's side.
-    fn beside(self, ours: f64) -> String {
-        let holds = match self {
-            Paper::Is(0.0) | Paper::Silent => return "-".to_string(),
-            Paper::Is(value) => return format!("{:.2}", ours / value),
-            Paper::Above(value) => ours > value,
-            Paper::Below(value) => ours < value,
-        };
-        if holds { "holds" } else { "does not hold" }.to_string()
-    }
-}
-
-/// A statement of the paper about a figure.
-struct Claim {
-    figure: &'static str,
-    /// In the paper's words, shortened.
-    says: &'static str,
-    /// Its number.
-    paper: Paper,
-    /// The same from our runs; `None` if a point is missing.
-    ours: fn(&Seen) -> Option<Mean>,
-    /// Why it differs, or where the number comes from.
-    reason: &'static str,
-}
-
-fn total(m: &Measured) -> f64 {
-    m.total()
-}
-
-fn reads(m: &Measured) -> f64 {
-    m.reads_per_second
-}
-
-fn writes(m: &Measured) -> f64 {
-    m.writes_per_second
-}
-
-fn read_us(m: &Measured) -> f64 {
-    m.read.mean_ns / 1e3
-}
 
 fn slots(m: &Measured) -> f64 {
     f64::from(m.occupied)
 }
 
-/// `a / b`, with the interval that both bring.
-fn over(a: Option<Mean>, b: Option<Mean>) -> Option<Mean> {
-    let (a, b) = (a?, b?);
-    let mean = a.mean / b.mean;
-    let relative = (a.half / a.mean).hypot(b.half / b.mean);
-    Some(Mean { mean, half: mean * relative })
-}
-
 /// Harmonia over CR at x.
 fn gain(seen: &Seen, x: f64, value: fn(&Measured) -> f64) -> Option<Mean> {
     over(seen.at(1, x, value), seen.at(0, x, value))
-}
-
-fn millions(mean: Option<Mean>) -> Option<Mean> {
-    mean.map(|m| Mean { mean: m.mean / 1e6, half: m.half / 1e6 })
 }
 
 /// Writes answered with so many slots a stage over those with plenty, of a series of figure 13(a).
@@ -108,13 +29,8 @@ fn between(seen: &Seen, from_s: f64, to_s: f64) -> Option<f64> {
     Some(buckets.iter().sum::<u64>() as f64 / (to_s - from_s))
 }
 
-fn exact(value: Option<f64>) -> Option<Mean> {
-    value.map(|mean| Mean { mean, half: 0.0 })
-}
-
-use Paper::{Above, Below, Is, Silent};
-
-const CLAIMS: &[Claim] = &[
+/// All of them, in the figures' order.
+pub const CLAIMS: &[Claim] = &[
     Claim {
         figure: "5a",
         says: "CR's reads are bounded by one server: the most (M/s)",
@@ -481,44 +397,10 @@ const CLAIMS: &[Claim] = &[
     },
 ];
 
-/// The table, in Markdown.
-pub fn table(all: &[(Figure, Seen)]) -> String {
-    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_string();
-    for claim in CLAIMS {
-        let Some((_, seen)) = all.iter().find(|(f, _)| f.name == claim.figure) else { continue };
-        let Some(ours) = (claim.ours)(seen) else { continue };
-        let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {:.2}{half} | {} | {} |",
-            claim.figure,
-            claim.says,
-            claim.paper,
-            ours.mean,
-            claim.paper.beside(ours.mean),
-            claim.reason
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::figures;
     use super::*;
-
-    #[test]
-    fn ours_stands_beside_the_papers_number_or_on_its_side() {
-        assert_eq!((Is(2.0).to_string(), Is(2.0).beside(3.0)), ("2".into(), "1.50".into()));
-        assert_eq!(
-            (Above(1.0).to_string(), Above(1.0).beside(0.9)),
-            ("> 1".into(), "does not hold".into())
-        );
-        assert_eq!(Below(1.0).beside(0.9), "holds");
-        assert_eq!(Silent.beside(3.0), "-");
-    }
 
     #[test]
     fn every_claim_is_about_a_figure_that_is_run() {

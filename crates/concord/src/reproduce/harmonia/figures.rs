@@ -8,7 +8,7 @@ use concord_sim::Service;
 use concord_sim::load::{Apart, Keys, Load, Measured};
 use concord_wire::control::Protocol;
 
-use crate::reproduce::figure::{Figure, Value};
+use crate::reproduce::figure::{Drawn, Figure, Value};
 
 const MILLION: f64 = 1e6;
 /// Operations under way for each replica: enough that it never waits for work.
@@ -367,8 +367,12 @@ fn switch_failure() -> Figure {
             ..load
         }
     };
-    let figure =
-        Figure { y: "thousand operations a second", y_unit: 1e3, timeline_s: Some(0.5), ..figure };
+    let figure = Figure {
+        y: "thousand operations a second",
+        y_unit: 1e3,
+        drawn: Drawn::Timeline { bucket_s: 0.5 },
+        ..figure
+    };
     figure.both(&[()], |()| 0.0, load)
 }
 

@@ -44,8 +44,9 @@ fn told(g: &mut Group) -> Vec<SessionMessage> {
 fn confirm(g: &mut Group, sid: Sid, step: Step) {
     let leader = g.leader().unwrap();
     let (view, from) = (g.nodes[leader].view.0, leader as u16 + 1);
+    let switch = g.nodes[leader].switch.id;
     let mut bytes = vec![];
-    SessionMessage::Confirmed { view, from, sid, step, probe: 9 }.emit(&mut bytes);
+    SessionMessage::Confirmed { view, from, switch, sid, step, probe: 9 }.emit(&mut bytes);
     g.deliver(leader, &bytes);
 }
 
@@ -82,7 +83,8 @@ fn sid(g: &Group) -> Sid {
 fn pass_on(g: &mut Group, to: usize, common: Repr, log_idx: u64, body: &[u8]) {
     let (log_idx, cflwrs) = (Position(log_idx), Followers(0));
     let mut bytes = vec![];
-    flair::Repr { common, log_idx, cflwrs, echo: 0 }.emit(body, &mut bytes);
+    let switch = SwitchId(g.nodes[to].switch.id);
+    flair::Repr { common, log_idx, cflwrs, echo: 0, switch }.emit(body, &mut bytes);
     g.deliver(to, &bytes);
 }
 
@@ -245,6 +247,16 @@ fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobod
     }
     g.set(0, "k", "w");
     assert_eq!(g.nodes[0].ordered.end(), end);
+    // T28: of a session of that number, at the switch of a rack that was there before.
+    let common = Repr { op: Op::Read, seq: sid.number(1), ..g.request(b"k") };
+    let (cflwrs, switch) = (Followers(0), SwitchId(g.nodes[0].switch.id + 1));
+    let mut bytes = vec![];
+    flair::Repr { common, log_idx: end, cflwrs, echo: 0, switch }.emit(b"", &mut bytes);
+    for to in 0..3 {
+        g.deliver(to, &bytes);
+        g.run();
+        assert!(replies(&mut g).is_empty() && g.nodes[to].vr_count.other_session > 0);
+    }
     // A read that its switch sent to the leader is answered there, and one that went astray as well.
     for to in 0..3 {
         let [reply] = get(&mut g, to, Flags(0), sid, end.0)[..] else { panic!("one reply") };

@@ -1,0 +1,136 @@
+//! What a paper says of its figures, in numbers where its text has some, beside what was seen.
+
+use std::fmt::{self, Write};
+
+use concord_sim::load::Measured;
+
+use super::figure::Figure;
+use super::runner::{Mean, Seen};
+
+/// What the paper's text gives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Paper {
+    /// A number, or what its words mean as one.
+    Is(f64),
+    /// No number: more than this.
+    Above(f64),
+    /// No number: less than this.
+    Below(f64),
+    /// Nothing: what is asked is ours.
+    Silent,
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Paper::Is(value) => write!(f, "{value}"),
+            Paper::Above(value) => write!(f, "> {value}"),
+            Paper::Below(value) => write!(f, "< {value}"),
+            Paper::Silent => write!(f, "-"),
+        }
+    }
+}
+
+impl Paper {
+    /// Ours over the paper's, or whether ours is on the paper's side.
+    pub fn beside(self, ours: f64) -> String {
+        let holds = match self {
+            Paper::Is(0.0) | Paper::Silent => return "-".to_string(),
+            Paper::Is(value) => return format!("{:.2}", ours / value),
+            Paper::Above(value) => ours > value,
+            Paper::Below(value) => ours < value,
+        };
+        if holds { "holds" } else { "does not hold" }.to_string()
+    }
+}
+
+/// A statement of the paper about a figure.
+pub struct Claim {
+    /// Which figure.
+    pub figure: &'static str,
+    /// In the paper's words, shortened.
+    pub says: &'static str,
+    /// Its number.
+    pub paper: Paper,
+    /// The same from our runs; `None` if a point is missing.
+    pub ours: fn(&Seen) -> Option<Mean>,
+    /// Why it differs, or where the number comes from.
+    pub reason: &'static str,
+}
+
+/// Operations answered a second.
+pub fn total(m: &Measured) -> f64 {
+    m.total()
+}
+
+/// Reads answered a second.
+pub fn reads(m: &Measured) -> f64 {
+    m.reads_per_second
+}
+
+/// Writes answered a second.
+pub fn writes(m: &Measured) -> f64 {
+    m.writes_per_second
+}
+
+/// Mean latency of reads, in us.
+pub fn read_us(m: &Measured) -> f64 {
+    m.read.mean_ns / 1e3
+}
+
+/// `a / b`, with the interval that both bring.
+pub fn over(a: Option<Mean>, b: Option<Mean>) -> Option<Mean> {
+    let (a, b) = (a?, b?);
+    let mean = a.mean / b.mean;
+    let relative = (a.half / a.mean).hypot(b.half / b.mean);
+    Some(Mean { mean, half: mean * relative })
+}
+
+/// In millions.
+pub fn millions(mean: Option<Mean>) -> Option<Mean> {
+    mean.map(|m| Mean { mean: m.mean / 1e6, half: m.half / 1e6 })
+}
+
+/// A value without an interval.
+pub fn exact(value: Option<f64>) -> Option<Mean> {
+    value.map(|mean| Mean { mean, half: 0.0 })
+}
+
+/// The table, in Markdown.
+pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
+    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_string();
+    for claim in claims {
+        let Some((_, seen)) = all.iter().find(|(f, _)| f.name == claim.figure) else { continue };
+        let Some(ours) = (claim.ours)(seen) else { continue };
+        let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.2}{half} | {} | {} |",
+            claim.figure,
+            claim.says,
+            claim.paper,
+            ours.mean,
+            claim.paper.beside(ours.mean),
+            claim.reason
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Paper::{Above, Below, Is, Silent};
+
+    #[test]
+    fn ours_stands_beside_the_papers_number_or_on_its_side() {
+        assert_eq!((Is(2.0).to_string(), Is(2.0).beside(3.0)), ("2".into(), "1.50".into()));
+        assert_eq!(
+            (Above(1.0).to_string(), Above(1.0).beside(0.9)),
+            ("> 1".into(), "does not hold".into())
+        );
+        assert_eq!(Below(1.0).beside(0.9), "holds");
+        assert_eq!(Silent.beside(3.0), "-");
+    }
+}

@@ -1,0 +1,279 @@
+//! What the paper says of its figures, in numbers where its text has some, beside what was seen.
+
+use concord_sim::load::Measured;
+
+use super::figures::{ALONE, FLAIR, HARMONIA, LEADER, ZIPF, groups_at, latency};
+use crate::reproduce::claims::Paper::{Above, Is, Silent};
+use crate::reproduce::claims::{Claim, exact, millions, over, total};
+use crate::reproduce::runner::{Mean, Seen};
+
+const CROWD: f64 = 300.0;
+/// Length of a timeline's bucket, in s.
+pub const BUCKET_S: f64 = 0.01;
+
+/// One line over another at x.
+fn gain(seen: &Seen, of: usize, over_line: usize, x: f64) -> Option<Mean> {
+    over(seen.at(of, x, total), seen.at(over_line, x, total))
+}
+
+/// The largest gain of FLAIR over another line.
+fn most(seen: &Seen, over_line: usize, value: fn(&Measured) -> f64, is_less: bool) -> Option<Mean> {
+    let points = seen.points.iter().filter(|p| p.series == FLAIR);
+    let gains = points.filter_map(|p| {
+        let (ours, theirs) = (seen.at(FLAIR, p.x, value), seen.at(over_line, p.x, value));
+        if is_less { over(theirs, ours) } else { over(ours, theirs) }
+    });
+    gains.max_by(|a, b| a.mean.total_cmp(&b.mean))
+}
+
+/// The smallest.
+fn least(seen: &Seen, over_line: usize) -> Option<Mean> {
+    let points = seen.points.iter().filter(|p| p.series == FLAIR);
+    let gains = points.filter_map(|p| gain(seen, FLAIR, over_line, p.x));
+    gains.min_by(|a, b| a.mean.total_cmp(&b.mean))
+}
+
+fn percent(mean: Option<Mean>) -> Option<Mean> {
+    mean.map(|m| Mean { mean: 100.0 * m.mean, half: 100.0 * m.half })
+}
+
+fn leader_share(m: &Measured) -> f64 {
+    m.leader_reads_share
+}
+
+fn unstable_share(m: &Measured) -> f64 {
+    let Some(c) = m.flair else { return f64::NAN };
+    c.reads_unstable as f64 / (c.reads_unstable + c.reads_stable + c.reads_no_holder) as f64
+}
+
+fn stale_share(m: &Measured) -> f64 {
+    let Some(c) = m.flair else { return f64::NAN };
+    c.replies_stale as f64 / (c.reads_unstable + c.reads_stable + c.reads_no_holder) as f64
+}
+
+/// Operations answered in each bucket from one time of a timeline to another, in s.
+fn between(seen: &Seen, from_s: usize, to_s: usize) -> Option<&[u64]> {
+    let (_, measured) = seen.points.first()?.runs.first()?;
+    let at = |s: usize| (s as f64 / BUCKET_S) as usize;
+    measured.buckets.get(at(from_s)..at(to_s))
+}
+
+/// How long less than half of what was before is answered, in ms, from the failure at 10 s on.
+fn outage_ms(seen: &Seen) -> Option<Mean> {
+    let before = between(seen, 0, 10)?;
+    let half = before.iter().sum::<u64>() / before.len() as u64 / 2;
+    let few = between(seen, 10, 34)?.iter().filter(|count| **count < half).count();
+    exact(Some(few as f64 * BUCKET_S * 1e3))
+}
+
+/// What is answered in ten seconds after the failure over what was in as many before.
+fn left(seen: &Seen) -> Option<Mean> {
+    let sum = |buckets: &[u64]| buckets.iter().sum::<u64>() as f64;
+    exact(Some(sum(between(seen, 24, 34)?) / sum(between(seen, 0, 10)?)))
+}
+
+/// The median read of FLAIR over that of VR, in percent.
+fn median(seen: &Seen) -> Option<Mean> {
+    let of = |line| seen.at(line, 0.0, |m: &Measured| f64::from(m.read.median_ns));
+    percent(over(of(FLAIR), of(LEADER)))
+}
+
+/// All of them, in the figures' order.
+pub const CLAIMS: &[Claim] = &[
+    Claim {
+        figure: "18a",
+        says: "FLAIR over Opt. Raft, at most",
+        paper: Is(2.1),
+        ours: |s| most(s, LEADER, total, false),
+        reason: "VR with a leader lease in its place; the leader's CPU bounds both",
+    },
+    Claim {
+        figure: "18a",
+        says: "FLAIR over Opt. Raft, at least",
+        paper: Is(1.3),
+        ours: |s| least(s, LEADER),
+        reason: "with few clients nobody waits in a queue",
+    },
+    Claim {
+        figure: "18a",
+        says: "FLAIR over unreplicated, at most",
+        paper: Is(2.1),
+        ours: |s| most(s, ALONE, total, false),
+        reason: "",
+    },
+    Claim {
+        figure: "18a",
+        says: "reads that the leader answers, of 100, 300 clients",
+        paper: Is(2.0),
+        ours: |s| percent(s.at(FLAIR, CROWD, leader_share)),
+        reason: "3% of reads find their group unstable: writes wait in the leader's queue, 3.4 ms in all",
+    },
+    Claim {
+        figure: "18a",
+        says: "Harmonia over VR, over FLAIR, 300 clients",
+        paper: Silent,
+        ours: |s| gain(s, HARMONIA, FLAIR, CROWD),
+        reason: "Harmonia spares no leader: reads of clean objects go to all alike",
+    },
+    Claim {
+        figure: "18b",
+        says: "Zipf: FLAIR over Opt. Raft, at most",
+        paper: Is(1.8),
+        ours: |s| most(s, LEADER, total, false),
+        reason: "",
+    },
+    Claim {
+        figure: "18b",
+        says: "Zipf: reads that the leader answers, of 100, 300 clients",
+        paper: Is(21.0),
+        ours: |s| percent(s.at(FLAIR, CROWD, leader_share)),
+        reason: "",
+    },
+    Claim {
+        figure: "18b",
+        says: "Zipf: stale replies, of 100 reads (\"redirected from followers\")",
+        paper: Is(1.0),
+        ours: |s| percent(s.at(FLAIR, CROWD, stale_share)),
+        reason: "a write has to come while a read is under way, which takes 0.2 ms here",
+    },
+    Claim {
+        figure: "18c",
+        says: "mean latency: Opt. Raft's over FLAIR's, at most",
+        paper: Is(2.4),
+        ours: |s| most(s, LEADER, latency, true),
+        reason: "",
+    },
+    Claim {
+        figure: "18d",
+        says: "Zipf: mean latency: Opt. Raft's over FLAIR's, at most",
+        paper: Is(2.4),
+        ours: |s| most(s, LEADER, latency, true),
+        reason: "",
+    },
+    Claim {
+        figure: "19a",
+        says: "over all others, Zipf 0.5",
+        paper: Is(2.25),
+        ours: |s| gain(s, FLAIR, ALONE, ZIPF[0]),
+        reason: "over one server here; its 1.26 is over follower leases",
+    },
+    Claim {
+        figure: "19b",
+        says: "mean latency: others' over FLAIR's, at most",
+        paper: Is(2.48),
+        ours: |s| most(s, LEADER, latency, true),
+        reason: "",
+    },
+    Claim {
+        figure: "20",
+        says: "FLAIR over Opt. Raft, read-only",
+        paper: Is(2.8),
+        ours: |s| gain(s, FLAIR, LEADER, 100.0),
+        reason: "three servers instead of one; the switch chooses by hash, so queues differ in length",
+    },
+    Claim {
+        figure: "20",
+        says: "FLAIR over Opt. Raft, half of it writes",
+        paper: Is(1.25),
+        ours: |s| gain(s, FLAIR, LEADER, 50.0),
+        reason: "the leader's writes bound both",
+    },
+    Claim {
+        figure: "20",
+        says: "FLAIR over unreplicated, 70% reads",
+        paper: Above(1.0),
+        ours: |s| gain(s, FLAIR, ALONE, 70.0),
+        reason: "",
+    },
+    Claim {
+        figure: "21a",
+        says: "median read over Opt. Raft's, of 100",
+        paper: Is(8.0),
+        ours: median,
+        reason: "2 to 8 in the paper",
+    },
+    Claim {
+        figure: "23",
+        says: "the switch loses its registers: ms with less than half the answers",
+        paper: Is(750.0),
+        ours: outage_ms,
+        reason: "a switch that starts says so, and the controller gives it an id; the paper's leader has to miss three heartbeats",
+    },
+    Claim {
+        figure: "24",
+        says: "the leader dies: ms with less than half the answers",
+        paper: Silent,
+        ours: outage_ms,
+        reason: "the text gives heartbeats, no time; followers answer reads until the switch steps down, and the next view begins before",
+    },
+    Claim {
+        figure: "24",
+        says: "throughput after, over before",
+        paper: Is(0.67),
+        ours: left,
+        reason: "\"one leader and one follower\"",
+    },
+    Claim {
+        figure: "25",
+        says: "a follower dies: throughput after, over before",
+        paper: Is(0.67),
+        ours: left,
+        reason: "\"drops by 33%\"",
+    },
+    Claim {
+        figure: "26a",
+        says: "leader avoidance over random",
+        paper: Is(1.4),
+        ours: |s| gain(s, 0, 1, CROWD),
+        reason: "what the leader's time for a write was fitted to",
+    },
+    Claim {
+        figure: "27",
+        says: "six replicas, million reads a second",
+        paper: Is(5.4),
+        ours: |s| millions(s.at(0, 6.0, total)),
+        reason: "what a read's time was fitted to",
+    },
+    Claim {
+        figure: "27",
+        says: "six replicas over one (\"linear\")",
+        paper: Is(6.0),
+        ours: |s| over(s.at(0, 6.0, total), s.at(0, 1.0, total)),
+        reason: "",
+    },
+    Claim {
+        figure: "A",
+        says: "workload A, Zipf 0.99: reads that find their group unstable, of 100",
+        paper: Is(29.0),
+        ours: |s| percent(s.at(FLAIR, CROWD, unstable_share)),
+        reason: "",
+    },
+    Claim {
+        figure: "groups",
+        says: "Zipf 0.99: 65,536 groups over 4,096",
+        paper: Silent,
+        ours: |s| over(s.at(1, groups_at(16), total), s.at(1, groups_at(12), total)),
+        reason: "hot keys are what is unstable, not their neighbours",
+    },
+    Claim {
+        figure: "groups",
+        says: "uniform: 64 groups over 4,096",
+        paper: Silent,
+        ours: |s| over(s.at(0, groups_at(6), total), s.at(0, groups_at(12), total)),
+        reason: "",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures;
+    use super::*;
+
+    #[test]
+    fn every_claim_is_about_a_figure_that_is_run() {
+        let figures = figures::all();
+        for claim in CLAIMS {
+            assert!(figures.iter().any(|f| f.name == claim.figure), "{}", claim.figure);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The figures: what is run at each point. FLAIR §4.5; parameters that the paper does not give are marked as
+//! ours.
+//!
+//! Where the paper has Raft with a leader lease ("Opt. Raft") there is VR, whose leader answers reads alone by its lease.
+
+use std::sync::LazyLock;
+
+use concord_core::{MS, SEC};
+use concord_sim::Service;
+use concord_sim::load::{Dies, Keys, Load, Measured};
+use concord_switch::KeyGroupSettings;
+use concord_wire::control::{Program, Protocol};
+
+use super::claims::BUCKET_S;
+use crate::bench::Scale;
+use crate::reproduce::figure::{Drawn, Figure, Value};
+
+/// What a replica is busy with a read: six answer 5.4 M a second (§4.5.5).
+const READ_NS: u64 = 1_111;
+/// How much longer the leader is busy with a write (ours: what makes leader avoidance worth 40%, figure 26a; §4.5.1 says that a
+/// write *takes* 30 times as long where nothing is replicated).
+const WRITE_FACTOR: u64 = 15;
+/// The same of a follower with a record (ours).
+const RECORD_FACTOR: u64 = 5;
+/// One way between a host and the switch (ours).
+const LATENCY_NS: u64 = 5_000;
+/// What an idle rack's read takes: two ways to the switch and back, two passes, the read.
+const READ_TAKES_NS: u64 = 4 * LATENCY_NS + 2 * SWITCH_NS + READ_NS;
+const SWITCH_NS: u64 = 600;
+/// What a write takes besides, without anybody being busy: 30 reads' time in all (§4.5.1).
+const WRITE_WAIT_NS: u64 = 29 * READ_TAKES_NS - (WRITE_FACTOR - 1) * READ_NS;
+/// One way between replicas: a replicated write takes 35 reads' time (§4.5.1).
+const PEER_NS: u64 = 5 * READ_TAKES_NS / 2;
+/// Keys (§4.5, "Workload").
+const KEYS: u64 = 100_000;
+/// Clients, each with one operation (§4.5.1).
+const CLIENTS: [usize; 7] = [10, 50, 100, 150, 200, 250, 300];
+/// Most of them.
+const CROWD: usize = 300;
+/// Rates of the runs over seconds (figures 23 to 25) are lower by this factor (ours).
+const SLOWER: u64 = 100;
+
+/// Zipf's constants of figure 19.
+pub const ZIPF: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
+static RANKS: LazyLock<Vec<Keys>> =
+    LazyLock::new(|| ZIPF.iter().map(|exponent| Keys::zipf(KEYS, *exponent)).collect());
+
+/// Zipf 0.99.
+fn zipf() -> Keys {
+    RANKS[ZIPF.len() - 1].clone()
+}
+
+/// 300 clients, 1 KB values, and what a write takes.
+pub fn busy(replicas: usize, writes_permille: u64) -> Load {
+    let of = Load::default();
+    let service = Service {
+        read_ns: READ_NS,
+        write_ns: WRITE_FACTOR * READ_NS,
+        record_ns: RECORD_FACTOR * READ_NS,
+        switch_ns: SWITCH_NS,
+        ..of.service
+    };
+    Load {
+        service,
+        replicas,
+        writes_permille,
+        outstanding: CROWD,
+        write_wait_ns: WRITE_WAIT_NS,
+        latency_ns: LATENCY_NS,
+        peer_latency_ns: PEER_NS,
+        keys: Keys::Uniform(KEYS),
+        value_bytes: 1_024,
+        measure_ns: 60 * MS,
+        ..of
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum System {
+    /// FLAIR over VR, with leader avoidance.
+    Flair,
+    /// The same without.
+    Random,
+    /// VR: the leader answers reads by its lease.
+    Leader,
+    /// Harmonia over VR.
+    Harmonia,
+    /// One server.
+    Alone,
+}
+
+impl System {
+    const fn name(self) -> &'static str {
+        match self {
+            System::Flair => "FLAIR",
+            System::Random => "FLAIR, random",
+            System::Leader => "VR, leader lease",
+            System::Harmonia => "Harmonia (VR)",
+            System::Alone => "unreplicated",
+        }
+    }
+
+    fn load(self, load: Load) -> Load {
+        let program = match self {
+            System::Flair | System::Random => Program::Flair,
+            System::Leader | System::Alone => Program::Forward,
+            System::Harmonia => Program::Harmonia,
+        };
+        let replicas = if self == System::Alone { 1 } else { load.replicas };
+        let avoid_leader = self == System::Flair;
+        let key_groups = KeyGroupSettings { avoid_leader, run_bits: 0, ..load.key_groups };
+        Load { protocol: Protocol::Vr, program, replicas, key_groups, ..load }
+    }
+}
+
+/// Lines of a figure, in this order.
+const COMPARED: [System; 4] = [System::Flair, System::Leader, System::Harmonia, System::Alone];
+
+/// Where [`COMPARED`] has FLAIR.
+pub const FLAIR: usize = 0;
+/// Where it has VR.
+pub const LEADER: usize = 1;
+/// Where it has Harmonia.
+pub const HARMONIA: usize = 2;
+/// Where it has one server.
+pub const ALONE: usize = 3;
+
+fn compared<T: Copy>(
+    mut figure: Figure,
+    systems: &[System],
+    points: &[T],
+    x: impl Fn(T) -> f64,
+    load: impl Fn(T) -> Load,
+) -> Figure {
+    for system in systems {
+        figure = figure.line(system.name(), points, &x, |point| system.load(load(point)));
+    }
+    figure
+}
+
+/// Mean latency of all operations, in ns.
+pub fn latency(m: &Measured) -> f64 {
+    let (reads, writes) = (m.reads_per_second, m.writes_per_second);
+    (reads * m.read.mean_ns + writes * m.write.mean_ns) / (reads + writes)
+}
+
+fn in_us(figure: Figure, y_value: Value) -> Figure {
+    Figure { y: "mean latency in us", y_value, y_unit: 1e3, ..figure }
+}
+
+/// All of them, in the paper's order, and ours.
+pub fn all() -> Vec<Figure> {
+    let uniform = Keys::Uniform(KEYS);
+    let mut all = vec![
+        by_clients("18a", "workload B, uniform", &uniform),
+        by_clients("18b", "workload B, Zipf 0.99", &zipf()),
+        in_us(by_clients("18c", "workload B, uniform", &uniform), latency),
+        in_us(by_clients("18d", "workload B, Zipf 0.99", &zipf()), latency),
+        by_skew("19a"),
+        in_us(by_skew("19b"), latency),
+        by_ratio(),
+        distribution("21a", "reads, workload B, uniform", &uniform),
+        distribution("21b", "reads, workload B, Zipf 0.99", &zipf()),
+    ];
+    all.extend(failures());
+    all.extend([avoidance(), by_replicas(), write_heavy(), by_groups()]);
+    all
+}
+
+fn by_clients(name: &'static str, title: &'static str, keys: &Keys) -> Figure {
+    let load = |outstanding| Load { outstanding, keys: keys.clone(), ..busy(3, 50) };
+    let figure = Figure::new(name, title, "clients");
+    compared(figure, &COMPARED, &CLIENTS, |clients| clients as f64, load)
+}
+
+fn by_skew(name: &'static str) -> Figure {
+    let at: Vec<usize> = (0..ZIPF.len()).collect();
+    let load = |at: usize| Load { keys: RANKS[at].clone(), ..busy(3, 50) };
+    let figure = Figure::new(name, "workload B, 300 clients", "Zipf constant");
+    compared(figure, &COMPARED, &at, |at| ZIPF[at], load)
+}
+
+fn by_ratio() -> Figure {
+    let percents = [50, 60, 70, 80, 90, 95, 100];
+    let load = |percent: u64| busy(3, 1_000 - 10 * percent);
+    let figure = Figure::new("20", "read ratios, uniform, 300 clients", "percent of reads");
+    compared(figure, &COMPARED, &percents, |percent| percent as f64, load)
+}
+
+fn distribution(name: &'static str, title: &'static str, keys: &Keys) -> Figure {
+    let figure = Figure::new(name, title, "us");
+    let figure = Figure {
+        y: "share of reads that are faster",
+        y_unit: 1.0,
+        drawn: Drawn::Distribution,
+        ..figure
+    };
+    compared(figure, &COMPARED, &[()], |()| 0.0, |()| Load { keys: keys.clone(), ..busy(3, 50) })
+}
+
+/// Figures 23 to 25: at 10 s somebody fails, of racks that are slower.
+fn failures() -> [Figure; 3] {
+    let slow = |ns: u64| ns * SLOWER;
+    let load = busy(3, 0);
+    let s = load.service;
+    let service = Service {
+        read_ns: slow(s.read_ns),
+        write_ns: slow(s.write_ns),
+        record_ns: slow(s.record_ns),
+        ..s
+    };
+    let load = Load {
+        service,
+        write_wait_ns: 0,
+        warm_up_ns: SEC,
+        measure_ns: 35 * SEC,
+        bucket_ns: (BUCKET_S * SEC as f64) as u64,
+        ..load
+    };
+    let timeline = |name, title, load: Load| {
+        let figure = Figure::new(name, title, "s");
+        let figure = Figure {
+            y: "thousand operations a second",
+            y_unit: 1e3,
+            drawn: Drawn::Timeline { bucket_s: BUCKET_S },
+            ..figure
+        };
+        compared(figure, &[System::Flair], &[()], |()| 0.0, |()| load.clone())
+    };
+    let switch = Load { switch_stops: Some((10 * SEC, 10 * SEC + MS)), ..load.clone() };
+    let dies = |who| Load { dies: Some((who, 10 * SEC)), ..load.clone() };
+    [
+        timeline("23", "the switch loses all it has (workload C, rates a hundredth)", switch),
+        timeline("24", "the leader dies (workload C, rates a hundredth)", dies(Dies::Leader)),
+        timeline("25", "a follower dies (workload C, rates a hundredth)", dies(Dies::Follower)),
+    ]
+}
+
+fn avoidance() -> Figure {
+    let systems = [System::Flair, System::Random];
+    let figure = Figure::new("26a", "leader avoidance, workload B, uniform", "clients");
+    let load = |outstanding| Load { outstanding, ..busy(3, 50) };
+    compared(figure, &systems, &CLIENTS, |clients| clients as f64, load)
+}
+
+fn by_replicas() -> Figure {
+    let replicas = [1, 2, 3, 4, 5, 6];
+    let load = |replicas| Load { outstanding: 100 * replicas, ..busy(replicas, 0) };
+    let figure = Figure::new("27", "workload C", "replicas");
+    compared(figure, &[System::Flair, System::Leader], &replicas, |n| n as f64, load)
+}
+
+/// §4.5.2: workload A, Zipf 0.99.
+fn write_heavy() -> Figure {
+    let figure = Figure::new("A", "workload A, Zipf 0.99", "clients");
+    let load = |outstanding| Load { outstanding, keys: zipf(), ..busy(3, 500) };
+    compared(figure, &COMPARED, &[CROWD], |clients| clients as f64, load)
+}
+
+/// How many key groups it takes.
+fn by_groups() -> Figure {
+    let bits = [6, 8, 10, 12, 14, 16];
+    let keys = [("uniform", Keys::Uniform(KEYS)), ("Zipf 0.99", zipf())];
+    let mut figure = Figure::new("groups", "workload B, 300 clients", "key groups")
+        .named(&["64", "256", "1,024", "4,096", "16,384", "65,536"]);
+    figure.scale = Scale::Places;
+    for (name, keys) in keys {
+        let load = |group_bits: u8| {
+            let key_groups = KeyGroupSettings { group_bits, ..KeyGroupSettings::DEFAULT };
+            System::Flair.load(Load { key_groups, keys: keys.clone(), ..busy(3, 50) })
+        };
+        figure = figure.line(name, &bits, groups_at, load);
+    }
+    figure
+}
+
+/// Where the figure on key groups has 2 to the power of `bits` of them.
+pub fn groups_at(bits: u8) -> f64 {
+    f64::from(bits) / 2.0 - 2.0
+}

@@ -1,0 +1,75 @@
+//! The options that all papers have, and how their figures are chosen and run.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use concord_runtime::Error;
+
+use super::figure::Figure;
+use super::runner::{self, Runner, Seen};
+use super::write;
+use crate::bench::Results;
+
+/// Which figures, how often, and where to.
+#[derive(Args, Clone, Debug)]
+pub struct FigureArgs {
+    /// Only these, by their numbers in the paper; ablations by their names
+    #[arg(long, value_delimiter = ',', value_name = "FIGURE")]
+    pub figures: Vec<String>,
+    /// Runs of each point, each of another seed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=100))]
+    pub repeats: u64,
+    /// Threads [default: as many as cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Results go to a directory of the paper's name in this one
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub out: PathBuf,
+}
+
+impl FigureArgs {
+    /// Runs so many loads, on as many threads as are wanted.
+    pub fn runner(&self, runs: u64) -> Runner {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        Runner::new(self.threads.unwrap_or_else(cores), runs)
+    }
+
+    /// Whether what has this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        self.figures.is_empty() || self.figures.iter().any(|wanted| wanted == name)
+    }
+
+    /// Those that are wanted of `all`; `others` can be had too.
+    ///
+    /// # Errors
+    /// A name that nothing has.
+    pub fn choose(&self, all: Vec<Figure>, others: &[&'static str]) -> Result<Vec<Figure>, Error> {
+        let known: Vec<&str> = all.iter().map(|f| f.name).chain(others.iter().copied()).collect();
+        if let Some(name) = self.figures.iter().find(|name| !known.contains(&name.as_str())) {
+            return Err(Error::new(format!("no figure {name:?}: {}", known.join(", "))));
+        }
+        Ok(all.into_iter().filter(|figure| self.wants(figure.name)).collect())
+    }
+
+    /// Runs figures one by one and writes what was seen.
+    ///
+    /// # Errors
+    /// A rack that did not run, or a file that could not be written.
+    pub fn run(
+        &self,
+        figures: Vec<Figure>,
+        runner: &Runner,
+        results: &Results,
+    ) -> Result<Vec<(Figure, Seen)>, Error> {
+        let began = Instant::now();
+        let mut all = Vec::new();
+        for figure in figures {
+            let seen = runner::run(&figure, self.repeats, runner)?;
+            write(results, &figure, &seen)?;
+            runner.say(&format!("{}: {:.0} s in all", figure.name, began.elapsed().as_secs_f64()));
+            all.push((figure, seen));
+        }
+        Ok(all)
+    }
+}
