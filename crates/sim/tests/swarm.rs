@@ -235,11 +235,13 @@ fn one_seed_replays() {
 fn digests_of_fixed_seeds_are_as_written_down() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/digests.txt");
     let mut digests = String::new();
-    for protocol in PROTOCOLS {
+    let of = |protocol| Aim { protocol: Some(protocol), ..Aim::default() };
+    let racks = PROTOCOLS.map(|protocol| (protocol_name(protocol), of(protocol)));
+    let flair = Aim { program: Some(Program::Flair), ..of(Protocol::Vr) };
+    for (name, aim) in racks.into_iter().chain([("flair", flair)]) {
         for seed in [1, 2, 3, 0xffff_ffff_ffff_fff1] {
-            let aim = Aim { protocol: Some(protocol), ..Aim::default() };
             let digest = run(&Plan::draw_aimed(seed, aim)).digest;
-            digests += &format!("{} {seed:#x} {digest:#018x}\n", protocol_name(protocol));
+            digests += &format!("{name} {seed:#x} {digest:#018x}\n");
         }
     }
     if std::env::var_os("CONCORD_BLESS").is_some() {

@@ -6,9 +6,8 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
+use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, golden, hex, replica};
 use concord_core::{Incarnation, Instant, Now, Rng, SessionId, SwitchId, US};
 use concord_pisa::{Metadata, Verdict};
 use concord_switch::program::Copied;
@@ -43,13 +42,6 @@ fn ask(slot: u16, wait_us: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     Request { asker, wait_us, ..Request::default() }.emit(&mut bytes);
     bytes
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
 }
 
 fn registers(falcon: &Falcon) -> String {
@@ -166,18 +158,9 @@ fn random() -> Vec<Step> {
 
 #[test]
 fn golden_vectors_of_falcon() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/switch");
     for (form, name) in [(Form::Paired, "paired"), (Form::Repair, "repair")] {
         let described = format!("Falcon's queue, pointers {name}");
-        for (file, text) in [
-            (format!("falcon_{name}.txt"), render(form, &described, &scenario())),
-            (format!("falcon_{name}_random.txt"), render(form, &described, &random())),
-        ] {
-            let file = dir.join(file);
-            if std::env::var_os("CONCORD_REGENERATE").is_some() {
-                std::fs::write(&file, &text).unwrap();
-            }
-            assert_eq!(text, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
-        }
+        golden(&format!("falcon_{name}"), &render(form, &described, &scenario()));
+        golden(&format!("falcon_{name}_random"), &render(form, &described, &random()));
     }
 }

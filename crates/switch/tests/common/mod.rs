@@ -81,6 +81,25 @@ pub fn request(op: Op, obj_id: u32) -> Repr {
     }
 }
 
+/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it anew.
+pub fn golden(name: &str, text: &str) {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/switch");
+    let path = dir.join(format!("{name}.txt"));
+    if std::env::var_os("CONCORD_REGENERATE").is_some() {
+        std::fs::create_dir_all(&dir).unwrap();
+        return std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    for (line, (got, expected)) in text.lines().zip(golden.lines()).enumerate() {
+        assert_eq!(got, expected, "{} line {}", path.display(), line + 1);
+    }
+    assert_eq!(text.lines().count(), golden.lines().count(), "{}", path.display());
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// What came out: the verdict, and the header if the packet was forwarded.
 pub type Outcome = Result<(Addr, Repr), DropReason>;
 
