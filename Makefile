@@ -12,8 +12,10 @@ MUTANTS_VERSION = 27.1.0
 CARGO_MUTANTS = target/tools/bin/cargo-mutants
 # How many seeds of each protocol `make guards` fuzzes groups with bags of packets for.
 BAG_SEEDS ?= 2500
+# Inputs of each of the two tests of `make fuzz-log`.
+LOG_INPUTS ?= 10000000
 
-.PHONY: help up build test lint unit guards mutants swarm torture redis-suite bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log torture redis-suite bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -49,6 +51,9 @@ $(CARGO_MUTANTS):
 
 swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for longer)
 	$(CONCORD) sim --minutes $(MINUTES)
+
+fuzz-log: ## 20 million inputs for the log's recovery (LOG_INPUTS); some minutes
+	CONCORD_LOG_INPUTS=$(LOG_INPUTS) $(CARGO) test --release --locked -p concord-log --test any_files -- --nocapture
 
 torture: ## the long histories over real processes; reports go to results/torture/
 	mkdir -p results/torture

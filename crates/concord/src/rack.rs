@@ -220,6 +220,9 @@ pub struct Rack {
     /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused beyond it. 0 is no limit.
     #[schemars(with = "String")]
     pub maxmemory: Bytes,
+    /// About how much of the log each replica keeps in memory for replicas that were away; who missed more copies the data.
+    #[schemars(with = "String")]
+    pub log_memory: Bytes,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
@@ -270,6 +273,7 @@ impl Default for Rack {
             durability: Durability::default(),
             redis_server: "redis-server".to_string(),
             maxmemory: Bytes(0),
+            log_memory: Bytes(64 << 20),
             requirepass: String::new(),
             split_reads: false,
             lease_ms: 500,

@@ -233,3 +233,39 @@ fn a_switch_that_is_started_again_gets_a_new_id() {
         reads_fast(&rack, 3);
     });
 }
+
+/// A replica that keeps its data is killed, and comes back 10 s later: what it missed comes from records.
+fn was_away(name: &str, victim: u64, more: &[&str]) {
+    let rack = Rack::start(name, &[&["--durability", "fsync"], more].concat());
+    let mut again = None;
+    while_writing(name, &rack, || {
+        Rack::signal(rack.pid(&format!("replica-{victim}")), "-9");
+        std::thread::sleep(Duration::from_secs(10));
+        let began = Instant::now();
+        again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
+        until("member again", || is_member(&rack, &[1, 2, 3], victim));
+        let took = began.elapsed();
+        let status = role(&rack, "replica", victim);
+        let records = |name: &str| status[name].as_u64().unwrap();
+        let (had, has) = (records("restored_records"), records("executed"));
+        println!("{name}: a member again after {took:?}, {} records later", has - had);
+        assert_eq!(status["counters"]["copies_begun"], 0, "{status}");
+        assert!(had > 0 && has > had, "{status}");
+        reads_fast(&rack, victim);
+    });
+}
+
+#[test]
+fn a_replica_of_a_chain_that_was_away_for_10_s_copies_nothing() {
+    was_away("away-chain", 3, &[]);
+}
+
+#[test]
+fn a_backup_that_was_away_for_10_s_copies_nothing() {
+    was_away("away-primary", 2, &["--protocol", "primary-backup", "--engine", "redis"]);
+}
+
+#[test]
+fn a_follower_that_was_away_for_10_s_copies_nothing() {
+    was_away("away-vr", 3, &["--protocol", "vr"]);
+}

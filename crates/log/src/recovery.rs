@@ -269,7 +269,7 @@ impl Recovery {
         while !body.is_empty() {
             let (bytes, behind) = Record::split_first(body).ok_or(What::Content)?;
             let record = Record::parse(bytes).map_err(|_| What::Content)?;
-            let follows = record.position.0 == end.position + 1
+            let follows = Some(record.position.0) == end.position.checked_add(1)
                 && running_hash(end.hash, bytes) == record.hash;
             if !follows {
                 return Err(What::Record);

@@ -33,6 +33,7 @@ pub mod sessions;
 mod setup;
 mod shown;
 pub mod status;
+mod tail;
 mod turn;
 pub mod vr;
 mod waiting;

@@ -8,6 +8,8 @@ use crate::sessions::SESSIONS_MAX;
 pub const LOG_RECORDS_MAX: usize = 65_536;
 /// Most bytes kept for members that lag; the head refuses writes above.
 pub const LOG_BYTES_MAX: usize = 256 << 20;
+/// How many bytes of records that all members have are kept for replicas that were away.
+pub const LOG_MEMORY_BYTES: usize = 64 << 20;
 /// Bounds of a replica. What ships has the defaults; simulations draw small ones, so that what
 /// happens at a bound happens in a short run. The members of a group have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,9 @@ pub struct Limits {
     pub log_records_max: usize,
     /// Most bytes kept for members that lag; the ordering node refuses writes above.
     pub log_bytes_max: usize,
+    /// About so many bytes of records that all members have are kept, for replicas that were away: who
+    /// lacks older ones copies the state.
+    pub log_memory_bytes: usize,
     /// Most sessions at once; the one longest without a write makes room.
     pub sessions_max: usize,
     /// VR, NOPaxos: the view in which a group begins: 1; simulations draw one near the end of all numbers.
@@ -33,6 +38,7 @@ impl Default for Limits {
         Limits {
             log_records_max: LOG_RECORDS_MAX,
             log_bytes_max: LOG_BYTES_MAX,
+            log_memory_bytes: LOG_MEMORY_BYTES,
             sessions_max: SESSIONS_MAX,
             first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,

@@ -1,4 +1,5 @@
-//! The replicated log: encoded records without gaps, kept until every member of the epoch has them.
+//! The replicated log: encoded records without gaps, kept until every member of the epoch has them. Those
+//! that are dropped then stay for a while, for replicas that were away ([`crate::tail`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,6 +8,7 @@ use concord_core::Position;
 use concord_wire::control::LogEnd;
 
 use crate::limits::Limits;
+use crate::tail::Tail;
 
 const SPARE_MAX: usize = 1_024;
 const SPARE_BYTES_MAX: usize = 4_096;
@@ -15,8 +17,10 @@ const SPARE_BYTES_MAX: usize = 4_096;
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     records: VecDeque<Vec<u8>>,
-    /// The end of what was dropped: the record before the first kept one.
+    /// The end of what was dropped: the record before the first one that a member may lack.
     base: LogEnd,
+    /// What was dropped last.
+    tail: Tail,
     /// The end of the log.
     end: LogEnd,
     bytes: usize,
@@ -30,19 +34,44 @@ impl Log {
         Log { base, end: base, ..Log::default() }
     }
 
-    /// The end of what was dropped: the record before the first kept one.
+    /// An empty log that keeps about so many bytes of what is dropped, for replicas that were away.
+    #[must_use]
+    pub fn with_tail(bytes_max: usize) -> Log {
+        Log { tail: Tail::new(bytes_max), ..Log::default() }
+    }
+
+    /// From now on so many bytes of what is dropped are kept.
+    #[cfg(test)]
+    pub(crate) fn keep_tail(&mut self, bytes_max: usize) {
+        self.tail = Tail::new(bytes_max);
+    }
+
+    /// The end of what was dropped: the record before the first one that a member may lack.
     #[must_use]
     pub fn base(&self) -> LogEnd {
         self.base
     }
 
-    /// The log's end as it was at `position`, if that is still known.
+    /// The last position whose record is not here any more: whoever lacks that one cannot go on from
+    /// this log.
+    #[must_use]
+    pub fn oldest(&self) -> Position {
+        Position(self.base.position - self.tail.len())
+    }
+
+    /// Bytes that are kept of what was dropped.
+    #[must_use]
+    pub fn tail_bytes(&self) -> usize {
+        self.tail.bytes()
+    }
+
+    /// The log's end as it was at `position`, which is not below the base, if that is still known.
     #[must_use]
     pub fn end_at(&self, position: u64) -> Option<LogEnd> {
         if position == self.base.position {
             return Some(self.base);
         }
-        let hash = hash_of(self.record(Position(position))?);
+        let hash = hash_of(self.records.get(self.index(position)?)?);
         Some(LogEnd { position, hash })
     }
 
@@ -84,7 +113,7 @@ impl Log {
 
     /// Begins anew behind `end`.
     pub fn reset(&mut self, end: LogEnd) {
-        *self = Log { base: end, end, ..Log::default() };
+        *self = Log { base: end, end, ..Log::with_tail(self.tail.bytes_max()) };
     }
 
     /// A buffer to encode the next record into.
@@ -108,16 +137,23 @@ impl Log {
     /// The record at `position`, if it is kept.
     #[must_use]
     pub fn record(&self, position: Position) -> Option<&[u8]> {
-        let at = position.0.checked_sub(self.base.position + 1)?;
-        self.records.get(at as usize).map(Vec::as_slice)
+        match self.index(position.0) {
+            Some(index) => self.records.get(index).map(Vec::as_slice),
+            None => self.tail.record(position.0),
+        }
     }
 
-    /// Drops all records up to `position`: every member has them.
+    fn index(&self, position: u64) -> Option<usize> {
+        position.checked_sub(self.base.position + 1).map(|index| index as usize)
+    }
+
+    /// Drops all records up to `position`: every member has them. The newest of them stay in the tail.
     pub fn truncate(&mut self, position: Position) {
         while self.base.position < position.0 {
             let Some(mut record) = self.records.pop_front() else { return };
             self.bytes -= record.len();
             self.base = LogEnd { position: self.base.position + 1, hash: hash_of(&record) };
+            self.tail.push(self.base.position, &record);
             if self.spare.len() < SPARE_MAX && record.capacity() <= SPARE_BYTES_MAX {
                 record.clear();
                 self.spare.push(record);
@@ -131,7 +167,7 @@ impl Log {
         self.records.len() >= limits.log_records_max || self.bytes >= limits.log_bytes_max
     }
 
-    /// Bytes of the records kept.
+    /// Bytes of the records that a member may lack.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -151,7 +187,7 @@ impl Log {
             || self.bytes >= limits.log_bytes_max / 4 * 3
     }
 
-    /// Number of records kept.
+    /// Number of records that a member may lack.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
@@ -218,6 +254,31 @@ mod tests {
         assert_eq!((log.end().position, log.last()), (8, None));
         log.reset(LogEnd { position: 3, hash: 1 });
         assert_eq!((log.base(), log.end().position), (log.end(), 3));
+    }
+
+    #[test]
+    fn what_was_dropped_stays_for_a_while_and_is_not_counted() {
+        let mut log = Log::with_tail(4 * 20);
+        assert_eq!(log.oldest(), Position(0));
+        for hash in 1..=10 {
+            let record = [[0; 8], u64::to_be_bytes(hash)].concat();
+            log.push(record, hash);
+        }
+        log.truncate(Position(3));
+        assert_eq!((log.base().position, log.oldest()), (3, Position(0)));
+        let known = |log: &Log, at| log.hash_at(Position(at));
+        assert_eq!([known(&log, 1), known(&log, 3), known(&log, 10)], [Some(1), Some(3), Some(10)]);
+        assert_eq!((log.len(), log.bytes(), log.tail_bytes()), (7, 7 * 16, 3 * 20));
+        // The end is never moved back to there.
+        assert_eq!((log.end_at(2), log.end_at(3)), (None, Some(log.base())));
+        log.truncate(Position(8));
+        assert_eq!((log.base().position, log.oldest()), (8, Position(4)));
+        assert_eq!([known(&log, 4), known(&log, 5), known(&log, 9)], [None, Some(5), Some(9)]);
+        log.reset(LogEnd { position: 20, hash: 7 });
+        assert_eq!((log.oldest(), known(&log, 8), log.tail_bytes()), (Position(20), None, 0));
+        log.push([[0; 8], 8u64.to_be_bytes()].concat(), 8);
+        log.truncate(Position(21));
+        assert_eq!(log.oldest(), Position(20), "the bound stays");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use concord_wire::control::LogEnd;
 use concord_wire::record::{Record, running_hash};
 
 use crate::counters::ReplicaCounters;
+use crate::limits::Limits;
 use crate::log::Log;
 
 /// The log, and what the next record is made from.
@@ -34,6 +35,11 @@ pub(crate) enum Fit {
 }
 
 impl Ordered {
+    /// Nothing yet.
+    pub(crate) fn new(limits: &Limits) -> Ordered {
+        Ordered { log: Log::with_tail(limits.log_memory_bytes), ..Ordered::default() }
+    }
+
     /// The last record's position.
     pub(crate) fn end(&self) -> Position {
         Position(self.log.end().position)

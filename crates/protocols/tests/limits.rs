@@ -82,7 +82,10 @@ impl Group {
             copy_bytes: 2_000,
             records_kept: 20,
             replicate_replies: false,
-            limits: concord_protocols::Limits::default(),
+            limits: concord_protocols::Limits {
+                log_memory_bytes: 0,
+                ..concord_protocols::Limits::default()
+            },
             guards,
         };
         let mut group = Group {

@@ -59,7 +59,7 @@ fn guarded(node: u16, incarnation: u64, guards: Guards) -> Replica<Shimmed<Memor
         copy_bytes: 4_096,
         records_kept: 32_768,
         replicate_replies: false,
-        limits: Limits::default(),
+        limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards,
     };
     Replica::new(setup, Shimmed::new(Memory::new(0)))

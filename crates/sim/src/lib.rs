@@ -42,6 +42,6 @@ pub use systems::store::experiment::{guard_name, parse_protocol, parse_seed, wit
 pub use systems::store::fault::{Fault, Node};
 pub use systems::store::gateways::Gateways;
 pub use systems::store::plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
-pub use systems::store::rack::{Outcome, run, run_recorded};
+pub use systems::store::rack::{Outcome, run, run_recorded, run_with_power_cut};
 pub use systems::store::seen::Large;
 pub use systems::store::totals::Totals;

@@ -2,8 +2,16 @@
 //!
 //! `CONCORD_DISK_SEEDS` sets another number of seeds, `CONCORD_DISK_FIRST` the first one.
 
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use concord_core::guard::Guards;
-use concord_sim::{Aim, Effort, Plan, SwarmOptions, SwarmReport, run, shrink, swarm_of};
+use concord_core::{MS, US};
+use concord_sim::{
+    Aim, Disks, Effort, Plan, SwarmOptions, SwarmReport, run, run_with_power_cut, shrink, swarm_of,
+};
 use concord_wire::control::Protocol;
 
 const PROTOCOLS: [Protocol; 5] =
@@ -39,6 +47,76 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     }
     println!("{}", report.totals);
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
+}
+
+/// A small run, and the same with a cut of all power after each event of it: how many, and what is wrong with
+/// one of them.
+fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option<String>) {
+    let plan = Plan {
+        seed,
+        guards,
+        clients: 1,
+        connections: 3,
+        operations: 60,
+        keys: 2,
+        writes_percent: 60,
+        think_ns: MS,
+        copy_bytes: 200,
+        disks: Disks { sync_ns: 300 * US, snapshot_bytes: 1_500 },
+        ..Plan::of(protocol)
+    };
+    let (next, wrong) = (AtomicU64::new(0), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let events = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(outcome) = run_with_power_cut(&plan, events, 20 * MS) else { return };
+                    if let Some(text) = outcome.violation {
+                        let line = format!("{protocol:?}, after {events} events: {text}");
+                        wrong.lock().unwrap().get_or_insert(line);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (next.into_inner(), wrong.into_inner().unwrap())
+}
+
+#[test]
+fn t7_the_power_of_all_goes_at_any_point() {
+    for protocol in PROTOCOLS {
+        let mut all = 0;
+        for seed in 1..=2 {
+            let (events, wrong) = cut_everywhere(protocol, seed, Guards::ALL);
+            assert_eq!(wrong, None);
+            all += events;
+        }
+        println!("{protocol:?}: {all} points");
+        assert!(all > 1_000, "{all}: runs are thin");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
+    use concord_core::guard::Guard;
+    let of = [
+        (Guard::DurableCommit, Protocol::Chain),
+        (Guard::DurableBefore, Protocol::Chain),
+        (Guard::DurableCommit, Protocol::PrimaryBackup),
+        (Guard::DurableAck, Protocol::PrimaryBackup),
+        (Guard::DurableCommit, Protocol::Vr),
+        (Guard::DurableAck, Protocol::Vr),
+    ];
+    for (guard, protocol) in of {
+        let mut found =
+            (1..=10).filter_map(|seed| cut_everywhere(protocol, seed, Guards::without(guard)).1);
+        let line = found.next().and_then(|text| text.lines().next().map(str::to_owned));
+        println!("without {guard:?}: {line:?}");
+        assert!(line.is_some(), "{protocol:?} without {guard:?} survives");
+    }
 }
 
 /// docs/bugs.md: defects that the swarm found, and what its check took for one.

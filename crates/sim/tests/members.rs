@@ -2,7 +2,7 @@
 //! other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
 
 use concord_core::{MS, SEC};
-use concord_sim::{Fault, Node, Outcome, Plan, run};
+use concord_sim::{Disks, Fault, Node, Outcome, Plan, run};
 use concord_wire::control::Protocol;
 
 const CUT_AT_NS: u64 = SEC;
@@ -128,5 +128,37 @@ fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller
     {
         let plan = Plan::from_toml(text).unwrap();
         assert_eq!(run(&plan).violation, None);
+    }
+}
+
+/// A replica with a disk that is away for 10 s, and what became of it. So many bytes of the log are kept for it.
+fn away(protocol: Protocol, seed: u64, fault: Fault, log_memory_bytes: usize) -> Outcome {
+    let mut plan = plan(protocol, seed, CUT_AT_NS + 16 * SEC).with_fault(CUT_AT_NS, fault);
+    plan.records_kept = 50;
+    plan.disks = Disks { sync_ns: MS, snapshot_bytes: 30_000 };
+    plan.bounds.log_memory_bytes = log_memory_bytes;
+    let outcome = run(&watched_until(plan, CUT_AT_NS + 15 * SEC));
+    assert_eq!(outcome.violation, None, "{protocol:?}, {fault:?}");
+    outcome
+}
+
+#[test]
+fn who_was_away_for_ten_seconds_goes_on_from_records_that_are_still_in_memory() {
+    let for_ns = 10 * SEC;
+    for (n, protocol) in PROTOCOLS.into_iter().enumerate() {
+        for (m, replica) in [0, 1, 2].into_iter().enumerate() {
+            let cut = Fault::PowerCut { replica, for_ns };
+            let isolated = Fault::Isolate { replica, for_ns, stale_switch: false };
+            // A head that lives on alone orders writes that no other has: its log is not theirs.
+            let is_alone = replica == 0 && !protocol.is_quorum();
+            for fault in [cut, isolated].into_iter().take(if is_alone { 1 } else { 2 }) {
+                let seed = 3_000 + 10 * n as u64 + m as u64;
+                let name = format!("{protocol:?}, {fault:?}");
+                let copies =
+                    |bytes| away(protocol, seed, fault, bytes).totals.replicas.copies_begun;
+                assert_eq!(copies(4 << 20), 0, "{name}");
+                assert!(copies(0) > 0, "{name}");
+            }
+        }
     }
 }

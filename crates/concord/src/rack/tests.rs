@@ -57,7 +57,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("protocol = \"cahin\"", ":1: unknown value `cahin`; the nearest known one is `chain`"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `engine`, `durability`, `redis_server`, `maxmemory`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -102,6 +102,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("protocol = chain", ":1: text is written in double quotes: `protocol = chain`"),
     ("a = = 1", ":1: extra `=`, expected nothing: `a = = 1`"),
     ("maxmemory = \"1tb\"", ":1: \"1tb\" is not a size; write it like 512mb or 1gb"),
+    ("log_memory = \"much\"", ":1: \"much\" is not a size; write it like 512mb or 1gb"),
     ("maxmemory = true", ":1: expected a size, like \"512mb\" or 1000"),
     (
         "[table]\nslots = 1000\n",
@@ -272,6 +273,7 @@ fn a_whole_rack_survives_its_file() {
     let http = |n: u16| Some(SocketAddr::V4(addr(n)));
     let rack = Rack {
         maxmemory: "64mb".parse().unwrap(),
+        log_memory: "1gb".parse().unwrap(),
         requirepass: "secret \"quoted\"".to_string(),
         split_reads: true,
         faults: Faults { drop_per_million: 10_000, ..Faults::default() },

@@ -358,7 +358,7 @@ impl<E: Engine> Replica<E> {
         }
         let log = &self.ordered.log;
         let Some((record, hash)) = log.record(position).zip(log.hash_at(position)) else {
-            if position.0 <= log.base().position && self.setup.guards.on(Guard::FetchApart) {
+            if position <= log.oldest() && self.setup.guards.on(Guard::FetchApart) {
                 // It came with a copy, which has what was committed only: the head lacks some of that.
                 self.say_apart(epoch, addr, sink);
             }

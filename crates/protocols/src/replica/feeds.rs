@@ -1,8 +1,8 @@
 //! What the feeder keeps for replicas that join: which copy each makes, which part it is given, and the
 //! stream of records to it.
 //!
-//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold;
-//! one that falls further behind begins anew.
+//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold, and behind
+//! that as many as the log's tail has; one that falls further behind begins anew.
 
 use alloc::vec::Vec;
 
@@ -213,7 +213,7 @@ impl Feeds {
         let mut dropped = 0;
         for feed in &mut self.feeds {
             let Some(sender) = feed.sender.as_mut() else { continue };
-            if sender.first_needed().0 <= log.base().position {
+            if sender.first_needed() <= log.oldest() {
                 feed.sender = None;
                 feed.is_dropped = true;
                 feed.part = None;

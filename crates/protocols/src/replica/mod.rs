@@ -106,7 +106,7 @@ impl<E: Engine> Replica<E> {
             assembly: Assembly::new(1),
             role: Role::new(setup.me),
             serving: Serving::new(&setup, engine),
-            ordered: Ordered::default(),
+            ordered: Ordered::new(&setup.limits),
             applied: Applied::default(),
             leases: Leases::new(setup.lease_ns),
             submitted: LogEnd::default(),

@@ -225,7 +225,7 @@ impl<E: Engine> Vr<E> {
     pub fn new(setup: ReplicaConfig, engine: E) -> Vr<E> {
         Vr {
             serving: Serving::new(&setup, engine),
-            ordered: Ordered::default(),
+            ordered: Ordered::new(&setup.limits),
             journal: Journal::default(),
             held: Vec::new(),
             stage: Stage::Out,

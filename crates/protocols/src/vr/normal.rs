@@ -347,7 +347,7 @@ impl<E: Engine> Vr<E> {
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
-            if sender.first_needed().0 <= log.base().position {
+            if sender.first_needed() <= log.oldest() {
                 // It hears by the next COMMIT that nobody streams to it, and asks again.
                 follower.sender = None;
                 continue;
@@ -379,7 +379,7 @@ impl<E: Engine> Vr<E> {
             let Some(sender) = &mut follower.sender else { continue };
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
-            if sender.first_needed().0 > log.base().position
+            if sender.first_needed() > log.oldest()
                 && sender.pump_full(now.instant, log, end, told, scratch, sink) > 0
             {
                 follower.told_committed = told;

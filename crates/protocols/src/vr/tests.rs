@@ -63,7 +63,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         copy_bytes: 1_000,
         records_kept: 50,
         replicate_replies: false,
-        limits: Limits::default(),
+        limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards,
     };
     Vr::new(setup, Shimmed::new(Memory::new(0)))

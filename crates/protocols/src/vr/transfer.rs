@@ -71,8 +71,8 @@ impl<E: Engine> Vr<E> {
         if self.is_used(leads.then_some(from), stream) {
             return;
         }
-        let Some(end) = ends.into_iter().find(|e| self.ordered.log.end_at(e.position) == Some(*e))
-        else {
+        let is_known = |e: &LogEnd| self.ordered.log.hash_at(Position(e.position)) == Some(e.hash);
+        let Some(end) = ends.into_iter().find(is_known) else {
             return self.say_apart(from, stream, sink);
         };
         let to = self.group.members()[from];

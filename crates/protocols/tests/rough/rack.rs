@@ -140,7 +140,7 @@ fn node(protocol: Protocol, node: u16, incarnation: u64) -> Node<Shimmed<Memory>
         copy_bytes: 2_000,
         records_kept: 40,
         replicate_replies: false,
-        limits: Limits::default(),
+        limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards: Guards::ALL,
     };
     Node::new(protocol, setup, Shimmed::new(Memory::new(0)))

@@ -8,7 +8,7 @@ use concord_core::{Duration, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_log::Batch;
-use concord_protocols::{Node, Phase, ReplicaConfig, Retired};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::{Addr, GroupId, OfGroup};
 use tracing::{error, info, warn};
@@ -40,6 +40,8 @@ pub struct ReplicaSetup {
     pub replies_via_switch: bool,
     /// Writes that need memory are refused while the data takes more, in bytes; 0 for no limit.
     pub memory_bytes_max: u64,
+    /// About how much of the log is kept in memory for replicas that were away, in bytes.
+    pub log_memory_bytes: usize,
     /// Where the data is.
     pub engine: EngineSetup,
     /// What of it is on disk; `None`: nothing.
@@ -209,6 +211,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     let config = ReplicaConfig {
         lease_ns: setup.lease_ns,
         replies_via_switch: setup.replies_via_switch,
+        limits: Limits { log_memory_bytes: setup.log_memory_bytes, ..Limits::default() },
         ..ReplicaConfig::new(me, setup.controller)
     };
     let done = match &setup.engine {
@@ -352,6 +355,9 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         s.gauge("leased", "Whether it may answer alone.", f64::from(u8::from(status.leased)));
         s.gauge("keys", "Number of keys.", status.keys as f64);
         s.gauge("memory_bytes", "Bytes that the data takes.", status.memory_bytes as f64);
+        s.gauge("log_memory_bytes", "Of the log, kept for replicas that were away.", {
+            self.replica.log().tail_bytes() as f64
+        });
         s.gauge("sessions", "Client sessions.", status.sessions as f64);
         let help =
             "Who orders writes: how far the log's time is behind this node's clock, in seconds.";

@@ -158,3 +158,22 @@ fn bug_15_20_a_replica_that_copies_sleeps_while_nothing_comes() {
         }
     }
 }
+
+#[test]
+fn who_lacks_records_that_are_in_the_tail_copies_nothing() {
+    for protocol in PROTOCOLS {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        for node in &mut g.nodes {
+            node.ordered.log.keep_tail(1 << 20);
+        }
+        g.fill(0, 10);
+        g.isolate(2);
+        g.fill(10, 300);
+        assert!(g.nodes[0].ordered.log.base().position > 200, "{protocol:?}: the log is truncated");
+        g.cuts.clear();
+        g.fill(310, 100);
+        g.assert_whole(410);
+        assert_eq!(g.nodes[2].count.copies_begun, 0, "{protocol:?}");
+        assert!(g.nodes[2].vr_count.records_transferred < 410, "{protocol:?}");
+    }
+}

@@ -5,7 +5,7 @@ use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupSetup, Recover, State};
 use concord_core::{Guards, Incarnation, Rng};
 use concord_engine::{Engine, Shimmed};
-use concord_protocols::{Node, ReplicaConfig};
+use concord_protocols::{Limits, Node, ReplicaConfig};
 use concord_switch::LoadError;
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_wire::control::{Member, Program, Protocol};
@@ -51,7 +51,12 @@ impl Blueprint {
                 guards,
                 ..ControllerConfig::new(vec![group], addr(CONTROLLER))
             },
-            replica: ReplicaConfig { guards, ..ReplicaConfig::new(nobody, addr(CONTROLLER)) },
+            // Whoever was away is to lack records: those that are kept for it are drawn, or none.
+            replica: ReplicaConfig {
+                guards,
+                limits: Limits { log_memory_bytes: 0, ..Limits::default() },
+                ..ReplicaConfig::new(nobody, addr(CONTROLLER))
+            },
             switch: AgentConfig { program, guards, ..switch },
             client: ClientConfig { controller: Some(addr(CONTROLLER)), guards, ..client },
         }

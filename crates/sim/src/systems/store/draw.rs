@@ -53,8 +53,12 @@ const DRAWS_DEAF_LONG: bool = true;
 
 /// Numbers that are left where they begin near their end: more than a run takes.
 const NUMBERS_LEFT: u64 = 5_000;
+/// Most bytes of records that are kept for replicas that were away.
+const LOG_MEMORY_DRAWN_MAX: u64 = 1 << 20;
 /// What the seed of their draw is other than that of the rest.
 const NUMBERS: u64 = 0x0e2d_0f5e;
+/// What the seed of the draw of the log's memory is other than that of the rest.
+const LOG_MEMORY: u64 = 0x7a11_10f6;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
 
@@ -125,6 +129,7 @@ impl Plan {
         draw_edges(&mut plan, aim.heavy, &mut Rng::new(seed ^ 0xed6e));
         disks::draw(&mut plan);
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
+        draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan
     }
 }
@@ -189,6 +194,12 @@ fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(1, HEAVY) {
         plan.packets.own_ppm = rng.between(1, ODD_PPM_MAX);
     }
+}
+
+/// Records that all members have are kept for those that were away: from a few to all of a run.
+fn draw_log_memory(plan: &mut Plan, rng: &mut Rng) {
+    let drawn = up_to(rng, LOG_MEMORY_DRAWN_MAX) as usize;
+    plan.bounds.log_memory_bytes = if rng.chance(1, 4) { drawn } else { 0 };
 }
 
 /// Sizes that make a run long: one or two of them.

@@ -54,6 +54,8 @@ pub struct Bounds {
     pub log_records_max: usize,
     /// Most bytes of them.
     pub log_bytes_max: usize,
+    /// About so many bytes of records that all have are kept for replicas that were away; 0: none.
+    pub log_memory_bytes: usize,
     /// Most sessions in the client table.
     pub sessions_max: usize,
     /// Bits of the switch's counter: a new id is asked for before it ends (trap T20).
@@ -106,6 +108,7 @@ impl Bounds {
         let million = MILLION as usize;
         within("log_records_max", self.log_records_max as u64, 0, MILLION)?;
         within("log_bytes_max", self.log_bytes_max as u64, 0, (256 * million) as u64)?;
+        within("log_memory_bytes", self.log_memory_bytes as u64, 0, (256 * million) as u64)?;
         within("sessions_max", self.sessions_max as u64, 0, MILLION)?;
         if self.counter_bits != 0 {
             within("counter_bits", self.counter_bits.into(), COUNTER_BITS_MIN.into(), 32)?;
@@ -124,6 +127,7 @@ impl Bounds {
         Limits {
             log_records_max: or(self.log_records_max, shipped.log_records_max),
             log_bytes_max: or(self.log_bytes_max, shipped.log_bytes_max),
+            log_memory_bytes: self.log_memory_bytes,
             sessions_max: or(self.sessions_max, shipped.sessions_max),
             first_view: ViewNumber(self.first_view.max(1)),
             ..shipped

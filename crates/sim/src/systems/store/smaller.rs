@@ -48,6 +48,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.bounds = Bounds::default());
     with(|p| p.bounds.memory_bytes_max = 0);
     with(|p| (p.bounds.log_records_max, p.bounds.log_bytes_max) = (0, 0));
+    with(|p| p.bounds.log_memory_bytes = 0);
     with(|p| p.bounds.sessions_max = 0);
     with(|p| p.bounds.counter_bits = 0);
     with(|p| (p.bounds.last_epoch, p.bounds.first_view, p.bounds.first_request) = (0, 0, 0));

@@ -11,6 +11,7 @@ mod file;
 mod gateway;
 mod inject;
 mod pipeline;
+mod power;
 mod progress;
 mod rest;
 mod step;
@@ -41,6 +42,7 @@ use clients::GOOD_MIN;
 use disk::ReplicaDisk;
 use file::StateFile;
 use gateway::Redis;
+pub use power::run_with_power_cut;
 use progress::Progress;
 use watch::Watch;
 
