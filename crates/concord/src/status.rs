@@ -234,7 +234,17 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
     }
+    let mut switches = roles.iter().filter(|role| is_switch(role) && role["reachable"] == true);
+    let is_idle = |role: &Value| role["status"]["stands_by"] == true;
+    if switches.clone().next().is_some() && switches.all(is_idle) {
+        wrong.push("no switch is active: all that are reachable stand by".to_string());
+    }
     wrong.extend(roles.iter().flat_map(clock_problems));
+    for group in groups {
+        let own = roles.iter().filter(|role| role["group"] == group.name);
+        let members: Vec<&Value> = own.map(|role| &role["status"]).collect();
+        wrong.extend(systems::of(group.kind).wrong(group, &members));
+    }
     let controller = roles.iter().find(|role| role["role"] == "controller");
     let Some(status) = controller.map(|c| &c["status"]).filter(|s| s.is_object()) else {
         return wrong;
@@ -307,6 +317,10 @@ pub fn print(text: &str) -> Result<(), Error> {
     }
 }
 
+fn is_switch(role: &Value) -> bool {
+    matches!(role["role"].as_str(), Some("switch" | "standby"))
+}
+
 fn name_of(role: &Value) -> &str {
     role["name"].as_str().unwrap_or("?")
 }
@@ -341,7 +355,7 @@ fn describe(role: &Value) -> String {
     let status = &role["status"];
     match role["role"].as_str() {
         Some("controller") => describe_controller(status),
-        Some("standby") if status["switch_id"] == 0 => "stands by".to_string(),
+        Some("switch" | "standby") if status["stands_by"] == true => "stands by".to_string(),
         Some("switch" | "standby") => describe_switch(status),
         _ => systems::all().find_map(|system| system.describe(role)).unwrap_or_default(),
     }
@@ -490,11 +504,44 @@ mod tests {
                           "status": {"gauges": {}, "disk_full": true}});
         assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk has no room"));
         assert_eq!(wrong(&clocks(-0.999, 0.999)), Vec::<String>::new());
+        let switch = |role: &str, stands_by: bool| {
+            json!({"role": role, "node": 1, "name": role, "reachable": true,
+                   "status": {"gauges": {}, "stands_by": stands_by}})
+        };
+        assert_eq!(
+            wrong(&[switch("switch", true), switch("standby", false)]),
+            Vec::<String>::new()
+        );
+        let idle = wrong(&[switch("switch", true), switch("standby", true)]);
+        assert_eq!(idle, ["no switch is active: all that are reachable stand by"]);
         let problems = wrong(&clocks(86_400.0, -2.5));
         let set =
             "PROBLEM: the wall clock of replica 2 was set, by 86400.0 s; its time follows slowly";
         assert_eq!(problems[0], set);
         assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
+    }
+
+    #[test]
+    fn bug_19_7_a_majority_that_lost_what_it_promised_is_a_problem() {
+        let text = |protocol: &str| {
+            let replica = |n: u16| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{n}\"\n");
+            format!("protocol = \"{protocol}\"\n{}{}{}", replica(1), replica(2), replica(3))
+        };
+        let role = |node: u16, place: &str| {
+            json!({"role": "replica", "node": node, "group": "store", "name": format!("replica {node}"),
+                   "reachable": true, "status": {"node": node, "gauges": {}, "place": place}})
+        };
+        let wrong = |protocol: &str, third: &str| {
+            let rack = Rack::parse(&text(protocol)).unwrap();
+            let roles = [role(1, "recovering"), role(2, "view change"), role(3, third)];
+            super::wrong(&rack.groups().unwrap(), &roles)
+        };
+        let line = &wrong("vr", "recovering")[0];
+        assert!(
+            line.starts_with("PROBLEM: replicas 1 and 3 of 3 have lost what they had promised")
+        );
+        assert_eq!(wrong("vr", "returning"), Vec::<String>::new());
+        assert_eq!(wrong("chain", "recovering"), Vec::<String>::new());
     }
 
     #[test]

@@ -43,3 +43,26 @@ fn bug_15_1_the_redis_engine_has_a_limit_of_memory_too() {
     }
     until("there is room again", || redis.say("SET l v") == "+OK");
 }
+
+/// Making 512 MiB of zeros, as Redis does for these, took one replica after the other so long that it was believed
+/// dead; a rack with Redis' engine lost all of them.
+#[test]
+fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
+    for (name, more) in [("far-memory", &[][..]), ("far-redis", &["--engine", "redis"])] {
+        let rack = Rack::start(name, more);
+        let mut redis = rack.client();
+        until("the commands are known", || redis.say("SETRANGE k 3 x") == ":4");
+        for line in
+            ["SETRANGE k 536870911 x", "SETBIT k 4294967295 1", "BITFIELD k SET u8 4294967287 1"]
+        {
+            let said = redis.say(line);
+            assert!(said.starts_with("-ERR"), "{line}: {said}");
+        }
+        assert_eq!(redis.say("SETRANGE k 67000000 x"), ":67000001");
+        assert_eq!(redis.say("STRLEN k"), ":67000001");
+        assert_eq!(rack.status()["wrong"], serde_json::json!([]), "{name}");
+        assert_eq!(rack.status()["groups"][0]["name"], "store");
+        let controller = std::fs::read_to_string(rack.run.join("controller.log")).unwrap();
+        assert!(!controller.contains("replica removed"), "{controller}");
+    }
+}

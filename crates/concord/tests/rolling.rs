@@ -173,6 +173,19 @@ fn agrees(what: &str, line: &serde_json::Value, pause: Pause) {
     assert!(off < AGREE, "{what}: {line} and {pause:?}");
 }
 
+/// It was stopped, or cut off, and hears of its replacement when it is back.
+#[test]
+fn bug_16_13_a_switch_that_was_replaced_stands_by_and_nothing_is_wrong() {
+    let mut rack = Units::start("replaced", "");
+    rack.append("[[standby]]", "node = 1\n");
+    rack.add("standby-1", &["switch", "--standby", "--node", "1"]);
+    rack.wait();
+    rack.pause("switch", || until("takeover", || rack.role("standby", 1)["ready"] == true));
+    until("it stands by", || rack.role("switch", 1)["stands_by"] == true);
+    rack.wait();
+    assert_eq!(rack.role("standby", 1)["stands_by"], false);
+}
+
 /// Each has one line in the controller's log, whose time is the client's.
 #[test]
 fn the_log_tells_of_a_removal_a_join_a_takeover_and_a_problem_when_clients_see_them() {

@@ -132,9 +132,11 @@ impl Rules for Replicas {
         // One that waits outside until it hears all members again.
         config.joining.iter().find_map(|joining| {
             let own = look.nodes.get(&joining.node).filter(|n| n.member == *joining)?;
+            let is_there = |node: u16| look.nodes.get(&node).is_some_and(|n| look.is_heard(n));
             let (other, _) = own.unheard.iter().find(|(other, since)| {
                 look.now.since(*since) >= look.failure_ns
                     && config.members.iter().any(|m| m.node == *other)
+                    && is_there(*other)
             })?;
             Some(Problem::CutPair { one: *other, other: joining.node })
         })

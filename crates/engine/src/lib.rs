@@ -35,6 +35,10 @@ pub use ttl::Shimmed;
 
 use alloc::vec::Vec;
 
+/// Longest string, in bytes. A reply is 64 MiB at most, so that nobody could read a longer one; and making
+/// Redis' 512 MiB of zeros takes a replica so long that the others believe it dead.
+pub const STRING_BYTES_MAX: usize = (64 << 20) - 64;
+
 /// Whether an operation may change state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

@@ -182,6 +182,8 @@ impl<E: Engine> Serving<E> {
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) {
+        // Whoever makes a string can read it.
+        const _: () = assert!(concord_engine::STRING_BYTES_MAX + 32 <= REPLY_BYTES_MAX);
         const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
         let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
         let mut repr = turn.reply(in_force.epoch, self.node);

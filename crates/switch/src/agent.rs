@@ -128,6 +128,8 @@ pub struct ProgramStatus {
 pub struct Status {
     /// Its programs, by group; at least one.
     pub programs: Vec<ProgramStatus>,
+    /// Whether it waits until the active switch is silent.
+    pub stands_by: bool,
     /// The agent's counters.
     pub agent: AgentCounters,
     /// What became of packets behind the programs.
@@ -274,6 +276,7 @@ impl<H: Host> SwitchAgent<H> {
         programs.sort_by_key(|program| program.group);
         Status {
             programs,
+            stands_by: self.standby,
             agent: self.counters,
             fabric: self.fabric.counters,
             faults: *self.fabric.faults.counters(),

@@ -68,6 +68,7 @@ impl Rack {
             return Err(Mistake::among(&["accel", "protocol"], line));
         }
         self.check_times()?;
+        self.check_paths()?;
         self.check_groups()?;
         let mut seen = Vec::new();
         for (name, section, node) in self.numbered() {
@@ -86,6 +87,23 @@ impl Rack {
         let queue = self.queue.layout().check();
         queue.map_err(|e| Mistake::at("queue", format!("queue: {e}")))?;
         self.check_room()
+    }
+
+    /// No path is empty.
+    fn check_paths(&self) -> Result<(), Mistake> {
+        let state =
+            self.controller.iter().map(|c| ("controller.state".to_string(), Some(&c.state)));
+        let data = self.replica.iter().enumerate();
+        let data = data.map(|(at, r)| (format!("replica.{at}.data_dir"), r.data_dir.as_ref()));
+        let all = state.chain(data);
+        for (key, path) in all {
+            if path.is_some_and(|path| path.as_os_str().is_empty()) {
+                let (_, name) = key.rsplit_once('.').unwrap_or(("", &key));
+                let line = format!("{name} is empty: write a path");
+                return Err(Mistake::at(key, line));
+            }
+        }
+        Ok(())
     }
 
     fn check_times(&self) -> Result<(), Mistake> {

@@ -240,6 +240,14 @@ fn a_group_has_what_it_says_and_else_what_the_top_level_does() {
 }
 
 #[test]
+fn an_empty_path_is_refused_with_its_line() {
+    let state = "[controller]\naddr = \"127.0.0.1:1\"\nstate = \"\"\n";
+    assert_eq!(refused(state), ":3: state is empty: write a path");
+    let data = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\ndata_dir = \"\"\n";
+    assert_eq!(refused(data), ":4: data_dir is empty: write a path");
+}
+
+#[test]
 fn groups_that_do_not_fit_are_refused_in_a_line() {
     let but = |from: &str, to: &str| {
         assert!(TWO.contains(from));

@@ -122,6 +122,11 @@ pub trait System: Sync {
     /// `status`: figures of a group, from what `/status` of each of its members says.
     fn figures(&self, members: &[&Value]) -> Map<String, Value>;
 
+    /// `status`: what needs attention in a group as a whole, from what `/status` of each of its members says.
+    fn wrong(&self, _group: &Group<'_>, _members: &[&Value]) -> Vec<String> {
+        Vec::new()
+    }
+
     /// `status`: a group's settings and figures, in a line or two.
     fn describe_group(&self, told: &Value) -> String;
 }

@@ -121,6 +121,14 @@ impl Units {
         unit.child.wait().unwrap();
     }
 
+    /// It stands still meanwhile.
+    pub fn pause(&self, name: &str, meanwhile: impl FnOnce()) {
+        let unit = self.units.iter().find(|unit| unit.name == name).unwrap();
+        super::Rack::signal(unit.child.id(), "-STOP");
+        meanwhile();
+        super::Rack::signal(unit.child.id(), "-CONT");
+    }
+
     /// `systemctl start`.
     pub fn start_again(&mut self, name: &str) {
         let args = self.at(name).args.clone();

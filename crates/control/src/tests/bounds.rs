@@ -220,6 +220,24 @@ fn a_joining_replica_need_not_hear_those_who_are_no_members() {
     }
 }
 
+#[test]
+fn bug_16_12_a_joining_replica_is_not_cut_off_from_members_that_are_dead() {
+    let mut c = founded();
+    live(&mut c, 50, 100, |_| vec![]);
+    say(&mut c, 100, &stands(4, 10, 1, Standing::Out));
+    assert_eq!((persist(&mut c, 100), joining(&c)), (Some(2), vec![4]));
+    live(&mut c, 150, 300, |_| vec![]);
+    // The members die.
+    let says = but(stands(4, 10, 2, Standing::Copied), |a| a.unheard = vec![1, 2, 3]);
+    for ms in (300..6_000).step_by(50) {
+        say(&mut c, ms, &says);
+        say(&mut c, ms, &switch(77, 2));
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+    }
+    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+}
+
 /// It came while nothing could be decided, and is gone.
 #[test]
 fn a_new_switch_that_fell_silent_before_it_was_taken_is_not_taken() {

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::store::Bytes;
-use super::strings::check_length;
+use super::strings::{check_length, check_place};
 use super::{Call, Failure, Handler, SYNTAX, fixed, integer};
 use crate::resp;
 use crate::table::UpperName;
@@ -54,7 +54,7 @@ impl Field {
         };
         let at = resp::number(digits).ok_or(BAD_OFFSET)?;
         let at = if by_fields { at.checked_mul(bits).ok_or(BAD_OFFSET)? } else { at };
-        check_length(at.div_euclid(8), 1).map_err(|_| BAD_OFFSET)?;
+        check_place(at).ok_or(BAD_OFFSET)?;
         Ok(Field { at: at as u64, bits: bits as u32, signed })
     }
 
@@ -161,6 +161,7 @@ fn bitfield(call: &mut Call<'_>, may_write: bool) -> Result<(), Failure> {
     let length = writes.map(|(field, _)| field.end_byte()).max();
     let mut value: Vec<u8> = old.map_or(Vec::new(), |bytes| bytes.to_vec());
     if let Some(length) = length {
+        check_length(0, length)?;
         value.resize(value.len().max(length), 0);
     }
     resp::array(call.reply, operations.len());

@@ -1,7 +1,7 @@
 //! Bits of strings (Redis 7.0 `bitops.c`), the first bit being the highest of the first byte.
 
 use super::store::Bytes;
-use super::strings::check_length;
+use super::strings::{check_length, check_place, grow};
 use super::{Call, Failure, Handler, SYNTAX, fixed, integer, range_of};
 use crate::resp;
 
@@ -12,8 +12,8 @@ const BAD_OFFSET: Failure = fixed(b"ERR bit offset is not an integer or out of r
 
 fn offset(text: &[u8]) -> Result<(usize, u8), Failure> {
     let bit = resp::number(text).ok_or(BAD_OFFSET)?;
-    check_length(bit.div_euclid(8), 1).map_err(|_| BAD_OFFSET)?;
-    Ok((bit as usize / 8, 0x80 >> (bit % 8)))
+    let bit = check_place(bit).ok_or(BAD_OFFSET)?;
+    Ok((bit / 8, 0x80 >> (bit % 8)))
 }
 
 fn setbit(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -23,10 +23,9 @@ fn setbit(call: &mut Call<'_>) -> Result<(), Failure> {
         b"1" => true,
         _ => return Err(fixed(b"ERR bit is not an integer or out of range")),
     };
+    check_length(at as i64, 1)?;
     let old = call.store.write(call.args[1], |value: &mut Bytes| {
-        if value.len() <= at {
-            value.resize(at + 1, 0);
-        }
+        grow(value, at + 1);
         let old = value[at] & mask != 0;
         value[at] = if on { value[at] | mask } else { value[at] & !mask };
         old

@@ -8,11 +8,13 @@ use super::{
     Call, Failure, Handler, NOT_A_FLOAT, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, SYNTAX, failure,
     fixed, integer, range_of,
 };
-use crate::resp;
 use crate::table::UpperName;
+use crate::{STRING_BYTES_MAX, resp};
 
-/// Longest string (Redis' `proto-max-bulk-len`).
-const STRING_BYTES_MAX: usize = 512 << 20;
+/// Longest string of Redis (its `proto-max-bulk-len`).
+const REDIS_BYTES_MAX: usize = 512 << 20;
+/// Zeros that a string grows by at a time.
+const ZEROS: [u8; 4096] = [0; 4096];
 pub(super) const TOO_LONG: Failure =
     fixed(b"ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
@@ -179,6 +181,19 @@ fn getrange(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes a string at least `length` bytes long. (`SmallVec::resize` goes byte by byte: 64 MiB took 0.3 s.)
+pub(super) fn grow(value: &mut Bytes, length: usize) {
+    value.reserve(length.saturating_sub(value.len()));
+    while value.len() < length {
+        value.extend_from_slice(&ZEROS[..ZEROS.len().min(length - value.len())]);
+    }
+}
+
+/// A bit's place, if Redis could have a bit there.
+pub(super) fn check_place(bit: i64) -> Option<usize> {
+    usize::try_from(bit).ok().filter(|bit| bit / 8 < REDIS_BYTES_MAX)
+}
+
 /// Checks that a string of so many bytes is allowed.
 pub(super) fn check_length(offset: i64, bytes: usize) -> Result<usize, Failure> {
     let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(bytes));
@@ -198,9 +213,7 @@ fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     let end = check_length(offset, part.len())?;
     let length = call.store.write(call.args[1], |value: &mut Bytes| {
-        if value.len() < end {
-            value.resize(end, 0);
-        }
+        grow(value, end);
         value[end - part.len()..end].copy_from_slice(part);
         value.len()
     })?;

@@ -88,6 +88,26 @@ fn strings_count_and_add_as_redis_does() {
 }
 
 #[test]
+fn bug_16_11_no_string_is_made_longer_than_a_reply() {
+    let memory = &mut Memory::new(0);
+    script(
+        memory,
+        "SETRANGE s 536870911 x => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+         SETRANGE s 67108800 x => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+         SETBIT s 4294967295 1 => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+         BITFIELD s SET u8 #67108800 1 => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+         EXISTS s => :0
+         GETBIT s 4294967295 => :0
+         SETBIT s 4294967296 1 => -ERR bit offset is not an integer or out of range
+         SETRANGE s 67108799 x => :67108800
+         APPEND s y => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+         SETRANGE s 0 abc => :67108800
+         GETRANGE s 0 2 => $3 abc
+         BITCOUNT s => :14",
+    );
+}
+
+#[test]
 fn hashes_keep_the_order_of_their_fields() {
     script(
         &mut Memory::new(0),

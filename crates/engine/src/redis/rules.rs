@@ -7,7 +7,7 @@ use alloc::string::String;
 use crate::command::ARGS_MAX;
 use crate::resp_scan::number;
 use crate::table::{CommandTable, Flags, UpperName};
-use crate::{Class, Command};
+use crate::{Class, Command, STRING_BYTES_MAX};
 
 /// Whether `command` may be passed on as one of `class`.
 ///
@@ -63,6 +63,9 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
         b"SPOP" if command.args().nth(2).is_some_and(pops_too_many) => {
             return Some("that many members do not fit into one SREM; pop fewer at a time");
         }
+        b"SETRANGE" | b"SETBIT" | b"BITFIELD" if makes_too_long(name, command) => {
+            return Some("no string may be longer than a reply, 64 MiB");
+        }
         b"XREAD" if !has_word(command, 1, &[b"BLOCK"]) => return None,
         _ => {}
     }
@@ -86,7 +89,67 @@ fn pops_too_many(count: &[u8]) -> bool {
     number(count).is_some_and(|count| count > ARGS_MAX as i64 - 2)
 }
 
+/// Whether a command that says where it writes makes a string longer than [`STRING_BYTES_MAX`]. What is no number
+/// is the server's to refuse.
+fn makes_too_long(name: &[u8], command: &Command<'_>) -> bool {
+    let args: alloc::vec::Vec<&[u8]> = command.args().collect();
+    let at = |place: usize| args.get(place).and_then(|arg| number(arg)).unwrap_or(0);
+    let is_beyond = |bytes: i64| bytes > STRING_BYTES_MAX as i64;
+    match name {
+        b"SETRANGE" => {
+            is_beyond(at(2).saturating_add(args.get(3).map_or(0, |part| part.len()) as i64))
+        }
+        b"SETBIT" => is_beyond(at(2) / 8 + 1),
+        // Wherever an offset stands, its type stands before it.
+        _ => args.windows(2).skip(2).any(|pair| {
+            let [kind, offset] = pair else { return false };
+            let bits = kind.split_first().and_then(|(_, bits)| number(bits));
+            let bit = match offset.strip_prefix(b"#") {
+                Some(nth) => number(nth).unwrap_or(0).saturating_mul(bits.unwrap_or(0)),
+                None => number(offset).unwrap_or(0),
+            };
+            bits.is_some() && matches!(kind.first(), Some(b'i' | b'u')) && is_beyond(bit / 8 + 1)
+        }),
+    }
+}
+
 /// Whether one of `words` is among the arguments from `first` on, in upper or lower case.
 fn has_word(command: &Command<'_>, first: usize, words: &[&[u8]]) -> bool {
     command.args().skip(first).any(|arg| words.iter().any(|word| arg.eq_ignore_ascii_case(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CommandBuf;
+
+    #[test]
+    fn bug_16_11_what_writes_far_behind_the_end_of_a_string_is_refused() {
+        let makes = |line: &str| {
+            let bytes = CommandBuf::new().encode(1, line.split(' ').map(str::as_bytes)).to_vec();
+            let command = Command::parse(&bytes).unwrap();
+            makes_too_long(UpperName::of(command.name()).bytes(), &command)
+        };
+        for line in [
+            "SETRANGE k 536870911 x",
+            "SETRANGE k 67108800 x",
+            "SETRANGE k 9223372036854775807 x",
+            "setbit k 4294967295 1",
+            "BITFIELD k SET u8 4294967287 1",
+            "bitfield k GET u8 0 INCRBY i16 #33554431 1",
+        ] {
+            assert!(makes(line), "{line}");
+        }
+        for line in [
+            "SETRANGE k 67108799 x",
+            "SETRANGE k -1 x",
+            "SETRANGE k",
+            "SETBIT k 536870399 1",
+            "SETBIT k",
+            "BITFIELD k OVERFLOW SAT SET u8 100 99999999999",
+            "BITFIELD k",
+        ] {
+            assert!(!makes(line), "{line}");
+        }
+    }
 }

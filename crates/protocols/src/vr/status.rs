@@ -118,7 +118,8 @@ impl<E: Engine> Vr<E> {
             Stage::Normal if self.is_leader() => "leader",
             Stage::Normal => "follower",
             Stage::ViewChange => "view change",
-            Stage::Starting | Stage::Recovering if self.recovery.is_under_way() => "recovering",
+            Stage::Starting | Stage::Recovering if self.recovery.is_from_nothing() => "recovering",
+            Stage::Starting | Stage::Recovering if self.recovery.is_under_way() => "returning",
             Stage::Starting | Stage::Recovering => "catching up",
         };
         ReplicaStatus {

@@ -34,7 +34,6 @@ pub struct SwitchSetup {
 #[derive(Debug)]
 struct Switch {
     node: u16,
-    standby: bool,
     names: GroupNames,
     agent: Agent,
     /// Switch id, epoch and whether it helps, as logged last.
@@ -56,8 +55,8 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     config.faults = setup.faults;
     config.standby = setup.standby;
     let agent = Agent::new(config).cannot("make the switch's registers")?;
-    let (node, standby, names) = (place.node, setup.standby, setup.names.clone());
-    let mut role = Switch { node, standby, names, agent, logged: (0, 0, false) };
+    let (node, names) = (place.node, setup.names.clone());
+    let mut role = Switch { node, names, agent, logged: (0, 0, false) };
     driver.run(&mut role)?;
     info!("stopped");
     Ok(())
@@ -125,13 +124,14 @@ impl Role for Switch {
         }
         let told: Vec<Value> = status.programs.iter().map(|program| self.told(program)).collect();
         s.tell("programs", told);
+        s.tell("stands_by", status.stands_by);
         let Some(program) = status.programs.first() else { return s };
         s.tell("switch_id", program.switch_id.0);
         s.tell("epoch", program.epoch.0);
         s.tell("program", program.program.name());
         s.tell("ready", status.programs.iter().all(|program| program.is_ready));
         let waits = status.programs.iter().find(|program| !program.is_ready);
-        if let Some(program) = waits.filter(|_| !self.standby) {
+        if let Some(program) = waits.filter(|_| !status.stands_by) {
             let of = if self.names.are_several() {
                 self.names.of(program.group) + ": "
             } else {

@@ -289,6 +289,24 @@ impl System for Store {
         figures
     }
 
+    /// Nobody counts in a majority who has lost what it had promised, until a majority has told it all.
+    fn wrong(&self, group: &Group<'_>, members: &[&Value]) -> Vec<String> {
+        let is_quorum = matches!(group.protocol, Protocol::Vr | Protocol::NoPaxos);
+        let (all, lost) =
+            (group.replicas.len(), members.iter().filter(|m| m["place"] == "recovering"));
+        let lost: Vec<String> = lost.map(|status| status["node"].to_string()).collect();
+        if !is_quorum || all - lost.len().min(all) > all / 2 {
+            return Vec::new();
+        }
+        let of = group.member_name("replicas", 0).replace(" 0", "");
+        vec![format!(
+            "PROBLEM: {of} {} of {all} have lost what they had promised, or an older directory was put back, and the \
+             others are no majority: bring their newest directories back; if they are gone, begin a new rack with the \
+             newest that is left (`concord backup --data-dir`, `concord restore`)",
+            lost.join(" and "),
+        )]
+    }
+
     fn describe_group(&self, told: &Value) -> String {
         let share = |name: &str| told[name].as_f64().map(|share| share * 100.0);
         let reads = match (share("fast_read_share"), share("clean_read_share")) {
