@@ -11,7 +11,7 @@ use concord_wire::control::Program;
 use crate::rack::{Bytes, GATEWAYS_MAX, REPLICAS_MAX, STANDBYS_MAX, WORKERS_MAX};
 use crate::systems;
 use crate::systems::falcon;
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol, Reads};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -164,6 +164,9 @@ pub struct UpArgs {
     /// Whether the switch helps [default: harmonia]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
+    /// How the leader of a VR or Raft group knows that it still leads when it answers a read [default: leader-lease]
+    #[arg(long, value_enum)]
+    pub reads: Option<Reads>,
     /// Where replicas keep the data [default: memory]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,

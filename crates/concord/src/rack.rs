@@ -22,7 +22,7 @@ pub use groups::{Group, GroupPlace, Kind, STORE, pick_member};
 
 use crate::systems::falcon::Queue;
 use crate::systems::store::{
-    Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace, Table,
+    Accel, Durability, Engine, GatewayPlace, Protocol, Reads, ReplicaPlace, Table,
 };
 
 /// The version of the rack file's format.
@@ -211,6 +211,9 @@ pub struct Rack {
     pub protocol: Protocol,
     /// Whether the switch helps, and how.
     pub accel: Accel,
+    /// How the leader of a VR or Raft group knows that it still leads when it answers a read.
+    #[serde(skip_serializing_if = "Reads::is_default")]
+    pub reads: Reads,
     /// Where replicas keep the data.
     pub engine: Engine,
     /// What survives a power cut of all replicas.
@@ -269,6 +272,7 @@ impl Default for Rack {
             version: VERSION,
             protocol: Protocol::default(),
             accel: Accel::default(),
+            reads: Reads::default(),
             engine: Engine::default(),
             durability: Durability::default(),
             redis_server: "redis-server".to_string(),

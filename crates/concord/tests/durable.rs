@@ -124,6 +124,11 @@ fn t7_flair_comes_back_from_a_power_cut() {
 }
 
 #[test]
+fn t7_raft_comes_back_from_a_power_cut() {
+    survive("power-raft", &["--protocol", "raft"]);
+}
+
+#[test]
 fn t7_nopaxos_comes_back_from_a_power_cut() {
     survive("power-nopaxos", &["--protocol", "nopaxos"]);
 }

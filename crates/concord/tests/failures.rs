@@ -72,6 +72,22 @@ fn a_follower_of_a_nopaxos_group_dies() {
 }
 
 #[test]
+fn the_leader_of_a_raft_group_dies() {
+    survive("raft-leader", "replica-1", &["--protocol", "raft"]);
+}
+
+#[test]
+fn a_follower_of_a_raft_group_dies() {
+    let more = ["--protocol", "raft", "--accel", "none", "--reads", "read-index"];
+    survive("raft-follower", "replica-3", &more);
+}
+
+#[test]
+fn each_replica_of_a_raft_group_dies_in_turn_and_recovers() {
+    all_recover("raft-recovery", "raft");
+}
+
+#[test]
 fn each_replica_of_a_vr_group_dies_in_turn_and_recovers() {
     all_recover("vr-recovery", "vr");
 }

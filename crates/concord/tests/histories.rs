@@ -63,8 +63,8 @@ fn history(name: &str, keys: u64, more: &[&str], victim: Option<&str>) {
     let is_craq = more.contains(&"craq");
     let (alone, asked) =
         if is_craq { ("reads_clean", "reads_dirty") } else { ("reads_fast", "reads_slow") };
-    // Who reads behind (VR, NOPaxos) refuses what is ahead of it.
-    let is_behind = more.contains(&"vr") || more.contains(&"nopaxos");
+    // Who reads behind (VR, NOPaxos, Raft) refuses what is ahead of it.
+    let is_behind = ["vr", "nopaxos", "raft"].iter().any(|name| more.contains(name));
     let refused = if is_behind { "refused_behind" } else { "refused_newer" };
     let fast = count("replica", alone);
     let slow = count("replica", asked);
@@ -252,6 +252,24 @@ fn flair_over_vr_whose_leader_dies() {
 #[test]
 fn flair_over_vr_whose_follower_dies() {
     history("flair-follower-dies", 100, &FLAIR, Some("replica-3"));
+}
+
+const RAFT: [&str; 2] = ["--protocol", "raft"];
+
+#[test]
+fn raft_on_8_keys() {
+    history("raft-8-keys", 8, &RAFT, None);
+}
+
+#[test]
+fn raft_alone_by_read_index_on_8_keys() {
+    let more = ["--protocol", "raft", "--accel", "none", "--reads", "read-index"];
+    history("raft-read-index", 8, &more, None);
+}
+
+#[test]
+fn flair_over_raft_on_1000_keys() {
+    history("raft-flair", 1_000, &["--protocol", "raft", "--accel", "flair"], None);
 }
 
 const NOPAXOS: [&str; 2] = ["--protocol", "nopaxos"];

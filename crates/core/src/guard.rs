@@ -84,6 +84,15 @@ guards! {
     StreamOnce,
     /// A leader that no quorum answers leaves its view (VR).
     StepAside,
+    /// A leader calls nothing committed before a record of its own term is (Raft §5.4.2, Figure 8).
+    OwnTerm,
+    /// A replica votes once a term (Raft §5.2).
+    OneVote,
+    /// A replica votes for no log that ends before its own (Raft §5.4.1).
+    UpToDate,
+    /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the read came
+    /// (Raft §8).
+    ReadRound,
     /// What a replica promised before it crashed counts no more once it recovers (DISC 2017).
     CrashVector,
     /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC 2017).

@@ -108,6 +108,18 @@ impl Leases {
         held.count()
     }
 
+    /// The newest time such that so many of the other members have granted what was asked for then, or later: they
+    /// were members of this epoch after that. [`Instant::NEVER`] if none has to.
+    #[must_use]
+    pub fn confirmed_by(&self, count: usize) -> Option<Instant> {
+        if count == 0 {
+            return Some(Instant::NEVER);
+        }
+        let mut asked: Vec<Instant> = self.held.iter().filter_map(|(_, asked)| *asked).collect();
+        asked.sort_unstable();
+        asked.len().checked_sub(count).map(|index| asked[index])
+    }
+
     /// Until when a node that is not in `members` may still answer alone.
     #[must_use]
     pub fn others_until(&self, is_member: impl Fn(NodeId) -> bool) -> Instant {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The format that is written and read.
 const FORMAT: u8 = 1;
-/// Bytes of `view` and `owes` where these are not there.
-const ADDED_BYTES: usize = 2;
+/// Bytes of `view`, `owes` and `vote` where these are not there.
+const ADDED_BYTES: usize = 3;
 
 /// Whose a directory is: the same in the first frame of each of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub struct Marks {
     /// Records may be missing at the end that the replica has acknowledged: it syncs now and then, and has not been
     /// ended in order.
     pub owes: bool,
+    /// Raft: the node that has this replica's vote in the term that `view` says; 0 if none has.
+    pub vote: u16,
 }
 
 /// The state that a new rack begins with: of a backup, or of what was left. It stands behind that state, which is
@@ -101,8 +103,11 @@ impl Marks {
     /// What stands at the end and is not there is not written.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
-        if !self.owes {
+        if self.vote == 0 {
             bytes.pop();
+            if !self.owes {
+                bytes.pop();
+            }
         }
         bytes
     }

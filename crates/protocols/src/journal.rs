@@ -338,9 +338,10 @@ impl Journal {
 
     /// VR: what the replica promises, and relies on, is to be durable before it says anything that comes of
     /// it: [`Journal::has_promised`].
-    pub(crate) fn promise(&mut self, view: Option<ViewMarks>, config: Option<&Config>) {
+    pub(crate) fn promise(&mut self, view: Option<ViewMarks>, vote: u16, config: Option<&Config>) {
         let is_known = |kept: &Kept| {
             kept.marks.view == view
+                && kept.marks.vote == vote
                 && kept.marks.config.as_ref() == config
                 && !(kept.owed && view.is_some())
         };
@@ -354,7 +355,7 @@ impl Journal {
             self.origin = None;
         }
         let config = config.cloned();
-        self.marks(|marks| (marks.view, marks.config) = (view, config));
+        self.marks(|marks| (marks.view, marks.vote, marks.config) = (view, vote, config));
         self.promised_in = self.handed_out + 1;
         self.is_due = true;
     }

@@ -45,6 +45,6 @@ pub use limits::Limits;
 pub use node::Node;
 pub use replica::Replica;
 pub use retire::Retired;
-pub use setup::{Phase, ReplicaConfig};
+pub use setup::{Phase, ReplicaConfig, SlowReads};
 pub use status::ReplicaStatus;
 pub use vr::{Vr, VrCounters};

@@ -23,7 +23,7 @@ use crate::vr::Vr;
 pub enum Node<E> {
     /// Primary-backup, chain replication and CRAQ.
     Replica(Box<Replica<E>>),
-    /// Viewstamped Replication and NOPaxos.
+    /// Viewstamped Replication, NOPaxos and Raft.
     Vr(Box<Vr<E>>),
 }
 
@@ -76,7 +76,9 @@ impl<E: Engine> Node<E> {
             Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
                 Node::Replica(Box::new(Replica::new(setup, engine)))
             }
-            Protocol::Vr | Protocol::NoPaxos => Node::Vr(Box::new(Vr::new(setup, engine))),
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
+                Node::Vr(Box::new(Vr::new(setup, engine)))
+            }
         }
     }
 

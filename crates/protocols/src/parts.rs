@@ -36,18 +36,27 @@ pub(crate) struct Table {
     /// The stamp of the last record.
     pub last_now_ms: u64,
     pub sessions: SavedSessions,
+    /// Raft: the term of the last record. It stands behind the others, and nowhere where it is 0.
+    #[serde(skip)]
+    pub term: u32,
 }
 
 impl Table {
     /// The table with the running hash before it.
     pub(crate) fn emit(&self, hash: u64) -> Vec<u8> {
-        postcard::to_extend(self, hash.to_be_bytes().to_vec()).unwrap_or_default()
+        let mut bytes = postcard::to_extend(self, hash.to_be_bytes().to_vec()).unwrap_or_default();
+        if self.term > 0 {
+            bytes.extend_from_slice(&self.term.to_be_bytes());
+        }
+        bytes
     }
 
     /// The running hash and the table.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(u64, Table)> {
         let (hash, table) = bytes.split_first_chunk::<HASH_BYTES>()?;
-        Some((u64::from_be_bytes(*hash), postcard::from_bytes(table).ok()?))
+        let (table, rest) = postcard::take_from_bytes::<Table>(table).ok()?;
+        let term = rest.first_chunk().map_or(0, |term| u32::from_be_bytes(*term));
+        Some((u64::from_be_bytes(*hash), Table { term, ..table }))
     }
 }
 
@@ -229,7 +238,7 @@ mod tests {
     #[test]
     fn bug_15_13_a_client_table_of_many_long_results_is_copied() {
         let sessions = table_of_long_results(40);
-        let table = Table { last_seq: 9, last_now_ms: 8, sessions: sessions.save() };
+        let table = Table { last_seq: 9, last_now_ms: 8, sessions: sessions.save(), term: 0 };
         let bytes = Some(table.emit(77));
         let part = Part { number: PART_TABLE, position: Position(41), bytes };
         let (mut copied, mut scratch, mut asked) = (None, Vec::new(), 0);

@@ -78,7 +78,13 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::Apart { .. }
         | VrBody::Retire { .. }
         | VrBody::Recovery
-        | VrBody::RecoveryResponse { .. } => Use::Any,
+        | VrBody::RecoveryResponse { .. }
+        // The answer to a late one tells of a later term.
+        | VrBody::PreVote { .. }
+        | VrBody::PreVoted { .. }
+        | VrBody::RequestVote { .. }
+        | VrBody::Voted { .. }
+        | VrBody::TimeoutNow => Use::Any,
     }
 }
 
@@ -109,7 +115,9 @@ impl<E: Engine> Vr<E> {
         match use_of(packet) {
             Use::Ack(of) if of == view && self.leads() => Relevance::AsNowButTime,
             // A message of whatever view tells of new incarnations.
-            Use::Epoch(of) | Use::Ack(of) if of < view && self.guards().on(Guard::View) => {
+            Use::Epoch(of) | Use::Ack(of)
+                if of < view && self.guards().on(Guard::View) && !self.elects() =>
+            {
                 Relevance::StaleButIncarnations
             }
             Use::Config(of) => stale_if(self.config().is_some_and(|c| of <= c.epoch)),

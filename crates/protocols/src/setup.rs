@@ -19,6 +19,16 @@ const COPY_BYTES: usize = 128 << 10;
 /// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
 const RECORDS_KEPT: usize = 32_768;
 
+/// How a leader of a quorum protocol knows that it still leads when it answers a read alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowReads {
+    /// A quorum has promised to elect nobody else for a while.
+    #[default]
+    LeaderLease,
+    /// It asks a quorum for each read, or batch of reads (ReadIndex, Raft §8): no clock counts.
+    ReadIndex,
+}
+
 /// What a replica is told at its start.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
@@ -35,6 +45,8 @@ pub struct ReplicaConfig {
     /// VR, NOPaxos: about how many executed records are kept for members that lag; who lacks older
     /// ones copies the state.
     pub records_kept: usize,
+    /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
+    pub reads: SlowReads,
     /// Replicate the ordering node's replies: for engines that are servers of their own.
     pub replicate_replies: bool,
     /// How much is held of what grows with load.
@@ -54,6 +66,7 @@ impl ReplicaConfig {
             replies_via_switch: true,
             copy_bytes: COPY_BYTES,
             records_kept: RECORDS_KEPT,
+            reads: SlowReads::default(),
             replicate_replies: false,
             limits: Limits::default(),
             guards: Guards::ALL,

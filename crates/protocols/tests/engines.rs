@@ -157,6 +157,7 @@ impl Bench {
                 replies_via_switch: true,
                 copy_bytes: 4_096,
                 records_kept: 32_768,
+                reads: concord_protocols::SlowReads::default(),
                 replicate_replies: true,
                 limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..limits },
                 guards,

@@ -81,6 +81,7 @@ impl Group {
             replies_via_switch: true,
             copy_bytes: 2_000,
             records_kept: 20,
+            reads: concord_protocols::SlowReads::default(),
             replicate_replies: false,
             limits: concord_protocols::Limits {
                 log_memory_bytes: 0,
@@ -191,7 +192,7 @@ impl Group {
     fn orders(&self) -> u16 {
         let live = self.members.iter().copied().filter(|n| !self.dead.contains(n));
         match self.protocol {
-            Protocol::Vr | Protocol::NoPaxos => {
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
                 let view = |n: &u16| self.at(*n).status(self.now(*n)).epoch.0;
                 let view = live.map(|n| view(&n)).max().unwrap();
                 (view.max(1) as usize - 1) as u16 % self.nodes.len() as u16 + 1
@@ -705,7 +706,9 @@ mod several_objects {
             assert_eq!(answer(&mut g, SWITCH, Op::Write, "DEL b nosuch"), ":1\r\n");
             let reader = match protocol {
                 Protocol::Chain | Protocol::Craq => 3,
-                Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => g.orders(),
+                Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
+                    g.orders()
+                }
             };
             let read = answer(&mut g, addr(reader), Op::Read, "MGET a b c d");
             assert_eq!(read, "*4\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n$-1\r\n", "{protocol:?}");

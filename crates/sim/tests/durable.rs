@@ -35,6 +35,14 @@ fn seeds_of(first_seed: u64, seeds: u64, guards: Guards) -> SwarmReport {
 }
 
 #[test]
+fn t7_raft_loses_nothing_by_power_cuts() {
+    for seed in 1..=40 {
+        let outcome = run(&Plan::draw_with_disks(seed, Protocol::Raft));
+        assert_eq!(outcome.violation, None, "seed {seed:#x}");
+    }
+}
+
+#[test]
 fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     let seeds = std::env::var("CONCORD_DISK_SEEDS").ok().and_then(|s| s.parse().ok());
     let first = std::env::var("CONCORD_DISK_FIRST").ok().and_then(|s| s.parse().ok());

@@ -1,4 +1,4 @@
-//! FLAIR over VR: racks from seeds, with the faults that every swarm draws.
+//! FLAIR over VR and Raft: racks from seeds, with the faults that every swarm draws.
 
 use std::thread;
 
@@ -17,13 +17,26 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
 }
 
-fn drawn(seed: u64) -> Plan {
-    let (protocol, program) = (Some(Protocol::Vr), Some(Program::Flair));
+fn over(protocol: Protocol, seed: u64) -> Plan {
+    let (protocol, program) = (Some(protocol), Some(Program::Flair));
     Plan::draw_aimed(seed, Aim { protocol, program, ..Aim::default() })
+}
+
+fn drawn(seed: u64) -> Plan {
+    over(Protocol::Vr, seed)
 }
 
 #[test]
 fn every_fixed_seed_is_linearizable_and_makes_progress() {
+    every_seed_holds(drawn);
+}
+
+#[test]
+fn every_fixed_seed_over_raft_is_linearizable_and_makes_progress() {
+    every_seed_holds(|seed| over(Protocol::Raft, seed));
+}
+
+fn every_seed_holds(drawn: fn(u64) -> Plan) {
     let options = SwarmOptions {
         first_seed: setting("CONCORD_FIRST_SEED", 0),
         seeds: Some(setting("CONCORD_SEEDS", SEEDS)),

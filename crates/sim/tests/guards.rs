@@ -69,6 +69,10 @@ fn nopaxos(seed: u64) -> Plan {
     drawn(Protocol::NoPaxos, seed)
 }
 
+fn raft(seed: u64) -> Plan {
+    drawn(Protocol::Raft, seed)
+}
+
 /// Starts of which the median is taken; `CONCORD_GUARD_STARTS` sets another number.
 fn starts() -> u64 {
     std::env::var("CONCORD_GUARD_STARTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
@@ -444,6 +448,21 @@ fn every_guard_of_vr_is_caught_when_removed() {
         (Guard::CrashVector, |seed| late_vote(Protocol::Vr, seed)),
     ];
     are_caught("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
+}
+
+/// That of Figure 8 (`OwnTerm`) is shown by a script, and ReadIndex' by a test (`crates/protocols/src/vr/tests/raft.rs`).
+#[test]
+fn every_guard_of_raft_is_caught_when_removed() {
+    let alone = [
+        Guard::OneVote,
+        Guard::UpToDate,
+        Guard::InOrderWrites,
+        Guard::ClientTable,
+        Guard::Visibility,
+        Guard::View,
+    ];
+    let aimed: [(Guard, Draw); 1] = [(Guard::Lease, |seed| split(Protocol::Raft, seed))];
+    are_caught("Raft", &alone.map(|guard| (guard, raft as Draw)), &aimed);
 }
 
 /// A leader that is cut off leaves its view before a replica that recovers could take its word, in these

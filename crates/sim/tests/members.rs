@@ -8,8 +8,14 @@ use concord_wire::control::Protocol;
 const CUT_AT_NS: u64 = SEC;
 /// Within that time after two replicas were cut from each other writes go on.
 const WRITES_GO_ON_NS: u64 = 2 * SEC;
-const PROTOCOLS: [Protocol; 5] =
-    [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq, Protocol::Vr, Protocol::NoPaxos];
+const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Chain,
+    Protocol::PrimaryBackup,
+    Protocol::Craq,
+    Protocol::Vr,
+    Protocol::NoPaxos,
+    Protocol::Raft,
+];
 
 /// About 250 operations a second for so long, with some loss.
 fn plan(protocol: Protocol, seed: u64, for_ns: u64) -> Plan {

@@ -105,7 +105,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
             seen.extend(seen_with_epochs(totals));
             seen.push(("refused: newer", r.refused_newer));
         }
-        Protocol::Vr => {
+        Protocol::Vr | Protocol::Raft => {
             seen.extend(seen_with_help(totals));
             seen.extend(seen_with_views(totals));
         }
@@ -131,7 +131,7 @@ fn is_drawn(protocol: Protocol, fault: &str) -> bool {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
             !["hold", "split", "lose-writes"].contains(&fault)
         }
-        Protocol::Vr | Protocol::NoPaxos => {
+        Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
             !["join", "power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit"]
                 .contains(&fault)
         }

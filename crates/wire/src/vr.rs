@@ -1,5 +1,5 @@
-//! Between the replicas of Viewstamped Replication and NOPaxos, beside the stream of records
-//! ([`crate::link`]): view changes, recovery, and who streams from where. Rare, so encoded as
+//! Between the replicas of Viewstamped Replication, NOPaxos and Raft, beside the stream of records
+//! ([`crate::link`]): view changes and elections, recovery, and who streams from where. A view is a term in Raft. Rare, so encoded as
 //! [`crate::control`] is.
 
 use alloc::vec::Vec;
@@ -153,4 +153,45 @@ pub enum VrBody {
         /// I answer nothing any more: this incarnation holds no lease, and never will again (trap T2).
         released: bool,
     },
+    /// Raft: would you vote for me in this term? Mine is an earlier one (dissertation §9.6).
+    PreVote {
+        /// Where the sender's log ends.
+        last: LastRecord,
+    },
+    /// The answer, of the term that was asked for; of the sender's own term if it would not.
+    PreVoted {
+        /// Whether it would.
+        granted: bool,
+    },
+    /// Raft: vote for me in this term (§5.2).
+    RequestVote {
+        /// Where the sender's log ends.
+        last: LastRecord,
+        /// The leader of an earlier term has asked for this election, or is the sender: nobody has to be loyal to
+        /// it (dissertation §3.10).
+        handed: bool,
+    },
+    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term is here or out of
+    /// time (trap T2), if it votes for the one who asked.
+    Voted {
+        /// Whether it does.
+        granted: bool,
+        /// Up to where it knows the log to be committed.
+        committed: u64,
+        /// The newest switch that it knows of.
+        switch: SwitchLife,
+    },
+    /// Raft, from the leader of the term before: stand for election in this term at once (dissertation §3.10).
+    TimeoutNow,
+}
+
+/// Raft: the end of a log, as votes compare it (§5.4.1): by term, then by position.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct LastRecord {
+    /// The term of the last record; 0 if there is none.
+    pub term: u32,
+    /// Its position.
+    pub position: u64,
 }

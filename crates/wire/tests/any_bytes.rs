@@ -22,7 +22,7 @@ use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
 use concord_wire::tasks::{Attempt, BodyName, Ended, RESULT_BYTES_MAX, Run, TaskMessage};
-use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{LastRecord, Life, SwitchLife, VrBody, VrMessage};
 use concord_wire::{
     Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
 };
@@ -93,8 +93,14 @@ fn request(rng: &mut Rng) -> Repr {
 fn config(rng: &mut Rng) -> Config {
     let member =
         |rng: &mut Rng| Member { node: short(rng), incarnation: number(rng), addr: addr(rng) };
-    let protocols =
-        [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
+    let protocols = [
+        Protocol::PrimaryBackup,
+        Protocol::Chain,
+        Protocol::Vr,
+        Protocol::Craq,
+        Protocol::NoPaxos,
+        Protocol::Raft,
+    ];
     let protocol = one_of(rng, &protocols);
     let program = Program::of(protocol, rng.chance(1, 2));
     // One of four takes several packets.
@@ -174,8 +180,11 @@ fn view(rng: &mut Rng) -> VrMessage {
     let life = |rng: &mut Rng| Life { count: word(rng), incarnation: number(rng) };
     let switch = SwitchLife { id: word(rng), incarnation: number(rng), addr: addr(rng) };
     let (asked_at, end) = (number(rng), end(rng));
-    let body = match rng.below(6) {
+    let last = LastRecord { term: word(rng), position: number(rng) };
+    let body = match rng.below(8) {
         0 => VrBody::Suspect,
+        6 => VrBody::RequestVote { last, handed: rng.chance(1, 2) },
+        7 => VrBody::Voted { granted: true, committed: number(rng), switch },
         1 => VrBody::DoViewChange { last_normal: word(rng), end, committed: number(rng), switch },
         2 => VrBody::LeaseGrant { asked_at, to: life(rng) },
         3 => VrBody::StartView { end, switch, floor: word(rng) },

@@ -67,6 +67,9 @@ impl Rack {
         if let Some(line) = self.accel.misfit(self.protocol) {
             return Err(Mistake::among(&["accel", "protocol"], line));
         }
+        if let Some(line) = self.reads.misfit(self.protocol) {
+            return Err(Mistake::among(&["reads", "protocol"], line));
+        }
         self.check_times()?;
         self.check_paths()?;
         self.check_groups()?;

@@ -132,10 +132,10 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     if args.protocol == Some(Protocol::Craq) && args.accel == Some(Accel::Harmonia) {
         return Err(Error::new("craq runs without the switch's help: say --accel none"));
     }
-    let other = args.protocol.filter(|protocol| *protocol != Protocol::Vr);
+    let other = args.protocol.filter(|protocol| !Program::Flair.serves(*protocol));
     if let Some(protocol) = other.filter(|_| args.accel == Some(Accel::Flair)) {
         let name = protocol_name(protocol);
-        return Err(Error::new(format!("flair does not serve {name}: say --protocol vr")));
+        return Err(Error::new(format!("flair does not serve {name}: say --protocol vr or raft")));
     }
     match plan_of(args, guards)? {
         Some(plan) => replay(args, &plan),
@@ -146,7 +146,7 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
 fn aim_of(args: &SimArgs) -> Aim {
     let program = args.accel.filter(|accel| *accel == Accel::Flair).map(|_| Program::Flair);
     let with_help = args.accel.map(|accel| accel == Accel::Harmonia);
-    // It serves one protocol.
+    // Of the protocols that it serves, if none is said.
     let vr = program.map(|_| Protocol::Vr);
     Aim { protocol: args.protocol.or(vr), with_help, program, heavy: args.heavy }
 }

@@ -101,6 +101,7 @@ impl<E: Engine> Replica<E> {
                 last_seq: self.ordered.last_seq.to_u64(),
                 last_now_ms: self.ordered.last_now_ms,
                 sessions: self.serving.sessions.save(),
+                term: 0,
             };
             // The hash is known when all before is in the log.
             bytes = table.emit(0);

@@ -118,7 +118,7 @@ impl Role {
         let index = self.index()?.checked_sub(1)?;
         let from = match config.protocol()? {
             Protocol::Chain | Protocol::Craq => index,
-            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => 0,
         };
         Some(NodeId(config.members[from].node))
     }
@@ -130,7 +130,7 @@ impl Role {
         match protocol {
             Protocol::Chain | Protocol::Craq => usize::from(index + 1 < config.members.len()),
             Protocol::PrimaryBackup if index == 0 => config.members.len() - 1,
-            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => 0,
         }
     }
 
@@ -143,7 +143,7 @@ impl Role {
                 config.members.get(index + 1).is_some_and(|m| m.node == node.0)
             }
             Protocol::PrimaryBackup => index == 0,
-            Protocol::Vr | Protocol::NoPaxos => false,
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => false,
         }
     }
 
@@ -163,7 +163,7 @@ impl Role {
             (true, ..) => "alone",
             (false, Protocol::PrimaryBackup, true, _) => "primary",
             (false, Protocol::PrimaryBackup, false, _) => "backup",
-            (false, Protocol::Vr | Protocol::NoPaxos, ..) => "none",
+            (false, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft, ..) => "none",
             (false, Protocol::Chain | Protocol::Craq, true, _) => "head",
             (false, Protocol::Chain | Protocol::Craq, false, true) => "tail",
             (false, Protocol::Chain | Protocol::Craq, false, false) => "middle",

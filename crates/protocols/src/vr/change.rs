@@ -79,6 +79,11 @@ impl Change {
         self.votes[index].is_some()
     }
 
+    /// How many have voted.
+    pub(super) fn votes(&self) -> usize {
+        self.votes.iter().flatten().count()
+    }
+
     pub(super) fn vote(&mut self, index: usize, vote: Vote) {
         self.votes[index] = Some(vote);
     }
@@ -87,7 +92,7 @@ impl Change {
     /// `me` of equals. `None` while there are fewer votes, or the own one is missing.
     pub(super) fn elect(&self, me: usize, quorum: usize) -> Option<(usize, Vote)> {
         let own = self.votes.get(me).copied().flatten()?;
-        if self.votes.iter().flatten().count() < quorum {
+        if self.votes() < quorum {
             return None;
         }
         let merit = |v: &Vote| (v.last_normal, v.end.position);

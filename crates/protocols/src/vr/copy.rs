@@ -117,7 +117,7 @@ impl<E: Engine> Vr<E> {
             if self.serving.forget() == Progress::Pending {
                 self.pending.push_back(Pending::Install);
             }
-            self.stand_at(LogEnd::default(), Seq::NONE, 0);
+            self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
             self.journal.reset();
             self.count.copies_begun += 1;
         }
@@ -139,13 +139,15 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    pub(super) fn stand_at(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
+    /// The log begins behind `end`, whose record had that number, that time and that term.
+    pub(super) fn stand_at(&mut self, end: LogEnd, seq: Seq, (now_ms, term): (u64, u32)) {
         let position = Position(end.position);
         self.ordered.reset(end, seq, now_ms);
         (self.committed, self.submitted, self.executed) = (position, position, position);
         let of_server = self.setup.replicate_replies.then_some((self.view, seq));
         self.scripts = Scripts::copied_up_to(position, of_server);
         (self.executed_seq, self.base_now_ms) = (seq, now_ms);
+        self.base_term = ViewNumber(term);
         self.ordered.clock.note(now_ms, self.local_ms);
         self.inbound.forget_executed();
         self.leading.forget_completions();
@@ -207,7 +209,7 @@ impl<E: Engine> Vr<E> {
     ) -> Option<u64> {
         let (hash, table) = Table::parse(bytes)?;
         let end = LogEnd { position: position.0, hash };
-        self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
+        self.stand_at(end, Seq::from_u64(table.last_seq), (table.last_now_ms, table.term));
         self.serving.sessions.restore(table.sessions);
         self.journal.copied(&part(end, PART_TABLE, bytes));
         self.follow(sink);
@@ -358,6 +360,7 @@ impl<E: Engine> Vr<E> {
             let table = Table {
                 last_seq: last.0.max(self.executed_seq).to_u64(),
                 last_now_ms: last.1,
+                term: if self.group.elects() { self.term_at(position).0 } else { 0 },
                 sessions: self.serving.sessions.save(),
             };
             bytes = table.emit(self.ordered.log.hash_at(position).unwrap_or_default());

@@ -138,7 +138,9 @@ impl<E: Engine> Vr<E> {
             floor: self.sequence.floor().to_u64(),
             lives: self.lives.vector().to_vec(),
         });
-        self.journal.promise(view, config);
+        let vote = self.ballot.voted_for().filter(|_| is_here && self.group.elects());
+        let vote = vote.map_or(0, |member| self.group.node_of(member).0);
+        self.journal.promise(view, vote, config);
     }
 
     /// Follower: up to where the log is acknowledged.

@@ -157,7 +157,10 @@ impl<E: Engine> Vr<E> {
         self.executed_seq = self.executed_seq.max(turn.asked.seq);
         self.count.records_applied += 1;
         if self.is_leader() {
-            let (position, seq, obj_id) = (turn.position, turn.asked.seq, turn.asked.obj_id);
+            // Raft's own record has no number: what was executed before it completes with it.
+            let has_number = turn.asked.seq.is_some();
+            let seq = if has_number { turn.asked.seq } else { self.executed_seq };
+            let (position, obj_id) = (turn.position, turn.asked.obj_id);
             self.leading.push_completion(Completion { position, seq, obj_id });
             self.reply_to_write(turn, sink);
         }
@@ -166,7 +169,7 @@ impl<E: Engine> Vr<E> {
     /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
     fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
         // Where the switch checks replies it is told of those too.
-        if is_unasked(turn) && !self.group.checks_replies() {
+        if is_unasked(turn) && !(self.group.checks_replies() && turn.asked.seq.is_some()) {
             return;
         }
         match self.withholds() {

@@ -134,7 +134,10 @@ impl<E: Engine> Vr<E> {
         (position, count): (u64, u16),
         sink: &mut impl Sink,
     ) {
-        if view != self.view || self.stage != Stage::Normal || from != self.group.leader_of(view) {
+        if view != self.view
+            || self.stage != Stage::Normal
+            || Some(from) != self.group.leader_of(view)
+        {
             return;
         }
         let to = self.group.members()[from].addr;

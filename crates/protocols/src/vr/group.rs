@@ -20,12 +20,14 @@ pub(super) struct Group {
     id: u64,
     /// The own index among the members.
     me: usize,
+    /// Raft: the latest term whose leader is known, and that one's index.
+    elected: Option<(ViewNumber, usize)>,
 }
 
 impl Group {
     /// None yet.
     pub(super) fn new(me: Member) -> Group {
-        Group { node: NodeId(me.node), config: None, id: 0, me: 0 }
+        Group { node: NodeId(me.node), config: None, id: 0, me: 0, elected: None }
     }
 
     /// Joins the group of `config`, as its member `me`.
@@ -33,6 +35,7 @@ impl Group {
         self.me = me;
         self.id = id_of(&config.members);
         self.config = Some(config);
+        self.elected = None;
     }
 
     /// Takes a newer configuration of the same group; gives it back if it is of another one.
@@ -47,6 +50,7 @@ impl Group {
     /// The group is none any more.
     pub(super) fn forget(&mut self) {
         self.config = None;
+        self.elected = None;
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -93,18 +97,36 @@ impl Group {
         self.members().len() / 2 + 1
     }
 
-    /// Who leads `view`: the members take turns (VRR §4.2).
-    pub(super) fn leader_of(&self, view: ViewNumber) -> usize {
+    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is known.
+    pub(super) fn leader_of(&self, view: ViewNumber) -> Option<usize> {
+        if self.elects() {
+            return self.elected.filter(|(term, _)| *term == view).map(|(_, leader)| leader);
+        }
+        Some(self.turn_of(view))
+    }
+
+    /// Whose turn `view` is; in Raft that of a founded group's first leader.
+    pub(super) fn turn_of(&self, view: ViewNumber) -> usize {
         (view.0.max(1) as usize - 1) % self.members().len().max(1)
+    }
+
+    /// Raft: `leader` leads `term`.
+    pub(super) fn elect(&mut self, term: ViewNumber, leader: usize) {
+        self.elected = Some((term, leader));
+    }
+
+    /// Whether the members elect a leader for each term (Raft), and take no turns.
+    pub(super) fn elects(&self) -> bool {
+        self.protocol().elects()
     }
 
     /// Whether this replica is the leader of `view`, should that begin.
     pub(super) fn is_mine(&self, view: ViewNumber) -> bool {
-        self.leader_of(view) == self.me
+        self.leader_of(view) == Some(self.me)
     }
 
     pub(super) fn leader_addr(&self, view: ViewNumber) -> Option<Addr> {
-        self.members().get(self.leader_of(view)).map(|m| m.addr)
+        self.members().get(self.leader_of(view)?).map(|m| m.addr)
     }
 
     pub(super) fn program(&self) -> Program {

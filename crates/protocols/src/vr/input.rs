@@ -178,7 +178,8 @@ impl<E: Engine> Vr<E> {
         if self.serving.forget() == Progress::Pending {
             self.pending.push_back(Pending::Install);
         }
-        self.stand_at(LogEnd::default(), Seq::NONE, 0);
+        self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
+        self.origin_end = Position(0);
         self.journal.reset();
         (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
@@ -204,9 +205,12 @@ impl<E: Engine> Vr<E> {
         self.suspicion.enter_group(now.instant, config.members.len());
         self.recovery.enter_group(config.members.len());
         self.group.enter(config, index);
+        self.ballot.new_term();
         self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
+            // They begin with a leader whom nobody had to vote for.
+            self.take_leader(self.group.turn_of(self.view));
             self.begin_normal(now.instant);
         } else {
             self.begin_recovery();
@@ -219,7 +223,9 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal || self.group.known_switch().id <= self.switch.id {
             return;
         }
-        if self.is_leader() {
+        if self.is_leader() && self.group.elects() {
+            self.stand(now, true, sink);
+        } else if self.is_leader() {
             self.enter_view(now, self.next_view(self.group.members().len()), sink);
         } else if let Some((config, leader)) =
             self.group.config.as_ref().zip(self.group.leader_addr(self.view))
@@ -251,6 +257,12 @@ impl<E: Engine> Vr<E> {
         self.recovery.hear(now.instant, from);
         let view = ViewNumber(message.view);
         match message.body {
+            VrBody::Suspect | VrBody::DoViewChange { .. } if self.group.elects() => {
+                self.count.unexpected += 1;
+            }
+            VrBody::StartViewChange if self.group.elects() => {
+                self.on_term_entered(now, (from, view), sink);
+            }
             VrBody::Suspect => self.on_suspect(now, from, view, sink),
             VrBody::StartViewChange => self.on_start_view_change(now, from, view, sink),
             VrBody::DoViewChange { last_normal, end, committed, switch } => {
@@ -281,10 +293,37 @@ impl<E: Engine> Vr<E> {
                 let life = message.lives.get(from).copied().unwrap_or_default();
                 self.on_retire(now, from, life.incarnation, released, sink);
             }
+            VrBody::PreVote { .. }
+            | VrBody::PreVoted { .. }
+            | VrBody::RequestVote { .. }
+            | VrBody::Voted { .. }
+            | VrBody::TimeoutNow => self.on_election(now, (from, view), message.body, sink),
             VrBody::Recovery => self.on_recovery(from, sink),
             VrBody::RecoveryResponse { leader } => {
                 self.on_recovery_response(from, &message.lives, Answer { view, leader });
             }
+        }
+    }
+
+    /// Raft: of an election.
+    fn on_election(
+        &mut self,
+        now: Now,
+        sent: (usize, ViewNumber),
+        body: VrBody,
+        sink: &mut impl Sink,
+    ) {
+        match body {
+            _ if !self.group.elects() => self.count.unexpected += 1,
+            VrBody::PreVote { last } => self.on_pre_vote(now, sent, last, sink),
+            VrBody::PreVoted { granted } => self.on_pre_voted(now, sent, granted, sink),
+            VrBody::RequestVote { last, handed } => {
+                self.on_request_vote(now, sent, (last, handed), sink);
+            }
+            VrBody::Voted { granted, committed, switch } => {
+                self.on_voted(now, sent, granted, (Position(committed), switch), sink);
+            }
+            _ => self.on_timeout_now(now, sent, sink),
         }
     }
 
@@ -299,7 +338,7 @@ impl<E: Engine> Vr<E> {
         match self.lives.hear(from, &message.lives) {
             Heard::Fresh(renewed) => {
                 let leader = self.group.leader_of(self.view);
-                if renewed & (1 << leader) != 0 {
+                if leader.is_some_and(|leader| renewed & (1 << leader) != 0) {
                     self.lose_leader(now);
                 }
                 self.forget_lives(renewed);
@@ -330,6 +369,7 @@ impl<E: Engine> Vr<E> {
             self.recovery.forget(index);
             self.suspicion.forget(index);
             self.change.forget(index);
+            self.ballot.forget(index);
             // Under NOPaxos an earlier life may have logged what this leader has not: it does not
             // get that back by recovering.
             self.end_feed(index);

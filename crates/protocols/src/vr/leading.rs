@@ -31,8 +31,10 @@ pub(super) struct Leading {
     begun_at: Instant,
     /// Executed writes of which the switch has not been told, oldest first.
     uncompleted: VecDeque<Completion>,
-    /// Slow reads that wait for the lease or for `view_start`.
-    waiting_reads: VecDeque<Vec<u8>>,
+    /// Slow reads that wait for the lease or for `view_start`, and when each came.
+    waiting_reads: VecDeque<(Instant, Vec<u8>)>,
+    /// ReadIndex: when it was last asked whether this replica still leads.
+    asked_at: Option<Instant>,
     /// When a commit point that no PREPARE carried is sent by itself.
     commit_due: Instant,
     next_switch: Instant,
@@ -50,6 +52,7 @@ impl Default for Leading {
             begun_at: Instant(0),
             uncompleted: VecDeque::new(),
             waiting_reads: VecDeque::new(),
+            asked_at: None,
             commit_due: Instant::NEVER,
             next_switch: Instant(0),
             staged_end: Position(0),
@@ -72,6 +75,7 @@ impl Leading {
         self.followers.clear();
         self.uncompleted.clear();
         self.waiting_reads.clear();
+        self.asked_at = None;
         self.commit_due = Instant::NEVER;
     }
 
@@ -124,18 +128,37 @@ impl Leading {
         last
     }
 
-    /// A slow read waits, as the packet that it came in; whether there was room.
-    pub(super) fn push_read(&mut self, packet: impl FnOnce() -> Vec<u8>) -> bool {
+    /// A slow read waits that came at `at`, as the packet that it came in; whether there was room.
+    pub(super) fn push_read(&mut self, at: Instant, packet: impl FnOnce() -> Vec<u8>) -> bool {
         let has_room = self.waiting_reads.len() < WAITING_MAX;
         if has_room {
-            self.waiting_reads.push_back(packet());
+            self.waiting_reads.push_back((at, packet()));
         }
         has_room
     }
 
-    /// The read that has waited for longest.
-    pub(super) fn pop_read(&mut self) -> Option<Vec<u8>> {
-        self.waiting_reads.pop_front()
+    /// The read that has waited for longest, if it came by `upto`.
+    pub(super) fn pop_read(&mut self, upto: Instant) -> Option<(Instant, Vec<u8>)> {
+        self.waiting_reads.pop_front_if(|(at, _)| *at <= upto)
+    }
+
+    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last asked, and
+    /// the answers to that are here (`confirmed`), or lost for `again_ns`.
+    pub(super) fn is_round_due(
+        &mut self,
+        now: Instant,
+        confirmed: Option<Instant>,
+        again_ns: Duration,
+    ) -> bool {
+        let Some((newest, _)) = self.waiting_reads.back() else { return false };
+        let is_open = self.asked_at.is_some_and(|asked| {
+            confirmed.is_none_or(|confirmed| confirmed < asked) && now.since(asked) < again_ns
+        });
+        let is_due = !is_open && confirmed.is_none_or(|confirmed| confirmed < *newest);
+        if is_due {
+            self.asked_at = Some(now);
+        }
+        is_due
     }
 
     /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now: it has

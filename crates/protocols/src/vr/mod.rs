@@ -1,11 +1,12 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
 //! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
-//! is the same with another source of the log (`sequence`, `gaps`).
+//! is the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another way to choose
+//! who leads, and with which log (`elections`, `ballot`): there a view is a term.
 //!
 //! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
 //! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk), `copy` (the
 //! state, where the log does not go back far enough), `disk` and `restore` (what is kept, and a start with it). Each imports the parts that it works with, which own
-//! their state (`group`, `change`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
+//! their state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
 //! `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
@@ -13,11 +14,13 @@
 //! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
 //! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
+mod ballot;
 mod change;
 mod copy;
 mod copying;
 mod decide;
 mod disk;
+mod elections;
 mod execute;
 mod farewell;
 mod flair;
@@ -64,6 +67,7 @@ use crate::serve::Serving;
 use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
 use crate::shown::shown;
 
+use ballot::Ballot;
 use change::Change;
 use copying::Copying;
 use farewell::Farewell;
@@ -125,6 +129,8 @@ counters! {
         stale_lives,
         /// Messages dropped because they are of another view or another group.
         other_view,
+        /// Times that the leader asked whether it still leads, for reads that waited for that (ReadIndex).
+        reads_confirmed,
         /// NOPaxos: questions for a write that was missed at the leader.
         gaps_asked,
         /// NOPaxos: writes sent to a leader that missed them.
@@ -202,6 +208,10 @@ pub struct Vr<E> {
     /// The leader's commit point as last heard in this view.
     heard_committed: Position,
     change: Change,
+    /// Raft: the own vote, and the own candidacy.
+    ballot: Ballot,
+    /// Raft: after how long a silence this replica misses the leader.
+    silence_ns: Duration,
     recovery: Recovery,
     /// The state that is being copied, since the log alone is not enough.
     copying: Option<Copying>,
@@ -210,6 +220,10 @@ pub struct Vr<E> {
     /// The wall clock of the record at the log's base: the time of the next record, should the log be cut
     /// there, is not below it.
     base_now_ms: u64,
+    /// The view of that record.
+    base_term: ViewNumber,
+    /// What a rack began with ends there: no record up to there is of a view of this rack.
+    origin_end: Position,
     /// It was told to end.
     farewell: Option<Farewell>,
     next_alive: Instant,
@@ -254,10 +268,14 @@ impl<E: Engine> Vr<E> {
             suspicion: Suspicion::default(),
             heard_committed: Position(0),
             change: Change::default(),
+            ballot: Ballot::new(setup.me.incarnation ^ u64::from(setup.me.node)),
+            silence_ns: setup.lease_ns,
             recovery: Recovery::default(),
             copying: None,
             copies: 0,
             base_now_ms: 0,
+            base_term: ViewNumber(0),
+            origin_end: Position(0),
             farewell: None,
             next_alive: Instant(0),
             next_retry: Instant::NEVER,
@@ -409,6 +427,9 @@ impl<E: Engine> Vr<E> {
             self.leave();
         } else if self.is_leader() && self.group.members().len() > 1 && !self.may_lead() {
             self.vr_count.stepped_down += 1;
+            if self.group.elects() {
+                return self.hand_over(now, sink);
+            }
             self.enter_view(now, self.next_view(1), sink);
         }
     }
@@ -430,6 +451,7 @@ impl<E: Engine> Vr<E> {
     fn retry(&mut self, now: Now, sink: &mut impl Sink) {
         match self.stage {
             Stage::Normal if self.is_leader() => {
+                self.confirm_reads(now, sink);
                 self.say_start_view(sink);
                 self.say_void(sink);
             }
@@ -439,6 +461,7 @@ impl<E: Engine> Vr<E> {
                 }
                 self.keep_copying(sink);
             }
+            Stage::ViewChange if self.group.elects() => self.retry_election(now, sink),
             Stage::ViewChange => self.retry_view_change(now, sink),
             Stage::Recovering => self.retry_recovery(now, sink),
             Stage::Out | Stage::Left => {}

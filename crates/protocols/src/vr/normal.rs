@@ -218,6 +218,9 @@ impl<E: Engine> Vr<E> {
         };
         if !self.is_view(ViewNumber(ack.epoch.0)) {
             self.count.link_dropped += 1;
+            if ack.epoch < self.epoch() {
+                self.tell_term(from, sink);
+            }
             return;
         }
         let is_stale = ack.life != self.group.tag_of(self.lives.of(from));
@@ -232,7 +235,7 @@ impl<E: Engine> Vr<E> {
                 let upto = Position(log.end().position);
                 sender.pump(now.instant, log, upto, self.committed, scratch, sink);
             }
-        } else if from == self.group.leader_of(self.view) {
+        } else if Some(from) == self.group.leader_of(self.view) {
             self.on_commit(now, ack, sink);
         }
     }
@@ -250,7 +253,9 @@ impl<E: Engine> Vr<E> {
 
     fn on_prepare_ok(&mut self, now: Now, from: usize, ack: &Ack, sink: &mut impl Sink) {
         let told = self.commit_point();
+        let view_start = self.leading.view_start();
         let Some(follower) = self.leading.followers.get_mut(from) else { return };
+        let joins = follower.acked < view_start && ack.applied >= view_start;
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
         follower.executed = follower.executed.max(ack.committed);
@@ -265,6 +270,10 @@ impl<E: Engine> Vr<E> {
         }
         self.note_missed(now.instant);
         self.commit_acknowledged(now, sink);
+        if joins && self.group.elects() && !self.is_leased(now.instant) {
+            // It could not grant what was asked for before it had the term's first record.
+            self.request_leases(now, sink);
+        }
     }
 
     /// VRR §4.1: an operation is committed once a quorum has it in its log, the leader included.
@@ -275,7 +284,7 @@ impl<E: Engine> Vr<E> {
             own.acked = own_end;
         }
         let committed = self.leading.quorum_has(self.group.quorum(), |f| f.acked).min(end);
-        if committed > self.committed {
+        if committed > self.committed && self.commits(committed) {
             self.committed = committed;
             self.execute_committed(now, sink);
         }
@@ -304,7 +313,8 @@ impl<E: Engine> Vr<E> {
         {
             let first = Position(self.ordered.log.base().position + 1);
             let record = self.ordered.log.record(first).and_then(|bytes| Record::parse(bytes).ok());
-            self.base_now_ms = record.map_or(self.base_now_ms, |record| record.now_ms);
+            self.base_now_ms = record.as_ref().map_or(self.base_now_ms, |record| record.now_ms);
+            self.base_term = self.term_at(first);
             self.ordered.log.truncate(first);
         }
     }
@@ -333,6 +343,7 @@ impl<E: Engine> Vr<E> {
             own.executed = self.executed;
         }
         self.give_answers(now, sink);
+        self.confirm_reads(now, sink);
         self.send_completions(sink);
         if self.serving.has_more_expiries(self.executed) {
             self.expire(now, sink);
@@ -456,6 +467,9 @@ impl<E: Engine> Vr<E> {
         if t >= self.next_beat {
             if !self.hears_quorum(t) && self.setup.guards.on(Guard::StepAside) {
                 self.vr_count.stepped_aside += 1;
+                if self.group.elects() {
+                    return self.step_down(now);
+                }
                 return self.enter_view(now, self.next_view(1), sink);
             }
             self.next_beat = t.after(self.beat_ns());

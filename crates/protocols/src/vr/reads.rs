@@ -14,6 +14,7 @@ use super::queue::Pending;
 use super::withheld::Ready;
 use super::{Stage, Vr};
 use crate::serve::Read;
+use crate::setup::{RETRY_NS, SlowReads};
 use crate::turn::ReadTurn;
 
 impl<E: Engine> Vr<E> {
@@ -92,35 +93,68 @@ impl<E: Engine> Vr<E> {
     /// The leader's answer holds every write that was acknowledged before, in this view or in an
     /// earlier one: it has executed those of its view, and waits for those that its view began with.
     pub(super) fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
-        if self.executed >= self.leading.view_start() && self.is_leased(now.instant) {
-            // A switch that checks replies counts its leader among the holders.
-            let is_fast = self.group.checks_replies() && repr.flags.has(Flags::FAST);
-            self.count.reads_fast += u64::from(is_fast);
-            self.count.reads_slow += u64::from(!is_fast);
-            return self.read(now, repr, body, repr.reason, sink);
+        if self.executed >= self.leading.view_start() && self.leads_at(now.instant, now.instant) {
+            return self.answer_slow(now, repr, body, sink);
         }
         let packet = || {
             let mut packet = Vec::new();
             repr.emit(body, &mut packet);
             packet
         };
-        if self.leading.push_read(packet) {
+        if self.leading.push_read(now.instant, packet) {
             self.vr_count.reads_waited_leader += 1;
         } else {
             self.count.reads_dropped += 1;
         }
     }
 
+    fn answer_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
+        // A switch that checks replies counts its leader among the holders.
+        let is_fast = self.group.checks_replies() && repr.flags.has(Flags::FAST);
+        self.count.reads_fast += u64::from(is_fast);
+        self.count.reads_slow += u64::from(!is_fast);
+        self.read(now, repr, body, repr.reason, sink);
+    }
+
     /// Answers the reads that waited, once nothing keeps them.
     pub(super) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
         let has_begun = self.executed >= self.leading.view_start();
-        if !self.is_leader() || !has_begun || !self.is_leased(now.instant) {
+        if !self.is_leader() || !has_begun {
             return;
         }
-        while let Some(bytes) = self.leading.pop_read() {
+        let Some(upto) = self.led_until(now.instant) else { return };
+        while let Some((_, bytes)) = self.leading.pop_read(upto) {
             if let Ok(packet) = Packet::parse(&bytes) {
-                self.read_slow(now, &packet.repr(), packet.body(), sink);
+                self.answer_slow(now, &packet.repr(), packet.body(), sink);
             }
+        }
+    }
+
+    /// The latest time at which this replica surely led, so that it may answer reads that came by then.
+    fn led_until(&self, now: Instant) -> Option<Instant> {
+        match self.setup.reads {
+            SlowReads::LeaderLease => self.is_leased(now).then_some(Instant::NEVER),
+            SlowReads::ReadIndex if self.setup.guards.on(Guard::ReadRound) => {
+                self.leases.confirmed_by(self.group.quorum() - 1)
+            }
+            SlowReads::ReadIndex => Some(Instant::NEVER),
+        }
+    }
+
+    fn leads_at(&self, now: Instant, came_at: Instant) -> bool {
+        self.led_until(now).is_some_and(|until| came_at <= until)
+    }
+
+    /// ReadIndex (Raft §8): asks the others whether this replica still leads, once for all reads that wait by now.
+    /// What they answer is a lease as well; its time counts for nothing here.
+    pub(super) fn confirm_reads(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.setup.reads != SlowReads::ReadIndex || !self.is_leader() {
+            return;
+        }
+        let confirmed = self.leases.confirmed_by(self.group.quorum() - 1);
+        if self.leading.is_round_due(now.instant, confirmed, RETRY_NS) {
+            self.vr_count.reads_confirmed += 1;
+            self.request_leases(now, sink);
         }
     }
 

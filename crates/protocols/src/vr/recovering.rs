@@ -6,12 +6,15 @@ use concord_core::{Duration, Instant, ViewNumber};
 use concord_wire::control::LogEnd;
 use concord_wire::vr::SwitchLife;
 
+/// What a view's leader says: where its log ends, its switch, and the view's floor.
+pub(super) type Led = (LogEnd, SwitchLife, u32);
+
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) view: ViewNumber,
-    /// From the leader of that view alone: where its log ends, its switch, and the view's floor.
-    pub(super) leader: Option<(LogEnd, SwitchLife, u32)>,
+    /// From the leader of that view alone.
+    pub(super) leader: Option<Led>,
 }
 
 /// Whether a recovery is under way, and the answers so far.
@@ -112,11 +115,14 @@ impl Recovery {
 
     /// The latest view that was told of, once so many have answered, and its leader among them; and what
     /// that one said.
-    pub(super) fn outcome(&self, quorum: usize) -> Option<(ViewNumber, (LogEnd, SwitchLife, u32))> {
-        let answers = || self.answers.iter().flatten();
-        let view = answers().map(|a| a.view).max().filter(|_| answers().count() >= quorum)?;
-        let of_leader = answers().find(|a| a.view == view && a.leader.is_some())?;
-        Some((view, of_leader.leader?))
+    pub(super) fn outcome(&self, quorum: usize) -> Option<(ViewNumber, usize, Led)> {
+        let answers =
+            || self.answers.iter().enumerate().filter_map(|(i, a)| Some((i, a.as_ref()?)));
+        let view = answers().map(|(_, a)| a.view).max().filter(|_| answers().count() >= quorum)?;
+        let of_leader = |(index, a): (usize, &Answer)| {
+            a.leader.filter(|_| a.view == view).map(|led| (view, index, led))
+        };
+        answers().find_map(of_leader)
     }
 
     /// Whether the process has run for so long.

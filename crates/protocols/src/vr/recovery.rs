@@ -97,12 +97,16 @@ impl<E: Engine> Vr<E> {
     /// that this node granted in an earlier life can be held any more.
     fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
         let outcome = self.recovery.outcome(self.recovery_quorum());
-        let Some((view, (end, switch, floor))) = outcome else { return };
+        let Some((view, leader, (end, switch, floor))) = outcome else { return };
         let waited = self.recovery.has_outlived_leases(now.instant, self.setup.lease_ns);
         if !waited && self.setup.guards.on(Guard::Lease) {
             return;
         }
+        if view != self.view {
+            self.ballot.new_term();
+        }
         self.view = view;
+        self.take_leader(leader);
         if !self.recovery.is_from_nothing() {
             // It lacks records at most.
             self.vr_count.recovered += 1;

@@ -8,7 +8,7 @@
 //! view, with its log, as a replica may that has lost nothing; but not before the leases are over that it may
 //! have granted (trap T2).
 
-use concord_core::{Guard, Now, Position, Seq, ViewNumber};
+use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::Engine;
 use concord_engine::copy::{PLACE_END, next_place};
 use concord_log::{Entry, Part, ViewMarks};
@@ -50,6 +50,7 @@ impl<E: Engine> Vr<E> {
                     return Err(BadEntry);
                 }
                 self.serving.sessions.give_up(self.executed);
+                self.origin_end = self.executed;
                 self.journal.begin_with(*origin);
                 Ok(())
             }
@@ -99,7 +100,7 @@ impl<E: Engine> Vr<E> {
     fn restore_table(&mut self, part: &Part<'_>) -> Option<()> {
         let (hash, table) = Table::parse(part.bytes)?;
         let end = LogEnd { position: part.position, hash };
-        self.stand_at(end, Seq::from_u64(table.last_seq), table.last_now_ms);
+        self.stand_at(end, Seq::from_u64(table.last_seq), (table.last_now_ms, table.term));
         self.serving.sessions.restore(table.sessions);
         let wanted = PART_OBJECTS;
         self.copying =
@@ -148,12 +149,23 @@ impl<E: Engine> Vr<E> {
         if !self.pending.is_empty() || self.copying.is_some() || self.stage == Stage::Left {
             return Err(BadEntry);
         }
-        let (config, view) = (kept.marks.config.take(), kept.marks.view.take());
+        let (config, view, vote) = (
+            kept.marks.config.take(),
+            kept.marks.view.take(),
+            core::mem::take(&mut kept.marks.vote),
+        );
         let promised = config.zip(view).filter(|_| kept.is_intact);
         let end = self.ordered.end();
         let has_come_back = match promised {
             Some((config, _)) if !config.kind.is_quorum() => return Err(BadEntry),
-            Some((config, view)) => self.come_back(now, (config, view), lease_ns, kept.owed),
+            Some((config, view)) => {
+                let has_come = self.come_back(now, (config, view), lease_ns, kept.owed);
+                // The vote of that view: a node's number, which is none of 0.
+                if let Some(member) = self.group.index_of(NodeId(vote)).filter(|_| has_come) {
+                    self.ballot.vote_for(member);
+                }
+                has_come
+            }
             None => false,
         };
         let begins = end == Position(0) || self.journal.origin().is_some();
@@ -222,7 +234,12 @@ impl<E: Engine> Vr<E> {
         let is_time = self.recovery.has_waited(now.instant, 3 * lease_ns);
         if is_time && self.recovery.hears(now.instant, 2 * lease_ns) + 1 >= quorum {
             let next = self.next_view(1);
-            if self.takes_part(now, next) {
+            if !self.takes_part(now, next) {
+                return;
+            }
+            if self.group.elects() {
+                self.return_to_election(now);
+            } else {
                 self.enter_view(now, next, sink);
             }
         }

@@ -55,9 +55,11 @@ impl<E: Engine> Vr<E> {
                 farewell.retiring.releases += 1;
                 self.say_all(VrBody::Retire { released: true }, sink);
             }
-            Stage::Normal if leader == self.group.me() => self.hand_on(now, sink),
+            Stage::Normal if leader == Some(self.group.me()) => self.hand_on(now, sink),
             Stage::Normal => {
-                if farewell.tells(now.instant, view) {
+                if farewell.tells(now.instant, view)
+                    && let Some(leader) = leader
+                {
                     self.say(leader, VrBody::Retire { released: false }, sink);
                 } else {
                     self.leave();
@@ -68,15 +70,18 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Leader: leaves its view for the next one whose leader it hears.
-    fn hand_on(&mut self, now: Now, sink: &mut impl Sink) {
+    pub(super) fn hand_on(&mut self, now: Now, sink: &mut impl Sink) {
         let members = self.group.members().len();
         if members < 2 {
             return;
         }
-        let is_live =
-            |by: &usize| self.is_live(now.instant, self.group.leader_of(self.next_view(*by)));
-        let by = (1..members).find(is_live).unwrap_or(1);
         self.vr_count.handed_on += 1;
+        if self.group.elects() {
+            return self.hand_over(now, sink);
+        }
+        let is_live =
+            |by: &usize| self.is_live(now.instant, self.group.turn_of(self.next_view(*by)));
+        let by = (1..members).find(is_live).unwrap_or(1);
         self.enter_view(now, self.next_view(by), sink);
     }
 
@@ -100,7 +105,7 @@ impl<E: Engine> Vr<E> {
         }
         let node = self.group.node_of(from);
         self.leases.release(node, incarnation, self.setup.guards);
-        if self.stage == Stage::ViewChange {
+        if self.stage == Stage::ViewChange && !self.group.elects() {
             self.vote_if_due(now, sink);
         }
     }

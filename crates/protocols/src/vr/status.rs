@@ -34,6 +34,11 @@ impl<E: Engine> Vr<E> {
         self.stage == Stage::Recovering
     }
 
+    /// Whether its group elects its leaders (Raft).
+    pub(crate) fn elects(&self) -> bool {
+        self.group.elects()
+    }
+
     /// Whether it leads its view, which has begun.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -117,6 +122,8 @@ impl<E: Engine> Vr<E> {
             Stage::Normal if self.group.members().len() == 1 => "alone",
             Stage::Normal if self.is_leader() => "leader",
             Stage::Normal => "follower",
+            Stage::ViewChange if self.ballot.candidacy().is_some() => "candidate",
+            Stage::ViewChange if self.group.elects() => "no leader",
             Stage::ViewChange => "view change",
             Stage::Starting | Stage::Recovering if self.recovery.is_from_nothing() => "recovering",
             Stage::Starting | Stage::Recovering if self.recovery.is_under_way() => "returning",

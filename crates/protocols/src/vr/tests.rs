@@ -28,6 +28,7 @@ mod edges;
 mod flair;
 mod lives;
 mod nopaxos;
+mod raft;
 mod retire;
 
 struct Group {
@@ -41,6 +42,8 @@ struct Group {
     /// A way on which packets wait until they are let go.
     held_way: Option<(usize, usize)>,
     held: Vec<(usize, usize, Vec<u8>)>,
+    /// Nodes of whose log nobody hears.
+    mute: Vec<usize>,
     to_switch: Vec<Vec<u8>>,
     to_client: Vec<(Repr, Vec<u8>)>,
     counter: u32,
@@ -62,11 +65,18 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         replies_via_switch: false,
         copy_bytes: 1_000,
         records_kept: 50,
+        reads: crate::SlowReads::default(),
         replicate_replies: false,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards,
     };
     Vr::new(setup, Shimmed::new(Memory::new(0)))
+}
+
+/// Whether a packet tells of a leader's log.
+fn is_of_log(bytes: &[u8]) -> bool {
+    let begins = |m: VrMessage| matches!(m.body, VrBody::StartView { .. });
+    concord_wire::kind(bytes) == Ok(Kind::Link) || VrMessage::parse(bytes).is_ok_and(begins)
 }
 
 fn config(protocol: Protocol, nodes: usize, switch_id: u32) -> Config {
@@ -99,6 +109,7 @@ impl Group {
             cuts: vec![],
             held_way: None,
             held: vec![],
+            mute: vec![],
             to_switch: vec![],
             to_client: vec![],
             counter: 0,
@@ -144,6 +155,7 @@ impl Group {
                 CONTROLLER => {}
                 _ if self.held_way == Some((from, to)) => self.held.push((from, to, bytes)),
                 _ if self.cuts.contains(&(from, to)) => {}
+                _ if self.mute.contains(&from) && is_of_log(&bytes) => {}
                 _ => self.packets.push_back((from, to, bytes)),
             }
         }

@@ -23,10 +23,11 @@ impl<E: Engine> Vr<E> {
     /// a new leader, who has the best log.
     pub(super) fn follow(&mut self, sink: &mut impl Sink) {
         let from = match self.change.best() {
-            Some(best) if self.stage == Stage::ViewChange => best,
+            Some(best) if self.stage == Stage::ViewChange => Some(best),
             _ => self.group.leader_of(self.view),
         };
-        let Some(peer) = self.group.members().get(from).map(|m| NodeId(m.node)) else { return };
+        let peer = from.and_then(|from| self.group.members().get(from));
+        let Some(peer) = peer.map(|m| NodeId(m.node)) else { return };
         self.inbound.follow(peer);
         if let Some(target) = self.inbound.target() {
             self.fetch(target);
@@ -64,7 +65,8 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) {
         let leads = self.is_leader();
-        let helps = self.stage == Stage::ViewChange && from == self.group.leader_of(self.view);
+        let helps =
+            self.stage == Stage::ViewChange && Some(from) == self.group.leader_of(self.view);
         if view != self.view || !(leads || helps) {
             return;
         }
@@ -161,7 +163,8 @@ impl<E: Engine> Vr<E> {
 
     /// A sign of life of the view's leader.
     pub(super) fn hear_leader(&mut self, now: Now, from: NodeId) {
-        if self.group.index_of(from) == Some(self.group.leader_of(self.view)) {
+        let leader = self.group.leader_of(self.view);
+        if leader.is_some() && self.group.index_of(from) == leader {
             self.suspicion.hear_leader(now.instant);
         }
     }

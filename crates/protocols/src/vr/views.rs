@@ -65,6 +65,9 @@ impl<E: Engine> Vr<E> {
 
     /// Says so, and does something about it if others say the same.
     pub(super) fn mind_leader(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.group.elects() {
+            return self.mind_election(now, sink);
+        }
         if self.suspects(now.instant) && !self.recovery.is_under_way() {
             self.say_suspect(self.next_view(1), sink);
             self.consider_view_change(now, sink);
@@ -100,6 +103,11 @@ impl<E: Engine> Vr<E> {
 
     /// What belongs to the own view alone ends with it.
     pub(super) fn leave_view(&mut self, view: ViewNumber) {
+        if view == self.view {
+            self.ballot.stop();
+        } else {
+            self.ballot.new_term();
+        }
         self.view = view;
         self.leases.close();
         (0..self.leading.followers.len()).for_each(|member| self.end_feed(member));
@@ -237,6 +245,7 @@ impl<E: Engine> Vr<E> {
         self.note_log_end();
         self.draw_floor();
         self.begin_normal(now.instant);
+        self.log_no_op(now);
         let (members, end) = (self.group.members().len(), self.ordered.end());
         self.leading.begin(now.instant, members, end);
         self.suspicion.listen(now.instant);
@@ -284,10 +293,14 @@ impl<E: Engine> Vr<E> {
     ) {
         let begun = matches!(self.stage, Stage::Normal | Stage::Starting);
         let known = view < self.view || (view == self.view && begun);
-        if known || from != self.group.leader_of(view) || self.stage == Stage::Recovering {
+        if view < self.view {
+            self.tell_term(from, sink);
+        }
+        if known || !self.may_begin(from, view) || self.stage == Stage::Recovering {
             return;
         }
         self.leave_view(view);
+        self.take_leader(from);
         self.vr_count.views_joined += 1;
         self.suspicion.hear_leader(now.instant);
         self.catch_up(now, end, (switch, floor), sink);

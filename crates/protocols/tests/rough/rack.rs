@@ -139,6 +139,7 @@ fn node(protocol: Protocol, node: u16, incarnation: u64) -> Node<Shimmed<Memory>
         replies_via_switch: true,
         copy_bytes: 2_000,
         records_kept: 40,
+        reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards: Guards::ALL,
@@ -323,7 +324,7 @@ impl Rack {
         match self.protocol {
             Protocol::PrimaryBackup => (members[0].addr, members[0].addr),
             Protocol::Chain | Protocol::Craq => (members[0].addr, members[members.len() - 1].addr),
-            Protocol::Vr | Protocol::NoPaxos => {
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
                 let view = |n: u16| self.at(n).status(self.now()).epoch.0;
                 let live = (1..=NODES).filter(|n| !self.is_off(addr(*n)));
                 let view = live.map(view).max().unwrap_or(1).max(1);

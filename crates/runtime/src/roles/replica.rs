@@ -8,6 +8,7 @@ use concord_core::{Duration, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_log::Batch;
+pub use concord_protocols::SlowReads;
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::{Addr, GroupId, OfGroup};
@@ -38,6 +39,8 @@ pub struct ReplicaSetup {
     pub lease_ns: Duration,
     /// Replies to reads go through the switch too.
     pub replies_via_switch: bool,
+    /// How a leader knows that it still leads when it answers a read alone.
+    pub reads: SlowReads,
     /// Writes that need memory are refused while the data takes more, in bytes; 0 for no limit.
     pub memory_bytes_max: u64,
     /// About how much of the log is kept in memory for replicas that were away, in bytes.
@@ -212,6 +215,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         lease_ns: setup.lease_ns,
         replies_via_switch: setup.replies_via_switch,
         limits: Limits { log_memory_bytes: setup.log_memory_bytes, ..Limits::default() },
+        reads: setup.reads,
         ..ReplicaConfig::new(me, setup.controller)
     };
     let done = match &setup.engine {

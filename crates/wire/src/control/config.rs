@@ -27,6 +27,8 @@ pub enum Protocol {
     Craq,
     /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
     NoPaxos,
+    /// Raft: the members elect a leader for each term, who orders; a majority acknowledges.
+    Raft,
 }
 
 impl Protocol {
@@ -35,8 +37,14 @@ impl Protocol {
     pub const fn is_quorum(self) -> bool {
         match self {
             Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => false,
-            Protocol::Vr | Protocol::NoPaxos => true,
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => true,
         }
+    }
+
+    /// Whether the replicas elect who leads; where they do not, they take turns.
+    #[must_use]
+    pub const fn elects(self) -> bool {
+        matches!(self, Protocol::Raft)
     }
 
     /// Whether the switch orders the writes and sends them to every replica.
@@ -46,7 +54,7 @@ impl Protocol {
     }
 
     /// Whether it can go on with what replicas kept on disk under protocol `before`. Chain, primary-backup and CRAQ
-    /// have one log; in VR and NOPaxos a record counts by the view that it is of.
+    /// have one log; in VR, NOPaxos and Raft a record counts by the view, or term, that it is of.
     #[must_use]
     pub fn goes_on_from(self, before: Protocol) -> bool {
         self == before || !(self.is_quorum() || before.is_quorum())
@@ -109,6 +117,7 @@ impl From<GroupKind> for u8 {
             GroupKind::Replicas(Protocol::Vr) => 2,
             GroupKind::Replicas(Protocol::Craq) => 3,
             GroupKind::Replicas(Protocol::NoPaxos) => 4,
+            GroupKind::Replicas(Protocol::Raft) => 5,
             GroupKind::Workers => 16,
         }
     }
@@ -124,6 +133,7 @@ impl TryFrom<u8> for GroupKind {
             2 => Protocol::Vr.into(),
             3 => Protocol::Craq.into(),
             4 => Protocol::NoPaxos.into(),
+            5 => Protocol::Raft.into(),
             16 => GroupKind::Workers,
             _ => return Err(WireError::Field),
         })
@@ -168,11 +178,19 @@ impl Program {
     #[must_use]
     pub const fn of(protocol: Protocol, with_help: bool) -> Program {
         match (protocol, with_help) {
-            (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, true) => Program::Harmonia,
-            (Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr, false) => Program::Forward,
             (Protocol::Craq, _) => Program::Craq,
             (Protocol::NoPaxos, true) => Program::NoPaxosHarmonia,
             (Protocol::NoPaxos, false) => Program::NoPaxos,
+            (
+                Protocol::PrimaryBackup | Protocol::Chain | Protocol::Vr | Protocol::Raft,
+                with_help,
+            ) => {
+                if with_help {
+                    Program::Harmonia
+                } else {
+                    Program::Forward
+                }
+            }
         }
     }
 
@@ -201,7 +219,8 @@ impl Program {
     pub fn serves(self, kind: impl Into<GroupKind>) -> bool {
         match kind.into() {
             GroupKind::Replicas(protocol) => {
-                let checks = self.checks_replies() && matches!(protocol, Protocol::Vr);
+                let checks =
+                    self.checks_replies() && matches!(protocol, Protocol::Vr | Protocol::Raft);
                 self == Program::of(protocol, false)
                     || self == Program::of(protocol, true)
                     || checks
@@ -273,7 +292,9 @@ impl Config {
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol()? {
             Protocol::Chain | Protocol::Craq => self.members.last(),
-            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => self.members.first(),
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
+                self.members.first()
+            }
         }
     }
 }
@@ -359,8 +380,14 @@ impl TryFrom<Part> for Config {
 mod tests {
     use super::*;
 
-    const PROTOCOLS: [Protocol; 5] =
-        [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::Craq, Protocol::NoPaxos];
+    const PROTOCOLS: [Protocol; 6] = [
+        Protocol::PrimaryBackup,
+        Protocol::Chain,
+        Protocol::Vr,
+        Protocol::Craq,
+        Protocol::NoPaxos,
+        Protocol::Raft,
+    ];
 
     fn written(protocol: Protocol, program: Program) -> Part {
         let config = Config {
@@ -401,7 +428,7 @@ mod tests {
                 assert_eq!(Part::from(config).program, program.name());
             }
         }
-        let others = (5..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
+        let others = (6..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
         assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers]);
         assert_eq!(u8::from(GroupKind::Workers), 16);
         let names = Program::ALL.map(Program::name);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::header::{GroupId, Header, Kind, at};
-use crate::vr::{Life, SwitchLife, VrBody, VrMessage};
+use crate::vr::{LastRecord, Life, SwitchLife, VrBody, VrMessage};
 use crate::{DATAGRAM_BYTES_MAX, PACKET_BYTES_MAX, WireError};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -114,6 +114,7 @@ fn copies() -> Vec<CopyMessage> {
 
 fn views() -> Vec<VrMessage> {
     let switch = SwitchLife { id: 1, incarnation: 2, addr: ADDR };
+    let last = LastRecord { term: 2, position: 9 };
     let bodies = [
         VrBody::Suspect,
         VrBody::StartViewChange,
@@ -127,6 +128,11 @@ fn views() -> Vec<VrMessage> {
         VrBody::Recovery,
         VrBody::RecoveryResponse { leader: Some((END, switch, 6)) },
         VrBody::Retire { released: true },
+        VrBody::PreVote { last },
+        VrBody::PreVoted { granted: true },
+        VrBody::RequestVote { last, handed: true },
+        VrBody::Voted { granted: true, committed: 4, switch },
+        VrBody::TimeoutNow,
     ];
     let lives = vec![Life { count: 0, incarnation: u64::MAX }, Life { count: 2, incarnation: 3 }];
     let of = |body| VrMessage { body, group: 77, from: 2, view: 3, lives: lives.clone() };

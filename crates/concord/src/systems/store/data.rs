@@ -55,7 +55,9 @@ fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
     }
     let mut intact = states.iter().filter(|(_, state)| !owes(state));
     match group.protocol {
-        Protocol::Vr | Protocol::NoPaxos => intact.count() < group.replicas.len() / 2 + 1,
+        Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
+            intact.count() < group.replicas.len() / 2 + 1
+        }
         Protocol::Chain | Protocol::PrimaryBackup | Protocol::Craq => {
             let newest = states.first().map(|(_, state)| state.rank().0);
             !intact.any(|(_, state)| Some(state.rank().0) == newest)

@@ -25,7 +25,7 @@ use crate::up::place::{Ports, set, wanted};
 pub use data::{backup, restore};
 pub use explain::explain;
 pub use roles::{gateway, replica};
-pub use section::{Accel, Durability, Engine, GatewayPlace, Protocol, ReplicaPlace, Table};
+pub use section::{Accel, Durability, Engine, GatewayPlace, Protocol, Reads, ReplicaPlace, Table};
 
 const REPLICAS: u16 = 3;
 const GATEWAYS: u16 = 1;
@@ -47,6 +47,7 @@ impl System for Store {
     fn overlay(&self, rack: &mut Rack, args: &UpArgs) {
         set(&mut rack.protocol, &args.protocol);
         set(&mut rack.accel, &args.accel);
+        set(&mut rack.reads, &args.reads);
         set(&mut rack.engine, &args.engine);
         set(&mut rack.durability, &args.durability);
         set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
@@ -160,6 +161,7 @@ impl System for Store {
             Protocol::Vr => "Viewstamped Replication",
             Protocol::Craq => "CRAQ",
             Protocol::NoPaxos => "NOPaxos",
+            Protocol::Raft => "Raft",
         };
         let accel = if group.program.has_dirty_set() {
             "reads at every replica (Harmonia)"

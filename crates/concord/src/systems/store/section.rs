@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
+use concord_runtime::roles::replica::SlowReads;
 use concord_switch::TableSettings;
 use concord_switch::harmonia::Layout;
 use concord_wire::control::{GroupKind, Program};
@@ -32,6 +33,8 @@ pub enum Protocol {
     #[serde(rename = "nopaxos")]
     #[value(name = "nopaxos")]
     NoPaxos,
+    /// Raft: the replicas elect a leader, which orders writes; a majority acknowledges.
+    Raft,
 }
 
 impl Protocol {
@@ -51,7 +54,47 @@ impl Protocol {
             Protocol::Vr => concord_wire::control::Protocol::Vr,
             Protocol::Craq => concord_wire::control::Protocol::Craq,
             Protocol::NoPaxos => concord_wire::control::Protocol::NoPaxos,
+            Protocol::Raft => concord_wire::control::Protocol::Raft,
         }
+    }
+}
+
+/// How the leader of a VR or Raft group knows that it still leads when it answers a read.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// A majority has promised to elect nobody else for a while.
+    #[default]
+    LeaderLease,
+    /// It asks a majority for each read, or batch of reads (ReadIndex): slower, and no clock counts.
+    ReadIndex,
+}
+
+impl Reads {
+    /// Whether nothing else was said.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Reads::default()
+    }
+
+    /// As replicas take it.
+    #[must_use]
+    pub fn of_leader(self) -> SlowReads {
+        match self {
+            Reads::LeaderLease => SlowReads::LeaderLease,
+            Reads::ReadIndex => SlowReads::ReadIndex,
+        }
+    }
+
+    /// What is wrong with it for replicas of `protocol`.
+    #[must_use]
+    pub fn misfit(self, protocol: Protocol) -> Option<&'static str> {
+        let leads = matches!(protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
+        (self == Reads::ReadIndex && !leads).then_some(
+            "reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
+        )
     }
 }
 
@@ -64,7 +107,7 @@ pub enum Accel {
     /// The switch tracks writes in flight; every replica serves reads of all other objects.
     #[default]
     Harmonia,
-    /// FLAIR, under VR: the switch tracks which groups of keys are stable; followers
+    /// FLAIR, under VR and Raft: the switch tracks which groups of keys are stable; followers
     /// that hold them serve their reads, and their replies are checked on the way back.
     Flair,
     /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).

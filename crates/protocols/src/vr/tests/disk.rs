@@ -75,14 +75,19 @@ impl OnDisks {
     }
 
     fn begun(guards: Guards, acks_early: bool) -> OnDisks {
+        OnDisks::begun_as(Protocol::Vr, guards, acks_early)
+    }
+
+    fn begun_as(protocol: Protocol, guards: Guards, acks_early: bool) -> OnDisks {
         let g = Group {
-            protocol: Protocol::Vr,
+            protocol,
             nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
             now: Now { instant: Instant(SEC), unix_ms: 5_000 },
             packets: VecDeque::new(),
             cuts: vec![],
             held_way: None,
             held: vec![],
+            mute: vec![],
             to_switch: vec![],
             to_client: vec![],
             counter: 0,
@@ -377,4 +382,62 @@ fn one_that_may_owe_records_lacks_these_alone_and_owes_none_once_it_has_them() {
     own.restart(2, 800);
     assert!(!own.g.nodes[2].journal.is_owed());
     assert_eq!(own.g.nodes[2].ordered.end(), own.g.nodes[0].ordered.end());
+}
+
+/// Raft §5.2: a vote is on the disk before it leaves, and is that of the process that starts there next.
+#[test]
+fn raft_5_2_a_vote_is_on_disk_before_it_leaves_and_is_kept() {
+    let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
+    d.pass(60);
+    // Nobody else hears of it, and what it granted runs out.
+    d.g.isolate(2);
+    d.g.held_way = Some((2, 1));
+    d.pass(LEASE_NS / MS + 10);
+    let term = ViewNumber(d.g.nodes[2].view.0 + 1);
+    let votes = |held: &[(usize, usize, Vec<u8>)]| {
+        let said = held.iter().filter_map(|(_, _, bytes)| VrMessage::parse(bytes).ok());
+        said.filter(|m| matches!(m.body, VrBody::Voted { granted: true, .. })).count()
+    };
+    let asks = |d: &mut OnDisks, from: usize| {
+        let last = d.g.nodes[from].last_record();
+        let body = VrBody::RequestVote { last, handed: true };
+        let mut bytes = vec![];
+        d.g.nodes[from].message(term, body).emit(&mut bytes);
+        d.g.deliver(2, &bytes);
+    };
+    // What others granted to the two is known to be over, since both have left.
+    for other in [0, 1] {
+        let mut bytes = vec![];
+        d.g.nodes[other].message(term, VrBody::StartViewChange).emit(&mut bytes);
+        d.g.deliver(2, &bytes);
+    }
+    asks(&mut d, 1);
+    assert_eq!((d.g.nodes[2].ballot.voted_for(), votes(&d.g.held)), (Some(1), 0));
+    d.sync(2);
+    assert_eq!(votes(&d.g.held), 1);
+    d.g.held.clear();
+    d.restart(2, 902);
+    let node = &d.g.nodes[2];
+    assert_eq!((node.view, node.ballot.voted_for()), (term, Some(1)));
+    d.pass(LEASE_NS / MS + 10);
+    d.g.held_way = Some((2, 0));
+    asks(&mut d, 0);
+    d.sync(2);
+    assert_eq!((d.g.nodes[2].ballot.voted_for(), votes(&d.g.held)), (Some(1), 0));
+}
+
+/// The power of all goes: they elect one of them, and go on with what was committed.
+#[test]
+fn t7_a_raft_group_comes_back_from_a_power_cut_of_all() {
+    let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
+    d.g.set(0, "k", "v");
+    d.pass(5);
+    let term = d.g.nodes[0].view;
+    for index in 0..3 {
+        d.restart(index, 900 + index as u64);
+    }
+    d.pass(900);
+    let leader = d.g.leader().unwrap();
+    assert!(d.g.nodes[leader].view > term);
+    assert_eq!(d.g.get(leader, "k", None).unwrap().2, "v");
 }

@@ -14,6 +14,7 @@ fn founded(guards: Guards) -> Group {
         cuts: vec![],
         held_way: None,
         held: vec![],
+        mute: vec![],
         to_switch: vec![],
         to_client: vec![],
         counter: 0,

@@ -10,7 +10,7 @@ use crate::systems::store::disks;
 use crate::systems::store::edges::{MILLION, Packets, REQUESTS_END};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
-use crate::systems::store::plan::{PROTOCOLS, Plan, Service, Timed};
+use crate::systems::store::plan::{DRAWN, Plan, Service, Timed};
 
 /// Fewest operations of a seed.
 const OPERATIONS_MIN: u64 = 500;
@@ -59,6 +59,8 @@ const LOG_MEMORY_DRAWN_MAX: u64 = 1 << 20;
 const NUMBERS: u64 = 0x0e2d_0f5e;
 /// What the seed of the draw of the log's memory is other than that of the rest.
 const LOG_MEMORY: u64 = 0x7a11_10f6;
+/// The same of how a leader reads.
+const READS: u64 = 0x4ead_1de5;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
 
@@ -87,7 +89,7 @@ impl Plan {
     pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
-        let drawn = PROTOCOLS[rng.below(PROTOCOLS.len() as u64) as usize];
+        let drawn = DRAWN[rng.below(DRAWN.len() as u64) as usize];
         let protocol = aim.protocol.unwrap_or(drawn);
         let with_help = !rng.chance(1, 10);
         let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
@@ -130,6 +132,7 @@ impl Plan {
         disks::draw(&mut plan);
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
+        plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
         plan
     }
 }
@@ -353,7 +356,7 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
 fn kinds_of(plan: &Plan) -> Vec<usize> {
     let is_drawn = |name: &str| match plan.protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => !OF_QUORUMS.contains(&name),
-        Protocol::Vr | Protocol::NoPaxos => name != "join",
+        Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => name != "join",
     };
     let has_server = plan.engine_ns > 0;
     let all = Fault::KINDS.into_iter().enumerate().filter(|(_, name)| !OF_DISKS.contains(name));

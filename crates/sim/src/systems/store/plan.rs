@@ -114,6 +114,8 @@ pub struct Plan {
     pub engine_silence_ns: Duration,
     /// The ordering node's replies are replicated, as with an engine that is a server of its own.
     pub replicate_replies: bool,
+    /// Raft: a leader asks a quorum for each read, whether it still leads (ReadIndex).
+    pub read_index: bool,
     /// About how many bytes a chunk of a copied state has.
     pub copy_bytes: usize,
     /// VR, NOPaxos: about how many executed records are kept for members that lag.
@@ -182,6 +184,7 @@ impl Default for Plan {
             engine_ns: 0,
             engine_silence_ns: 600 * MS,
             replicate_replies: false,
+            read_index: false,
             copy_bytes: 4_096,
             records_kept: 32_768,
             drift_ppm: 0,
@@ -203,12 +206,22 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Vr => "vr",
         Protocol::Craq => "craq",
         Protocol::NoPaxos => "nopaxos",
+        Protocol::Raft => "raft",
     }
 }
 
 /// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 5] =
-    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Vr, Protocol::NoPaxos, Protocol::Craq];
+pub const PROTOCOLS: [Protocol; 6] = [
+    Protocol::PrimaryBackup,
+    Protocol::Chain,
+    Protocol::Vr,
+    Protocol::NoPaxos,
+    Protocol::Craq,
+    Protocol::Raft,
+];
+
+/// Those that seeds draw from where none is said, so that a seed draws what it drew before Raft was there.
+pub const DRAWN: &[Protocol] = PROTOCOLS.split_at(5).0;
 
 impl Plan {
     /// A good day of a rack of that protocol, with Harmonia's help where it has any.

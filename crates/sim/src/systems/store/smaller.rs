@@ -75,6 +75,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| (p.engine_ns, p.replicate_replies) = (0, false));
     with(|p| p.peer_latency_ns = p.latency_ns);
     with(|p| p.table_stages = 1);
+    with(|p| p.read_index = false);
     with(|p| p.run_bits = 0);
     with(|p| p.batch_packets = 1);
     all

@@ -3,7 +3,7 @@
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
 use concord_core::{MS, Rng, SEC};
-use concord_protocols::{Limits, ReplicaConfig};
+use concord_protocols::{Limits, ReplicaConfig, SlowReads};
 use concord_switch::KeyGroupSettings;
 use concord_switch::agent::AgentConfig;
 use concord_switch::settings::Sections;
@@ -179,6 +179,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             // What is kept for those that lag must leave room for more.
             records_kept: plan.records_kept.min(bounds.limits().log_records_max / 2),
             replicate_replies: plan.replicate_replies,
+            reads: if plan.read_index { SlowReads::ReadIndex } else { SlowReads::LeaderLease },
             limits: Limits { engine_silence_ns: plan.engine_silence_ns, ..bounds.limits() },
             ..of.replica
         },

@@ -198,10 +198,12 @@ impl Rack<'_> {
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
         let before = match config.protocol()? {
             Protocol::Chain | Protocol::Craq => place.checked_sub(1)?,
-            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos if place == 0 => {
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft
+                if place == 0 =>
+            {
                 return None;
             }
-            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos => 0,
+            Protocol::PrimaryBackup | Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => 0,
         };
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
