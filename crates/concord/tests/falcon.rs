@@ -358,3 +358,31 @@ fn commands_are_executed_only_where_that_is_allowed_and_a_signal_ends_a_worker_i
     worker.kill().unwrap();
     worker.wait().unwrap();
 }
+
+/// Handlers stay and get one task after another; Python's executor stands on them.
+#[test]
+fn handlers_stay_and_python_has_an_executor_of_them() {
+    let jobs = Jobs::start("falcon-python", &["--slots", "2"]);
+    let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));
+    let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
+    let token = jobs.token();
+    let file = jobs.rack.file();
+    let directory = std::path::Path::new(&file).parent().unwrap().display().to_string();
+    let program = "import sys, falcon_executor; falcon_executor.main(*sys.argv[1:])";
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", program, &jobs.rack.listen.to_string(), &token, &directory])
+        .env("PYTHONPATH", format!("{package}:{clients}"))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    println!("{}", text(&output.stdout));
+    // A command that is no handler: one line says so, and the worker goes on.
+    let job = jobs.submit(&["--handler", "--", "echo", "hello"]);
+    let told = &jobs.results(&job)[&0];
+    assert_eq!(told["how"], "failed");
+    let why = told["output"].as_str().unwrap();
+    assert!(why.contains("no answer") || why.contains("without an answer"), "{why}");
+    let done = jobs.text("submit", &["--wait", "--", "true"]);
+    assert!(done.contains("1 done"), "{done}");
+}

@@ -34,12 +34,14 @@ pub enum Function {
     Spin,
     /// It runs the command in its job's body, with its parameters in their places.
     Command,
+    /// It gives its parameters to a process that stays, of the command in its job's body.
+    Handler,
 }
 
 impl Function {
     /// Every function, in the order of their numbers.
-    pub const ALL: [Function; 4] =
-        [Function::NoOp, Function::Sleep, Function::Spin, Function::Command];
+    pub const ALL: [Function; 5] =
+        [Function::NoOp, Function::Sleep, Function::Spin, Function::Command, Function::Handler];
 
     /// Its number.
     #[must_use]
@@ -274,6 +276,6 @@ mod tests {
         for function in Function::ALL {
             assert_eq!(Function::numbered(function.number()), Some(function));
         }
-        assert_eq!(Function::numbered(4), None);
+        assert_eq!(Function::numbered(5), None);
     }
 }

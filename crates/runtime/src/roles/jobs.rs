@@ -17,6 +17,7 @@ use super::worker::CommandBody;
 #[serde(deny_unknown_fields, default)]
 struct Submitted {
     command: Option<Vec<String>>,
+    handler: Option<Vec<String>>,
     directory: Option<String>,
     function: Option<String>,
     us: Option<u64>,
@@ -92,7 +93,12 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
         let us = submitted.us.map_or_else(String::new, |us| format!(" {us} us"));
         Ok(What { function, body: None, title: format!("{name}{us}") })
     };
-    match (&submitted.command, submitted.function.as_deref()) {
+    let (argv, function) = match (&submitted.command, &submitted.handler) {
+        (Some(_), Some(_)) => return Err("a job has a command or a handler, not both".to_string()),
+        (None, Some(argv)) => (Some(argv), Function::Handler),
+        (command, None) => (command.as_ref(), Function::Command),
+    };
+    match (argv, submitted.function.as_deref()) {
         (Some(_), Some(_)) => Err("a job has a command or a function, not both".to_string()),
         (None, Some("no-op")) => named(Function::NoOp, "no-op"),
         (None, Some("sleep")) => named(Function::Sleep, "sleep"),
@@ -120,7 +126,7 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
                     "the command is {length} bytes long, of at most {BODY_BYTES_MAX}"
                 ));
             }
-            Ok(What { function: Function::Command, body: Some(body.into()), title })
+            Ok(What { function, body: Some(body.into()), title })
         }
     }
 }
@@ -289,6 +295,8 @@ mod tests {
         let job = read(text.as_bytes()).unwrap().job;
         assert_eq!(job.tasks[0].parameters.bytes(), b"short");
         assert_eq!(job.long.get(&1).map(|b| b.len()), Some(25));
+        let text = br#"{"handler": ["serve"], "lines": ["a"]}"#;
+        assert_eq!(read(text).unwrap().job.tasks[0].function, Function::Handler.number());
         let job = read(br#"{"function": "sleep", "us": 1500}"#).unwrap().job;
         assert_eq!((job.tasks.len(), job.tasks[0].function), (1, Function::Sleep.number()));
         assert_eq!(job.tasks[0].parameters.bytes(), 1_500u64.to_be_bytes());
@@ -299,6 +307,7 @@ mod tests {
         assert!(refused("{").starts_with("not a job: EOF"));
         assert!(refused(r#"{"comand": []}"#).contains("unknown field `comand`"));
         assert!(refused("{}").contains("a command or a function"));
+        assert!(refused(r#"{"command": ["a"], "handler": ["b"]}"#).contains("not both"));
         assert!(refused(r#"{"command": []}"#).contains("empty"));
         assert!(refused(r#"{"command": ["a\u0000"]}"#).contains("zero byte"));
         assert!(refused(r#"{"function": "dance"}"#).contains("no-op, sleep, spin"));

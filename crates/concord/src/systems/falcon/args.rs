@@ -67,9 +67,10 @@ Examples:
   ls *.log | concord submit --lines - --wait -- gzip {}
   concord submit --once -- ./charge-customers
   concord submit --array 1-100000 --no-op --wait
+  concord submit --array 1-100000 --handler --wait -- python3 -u handler.py
 
 {} in the command stands for the task's number or line. A command finds CONCORD_JOB, CONCORD_TASK and
-CONCORD_ATTEMPT in its environment. Of its output the first 1,024 bytes are kept. It prints the job's
+CONCORD_ATTEMPT in its environment. Of its output the first 1 MiB is kept. It prints the job's
 number, and with --wait ends with 0 if all tasks are done, else with 1.")]
 pub struct SubmitArgs {
     /// Where
@@ -105,6 +106,10 @@ pub struct SubmitArgs {
     /// Tasks that keep a core busy for so long
     #[arg(long, value_name = "TIME", conflicts_with = "command")]
     pub spin: Option<String>,
+    /// The command is a handler: it stays, and is given one task after another on its standard input
+    /// (docs/falcon.md, Handlers)
+    #[arg(long, conflicts_with_all = ["no_op", "sleep", "spin"])]
+    pub handler: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND",
           required_unless_present_any = ["no_op", "sleep", "spin"])]

@@ -169,7 +169,8 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
         job["function"] = json!("no-op");
     }
     if !args.command.is_empty() {
-        job["command"] = json!(args.command);
+        let what = if args.handler { "handler" } else { "command" };
+        job[what] = json!(args.command);
     }
     if let Some(directory) = &args.dir {
         job["directory"] = json!(directory);

@@ -4,10 +4,13 @@
 //! takes as long as a thousand packets.
 
 mod busy;
+mod handlers;
 mod processes;
 mod reaper;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use concord_core::machine::Deadline;
@@ -28,6 +31,7 @@ use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
 use busy::Busy;
+use handlers::Handlers;
 use processes::{Finished, Processes};
 use reaper::Reaper;
 
@@ -68,6 +72,8 @@ struct WorkerRole {
     busy: Busy,
     /// `None`: it executes no commands.
     processes: Option<Processes>,
+    /// As with commands.
+    handlers: Option<Handlers>,
     /// By the address of the bytes, which it keeps.
     bodies: HashMap<*const u8, Decoded, FxBuildHasher>,
     /// Ended, and to be told.
@@ -92,16 +98,19 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
     };
     let busy = Busy::new()?;
     driver.poller().add(&busy, THREADS, Interest::READ)?;
-    let processes = setup.exec.clone().map(|program| {
-        let reaper = Reaper::start(program)?;
-        Ok::<_, Error>(Processes::new(driver.poller(), Some(reaper)))
+    let executes = setup.exec.clone().map(|program| {
+        let reaper = Rc::new(RefCell::new(Some(Reaper::start(program)?)));
+        let handlers = Handlers::new(driver.poller(), Rc::clone(&reaper), setup.slots.into());
+        Ok::<_, Error>((Processes::new(driver.poller(), reaper), handlers))
     });
+    let (processes, handlers) = executes.transpose()?.unzip();
     let mut role = WorkerRole {
         node: place.node,
         slots: setup.slots,
         worker: OfGroup::new(setup.group, Worker::new(config)),
         busy,
-        processes: processes.transpose()?,
+        processes,
+        handlers,
         bodies: HashMap::default(),
         finished: Vec::new(),
         logged: (0, 0),
@@ -149,6 +158,14 @@ impl WorkerRole {
                 };
                 processes.start(run, of, &body, parameters)
             }
+            Some(Function::Handler) => {
+                let body = job.and_then(|bytes| self.body(bytes));
+                let body = body.ok_or_else(|| failed("no handler in its job"))?;
+                let Some(handlers) = &mut self.handlers else {
+                    return Err(failed("this worker was not started with --allow-exec\n"));
+                };
+                handlers.start(run, of, &body, parameters)
+            }
             None => Err(failed("this worker does not know the task's function")),
         }
     }
@@ -189,6 +206,9 @@ impl WorkerRole {
                     if let Some(processes) = &mut self.processes {
                         processes.kill(run);
                     }
+                    if let Some(handlers) = &mut self.handlers {
+                        handlers.kill(run);
+                    }
                 }
             }
         }
@@ -225,6 +245,10 @@ impl Role for WorkerRole {
             self.busy.heard();
             while let Some(run) = self.busy.spun() {
                 self.done(run);
+            }
+        } else if Handlers::owns(event.token) {
+            if let Some(handlers) = &mut self.handlers {
+                self.finished.extend(handlers.event(event)?);
             }
         } else if let Some(processes) = &mut self.processes {
             self.finished.extend(processes.event(event)?);
@@ -281,6 +305,8 @@ impl Role for WorkerRole {
             "Commands that run, or were killed and have not ended.",
             processes as f64,
         );
+        let handlers = self.handlers.as_ref().map_or(0, Handlers::len);
+        s.gauge("handlers", "Handlers that run, with a task or without.", handlers as f64);
         let heard = self.worker.heard();
         s.gauge("epoch", "The configuration that it is in.", heard.epoch.into());
         s.tell("epoch", heard.epoch);

@@ -12,7 +12,8 @@ use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::reaper::{Reaper, kill};
+use super::handlers::SharedReaper;
+use super::reaper::kill;
 use crate::driver::ROLE_TOKEN_MIN;
 use crate::error::{Context, Error};
 use crate::poller::{Event, Interest, Poller, Token};
@@ -70,7 +71,7 @@ struct Process {
 #[derive(Debug)]
 pub(super) struct Processes {
     poller: Rc<Poller>,
-    reaper: Option<Reaper>,
+    reaper: SharedReaper,
     /// Two tokens each, of which the first, an even one, is the key: of its end, of its output.
     all: BTreeMap<u64, Process>,
     next_token: u64,
@@ -78,7 +79,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(poller: Rc<Poller>, reaper: Option<Reaper>) -> Processes {
+    pub(super) fn new(poller: Rc<Poller>, reaper: SharedReaper) -> Processes {
         Processes {
             poller,
             reaper,
@@ -104,13 +105,9 @@ impl Processes {
         let text = std::str::from_utf8(parameters)
             .map_err(|_| Finished::failed(run, Ended::Failed, "the parameters are no text"))?;
         let argv: Vec<String> = body.argv.iter().map(|arg| arg.replace("{}", text)).collect();
-        let name = argv.first().map_or("", String::as_str);
         self.spawn(run, of, body, &argv).map_err(|error| {
-            let status =
-                if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-            let inside = body.directory.as_ref().map_or_else(String::new, |d| format!(" in {d}"));
-            let why = format!("concord: cannot execute {name}{inside}: {error}\n");
-            Finished::failed(run, Ended::Exited(status), &why)
+            let body = CommandBody { argv, ..body.clone() };
+            cannot_execute(run, &body, &error)
         })
     }
 
@@ -121,27 +118,15 @@ impl Processes {
         body: &CommandBody,
         argv: &[String],
     ) -> std::io::Result<()> {
-        let Some((name, args)) = argv.split_first() else {
-            return Err(std::io::Error::new(ErrorKind::NotFound, "no command"));
-        };
+        let mut command = command_of(argv, body)?;
         let (read, write) = pipe()?;
-        let mut command = Command::new(name);
         command
-            .args(args)
             .stdin(Stdio::null())
             .stdout(write.try_clone()?)
             .stderr(write)
-            .process_group(0)
             .env("CONCORD_JOB", of.jid.to_string())
             .env("CONCORD_TASK", body.first.saturating_add(of.tid).to_string())
             .env("CONCORD_ATTEMPT", of.attempt.to_string());
-        if let Some(directory) = &body.directory {
-            command.current_dir(directory);
-        }
-        // `concord up` sets it for its own roles.
-        if std::env::var_os("GLIBC_TUNABLES").is_some_and(|set| set == crate::TUNABLES) {
-            command.env_remove("GLIBC_TUNABLES");
-        }
         let mut child = command.spawn()?;
         // The ends that the command writes into are its own now.
         drop(command);
@@ -164,7 +149,7 @@ impl Processes {
 
     /// Has the poller watch its end and its output, and the reaper know of it.
     fn watch(&mut self, child: &Child, read: &PipeReader) -> Result<OwnedFd, Error> {
-        if let Some(reaper) = &mut self.reaper {
+        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
             reaper.began(child.id())?;
         }
         let what = "watch a command";
@@ -208,7 +193,7 @@ impl Processes {
         }
         // What it started ends with it. It was not waited for: the group's number is its own.
         kill(process.child.id());
-        if let Some(reaper) = &mut self.reaper {
+        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
             reaper.ended(process.child.id())?;
         }
         let status = process.child.wait().cannot("wait for a command")?;
@@ -255,7 +240,32 @@ impl Process {
     }
 }
 
-fn how_it_ended(status: ExitStatus) -> Ended {
+/// A command of a job, in a process group of its own, where it is to run.
+pub(super) fn command_of(argv: &[String], body: &CommandBody) -> std::io::Result<Command> {
+    let none = || std::io::Error::new(ErrorKind::NotFound, "no command");
+    let (name, args) = argv.split_first().ok_or_else(none)?;
+    let mut command = Command::new(name);
+    command.args(args).process_group(0);
+    if let Some(directory) = &body.directory {
+        command.current_dir(directory);
+    }
+    // `concord up` sets it for its own roles.
+    if std::env::var_os("GLIBC_TUNABLES").is_some_and(|set| set == crate::TUNABLES) {
+        command.env_remove("GLIBC_TUNABLES");
+    }
+    Ok(command)
+}
+
+/// What cannot be started ends as it does in a shell.
+pub(super) fn cannot_execute(run: u32, body: &CommandBody, error: &std::io::Error) -> Finished {
+    let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    let name = body.argv.first().map_or("", String::as_str);
+    let inside = body.directory.as_ref().map_or_else(String::new, |d| format!(" in {d}"));
+    let why = format!("concord: cannot execute {name}{inside}: {error}\n");
+    Finished::failed(run, Ended::Exited(status), &why)
+}
+
+pub(super) fn how_it_ended(status: ExitStatus) -> Ended {
     match (status.code(), status.signal()) {
         (Some(0), _) => Ended::Done,
         (Some(code), _) => Ended::Exited(code as u8),
@@ -275,7 +285,7 @@ mod tests {
 
     fn processes() -> (Rc<Poller>, Processes) {
         let poller = Rc::new(Poller::new().unwrap());
-        (Rc::clone(&poller), Processes::new(poller, None))
+        (Rc::clone(&poller), Processes::new(poller, SharedReaper::default()))
     }
 
     /// What ends first, or within that time.
