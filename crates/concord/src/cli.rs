@@ -195,6 +195,9 @@ pub struct UpArgs {
     /// Start a gateway again when it dies
     #[arg(long)]
     pub restart_gateways: bool,
+    /// Rebuild a lost state file of the controller from what the replicas know
+    #[arg(long)]
+    pub recover: bool,
     /// The password that clients must AUTH with
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,

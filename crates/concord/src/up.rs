@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use concord_runtime::{Context, Error};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::UpArgs;
@@ -23,7 +23,7 @@ const READY_S_MAX: u64 = 30;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Runs a rack until SIGINT or SIGTERM.
+/// Runs a rack until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
 /// One line for a person; nothing is left running then.
@@ -42,10 +42,12 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         notes.iter().for_each(|line| println!("{line}"));
     }
     write_private(&file, &rack.to_toml()?)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]).cannot("handle signals")?;
+    let hangup = (!concord_runtime::ignores_hangup()).then_some(SIGHUP);
+    let ends = [SIGINT, SIGTERM, SIGCHLD].into_iter().chain(hangup);
+    let mut signals = Signals::new(ends).cannot("handle signals")?;
     drop(ports);
     let started = Instant::now();
-    let mut children = Children::start(&rack, &file, &args.run_dir, args.log.flags())?;
+    let mut children = Children::start(&rack, &file, args)?;
     children.write_pids()?;
     print_rack(&rack, &children, &file);
     if !wait_until_ready(&rack, &mut children, &mut signals)? {
@@ -132,7 +134,8 @@ fn wait_until_ready(
         }
         let Some(missing) = what_is_missing(rack) else { return Ok(true) };
         if started.elapsed().as_secs() >= READY_S_MAX {
-            return Err(Error::new(format!("no service after {READY_S_MAX} s: {missing}")));
+            let why = controllers_problem(rack).unwrap_or(missing);
+            return Err(Error::new(format!("no service after {READY_S_MAX} s: {why}")));
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
@@ -145,6 +148,14 @@ fn what_is_missing(rack: &Rack) -> Option<String> {
     }
     let switch = rack.switch.as_ref().and_then(|s| s.http);
     (!is_said(switch, "ready")).then(|| "the switch has not seen a write completed".to_string())
+}
+
+/// Why the controller cannot do what it should, if it says so.
+fn controllers_problem(rack: &Rack) -> Option<String> {
+    let http = rack.controller.as_ref()?.http?;
+    let status = http_get(http, "/status", ASK_TIMEOUT).ok()?;
+    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+    Some(format!("PROBLEM: {}", status["problem"].as_str()?))
 }
 
 /// Whether a role's `/status` says that something is true; what has none is believed.

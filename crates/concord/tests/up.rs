@@ -160,3 +160,32 @@ fn status_shows_every_role_and_who_died_and_a_killed_gateway_comes_back() {
             && role("controller", 1)["status"]["members"] == serde_json::json!([1, 3])
     });
 }
+
+#[test]
+fn bug_19_8_up_tells_of_a_lost_state_and_makes_it_anew() {
+    let more = ["--durability", "fsync"];
+    let mut rack = Rack::start("lost-state", &more);
+    assert_eq!(rack.client().say("SET k v"), "+OK");
+    Rack::signal(rack.up.id(), "-TERM");
+    assert!(rack.up.wait().unwrap().success());
+    std::fs::remove_file(rack.run.join("controller.state")).unwrap();
+    let (listen, run) = (rack.listen.to_string(), rack.run.to_str().unwrap().to_string());
+    let line = refused(&["up", "--listen", &listen, "--run-dir", &run]);
+    assert!(line.contains("PROBLEM: there is no state, but nodes have heard of epoch"), "{line}");
+    let rack = rack.again("lost-state", &[&more[..], &["--recover"]].concat());
+    assert_eq!(rack.client().say("GET k"), "v");
+}
+
+/// It reaches every process of the terminal at once.
+#[test]
+fn bug_19_9_the_end_of_a_terminal_ends_a_rack_in_order() {
+    let more = ["--durability", "interval"];
+    let mut rack = Rack::start("hangup", &more);
+    assert_eq!(rack.client().say("SET k v"), "+OK");
+    rack.pids().into_iter().for_each(|(_, pid)| Rack::signal(pid, "-HUP"));
+    Rack::signal(rack.up.id(), "-HUP");
+    assert!(rack.up.wait().unwrap().success());
+    let rack = rack.again("hangup", &more);
+    assert_eq!(rack.client().say("GET k"), "v");
+    assert!(!rack.run.join("controller.state.before").exists(), "nothing was lost");
+}

@@ -12,13 +12,14 @@ use std::rc::Rc;
 use concord_core::machine::{Deadline, Persist};
 use concord_core::{Instant, Machine, Now, SEC};
 use rustix::event::epoll;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::clock;
 use crate::cpu_share::CpuShare;
 use crate::error::{Context, Error};
 use crate::http::{Publisher, Snapshot};
 use crate::poller::{Event, Interest, Poller, Token};
+use crate::process::ignores_hangup;
 use crate::udp::{self, Inbox, Outbox, Socket, TRAINS_PER_RECEIVE};
 
 const UDP: Token = Token(0);
@@ -36,7 +37,7 @@ pub const ROLE_TOKEN_MIN: u64 = 16;
 /// Why a process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was sent SIGTERM or SIGINT: the others go on without it.
+    /// It was sent SIGTERM, SIGINT or SIGHUP: the others go on without it.
     Signal,
     /// Standard input came to its end: whoever started the rack is gone, and all others end as well.
     Rack,
@@ -123,7 +124,7 @@ fn deadline(role: &mut impl Role) -> Instant {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DriverOptions {
     /// Started by `concord up`: ends when standard input does, so that no role outlives it, and
-    /// leaves SIGINT to it.
+    /// leaves SIGINT and SIGHUP to it.
     pub supervised: bool,
     /// Share of a core that the thread may use, for benches.
     pub cpu_share: Option<f64>,
@@ -143,7 +144,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver over `socket`. SIGINT and SIGTERM end [`Driver::run`] from now on.
+    /// A driver over `socket`. SIGINT, SIGTERM and SIGHUP end [`Driver::run`] from now on.
     ///
     /// # Errors
     /// If the system refuses a descriptor.
@@ -293,18 +294,23 @@ impl Driver {
     }
 }
 
-/// A stream that becomes readable with SIGTERM, and with SIGINT. Ctrl-C reaches every process of
-/// the terminal: a supervised role takes no notice, `concord up` ends it in order.
+/// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored (`nohup`). Ctrl-C, and
+/// the end of a terminal, reach every process of the terminal: a supervised role takes no notice, `concord up` ends it in
+/// order.
 fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
     let (read, write) = UnixStream::pair().cannot("make a signal pipe")?;
     read.set_nonblocking(true).cannot("make a signal pipe")?;
     let own = write.try_clone().cannot("make a signal pipe")?;
     signal_hook::low_level::pipe::register(SIGTERM, own).cannot("handle SIGTERM")?;
-    if supervised {
-        let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        signal_hook::flag::register(SIGINT, ignored).cannot("handle SIGINT")?;
-    } else {
-        signal_hook::low_level::pipe::register(SIGINT, write).cannot("handle SIGINT")?;
+    for signal in [Some(SIGINT), (!ignores_hangup()).then_some(SIGHUP)].into_iter().flatten() {
+        let handled = if supervised {
+            let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+            signal_hook::flag::register(signal, ignored)
+        } else {
+            let own = write.try_clone().cannot("make a signal pipe")?;
+            signal_hook::low_level::pipe::register(signal, own)
+        };
+        handled.cannot("handle SIGINT and SIGHUP")?;
     }
     Ok(read)
 }

@@ -49,6 +49,15 @@ pub(crate) fn seconds(time: CpuTime) -> f64 {
     (time.user_us + time.system_us) as f64 / US
 }
 
+/// Whether whoever started this process has it ignore SIGHUP, as `nohup` does.
+#[must_use]
+pub fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 != 0)
+}
+
 /// Name, release and machine of the system.
 pub(crate) fn system() -> String {
     let of = |name: &str| {

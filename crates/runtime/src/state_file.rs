@@ -87,7 +87,8 @@ fn read(path: &Path) -> Result<Option<State>, Error> {
     match std::fs::read(path) {
         Ok(bytes) => decode(&bytes).map(Some).ok_or_else(|| {
             Error::new(format!(
-                "{} is damaged or of another version; move it away to begin anew",
+                "{} is damaged or of another version; move it away, and start with --recover to \
+                 make it anew from what the replicas have heard",
                 path.display()
             ))
         }),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use concord_runtime::{Context, Error};
 
+use crate::cli::UpArgs;
 use crate::rack::{Group, Rack};
 use crate::systems;
 
@@ -62,21 +63,21 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts every role of `rack`, which is written in `file`, each with `flags` too.
+    /// Starts every role of `rack`, which is written in `file`, as `args` say.
     ///
     /// # Errors
     /// If one cannot be started; those before it end.
-    pub fn start(
-        rack: &Rack,
-        file: &Path,
-        run_dir: &Path,
-        flags: Vec<String>,
-    ) -> Result<Children, Error> {
-        let mut children = Children { all: Vec::new(), run_dir: run_dir.to_path_buf(), flags };
+    pub fn start(rack: &Rack, file: &Path, args: &UpArgs) -> Result<Children, Error> {
+        let (run_dir, flags) = (args.run_dir.clone(), args.log.flags());
+        let mut children = Children { all: Vec::new(), run_dir, flags };
         let controller = rack.controller()?;
         // What replicas have in memory is gone with the rack; what they have on disk goes on.
-        let fresh: &[&str] = if keeps_data(rack)? { &[] } else { &["--fresh"] };
-        children.add("controller", None, fresh, file, (controller.addr, controller.http))?;
+        let how: &[&str] = match (keeps_data(rack)?, args.recover) {
+            (false, _) => &["--fresh"],
+            (true, true) => &["--recover"],
+            (true, false) => &[],
+        };
+        children.add("controller", None, how, file, (controller.addr, controller.http))?;
         let switch = rack.switch()?;
         children.add("switch", None, &[], file, (switch.addr, switch.http))?;
         for standby in &rack.standby {
