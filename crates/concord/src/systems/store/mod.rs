@@ -293,7 +293,7 @@ impl System for Store {
 
     /// Nobody counts in a majority who has lost what it had promised, until a majority has told it all.
     fn wrong(&self, group: &Group<'_>, members: &[&Value]) -> Vec<String> {
-        let is_quorum = matches!(group.protocol, Protocol::Vr | Protocol::NoPaxos);
+        let is_quorum = matches!(group.protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
         let (all, lost) =
             (group.replicas.len(), members.iter().filter(|m| m["place"] == "recovering"));
         let lost: Vec<String> = lost.map(|status| status["node"].to_string()).collect();
