@@ -226,6 +226,8 @@ pub struct Rack {
     /// About how much of the log each replica keeps in memory for replicas that were away; who missed more copies the data.
     #[schemars(with = "String")]
     pub log_memory: Bytes,
+    /// How often each replica reads all of its log on disk again to find damage, in seconds; 0 is never.
+    pub scrub_seconds: u64,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
@@ -278,6 +280,7 @@ impl Default for Rack {
             redis_server: "redis-server".to_string(),
             maxmemory: Bytes(0),
             log_memory: Bytes(64 << 20),
+            scrub_seconds: 600,
             requirepass: String::new(),
             split_reads: false,
             lease_ms: 500,

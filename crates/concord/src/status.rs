@@ -228,6 +228,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
             let why = "its disk failed, and it has left its group: see its log; restart it once the disk is repaired";
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
+        if let Some(damage) = role["status"]["scrub_damage"].as_str() {
+            let why = "its log on disk is damaged, and another snapshot takes its place";
+            wrong.push(format!("PROBLEM: {}: {why}: {damage}", name_of(role)));
+        }
         if role["status"]["disk_full"] == true {
             let why =
                 "its disk has no room, so that writes are refused: make room where its data_dir is";
@@ -500,6 +504,10 @@ mod tests {
         let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                           "status": {"gauges": {}, "disk_failed": true}});
         assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk failed"));
+        let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
+                          "status": {"gauges": {}, "scrub_damage": "a file: damaged"}});
+        let line = "PROBLEM: replica 2: its log on disk is damaged, and another snapshot takes its place: a file: damaged";
+        assert_eq!(wrong(&[disk]), [line]);
         let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                           "status": {"gauges": {}, "disk_full": true}});
         assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk has no room"));

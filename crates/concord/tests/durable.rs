@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -161,4 +162,41 @@ fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
 #[test]
 fn t7_redis_servers_under_vr_are_filled_again_after_a_power_cut() {
     survive("power-vr-redis", &["--protocol", "vr", "--engine", "redis"]);
+}
+
+/// A bit on a disk changes while its replica serves: it is found, and a new snapshot takes the place of the log.
+#[test]
+fn damage_on_a_disk_is_found_while_the_rack_serves() {
+    let file = directory("scrub-file");
+    let config = file.join("rack.toml");
+    std::fs::write(&config, "durability = \"fsync\"\nscrub_seconds = 1\n").unwrap();
+    let flags = ["--durability", "fsync", "--config", &config.display().to_string()];
+    let rack = Rack::start("scrub", &flags);
+    let mut client = rack.client();
+    for n in 0..200 {
+        assert_eq!(client.say(&format!("SET key:{n} {n}")), "+OK");
+    }
+    let data = rack.run.join("data/replica-2");
+    let names = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path());
+    let segment = names.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap();
+    let bytes = std::fs::read(&segment).unwrap();
+    let at = bytes.len() / 2;
+    let damaged = std::fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    damaged.write_all_at(&[bytes[at] ^ 8], at as u64).unwrap();
+    let counter = |name: &str| Rack::counter(&rack.status(), "replica", name);
+    until("damage that is found", || counter("scrub_damages") > 0);
+    let inspect = || concord(&["log", "inspect", &data.display().to_string()]);
+    until("snapshot that takes its place", || inspect().status.success());
+    let is_well = |role: &serde_json::Value| role["status"]["scrub_damage"].is_null();
+    until("look that finds none", || {
+        rack.status()["roles"].as_array().unwrap().iter().all(is_well)
+    });
+    assert_eq!(counter("copies_begun"), 0);
+    assert!(!segment.exists());
+    rack.cut_power();
+    let rack = rack.again("scrub", &flags);
+    let mut client = rack.client();
+    for n in 0..200 {
+        assert_eq!(client.say(&format!("GET key:{n}")), n.to_string());
+    }
 }

@@ -442,6 +442,13 @@ impl Journal {
         self.part_bytes += part.bytes.len();
     }
 
+    /// What stands on the disk is damaged: another snapshot is to take the place of all before.
+    pub(crate) fn renew(&mut self) {
+        if let Some(kept) = &self.kept {
+            self.log_bytes = self.log_bytes.max(kept.snapshot_every_bytes);
+        }
+    }
+
     /// The number of the part of a snapshot that is to be taken now, if one is.
     pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;

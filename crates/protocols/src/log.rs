@@ -1,5 +1,5 @@
 //! The replicated log: encoded records without gaps, kept until every member of the epoch has them. Those
-//! that are dropped then stay for a while, for replicas that were away ([`crate::tail`]).
+//! that are dropped then stay for a while, for replicas that were away (`tail.rs`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -119,6 +119,11 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.disk_room(is_short));
     }
 
+    /// What stands on the disk is damaged: another snapshot takes the place of all before.
+    pub fn renew_snapshot(&mut self) {
+        inside!(self, node => node.renew_snapshot());
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         inside!(self, node => node.disk_failed());

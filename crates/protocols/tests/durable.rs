@@ -106,6 +106,31 @@ fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     assert_eq!(replica.phase(), Phase::Open);
 }
 
+#[test]
+fn where_what_is_kept_is_damaged_another_snapshot_takes_its_place() {
+    let mut replica = restarted(Guards::ALL, true);
+    configure(&mut replica, 1_000, &[ME]);
+    sync(&mut replica, 1_001);
+    tick(&mut replica, 1_002);
+    assert_eq!(replica.phase(), Phase::Open);
+    let snapshots = |replica: &mut Replica<Shimmed<Memory>>| {
+        let (mut begun, mut ended) = (0, 0);
+        for ms in 1_003..1_020 {
+            tick(replica, ms);
+            while let Some(batch) = replica.poll_persist() {
+                begun += u64::from(batch.what.begins_snapshot().is_some());
+                ended += u64::from(batch.what.ends_snapshot().is_some());
+                replica.persisted(at(ms), batch.number, &mut vec![]);
+            }
+        }
+        (begun, ended)
+    };
+    assert_eq!(snapshots(&mut replica), (0, 0));
+    replica.renew_snapshot();
+    assert_eq!(snapshots(&mut replica), (1, 1));
+    assert_eq!(snapshots(&mut replica), (0, 0));
+}
+
 fn opens_at(guards: Guards) -> u64 {
     let mut replica = restarted(guards, false);
     configure(&mut replica, 1_000, &[ME]);

@@ -121,6 +121,12 @@ impl Disk {
         self.is_short.load(Ordering::Relaxed)
     }
 
+    /// What makes the descriptor readable.
+    #[must_use]
+    pub fn bell(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.done)
+    }
+
     /// What was done, once the descriptor is readable.
     ///
     /// # Errors

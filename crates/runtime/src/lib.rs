@@ -20,6 +20,7 @@ pub mod poller;
 mod process;
 pub mod redis_server;
 pub mod roles;
+mod scrub;
 pub mod state_file;
 pub mod udp;
 

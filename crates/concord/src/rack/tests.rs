@@ -57,7 +57,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("protocol = \"cahin\"", ":1: unknown value `cahin`; the nearest known one is `chain`"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
     ),
     (
         "[[replicas]]\nnode = 1\n",

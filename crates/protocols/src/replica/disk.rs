@@ -58,6 +58,11 @@ impl<E: Engine> Replica<E> {
         self.journal.close();
     }
 
+    /// What stands on the disk is damaged: another snapshot takes the place of all before.
+    pub fn renew_snapshot(&mut self) {
+        self.journal.renew();
+    }
+
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();

@@ -9,6 +9,7 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, Flags, FurtherIds, Status};
 
 use crate::directory::{Broken, inspect};
+use crate::scrub::{Pace, Progress, Scrub};
 
 const NODE: u16 = 2;
 const STORAGE: u64 = 0x5707;
@@ -246,4 +247,44 @@ fn a_whole_snapshot_takes_the_segments_before_it_away() {
     assert!(matches!(found.found().begin, Begin::At { segment: 2, .. }), "{:?}", found.found());
     assert_eq!((found.found().end, records(&found)), (end_of_log, 1));
     assert!(!segment_path(&place.data(), STORAGE, 1).exists());
+}
+
+#[test]
+fn damage_that_comes_later_is_found_and_is_gone_with_the_next_snapshot() {
+    let place = Place::new("scrub");
+    let mut log = LogEnd::default();
+    let mut disk = place.start(DiskFault::default());
+    (0..20).for_each(|_| write(&mut disk, &mut log, 10));
+    let pace = Pace { rest: Duration::from_millis(5), bytes_per_second: 1 << 30 };
+    let mut scrub = Scrub::start(place.data(), pace, disk.bell()).unwrap();
+    let until = |scrub: &Scrub, is: &dyn Fn(Progress) -> bool| {
+        let began = Instant::now();
+        while !is(scrub.progress()) {
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", scrub.progress());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until(&scrub, &|progress| progress.passes > 2);
+    assert_eq!((scrub.take_damage(), scrub.progress().damages), (None, 0));
+    // A bit of what is not the last group.
+    let path = place.newest();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let (mut byte, at) = ([0], file.metadata().unwrap().len() / 2);
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+    until(&scrub, &|progress| progress.damages > 0);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let damage = scrub.take_damage().unwrap();
+    assert!(damage.contains(name) && damage.contains("damaged at offset"), "{damage}");
+    let (mut batch, snapshot) = (Batch::default(), 1);
+    let (position, hash, bytes) = (log.position, log.hash, b"state".as_slice());
+    let part = Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
+    batch.part(&part);
+    disk.write(batch).unwrap();
+    wait(&mut disk).unwrap();
+    until(&scrub, &|progress| progress.damage.is_none());
+    write(&mut disk, &mut log, 1);
+    drop(scrub);
+    end(disk, &place);
+    assert_eq!(place.open().found().end, log);
 }

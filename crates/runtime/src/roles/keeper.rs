@@ -18,7 +18,10 @@ use crate::directory::Directory;
 use crate::disk::Disk;
 use crate::error::{Context, Error};
 use crate::http::Snapshot;
+use crate::scrub::{Pace, Scrub};
 
+/// Bytes that are read again in a second: a disk hardly notices.
+const SCRUB_BYTES_PER_SECOND: u64 = 8 << 20;
 /// Operations that the engine may owe while a log is gone through.
 const RESTORING_MAX: usize = 1_024;
 /// How long to wait for an engine that owes something.
@@ -31,6 +34,8 @@ const DISK_PAUSE: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(super) struct Keeper {
     disk: Disk,
+    /// Who looks for damage, if anybody does.
+    scrub: Option<Scrub>,
     /// How many batches were handed over.
     batches: u64,
     has_failed: bool,
@@ -98,6 +103,9 @@ impl Keeper {
             acks_early: setup.acks_early,
         };
         let disk = Disk::start(directory, node, &marks, setup.fault)?;
+        let pace = |rest| Pace { rest, bytes_per_second: SCRUB_BYTES_PER_SECOND };
+        let start = |rest| Scrub::start(path.clone(), pace(rest), disk.bell());
+        let scrub = setup.scrub_rest.map(start).transpose()?;
         replica.keep(clock::now(), kept, (log_bytes, before_ns)).map_err(refuse)?;
         let is_short = disk.is_short();
         replica.disk_room(is_short);
@@ -117,6 +125,7 @@ impl Keeper {
         }
         Ok(Keeper {
             disk,
+            scrub,
             batches: 0,
             has_failed: false,
             is_short,
@@ -145,6 +154,10 @@ impl Keeper {
             }
             Ok(None) => {}
             Err(error) => self.fail(&error, replica),
+        }
+        if let Some(damage) = self.scrub.as_mut().and_then(Scrub::take_damage) {
+            error!(damage, "the log on disk is damaged: another snapshot takes its place");
+            replica.renew_snapshot();
         }
         let is_short = self.disk.is_short();
         if std::mem::replace(&mut self.is_short, is_short) != is_short {
@@ -208,6 +221,15 @@ impl Keeper {
         s.gauge("disk_failed", "Whether the disk failed: the replica leaves.", failed);
         let short = f64::from(u8::from(self.is_short));
         s.gauge("disk_full", "Whether the disk has no room: writes are refused.", short);
+        if let Some(scrub) = self.scrub.as_ref().map(Scrub::progress) {
+            let help = "Times that all of the log on disk was read again.";
+            s.count(std::iter::once(("scrub_passes", help, scrub.passes)));
+            let help = "Times that damage was found by that.";
+            s.count(std::iter::once(("scrub_damages", help, scrub.damages)));
+            let help = "How much of the pass under way, or of the last one, was read, in percent.";
+            s.gauge("scrub_percent", help, scrub.percent as f64);
+            s.tell("scrub_damage", scrub.damage);
+        }
         s.tell("disk_full", self.is_short);
         s.tell("data_dir", self.directory.clone());
         s.tell("storage", format!("{:016x}", self.storage));

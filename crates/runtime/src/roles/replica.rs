@@ -58,6 +58,8 @@ pub struct DiskSetup {
     pub directory: PathBuf,
     /// Nothing that is acknowledged waits for the disk, which is synced each second.
     pub acks_early: bool,
+    /// How long to rest between two times that all of the log is read again; `None`: it never is.
+    pub scrub_rest: Option<std::time::Duration>,
     /// What is wrong with the disk, for tests.
     pub fault: DiskFault,
 }

@@ -48,7 +48,10 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
                 let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
                 let fault = DiskFault { hold, fail_sync: None };
                 let acks_early = group.durability == Durability::Interval;
-                Some(DiskSetup { directory: said.unwrap_or_else(default), acks_early, fault })
+                let directory = said.unwrap_or_else(default);
+                let scrub_rest = Some(Duration::from_secs(rack.scrub_seconds));
+                let scrub_rest = scrub_rest.filter(|rest| !rest.is_zero());
+                Some(DiskSetup { directory, acks_early, scrub_rest, fault })
             }
         },
         engine: match group.engine {

@@ -19,6 +19,10 @@ const WITH_DISKS: u64 = 4;
 const DRAWN: u64 = 0xd15c;
 /// And that of disks that are full, or damaged.
 const FAULTY: u64 = 0xf011_d15c;
+/// One seed with disks of so many syncs them each second.
+const WITH_INTERVAL: u64 = 4;
+/// What the seed of the draw of that is other than that of the rest.
+const INTERVAL: u64 = 0x5ec0_17d5;
 /// Most bytes that a full disk has held back.
 const RESERVE_BYTES_MAX: u64 = 20_000;
 /// And where every seed has disks.
@@ -32,6 +36,9 @@ pub struct Disks {
     pub sync_ns: Duration,
     /// Bytes of log after which a snapshot begins.
     pub snapshot_bytes: u64,
+    /// Nothing that is acknowledged waits for the disk, which is synced each second (`durability = "interval"`).
+    /// Then the power of all does not go: what it would take is allowed, and the check does not know what that is.
+    pub interval: bool,
 }
 
 impl Disks {
@@ -70,8 +77,11 @@ pub(super) fn draw(plan: &mut Plan) {
 
 /// Draws disks and power cuts.
 fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
-    plan.disks =
-        Disks { sync_ns: rng.between(50, 5_000) * US, snapshot_bytes: rng.between(1_000, 30_000) };
+    plan.disks = Disks {
+        sync_ns: rng.between(50, 5_000) * US,
+        snapshot_bytes: rng.between(1_000, 30_000),
+        interval: false,
+    };
     let last_ns = plan.faults.last().map_or(MS, |f| f.at_ns);
     for _ in 0..rng.between(1, 3) {
         let replica = rng.below(plan.replicas as u64) as usize;
@@ -84,7 +94,22 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
     }
     draw_faulty(plan, last_ns, &mut Rng::new(plan.seed ^ FAULTY));
+    draw_interval(plan, &mut Rng::new(plan.seed ^ INTERVAL));
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// In one seed of some nothing waits for the disk. Then the power of one goes where that of all would.
+fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
+    if !rng.chance(1, WITH_INTERVAL) {
+        return;
+    }
+    plan.disks.interval = true;
+    for timed in &mut plan.faults {
+        if let Fault::PowerCutAll { for_ns } = timed.fault {
+            let replica = rng.below(plan.replicas as u64) as usize;
+            timed.fault = Fault::PowerCut { replica, for_ns };
+        }
+    }
 }
 
 /// Disks without room, and damaged ones.

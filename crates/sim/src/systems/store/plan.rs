@@ -328,6 +328,11 @@ impl Plan {
         if cuts && !self.disks.is_on() {
             return Err("a fault is of disks: give [disks] a sync_ns".into());
         }
+        if matches!(timed.fault, Fault::PowerCutAll { .. }) && self.disks.interval {
+            return Err(
+                "with [disks] interval the power of all may take what was acknowledged".into()
+            );
+        }
         for node in timed.fault.nodes() {
             let (count, what) = match node {
                 Node::Replica(n) if n >= replicas => (replicas, "replicas"),

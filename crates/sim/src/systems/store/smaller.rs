@@ -67,6 +67,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.packets.padded_ppm = 0);
     with(|p| p.packets.late_ppm = 0);
     with(|p| p.service = Service::default());
+    with(|p| p.disks.interval = false);
     with(|p| {
         if p.disks.is_on() {
             p.disks.snapshot_bytes = 1 << 30;

@@ -239,7 +239,9 @@ impl Rack<'_> {
         });
         let (before_ns, lease_ns) = (found.marks.lease_ns, self.plan.lease_ns);
         let run = found.marks.run + 1;
-        let marks = Marks { run, lease_ns: before_ns.max(lease_ns), ..found.marks.clone() };
+        let (acks_early, owed) = (self.plan.disks.interval, found.marks.owes);
+        let lease_ns = before_ns.max(lease_ns);
+        let marks = Marks { run, lease_ns, owes: acks_early || owed, ..found.marks.clone() };
         disk.begin_segment();
         let mut batch = Batch::default();
         batch.marks(&marks);
@@ -250,8 +252,8 @@ impl Rack<'_> {
             is_intact: found.begin != Begin::Nothing,
             marks,
             snapshot_every_bytes: self.plan.disks.snapshot_bytes,
-            owed: false,
-            acks_early: false,
+            owed,
+            acks_early,
         };
         let kept = replica.keep(now, kept, (0, before_ns));
         replica.disk_room(self.world.now_ns < disk.short_until_ns);
