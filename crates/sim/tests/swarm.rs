@@ -306,6 +306,13 @@ fn while_the_only_member_stands_still_a_key_may_outlive_its_time() {
     assert_eq!(run(&Plan::draw_aimed(0x55d_861e, aim)).violation, None);
 }
 
+/// The same of two replicas of which a quorum is both: one is cut off for 5 s.
+#[test]
+fn without_a_quorum_a_key_may_outlive_its_time() {
+    let aim = Aim { protocol: Some(Protocol::NoPaxos), heavy: true, ..Aim::default() };
+    assert_eq!(run(&Plan::draw_aimed(0x2_5242_30fd, aim)).violation, None);
+}
+
 /// Seeds that the simulator's own checks once called wrong, and that are not.
 #[test]
 fn what_is_known_to_be_committed_may_be_heard_late() {

@@ -178,6 +178,9 @@ impl Rack<'_> {
                 for (from, to) in [(one, other), (other, one)] {
                     self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
                 }
+                if self.plan.protocol.is_quorum() {
+                    self.hold_alone(one, for_ns);
+                }
                 self.trouble(one, for_ns);
                 self.trouble(other, for_ns);
             }
@@ -192,7 +195,7 @@ impl Rack<'_> {
     }
 
     /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still, or the controller tells the
-    /// switch of no epoch of which it does not hear.
+    /// switch of no epoch of which it does not hear. Nor does a quorum of which it would have to be.
     fn hold_alone(&mut self, node: usize, for_ns: u64) {
         if self.is_left_alone(node) {
             self.alone_held_ns += for_ns;
@@ -381,15 +384,20 @@ impl Rack<'_> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// Whether `node` is all that is left of the chain family's newest epoch, or will be: all others may be taken for
-    /// dead.
+    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest epoch, or will be, since all
+    /// others may be taken for dead; or the others are no quorum.
     fn is_left_alone(&self, node: usize) -> bool {
-        let is_well = |m: &Member| {
-            let other = REPLICAS + usize::from(m.node);
+        let is_well = |other: usize| {
             other != node && self.slots[other].troubled_until_ns <= self.world.now_ns
         };
-        let of = |config: &Config| !config.members.iter().any(is_well);
-        !self.plan.protocol.is_quorum() && self.config().is_some_and(of)
+        if self.plan.protocol.is_quorum() {
+            let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| is_well(*other));
+            let alive = others.filter(|other| self.slots[*other].replica().is_some());
+            return self.is_replica(node) && alive.count() <= self.plan.replicas / 2;
+        }
+        let is_member_well = |m: &Member| is_well(REPLICAS + usize::from(m.node));
+        let of = |config: &Config| !config.members.iter().any(is_member_well);
+        self.config().is_some_and(of)
     }
 
     /// The replica at `node`, if it has the newest epoch open.
