@@ -262,9 +262,8 @@ fn raft_on_8_keys() {
 }
 
 #[test]
-fn raft_alone_by_read_index_on_8_keys() {
-    let more = ["--protocol", "raft", "--accel", "none", "--reads", "read-index"];
-    history("raft-read-index", 8, &more, None);
+fn raft_by_read_index_on_8_keys() {
+    history("raft-read-index", 8, &[&RAFT[..], &["--reads", "read-index"]].concat(), None);
 }
 
 #[test]

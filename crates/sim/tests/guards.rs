@@ -459,7 +459,6 @@ fn every_guard_of_raft_is_caught_when_removed() {
         Guard::InOrderWrites,
         Guard::ClientTable,
         Guard::Visibility,
-        Guard::View,
     ];
     let aimed: [(Guard, Draw); 1] = [(Guard::Lease, |seed| split(Protocol::Raft, seed))];
     are_caught("Raft", &alone.map(|guard| (guard, raft as Draw)), &aimed);

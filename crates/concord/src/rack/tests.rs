@@ -88,6 +88,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("version = 2\nnew_key = 1", ":1: version is 2; this concord reads version 1"),
     // Values.
     ("lease_ms = \"500\"", ":1: found string \"500\"; write a whole number, 0 or more"),
+    (
+        "protocol = \"craq\"\naccel = \"none\"\nreads = \"read-index\"",
+        ":3: reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
+    ),
     ("lease_ms = -1", ":1: found integer `-1`; write a whole number, 0 or more"),
     ("lease_ms = 0", ":1: lease_ms must be above 0"),
     (
