@@ -15,7 +15,7 @@ BAG_SEEDS ?= 2500
 # Inputs of each of the two tests of `make fuzz-log`.
 LOG_INPUTS ?= 10000000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log torture redis-suite bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log torture redis-suite apps bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -63,6 +63,9 @@ torture: ## the long histories over real processes; reports go to results/tortur
 
 redis-suite: build ## Redis' own tests against redis-server and a rack with each engine; needs tclsh; results/redis-suite/
 	scripts/redis-suite
+
+apps: build ## applications from PyPI and npm against redis-server and a rack with each engine; results/apps/
+	scripts/apps
 
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results

@@ -269,8 +269,9 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let command = connection.last_command.map_or("NULL", |i| &core.commands.entry(i).name);
     format!(
-        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db=0 sub={} psub={} multi={} \
-         qbuf={} obl={} oll={} tot-cmds={} cmd={command} user=default lib-name={} lib-ver={} \
+        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db=0 sub={} psub={} ssub={} \
+         multi={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} obl={} oll={} omem=0 tot-mem={} \
+         events=r tot-cmds={} cmd={command} user=default redir=-1 lib-name={} lib-ver={} \
          resp={}\n",
         connection.id.0,
         connection.peer,
@@ -285,10 +286,13 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
         },
         connection.subscriber.channels.len(),
         connection.subscriber.patterns.len(),
+        connection.subscriber.shards.len(),
         connection.multi.as_ref().map_or(-1, |m| m.commands.len() as i64),
         connection.input.len(),
+        connection.multi.as_ref().map_or(0, |m| m.bytes),
         connection.output.len(),
         connection.slots.len(),
+        connection.input.len() + connection.output.len(),
         connection.commands,
         text(&connection.library.0),
         text(&connection.library.1),
