@@ -106,6 +106,7 @@ fn t7_the_power_of_all_goes_at_any_point() {
     }
 }
 
+/// Primary-backup is not among these: primary and backups all wait for the same record, and whoever did brings it back.
 #[cfg(feature = "mutants")]
 #[test]
 fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
@@ -113,18 +114,18 @@ fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
     let of = [
         (Guard::DurableCommit, Protocol::Chain),
         (Guard::DurableBefore, Protocol::Chain),
-        (Guard::DurableCommit, Protocol::PrimaryBackup),
-        (Guard::DurableAck, Protocol::PrimaryBackup),
         (Guard::DurableCommit, Protocol::Vr),
         (Guard::DurableAck, Protocol::Vr),
     ];
+    let mut survived = vec![];
     for (guard, protocol) in of {
         let mut found =
             (1..=10).filter_map(|seed| cut_everywhere(protocol, seed, Guards::without(guard)).1);
         let line = found.next().and_then(|text| text.lines().next().map(str::to_owned));
         println!("without {guard:?}: {line:?}");
-        assert!(line.is_some(), "{protocol:?} without {guard:?} survives");
+        survived.extend(line.is_none().then_some((guard, protocol)));
     }
+    assert!(survived.is_empty(), "{survived:?} survive");
 }
 
 /// docs/bugs.md: defects that the swarm found, and what its check took for one.
