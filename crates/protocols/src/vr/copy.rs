@@ -278,7 +278,7 @@ impl<E: Engine> Vr<E> {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), BrokenStream> {
-        if self.ordered.log.is_full(&self.setup.limits) {
+        if self.takes_no_more() {
             let target = self.copying.as_ref().map(|copying| copying.target);
             self.copy_state(target.unwrap_or_default(), sink);
             return Ok(());

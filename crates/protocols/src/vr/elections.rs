@@ -388,6 +388,17 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of clients: were a
+    /// follower's bound the same, nobody could take what a term has to begin with.
+    pub(super) fn takes_no_more(&self) -> bool {
+        let mut limits = self.setup.limits;
+        if self.group.elects() {
+            limits.log_records_max = limits.log_records_max.saturating_mul(2);
+            limits.log_bytes_max = limits.log_bytes_max.saturating_mul(2);
+        }
+        self.ordered.log.is_full(&limits)
+    }
+
     /// Whether the leader may call the log committed up to `position`, which a quorum has: in Raft, if that is of
     /// its term.
     pub(super) fn commits(&self, position: Position) -> bool {

@@ -155,7 +155,7 @@ impl<E: Engine> Vr<E> {
         }
         self.hear_leader(now, data.from);
         self.inbound.see(data.stream);
-        let is_full = self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed();
+        let is_full = self.takes_no_more() || self.journal.is_stuffed();
         if self.stage == Stage::Normal && is_full {
             // The engine, or the disk, does not get on with it: what is not taken is not acknowledged.
             self.count.writes_log_full += 1;
