@@ -16,6 +16,8 @@ use crate::dispatch::handler_of;
 use crate::state::{Core, Flow, Turn};
 use crate::subscriber::PubSub;
 
+/// What the error of a script that is not known begins with.
+const NO_SCRIPT: &str = "NOSCRIPT";
 /// Most commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
 /// Most keys of a transaction that are told apart; with more it is of all keys.
@@ -52,7 +54,16 @@ impl Core {
                 return Err("ERR Concord does not support scripts inside MULTI".into());
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = self.encode_script(by_sha, read_only, args)?;
+                let subject = match self.encode_script(by_sha, read_only, args) {
+                    // As in Redis, which looks for the script when EXEC is executed: the others are.
+                    Err(failure) if failure.starts_with(NO_SCRIPT) => {
+                        let mut reply = Vec::new();
+                        resp::error(&mut reply, failure.as_bytes());
+                        self.command.encode(0, [REPLY_COMMAND, &reply]);
+                        return self.queue(turn, Class::Read, None);
+                    }
+                    subject => subject?,
+                };
                 let class = if read_only { Class::Read } else { Class::Write };
                 return self.queue(turn, class, Some(subject));
             }

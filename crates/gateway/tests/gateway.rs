@@ -205,10 +205,17 @@ fn transactions_on_one_key_are_one_write() {
     );
     world.executed();
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
-    for bad in ["NOSUCH", "GET", "INFO", "EVALSHA 0123 1 k"] {
+    for bad in ["NOSUCH", "GET", "INFO", "EVALSHA 0123 9 k"] {
         let reply = world.ask(&["MULTI", "SET k 1", bad, "EXEC"]);
         assert!(reply.ends_with(abort), "{bad}: {reply}");
     }
+    // A script that is not known is an error of its own, and the other commands are executed.
+    assert_eq!(
+        world.ask(&["MULTI", "SET k 1", "EVALSHA 0123 1 k", "GET k", "EXEC"]),
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n\
+         -NOSCRIPT No matching script. Please use EVAL.\r\n$1\r\n1\r\n"
+    );
+    assert_eq!(world.executed(), ["CONCORD.EXEC "]);
     let reply = world.ask(&["MULTI", "MULTI", "WATCH k", "DEL k", "MSET k 5", "EXEC"]);
     assert!(reply.ends_with("+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n+OK\r\n"), "{reply}");
     assert_eq!(world.executed(), ["CONCORD.EXEC "], "nothing else was executed");
