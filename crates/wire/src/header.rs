@@ -313,6 +313,12 @@ pub fn is_of_other_group(bytes: &[u8], own: GroupId) -> bool {
     group(bytes) != own && kind(bytes).is_ok()
 }
 
+/// Whether `bytes` are a request or an answer with that operation, of a client or as a switch has made it.
+#[must_use]
+pub fn is_request(bytes: &[u8], operation: u8) -> bool {
+    matches!(kind(bytes), Ok(Kind::Store | Kind::Flair)) && op(bytes) == operation
+}
+
 /// Whether `bytes` are of that kind and operation.
 #[must_use]
 #[inline]

@@ -101,7 +101,7 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
     for point in &seen.points {
         for (seed, m) in &point.runs {
             let us = |ns: f64| format!("{:.2}", ns / 1_000.0);
-            let flair = m.flair.unwrap_or_default();
+            let count = |name: &str| m.counts.get(name).copied().unwrap_or_default();
             raw.row(vec![
                 figure.series[point.series].name.replace(',', ";"),
                 format!("{}", point.x),
@@ -121,8 +121,8 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
                 m.switch.strays_swept.to_string(),
                 m.occupied.to_string(),
                 format!("{:.4}", m.leader_reads_share),
-                flair.reads_unstable.to_string(),
-                flair.replies_stale.to_string(),
+                count("reads_unstable").to_string(),
+                count("replies_stale").to_string(),
             ]);
         }
     }

@@ -9,10 +9,11 @@ use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, Sessi
 use concord_engine::Shimmed;
 use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
 use concord_switch::agent::AgentConfig;
-use concord_switch::{Counters as SwitchCounters, Hosted, Layout, Sections, TableSettings};
-use concord_wire::control::{Program, Protocol};
+use concord_switch::{
+    Counters as SwitchCounters, Layout, Sections, SwitchProgram as _, TableSettings,
+};
+use concord_wire::control::Protocol;
 use concord_wire::record::Record;
-use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, GroupId, Kind, OfGroup, Op, Repr, Sink, craq, header, link, op};
 
 use super::clients::{Answer, Process};
@@ -229,7 +230,8 @@ impl<'a> Rack<'a> {
         };
         let now = self.world.clock(REPLICAS);
         let leased = replicas().filter(|r| r.holds_lease(now)).count();
-        let is_spread = self.load.program.has_dirty_set() || self.load.program == Program::Flair;
+        let program = self.load.program;
+        let is_spread = program.has_dirty_set() || program.checks_replies();
         let answering =
             if self.load.protocol.is_quorum() && !is_spread { 1 } else { self.load.replicas };
         leased >= answering && replicas().all(|r| r.phase() == Phase::Open) && self.is_spread()
@@ -240,10 +242,8 @@ impl<'a> Rack<'a> {
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
         let routes = switch.program().store().routes();
-        if let Hosted::Flair(flair) = switch.program() {
-            let (_, all) = flair.all_keys();
-            return switch.is_ready()
-                && all.followers.0.count_ones() as usize == self.load.replicas;
+        if self.load.program.checks_replies() {
+            return switch.is_ready();
         }
         !self.load.program.has_dirty_set()
             || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
@@ -345,7 +345,8 @@ impl<'a> Rack<'a> {
             host.batch = 0;
             replica.flush(now, &mut self.out);
         }
-        let forwards = self.out.packets.iter().any(|(_, packet)| is_of(packet, Op::Read));
+        let forwards =
+            self.out.packets.iter().any(|(_, packet)| header::is_request(packet, Op::Read as u8));
         let mut service_ns = service_ns(self.load, &bytes, forwards);
         if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
             service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
@@ -430,7 +431,10 @@ impl<'a> Rack<'a> {
         }
         let delay_ns = delay_ns + self.load.latency_ns + self.load.write_wait_ns;
         let at_ns = self.world.now_ns + delay_ns;
-        let held = self.out.packets.extract_if(.., |(_, packet)| is_of(packet, Op::WriteReply));
+        let held = self
+            .out
+            .packets
+            .extract_if(.., |(_, packet)| header::is_request(packet, Op::WriteReply as u8));
         for (to, bytes) in held {
             self.hosts[node].packets.sent += 1;
             self.world.push(at_ns, Event::Deliver { from: node, to: node_of(to), bytes });
@@ -477,7 +481,7 @@ impl<'a> Rack<'a> {
         let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
         let mut replicas = ReplicaCounters::default();
         let mut switch = SwitchCounters::default();
-        let (mut occupied, mut flair) = (0, None);
+        let (mut occupied, mut counts) = (0, Vec::new());
         let (leader, mut of_leader) = (self.leader(), 0);
         let reads = |counters: &ReplicaCounters| counters.reads_fast + counters.reads_slow;
         for (node, host) in self.hosts.iter().enumerate() {
@@ -489,9 +493,7 @@ impl<'a> Rack<'a> {
                     }
                 }
                 Role::Switch(s) => {
-                    if let Hosted::Flair(program) = s.program() {
-                        flair = Some(*program.counters());
-                    }
+                    counts = s.program().counts();
                     switch.add(s.program().store().counters());
                     occupied = s.program().view().occupied;
                 }
@@ -507,7 +509,7 @@ impl<'a> Rack<'a> {
             write: latency(&mut self.writes_ns),
             buckets: self.buckets,
             leader_reads_share: of_leader as f64 / reads(&replicas).max(1) as f64,
-            flair,
+            counts: counts.into_iter().map(|(name, _, value)| (name, value)).collect(),
             replicas,
             switch,
             occupied,
@@ -533,13 +535,8 @@ fn latency(all_ns: &mut [u32]) -> Latency {
 fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
-        Ok(Kind::Store | Kind::Flair) if bytes.len() >= HEADER_BYTES => {
-            match Op::from_byte(op(bytes)) {
-                Some(Op::Read) if !forwards => service.read_ns,
-                Some(Op::Write) => service.write_ns,
-                _ => service.other_ns,
-            }
-        }
+        _ if header::is_request(bytes, Op::Read as u8) && !forwards => service.read_ns,
+        _ if header::is_request(bytes, Op::Write as u8) => service.write_ns,
         Ok(Kind::Link) => match op(bytes) {
             link::OP_DATA => service.record_ns * records_in(bytes),
             _ => service.ack_ns,
@@ -562,10 +559,6 @@ fn records_in(bytes: &[u8]) -> u64 {
         records += 1;
     }
     records
-}
-
-fn is_of(packet: &[u8], op: Op) -> bool {
-    [Kind::Store, Kind::Flair].iter().any(|kind| header::is(packet, *kind, op as u8))
 }
 
 /// Whether a packet tells a replica of CRAQ what is committed.

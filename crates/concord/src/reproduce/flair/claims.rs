@@ -41,14 +41,18 @@ fn leader_share(m: &Measured) -> f64 {
     m.leader_reads_share
 }
 
+/// How often the switch counted something, for each read of an object.
+fn of_reads(m: &Measured, name: &str) -> f64 {
+    let count = |name: &str| m.counts.get(name).copied().unwrap_or_default() as f64;
+    count(name) / (count("reads_unstable") + count("reads_stable") + count("reads_no_holder"))
+}
+
 fn unstable_share(m: &Measured) -> f64 {
-    let Some(c) = m.flair else { return f64::NAN };
-    c.reads_unstable as f64 / (c.reads_unstable + c.reads_stable + c.reads_no_holder) as f64
+    of_reads(m, "reads_unstable")
 }
 
 fn stale_share(m: &Measured) -> f64 {
-    let Some(c) = m.flair else { return f64::NAN };
-    c.replies_stale as f64 / (c.reads_unstable + c.reads_stable + c.reads_no_holder) as f64
+    of_reads(m, "replies_stale")
 }
 
 /// Operations answered in each bucket from one time of a timeline to another, in s.
