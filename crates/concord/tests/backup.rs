@@ -192,6 +192,13 @@ fn nopaxos_is_backed_up_while_it_serves_and_restored() {
     back_up_under_load("backup-nopaxos", &flags, &flags);
 }
 
+/// Numbers of writes have views in them, which begin again with a rack.
+#[test]
+fn bug_20_3_flair_is_backed_up_while_it_serves_and_restored() {
+    let flags = ["--protocol", "vr", "--accel", "flair"];
+    back_up_under_load("backup-flair", &flags, &flags);
+}
+
 #[test]
 fn redis_servers_are_backed_up_while_they_serve_and_restored() {
     back_up_under_load("backup-redis", &["--engine", "redis"], &["--engine", "redis"]);

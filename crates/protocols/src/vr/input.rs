@@ -209,6 +209,9 @@ impl<E: Engine> Vr<E> {
         self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
+            // The numbers of a restored log are no later ones: under FLAIR they are views (trap T28).
+            let used = self.ordered.last_seq.switch_id.0;
+            self.view = self.view.max(ViewNumber(used.saturating_add(1)));
             // They begin with a leader whom nobody had to vote for.
             self.take_leader(self.group.turn_of(self.view));
             self.begin_normal(now.instant);
