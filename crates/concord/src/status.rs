@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn bug_19_7_a_majority_that_lost_what_it_promised_is_a_problem() {
+    fn bug_19_10_a_majority_that_lost_what_it_promised_is_a_problem() {
         let text = |protocol: &str| {
             let replica = |n: u16| format!("[[replica]]\nnode = {n}\naddr = \"127.0.0.1:{n}\"\n");
             format!("protocol = \"{protocol}\"\n{}{}{}", replica(1), replica(2), replica(3))

@@ -326,10 +326,10 @@ fn what_is_known_to_be_committed_may_be_heard_late() {
     }
 }
 
-/// docs/bugs.md, 20.raft: a leader of Raft whose log was full logged its term's no-op all the same; no follower took that,
+/// docs/bugs.md, 20.4: a leader of Raft whose log was full logged its term's no-op all the same; no follower took that,
 /// since its own log was full before, and nothing was committed any more.
 #[test]
-fn bug_20_raft_a_term_begins_with_a_full_log() {
+fn bug_20_4_a_term_begins_with_a_full_log() {
     let aim = Aim { protocol: Some(Protocol::Raft), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x496_fcf5, aim)).violation, None);
 }
