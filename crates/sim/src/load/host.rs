@@ -68,7 +68,12 @@ fn blueprint(load: &Load) -> Blueprint {
     let (table_stages, slots) = (load.table_stages, load.slots);
     Blueprint {
         controller: ControllerConfig { failure_ns: 500 * MS, ..of.controller },
-        replica: ReplicaConfig { lease_ns: 100 * MS, copy_bytes: 4_096, ..of.replica },
+        replica: ReplicaConfig {
+            lease_ns: 100 * MS,
+            copy_bytes: 4_096,
+            reads: load.reads,
+            ..of.replica
+        },
         switch: AgentConfig {
             sections: Sections {
                 table: TableSettings {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use concord_core::{Duration, MS, Rng, SEC};
 use concord_protocols::ReplicaCounters;
+pub use concord_protocols::SlowReads;
 use concord_switch::{Counters as SwitchCounters, KeyGroupSettings};
 use concord_wire::control::{Program, Protocol};
 
@@ -115,6 +116,8 @@ pub struct Load {
     pub completions_apart: Option<Apart>,
     /// VR, NOPaxos: COMMIT-ACKs in packets of their own, not in PREPARE-OKs (§8.3: "piggybacked").
     pub commit_acks_apart: bool,
+    /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
+    pub reads: SlowReads,
     /// Time from one chunk of the switch's sweep to the next, in ns.
     pub sweep_interval_ns: Duration,
     /// Objects that are made dirty before the measurement by writes that never end.
@@ -176,6 +179,7 @@ impl Default for Load {
             retry_min_ns: 20 * MS,
             completions_apart: None,
             commit_acks_apart: false,
+            reads: SlowReads::default(),
             sweep_interval_ns: 5 * MS,
             stuck_writes: 0,
             warm_up_ns: 10 * MS,

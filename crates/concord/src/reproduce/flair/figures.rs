@@ -1,13 +1,14 @@
 //! The figures: what is run at each point. FLAIR §4.5; parameters that the paper does not give are marked as
 //! ours.
 //!
-//! Where the paper has Raft with a leader lease ("Opt. Raft") there is VR, whose leader answers reads alone by its lease.
+//! "Opt. Raft" is Raft whose leader answers reads alone by its lease, "Raft" one that asks a quorum for each batch of reads
+//! (ReadIndex); both are ours, at hosts as quick as all others'.
 
 use std::sync::LazyLock;
 
 use concord_core::{MS, SEC};
 use concord_sim::Service;
-use concord_sim::load::{Dies, Keys, Load, Measured};
+use concord_sim::load::{Dies, Keys, Load, Measured, SlowReads};
 use concord_switch::KeyGroupSettings;
 use concord_wire::control::{Program, Protocol};
 
@@ -78,13 +79,15 @@ pub fn busy(replicas: usize, writes_permille: u64) -> Load {
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
-    /// FLAIR over VR, with leader avoidance.
+    /// FLAIR over Raft, with leader avoidance.
     Flair,
     /// The same without.
     Random,
-    /// VR: the leader answers reads by its lease.
+    /// Raft: the leader answers reads by its lease.
     Leader,
-    /// Harmonia over VR.
+    /// Raft: the leader asks a quorum for each batch of reads.
+    ReadIndex,
+    /// Harmonia over Raft.
     Harmonia,
     /// One server.
     Alone,
@@ -95,8 +98,9 @@ impl System {
         match self {
             System::Flair => "FLAIR",
             System::Random => "FLAIR, random",
-            System::Leader => "VR, leader lease",
-            System::Harmonia => "Harmonia (VR)",
+            System::Leader => "Raft, leader lease",
+            System::ReadIndex => "Raft, ReadIndex",
+            System::Harmonia => "Harmonia (Raft)",
             System::Alone => "unreplicated",
         }
     }
@@ -104,27 +108,32 @@ impl System {
     fn load(self, load: Load) -> Load {
         let program = match self {
             System::Flair | System::Random => Program::Flair,
-            System::Leader | System::Alone => Program::Forward,
+            System::Leader | System::ReadIndex | System::Alone => Program::Forward,
             System::Harmonia => Program::Harmonia,
         };
         let replicas = if self == System::Alone { 1 } else { load.replicas };
         let avoid_leader = self == System::Flair;
         let key_groups = KeyGroupSettings { avoid_leader, run_bits: 0, ..load.key_groups };
-        Load { protocol: Protocol::Vr, program, replicas, key_groups, ..load }
+        let asks = self == System::ReadIndex;
+        let reads = if asks { SlowReads::ReadIndex } else { SlowReads::LeaderLease };
+        Load { protocol: Protocol::Raft, program, replicas, key_groups, reads, ..load }
     }
 }
 
 /// Lines of a figure, in this order.
-const COMPARED: [System; 4] = [System::Flair, System::Leader, System::Harmonia, System::Alone];
+const COMPARED: [System; 5] =
+    [System::Flair, System::Leader, System::Harmonia, System::Alone, System::ReadIndex];
 
 /// Where [`COMPARED`] has FLAIR.
 pub const FLAIR: usize = 0;
-/// Where it has VR.
+/// Where it has Raft with a leader lease.
 pub const LEADER: usize = 1;
 /// Where it has Harmonia.
 pub const HARMONIA: usize = 2;
 /// Where it has one server.
 pub const ALONE: usize = 3;
+/// Where it has Raft without leases.
+pub const READ_INDEX: usize = 4;
 
 fn compared<T: Copy>(
     mut figure: Figure,
