@@ -16,7 +16,9 @@ use std::sync::Arc;
 use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::processes::{CommandBody, Finished, cannot_execute, command_of, how_it_ended};
+use super::processes::{
+    CommandBody, Finished, cannot_execute, command_of, how_it_ended, spawn_watched,
+};
 use super::reaper::{Reaper, kill};
 use crate::error::{Context, Error};
 use crate::poller::{Event, Interest, Poller, Token};
@@ -204,16 +206,7 @@ impl Handlers {
         self.make_room();
         let mut command = command_of(&body.argv, body)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let watched = self.watch(&mut child);
-        let (end, hears, says) = match watched {
-            Ok(watched) => watched,
-            Err(error) => {
-                kill(child.id());
-                let _ = child.wait();
-                return Err(std::io::Error::other(error.to_string()));
-            }
-        };
+        let (child, (end, hears, says)) = spawn_watched(command, |child| self.watch(child))?;
         let (body, key) = (Arc::clone(body), self.next_token);
         let (given, is_killed, used) = (None, false, self.uses);
         let handler = Handler { body, child, end, says, hears, given, is_killed, used };
@@ -289,8 +282,10 @@ impl Handlers {
         let handler = self.all.get_mut(&key)?;
         loop {
             let count = match handler.says.read(&mut self.buffer) {
+                // One that says nothing any more answers nothing: its end says how.
                 Ok(0) => {
                     self.poller.remove(&handler.says);
+                    kill(handler.child.id());
                     break;
                 }
                 Ok(count) => count,
@@ -456,5 +451,7 @@ mod tests {
         let deaf = python("import os, time; os.close(0); time.sleep(60)");
         let told = ran(&mut h, 7, &deaf, &vec![0; 1 << 20]);
         assert_eq!(told.ended, Ended::Killed(9));
+        let mute = python("import os, time; os.close(1); time.sleep(60)");
+        assert_eq!(ran(&mut h, 8, &mute, b"").ended, Ended::Killed(9));
     }
 }

@@ -127,18 +127,7 @@ impl Processes {
             .env("CONCORD_JOB", of.jid.to_string())
             .env("CONCORD_TASK", body.first.saturating_add(of.tid).to_string())
             .env("CONCORD_ATTEMPT", of.attempt.to_string());
-        let mut child = command.spawn()?;
-        // The ends that the command writes into are its own now.
-        drop(command);
-        let watched = self.watch(&child, &read);
-        let end = match watched {
-            Ok(end) => end,
-            Err(error) => {
-                kill(child.id());
-                let _ = child.wait();
-                return Err(std::io::Error::other(error.to_string()));
-            }
-        };
+        let (child, end) = spawn_watched(command, |child| self.watch(child, &read))?;
         let (output, output_bytes, is_killed) = (Vec::new(), 0, false);
         let process =
             Process { run, child, end, pipe: Some(read), output, output_bytes, is_killed };
@@ -254,6 +243,24 @@ pub(super) fn command_of(argv: &[String], body: &CommandBody) -> std::io::Result
         command.env_remove("GLIBC_TUNABLES");
     }
     Ok(command)
+}
+
+/// Starts a command and has it watched. What cannot be watched is killed.
+pub(super) fn spawn_watched<T>(
+    mut command: Command,
+    watch: impl FnOnce(&mut Child) -> Result<T, Error>,
+) -> std::io::Result<(Child, T)> {
+    let mut child = command.spawn()?;
+    // The ends that the command writes into are its own now.
+    drop(command);
+    match watch(&mut child) {
+        Ok(watched) => Ok((child, watched)),
+        Err(error) => {
+            kill(child.id());
+            let _ = child.wait();
+            Err(std::io::Error::other(error.to_string()))
+        }
+    }
 }
 
 /// What cannot be started ends as it does in a shell.
