@@ -119,6 +119,14 @@ pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
     text
 }
 
+/// Each claim is about one of `figures`.
+#[cfg(test)]
+pub fn all_are_run(claims: &[Claim], figures: &[Figure]) {
+    for claim in claims {
+        assert!(figures.iter().any(|f| f.name == claim.figure), "{}", claim.figure);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Paper::{Above, Below, Is, Silent};

@@ -404,9 +404,6 @@ mod tests {
 
     #[test]
     fn every_claim_is_about_a_figure_that_is_run() {
-        let figures = figures::all();
-        for claim in CLAIMS {
-            assert!(figures.iter().any(|f| f.name == claim.figure), "{}", claim.figure);
-        }
+        crate::reproduce::claims::all_are_run(CLAIMS, &figures::all());
     }
 }
