@@ -6,10 +6,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use concord_core::{Epoch, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
+use concord_core::{Epoch, ObjectId, Position, RequestNumber, Rng, SessionId};
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
-use concord_wire::{Addr, Flags, FurtherIds, Status};
 
 use super::*;
 
@@ -92,22 +91,13 @@ impl Log {
         let mut bytes = vec![];
         let record = Record {
             position,
-            hash: 0,
             epoch: Epoch(1),
-            flags: Flags(0),
-            low_delta: 0,
-            seq: Seq::NONE,
             session: SessionId(7),
             request: RequestNumber(rng.next_u64()),
             now_ms: 1,
             obj_id: ObjectId(rng.next_u64() as u32),
-            further: FurtherIds::NONE,
-            after_delta: 0,
-            attempt: 0,
-            client: Addr::default(),
-            refused: Status::Ok,
             command: &command,
-            reply: b"",
+            ..Record::EMPTY
         };
         let hash = record.emit(self.end.hash, &mut bytes);
         self.end = LogEnd { position: position.0, hash };

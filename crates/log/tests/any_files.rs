@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use concord_core::hash::hash64;
-use concord_core::{Epoch, ObjectId, Position, RequestNumber, Rng, Seq, SessionId};
+use concord_core::{Epoch, ObjectId, Position, RequestNumber, Rng, SessionId};
 use concord_log::{
     Batch, Begin, Damage, Entry, Found, HEADER_BYTES, Identity, Marks, Origin, Part, Recovery,
     Writer, entries,
 };
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
-use concord_wire::{Addr, Flags, FurtherIds, Status};
 
 const INPUTS: u64 = 100_000;
 /// Inputs that are made of one log.
@@ -153,22 +152,13 @@ impl Original {
         let mut bytes = vec![];
         let record = Record {
             position,
-            hash: 0,
             epoch: Epoch(1),
-            flags: Flags(0),
-            low_delta: 0,
-            seq: Seq::NONE,
             session: SessionId(7),
             request: RequestNumber(rng.next_u64()),
             now_ms: 1,
             obj_id: ObjectId(rng.next_u64() as u32),
-            further: FurtherIds::NONE,
-            after_delta: 0,
-            attempt: 0,
-            client: Addr::default(),
-            refused: Status::Ok,
             command: &command,
-            reply: b"",
+            ..Record::EMPTY
         };
         let hash = record.emit(self.end.hash, &mut bytes);
         self.end = LogEnd { position: position.0, hash };

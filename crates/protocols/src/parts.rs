@@ -203,8 +203,8 @@ mod tests {
     use super::*;
     use crate::sessions::Sessions;
     use concord_core::{Epoch, Guards, RequestNumber, SessionId};
+    use concord_wire::Flags;
     use concord_wire::record::Record;
-    use concord_wire::{Flags, Status};
 
     fn table_of_long_results(count: u64) -> Sessions {
         let mut sessions = Sessions::new(Guards::ALL);
@@ -212,22 +212,12 @@ mod tests {
         for n in 0..=count {
             let record = Record {
                 position: Position(n + 1),
-                hash: 0,
                 epoch: Epoch(1),
                 flags: if n == 0 { Flags::REGISTER } else { Flags(0) },
                 low_delta: n.saturating_sub(1) as u16,
-                seq: concord_core::Seq::NONE,
                 session: SessionId(7),
                 request: RequestNumber(n),
-                now_ms: 0,
-                obj_id: concord_core::ObjectId(0),
-                further: concord_wire::FurtherIds::NONE,
-                after_delta: 0,
-                attempt: 0,
-                client: Addr::default(),
-                refused: Status::Ok,
-                command: b"",
-                reply: b"",
+                ..Record::EMPTY
             };
             sessions.admit(&record);
             sessions.complete(SessionId(7), RequestNumber(n), &result);

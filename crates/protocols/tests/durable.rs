@@ -3,10 +3,7 @@
 
 #[cfg(feature = "mutants")]
 use concord_core::Guard;
-use concord_core::{
-    Addr, Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Seq,
-    SessionId,
-};
+use concord_core::{Addr, Epoch, Guards, Instant, MS, NodeId, Now, Position, SessionId};
 use concord_engine::Shimmed;
 use concord_engine::memory::Memory;
 use concord_log::{Entry, Marks, Origin};
@@ -16,7 +13,7 @@ use concord_wire::control::{
 };
 use concord_wire::link::{Data, Durable};
 use concord_wire::record::Record;
-use concord_wire::{Flags, FurtherIds, GroupId, Status};
+use concord_wire::{Flags, GroupId};
 
 const LEASE_MS: u64 = 100;
 const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
@@ -158,22 +155,11 @@ fn t2_without_a_quiet_start_it_opens_at_once() {
 fn first_record() -> Record<'static> {
     Record {
         position: Position(1),
-        hash: 0,
         epoch: Epoch(1),
         flags: Flags::REGISTER,
-        low_delta: 0,
-        seq: Seq::NONE,
         session: SessionId(7),
-        request: RequestNumber(0),
         now_ms: 1,
-        obj_id: ObjectId(0),
-        further: FurtherIds::NONE,
-        after_delta: 0,
-        attempt: 0,
-        client: Addr::default(),
-        refused: Status::Ok,
-        command: b"",
-        reply: b"",
+        ..Record::EMPTY
     }
 }
 

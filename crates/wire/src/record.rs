@@ -104,6 +104,29 @@ pub struct Record<'a> {
     pub reply: &'a [u8],
 }
 
+impl Record<'_> {
+    /// One that says nothing, of no request: what tests fill in.
+    pub const EMPTY: Record<'static> = Record {
+        position: Position(0),
+        hash: 0,
+        epoch: Epoch(0),
+        flags: Flags(0),
+        low_delta: 0,
+        seq: Seq::NONE,
+        session: SessionId(0),
+        request: RequestNumber(0),
+        now_ms: 0,
+        obj_id: ObjectId(0),
+        further: FurtherIds::NONE,
+        after_delta: 0,
+        attempt: 0,
+        client: Addr { ip: 0, port: 0 },
+        refused: Status::Ok,
+        command: b"",
+        reply: b"",
+    };
+}
+
 impl<'a> Record<'a> {
     /// Reads one record.
     ///

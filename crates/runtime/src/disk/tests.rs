@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::poller::{Interest, Poller, Token};
-use concord_core::{Epoch, ObjectId, Position, RequestNumber, Seq, SessionId};
+use concord_core::{Epoch, ObjectId, Position, RequestNumber, SessionId};
 use concord_log::{Begin, Entry, Part};
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
-use concord_wire::{Addr, Flags, FurtherIds, Status};
 
 use crate::directory::{Broken, inspect};
 use crate::scrub::{Pace, Progress, Scrub};
@@ -74,22 +73,13 @@ fn record(end: &mut LogEnd, batch: &mut Batch) {
     let mut bytes = vec![];
     let record = Record {
         position: Position(end.position + 1),
-        hash: 0,
         epoch: Epoch(1),
-        flags: Flags(0),
-        low_delta: 0,
-        seq: Seq::NONE,
         session: SessionId(7),
         request: RequestNumber(1),
         now_ms: 1,
         obj_id: ObjectId(1),
-        further: FurtherIds::NONE,
-        after_delta: 0,
-        attempt: 0,
-        client: Addr::default(),
-        refused: Status::Ok,
         command: b"command",
-        reply: b"",
+        ..Record::EMPTY
     };
     let hash = record.emit(end.hash, &mut bytes);
     *end = LogEnd { position: end.position + 1, hash };
