@@ -30,7 +30,7 @@ use choose::Chooser;
 use group::{Group, Step};
 
 use crate::describe::describe;
-use crate::systems::store::plan::{DRAWN, protocol_name};
+use crate::systems::store::plan::{any_protocol, protocol_name};
 
 pub use many::{BagFound, BagOptions, BagReport, run_bags};
 pub use shrink::{Shrunk, shrink_bag};
@@ -75,7 +75,7 @@ impl BagPlan {
     #[must_use]
     pub fn draw(seed: u64, protocol: Option<Protocol>) -> BagPlan {
         let mut rng = Rng::new(seed ^ 0xba6_0f0a);
-        let any = DRAWN[rng.below(DRAWN.len() as u64) as usize];
+        let any = any_protocol(seed, &mut rng);
         let protocol = protocol.unwrap_or(any);
         let replicas = if rng.chance(1, 2) { 5 } else { 3 };
         BagPlan {

@@ -10,7 +10,7 @@ use crate::systems::store::disks;
 use crate::systems::store::edges::{MILLION, Packets, REQUESTS_END};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
-use crate::systems::store::plan::{DRAWN, Plan, Service, Timed};
+use crate::systems::store::plan::{Plan, Service, Timed, any_protocol};
 
 /// Fewest operations of a seed.
 const OPERATIONS_MIN: u64 = 500;
@@ -61,6 +61,8 @@ const NUMBERS: u64 = 0x0e2d_0f5e;
 const LOG_MEMORY: u64 = 0x7a11_10f6;
 /// The same of how a leader reads.
 const READS: u64 = 0x4ead_1de5;
+/// The same of a switch that checks replies.
+const CHECKS: u64 = 0x0c4e_cced;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
 
@@ -89,7 +91,7 @@ impl Plan {
     pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
-        let drawn = DRAWN[rng.below(DRAWN.len() as u64) as usize];
+        let drawn = any_protocol(seed, rng);
         let protocol = aim.protocol.unwrap_or(drawn);
         let with_help = !rng.chance(1, 10);
         let sizes = if protocol.is_quorum() { [3, 3, 3, 4, 5] } else { [2, 3, 3, 3, 4] };
@@ -104,6 +106,7 @@ impl Plan {
             protocol,
             program: aim
                 .program
+                .or_else(|| checks_replies(seed, aim))
                 .filter(|program| program.serves(protocol))
                 .unwrap_or(Program::of(protocol, aim.with_help.unwrap_or(with_help))),
             replicas,
@@ -135,6 +138,13 @@ impl Plan {
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
         plan
     }
+}
+
+/// Where nothing is said, the switch checks replies in one seed of four, if it can for the protocol.
+fn checks_replies(seed: u64, aim: Aim) -> Option<Program> {
+    let is_open = aim.protocol.is_none() && aim.with_help.is_none();
+    let checks = is_open && Rng::new(seed ^ CHECKS).chance(1, 4);
+    Program::ALL.into_iter().find(|program| checks && program.checks_replies())
 }
 
 /// What is near a limit. What makes a run long is in one seed of [`HEAVY`].
@@ -460,6 +470,7 @@ mod tests {
         let mut kinds = [0; Fault::KINDS.len()];
         // Epochs, views, requests; and forged writes of a replica's own.
         let mut near_their_end = [0; 4];
+        let (mut elect, mut check) = (0, 0);
         for seed in 0..2_000 {
             let plan = Plan::draw(seed);
             assert_eq!(plan.validate(), Ok(()), "seed {seed}");
@@ -471,6 +482,8 @@ mod tests {
                 .map(|f| f.fault.kind())
                 .collect();
             assert!(is_enough(&sure), "seed {seed}: {:?}", plan.faults);
+            elect += u32::from(plan.protocol.elects());
+            check += u32::from(plan.program.checks_replies());
             plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1);
             let numbers = [
                 plan.bounds.last_epoch.into(),
@@ -485,6 +498,7 @@ mod tests {
         assert!(all.iter().all(|n| *n > 100), "{kinds:?}");
         assert!(disks.iter().all(|n| *n > 50), "{kinds:?}");
         assert!(near_their_end.iter().all(|n| *n > 30), "{near_their_end:?}");
+        assert!(elect > 250 && check > 100, "{elect} {check}");
     }
 
     #[test]

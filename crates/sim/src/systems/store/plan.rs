@@ -1,6 +1,6 @@
 //! A whole run as data: the rack, the workload, the network, the faults.
 
-use concord_core::{Duration, Guards, MS, US};
+use concord_core::{Duration, Guards, MS, Rng, US};
 use concord_switch::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
@@ -220,8 +220,16 @@ pub const PROTOCOLS: [Protocol; 6] = [
     Protocol::Raft,
 ];
 
-/// Those that seeds draw from where none is said, so that a seed draws what it drew before Raft was there.
-pub const DRAWN: &[Protocol] = PROTOCOLS.split_at(5).0;
+/// What the seed of the draw of those that elect is other than that of the rest.
+const ELECTS: u64 = 0x7e21_a5ed;
+
+/// The protocol of a seed where none is said. One in six elects its leaders, by a generator of its own; `rng` draws among the
+/// others.
+pub fn any_protocol(seed: u64, rng: &mut Rng) -> Protocol {
+    let (others, elects) = PROTOCOLS.split_at(PROTOCOLS.len() - 1);
+    let drawn = others[rng.below(others.len() as u64) as usize];
+    if Rng::new(seed ^ ELECTS).chance(1, 6) { elects[0] } else { drawn }
+}
 
 impl Plan {
     /// A good day of a rack of that protocol, with Harmonia's help where it has any.
