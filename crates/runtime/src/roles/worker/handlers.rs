@@ -194,9 +194,11 @@ impl Handlers {
             handler.used = self.uses;
             handler.given = Some(Given { run, unsaid, said, header, output, output_bytes: 0 });
             if handler.say() {
-                // What cannot be watched is known by its end.
                 let interest = Interest { read: false, write: true };
-                let _ = self.poller.add(&handler.hears, Token(key + 2), interest);
+                if self.poller.add(&handler.hears, Token(key + 2), interest).is_err() {
+                    // It would wait for the rest for ever: its end says how.
+                    kill(handler.child.id());
+                }
             }
         }
         Ok(())
