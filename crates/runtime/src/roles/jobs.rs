@@ -12,6 +12,9 @@ use serde_json::{Map, Value, json};
 
 use super::worker::CommandBody;
 
+/// Characters of a job's title at most: a command may be [`BODY_BYTES_MAX`] bytes long, and a list shows a thousand jobs.
+const TITLE_CHARS_MAX: usize = 200;
+
 /// What is submitted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -116,7 +119,7 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
                     "the command has a zero byte, which no program can be given".to_string()
                 );
             }
-            let title = argv.join(" ");
+            let title = title_of(argv);
             let body =
                 CommandBody { argv: argv.clone(), directory: submitted.directory.clone(), first };
             let body = postcard::to_allocvec(&body).map_err(|e| e.to_string())?;
@@ -169,6 +172,16 @@ fn texts(submitted: &Submitted) -> Result<Vec<String>, String> {
             Ok(lines.clone())
         }
     }
+}
+
+/// A command as a list shows it: its words, cut where they are too long.
+fn title_of(argv: &[String]) -> String {
+    let mut title = argv.join(" ");
+    if let Some((end, _)) = title.char_indices().nth(TITLE_CHARS_MAX) {
+        title.truncate(end);
+        title.push_str("...");
+    }
+    title
 }
 
 /// A job in a line.
@@ -289,6 +302,9 @@ mod tests {
         assert_eq!((job.tasks.len(), job.retries, job.limit_ms, job.once), (4, 3, 9, false));
         assert_eq!((&read_job.title[..], read_job.first), ("echo {}", 98));
         assert_eq!(job.tasks[2].parameters.bytes(), b"100");
+        let long = json!({ "command": ["echo", "ü".repeat(1000)] }).to_string();
+        let title = format!("echo {}...", "ü".repeat(195));
+        assert_eq!(read(long.as_bytes()).unwrap().title, title);
         let body: CommandBody = postcard::from_bytes(job.body.as_ref().unwrap()).unwrap();
         assert_eq!((&body.argv[..], body.first), (&["echo".to_string(), "{}".to_string()][..], 98));
         let text = r#"{"command": ["x"], "lines": ["short", "longer than sixteen bytes"]}"#;
