@@ -14,8 +14,12 @@ CARGO_MUTANTS = target/tools/bin/cargo-mutants
 BAG_SEEDS ?= 2500
 # Inputs of each of the two tests of `make fuzz-log`.
 LOG_INPUTS ?= 10000000
+# Power cuts of each of the three kinds in `make power`.
+POWER_CUTS ?= 20
+# Inputs of each format of `make fuzz-falcon`.
+FALCON_INPUTS ?= 20000000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log torture redis-suite apps bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon power torture redis-suite apps bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,6 +59,15 @@ swarm: build ## fresh seeds of the simulator for ten minutes (MINUTES=60 for lon
 fuzz-log: ## 20 million inputs for the log's recovery (LOG_INPUTS); some minutes
 	CONCORD_LOG_INPUTS=$(LOG_INPUTS) $(CARGO) test --release --locked -p concord-log --test any_files -- --nocapture
 
+fuzz-falcon: ## 20 million inputs for each of Falcon's formats, at the switch, an owner and a worker (FALCON_INPUTS); some minutes
+	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-switch --test falcon_any -- --nocapture
+	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-scheduler --test any_packets -- --nocapture
+
+power: ## 20 power cuts of each kind, of each protocol with both engines (POWER_CUTS); a quarter of an hour; results/durability/
+	mkdir -p results/durability
+	CONCORD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked -p concord --test durable -- t7_ --include-ignored --nocapture --test-threads=4 \
+	  2>&1 | scripts/power-report > results/durability/power.md
+
 torture: ## the long histories over real processes; reports go to results/torture/
 	mkdir -p results/torture
 	CONCORD_TORTURE_OPS=200000 CONCORD_RESULTS=$(CURDIR)/results/torture \
@@ -70,9 +83,10 @@ apps: build ## applications from PyPI and npm against redis-server and a rack wi
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results
 
-reproduce: build ## the papers' figures, from the simulator: results/harmonia/, results/flair/
+reproduce: build ## the papers' figures, from the simulator: results/harmonia/, flair/, falcon/
 	$(CONCORD) reproduce harmonia
 	$(CONCORD) reproduce flair
+	$(CONCORD) reproduce falcon
 
 test-packages:
 	@scripts/install-test-packages

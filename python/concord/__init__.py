@@ -16,10 +16,12 @@ can be imported, it need not be. A worker keeps an interpreter for each task tha
 import base64
 import collections
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
 import pickle
+import select
 import sys
 import threading
 
@@ -63,6 +65,13 @@ class _Owner:
     def ask(self, method, path, body=None):
         """The answer; a ``RuntimeError`` with the owner's line if it refuses."""
         data = None if body is None else json.dumps(body).encode()
+        if self._connection is not None and self._connection.sock is not None:
+            # What can be read before anything was asked is the end: the owner keeps 64 connections.
+            # No select: it takes no descriptor above 1,023.
+            end = select.poll()
+            end.register(self._connection.sock, select.POLLIN)
+            if end.poll(0):
+                self.close()
         for attempt in (1, 2):
             fresh = self._connection is None
             if fresh:
@@ -121,6 +130,8 @@ class Executor(concurrent.futures.Executor):
             "handler": [*where, python or sys.executable, "-m", "concord.worker"],
             "retries": retries,
             "once": once,
+            # Whoever is gone asks for nothing any more: then its calls are cancelled.
+            "attached": True,
             "limit_ms": 0 if limit is None else max(1, round(limit * 1000)),
         }
         self._owner = lambda: _Owner(address, token, timeout)
@@ -128,6 +139,7 @@ class Executor(concurrent.futures.Executor):
         self._open = set()
         self._changed = threading.Condition()
         self._is_over = False
+        self._cancels = False
         # Says at once if nobody is there.
         owner = self._owner()
         owner.ask("GET", "/jobs")
@@ -150,6 +162,7 @@ class Executor(concurrent.futures.Executor):
     def shutdown(self, wait=True, *, cancel_futures=False):
         with self._changed:
             self._is_over = True
+            self._cancels = self._cancels or cancel_futures
             calls = list(self._calls) if cancel_futures else []
             if cancel_futures:
                 self._calls.clear()
@@ -193,6 +206,11 @@ class Executor(concurrent.futures.Executor):
                 continue
             with self._changed:
                 self._open.add(job)
+                cancels = self._cancels
+            if cancels:
+                # It was on its way when all was cancelled.
+                with contextlib.suppress(Exception):  # Who watches it hears of it.
+                    owner.ask("DELETE", f"/jobs/{job}")
             watcher = threading.Thread(target=self._watch, args=(job, futures), daemon=True)
             watcher.start()
             watchers = [w for w in watchers if w.is_alive()] + [watcher]

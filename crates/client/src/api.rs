@@ -40,6 +40,8 @@ pub struct ClientConfig {
     /// After that long without a write the session is touched, so that it is not the one that makes
     /// room for another (trap T16).
     pub keepalive_ns: Duration,
+    /// Who answers reads, if clients choose among replicas (follower leases); else the switch does.
+    pub readers: Vec<NodeId>,
     /// Which of its checks, and of a gateway's, are on.
     pub guards: Guards,
 }
@@ -61,6 +63,7 @@ impl ClientConfig {
             retry_min_ns: 20 * MS,
             retry_max_ns: 500 * MS,
             keepalive_ns: 30 * SEC,
+            readers: Vec::new(),
             guards: Guards::ALL,
         }
     }

@@ -411,7 +411,8 @@ impl Client {
         match (outcome, class) {
             (Outcome::Reply, Class::Read) => {
                 count.read_replies += 1;
-                count.fast_reads += u64::from(reason == Reason::Fast);
+                let is_alone = matches!(reason, Reason::Fast | Reason::Leased);
+                count.fast_reads += u64::from(is_alone);
             }
             (Outcome::Reply, Class::Write) => count.write_replies += 1,
             (Outcome::ReadTimeout, _) => count.read_timeouts += 1,

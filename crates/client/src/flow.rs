@@ -37,6 +37,8 @@ const CUT_NS: Duration = 50 * MS;
 /// Fragments that each transfer may have under way, however small the window: a window is not shared
 /// by more transfers than have that much of it.
 const PARTS_EACH: u32 = 16;
+/// The window while long replies are to be in nobody's way.
+const PARTS_MODEST: u32 = 32;
 /// A fragment whose round trip takes longer is not waited for.
 const TIMED_NS_MAX: Duration = 1_000 * MS;
 /// So many measured parts in a row that were sent again were not all lost: the time-out is too short.
@@ -74,6 +76,8 @@ pub struct Flow {
     shortest_ns: Option<Duration>,
     /// The last round trip was one of fragments that queue.
     is_queueing: bool,
+    /// Long replies are to be in nobody's way.
+    pub is_modest: bool,
     /// Large writes that have their turn, and those that wait for it.
     large_writes: u32,
     waiting_writes: BTreeSet<u64>,
@@ -103,6 +107,7 @@ impl Default for Flow {
             timed_again: 0,
             shortest_ns: None,
             is_queueing: false,
+            is_modest: false,
             large_writes: 0,
             waiting_writes: BTreeSet::new(),
             large_bytes: 0,
@@ -119,7 +124,8 @@ impl Default for Flow {
 impl Flow {
     /// How many fragments a transfer may have under way, `window` at most.
     pub fn window(&self, window: u32) -> u32 {
-        if self.out < self.out_max { window } else { PARTS_EACH.min(window) }
+        let out_max = if self.is_modest { PARTS_MODEST } else { self.out_max };
+        if self.out < out_max { window.min(out_max) } else { PARTS_EACH.min(window) }
     }
 
     /// How many transfers of a kind share the window.

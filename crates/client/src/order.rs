@@ -1,6 +1,7 @@
 //! Sending requests, again where needed, and the writes of a connection in their order (trap T22).
 
-use concord_core::{Now, RequestNumber};
+use concord_core::rng::splitmix64;
+use concord_core::{NodeId, Now, RequestNumber};
 use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
@@ -20,6 +21,13 @@ const SENDS_TOGETHER_MAX: u16 = 40;
 /// Whether others wait for the answer to a write, and not only until it is sent.
 fn goes_alone(slot: &Slot) -> bool {
     slot.sends_as_first > SENDS_AS_FIRST_MAX || slot.sends > SENDS_TOGETHER_MAX
+}
+
+/// Whom of `readers` a read goes to: any, and a retry another one (trap T21).
+fn reader(readers: &[NodeId], read: &Repr) -> Option<NodeId> {
+    let drawn = splitmix64(read.session.0 ^ splitmix64(read.request.0)) >> 1;
+    let at = (drawn + u64::from(read.attempt)).checked_rem(readers.len() as u64)?;
+    readers.get(at as usize).copied()
 }
 
 impl Client {
@@ -114,6 +122,12 @@ impl Client {
             // with its session, it would be waited for in vain.
             repr.after_delta = if is_after_live { (number - after) as u16 } else { 0 };
             self.session.touch(now.instant);
+        }
+        if !is_write
+            && !repr.flags.has(Flags::WILDCARD)
+            && let Some(reader) = reader(&self.config.readers, &repr)
+        {
+            (repr.flags, repr.node) = (repr.flags.with(Flags::CHOSEN), reader);
         }
         let (set_at, tag, round, lane) = (now.instant, slot.tag, slot.round, slot.lane());
         if slot.is_large() {
@@ -229,5 +243,37 @@ impl Client {
                 self.transmit(now, number, sink);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use concord_core::SessionId;
+
+    use super::*;
+
+    #[test]
+    fn t21_clients_choose_each_reader_as_often_and_a_retry_goes_to_another_one() {
+        let readers = [NodeId(4), NodeId(7), NodeId(9)];
+        let read = |request, attempt| Repr {
+            session: SessionId(3),
+            request: RequestNumber(request | READ_BIT),
+            attempt,
+            ..Repr::new(Op::Read)
+        };
+        let chosen: Vec<NodeId> =
+            (0..3_000).filter_map(|request| reader(&readers, &read(request, 0))).collect();
+        for node in readers {
+            let share = chosen.iter().filter(|chosen| **chosen == node).count();
+            assert!((900..1_100).contains(&share), "{node:?}: {share}");
+        }
+        for request in 0..100 {
+            let again = |attempt| reader(&readers, &read(request, attempt));
+            assert_ne!(again(0), again(1));
+            assert_ne!(again(1), again(2));
+        }
+        assert_eq!(reader(&[], &read(1, 0)), None);
     }
 }

@@ -375,6 +375,11 @@ impl Client {
         }
     }
 
+    /// Whether long replies are to be in nobody's way: they are fetched with a small window.
+    pub fn set_modest(&mut self, is_modest: bool) {
+        self.flow.is_modest = is_modest;
+    }
+
     /// Takes a read back whose reply was offered: it is not answered any more, and may be submitted
     /// anew. Its replica need not keep the reply.
     pub fn withdraw(&mut self, read: RequestNumber, sink: &mut impl Sink) -> Option<Withdrawn> {

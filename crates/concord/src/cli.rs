@@ -164,7 +164,7 @@ pub struct UpArgs {
     /// Whether the switch helps [default: harmonia]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// How the leader of a VR or Raft group knows that it still leads when it answers a read [default: leader-lease]
+    /// How a VR or Raft group answers a read without the switch's help, or where that does not do [default: leader-lease]
     #[arg(long, value_enum)]
     pub reads: Option<Reads>,
     /// Where replicas keep the data [default: memory]
@@ -186,6 +186,9 @@ pub struct UpArgs {
     /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
+    /// With --system falcon: jobs are written down in the run directory, and outlive their owner
+    #[arg(long)]
+    pub journal: bool,
     /// Number of standby switches, which take over when the active one dies [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
     pub standbys: Option<u16>,
@@ -222,7 +225,7 @@ pub struct UpArgs {
     /// The switch reorders this many of a million packets, on purpose
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_reorder: Option<u32>,
-    /// A sync of a replica's disk takes this long, on purpose, and until then nothing of it is in the file
+    /// A sync of a replica's disk takes this long, on purpose, and until then its file has nothing of it, or half
     #[arg(long, value_name = "MS")]
     pub fault_disk_hold: Option<u64>,
     /// Share of a core that each replica may use, for benchmarks (0.05 is a twentieth)

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub use groups::{Group, GroupPlace, Kind, STORE, pick_member};
 
-use crate::systems::falcon::Queue;
+use crate::systems::Queue;
 use crate::systems::store::{
-    Accel, Durability, Engine, GatewayPlace, Protocol, Reads, ReplicaPlace, Table,
+    Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
 };
 
 /// The version of the rack file's format.
@@ -102,8 +102,8 @@ pub struct Faults {
     pub duplicate_per_million: u32,
     /// Held back until later ones have passed.
     pub reorder_per_million: u32,
-    /// A sync of a replica's disk takes this many ms, and until then nothing of it is in the file: `kill -9` then loses
-    /// what a power cut would.
+    /// A sync of a replica's disk takes this many ms, and until then its file has nothing of it, or half: `kill -9` then
+    /// leaves what a power cut would.
     pub disk_hold_ms: u64,
     /// Every decision is drawn from it.
     pub seed: u64,
@@ -211,7 +211,7 @@ pub struct Rack {
     pub protocol: Protocol,
     /// Whether the switch helps, and how.
     pub accel: Accel,
-    /// How the leader of a VR or Raft group knows that it still leads when it answers a read.
+    /// How a VR or Raft group answers a read without the switch's help, or where that does not do.
     #[serde(skip_serializing_if = "Reads::is_default")]
     pub reads: Reads,
     /// Where replicas keep the data.
@@ -243,6 +243,9 @@ pub struct Rack {
     pub replies_via_switch: bool,
     /// The switch's dirty set.
     pub table: Table,
+    /// FLAIR's key groups.
+    #[serde(skip_serializing_if = "KeyGroups::is_default")]
+    pub key_groups: KeyGroups,
     /// The queue of tasks.
     #[serde(skip_serializing_if = "Queue::is_default")]
     pub queue: Queue,
@@ -288,6 +291,7 @@ impl Default for Rack {
             switch_failure_ms: None,
             replies_via_switch: false,
             table: Table::default(),
+            key_groups: KeyGroups::default(),
             queue: Queue::default(),
             faults: Faults::default(),
             controller: None,
@@ -316,7 +320,8 @@ impl Rack {
     /// What the switch's programs are told of themselves.
     pub fn sections(&self) -> Sections {
         let (table, queue) = (self.table.settings(), self.queue.layout());
-        Sections { table, queue, ..Sections::DEFAULT }
+        let key_groups = self.key_groups.settings();
+        Sections { table, queue, key_groups }
     }
 
     /// What the switch runs for the group that the top level describes.

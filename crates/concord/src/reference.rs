@@ -148,8 +148,9 @@ fn keys<'a>(
             sections.push((name.as_str(), resolved, false));
             continue;
         }
-        if resolved["type"] == "array" {
-            sections.push((name.as_str(), resolve(root, &resolved["items"]), true));
+        let items = resolve(root, &resolved["items"]);
+        if resolved["type"] == "array" && items["type"] == "object" {
+            sections.push((name.as_str(), items, true));
             continue;
         }
         let is_required = required.is_some_and(|all| all.iter().any(|r| r == name));
@@ -200,6 +201,7 @@ fn values(schema: &Value) -> String {
         Some("integer") => "number",
         Some("number") => "number, perhaps with a fraction",
         Some("boolean") => "`true` `false`",
+        Some("array") => "list of texts",
         Some(_) | None => "",
     }
     .to_string()

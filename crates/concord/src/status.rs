@@ -1,7 +1,7 @@
 //! `concord status` and `concord explain`: what a running rack says of itself.
 
 use std::io::{ErrorKind, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -24,19 +24,22 @@ pub struct Role {
     /// Its group, if it has one: the name in the rack file, and whether names of members are without it.
     group: Option<(String, bool)>,
     addr: String,
+    /// Where its peers reach it, by UDP.
+    udp: SocketAddrV4,
     http: Option<SocketAddr>,
 }
 
 impl Role {
     /// A role that is no member of a group.
     #[must_use]
-    pub fn new(
-        name: &'static str,
-        node: u16,
-        addr: impl ToString,
-        http: Option<SocketAddr>,
-    ) -> Role {
-        Role { name, node, group: None, addr: addr.to_string(), http }
+    pub fn new(name: &'static str, node: u16, udp: SocketAddrV4, http: Option<SocketAddr>) -> Role {
+        Role { name, node, group: None, addr: udp.to_string(), udp, http }
+    }
+
+    /// The same, which others know by another address.
+    #[must_use]
+    pub fn known_as(self, addr: impl ToString) -> Role {
+        Role { addr: addr.to_string(), ..self }
     }
 
     /// A member of a group.
@@ -45,11 +48,38 @@ impl Role {
         group: &Group<'_>,
         name: &'static str,
         node: u16,
-        addr: impl ToString,
+        udp: SocketAddrV4,
         http: Option<SocketAddr>,
     ) -> Role {
         let group = Some((group.name.to_string(), group.is_store()));
-        Role { group, ..Role::new(name, node, addr, http) }
+        Role { group, ..Role::new(name, node, udp, http) }
+    }
+
+    /// Who answers in its place, if it is not this role that told `status`: another rack's, or something that
+    /// is no role at all.
+    fn stranger(&self, status: &Value) -> Option<String> {
+        let said = |field: &str| match &status[field] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let http = self.http?;
+        // A standby is a switch.
+        let role = if self.name == "standby" { "switch" } else { self.name };
+        if !status["counters"].is_object() {
+            return Some(format!("what answers at {http} is no role of a rack"));
+        }
+        let is_it = said("role") == role
+            && status["node"] == self.node
+            && said("addr") == self.udp.to_string();
+        (!is_it).then(|| {
+            format!(
+                "at {http} answers {} {} of {}, which is of another rack, or has another place than the \
+                 rack file says",
+                said("role"),
+                said("node"),
+                said("addr")
+            )
+        })
     }
 
     /// As people call it.
@@ -150,17 +180,23 @@ fn report(
 ) -> Result<Value, Error> {
     let mut shown = Vec::new();
     for (i, role) in roles.iter().enumerate() {
-        let none = Value::Null;
-        let now = after[i].as_ref().unwrap_or(&none);
+        let stranger = after[i].as_ref().and_then(|status| role.stranger(status));
+        let known = |seen: &Option<Value>| {
+            let own = seen.clone().filter(|status| role.stranger(status).is_none());
+            own.unwrap_or(Value::Null)
+        };
+        let (before, now) = (known(&before[i]), known(&after[i]));
+        let before = Some(&before).filter(|status| status.is_object());
         shown.push(json!({
             "role": role.name,
             "node": role.node,
             "group": role.group.as_ref().map(|(name, _)| name),
             "name": role.title(),
             "addr": role.addr,
-            "reachable": after[i].is_some(),
-            "rates": rates(before[i].as_ref(), now, seconds),
-            "latencies": latencies(before[i].as_ref(), now),
+            "reachable": now.is_object(),
+            "stranger": stranger,
+            "rates": rates(before, &now, seconds),
+            "latencies": latencies(before, &now),
             "status": now,
         }));
     }
@@ -218,7 +254,10 @@ fn clock_problems(role: &Value) -> Vec<String> {
 fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
     for role in roles.iter().filter(|role| role["reachable"] == false) {
-        wrong.push(format!("{} is not reachable", name_of(role)));
+        wrong.push(match role["stranger"].as_str() {
+            Some(who) => format!("{} is not reachable: {who}", name_of(role)),
+            None => format!("{} is not reachable", name_of(role)),
+        });
     }
     for role in roles.iter().filter(|role| role["role"] != "controller") {
         if let Some(why) = role["status"]["unhealthy"].as_str() {
@@ -436,7 +475,7 @@ mod tests {
     use crate::systems::store::ReplicaPlace;
 
     fn replica(fast: u64, slow: u64) -> Value {
-        json!({"role": "replica", "counters": {"reads_fast": fast, "reads_slow": slow},
+        json!({"role": "replica", "node": 1, "addr": "127.0.0.1:1", "counters": {"reads_fast": fast, "reads_slow": slow},
                "gauges": {"keys": 3.0}, "phase": "open", "place": "tail", "epoch": 1,
                "leased": true})
     }
@@ -444,7 +483,8 @@ mod tests {
     #[test]
     fn the_report_has_shares_rates_and_who_is_gone() {
         let rack = Rack::default();
-        let role = |node| Role::member(&rack.store(), "replica", node, "a", None);
+        let addr = "127.0.0.1:1".parse().unwrap();
+        let role = |node| Role::member(&rack.store(), "replica", node, addr, None);
         let roles = [role(1), role(2)];
         let before = [Some(replica(10, 0)), None];
         let after = [Some(replica(30, 10)), None];
@@ -477,6 +517,34 @@ mod tests {
             {"group": 0, "name": "store", "kind": "replicas", "epoch": 3, "switch_id": 1,
              "members": [1, 3], "joining": [2]}]}});
         assert_eq!(describe(&controller), "epoch 3, switch id 1, replicas 1 3, joining 2");
+    }
+
+    #[test]
+    fn whoever_else_answers_in_a_roles_place_is_not_believed() {
+        let rack = Rack::default();
+        let udp = "10.0.0.3:7003".parse().unwrap();
+        let http = "10.0.0.3:8003".parse().unwrap();
+        let role = Role::member(&rack.store(), "replica", 2, udp, Some(http));
+        let told = |role: &str, node: u16, addr: &str| json!({"role": role, "node": node, "addr": addr, "counters": {}});
+        let asked = [Some(told("replica", 2, "10.0.0.3:7003"))];
+        let own = report(&rack, std::slice::from_ref(&role), &asked, &asked, 1.0).unwrap();
+        assert_eq!(own["wrong"], json!([]), "{own}");
+        for (who, line) in [
+            (told("replica", 2, "10.0.0.9:7003"), "answers replica 2 of 10.0.0.9:7003, which is"),
+            (told("replica", 3, "10.0.0.3:7003"), "answers replica 3 of 10.0.0.3:7003, which is"),
+            (told("gateway", 2, "10.0.0.3:7003"), "answers gateway 2 of 10.0.0.3:7003, which is"),
+            (json!({"status": "ok"}), "what answers at 10.0.0.3:8003 is no role of a rack"),
+            (json!([]), "what answers at 10.0.0.3:8003 is no role of a rack"),
+        ] {
+            let asked = [Some(who)];
+            let report = report(&rack, std::slice::from_ref(&role), &asked, &asked, 1.0).unwrap();
+            let wrong = report["wrong"][0].as_str().unwrap();
+            assert!(wrong.starts_with("replica 2 is not reachable: "), "{wrong}");
+            assert!(wrong.contains(line), "{wrong}");
+            assert_eq!(report["roles"][0]["status"], Value::Null);
+        }
+        let standby = Role::new("standby", 2, udp, Some(http));
+        assert_eq!(standby.stranger(&told("switch", 2, "10.0.0.3:7003")), None);
     }
 
     #[test]

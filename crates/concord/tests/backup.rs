@@ -89,6 +89,16 @@ fn nopaxos_that_syncs_each_second_loses_no_more_than_that() {
     survive_but_for_a_second("second-nopaxos", &["--protocol", "nopaxos"]);
 }
 
+#[test]
+fn flair_that_syncs_each_second_loses_no_more_than_that() {
+    survive_but_for_a_second("second-flair", &["--protocol", "vr", "--accel", "flair"]);
+}
+
+#[test]
+fn redis_servers_of_a_chain_that_syncs_each_second_lose_no_more_than_that() {
+    survive_but_for_a_second("second-redis", &["--engine", "redis"]);
+}
+
 /// The power of one replica goes, and of another once that one is back: nobody misses anything. Then the rack is
 /// stopped in order, and goes on as the same one.
 fn lose_nothing_one_by_one(name: &str, more: &[&str]) {

@@ -1,96 +1,235 @@
 //! Power cuts of whole racks: every process is killed at once, under load, while disks keep what is not synced
-//! from their files; then the rack is started again. Nothing that was acknowledged is missing (trap T7).
+//! from their files; then the rack is started again. The history across it is linearizable, and nothing that was
+//! acknowledged or read is missing (trap T7).
 //!
-//! `CONCORD_POWER_CUTS` sets how often.
+//! Three kinds of cuts take turns: what is not synced is gone; all directories end with a torn group; and, besides,
+//! a bit of one directory is flipped before its end.
+//!
+//! `CONCORD_POWER_CUTS` sets how many there are of each kind; `make power` asks for 20.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
+use concord_check::{Operation, Options, Reply, check};
+use concord_core::Rng;
 
-/// A counter that one connection counts up, and what it was told.
-struct Counter {
-    key: String,
-    acknowledged: u64,
-    unknown: u64,
-    seen: u64,
+/// Connections, and the keys of each kind that they share.
+const CLIENTS: u64 = 8;
+const KEYS: u64 = 4;
+const REPLICAS: u64 = 3;
+
+/// What a power cut leaves besides what was synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// Nothing, or what the fault of the disks leaves of a group.
+    Lost,
+    /// A torn group in each directory.
+    Torn,
+    /// That, and a flipped bit before it in the directory of one replica.
+    Flipped,
 }
 
-/// Counts until the connection breaks, which it does when the gateway is killed.
-fn count(counter: &mut Counter, rack: &Rack, is_cut: &AtomicBool) {
-    let mut client = rack.client();
+/// Keys that are set, and keys that are counted up.
+fn keys() -> impl Iterator<Item = String> {
+    (0..KEYS).flat_map(|n| [format!("register:{n}"), format!("counter:{n}")])
+}
+
+fn operation(client: u64, call: Duration, cmd: &[&[u8]]) -> Operation {
+    Operation {
+        client,
+        ordinal: None,
+        call_ns: call.as_nanos() as u64,
+        return_ns: None,
+        cmd: cmd.iter().map(|arg| arg.to_vec()).collect(),
+        reply: None,
+        path: None,
+    }
+}
+
+/// One command, recorded; whether the connection is of further use.
+fn call(
+    history: &mut Vec<Operation>,
+    client: (u64, &mut Resp),
+    epoch: Instant,
+    cmd: &[&[u8]],
+) -> bool {
+    let (number, connection) = client;
+    let mut own = operation(number, epoch.elapsed(), cmd);
+    let answer = connection.call(cmd);
+    let reply = match &answer {
+        Ok((line, _)) if line == "+OK" => Some(Reply::Ok),
+        Ok((line, _)) if line == "$-1" => Some(Reply::Nil),
+        Ok((line, value)) if line.starts_with('$') => Some(Reply::bulk(value.clone())),
+        Ok((line, _)) if line.starts_with(':') => line[1..].parse().ok().map(Reply::Int),
+        // It may have been executed.
+        Ok((line, _)) if line.starts_with("-UNKNOWN") => None,
+        Ok((line, _)) if line.starts_with('-') => Some(Reply::Error(line[1..].to_string())),
+        Ok((line, _)) => panic!("{line}"),
+        Err(_) => None,
+    };
+    own.return_ns = reply.as_ref().map(|_| epoch.elapsed().as_nanos() as u64);
+    own.reply = reply;
+    history.push(own);
+    answer.is_ok()
+}
+
+/// Reads and writes until the connection breaks, which it does when the gateway is killed.
+fn work(
+    rack: &Rack,
+    number: u64,
+    seed: u64,
+    epoch: Instant,
+    is_cut: &AtomicBool,
+) -> Vec<Operation> {
+    let (mut history, mut connection) = (Vec::new(), rack.client());
+    let mut rng = Rng::new(seed);
     while !is_cut.load(Ordering::Relaxed) {
-        match client.call(&[b"INCR", counter.key.as_bytes()]) {
-            Ok((line, _)) if line.starts_with(':') => {
-                counter.acknowledged += 1;
-                counter.seen = line[1..].parse().unwrap();
-            }
-            Ok((line, _)) => {
-                assert!(line.starts_with('-'), "{line}");
-                counter.unknown += 1;
-            }
-            Err(_) => {
-                counter.unknown += 1;
-                return;
-            }
-        }
-        // What a read shows is no less durable.
-        if let Ok((line, value)) = client.call(&[b"GET", counter.key.as_bytes()])
-            && line.starts_with('$')
-            && line != "$-1"
-        {
-            counter.seen = counter.seen.max(String::from_utf8_lossy(&value).parse().unwrap());
+        let register = format!("register:{}", rng.below(KEYS));
+        let counter = format!("counter:{}", rng.below(KEYS));
+        let value = format!("{seed:x}.{}", history.len());
+        let cmd: &[&[u8]] = match rng.below(4) {
+            0 => &[b"SET", register.as_bytes(), value.as_bytes()],
+            1 => &[b"INCR", counter.as_bytes()],
+            2 => &[b"GET", register.as_bytes()],
+            _ => &[b"GET", counter.as_bytes()],
+        };
+        if !call(&mut history, (number, &mut connection), epoch, cmd) {
+            break;
         }
     }
+    history
+}
+
+/// What the keys hold before anything is done, as writes that were over before.
+fn beginning(values: &[(String, Option<Vec<u8>>)]) -> Vec<Operation> {
+    let set = |(key, value): &(String, Option<Vec<u8>>)| {
+        let cmd = [b"SET", key.as_bytes(), value.as_deref()?];
+        let own = operation(CLIENTS + 1, Duration::ZERO, &cmd);
+        Some(Operation { return_ns: Some(1), reply: Some(Reply::Ok), ..own })
+    };
+    values.iter().filter_map(set).collect()
+}
+
+fn read_all(
+    history: &mut Vec<Operation>,
+    rack: &Rack,
+    epoch: Instant,
+) -> Vec<(String, Option<Vec<u8>>)> {
+    let mut connection = rack.client();
+    let mut read = |key: String| {
+        // The first request of a rack may find a switch that does not help yet.
+        until("an answer", || {
+            assert!(call(history, (CLIENTS, &mut connection), epoch, &[b"GET", key.as_bytes()]));
+            matches!(history.last().unwrap().reply, Some(Reply::Bulk(_) | Reply::Nil))
+        });
+        match &history.last().unwrap().reply {
+            Some(Reply::Bulk(value)) => (key, Some(value.clone())),
+            _ => (key, None),
+        }
+    };
+    keys().map(&mut read).collect()
+}
+
+fn data(rack: &Rack, replica: u64) -> PathBuf {
+    rack.run.join(format!("data/replica-{replica}"))
+}
+
+fn inspect(directory: &Path) -> String {
+    let output = concord(&["log", "inspect", &directory.display().to_string()]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The segment that was written last.
+fn last_segment(directory: &Path) -> PathBuf {
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap()
+}
+
+/// Every directory ends with a group that is not complete, where that was not so.
+fn tear_ends(rack: &Rack, rng: &mut Rng) {
+    for replica in 1..=REPLICAS {
+        let directory = data(rack, replica);
+        if !inspect(&directory).contains("an incomplete group") {
+            let mut segment =
+                std::fs::OpenOptions::new().append(true).open(last_segment(&directory)).unwrap();
+            let torn: Vec<u8> = (0..1 + rng.below(3_000)).map(|_| rng.below(256) as u8).collect();
+            segment.write_all(&torn).unwrap();
+        }
+        let text = inspect(&directory);
+        assert!(text.contains("an incomplete group"), "{text}");
+    }
+}
+
+/// A bit of a group that was acknowledged, with complete ones behind it; not of what a later snapshot took the place of.
+fn flip_a_bit(rack: &Rack, replica: u64, rng: &mut Rng) {
+    let segment = last_segment(&data(rack, replica));
+    let length = std::fs::metadata(&segment).unwrap().len();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&segment).unwrap();
+    let at = length / 8 + rng.below(length / 4);
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ (1 << rng.below(8))], at).unwrap();
+}
+
+/// Works, cuts the power of all, starts the rack again, and checks the history.
+fn cut(name: &str, rack: Rack, flags: &[&str], number: u64, kind: Cut) -> (Rack, usize) {
+    let (epoch, is_cut, mut rng) = (Instant::now(), AtomicBool::new(false), Rng::new(number));
+    let mut history = Vec::new();
+    let values = read_all(&mut history, &rack, epoch);
+    history.splice(0..0, beginning(&values));
+    std::thread::scope(|scope| {
+        let (rack, is_cut) = (&rack, &is_cut);
+        let work =
+            |client| scope.spawn(move || work(rack, client, number << 8 | client, epoch, is_cut));
+        let clients: Vec<_> = (0..CLIENTS).map(work).collect();
+        std::thread::sleep(Duration::from_millis(400 + 37 * (number % 10)));
+        rack.cut_power();
+        is_cut.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| history.extend(client.join().unwrap()));
+    });
+    if kind != Cut::Lost {
+        tear_ends(&rack, &mut rng);
+    }
+    let damaged = 1 + number / 3 % REPLICAS;
+    let aside = rack.run.join(format!("data/replica-{damaged}.damaged-1"));
+    if kind == Cut::Flipped {
+        let _ = std::fs::remove_dir_all(&aside);
+        flip_a_bit(&rack, damaged, &mut rng);
+    }
+    let rack = rack.again(name, flags);
+    read_all(&mut history, &rack, epoch);
+    let report = check(&history, &Options::default()).unwrap();
+    assert!(report.is_ok(), "{name}, cut {number}, {kind:?}: {report:?}");
+    let is_write =
+        |own: &&Operation| own.client < CLIENTS && own.reply.is_some() && own.cmd[0] != b"GET";
+    let writes = history.iter().filter(is_write).count();
+    // The next cut finds all three with all the data.
+    let waited = concord(&["wait", "--config", &rack.file()]);
+    assert!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
+    assert_eq!(aside.exists(), kind == Cut::Flipped, "what is damaged is set aside");
+    let _ = std::fs::remove_dir_all(&aside);
+    (rack, writes)
 }
 
 fn survive(name: &str, more: &[&str]) {
     let flags = [&["--durability", "fsync", "--fault-disk-hold", "2"], more].concat();
     let mut rack = Rack::start(name, &flags);
-    let counter =
-        |n: u64| Counter { key: format!("counter:{n}"), acknowledged: 0, unknown: 0, seen: 0 };
-    let mut counters: Vec<Counter> = (0..6).map(counter).collect();
-    for cut in 0..setting("CONCORD_POWER_CUTS", 3) {
-        let is_cut = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for counter in &mut counters {
-                let (rack, is_cut) = (&rack, &is_cut);
-                scope.spawn(move || count(counter, rack, is_cut));
-            }
-            std::thread::sleep(Duration::from_millis(400 + 130 * cut));
-            rack.cut_power();
-            is_cut.store(true, Ordering::Relaxed);
-        });
-        rack = rack.again(name, &flags);
-        let mut client = rack.client();
-        for counter in &counters {
-            let value = client.say(&format!("GET {}", counter.key));
-            let value: u64 = if value == "$-1" { 0 } else { value.parse().unwrap() };
-            let (low, high) = (counter.acknowledged, counter.acknowledged + counter.unknown);
-            assert!(
-                (low.max(counter.seen)..=high).contains(&value),
-                "{}: {value}, {low} acknowledged, {} seen, {} unknown",
-                counter.key,
-                counter.seen,
-                counter.unknown
-            );
-        }
-        // Whatever became of those of unknown outcome is known now.
-        for counter in &mut counters {
-            let value = client.say(&format!("GET {}", counter.key));
-            counter.acknowledged = if value == "$-1" { 0 } else { value.parse().unwrap() };
-            (counter.seen, counter.unknown) = (counter.acknowledged, 0);
-        }
+    let (cuts, mut writes) = (setting("CONCORD_POWER_CUTS", 1), 0);
+    for number in 0..3 * cuts {
+        let kind = [Cut::Lost, Cut::Torn, Cut::Flipped][number as usize % 3];
+        let (again, more) = cut(name, rack, &flags, number, kind);
+        (rack, writes) = (again, writes + more);
     }
-    let all: u64 = counters.iter().map(|c| c.acknowledged).sum();
-    println!("{name}: {all} writes");
-    assert!(all > 0);
-    let text = concord(&["log", "inspect", &rack.run.join("data/replica-1").display().to_string()]);
-    let text = String::from_utf8(text.stdout).unwrap();
+    println!("{name}: {cuts} cuts of each kind, {writes} writes acknowledged");
+    assert!(writes > 0);
+    let text = inspect(&data(&rack, 1));
     assert!(text.contains("of replica 1") && text.contains("ends with record"), "{text}");
 }
 
@@ -157,6 +296,15 @@ fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
     let more = [&flags[..], &["--protocol", "craq", "--accel", "none"]].concat();
     let rack = rack.again("kept-chain", &more);
     assert_eq!(rack.client().say("GET k"), "v");
+}
+
+#[test]
+#[ignore = "as long as the others: make power"]
+fn t7_redis_servers_under_every_protocol_are_filled_again_after_a_power_cut() {
+    survive("power-primary-redis", &["--protocol", "primary-backup", "--engine", "redis"]);
+    survive("power-craq-redis", &["--protocol", "craq", "--accel", "none", "--engine", "redis"]);
+    survive("power-nopaxos-redis", &["--protocol", "nopaxos", "--engine", "redis"]);
+    survive("power-raft-redis", &["--protocol", "raft", "--engine", "redis"]);
 }
 
 #[test]

@@ -386,3 +386,142 @@ fn handlers_stay_and_python_has_an_executor_of_them() {
     let done = jobs.text("submit", &["--wait", "--", "true"]);
     assert!(done.contains("1 done"), "{done}");
 }
+
+/// Starts the owner again, by hand.
+fn owner_again(jobs: &Jobs) -> std::process::Child {
+    let log = std::fs::File::create(jobs.rack.run.join("owner-again.log")).unwrap();
+    Command::new(CONCORD)
+        .args(["owner", "--config", &jobs.rack.file()])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+/// A process that is killed when the test ends, however it does.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn with_a_journal_jobs_outlive_their_owner_and_none_that_is_once_runs_twice() {
+    let jobs = Jobs::start("falcon-journal", &["--journal", "--slots", "4"]);
+    let wrote = jobs.rack.run.join("wrote");
+    let over = jobs.submit(&["--array", "5-7", "--wait", "--", "echo", "{}"]);
+    let again = jobs.submit(&["--array", "0-999", "--sleep", "8ms"]);
+    let append = format!("echo {{}} >> {}; sleep 0.1", wrote.display());
+    let once = jobs.submit(&["--array", "0-39", "--once", "--", "sh", "-c", &append]);
+    until("first results", || jobs.show(&again)["done"].as_u64().unwrap() > 100);
+    until("first of those that are once", || jobs.show(&once)["done"].as_u64().unwrap() > 0);
+    let told = jobs.text("job", &["results", "--json", &again]);
+    Rack::signal(jobs.rack.pid("tasks-owner-1"), "-9");
+    // An address that is not free yet is tried again.
+    let killed = std::cell::RefCell::new(Killed(owner_again(&jobs)));
+    until("owner", || {
+        if killed.borrow_mut().0.try_wait().unwrap().is_some() {
+            *killed.borrow_mut() = Killed(owner_again(&jobs));
+        }
+        jobs.say("job", &["ls"]).status.success()
+    });
+    let line = refused(&["owner", "--config", &jobs.rack.file()]);
+    assert!(line.contains("address in use") || line.contains("another owner holds"), "{line}");
+    let results = jobs.results(&again);
+    assert!(results.len() == 1_000 && results.values().all(|told| told["how"] == "done"));
+    // What was told is told again, in the same order.
+    let later = jobs.text("job", &["results", "--json", &again]);
+    assert_eq!(
+        later.lines().take(told.lines().count()).collect::<Vec<_>>().join("\n"),
+        told.trim()
+    );
+    let results = jobs.results(&once);
+    let unknown = results.values().filter(|told| told["how"] == "unknown").count();
+    let done = results.values().filter(|told| told["how"] == "done").count();
+    println!("of 40 tasks that are once {unknown} are unknown");
+    assert_eq!((results.len(), unknown + done), (40, 40), "{results:?}");
+    let mut begun = lines(&wrote);
+    let all = begun.len();
+    begun.sort_unstable();
+    begun.dedup();
+    assert_eq!(begun.len(), all, "each was begun once");
+    assert_eq!(jobs.results(&over)[&6]["output"], "6\n");
+    let next = jobs.submit(&["--no-op", "--wait"]);
+    assert_eq!(next.parse::<u32>().unwrap(), once.parse::<u32>().unwrap() + 1);
+}
+
+#[test]
+fn a_job_ends_with_its_submitter_unless_it_is_detached_and_one_may_wait_for_another() {
+    let jobs = Jobs::start("falcon-attached", &["--slots", "4"]);
+    let start = |more: &[&str]| {
+        let file = jobs.rack.file();
+        let args = [&["submit", "--config", &file, "--wait"][..], more].concat();
+        Killed(Command::new(CONCORD).args(args).stdout(Stdio::null()).spawn().unwrap())
+    };
+    let attached = start(&["--", "sleep", "47.21"]);
+    until("run", || runs("sleep 47.21"));
+    let detached = start(&["--detach", "--", "sleep", "14"]);
+    until("run", || runs("sleep 14"));
+    drop(attached);
+    drop(detached);
+    // Meanwhile: one that waits for another, and one that would in vain.
+    let first = jobs.submit(&["--array", "1-8", "--sleep", "300ms"]);
+    let second = jobs.text("submit", &["--after", &first, "--no-op"]);
+    assert!(second.contains(": 1 tasks"), "{second}");
+    assert_eq!(jobs.show(&first)["done"], 8);
+    let fails = jobs.submit(&["--", "false"]);
+    until("end", || jobs.show(&fails)["is_over"] == true);
+    let line = jobs.refused("submit", &["--after", &fails, "--no-op"]);
+    assert!(line.contains("1 failed") && line.contains("nothing was submitted"), "{line}");
+    let line = jobs.refused("submit", &["--after", "77", "--no-op"]);
+    assert!(line.starts_with("concord: there is no job 77"), "{line}");
+    // The page shows nothing to whoever has no token.
+    let page = jobs.http("GET / HTTP/1.1", "");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html"), "{page:.300}");
+    assert!(page.contains("content-security-policy: default-src 'none'"), "{page:.600}");
+    assert!(jobs.http("GET /workers HTTP/1.1", "").starts_with("HTTP/1.1 401"));
+    let head = format!("GET /workers HTTP/1.1\r\nAuthorization: Bearer {}", jobs.token());
+    assert!(jobs.http(&head, "").contains("\"worker\":\"127.0.0.1:"));
+    until("end of the job without a submitter", || !runs("sleep 47.21"));
+    assert_eq!(jobs.show("1")["cancelled"], 1);
+    until("end of the other one", || jobs.show("2")["is_over"] == true);
+    assert_eq!(jobs.show("2")["done"], 1);
+}
+
+/// `CONCORD_TASKS=600000`: half a minute of 20,000 tasks a second.
+#[test]
+fn at_many_tasks_a_second_none_is_lost_whoever_dies_or_stops() {
+    let size = std::env::var("CONCORD_TASKS").ok().and_then(|text| text.parse().ok());
+    let tasks: u64 = size.unwrap_or(40_000);
+    let jobs = Jobs::start("falcon-many", &["--standbys", "1", "--workers", "3", "--slots", "8"]);
+    let last = (tasks / 4 - 1).to_string();
+    let began = Instant::now();
+    let all: Vec<String> =
+        (0..4).map(|_| jobs.submit(&["--array", &format!("0-{last}"), "--no-op"])).collect();
+    let done = || all.iter().map(|job| jobs.show(job)["done"].as_u64().unwrap()).sum::<u64>();
+    until("the first tenth", || done() > tasks / 10);
+    Rack::signal(jobs.rack.pid("tasks-worker-2"), "-9");
+    let owner = jobs.rack.pid("tasks-owner-1");
+    Rack::signal(owner, "-STOP");
+    std::thread::sleep(Duration::from_millis(400));
+    Rack::signal(owner, "-CONT");
+    until("the next", || done() > tasks / 4);
+    Rack::signal(jobs.rack.pid("switch"), "-9");
+    let died = Instant::now();
+    // What was under way by then comes first.
+    std::thread::sleep(Duration::from_millis(60));
+    let before = done();
+    until("next task", || done() > before || before == tasks);
+    println!("the next task was done {} ms after the switch died", died.elapsed().as_millis());
+    for job in &all {
+        let results = jobs.results(job);
+        assert_eq!(results.len() as u64, tasks / 4);
+        assert!(results.values().all(|told| told["how"] == "done"));
+    }
+    let rate = tasks as f64 / began.elapsed().as_secs_f64();
+    println!("{tasks} tasks, {rate:.0} a second with all that went wrong");
+}

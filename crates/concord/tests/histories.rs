@@ -61,6 +61,7 @@ fn history(name: &str, keys: u64, more: &[&str], victim: Option<&str>) {
     let status = rack.status();
     let count = |role: &str, counter: &str| Rack::counter(&status, role, counter);
     let is_craq = more.contains(&"craq");
+    let is_alone = more.windows(2).any(|pair| pair == ["--accel", "none"]);
     let (alone, asked) =
         if is_craq { ("reads_clean", "reads_dirty") } else { ("reads_fast", "reads_slow") };
     // Who reads behind (VR, NOPaxos, Raft) refuses what is ahead of it.
@@ -110,8 +111,8 @@ fn history(name: &str, keys: u64, more: &[&str], victim: Option<&str>) {
             "link_resent" => victim.is_some_and(|v| v != "replica-1"),
             // What the killed replica had counted is gone.
             _ if victim.is_some() => false,
-            // No switch numbers CRAQ's writes.
-            "refused_newer" | "seq_gaps" | "writes_out_of_order" if is_craq => false,
+            // No switch numbers CRAQ's writes, nor any without its help.
+            "refused_newer" | "seq_gaps" | "writes_out_of_order" if is_craq || is_alone => false,
             // Rare: only a long run on few keys surely sees it.
             "refused_newer" => ops >= 200_000 && keys < 100,
             // VR's completions wait until replicas have executed (§8.3).
@@ -264,6 +265,23 @@ fn raft_on_8_keys() {
 #[test]
 fn raft_by_read_index_on_8_keys() {
     history("raft-read-index", 8, &[&RAFT[..], &["--reads", "read-index"]].concat(), None);
+}
+
+const LEASES: [&str; 6] = ["--protocol", "raft", "--accel", "none", "--reads", "follower-lease"];
+
+#[test]
+fn raft_by_follower_leases_on_8_keys() {
+    history("raft-leases-8-keys", 8, &LEASES, None);
+}
+
+#[test]
+fn raft_by_follower_leases_whose_follower_dies() {
+    history("raft-leases-follower-dies", 100, &LEASES, Some("replica-3"));
+}
+
+#[test]
+fn raft_by_quorum_reads_on_8_keys() {
+    history("raft-quorum", 8, &[&LEASES[..5], &["quorum"]].concat(), None);
 }
 
 #[test]

@@ -66,3 +66,43 @@ fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
         assert!(!controller.contains("replica removed"), "{controller}");
     }
 }
+
+/// Commands that take a replica long cost nobody his place: one that would take seconds is refused, many
+/// that each take a good part of what is allowed leave time to say that one lives.
+#[test]
+fn bug_16_15_and_16_16_commands_that_take_long_cost_nobody_his_place() {
+    let rack = Rack::start("long-work", &["--replicas", "2", "--durability", "none"]);
+    let mut redis = rack.client();
+    let members: Vec<String> = (0..20_000).map(|n| format!("member-{n}")).collect();
+    assert_eq!(redis.say(&format!("SADD s {}", members.join(" "))), ":20000");
+    let union = |times: usize| format!("SUNIONSTORE d{}", " s".repeat(times));
+    for line in [union(1_000), format!("SINTERCARD 1000{}", " s".repeat(1_000))] {
+        let said = redis.say(&line);
+        assert!(said.starts_with("-ERR too much work for one command"), "{said}");
+    }
+    // Each of these keys was looked for among all others.
+    let said = redis.say(&format!("DEL {}", members.join(" ")));
+    assert_eq!(said, ":0");
+    // Several at a time, of which none is long.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(rack.client().say(&union(2)), ":20000"));
+        }
+    });
+    assert_eq!(rack.status()["wrong"], serde_json::json!([]));
+    let controller = std::fs::read_to_string(rack.run.join("controller.log")).unwrap();
+    assert!(!controller.contains("replica removed"), "{controller}");
+}
+
+#[test]
+fn bug_16_17_a_string_of_the_redis_engine_is_as_long_as_a_reply_at_most() {
+    let rack = Rack::start("long-strings", &["--engine", "redis", "--replicas", "2"]);
+    let mut redis = rack.client();
+    until("the commands are known", || redis.say("SETRANGE k 67108799 x") == ":67108800");
+    for line in ["APPEND k x", "EVAL return(redis.call('append',KEYS[1],'x')) 1 k"] {
+        let said = redis.say(line);
+        assert!(said.contains("string exceeds maximum allowed size"), "{line}: {said}");
+    }
+    assert_eq!(redis.say("STRLEN k"), ":67108800");
+    assert_eq!(rack.status()["wrong"], serde_json::json!([]));
+}

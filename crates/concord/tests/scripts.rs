@@ -1,4 +1,4 @@
-//! Scripts on racks with the memory engine: what applications do with them, under every protocol, and
+//! Scripts on racks with both engines: what applications do with them, under every protocol, and
 //! that one without an end holds nobody up for long and costs no replica.
 #![allow(clippy::unwrap_used)]
 
@@ -124,4 +124,54 @@ fn scripts_work_under_primary_backup_vr_and_nopaxos() {
     scripts_work("primary-backup", &[]);
     scripts_work("vr", &[]);
     scripts_work("nopaxos", &[]);
+}
+
+#[test]
+fn scripts_work_with_the_redis_engine() {
+    scripts_work("chain", &["--engine", "redis"]);
+    scripts_work("vr", &["--engine", "redis"]);
+}
+
+/// What a client that has subscribed is pushed next: the message.
+fn pushed(subscriber: &mut Resp) -> String {
+    let said: Vec<String> = (0..4).map(|_| subscriber.next().unwrap().0).collect();
+    said.join(" ")
+}
+
+fn scripts_publish(engine: &str) {
+    let rack = Rack::start(&format!("publish-{engine}"), &["--engine", engine]);
+    let mut client = rack.client();
+    until("the rack answers", || client.say("SET k v") == "+OK");
+    let mut subscriber = rack.client();
+    subscriber.say("SUBSCRIBE c");
+    (0..3).for_each(|_| drop(subscriber.next()));
+    let one = b"redis.call('PUBLISH', 'c', ARGV[1]) return redis.call('INCR', KEYS[1])";
+    let any = b"redis.call('SET', 'x' .. ARGV[1], 1) return redis.call('PUBLISH', 'c', ARGV[1])";
+    let fails = b"redis.call('PUBLISH', 'c', ARGV[1]) error('no')";
+    for n in 1..=20 {
+        let text = n.to_string();
+        let reply = client.call(&[b"EVAL", one, b"1", b"n", text.as_bytes()]).unwrap().0;
+        assert_eq!(reply, format!(":{n}"));
+        assert!(pushed(&mut subscriber).starts_with("*3"));
+        let reply = client.call(&[b"EVAL", any, b"0", text.as_bytes()]).unwrap().0;
+        assert_eq!(reply, ":0");
+        assert!(pushed(&mut subscriber).starts_with("*3"));
+    }
+    let reply = client.call(&[b"EVAL", fails, b"0", b"m"]).unwrap().0;
+    assert!(reply.starts_with("-ERR"), "{reply}");
+    assert!(pushed(&mut subscriber).starts_with("*3"));
+    client.say("MULTI");
+    client.call(&[b"EVAL", any, b"0", b"in"]).unwrap();
+    client.say("PUBLISH c queued");
+    let replies: Vec<String> = (0..3)
+        .map(|at| if at == 0 { client.say("EXEC") } else { client.next().unwrap().0 })
+        .collect();
+    assert_eq!(replies, ["*2", ":0", ":1"]);
+    (0..2).for_each(|_| assert!(pushed(&mut subscriber).starts_with("*3")));
+}
+
+#[test]
+fn scripts_publish_with_either_engine() {
+    scripts_publish("memory");
+    scripts_publish("redis");
 }

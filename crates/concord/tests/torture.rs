@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::process::Output;
 use std::time::Duration;
 
@@ -84,4 +85,34 @@ fn a_target_that_is_not_there_or_goes_away_is_said() {
     assert_eq!(output.status.code(), Some(2));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("16 clients gave up: no target took a connection for 1 s"), "{errors}");
+}
+
+/// A gateway that dies when it has taken some writes.
+fn one_that_dies() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 4_096];
+        for _ in 0..50 {
+            assert!(stream.read(&mut bytes).unwrap() > 0);
+            stream.write_all(b"+OK\r\n").unwrap();
+        }
+    });
+    target
+}
+
+#[test]
+fn torture_makes_its_accounts_at_another_gateway_when_one_dies() {
+    let server = PlainRedis::start();
+    let targets = [one_that_dies(), server.listen.to_string()];
+    let accounts = ["--accounts", "100", "--clients", "4", "--ops", "2000"];
+    let both = ["--target", &targets[0], "--target", &targets[1]];
+    let output = concord(&[&["torture", "--json"], &accounts[..], &both].concat());
+    let report = report(&output);
+    assert_eq!((output.status.code(), &report["verdict"]), (Some(0), &"ok".into()), "{report}");
+    assert!(report["sums"].as_u64() > Some(50), "{report}");
+    // What the one that died was sent may be executed yet: its names are not used again.
+    let mut redis = Resp::open(server.listen);
+    assert_eq!(redis.say("EXISTS torture:account:1 torture:1:account:1"), ":1");
 }

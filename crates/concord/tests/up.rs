@@ -82,6 +82,8 @@ fn ctrl_c_stops_all_of_it_cleanly() {
     let mut rack = Rack { up, run, listen };
     until("roles", || rack.run.join("pids").exists());
     until("service", || std::net::TcpStream::connect(listen).is_ok());
+    // Both replicas run then, too.
+    until("a write", || rack.client().say("SET k v") == "+OK");
     let roles = rack.pids();
     assert_eq!(roles.len(), 5);
     let group = format!("-{}", rack.up.id());

@@ -9,7 +9,7 @@ use concord_wire::control::{Config, Member};
 use crate::group::{Gone, Group, Look, Node, Places};
 use crate::state::Trouble;
 use crate::switches::NextSwitch;
-use crate::{Controller, GroupState, Problem, State};
+use crate::{Controller, GroupState, Problem, REPLICAS_MAX, State};
 
 /// What a group asks for.
 enum Next {
@@ -42,6 +42,7 @@ impl Controller {
         if is_deaf || self.is_mute() {
             return;
         }
+        self.confirm(now);
         let Some(switch) = self.next_switch(now) else {
             return self.note_wait(now, Problem::WaitsForSwitch.into());
         };
@@ -70,6 +71,19 @@ impl Controller {
         }
     }
 
+    /// Notes which groups' configurations are known to be the newest: all members are heard, and none has heard of more.
+    fn confirm(&mut self, now: Instant) {
+        for index in 0..self.groups.len() {
+            let group = &self.groups[index];
+            let Some(config) = self.founded(group).filter(|_| !group.is_confirmed) else {
+                continue;
+            };
+            let look = self.look(now, group);
+            let is_confirmed = config.members.iter().all(|m| look.attests(m));
+            self.groups[index].is_confirmed = is_confirmed;
+        }
+    }
+
     /// What a kind of group is shown.
     pub(crate) fn look<'a>(&'a self, now: Instant, group: &'a Group) -> Look<'a> {
         Look {
@@ -79,6 +93,7 @@ impl Controller {
             whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,
+            is_confirmed: group.is_confirmed,
             back_since: group.back_since,
             failure_ns: self.setup.failure_ns,
             guards: self.setup.guards,
@@ -227,6 +242,9 @@ impl Controller {
         let look = self.look(now, group);
         let Some(old) = self.founded(group) else { return };
         let mut count = self.count;
+        let mistrusted = |m: &Member| Some((group.id(), m.node, look.mistrust(m)?));
+        let mut mistrusted: Vec<_> = old.members.iter().filter_map(mistrusted).collect();
+        mistrusted.retain(|(_, node, _)| !next.members.iter().any(|m| m.node == *node));
         for member in old.members.iter().filter(|m| !next.members.contains(m)) {
             if look.returned(old, member).is_some_and(|m| next.members.contains(&m)) {
                 count.returned += 1;
@@ -247,6 +265,8 @@ impl Controller {
             count.joining_removed += 1 - promoted;
         }
         self.count = count;
+        self.mistrusted.append(&mut mistrusted);
+        self.mistrusted.truncate(REPLICAS_MAX);
     }
 }
 

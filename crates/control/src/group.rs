@@ -4,6 +4,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::fmt;
 
 use concord_core::{Duration, Guard, Guards, Instant, MS};
 use concord_wire::control::{
@@ -127,6 +128,8 @@ pub(crate) struct Node {
     pub epoch: u32,
     pub standing: Standing,
     pub held: Held,
+    /// This process has said that its disk has all that it ever had.
+    pub was_kept: bool,
     /// Its data directory, if it has one.
     pub storage: Option<Storage>,
     /// Members that it does not hear, and since when it says so without a break.
@@ -167,6 +170,9 @@ pub(crate) struct Group {
     pub highest: Heard,
     /// Somebody of this rack has heard of that, and the state says less.
     pub ahead: Option<Heard>,
+    /// This controller made the configuration in force, or was in contact with all its members at once: nobody has a
+    /// later one.
+    pub is_confirmed: bool,
     /// When the first of its members was heard again, after all of them had been silent.
     pub back_since: Instant,
     /// While the state is made anew: a configuration of several parts.
@@ -177,7 +183,8 @@ impl Group {
     pub(crate) fn new(setup: GroupSetup, is_fresh: bool) -> Group {
         let (nodes, highest) = (BTreeMap::new(), Heard::default());
         let (back_since, assembly) = (Instant(0), Assembly::new(1));
-        Group { setup, is_fresh, nodes, highest, ahead: None, back_since, assembly }
+        let (ahead, is_confirmed) = (None, false);
+        Group { setup, is_fresh, nodes, highest, ahead, is_confirmed, back_since, assembly }
     }
 
     pub(crate) fn id(&self) -> GroupId {
@@ -214,6 +221,27 @@ pub(crate) enum Gone {
     Cut,
 }
 
+/// Why the data of a replica that was started again does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistrust {
+    /// It has another directory than before: a new one, since what it had is lost or damaged.
+    OtherDirectory,
+    /// An older one was put back in the place of the one that it had.
+    OlderDirectory,
+    /// It says that something is missing.
+    Incomplete,
+}
+
+impl fmt::Display for Mistrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mistrust::OtherDirectory => "another data directory than it had",
+            Mistrust::OlderDirectory => "an older data directory than it had: was it put back?",
+            Mistrust::Incomplete => "a data directory that lacks something",
+        })
+    }
+}
+
 /// What a kind is shown of its group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look<'a> {
@@ -226,6 +254,8 @@ pub(crate) struct Look<'a> {
     /// Whose data directory is whose, by the state.
     pub storages: &'a [Storage],
     pub hearing: &'a Hearing,
+    /// The state is known to be the newest.
+    pub is_confirmed: bool,
     /// When the first of its members was heard again, after all of them had been silent.
     pub back_since: Instant,
     pub failure_ns: Duration,
@@ -284,6 +314,28 @@ impl Look<'_> {
         let is_same = known.id == own.id || !self.guards.on(Guard::SameStorage);
         let is_newer = own.run > known.run || !self.guards.on(Guard::NewerRun);
         is_same && is_newer
+    }
+
+    /// Whether a member is heard, and would know of a later epoch than the state's if it had been in one: it is the same
+    /// process, or has the directory that it had.
+    pub(crate) fn attests(&self, member: &Member) -> bool {
+        let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n));
+        node.is_some_and(|n| n.member == *member || self.has_directory(n))
+    }
+
+    /// Why a member that was started again with a data directory is a stranger all the same, if that is why.
+    pub(crate) fn mistrust(&self, member: &Member) -> Option<Mistrust> {
+        let node = self.nodes.get(&member.node)?;
+        let known = self.storages.iter().find(|s| s.node == member.node)?;
+        let own = node.storage.filter(|_| node.member.incarnation != member.incarnation)?;
+        if own.id != known.id {
+            Some(Mistrust::OtherDirectory)
+        } else if own.run <= known.run {
+            Some(Mistrust::OlderDirectory)
+        } else {
+            matches!(node.standing, Standing::Kept { intact: false })
+                .then_some(Mistrust::Incomplete)
+        }
     }
 
     /// Where a member listens whose place does not hang on its life: another process of its node, heard for some

@@ -99,6 +99,7 @@ impl Group {
         else {
             return;
         };
+        now.was_kept |= before.was_kept;
         if before.epoch != now.epoch {
             // Whom it did not hear was perhaps in another epoch, and those who did not hear it were.
             return;

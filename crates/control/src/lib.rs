@@ -39,7 +39,7 @@ use concord_wire::control::{
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
 use group::{Group, Node};
-pub use group::{GroupSetup, Members};
+pub use group::{GroupSetup, Members, Mistrust};
 use hear::Hearing;
 use recover::Recovery;
 pub use recover::{Recover, Recovered};
@@ -162,6 +162,8 @@ pub struct Controller {
     /// While the state is made anew.
     recovery: Option<Recovery>,
     recovered: Vec<Recovered>,
+    /// Members that were removed since they were started again without what they had; told once.
+    mistrusted: Vec<(GroupId, u16, Mistrust)>,
     next_tick: Instant,
     scratch: Vec<u8>,
     count: ControllerCounters,
@@ -197,6 +199,7 @@ impl Controller {
             rack_before,
             recovery,
             recovered: Vec::new(),
+            mistrusted: Vec::new(),
             next_tick: Instant(0),
             scratch: Vec::new(),
             count: ControllerCounters::default(),
@@ -247,6 +250,7 @@ impl Controller {
                 let switch_id = before.last_switch_id;
                 group.note_ahead(&self.state, &Heard { epoch, switch_id, ..Heard::default() });
             }
+            group.is_confirmed = false;
             group.know(&self.state);
         }
     }
@@ -262,6 +266,12 @@ impl Controller {
     #[must_use]
     pub fn recovered(&self) -> &[Recovered] {
         &self.recovered
+    }
+
+    /// Members that lost their places since this was asked last, because they were started again without the data that
+    /// they had.
+    pub fn take_mistrusted(&mut self) -> Vec<(GroupId, u16, Mistrust)> {
+        core::mem::take(&mut self.mistrusted)
     }
 
     /// Why it cannot do what it should, if it cannot.
@@ -346,8 +356,9 @@ impl Machine for Controller {
                 let steady_since = heard_at;
                 let own = |DataDir { id, run }| Storage { node: member.node, id, run };
                 let storage = data_dir.map(own);
+                let was_kept = standing == Standing::Kept { intact: true } && held.epoch > 0;
                 #[rustfmt::skip]
-                let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, storage, unheard, heard_at, steady_since };
+                let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, was_kept, storage, unheard, heard_at, steady_since };
                 let known = self.groups[index].nodes.get(&member.node);
                 if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
                     // Late: it says nothing of now, nor that anything can be heard now.
@@ -433,6 +444,8 @@ impl Machine for Controller {
             }
             // From here on whoever knows more knows of a newer state.
             group.is_fresh = false;
+            // A group that begins has no configuration but this one. Any other is as certain as the one before.
+            group.is_confirmed |= before.config(group.id()).is_none();
             self.count.epochs += 1;
             for part in config.parts() {
                 Membership::Configure(part).emit_in(config.group, &mut self.scratch);

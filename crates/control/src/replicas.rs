@@ -108,6 +108,9 @@ impl Rules for Replicas {
         if whole.is_empty() {
             return Err(Some(Problem::NobodyWhole));
         }
+        if let Some(problem) = self.cold_start(look, old, members) {
+            return Err(Some(problem));
+        }
         if self.has_heard(look, members) { Ok(whole) } else { Err(None) }
     }
 
@@ -148,7 +151,9 @@ impl Rules for Replicas {
         // if it was whole in that epoch, or before one that never opened.
         let has_all = |n: &Node| {
             let own = newest.members.iter().find(|m| m.node == n.member.node);
-            keeps_all(n, newest) || own.is_some_and(|m| look.came_back(newest, m).is_some())
+            let is_lost = own.is_some_and(|m| look.mistrust(m).is_some());
+            let came_back = || own.is_some_and(|m| look.came_back(newest, m).is_some());
+            !is_lost && (keeps_all(n, newest) || came_back())
         };
         // Whoever is heard of is not gone, though it was when the operator said so.
         let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m || has_all(n));
@@ -201,18 +206,39 @@ impl Replicas {
         is_left.then(|| nodes.iter().map(|n| n.member).collect())
     }
 
+    /// All members started again, and so did the controller, so that nobody was there all the time who would know of a
+    /// newer epoch: the state may be of yesterday, and with it the data of those that are back. A newer epoch may have had
+    /// any one of the members alone, so that each of them is waited for; whoever was in one says so. Where all have the
+    /// directories that they had, the state is confirmed by that. Where one comes without, it has nothing newer itself,
+    /// but would not know of a replica that was let in since: so all of the rack are waited for.
+    fn cold_start(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> Option<Problem> {
+        let was_there = |m: &Member| old.members.contains(m) || old.joining.contains(m);
+        if self.protocol.is_quorum()
+            || look.is_confirmed
+            || members.iter().any(was_there)
+            || !look.guards.on(Guard::ColdStart)
+        {
+            return None;
+        }
+        let is_back = |node: &u16| look.nodes.get(node).is_some_and(|n| look.is_heard(n));
+        let mut all = old.members.iter().map(|m| m.node).chain(self.replicas.iter().copied());
+        let node = all.find(|node| !is_back(node))?;
+        Some(Problem::ColdStart { node, epoch: old.epoch })
+    }
+
     /// Whether those with whom the group would go on have been heard since the controller could hear:
     /// all of them, or, where a majority decides, so many.
     fn has_heard(&self, look: &Look<'_>, members: &[Member]) -> bool {
         let since = look.hearing.since.unwrap_or(Instant(0)).max(look.back_since);
         let is_quorum = self.protocol.is_quorum();
         let heard = members.iter().filter(|m| {
-            // One that restarted has lost what it heard, unless its disk has it: it counts only once it is in a
-            // view, where it has heard of the newest switch from the others.
+            // One that restarted has lost what it heard, unless its disk has it: else it counts only once it is in
+            // a view, where it has heard of the newest switch from the others.
             let knows = |n: &Node| {
                 let is_back = match n.standing {
                     Standing::Open { .. } => true,
-                    Standing::Kept { intact } => intact && n.held.epoch > 0,
+                    Standing::Kept { intact } => intact && n.was_kept,
+                    Standing::Opening { .. } => n.was_kept,
                     _ => false,
                 };
                 n.member.incarnation == m.incarnation || (is_quorum && is_back)

@@ -93,6 +93,13 @@ pub enum Problem {
     EpochsExhausted,
     /// No member is left that has everything that was committed.
     NobodyWhole,
+    /// All members and the controller were down, and a replica that may know of something newer is not back.
+    ColdStart {
+        /// The first one that is not heard.
+        node: u16,
+        /// The epoch of the state.
+        epoch: u32,
+    },
     /// Nodes have heard of configurations or switch ids, and there is no state.
     StateLost {
         /// The highest epoch that a node has heard of.
@@ -239,6 +246,14 @@ impl fmt::Display for Problem {
                     "the state cannot be made anew: replica {node}, a member of epoch {epoch}, is not \
                      heard; start again with --recover --gone {node} if it is gone for good (what only \
                      it acknowledged is lost)"
+                );
+            }
+            Problem::ColdStart { node, epoch } => {
+                return write!(
+                    f,
+                    "all members of epoch {epoch} were down, as was the controller, and replica {node}, which may \
+                     have newer data, is not back: start replica {node}, or, if it is gone for good, start the \
+                     controller again with --recover --gone {node}"
                 );
             }
             Problem::WaitsForReplicas { node, others: 0 } => {

@@ -164,11 +164,19 @@ guards! {
     NewerRun,
     /// And if all that was ever synced there was found.
     Intact,
+    /// Where all members and the controller started again, the group goes on once each member is heard.
+    ColdStart,
+    /// Writes are refused while disks have no room.
+    DiskRoom,
     /// A replica that starts again opens no epoch before all leases that it may have granted are over
     /// (trap T2).
     QuietStart,
     /// Falcon: a repair sets add_ptr back in the generation that it was sent for, and in no later one.
     RepairGeneration,
+    /// Falcon: a ticket without a task is skipped only where retrieve_ptr stands.
+    SkippedTicket,
+    /// Falcon: a worker gives back a task that needs a class that it is not of.
+    TaskClass,
     /// Falcon: no task is handed to an executor that waited too long, and asks no more.
     WaitExpiry,
     /// Falcon: what came round from the time of another switch id is dropped.
@@ -203,6 +211,18 @@ guards! {
     SwitchStepDown,
     /// FLAIR: a heartbeat is as old as the probe that it echoes (trap T26).
     HeartbeatProbe,
+    /// Follower leases: a write is committed once all have it who hold a lease.
+    LeaseHolders,
+    /// Follower leases: who answers reads holds a lease of the leader that is not over (trap T2).
+    ReadLease,
+    /// Follower leases: a lease is of no use before its holder's log has what was committed without it.
+    LeaseFloor,
+    /// Follower leases: no read of a key group is answered while a write of it is in the log and not executed.
+    GroupRevoked,
+    /// Quorum reads: a read waits until all is executed that a quorum had logged when it came.
+    QuorumEnd,
+    /// Quorum reads: an answer counts for the life that asked, and not for the next one of its node.
+    QuorumLife,
 }
 
 // `Guards` has a bit for each.

@@ -38,6 +38,48 @@ pub struct Step<'a> {
     /// The key's time to live as unix ms; for scripts, which may ask for it. Everything else can
     /// ignore it.
     pub deadline_ms: Option<u64>,
+    /// What scripts among `commands` may touch.
+    pub reach: Reach,
+}
+
+/// Which keys the scripts of a step may touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// The step's key alone.
+    #[default]
+    OneKey,
+    /// Any. Their deadlines are what [`Backend::tell_deadlines`] told, and what scripts did since.
+    AnyKey {
+        /// Some key has, or may have, a deadline.
+        is_timed: bool,
+    },
+}
+
+/// A message that a script published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// By SPUBLISH.
+    pub is_sharded: bool,
+    /// Where to.
+    pub channel: Vec<u8>,
+    /// What.
+    pub message: Vec<u8>,
+}
+
+/// What a script did that the backend does not keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// From then on this key had this deadline.
+    Due {
+        /// Which.
+        key: Vec<u8>,
+        /// In ms since the Unix epoch; `None` for none.
+        deadline_ms: Option<u64>,
+    },
+    /// It deleted all keys.
+    Flush,
+    /// It published.
+    Published(Published),
 }
 
 /// What becomes of a key's time to live.
@@ -66,9 +108,8 @@ pub struct Effect {
 pub struct Outcome {
     /// Whether the key exists now; `Some` iff the step wanted to know.
     pub exists: Option<bool>,
-    /// The time to live that a script (EVAL and the like) gave to the key, by means that the
-    /// backend has; `Keep` for all other commands.
-    pub ttl: TtlChange,
+    /// What the step's scripts did, in order, where the backend executes scripts itself.
+    pub told: Vec<Told>,
     /// On the deciding node ([`Context::decide`]): what to replicate in place of the commands.
     pub effects: Vec<Effect>,
     /// A script ran for too long and was stopped, before it had changed anything.
@@ -114,7 +155,19 @@ pub trait Backend {
         None
     }
 
-    /// A script begins: up to its end every step is [`Submitted::Done`] at once, as a part of it.
+    /// The deadlines of keys, for scripts that may touch any ([`Reach::AnyKey`]), behind what was submitted; `is_all`:
+    /// no other key has one. `None` for a key that has none any more.
+    fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {
+        let (_, _) = (is_all, deadlines);
+    }
+
+    /// What a command does, where the backend knows.
+    fn class_of(&self, command: &Command<'_>) -> Option<Class> {
+        let _ = command;
+        None
+    }
+
+    /// A script begins, or a transaction with scripts: up to its end every step is [`Submitted::Done`] at once, as a part of it.
     fn begin_script(&mut self) {}
 
     /// It has ended, with this reply; where that comes later by [`Backend::poll`] it is taken.

@@ -37,13 +37,56 @@ pub fn place_of_key(key: &[u8]) -> u64 {
     place(object_id(key))
 }
 
-/// What a backend copied.
+/// What a backend copied: keys and their values, as [`crate::Backend::install`] takes them, in one piece. An allocation
+/// for each takes more time than all else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Keys and their values, as [`crate::Backend::install`] takes them.
-    pub objects: Vec<(Vec<u8>, Vec<u8>)>,
+    bytes: Vec<u8>,
+    /// Where each key ends, and its value.
+    ends: Vec<(usize, usize)>,
     /// The first place that was not copied; [`PLACE_END`] when all were.
     pub next: u64,
+}
+
+impl Copied {
+    /// Nothing, up to place `next`.
+    #[must_use]
+    pub fn up_to(next: u64) -> Copied {
+        Copied { next, ..Copied::default() }
+    }
+
+    /// Adds an object, whose value `write` appends.
+    pub fn push(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        write(&mut self.bytes);
+        self.ends.push((key_end, self.bytes.len()));
+    }
+
+    /// Bytes of all keys and values.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The keys and their values.
+    pub fn objects(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let begins = core::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));
+        let slices = begins.zip(&self.ends);
+        slices.map(|(begin, (key, end))| (&self.bytes[begin..*key], &self.bytes[*key..*end]))
+    }
+
+    /// The chunk of it, with the deadlines of keys that have one.
+    pub(crate) fn chunk(&self, deadline_ms: impl Fn(&[u8]) -> Option<u64>) -> Vec<u8> {
+        let headers = HEADER_BYTES + OBJECT_HEADER_BYTES * self.ends.len();
+        let mut chunk = Vec::with_capacity(headers + self.size_bytes());
+        begin(&mut chunk, self.next);
+        for (key, value) in self.objects() {
+            let deadline_ms = deadline_ms(key).unwrap_or(0);
+            push(&mut chunk, &Object { key, value, deadline_ms });
+        }
+        chunk
+    }
 }
 
 /// Bytes that are no chunk, or hold no value.
@@ -70,12 +113,12 @@ pub struct Object<'a> {
 }
 
 /// Appends the beginning of a chunk.
-pub(crate) fn begin(out: &mut Vec<u8>, next: u64) {
+fn begin(out: &mut Vec<u8>, next: u64) {
     out.extend_from_slice(&next.to_be_bytes());
 }
 
 /// Appends an object.
-pub(crate) fn push(out: &mut Vec<u8>, object: &Object<'_>) {
+fn push(out: &mut Vec<u8>, object: &Object<'_>) {
     out.extend_from_slice(&(object.key.len() as u32).to_be_bytes());
     out.extend_from_slice(&(object.value.len() as u32).to_be_bytes());
     out.extend_from_slice(&object.deadline_ms.to_be_bytes());

@@ -11,6 +11,9 @@ use rustc_hash::FxBuildHasher;
 
 use crate::backend::TtlChange;
 
+/// A key whose deadline changed, and what it is by now.
+pub(crate) type Changed = (Vec<u8>, Option<u64>);
+
 /// Which key is due when. Invariant: every key here exists in the backend, once all steps are
 /// finished.
 #[derive(Debug, Default)]
@@ -21,6 +24,8 @@ pub(crate) struct Deadlines {
     key_bytes: u64,
     /// Sum of the deadlines here.
     sum_ms: u128,
+    /// Keys whose deadlines changed since they were told; `None` where all are to be told.
+    untold: Option<BTreeSet<Vec<u8>>>,
 }
 
 impl Deadlines {
@@ -29,6 +34,17 @@ impl Deadlines {
     }
 
     pub(crate) fn change(&mut self, key: &[u8], change: TtlChange) {
+        if let Some(untold) = &mut self.untold
+            && change != TtlChange::Keep
+            && !untold.contains(key)
+        {
+            untold.insert(key.to_vec());
+        }
+        self.change_told(key, change);
+    }
+
+    /// A change that need not be told.
+    pub(crate) fn change_told(&mut self, key: &[u8], change: TtlChange) {
         match change {
             TtlChange::Keep => {}
             TtlChange::Clear => {
@@ -63,6 +79,32 @@ impl Deadlines {
 
     pub(crate) fn clear(&mut self) {
         *self = Deadlines::default();
+    }
+
+    /// The same, where it need not be told: all are gone there too.
+    pub(crate) fn clear_told(&mut self) {
+        *self = Deadlines { untold: self.untold.take(), ..Deadlines::default() };
+    }
+
+    /// What changed since this was called last, and whether that is all there is.
+    pub(crate) fn take_untold(&mut self) -> (bool, Vec<Changed>) {
+        match self.untold.replace(BTreeSet::new()) {
+            None => {
+                (true, self.by_time.iter().map(|(at, key)| (key.to_vec(), Some(*at))).collect())
+            }
+            Some(keys) => (
+                false,
+                keys.into_iter()
+                    .map(|key| (self.of(&key), key))
+                    .map(|(at, key)| (key, at))
+                    .collect(),
+            ),
+        }
+    }
+
+    /// How many changes are to be told; 0 where nobody asked yet.
+    pub(crate) fn untold(&self) -> usize {
+        self.untold.as_ref().map_or(0, BTreeSet::len)
     }
 
     /// The earliest deadline, in unix ms.

@@ -25,7 +25,9 @@ pub mod several;
 pub mod table;
 pub mod ttl;
 
-pub use backend::{Backend, BackendDone, Effect, Outcome, Step, Submitted, TtlChange};
+pub use backend::{
+    Backend, BackendDone, Effect, Outcome, Published, Reach, Step, Submitted, Told, TtlChange,
+};
 pub use command::{Command, CommandBuf, CommandError};
 pub use memory::Memory;
 pub use memory::glob::matches as glob_matches;

@@ -42,9 +42,11 @@ mod stream_dump;
 mod stream_info;
 mod streams;
 mod strings;
+mod work;
 mod zsets;
 
 use store::{Store, failure};
+pub use work::WORK_MAX;
 
 /// The text of an error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,13 +162,15 @@ fn random_indices(rng: &mut Rng, count: i64, length: usize) -> Vec<usize> {
 #[derive(Debug)]
 pub struct Memory {
     store: Store,
-    /// By name in capitals.
-    handlers: HashMap<&'static [u8], (Handler, CommandSpec), FxBuildHasher>,
+    /// By name in capitals; and whether the command's work is counted.
+    handlers: HashMap<&'static [u8], (Handler, CommandSpec, bool), FxBuildHasher>,
     table: CommandTable,
     /// 0: no limit.
     memory_bytes_max: u64,
     /// The most that the data ever took.
     peak_bytes: u64,
+    /// A script is under way: its commands share what it may look at.
+    is_in_script: bool,
 }
 
 impl Memory {
@@ -175,7 +179,7 @@ impl Memory {
     #[must_use]
     pub fn new(memory_bytes_max: u64) -> Memory {
         let table = CommandTable::memory();
-        let mut handlers: HashMap<&'static [u8], (Handler, CommandSpec), FxBuildHasher> =
+        let mut handlers: HashMap<&'static [u8], (Handler, CommandSpec, bool), FxBuildHasher> =
             HashMap::default();
         let families = [
             &strings::HANDLERS[..],
@@ -196,10 +200,18 @@ impl Memory {
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {
-                handlers.insert(name, (handler, spec.clone()));
+                handlers.insert(name, (handler, spec.clone(), work::is_counted(name)));
             }
         }
-        Memory { store: Store::new(), handlers, table, memory_bytes_max, peak_bytes: 0 }
+        let store = Store::new(WORK_MAX);
+        Memory { store, handlers, table, memory_bytes_max, peak_bytes: 0, is_in_script: false }
+    }
+
+    /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all replicas.
+    #[must_use]
+    pub fn with_work_max(mut self, work_max: u64) -> Memory {
+        self.store = Store::new(work_max);
+        self
     }
 
     fn execute(
@@ -227,6 +239,7 @@ impl Memory {
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
+        self.store.work.wrote(reply.len() - start);
     }
 
     fn run(
@@ -238,7 +251,7 @@ impl Memory {
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let name = UpperName::of(args[0]);
-        let Some((handler, spec)) = self.handlers.get(name.bytes()) else {
+        let Some((handler, spec, is_counted)) = self.handlers.get(name.bytes()) else {
             return self.run_other(&name, args, context.resp3, reply);
         };
         if !spec.accepts(args.len()) {
@@ -250,6 +263,12 @@ impl Memory {
         };
         if class == Class::Read && flags.has(Flags::WRITE) {
             return Err(fixed(b"ERR a write was submitted as a read"));
+        }
+        if !flags.has(Flags::WRITE) {
+            self.store.work.may_read()?;
+        }
+        if *is_counted {
+            self.store.work.spend(work::cost(&self.store, name.bytes(), args))?;
         }
         let (resp3, now_ms) = (context.resp3, context.now_ms);
         handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy, now_ms })
@@ -335,6 +354,9 @@ fn unknown(args: &[&[u8]]) -> Failure {
 
 impl Backend for Memory {
     fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
+        if !self.is_in_script {
+            self.store.work.begin();
+        }
         if let (true, Some(key)) = (step.delete_first, step.key) {
             self.store.delete(key);
         }
@@ -348,6 +370,9 @@ impl Backend for Memory {
             resp::error(reply, OUT_OF_MEMORY);
         }
         for command in step.commands.iter().filter(|_| !refused) {
+            if !self.is_in_script {
+                self.store.work.begin_command();
+            }
             self.execute(step.class, command, context, entropy, reply);
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
@@ -366,6 +391,16 @@ impl Backend for Memory {
 
     fn commands(&self) -> Option<&CommandTable> {
         Some(&self.table)
+    }
+
+    fn begin_script(&mut self) {
+        self.store.work.begin();
+        self.is_in_script = true;
+    }
+
+    fn end_script(&mut self, _class: Class, _reply: &mut Vec<u8>) -> Submitted {
+        self.is_in_script = false;
+        Submitted::Done(Outcome::default())
     }
 
     fn prepare_copy(&mut self) -> bool {

@@ -11,7 +11,8 @@
 //! it, but is followed by the SET within the same transaction. The DEL of an expired key stands
 //! outside, since it has to happen even when the server refuses the command and drops the
 //! transaction; the EXISTS too, since its answer is wanted then as well. Nothing can come between:
-//! nobody else writes to the server.
+//! nobody else writes to the server. Where scripts are among the commands, what they told the replica stands in a
+//! list beside the applied number, which is read and deleted within the transaction, too (`script.rs`).
 //!
 //! **A reconnect** first kills the old connection (what the server has not read of it must not run
 //! later), then reads p. Writes that were applied while their replies were lost make the replica
@@ -20,11 +21,16 @@
 
 mod copier;
 mod effects;
+mod requests;
 mod rules;
 mod script;
-pub use script::STOPPED_REPLY;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use effects::draws;
+pub use requests::{is_script, runs_script};
+pub use script::STOPPED_REPLY;
+pub(crate) use script::{IN_PLACE_ARGS_MAX, in_place_of};
 
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
@@ -34,9 +40,9 @@ use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step,
 use crate::copy::{BadChunk, Copied, Object};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
-use crate::ttl::EXEC_COMMAND;
 use crate::{Class, Command, Context, info, resp};
 use copier::Copier;
+use requests::{encode, encode_step};
 
 /// Where the applied number lives.
 const APPLIED_KEY: &[u8] = b"concord:applied";
@@ -44,6 +50,10 @@ const APPLIED_KEY: &[u8] = b"concord:applied";
 const APPLIED_DATABASE: &[u8] = b"1";
 /// Commands that record the position: SELECT, SET, SELECT.
 const RECORDING_COMMANDS: usize = 3;
+/// Commands that ask what scripts told: LRANGE, DEL.
+const ASKING_COMMANDS: usize = 2;
+/// Deadlines that are told to the server in one command.
+const DEADLINES_AT_ONCE: usize = 500;
 /// Every so many operations the server is asked for its size.
 const SIZE_INTERVAL: u32 = 4096;
 /// The same where its memory has a limit; requests count by their length then, too.
@@ -105,16 +115,16 @@ enum Kind {
     },
     /// RESTOREs or a FLUSHALL: each must be answered by OK.
     Install,
+    /// Deadlines for scripts.
+    Tell,
     Ask(Ask),
 }
 
-/// What has to be done with the reply of one of an operation's commands.
+/// A command that draws something ([`effects`]), encoded.
 #[derive(Debug)]
-enum Note {
-    /// It drew something ([`effects`]): the encoded command.
-    Draws { index: usize, command: Vec<u8> },
-    /// The only command is a wrapped script, and the key had this deadline.
-    Script { deadline_ms: Option<u64> },
+struct Draws {
+    index: usize,
+    command: Vec<u8>,
 }
 
 /// An operation whose replies have not all come.
@@ -132,7 +142,19 @@ struct Operation {
     decides: bool,
     /// The answer, where the command was refused here.
     refusal: Option<Vec<u8>>,
-    notes: Vec<Note>,
+    draws: Vec<Draws>,
+    /// Commands that came out as scripts, and answer nothing by a null array.
+    arrays: Vec<usize>,
+    /// Scripts that are sent as a whole: the place of each, its own text, and its hash with the prologue.
+    taught: Vec<(usize, Vec<u8>, [u8; 40])>,
+    /// A write with scripts: what they told is asked for.
+    has_scripts: bool,
+}
+
+impl Operation {
+    fn recording_commands(&self) -> usize {
+        RECORDING_COMMANDS + if self.has_scripts { ASKING_COMMANDS } else { 0 }
+    }
 }
 
 /// How far the replies of the oldest operation have come; starts anew with every connection.
@@ -190,6 +212,8 @@ pub struct RedisEngine {
     stopped: u32,
     /// The engine was lost because a script does not end.
     is_poisoned: bool,
+    /// Scripts that the server knows.
+    known: script::Known,
     /// Set while somebody copies.
     copier: Option<Copier>,
     /// Copiers so far.
@@ -229,6 +253,7 @@ impl RedisEngine {
             answered: 0,
             stopped: 0,
             is_poisoned: false,
+            known: script::Known::default(),
             copier: None,
             copies: 0,
         }
@@ -322,11 +347,12 @@ impl RedisEngine {
         self.answered
     }
 
-    /// Whether what becomes of the oldest operation is decided here. If not, another node has executed
-    /// it to its end, and stopping it here would make this replica differ.
+    /// Whether what becomes of each script that is owed is decided here. If not, another node has executed
+    /// one to its end, and stopping it here would make this replica differ. The oldest operation says
+    /// nothing of that: the server keeps the answers of one receive back until it has executed all of it.
     #[must_use]
     pub fn decides(&self) -> bool {
-        self.operations.front().is_none_or(|operation| operation.decides)
+        !self.operations.iter().any(|operation| operation.has_scripts && !operation.decides)
     }
 
     /// The server said that it stopped the script which it was executing. To be told before the bytes
@@ -428,6 +454,7 @@ impl RedisEngine {
             }
             Kind::Copy { .. } => self.on_dump(index, frame),
             Kind::Install => self.on_install(index, frame),
+            Kind::Tell => self.on_tell(index, frame),
             Kind::Read => {
                 let commands = operation.commands;
                 self.on_command_reply(index, frame);
@@ -452,7 +479,7 @@ impl RedisEngine {
         frame: &[u8],
     ) {
         let Some(operation) = self.operations.front() else { return };
-        let exec = operation.commands + RECORDING_COMMANDS + 2;
+        let exec = operation.commands + operation.recording_commands() + 2;
         let is_error = frame.starts_with(b"-");
         match place {
             None | Some(0 | 1) => {
@@ -480,7 +507,7 @@ impl RedisEngine {
 
     fn on_exec(&mut self, position: u64, frame: &[u8]) {
         let Some(operation) = self.operations.front() else { return };
-        let commands = operation.commands;
+        let (commands, has_scripts) = (operation.commands, operation.has_scripts);
         if frame.starts_with(b"-") {
             // Refused as a whole, by the arity or the like of one command: nothing has changed.
             // The write counts as applied, and needs no record: sent again it fails again, and the
@@ -498,6 +525,12 @@ impl RedisEngine {
             let Some(reply) = replies.next() else { break };
             self.on_command_reply(index, reply);
         }
+        if has_scripts && !self.lost() {
+            let copier = &mut self.copier;
+            let touch = |key: &[u8]| copier.iter_mut().for_each(|copier| copier.touch(key));
+            let told = replies.nth(1).map(|told| script::told(told, touch));
+            self.front.outcome.told = told.unwrap_or_default();
+        }
         let recorded = replies.nth(1).is_some_and(|set| set == resp::OK);
         if !recorded || replies.count() != 1 {
             return self.lose(shown("a transaction did not record its position", frame));
@@ -508,35 +541,50 @@ impl RedisEngine {
     /// The reply of the operation's command `index`.
     fn on_command_reply(&mut self, index: usize, frame: &[u8]) {
         let Some(operation) = self.operations.front() else { return };
-        let mut reply = frame;
+        let is_write = matches!(operation.kind, Kind::Write { .. });
+        let deletes_first = matches!(operation.kind, Kind::Write { delete_first: true, .. });
         if self.stopped > 0 && script::was_stopped(frame) {
             self.stopped -= 1;
+            if is_write && operation.commands > 1 || deletes_first {
+                // The others of its transaction were executed, or a key that was due is deleted. What is
+                // replicated in its place says nothing of that.
+                self.is_poisoned = true;
+                return self.lose("a script of a transaction was stopped");
+            }
             self.front.outcome.stopped = true;
-            if operation.decides && matches!(operation.kind, Kind::Write { .. }) {
+            if operation.decides && is_write {
                 let effect = Effect { index, command: script::refusal() };
                 self.front.outcome.effects.push(effect);
             }
             return self.front.reply.extend_from_slice(STOPPED_REPLY);
         }
-        for note in &operation.notes {
-            match note {
-                Note::Draws { index: at, command } if *at == index => {
-                    let command = Command::parse(command).ok();
-                    let effect = command.and_then(|command| effects::effect(&command, frame));
-                    let effect = effect.map(|command| Effect { index, command });
-                    self.front.outcome.effects.extend(effect);
-                }
-                Note::Draws { .. } => {}
-                Note::Script { deadline_ms } => {
-                    let (own, change) = script::unwrap(frame, *deadline_ms, operation.resp3);
-                    reply = own;
-                    if matches!(operation.kind, Kind::Write { .. }) {
-                        self.front.outcome.ttl = change;
-                    }
-                }
+        for Draws { index: at, command } in &operation.draws {
+            if *at == index {
+                let command = Command::parse(command).ok();
+                let effect = command.and_then(|command| effects::effect(&command, frame));
+                let effect = effect.map(|command| Effect { index, command });
+                self.front.outcome.effects.extend(effect);
             }
         }
-        self.front.reply.extend_from_slice(reply);
+        for (_, text, hash) in operation.taught.iter().filter(|(at, ..)| *at == index) {
+            // An error of a script that was not compiled looks like any other.
+            if !frame.starts_with(b"-") {
+                self.known.learn(text.clone(), *hash);
+            }
+        }
+        let is_nothing = frame == b"$-1\r\n" && operation.arrays.contains(&index);
+        self.front.reply.extend_from_slice(if is_nothing { b"*-1\r\n" } else { frame });
+    }
+
+    fn on_tell(&mut self, index: usize, frame: &[u8]) {
+        if frame.starts_with(b"-") {
+            return self.lose(shown("the server refused deadlines", frame));
+        }
+        if self.operations.front().is_some_and(|operation| index + 1 == operation.commands) {
+            self.operations.pop_front();
+            self.answered += 1;
+            self.front = Front::default();
+        }
     }
 
     /// All replies of the oldest operation are there.
@@ -584,6 +632,7 @@ impl RedisEngine {
 
     fn on_run_id(&mut self, info: &[u8]) {
         let run_id = info::field(info, "run_id").unwrap_or_default();
+        self.known.forgets = forgets_scripts(info);
         if self.run_id.is_empty() {
             self.run_id = run_id.to_vec();
         }
@@ -604,7 +653,8 @@ impl RedisEngine {
         for operation in &self.operations {
             match operation.kind {
                 // Copied values and RESTORE with REPLACE are the same when they come again.
-                Kind::Ask(_) | Kind::Copy { .. } | Kind::Install => {}
+                // So are deadlines, up to those that come last.
+                Kind::Ask(_) | Kind::Copy { .. } | Kind::Install | Kind::Tell => {}
                 Kind::Read => reads_before = true,
                 Kind::Write { position, .. } if position <= applied => {
                     return self.lose("the connection broke and a write's reply was lost");
@@ -665,16 +715,7 @@ impl RedisEngine {
         {
             let mut request = Vec::new();
             encode(&mut request, args.iter().copied());
-            self.enqueue(Operation {
-                request,
-                kind: Kind::Ask(ask),
-                commands: 1,
-                resp3: self.resp3,
-                switched: false,
-                decides: true,
-                refusal: None,
-                notes: Vec::new(),
-            });
+            self.enqueue_own(request, Kind::Ask(ask), 1);
         }
     }
 
@@ -686,9 +727,6 @@ impl RedisEngine {
         let needs_memory = |c: &Command<'_>| rules::needs_memory(table, c);
         if why.is_none() && context.memory_full && step.commands.iter().any(needs_memory) {
             why = Some(alloc::string::String::from_utf8_lossy(OUT_OF_MEMORY).into_owned());
-        }
-        if step.commands.len() > 1 && step.commands.iter().any(is_script) {
-            why = Some("ERR scripts are not supported inside MULTI".into());
         }
         why.map(|why| {
             let mut error = Vec::new();
@@ -724,7 +762,7 @@ impl Backend for RedisEngine {
         }
         // A refused write still records its position, and answers in its turn (trap T14).
         let commands = if refusal.is_some() { &[] } else { step.commands };
-        let mut operation = encode_step(context, step, commands);
+        let mut operation = encode_step(context, step, commands, self);
         operation.refusal = refusal;
         if step.class == Class::Write {
             self.submitted = self.submitted.max(context.position);
@@ -740,6 +778,39 @@ impl Backend for RedisEngine {
 
     fn poll(&mut self) -> Option<BackendDone> {
         self.done.pop_front()
+    }
+
+    fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {
+        let mut request = Vec::new();
+        let mut count = 2;
+        encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
+        if is_all {
+            encode(&mut request, [&b"DEL"[..], script::DEADLINES_KEY]);
+            count += 1;
+        }
+        for some in deadlines.chunks(DEADLINES_AT_ONCE) {
+            let digits = |at: &u64| alloc::format!("{at}").into_bytes();
+            let set = some.iter().filter_map(|(key, at)| Some((*key, digits(at.as_ref()?))));
+            let set: Vec<(&[u8], Vec<u8>)> = set.collect();
+            let pairs = set.iter().flat_map(|(key, at)| [*key, at.as_slice()]);
+            let gone = some.iter().filter(|(_, at)| at.is_none()).map(|(key, _)| *key);
+            let hash = script::DEADLINES_KEY;
+            if !set.is_empty() {
+                encode(&mut request, [&b"HSET"[..], hash].into_iter().chain(pairs));
+                count += 1;
+            }
+            if set.len() < some.len() {
+                encode(&mut request, [&b"HDEL"[..], hash].into_iter().chain(gone));
+                count += 1;
+            }
+        }
+        encode(&mut request, [&b"SELECT"[..], b"0"]);
+        self.enqueue_own(request, Kind::Tell, count);
+    }
+
+    fn class_of(&self, command: &Command<'_>) -> Option<Class> {
+        let spec = self.table.as_ref()?.spec_of(command.name(), command.args().nth(1))?;
+        spec.class()
     }
 
     fn prepare_copy(&mut self) -> bool {
@@ -787,83 +858,12 @@ impl Backend for RedisEngine {
     }
 }
 
-/// Whether what `command` does hangs on what the server draws, at random or by its clock: then only
-/// a node that executes before it replicates can say what that was ([`Context::decide`]).
-#[must_use]
-pub fn draws(command: &Command<'_>) -> bool {
-    if !command.name().eq_ignore_ascii_case(EXEC_COMMAND) {
-        return effects::draws(command);
-    }
-    let mut parts = command.args().skip(1).filter_map(|part| Command::parse(part).ok());
-    parts.any(|part| effects::draws(&part))
-}
-
-/// `step` with `commands` in place of its own, as requests.
-fn encode_step(context: &Context, step: &Step<'_>, commands: &[Command<'_>]) -> Operation {
-    let mut request = Vec::new();
-    let mut notes = Vec::new();
-    let is_write = step.class == Class::Write;
-    let key = step.key.unwrap_or_default();
-    let of_one = step.key.filter(|_| step.delete_first);
-    let due = of_one.iter().copied().chain(step.due.iter().copied());
-    let delete_first = is_write && due.clone().next().is_some();
-    let want_exists = is_write && step.want_exists && step.key.is_some();
-    if delete_first {
-        encode(&mut request, [&b"DEL"[..]].into_iter().chain(due));
-    }
-    if is_write {
-        encode(&mut request, [&b"MULTI"[..]]);
-    }
-    for (index, command) in commands.iter().enumerate() {
-        if context.decide && is_write && effects::draws(command) {
-            notes.push(Note::Draws { index, command: command.bytes().to_vec() });
-        }
-        match is_script(command).then(|| script::wrap(command, context, step.deadline_ms)) {
-            Some(Some(args)) => {
-                notes.push(Note::Script { deadline_ms: step.deadline_ms });
-                encode(&mut request, args.iter().map(Vec::as_slice));
-            }
-            Some(None) | None => encode(&mut request, command.args()),
-        }
-    }
-    let mut kind = Kind::Read;
-    if is_write {
-        let position = alloc::format!("{}", context.position);
-        encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
-        encode(&mut request, [&b"SET"[..], APPLIED_KEY, position.as_bytes()]);
-        encode(&mut request, [&b"SELECT"[..], b"0"]);
-        encode(&mut request, [&b"EXEC"[..]]);
-        if want_exists {
-            encode(&mut request, [&b"EXISTS"[..], key]);
-        }
-        kind = Kind::Write { position: context.position, delete_first, want_exists };
-    }
-    Operation {
-        request,
-        kind,
-        commands: commands.len(),
-        resp3: context.resp3,
-        switched: false,
-        decides: !is_write || context.decide,
-        refusal: None,
-        notes,
-    }
-}
-
-/// Whether `command` is a script.
-#[must_use]
-pub fn is_script(command: &Command<'_>) -> bool {
-    let name = command.name();
-    name.eq_ignore_ascii_case(b"EVAL") || name.eq_ignore_ascii_case(b"EVAL_RO")
-}
-
-/// Appends a request.
-fn encode<'a>(out: &mut Vec<u8>, args: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) {
-    let args = args.into_iter();
-    resp::array(out, args.clone().count());
-    for arg in args {
-        resp::bulk(out, arg);
-    }
+/// Whether the server, by its INFO, forgets scripts that it was sent by EVAL: from Redis 7.4 and Valkey 8 on.
+fn forgets_scripts(info: &[u8]) -> bool {
+    let version = info::field(info, "redis_version").unwrap_or_default();
+    let mut parts = version.split(|&b| b == b'.').map(|part| number(part).unwrap_or(i64::MAX));
+    let version = (parts.next().unwrap_or(i64::MAX), parts.next().unwrap_or(i64::MAX));
+    version >= (7, 4) || info::field(info, "valkey_version").is_some()
 }
 
 /// `what` and the reply that showed it.

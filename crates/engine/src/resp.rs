@@ -66,6 +66,11 @@ pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });
 }
 
+/// Appends the header of a push of so many values, which answers no command.
+pub fn push(out: &mut Vec<u8>, count: usize) {
+    header(out, b'>', count as i64);
+}
+
 /// Appends an array's header.
 pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count as i64);

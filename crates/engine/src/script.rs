@@ -8,13 +8,14 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
+use sha1::Digest;
 
-use crate::backend::{Backend, OUT_OF_MEMORY, Submitted};
+use crate::backend::{Backend, OUT_OF_MEMORY, Published, Submitted};
 use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::table::{CommandSpec, Flags, UpperName};
 use crate::ttl::{Shimmed, step_of};
 use crate::{Class, Context, Progress, resp};
-use crate::{keys, several};
+use crate::{keys, resp_scan, several};
 
 /// A script with its arguments.
 #[derive(Clone, Debug)]
@@ -42,6 +43,11 @@ pub trait Host {
 /// Runs a script to its end and appends its reply. What it does must hang on nothing but the script
 /// and the host's replies, and it must end.
 pub type Interpreter = fn(&Script<'_>, &mut dyn Host, &mut Vec<u8>);
+
+/// Most bytes of one channel or message, as for a client's PUBLISH (`VALUE_BYTES_MAX` of the wire).
+const PUBLISHED_VALUE_BYTES_MAX: usize = 1 << 20;
+/// Most bytes that a script publishes, or a transaction with scripts: they come with its reply.
+const PUBLISHED_BYTES_MAX: usize = 4 << 20;
 
 const NOT_FROM_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
@@ -149,6 +155,57 @@ impl Shebang {
     }
 }
 
+/// Puts a push frame in front of `reply[start..]` with the messages that scripts published, three elements
+/// each: the node that the client is connected to delivers them when it takes the reply, which is given once
+/// however often the request comes.
+pub(crate) fn put_published(published: &[Published], reply: &mut Vec<u8>, start: usize) {
+    if published.is_empty() {
+        return;
+    }
+    let own = reply.split_off(start);
+    resp::push(reply, published.len() * 3);
+    for one in published {
+        resp::bulk(reply, if one.is_sharded { b"spublish" } else { b"publish" });
+        resp::bulk(reply, &one.channel);
+        resp::bulk(reply, &one.message);
+    }
+    reply.extend_from_slice(&own);
+}
+
+/// What scripts published, and how long the frame is that says so in front of their reply.
+#[must_use]
+pub fn split_published(reply: &[u8]) -> (Vec<Published>, usize) {
+    let mut published = Vec::new();
+    let Some(length) = reply.starts_with(b">").then(|| resp::value_length(reply)).flatten() else {
+        return (published, 0);
+    };
+    let mut words = resp_scan::elements(&reply[..length]).filter_map(resp_scan::text);
+    while let (Some(kind), Some(channel), Some(message)) =
+        (words.next(), words.next(), words.next())
+    {
+        let (channel, message) = (channel.to_vec(), message.to_vec());
+        published.push(Published { is_sharded: kind == b"spublish", channel, message });
+    }
+    (published, length)
+}
+
+/// SHA-1 in lower-case hex, as Redis names scripts.
+#[must_use]
+pub fn hash_of(script: &[u8]) -> [u8; 40] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = [0; 40];
+    for (pair, byte) in hex.chunks_exact_mut(2).zip(sha1::Sha1::digest(script)) {
+        pair[0] = HEX[usize::from(byte >> 4)];
+        pair[1] = HEX[usize::from(byte & 15)];
+    }
+    hex
+}
+
+/// Whether the first line of a script says that it does not write.
+pub(crate) fn declares_no_writes(text: &[u8]) -> bool {
+    Shebang::parse(text).is_ok_and(|shebang| shebang.no_writes)
+}
+
 /// The shim as a script sees it.
 struct Within<'a, B> {
     shim: &'a mut Shimmed<B>,
@@ -220,7 +277,7 @@ impl<B: Backend> Within<'_, B> {
 
     /// What needs no data.
     fn answer_here(
-        &self,
+        &mut self,
         name: &UpperName,
         args: &[&[u8]],
         reply: &mut Vec<u8>,
@@ -246,9 +303,26 @@ impl<B: Backend> Within<'_, B> {
             }
             (b"SELECT", _) => return Err(b"ERR Concord has one database".to_vec()),
             (b"TIME", _) => return Err(WRONG_ARITY.to_vec()),
-            (b"PUBLISH" | b"SPUBLISH", _) => {
-                return Err(b"ERR Concord does not support publish/subscribe in scripts".to_vec());
+            (b"PUBLISH" | b"SPUBLISH", [_, channel, message]) => {
+                if self.read_only {
+                    return Err(READ_ONLY.to_vec());
+                }
+                if channel.len().max(message.len()) > PUBLISHED_VALUE_BYTES_MAX {
+                    return Err(b"ERR value is larger than 1 MiB (Concord's limit)".to_vec());
+                }
+                let bytes = self.shim.published_bytes + channel.len() + message.len();
+                if bytes > PUBLISHED_BYTES_MAX {
+                    return Err(
+                        b"ERR a script publishes more than 4 MiB (Concord's limit)".to_vec()
+                    );
+                }
+                self.shim.published_bytes = bytes;
+                let (channel, message) = (channel.to_vec(), message.to_vec());
+                let is_sharded = name.is(b"SPUBLISH");
+                self.shim.published.push(Published { is_sharded, channel, message });
+                resp::integer(reply, 0);
             }
+            (b"PUBLISH" | b"SPUBLISH", _) => return Err(WRONG_ARITY.to_vec()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -294,11 +368,18 @@ impl<B: Backend> Shimmed<B> {
         reply: &mut Vec<u8>,
     ) -> Progress {
         let start = reply.len();
-        self.backend_mut().begin_script();
+        // A transaction has begun already, and ends by itself.
+        if !self.is_in_exec {
+            self.backend_mut().begin_script();
+        }
         if let Err(text) = self.run_script(interpreter, context, class, command, reply) {
             reply.truncate(start);
             resp::error(reply, &text);
         }
+        if self.is_in_exec {
+            return Progress::Done;
+        }
+        self.put_published(reply, start);
         self.end_script(context, class, reply)
     }
 

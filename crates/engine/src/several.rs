@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::command::{Command, CommandBuf};
 use crate::plan::When;
+use crate::redis::runs_script;
 use crate::resp;
 use crate::table::UpperName;
 use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
@@ -210,7 +211,16 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
     if command.args().eq(args.iter().copied()) {
         return Restricted::Whole;
     }
-    part_of(command, &args)
+    let left = part_of(command, &args);
+    // What is drawn hangs on the number of commands before it, and what a script may still read on what they read.
+    let draws = |part: &Vec<u8>| {
+        Command::parse(part).is_ok_and(|part| part.name().eq_ignore_ascii_case(b"SPOP"))
+    };
+    let is_part = matches!(left, Restricted::Part(_));
+    if is_part && (runs_script(command) || kept.iter().any(draws)) {
+        return Restricted::Entangled;
+    }
+    left
 }
 
 fn part_of(command: &Command<'_>, kept: &[&[u8]]) -> Restricted {
@@ -267,5 +277,24 @@ mod tests {
         assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::Whole);
         assert_eq!(restricted(&exec(&[&incr(b"x")])), Restricted::Nothing);
         assert_eq!(restricted(&exec(&[&incr(b"h"), &msetnx])), Restricted::Entangled);
+    }
+
+    #[test]
+    fn bug_18_13_what_is_drawn_in_a_transaction_hangs_on_the_commands_before() {
+        let exec = |parts: &[&[u8]]| {
+            let args: Vec<&[u8]> =
+                [EXEC_COMMAND].into_iter().chain(parts.iter().copied()).collect();
+            encode(0, &args)
+        };
+        let incr = encode(1, &[b"INCR", b"x"]);
+        for drawn in [
+            encode(1, &[b"spop", b"h"]),
+            encode(3, &[b"EVAL", b"return redis.call('SPOP', KEYS[1])", b"1", b"h"]),
+        ] {
+            assert_eq!(restricted(&exec(&[&incr, &drawn])), Restricted::Entangled);
+            assert_eq!(restricted(&exec(&[&drawn])), Restricted::Whole);
+        }
+        let elsewhere = encode(1, &[b"SPOP", b"x"]);
+        assert_eq!(restricted(&exec(&[&incr, &elsewhere])), Restricted::Nothing);
     }
 }

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::backend::{Backend, BackendDone, Outcome, Step, Submitted, TtlChange};
+use crate::backend::{Backend, BackendDone, Outcome, Published, Reach, Step, Submitted, TtlChange};
 use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::deadlines::Deadlines;
@@ -33,10 +33,12 @@ use crate::{Class, Completion, Context, Engine, Progress, resp};
 mod alone;
 mod exec;
 mod figures;
+mod scripts;
 mod watch;
 
 use alone::Alone;
 use exec::Parts;
+use scripts::Answers;
 use watch::Watched;
 pub(crate) use watch::watched;
 pub use watch::{DIGEST_COMMAND, WATCHED_COMMAND};
@@ -54,6 +56,9 @@ pub const REPLY_COMMAND: &[u8] = b"CONCORD.REPLY";
 /// The internal read that answers figures of the data.
 pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
 
+/// So many changed deadlines are told to the backend though no script asks for them.
+const UNTOLD_MAX: usize = 4_096;
+
 /// What is left to do when a step has finished.
 #[derive(Debug)]
 struct Pending {
@@ -63,6 +68,8 @@ struct Pending {
     unsettled_keys: Vec<Vec<u8>>,
     /// The step may clear all deadlines.
     flushes: bool,
+    /// The step may change any deadline.
+    scripts: bool,
     work: Work,
     context: Context,
 }
@@ -81,6 +88,8 @@ enum Work {
     Digest(Vec<Option<u64>>),
     /// A transaction that goes on when it is known what the keys hold that it watches.
     Watched(Watched),
+    /// Scripts that may touch any key, by themselves or in a transaction.
+    Scripts(Answers),
     /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
     Flush,
     /// A part of a copy, which runs alone.
@@ -111,6 +120,8 @@ pub struct Shimmed<B> {
     unsettled: HashMap<Vec<u8>, u32, FxBuildHasher>,
     /// Pending steps that clear all deadlines.
     flushes_pending: u32,
+    /// Pending scripts that may change any deadline.
+    scripts_pending: u32,
     /// A part of a copy is pending: everything else waits.
     alone_pending: bool,
     /// The same of a transaction that looks at the keys that it watches.
@@ -122,6 +133,12 @@ pub struct Shimmed<B> {
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
+    /// What the script that is executed here has published.
+    pub(crate) published: Vec<Published>,
+    /// How many bytes of channels and messages.
+    pub(crate) published_bytes: usize,
+    /// It is one of a transaction, of which all say together what they published.
+    pub(crate) is_in_exec: bool,
 }
 
 impl<B: Backend> Shimmed<B> {
@@ -134,12 +151,16 @@ impl<B: Backend> Shimmed<B> {
             pending: VecDeque::new(),
             unsettled: HashMap::default(),
             flushes_pending: 0,
+            scripts_pending: 0,
             alone_pending: false,
             watches_pending: false,
             broken: false,
             expired: 0,
             stalled: VecDeque::new(),
             interpreter: None,
+            published: Vec::new(),
+            published_bytes: 0,
+            is_in_exec: false,
         }
     }
 
@@ -165,18 +186,20 @@ impl<B: Backend> Shimmed<B> {
         if self.alone_pending || self.watches_pending {
             return true;
         }
-        if self.unsettled.is_empty() && self.flushes_pending == 0 {
+        let is_settled = self.unsettled.is_empty() && self.flushes_pending == 0;
+        if is_settled && self.scripts_pending == 0 {
             return false;
         }
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             return false;
         }
-        let runs_scripts = is_script(name) || name.is(EXEC_COMMAND) && exec::has_script(command);
-        if self.interpreter.is_some() && runs_scripts {
-            return true; // It may touch any key.
+        let is_exec = name.is(EXEC_COMMAND) && exec::has_script(command);
+        if is_exec || is_script(name) && (self.interpreter.is_some() || command.key().is_none()) {
+            // It may touch any key. Behind others that do it finds what those left.
+            return !is_settled || is_exec;
         }
-        let is_unsettled =
-            |key: &[u8]| self.flushes_pending > 0 || self.unsettled.contains_key(key);
+        let may_change_all = self.flushes_pending > 0 || self.scripts_pending > 0;
+        let is_unsettled = |key: &[u8]| may_change_all || self.unsettled.contains_key(key);
         match command.key() {
             Some(key) => is_unsettled(key),
             None => several::keys(command).into_iter().any(is_unsettled),
@@ -223,6 +246,9 @@ impl<B: Backend> Shimmed<B> {
             return self.start_script(interpreter, context, class, command, reply);
         }
         let key = command.key();
+        if key.is_none() && is_script(name) {
+            return self.start_scripts(context, class, command, reply);
+        }
         if key.is_none() && several::names_keys(name) {
             return self.start_several(context, class, command, reply);
         }
@@ -315,6 +341,9 @@ impl<B: Backend> Shimmed<B> {
         reply: &mut Vec<u8>,
     ) -> Progress {
         let start = reply.len();
+        if self.deadlines.untold() > UNTOLD_MAX && self.scripts_pending == 0 {
+            self.tell_deadlines();
+        }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {
                 if !matches!(work, Work::Pass) {
@@ -335,8 +364,11 @@ impl<B: Backend> Shimmed<B> {
                     *self.unsettled.entry_ref(key.as_slice()).or_insert(0) += 1;
                 }
                 self.flushes_pending += u32::from(flushes);
+                let scripts = step.class == Class::Write && matches!(work, Work::Scripts(_));
+                self.scripts_pending += u32::from(scripts);
                 let context = *context;
-                let pending = Pending { unsettled_key, unsettled_keys, flushes, work, context };
+                let pending =
+                    Pending { unsettled_key, unsettled_keys, flushes, scripts, work, context };
                 self.pending.push_back(pending);
                 Progress::Pending
             }
@@ -375,8 +407,15 @@ impl<B: Backend> Shimmed<B> {
             Work::One(after) => {
                 let deadline_ms = key.and_then(|key| self.deadlines.of(key));
                 let settled = after.settle(context, deadline_ms, &reply[start..], outcome.exists);
-                apply(&mut self.deadlines, key, &settled, outcome.ttl);
+                apply(&mut self.deadlines, key, &settled);
                 settled.write(reply, start);
+                self.hear(&outcome.told, false, reply, start);
+            }
+            Work::Scripts(answers) => {
+                // Of a write, an error is replicated in its place.
+                let is_refused = outcome.stopped && !outcome.effects.is_empty();
+                answers.settle(is_refused, reply, start);
+                self.hear(&outcome.told, true, reply, start);
             }
             Work::Parts(parts) => {
                 self.settle_parts(context, parts, reply, start);
@@ -399,6 +438,7 @@ impl<B: Backend> Shimmed<B> {
             return Some(Completion { reply, ..Completion::default() });
         }
         self.flushes_pending -= u32::from(entry.flushes);
+        self.scripts_pending -= u32::from(entry.scripts);
         for key in entry.unsettled_key.iter().chain(&entry.unsettled_keys) {
             let Some(count) = self.unsettled.get_mut(key.as_slice()) else { continue };
             *count -= 1;
@@ -452,7 +492,7 @@ impl Pending {
     /// Work that changes no deadline.
     fn of(work: Work, context: Context) -> Pending {
         let (unsettled_key, unsettled_keys) = (None, Vec::new());
-        Pending { unsettled_key, unsettled_keys, flushes: false, work, context }
+        Pending { unsettled_key, unsettled_keys, flushes: false, scripts: false, work, context }
     }
 }
 
@@ -470,13 +510,13 @@ pub(crate) fn step_of<'a>(
         commands,
         want_exists: false,
         deadline_ms: None,
+        reach: Reach::OneKey,
     }
 }
 
-fn apply(deadlines: &mut Deadlines, key: Option<&[u8]>, settled: &Settled, by_script: TtlChange) {
+fn apply(deadlines: &mut Deadlines, key: Option<&[u8]>, settled: &Settled) {
     if let Some(key) = key {
         deadlines.change(key, settled.change);
-        deadlines.change(key, by_script);
     }
 }
 

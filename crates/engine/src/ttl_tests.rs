@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Memory;
-use crate::backend::Effect;
+use crate::backend::{Effect, Told};
 use crate::command::CommandBuf;
 use crate::copy::{BadChunk, Copied, Object, PLACE_END, next_place};
 use crate::table::CommandTable;
@@ -612,9 +612,15 @@ impl Backend for Scripts {
     fn submit(&mut self, _: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
         self.told.push(step.deadline_ms);
         reply.extend_from_slice(resp::OK);
-        let ttl = self.changes.pop_front().unwrap_or_default();
+        let key = || step.key.unwrap_or_default().to_vec();
+        let due = |deadline_ms| Told::Due { key: key(), deadline_ms };
+        let told = match self.changes.pop_front().unwrap_or_default() {
+            TtlChange::Keep => Vec::new(),
+            TtlChange::Clear => [due(None)].to_vec(),
+            TtlChange::Set(at) => [due(Some(at))].to_vec(),
+        };
         let exists = step.want_exists.then_some(true);
-        Submitted::Done(Outcome { exists, ttl, ..Outcome::default() })
+        Submitted::Done(Outcome { exists, told, ..Outcome::default() })
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
@@ -788,4 +794,31 @@ fn a_transaction_of_reads_reads_keys_with_times_to_live() {
     let forged = encode(0, &[b"CONCORD.EXEC", &get, &delete]);
     let said = call(Class::Read, &forged);
     assert!(said.ends_with(b"-ERR a write was submitted as a read\r\n"));
+}
+
+/// Each key was looked for among all others: seconds, at each replica.
+#[test]
+fn a_command_of_many_keys_plans_them_in_one_pass() {
+    let mut shim = Shimmed::new(Memory::new(0));
+    let names: Vec<String> = (0..60_000).map(|n| format!("key-{n}")).collect();
+    let mut run = |name: &str, args: &[&str]| {
+        let all = [name].into_iter().chain(args.iter().copied()).map(str::as_bytes);
+        let command = CommandBuf::new().encode(0, all).to_vec();
+        let command = Command::parse(&command).unwrap();
+        let mut reply = Vec::new();
+        let context = Context { now_ms: 5, position: 1, ..Context::default() };
+        let progress = shim.submit(&context, Class::Write, &command, &mut reply);
+        assert_eq!(progress, Progress::Done);
+        String::from_utf8(reply).unwrap()
+    };
+    let pairs: Vec<&str> = names.iter().take(30_000).flat_map(|name| [&name[..], "v"]).collect();
+    assert_eq!(run("MSET", &pairs), "+OK\r\n");
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    for _ in 0..20 {
+        run("DEL", &all);
+    }
+    let twice: Vec<&str> = all[..30_000].iter().chain(&all[..30_000]).copied().collect();
+    assert_eq!(run("EXISTS", &twice), ":0\r\n");
+    assert_eq!(run("MSET", &pairs), "+OK\r\n");
+    assert_eq!(run("DEL", &twice), ":30000\r\n");
 }

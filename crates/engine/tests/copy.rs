@@ -3,6 +3,7 @@
 
 use concord_core::rng::Rng;
 use concord_engine::copy::{PLACE_END, next_place, place_of_key};
+use concord_engine::several::{Restricted, restrict};
 use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
 
 type Store = Shimmed<Memory>;
@@ -85,6 +86,67 @@ fn copy(seed: u64, bytes_max: usize) -> u32 {
 fn a_copy_taken_while_writes_go_on_is_equal() {
     let chunks: u32 = (0..50).map(|seed| copy(seed, 500)).sum();
     assert!(chunks > 500, "{chunks} chunks");
+}
+
+/// A transaction of searches in lists, of which there is work for some only.
+fn searches(rng: &mut Rng) -> Vec<u8> {
+    let mut args = vec![b"CONCORD.EXEC".to_vec()];
+    for _ in 0..2 + rng.below(4) {
+        let (key, v) = (format!("l{}", rng.below(40)), rng.below(4).to_string());
+        let line = match rng.below(3) {
+            0 => format!("RPUSH {key} {v} {v} {v} {v} {v} {v}"),
+            1 => format!("LREM {key} 1 {v}"),
+            _ => format!("LTRIM {key} 1 -1"),
+        };
+        args.push(CommandBuf::new().encode(1, line.split(' ').map(str::as_bytes)).to_vec());
+    }
+    CommandBuf::new().encode(0, args.iter().map(Vec::as_slice)).to_vec()
+}
+
+fn submit(engine: &mut Store, context: &Context, bytes: &[u8]) -> Vec<u8> {
+    let mut reply = Vec::new();
+    let command = Command::parse(bytes).unwrap();
+    assert_eq!(engine.submit(context, Class::Write, &command, &mut reply), Progress::Done);
+    reply
+}
+
+/// Which of a transaction's commands are refused since there is too much work hangs on none of the others: at a
+/// replica that has some of their keys the same are.
+#[test]
+fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
+    let (mut refused, mut parts) = (0, 0);
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let limited = || Store::new(Memory::new(0).with_work_max(2));
+        let (mut source, mut target) = (limited(), limited());
+        let (mut position, mut copied_to) = (0, 0);
+        while copied_to < PLACE_END {
+            for _ in 0..rng.below(3) + if position == 0 { 100 } else { 0 } {
+                position += 1;
+                let context = Context { now_ms: 1_000, position, ..Context::default() };
+                let bytes = searches(&mut rng);
+                let reply = submit(&mut source, &context, &bytes);
+                refused += reply.windows(8).filter(|text| text == b"too much").count();
+                let is_here = |key: &[u8]| place_of_key(key) < copied_to;
+                match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
+                    Restricted::Whole => drop(submit(&mut target, &context, &bytes)),
+                    Restricted::Part(part) => {
+                        parts += 1;
+                        drop(submit(&mut target, &context, &part));
+                    }
+                    Restricted::Nothing => {}
+                    Restricted::Entangled => panic!("each of its commands has one key"),
+                }
+            }
+            assert!(source.prepare_copy());
+            let mut chunk = Vec::new();
+            assert_eq!(source.copy(copied_to, 700, &mut chunk), Progress::Done);
+            assert_eq!(target.install(&chunk), Ok(Progress::Done));
+            copied_to = next_place(&chunk).unwrap();
+        }
+        assert_eq!(source.digest(), target.digest(), "seed {seed}");
+    }
+    assert!(refused > 1_000 && parts > 100, "{refused} {parts}");
 }
 
 #[test]

@@ -13,8 +13,8 @@ use crate::scripts::Scripts;
 use crate::state::{Core, Turn};
 
 impl Core {
-    /// Encodes EVAL script numkeys key ... With the memory engine a script that may touch other keys than
-    /// its only one concerns all of them; with a Redis server there must be one, and no other is touched.
+    /// Encodes EVAL script numkeys key ... A script that may touch other keys than its only one concerns all
+    /// of them.
     pub(crate) fn encode_script(
         &mut self,
         by_sha: bool,
@@ -31,12 +31,6 @@ impl Core {
             return Err("ERR Number of keys can't be greater than number of args".into());
         };
         let only = keys.split_first().filter(|(first, more)| more.iter().all(|key| key == *first));
-        if self.setup.redis && only.is_none() {
-            return Err(match keys.len() {
-                0 => "ERR Concord supports scripts on one key only: numkeys is 0".into(),
-                _ => "CROSSKEY Concord supports scripts on one key only".into(),
-            });
-        }
         if args.len() > concord_engine::command::ARGS_MAX {
             return Err("ERR too many arguments (Concord's limit is 65535)".into());
         }
@@ -53,7 +47,7 @@ impl Core {
             None if by_sha => return Err("NOSCRIPT No matching script. Please use EVAL.".into()),
             None => (args[1], false), // Too long to be remembered.
         };
-        let only = only.filter(|_| is_local || self.setup.redis);
+        let only = only.filter(|_| is_local);
         let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
         let args = [name, script].into_iter().chain(args[2..].iter().copied());
         self.command.encode(if only.is_some() { 3 } else { 0 }, args);

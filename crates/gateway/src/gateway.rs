@@ -19,7 +19,7 @@ use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, W
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
-use crate::memory::{Grant, Memory, RESERVED_BYTES, STUCK_NS};
+use crate::memory::{Grant, Memory, unread_bytes};
 use crate::multi;
 use crate::process::Process;
 use crate::request::Parsed;
@@ -67,8 +67,9 @@ impl Machine for Gateway {
         self.core.look_after_waiters(now, sink);
         self.core.exchange.tick(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
-            self.give_up_stuck(now);
+            self.look_for_stuck(now);
         }
+        self.give_up_stuck(now);
         self.give_places(now);
         self.take_done(now, sink);
         self.core.exchange.flush(now, sink);
@@ -111,6 +112,7 @@ impl Gateway {
             memory: Memory::new(setup.limits.output_bytes_max),
             inputs: Inputs::default(),
             tentative: Tentative::default(),
+            fetched: 0,
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -375,6 +377,7 @@ impl Gateway {
             self.core.tentative.settle(target);
             let granted_bytes = core::mem::take(&mut target.granted_bytes) as usize;
             let target = *target;
+            self.core.fetched -= usize::from(granted_bytes > 0);
             let Some(connection) = self.connections.get_mut(&target.connection) else {
                 // Nobody reads it, but its place in the window must be given back.
                 if self.core.client.withdraw(request, sink).is_some() {
@@ -389,7 +392,8 @@ impl Gateway {
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);
             let grant = self.core.memory.grants(connection, bytes as usize, is_first);
-            if grant == Grant::Yes && connection.offers.is_empty() {
+            let may_fetch = self.core.may_fetch(now.instant) || target.class == Class::Write;
+            if grant == Grant::Yes && connection.offers.is_empty() && may_fetch {
                 self.core.note_granted(now, connection, request, bytes);
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
@@ -428,7 +432,13 @@ impl Gateway {
             let bytes = offer.bytes;
             let is_read = matches!(offer.what, Offered::Read(..));
             let grant = match self.core.memory.grants(connection, bytes as usize, is_first) {
-                Grant::Yes if is_read && !self.core.client.has_room(Class::Read) => Grant::NoRoom,
+                Grant::Yes
+                    if is_read
+                        && !(self.core.client.has_room(Class::Read)
+                            && self.core.may_fetch(now.instant)) =>
+                {
+                    Grant::NoRoom
+                }
                 grant => grant,
             };
             match grant {
@@ -471,27 +481,33 @@ impl Gateway {
         }
     }
 
-    /// Others wait for the memory of clients that read nothing, or that do not send the rest of a
-    /// command: these are disconnected.
+    /// Looks for clients that others wait for: they read nothing, or do not send the rest of a command.
+    fn look_for_stuck(&mut self, now: Now) {
+        let core = &self.core;
+        let all = self.connections.values();
+        let stuck = all.filter(|connection| core.is_stuck(now.instant, connection));
+        let mut stuck: Vec<ConnectionId> = stuck.map(|connection| connection.id).collect();
+        stuck.sort_unstable();
+        let unread = self.connections.values().map(|c| unread_bytes(now.instant, c)).sum();
+        let mut of_stuck = stuck.iter().filter_map(|id| self.connections.get(id));
+        let holds_replies = of_stuck.any(|c| core.memory.is_stuck(now.instant, c));
+        self.core.memory.looked(now.instant, stuck, holds_replies, unread);
+    }
+
+    /// Disconnects those among them whose turn it is.
     fn give_up_stuck(&mut self, now: Now) {
-        let Core { inputs, memory, .. } = &self.core;
-        let are_short = !memory.short.is_empty();
-        let is_stuck = |c: &Connection| {
-            let since = c.unread_since.filter(|_| are_short && c.reply_bytes() > RESERVED_BYTES);
-            since.is_some_and(|since| now.instant.since(since) >= STUCK_NS)
-                || inputs.is_stuck(now.instant, c)
-        };
-        let stuck = self.connections.iter().filter(|(_, c)| is_stuck(c));
-        let mut ids: Vec<ConnectionId> = stuck.map(|(id, _)| *id).collect();
-        ids.sort_unstable();
-        for id in ids {
-            if let Some(connection) = self.connections.get_mut(&id) {
+        while let Some(id) = self.core.memory.next_stuck(now.instant) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if self.core.is_stuck(now.instant, connection) {
                 connection.is_given_up = true;
                 connection.closing = true;
                 self.core.count.clients_given_up += 1;
                 list(&mut self.ready, connection);
             }
         }
+        let is_pressed = self.core.memory.is_pressed(now.instant);
+        self.core.tentative.is_pressed = is_pressed;
+        self.core.client.set_modest(is_pressed);
     }
 
     /// Hands out what the rack answered; then whoever waited for that goes on.
@@ -507,13 +523,14 @@ impl Gateway {
             }
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
             self.core.tentative.settle(&mut target);
+            self.core.fetched -= usize::from(target.granted_bytes > 0);
             let latencies = match target.only_reads {
                 true => &mut self.core.reads,
                 false => &mut self.core.writes,
             };
             latencies.add(done.trace.latency_ns);
             let Some(connection) = self.connections.get_mut(&target.connection) else {
-                self.core.client.give_back(done.reply);
+                self.core.take_unread(done.reply);
                 continue;
             };
             self.core.take_reply(now, connection, target, done);

@@ -22,7 +22,7 @@ enum Token<'a> {
 /// Names by which a script could reach `redis.call` or run text as code, unseen.
 const OPAQUE: [&[u8]; 4] = [b"_G", b"load", b"loadstring", b"setmetatable"];
 /// Commands that concern no key.
-const KEYLESS: [&[u8]; 3] = [b"TIME", b"PING", b"ECHO"];
+const KEYLESS: [&[u8]; 5] = [b"TIME", b"PING", b"ECHO", b"PUBLISH", b"SPUBLISH"];
 
 /// Whether every command that the script calls concerns `KEYS[1]` alone, by its text.
 pub(crate) fn touches_first_key_alone(script: &[u8], table: &CommandTable) -> bool {

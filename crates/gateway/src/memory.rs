@@ -7,10 +7,16 @@
 //! - Replies of several packets are granted in the order of the commands, so that the one that a client
 //!   waits for is never behind later ones. Part of the memory is for these alone.
 //! - A reply of one packet is never waited for: there are as many as commands are unanswered.
+//!
+//! Where clients that do not read have taken the room, what becomes free goes to the next of them. That is
+//! no reason to make others wait, so while it lasts (*pressure*) long replies are fetched few at a time
+//! ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that read never bring the
+//! gateway there: their replies are unread for less than [`UNREAD_NS`].
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use concord_core::{Duration, Instant, SEC};
+use concord_core::{Duration, Instant, MS, SEC};
 
 use crate::connection::{Connection, ConnectionId};
 
@@ -26,8 +32,18 @@ const SHARE: usize = 8;
 const FIRST_BYTES_RESERVED: usize = 64 << 20;
 /// A client that reads nothing for that long, while others wait for the memory, is disconnected.
 pub const STUCK_NS: Duration = 10 * SEC;
-/// How often such clients are looked for.
+/// How often such clients are looked for. Those that are found are given up one by one until the next
+/// look: closing a socket with megabytes in it takes time.
 const LOOK_NS: Duration = SEC;
+/// Clients that have read nothing for that long count as ones that do not read.
+const UNREAD_NS: Duration = 200 * MS;
+/// If they hold so many bytes while there is too little room, the gateway is under pressure. It is never too
+/// little where less is held: a reply has 64 MiB at most, and as much is kept for those that are next.
+const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
+/// Pressure lasts for so long after its last sign.
+const PRESSURE_NS: Duration = 3 * SEC;
+/// Most long replies that are fetched at once under pressure.
+pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
 
 /// The replies of all connections.
 #[derive(Debug)]
@@ -39,6 +55,11 @@ pub(crate) struct Memory {
     /// Connections for whose next reply there was no room, first come, first served.
     pub short: VecDeque<ConnectionId>,
     look_at: Instant,
+    /// Clients to give up, one each `give_up_gap_ns`, the next at `give_up_at`.
+    stuck: VecDeque<ConnectionId>,
+    give_up_gap_ns: Duration,
+    give_up_at: Instant,
+    pressed_until: Instant,
     /// Most bytes of one connection.
     connection_bytes_max: usize,
 }
@@ -51,6 +72,10 @@ impl Memory {
             most_bytes: 0,
             short: VecDeque::new(),
             look_at: Instant(0),
+            stuck: VecDeque::new(),
+            give_up_gap_ns: 0,
+            give_up_at: Instant(0),
+            pressed_until: Instant(0),
             connection_bytes_max,
         }
     }
@@ -108,7 +133,7 @@ impl Memory {
     /// Whether it is time to look for clients that are in the way of others; `are_others_short` if
     /// somebody waits for something else than this memory.
     pub(crate) fn must_look(&mut self, now: Instant, are_others_short: bool) -> bool {
-        let must = now >= self.deadline(are_others_short);
+        let must = now >= self.look_due(are_others_short);
         if must {
             self.look_at = now.after(LOOK_NS);
         }
@@ -116,9 +141,64 @@ impl Memory {
     }
 
     pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
+        let look_at = self.look_due(are_others_short);
+        if self.stuck.is_empty() { look_at } else { look_at.min(self.give_up_at) }
+    }
+
+    fn look_due(&self, are_others_short: bool) -> Instant {
         let is_short = are_others_short || !self.short.is_empty();
         if is_short { self.look_at } else { Instant::NEVER }
     }
+
+    /// What a look at all connections has found: clients that are stuck, whether one of them holds replies, and
+    /// what is held by all that read nothing.
+    pub(crate) fn looked(
+        &mut self,
+        now: Instant,
+        stuck: Vec<ConnectionId>,
+        holds_replies: bool,
+        unread_bytes: usize,
+    ) {
+        if holds_replies || unread_bytes >= SHORT_BYTES {
+            self.pressed_until = now.after(PRESSURE_NS);
+        }
+        self.give_up_gap_ns = LOOK_NS / (stuck.len() as u64).max(1);
+        self.give_up_at = now;
+        self.stuck = stuck.into();
+    }
+
+    /// The next client to give up, if it still is in the way of others.
+    pub(crate) fn next_stuck(&mut self, now: Instant) -> Option<ConnectionId> {
+        if now < self.give_up_at {
+            return None;
+        }
+        let next = self.stuck.pop_front()?;
+        self.give_up_at = self.give_up_at.after(self.give_up_gap_ns);
+        Some(next)
+    }
+
+    /// Whether clients that do not read have taken the room.
+    pub(crate) fn is_pressed(&self, now: Instant) -> bool {
+        now < self.pressed_until
+    }
+
+    /// Whether a client has read nothing for so long, while others wait for the memory.
+    pub(crate) fn is_stuck(&self, now: Instant, connection: &Connection) -> bool {
+        // Under pressure some wait though there is room.
+        let is_short = !self.short.is_empty() && self.held_bytes >= SHORT_BYTES;
+        is_short
+            && connection.reply_bytes() > RESERVED_BYTES
+            && unread_for(now, connection) >= STUCK_NS
+    }
+}
+
+/// What a client holds that has read nothing for a while.
+pub(crate) fn unread_bytes(now: Instant, connection: &Connection) -> usize {
+    if unread_for(now, connection) >= UNREAD_NS { connection.reply_bytes() } else { 0 }
+}
+
+fn unread_for(now: Instant, connection: &Connection) -> Duration {
+    connection.unread_since.map_or(0, |since| now.since(since))
 }
 
 /// Whether a long reply may be asked for.
@@ -129,4 +209,19 @@ pub(crate) enum Grant {
     NotYet,
     /// When others have read more.
     NoRoom,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bug_18_16_only_clients_that_do_not_read_bring_pressure() {
+        let mut memory = Memory::new(CONNECTION_REPLIES_BYTES_MAX);
+        let (now, later) = (Instant(SEC), Instant(SEC + MS));
+        memory.looked(now, alloc::vec![ConnectionId(1)], false, 0);
+        assert!(!memory.is_pressed(later));
+        memory.looked(now, alloc::vec![ConnectionId(1)], true, 0);
+        assert!(memory.is_pressed(later));
+    }
 }

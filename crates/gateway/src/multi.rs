@@ -50,9 +50,6 @@ impl Core {
                 turn.connection.refuse("ERR WATCH inside MULTI is not allowed");
                 return Ok(Flow::Went);
             }
-            Handling::Script { .. } if self.setup.redis => {
-                return Err("ERR Concord does not support scripts inside MULTI".into());
-            }
             Handling::Script { by_sha, read_only } => {
                 let subject = match self.encode_script(by_sha, read_only, args) {
                     // As in Redis, which looks for the script when EXEC is executed: the others are.

@@ -200,8 +200,8 @@ impl Core {
         reply
     }
 
-    /// An EXEC has its reply: if it was executed, what it publishes is published, and the reply waits until
-    /// the gateways of those who get it have it.
+    /// A transaction or a script has its reply: what they publish is published, and the reply waits until
+    /// the other gateways have it.
     pub(crate) fn publish_all(
         &mut self,
         connection: &mut Connection,
@@ -209,9 +209,8 @@ impl Core {
         reply: Vec<u8>,
         messages: &[Message],
     ) {
-        let is_executed = reply.starts_with(b"*") && !resp::is_null(&reply);
         let mut until: Vec<(usize, u64)> = Vec::new();
-        for message in messages.iter().filter(|_| is_executed) {
+        for message in messages {
             self.count.published += 1;
             until.extend(self.exchange.publish(message.sort, &message.channel, &message.payload));
         }

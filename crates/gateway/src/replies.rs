@@ -5,13 +5,15 @@ use alloc::vec::Vec;
 use concord_client::{Class, Done, Outcome, Trace};
 use concord_core::Now;
 use concord_core::guard::Guard;
-use concord_engine::{CommandTable, resp};
+use concord_engine::script::split_published;
+use concord_engine::{CommandTable, Published, resp};
 use concord_wire::Reason;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, Slot, SlotState, Target};
 use crate::parts::Ended;
 use crate::state::Core;
+use crate::subscriber::{Message, Sort};
 use crate::waiters::Found;
 
 /// Room that a reply's buffer may have beyond its length, in bytes.
@@ -26,6 +28,19 @@ fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
     reply.starts_with(b"-NOGROUP").then_some(gone)
 }
 
+/// What scripts published, which stands in front of their reply: every answer to the request has it, and one of them
+/// is taken.
+fn taken_from(reply: &mut Vec<u8>) -> Vec<Message> {
+    let (published, length) = split_published(reply);
+    reply.drain(..length);
+    let message = |one: Published| Message {
+        sort: if one.is_sharded { Sort::Shard } else { Sort::Channel },
+        channel: one.channel,
+        payload: one.message,
+    };
+    published.into_iter().map(message).collect()
+}
+
 impl Core {
     /// The command table of the engine came, or did not.
     pub(crate) fn take_table(&mut self, done: &Done) {
@@ -37,6 +52,15 @@ impl Core {
             self.setup.table = table;
             self.wants_table = false;
         }
+    }
+
+    /// A request ended whose connection is gone: what its scripts published is published all the same.
+    pub(crate) fn take_unread(&mut self, mut reply: Vec<u8>) {
+        for message in taken_from(&mut reply) {
+            self.count.published += 1;
+            self.exchange.publish(message.sort, &message.channel, &message.payload);
+        }
+        self.client.give_back(reply);
     }
 
     /// A request of `connection` ended.
@@ -69,10 +93,16 @@ impl Core {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
         }
-        if let Some(at) = connection.publishes.iter().position(|(slot, _)| *slot == target.slot)
-            && let Some((slot, messages)) = connection.publishes.remove(at)
-        {
-            return self.publish_all(connection, slot, reply, &messages);
+        let of_scripts = taken_from(&mut reply);
+        let queued = connection.publishes.iter().position(|(slot, _)| *slot == target.slot);
+        let queued = queued.and_then(|at| connection.publishes.remove(at));
+        if queued.is_some() || !of_scripts.is_empty() {
+            let mut messages = queued.map(|(_, messages)| messages).unwrap_or_default();
+            if !reply.starts_with(b"*") || resp::is_null(&reply) {
+                messages.clear(); // Of a transaction that was not executed.
+            }
+            messages.extend(of_scripts);
+            return self.publish_all(connection, target.slot, reply, &messages);
         }
         if self.take_ends(now, connection, target.slot, &reply) {
             return connection.write_in_turn();
@@ -224,6 +254,9 @@ fn path(reason: Reason) -> (&'static str, &'static str) {
         Reason::SlowUnstable => ("slow", "unstable: a write to the key group was in flight"),
         Reason::SlowStaleReply => ("slow", "stale: a write came while a follower answered"),
         Reason::SlowNoHolder => ("slow", "no follower was known to hold the key group"),
+        Reason::Leased => ("leased", "the follower held a lease for the key group"),
+        Reason::RefusedRevoked => ("slow", "revoked: a write to the key group was under way"),
+        Reason::Quorum => ("quorum", "all was executed that a majority had logged"),
         Reason::None => ("ordered", "it took the path of writes"),
     }
 }

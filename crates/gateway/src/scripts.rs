@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_engine::CommandTable;
-use sha1::Digest;
+use concord_engine::script::hash_of;
 
 use crate::locality::touches_first_key_alone;
 
@@ -14,16 +14,6 @@ const SCRIPTS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 16 << 20;
 /// SHA-1 in lower-case hex: the name of a script, as Redis gives it.
 pub(crate) type Sha = [u8; 40];
-
-fn sha1_hex(script: &[u8]) -> Sha {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut hex = [0; 40];
-    for (pair, byte) in hex.chunks_exact_mut(2).zip(sha1::Sha1::digest(script)) {
-        pair[0] = HEX[usize::from(byte >> 4)];
-        pair[1] = HEX[usize::from(byte & 15)];
-    }
-    hex
-}
 
 fn sha_of(text: &[u8]) -> Option<Sha> {
     let mut sha: Sha = text.try_into().ok()?;
@@ -55,7 +45,7 @@ impl Scripts {
 
     /// Remembers a script, and names it.
     pub(crate) fn remember(&mut self, script: &[u8], table: &CommandTable) -> Sha {
-        let sha = sha1_hex(script);
+        let sha = hash_of(script);
         if let Entry::Vacant(place) = self.by_sha.entry(sha) {
             let is_local = touches_first_key_alone(script, table);
             place.insert(Remembered { text: script.to_vec(), is_local });

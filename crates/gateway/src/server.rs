@@ -1,7 +1,7 @@
 //! Commands about the server, which the gateway answers without the rack: CONFIG, COMMAND, TIME.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use concord_engine::resp;
@@ -67,7 +67,7 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
 }
 
 /// What CONFIG GET knows: what clients and tools ask for.
-const CONFIG: [(&str, &str); 11] = [
+const CONFIG: [(&str, &str); 12] = [
     ("appendonly", "no"),
     ("bind", ""),
     ("client-output-buffer-limit", "normal 0 0 0 slave 0 0 0 pubsub 33554432 8388608 60"),
@@ -75,6 +75,7 @@ const CONFIG: [(&str, &str); 11] = [
     ("io-threads", "1"),
     ("maxmemory", ""),
     ("maxmemory-policy", "noeviction"),
+    ("notify-keyspace-events", ""),
     ("proto-max-bulk-len", "1048576"),
     ("save", ""),
     ("timeout", "0"),
@@ -86,19 +87,9 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
     let resp3 = turn.connection.resp3;
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"GET", patterns @ [_, ..]) => {
-            let maxclients = core.setup.connections_max.to_string();
-            let maxmemory = core.memory_bytes_max.to_string();
             let asked = |name: &str| patterns.iter().any(|p| matches(p, name.as_bytes()));
-            let found: Vec<(&str, &str)> = CONFIG
-                .iter()
-                .chain(&PACKING)
-                .filter(|(name, _)| asked(name))
-                .map(|(name, value)| match *name {
-                    "maxclients" => (*name, maxclients.as_str()),
-                    "maxmemory" => (*name, maxmemory.as_str()),
-                    name => (name, *value),
-                })
-                .collect();
+            let mut found = settings(core);
+            found.retain(|(name, _)| asked(name));
             turn.connection.answer(|out| {
                 resp::map(out, found.len(), resp3);
                 for (name, value) in found {
@@ -118,7 +109,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             let sub = UpperName::of(args[1]).lower();
             return Err(wrong_arity(&format!("config|{sub}")));
         }
-        (b"SET", pairs) if are_of_packing(pairs) => turn.connection.ok(),
+        (b"SET", pairs) if change_nothing(pairs, &settings(core)) => turn.connection.ok(),
         (b"SET" | b"REWRITE", _) => {
             return Err(
                 "ERR Concord is configured by its own file and flags; see concord --help".into()
@@ -146,12 +137,24 @@ const PACKING: [(&str, &str); 12] = [
     ("zset-max-ziplist-value", "64"),
 ];
 
-/// Whether these are settings of [`PACKING`], each with a number.
-fn are_of_packing(pairs: &[&[u8]]) -> bool {
+/// What CONFIG GET answers.
+fn settings(core: &Core) -> Vec<(&'static str, String)> {
+    let value = |(name, value): &(&'static str, &str)| match *name {
+        "maxclients" => (*name, core.setup.connections_max.to_string()),
+        "maxmemory" => (*name, core.memory_bytes_max.to_string()),
+        name => (name, (*value).to_string()),
+    };
+    CONFIG.iter().chain(&PACKING).map(value).collect()
+}
+
+/// Whether each of these is a setting of [`PACKING`] with a number, or has the value that it is set to.
+fn change_nothing(pairs: &[&[u8]], settings: &[(&str, String)]) -> bool {
     let (pairs, rest) = pairs.as_chunks::<2>();
     let is_one = |[name, value]: &[&[u8]; 2]| {
-        let is_known = PACKING.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
-        is_known && resp::number(value).is_some()
+        let is_it = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let is_packing = PACKING.iter().any(|(known, _)| is_it(known));
+        is_packing && resp::number(value).is_some()
+            || settings.iter().any(|(known, own)| is_it(known) && own.as_bytes() == *value)
     };
     !pairs.is_empty() && rest.is_empty() && pairs.iter().all(is_one)
 }
@@ -173,10 +176,15 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{are_of_packing, matches};
+    use super::{change_nothing, matches};
+    use alloc::string::ToString;
 
     #[test]
-    fn settings_of_packing_are_accepted_and_no_others() {
+    fn settings_that_change_nothing_are_accepted_and_no_others() {
+        let settings = [("save", "".to_string()), ("maxmemory", "5".to_string())];
+        let are_of_packing = |pairs: &[&[u8]]| change_nothing(pairs, &settings);
+        assert!(are_of_packing(&[b"save", b"", b"MaxMemory", b"5"]));
+        assert!(!are_of_packing(&[b"save", b"900 1"]));
         assert!(are_of_packing(&[b"zset-max-ziplist-entries", b"0"]));
         assert!(are_of_packing(&[b"List-Compress-Depth", b"1", b"list-max-listpack-size", b"-2"]));
         assert!(!are_of_packing(&[b"zset-max-ziplist-entries", b"x"]));

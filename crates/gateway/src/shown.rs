@@ -55,6 +55,12 @@ impl Gateway {
         self.core.memory.held_and_most_bytes()
     }
 
+    /// Long replies that have room and are on their way from replicas.
+    #[must_use]
+    pub fn replies_fetched(&self) -> usize {
+        self.core.fetched
+    }
+
     /// Whether commands are served: the session is registered, and the command table is known.
     #[must_use]
     pub fn is_serving(&self) -> bool {

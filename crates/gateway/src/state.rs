@@ -18,7 +18,7 @@ use crate::commands::{Commands, Failure};
 use crate::connection::{Connection, Connections, Slot, SlotState, Subject, Target, Wait};
 use crate::exchange::Exchange;
 use crate::inputs::Inputs;
-use crate::memory::Memory;
+use crate::memory::{FETCHED_PRESSED_MAX, Memory};
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters};
@@ -51,6 +51,8 @@ pub(crate) struct Core {
     pub inputs: Inputs,
     /// Reads whose replies may be long.
     pub tentative: Tentative,
+    /// Long replies that were granted and have not come.
+    pub fetched: usize,
     /// The command that is being sent.
     pub command: CommandBuf,
     /// The engine's own command table is still to be asked for.
@@ -246,6 +248,7 @@ impl Core {
         bytes: u32,
     ) {
         if let Some(target) = self.targets.get_mut(&request.0) {
+            self.fetched += usize::from(target.granted_bytes == 0);
             target.granted_bytes = bytes;
             connection.granted_bytes += bytes as usize;
             self.memory.note(now.instant, connection);
@@ -269,6 +272,16 @@ impl Core {
     /// Whether a read of which nothing is known may be sent.
     pub(crate) fn has_room_for_read(&self) -> bool {
         self.tentative.has_room() && self.client.has_room(Class::Read)
+    }
+
+    /// Whether another long reply may be fetched, as to how many are.
+    pub(crate) fn may_fetch(&self, now: Instant) -> bool {
+        self.fetched < FETCHED_PRESSED_MAX || !self.memory.is_pressed(now)
+    }
+
+    /// Whether others wait for a client that does nothing.
+    pub(crate) fn is_stuck(&self, now: Instant, connection: &Connection) -> bool {
+        self.memory.is_stuck(now, connection) || self.inputs.is_stuck(now, connection)
     }
 
     /// Whether a connection's client has to read before more is asked for it.

@@ -11,24 +11,29 @@ use crate::connection::Target;
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;
 const TENTATIVE_MAX: usize = 16_384;
+/// How many are out while clients that do not read take the room ([`crate::memory`]): each is likely to be
+/// read in vain.
+const TENTATIVE_PRESSED: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Tentative {
     out: usize,
     max: usize,
+    /// Clients that do not read take the room.
+    pub is_pressed: bool,
     /// Short replies since the window grew.
     short: usize,
 }
 
 impl Default for Tentative {
     fn default() -> Tentative {
-        Tentative { out: 0, max: TENTATIVE_MAX, short: 0 }
+        Tentative { out: 0, max: TENTATIVE_MAX, is_pressed: false, short: 0 }
     }
 }
 
 impl Tentative {
     pub(crate) fn has_room(&self) -> bool {
-        self.out < self.max
+        self.out < if self.is_pressed { TENTATIVE_PRESSED } else { self.max }
     }
 
     /// A read was sent about whose reply nothing is known.

@@ -906,3 +906,65 @@ fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it
     assert_eq!(w.gateway.reply_bytes().0, 0);
     assert_eq!(w.gateway.client().unanswered(), 0, "nothing is left of those who went");
 }
+
+#[test]
+fn bug_16_4_under_pressure_few_replies_are_fetched_and_clients_are_given_up_one_by_one() {
+    let mut w = with_long_values(4, 1_000_000);
+    let ids = 2..600;
+    for id in ids.clone() {
+        w.connect(id);
+        w.stuck.push(id);
+        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
+        w.run_for(10 * MS);
+    }
+    let (mut given_up, mut at_once, mut fetched) = (0, 0, 0);
+    let began = w.at;
+    while w.at.since(began) < 2 * STUCK_NS {
+        for id in ids.clone().map(ConnectionId) {
+            if w.gateway.is_given_up(id) {
+                w.gateway.closed(id);
+            }
+        }
+        w.run_for(10 * MS);
+        let now = w.gateway.counters().clients_given_up;
+        at_once = at_once.max(now - given_up);
+        given_up = now;
+        fetched = fetched.max(w.gateway.replies_fetched());
+    }
+    assert!(given_up > 30, "{given_up}");
+    assert!(at_once * 10 <= given_up, "{at_once} of {given_up} at once");
+    assert!((1..=2).contains(&fetched), "{fetched}");
+    // Who reads is served, and the others' end is the end of it.
+    w.connect(1_000);
+    w.input(1_000, b"GET k3\r\n");
+    let began = w.at;
+    while w.received[&1_000].len() < 1_000_000 && w.at.since(began) < 3 * STUCK_NS {
+        w.run_for(100 * MS);
+    }
+    assert_eq!(w.received[&1_000].len(), 1_000_000 + 12);
+    ids.for_each(|id| w.gateway.closed(ConnectionId(id)));
+    w.run_for(10 * SEC);
+    assert_eq!((w.gateway.reply_bytes().0, w.gateway.replies_fetched()), (0, 0));
+}
+
+#[test]
+fn bug_18_14_what_a_script_published_comes_though_its_client_is_gone() {
+    let mut w = World::new(3);
+    w.input(1, b"SUBSCRIBE c\r\n");
+    w.run_for(10 * MS);
+    for (id, leaves) in [(2, false), (3, true)] {
+        w.connect(id);
+        w.input(id, b"EVAL publish 0\r\n");
+        if leaves {
+            w.gateway.closed(ConnectionId(id));
+        }
+        w.run_for(50 * MS);
+    }
+    assert_eq!(w.received[&2], b"+x\r\n");
+    let heard = String::from_utf8(w.received[&1].clone()).unwrap();
+    assert_eq!(
+        heard.matches("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n").count(),
+        2,
+        "{heard}"
+    );
+}

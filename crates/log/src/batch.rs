@@ -78,6 +78,12 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Bytes of memory that it has.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Whether nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -184,7 +190,7 @@ impl Batch {
         &mut self.bytes
     }
 
-    /// Forgets all.
+    /// Forgets all, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         (self.records, self.begins, self.ends) = (None, None, None);

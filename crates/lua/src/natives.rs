@@ -3,8 +3,8 @@
 use std::fmt;
 
 use concord_engine::resp;
+use concord_engine::script::hash_of;
 use mlua::{ChunkMode, Lua, MultiValue, Scope, Table, Value, Variadic};
-use sha1::Digest;
 
 use crate::random::Random;
 use crate::sandbox::{Run, place, syntax_text};
@@ -15,11 +15,6 @@ use crate::{
 
 /// From here on %.17g of an integer has an exponent.
 const LONG_INTEGER: u64 = 100_000_000_000_000_000;
-
-pub(crate) fn sha1_hex(bytes: &[u8]) -> Vec<u8> {
-    let digits = sha1::Sha1::digest(bytes);
-    digits.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
-}
 
 /// The result of a function of a library: a text is raised with its place in the script.
 pub(crate) type Fallible<T> = Result<T, String>;
@@ -260,7 +255,7 @@ fn sha1(lua: &Lua, args: &[Value]) -> mlua::Result<mlua::String> {
     let [value] = args else { return Err(raised(b"ERR wrong number of arguments")) };
     let mut bytes = Vec::new();
     argument(value, &mut bytes);
-    lua.create_string(sha1_hex(&bytes))
+    lua.create_string(hash_of(&bytes))
 }
 
 /// The text goes nowhere: the log of a replica is no place for what clients write.

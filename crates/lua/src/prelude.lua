@@ -163,14 +163,16 @@ for _, name in raw_pairs({'insert', 'remove', 'sort', 'concat', 'maxn', 'foreach
   end
 end
 
--- What is allocated counts too: each collection, at about as much as the memory it has seen.
+-- What is allocated counts too: each collection, at about as much as the memory it has seen. The collector may run where
+-- nobody catches an error, and then the process would end. A script that is to be stopped is stopped at its next step.
 local newproxy, getmetatable = newproxy, getmetatable
-local function await_collection()
-  local guard = newproxy(true)
-  getmetatable(guard).__gc = function()
-    native.collected()
-    await_collection()
-  end
+local collected, await_collection = native.collected
+local function on_collection()
+  raw_pcall(collected)
+  raw_pcall(await_collection)
+end
+await_collection = function()
+  getmetatable(newproxy(true)).__gc = on_collection
 end
 await_collection()
 

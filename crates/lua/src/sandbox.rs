@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 
-use concord_engine::script::{Host, Script};
+use concord_engine::script::{Host, Script, hash_of};
 
 use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
 
@@ -73,7 +73,10 @@ pub(crate) fn run(
                 return Ok(());
             }
         };
-        let (ok, result): (bool, Value) = go.call(main)?;
+        let ended = go.call(main);
+        // From here on nobody would catch what a finalizer throws.
+        lua.gc_stop();
+        let (ok, result): (bool, Value) = ended?;
         if ok {
             let (script3, client3) = (shared.resp3.get(), script.resp3);
             replies::emit(&result, script3, client3, reply)?;
@@ -148,7 +151,7 @@ fn error_text(error: &Value, script: &[u8]) -> Vec<u8> {
         _ => text.extend_from_slice(b"ERR unknown error"),
     }
     text.extend_from_slice(b" script: ");
-    text.extend_from_slice(&natives::sha1_hex(script));
+    text.extend_from_slice(&hash_of(script));
     if let Some((source, line)) = at {
         text.extend_from_slice(b", on ");
         text.extend_from_slice(&source.as_bytes());

@@ -153,6 +153,28 @@ fn a_script_that_does_not_end_is_stopped_whatever_it_catches() {
     assert_eq!(replica.eval("return redis.call('GET', 'k')"), "$6\r\nbefore\r\n");
 }
 
+/// What counts collections is called by the collector, which also runs where nobody catches an error: then Lua calls `exit`,
+/// and each replica ends. How far a collection is when a script ends hangs on where the process has its memory, so it
+/// is many processes.
+#[test]
+fn bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends() {
+    const NAME: &str =
+        "bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends";
+    if std::env::var_os("CONCORD_ONE_SCRIPT").is_some() {
+        let mut replica = Replica::new();
+        for _ in 0..5 {
+            let reply = replica.eval("local s = 'x' while true do s = s .. s .. s end");
+            assert!(reply.contains("not enough memory"), "{reply}");
+        }
+        return;
+    }
+    for _ in 0..60 {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = again.args(["--exact", NAME]).env("CONCORD_ONE_SCRIPT", "1").output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_script_keeps_times_to_live_and_finds_what_is_due_gone() {
     let mut replica = Replica::new();

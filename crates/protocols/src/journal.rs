@@ -20,8 +20,13 @@ pub struct BadEntry;
 
 /// Bytes of log behind the beginning of the newest snapshot after which another one begins.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
-/// What has gathered for the disk by then is enough: a snapshot goes on later.
+/// What has gathered for the disk by then is enough.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
+/// A snapshot goes on later when more has gathered than this share of the log between two snapshots (1 MiB): what gathers
+/// in one piece is moved when it grows, and the loop waits for that.
+const GATHERED_BEFORE_PARTS: u64 = 128;
+/// Most memory that is kept for the next batch.
+const REUSED_BYTES_MAX: usize = 8 << 20;
 /// No record is taken while so much waits for the disk: it has no room, or stands still.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
@@ -91,7 +96,11 @@ pub(crate) struct Journal {
     /// The batch with which a copied state is complete.
     copied_in: u64,
     waiting: Option<Waiting>,
+    /// Memory for the batch that comes next.
+    spare: Option<Batch>,
     snapshots: u64,
+    /// Which of them is a copy that is being installed, or the last that was.
+    copied_as: u64,
     snapshot: Option<Snapshot>,
     /// The engine still makes a part of a snapshot that was given up.
     is_owed: bool,
@@ -399,7 +408,17 @@ impl Journal {
         if let Some(waiting) = &mut self.waiting {
             waiting.is_handed_out = true;
         }
-        Some(Persist { number: self.handed_out, what: core::mem::take(&mut self.batch) })
+        let next = self.spare.take().unwrap_or_default();
+        Some(Persist { number: self.handed_out, what: core::mem::replace(&mut self.batch, next) })
+    }
+
+    /// What was handed out, and whose memory is of use: memory that was never touched costs the loop more than all it puts
+    /// there.
+    pub(crate) fn reuse(&mut self, mut batch: Batch) {
+        if batch.capacity() <= REUSED_BYTES_MAX {
+            batch.clear();
+            self.spare = Some(batch);
+        }
     }
 
     /// What was handed out is durable; the configuration that waited for that.
@@ -420,8 +439,9 @@ impl Journal {
         }
         if part.is_first {
             self.snapshots += 1;
+            self.copied_as = self.snapshots;
         }
-        self.put(&Part { snapshot: self.snapshots, ..*part });
+        self.put(&Part { snapshot: self.copied_as, ..*part });
         if part.is_last {
             self.copied_in = self.handed_out + 1;
             self.is_due = true;
@@ -452,22 +472,26 @@ impl Journal {
     /// The number of the part of a snapshot that is to be taken now, if one is.
     pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
-        let has_to_wait = self.is_short || self.batch.len() > GATHERED_BYTES_MAX;
+        let is_enough = self.batch.len() as u64 > every_bytes / GATHERED_BEFORE_PARTS;
+        self.is_due |= is_enough && self.snapshot.is_some();
+        let has_to_wait = self.is_short || is_enough;
         if self.is_dead || self.is_owed || has_to_wait {
             return None;
         }
-        if self.snapshot.is_none() && self.log_bytes >= every_bytes {
-            self.snapshots += 1;
-            self.snapshot = Some(Snapshot { number: self.snapshots, part: 0, made_at: None });
+        match self.snapshot {
+            None => (self.log_bytes >= every_bytes).then_some(PART_TABLE),
+            Some(snapshot) => snapshot.made_at.is_none().then_some(snapshot.part),
         }
-        self.snapshot.filter(|s| s.made_at.is_none()).map(|s| s.part)
     }
 
-    /// That part is being made, as of `position`.
+    /// That part is being made, as of `position`. With the first one a snapshot begins: not before, since whoever is asked
+    /// for it may not be ready, and copy another one's state first.
     pub(crate) fn begin_part(&mut self, position: Position) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.made_at = Some(position);
-        }
+        let begun = self.snapshot.get_or_insert_with(|| {
+            self.snapshots += 1;
+            Snapshot { number: self.snapshots, part: PART_TABLE, made_at: None }
+        });
+        begun.made_at = Some(position);
     }
 
     /// As of which position the part `number` is being made.
@@ -523,5 +547,83 @@ pub(crate) fn part(end: LogEnd, number: u64, bytes: &[u8]) -> Part<'_> {
         is_first: number == PART_TABLE,
         is_last: number == PART_RESULTS,
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use concord_log::{Entry, Identity, Writer, entries};
+
+    use super::*;
+
+    const STORAGE: u64 = 7;
+    const EVERY_BYTES: u64 = 1 << 20;
+    const NOTHING: LogEnd = LogEnd { position: 1, hash: 2 };
+
+    /// Nobody waits for what it writes.
+    fn journal() -> Journal {
+        let kept = Kept {
+            storage: STORAGE,
+            is_intact: true,
+            marks: Marks { owes: true, ..Marks::default() },
+            snapshot_every_bytes: EVERY_BYTES,
+            owed: false,
+            acks_early: true,
+        };
+        let mut journal = Journal::default();
+        journal.keep(kept, Position(1), EVERY_BYTES);
+        journal
+    }
+
+    /// The names and numbers of the parts of a batch.
+    fn parts(mut batch: Batch) -> Vec<(u64, u64)> {
+        let mut writer = Writer::new(Identity { storage: STORAGE, node: 1 }, 1, 1);
+        let mut file = Vec::new();
+        writer.begin_segment(&mut file);
+        writer.seal(batch.bytes());
+        file.extend_from_slice(batch.bytes());
+        let of = |entry| match entry {
+            (_, Entry::Part(part)) => Some((part.snapshot, part.number)),
+            _ => None,
+        };
+        entries(STORAGE, 1, &file, 0).filter_map(of).collect()
+    }
+
+    /// A snapshot of the own state was wanted while another's was being copied, and the copy went on under its name: once
+    /// it was whole all segments went that stood before the other's first part, that of the copy too.
+    #[test]
+    fn bug_19_15_a_copy_keeps_its_name_while_a_snapshot_is_wanted() {
+        let mut journal = journal();
+        journal.copied(&part(NOTHING, PART_TABLE, b"table"));
+        journal.renew();
+        assert_eq!(journal.part_wanted(), Some(PART_TABLE));
+        journal.copied(&part(NOTHING, PART_RESULTS, b"results"));
+        let copy = journal.poll(Position(1)).unwrap();
+        assert_eq!(parts(copy.what), [(1, PART_TABLE), (1, PART_RESULTS)]);
+        journal.persisted(copy.number);
+        journal.begin_part(Position(1));
+        journal.end_part(NOTHING, b"table", Some(1));
+        journal.is_due = true;
+        assert_eq!(parts(journal.poll(Position(1)).unwrap().what), [(2, PART_TABLE)]);
+    }
+
+    #[test]
+    fn a_snapshot_waits_until_what_has_gathered_is_written_and_that_is_soon() {
+        let mut journal = journal();
+        journal.begin_part(Position(1));
+        journal.end_part(NOTHING, &[0; (EVERY_BYTES / GATHERED_BEFORE_PARTS) as usize], Some(1));
+        assert_eq!(journal.part_wanted(), None);
+        let batch = journal.poll(Position(1)).unwrap();
+        journal.reuse(batch.what);
+        journal.persisted(batch.number);
+        assert_eq!(journal.part_wanted(), Some(1));
+        journal.begin_part(Position(1));
+        journal.end_part(NOTHING, b"objects", None);
+        journal.is_due = true;
+        let last = journal.poll(Position(1)).unwrap().what;
+        assert_eq!((parts(last.clone()), last.ends_snapshot()), (vec![(1, 1)], Some(1)));
     }
 }

@@ -40,6 +40,7 @@ mod waiting;
 mod watch;
 
 pub use counters::ReplicaCounters;
+pub use flair::HEARTBEAT_NS;
 pub use journal::{BadEntry, Kept, SNAPSHOT_EVERY_BYTES};
 pub use limits::Limits;
 pub use node::Node;

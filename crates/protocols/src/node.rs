@@ -114,6 +114,11 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.close());
     }
 
+    /// What was handed out is written, and of no more use: its memory is.
+    pub fn disk_is_done_with(&mut self, batch: Batch) {
+        inside!(self, node => node.disk_is_done_with(batch));
+    }
+
     /// Whether the disk has room, as it is found now: writes are refused where it has none.
     pub fn disk_room(&mut self, is_short: bool) {
         inside!(self, node => node.disk_room(is_short));

@@ -71,6 +71,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::StartView { .. }
         | VrBody::Lacks { .. }
         | VrBody::LeaseGrant { .. }
+        | VrBody::ReadLease { .. }
         | VrBody::Follow { .. } => Use::Epoch(message.view),
         // They tell of lives as well (crash vectors).
         VrBody::Suspect
@@ -84,7 +85,9 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::PreVoted { .. }
         | VrBody::RequestVote { .. }
         | VrBody::Voted { .. }
-        | VrBody::TimeoutNow => Use::Any,
+        | VrBody::TimeoutNow
+        | VrBody::AskLogEnd { .. }
+        | VrBody::LogEndIs { .. } => Use::Any,
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) const RETRY_NS: Duration = 20 * MS;
 
 /// About how much a joining replica gets at a time: the source takes it in some 100 us.
 const COPY_BYTES: usize = 128 << 10;
+/// A part of a snapshot is as much smaller: nobody waits for it, and everybody for the loop.
+const COPIED_PER_SNAPSHOT_BYTE: usize = 4;
 /// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
 const RECORDS_KEPT: usize = 32_768;
 
@@ -27,6 +29,12 @@ pub enum SlowReads {
     LeaderLease,
     /// It asks a quorum for each read, or batch of reads (ReadIndex, Raft §8): no clock counts.
     ReadIndex,
+    /// Raft without a switch's help: followers answer reads of key groups without a write under way, by leases of the
+    /// leader, which waits with each write for all who hold one. The leader answers by its own lease.
+    FollowerLease,
+    /// Raft without a switch's help: any replica asks a quorum where their logs end, and answers when all up to the highest
+    /// end is executed (quorum reads). No leader and no clock counts.
+    Quorum,
 }
 
 /// What a replica is told at its start.
@@ -71,6 +79,15 @@ impl ReplicaConfig {
             limits: Limits::default(),
             guards: Guards::ALL,
         }
+    }
+}
+
+impl ReplicaConfig {
+    /// About how many bytes a chunk has: of a snapshot, or of a copy.
+    pub(crate) fn part_bytes(&self, is_of_snapshot: bool) -> usize {
+        let part_of_all = if is_of_snapshot { COPIED_PER_SNAPSHOT_BYTE } else { 1 };
+        // A chunk of nothing would be asked for again and again.
+        (self.copy_bytes / part_of_all).max(1)
     }
 }
 

@@ -12,7 +12,7 @@ use concord_engine::memory::Memory;
 use concord_engine::{
     Backend, BackendDone, CommandBuf, Context, Outcome, Shimmed, Step, Submitted,
 };
-use concord_protocols::{Limits, Node, Phase, ReplicaConfig};
+use concord_protocols::{Limits, Node, Phase, ReplicaConfig, SlowReads};
 use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
@@ -149,6 +149,10 @@ impl Bench {
     }
 
     fn limited(protocol: Protocol, guards: Guards, limits: Limits) -> Bench {
+        Bench::reading(protocol, SlowReads::default(), guards, limits)
+    }
+
+    fn reading(protocol: Protocol, reads: SlowReads, guards: Guards, limits: Limits) -> Bench {
         let replica = |node| {
             let setup = ReplicaConfig {
                 me: member(node),
@@ -157,7 +161,7 @@ impl Bench {
                 replies_via_switch: true,
                 copy_bytes: 4_096,
                 records_kept: 32_768,
-                reads: concord_protocols::SlowReads::default(),
+                reads,
                 replicate_replies: true,
                 limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..limits },
                 guards,
@@ -203,7 +207,8 @@ impl Bench {
             switch_incarnation: 1,
             switch: SWITCH,
             kind: self.protocol.into(),
-            program: Program::of(self.protocol, true),
+            // Raft has quorum reads without a switch's help.
+            program: Program::of(self.protocol, self.protocol != Protocol::Raft),
             members: (head..=3).map(member).collect(),
             joining: Vec::new(),
         };
@@ -559,6 +564,48 @@ fn bug_15_7_a_script_that_the_leader_stopped_is_void_for_all() {
 }
 
 #[test]
+fn bug_18_6_what_has_nothing_to_execute_behind_a_script_that_was_stopped_is_not_stuck() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).hangs = true;
+        b.server(1).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        // Of a replica's own, as the time that the log tells where keys have times to live.
+        b.write(Flags::INTERNAL, &[]);
+        b.pass(5, to_all);
+        b.server(1).hangs = false;
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies(), [STOPPED], "{protocol:?}");
+        for node in 1..=3 {
+            assert_eq!(b.at(node).executed(), b.at(1).executed(), "{protocol:?} {node}");
+        }
+        b.write(Flags(0), &["SET", "after", "v"]);
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies(), ["+OK\r\n"], "{protocol:?}");
+        assert_eq!(b.at(1).phase(), Phase::Open, "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_transaction_with_a_script_is_decided_on_like_a_script() {
+    let script = CommandBuf::new().encode(3, SCRIPT.iter().map(|arg| arg.as_bytes())).to_vec();
+    let exec = ["CONCORD.EXEC", std::str::from_utf8(&script).unwrap()];
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).stops = true;
+        b.write(Flags(0), &exec);
+        b.pass(60, to_all);
+        assert_eq!((b.write_replies(), b.scripts()), (vec![STOPPED.into()], [0; 3]));
+        b.server(1).stops = false;
+        b.write(Flags(0), &exec);
+        b.pass(5, no_word_of_the_first);
+        assert_eq!(b.write_replies(), [""; 0], "{protocol:?}: no quorum knows of it");
+        b.pass(60, to_all);
+        assert_eq!((b.write_replies(), b.scripts()), (vec!["*1\r\n:1\r\n".into()], [1; 3]));
+    }
+}
+
+#[test]
 fn bug_15_7_nobody_hears_of_a_script_before_its_leader_has_executed_it() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
@@ -717,6 +764,29 @@ fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
         }
         let expected = [Reason::RefusedNewer, Reason::Fast].map(Some);
         assert_eq!(reasons, expected, "{protocol:?}");
+    }
+}
+
+/// Raft with quorum reads: reads that wait while the first script is executed are the leader's, which withholds what they
+/// saw; a read that was passed on already is not passed on again.
+#[test]
+fn bug_20_6_a_quorum_read_that_waited_for_a_script_is_passed_to_the_leader() {
+    for is_forwarded in [false, true] {
+        let (reads, limits) = (SlowReads::Quorum, Limits::default());
+        let mut b = Bench::reading(Protocol::Raft, reads, Guards::ALL, limits);
+        // Two have it in their logs, and the leader alone has executed it.
+        b.write(Flags(0), &SCRIPT);
+        b.pass(5, no_word_of_the_first);
+        let flags = if is_forwarded { Flags::FORWARDED } else { Flags(0) };
+        b.read_as(3, 1, (flags, Seq::NONE), &["GET", "k"]);
+        b.pass(5, no_word_of_the_first);
+        assert!(b.answers.is_empty(), "{:?}", b.answers);
+        b.pass(60, |f| f.1 != Addr { ip: 1, port: 2 });
+        assert_eq!(b.scripts(), [1, 0, 1]);
+        let read = b.answers.iter().find(|(repr, _)| repr.op == Op::ReadReply);
+        let by = read.map(|(repr, _)| repr.node.0);
+        assert_eq!(by, (!is_forwarded).then_some(1), "the leader, or nobody");
+        assert_eq!(b.at(3).counters().reads_dropped, u64::from(is_forwarded));
     }
 }
 

@@ -424,7 +424,11 @@ mod disk {
     /// The disks of these nodes have no room: what a write is told, again when it is asked for once more later, and
     /// what the next one is told then.
     fn refused_and_asked_again(protocol: Protocol, short: &[u16]) -> [String; 3] {
-        let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+        asked_again(protocol, short, Guards::ALL)
+    }
+
+    fn asked_again(protocol: Protocol, short: &[u16], guards: Guards) -> [String; 3] {
+        let mut g = Group::new(protocol, 3, 0, guards);
         assert_eq!(g.write("INCR k"), ":1\r\n");
         short.iter().for_each(|node| g.nodes[usize::from(*node) - 1].disk_room(true));
         g.pass(100);
@@ -454,6 +458,16 @@ mod disk {
                 assert!(refused.starts_with("-DISKFULL"), "{protocol:?} {short:?}: {refused}");
                 assert_eq!((&again, &*next), (&refused, ":2\r\n"), "{protocol:?} {short:?}");
             }
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn t14_without_the_guard_a_write_is_taken_that_no_disk_has_room_for() {
+        let guards = Guards::without(concord_core::Guard::DiskRoom);
+        for protocol in ALL {
+            let [taken, ..] = asked_again(protocol, &[1, 2, 3], guards);
+            assert_eq!(taken, "+OK\r\n", "{protocol:?}");
         }
     }
 

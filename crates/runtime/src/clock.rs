@@ -32,6 +32,12 @@ pub fn now() -> Now {
     Now { instant, unix_ms }
 }
 
+/// A clock that costs next to nothing to read and moves by some milliseconds at a time, in ns.
+#[must_use]
+pub fn coarse() -> u64 {
+    ns(clock_gettime(ClockId::MonotonicCoarse))
+}
+
 /// How the wall clock and [`now`] differed at the last look, in this thread.
 #[must_use]
 pub fn steady() -> SteadyClock {

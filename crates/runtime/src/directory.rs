@@ -114,12 +114,31 @@ fn damaged(directory: &Path, storage: u64, damage: Damage) -> Broken {
 
 /// Looks at every segment; what was found, and their bytes.
 fn look(directory: &Path, storage: u64, segments: &[u64]) -> Result<(Found, u64), Broken> {
-    let read = segments.iter().map(|&segment| {
-        let path = segment_path(directory, storage, segment);
-        let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()))?;
-        Ok((segment, bytes))
-    });
-    look_at(directory, storage, read)
+    read_ahead(directory, storage, segments, |read| look_at(directory, storage, read))
+}
+
+/// Has `each` go through segments, while a thread reads the next one.
+fn read_ahead<R>(
+    directory: &Path,
+    storage: u64,
+    segments: &[u64],
+    each: impl FnOnce(std::sync::mpsc::IntoIter<Result<(u64, Vec<u8>), Error>>) -> R,
+) -> R {
+    std::thread::scope(|scope| {
+        // One is gone through while the next one is read, or waits: no more are in memory.
+        let (sender, read) = std::sync::mpsc::sync_channel(0);
+        scope.spawn(move || {
+            for &segment in segments {
+                let path = segment_path(directory, storage, segment);
+                let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()));
+                // Nobody wants them any more once something is wrong.
+                if sender.send(bytes.map(|bytes| (segment, bytes))).is_err() {
+                    return;
+                }
+            }
+        });
+        each(read.into_iter())
+    })
 }
 
 /// The same of segments that somebody else reads.
@@ -238,15 +257,14 @@ impl Directory {
             Begin::At { segment, offset, .. } => (segment, offset),
             Begin::Nothing => return Ok(()),
         };
-        for &segment in self.segments.iter().filter(|segment| **segment >= first) {
-            let path = segment_path(&self.path, self.storage, segment);
-            let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()))?;
-            let from = if segment == first { from } else { 0 };
-            for (_, entry) in entries(self.storage, segment, &bytes, from) {
-                each(entry)?;
-            }
-        }
-        Ok(())
+        let wanted = self.segments.partition_point(|segment| *segment < first);
+        read_ahead(&self.path, self.storage, &self.segments[wanted..], |mut read| {
+            read.try_for_each(|segment| {
+                let (segment, bytes) = segment?;
+                let from = if segment == first { from } else { 0 };
+                entries(self.storage, segment, &bytes, from).try_for_each(|(_, e)| each(e))
+            })
+        })
     }
 
     /// What goes on writing: the path, the lock, a writer, and the segments that are there.

@@ -34,8 +34,8 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 /// What is wrong with a disk, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
-    /// What is not synced is not in the file, and a sync takes as long: a process that is killed loses
-    /// what a power cut takes.
+    /// What is not synced is not in the file, or its first half alone, in turn; and a sync takes as long: a process
+    /// that is killed leaves what a power cut does.
     pub hold: Option<Duration>,
     /// The sync of that number fails.
     pub fail_sync: Option<u64>,
@@ -44,6 +44,8 @@ pub struct DiskFault {
 /// What was done.
 #[derive(Debug)]
 pub struct Written {
+    /// The batch, as it was written.
+    pub batch: Batch,
     /// How long its sync took.
     pub sync_ns: u64,
     /// Bytes of all segments.
@@ -254,7 +256,7 @@ impl Files {
             self.snapshot = None;
             self.remove_before(segment)?;
         }
-        Ok(Written { sync_ns, log_bytes: self.bytes })
+        Ok(Written { batch, sync_ns, log_bytes: self.bytes })
     }
 
     /// Does what the disk may have no room for, until it has, or nobody waits for that.
@@ -341,6 +343,13 @@ impl Files {
         Ok(())
     }
 
+    /// What a crash may leave of a group: its beginning.
+    fn tear(&self, group: &[u8]) {
+        if let Some(file) = &self.file {
+            let _ = file.write_all_at(&group[..group.len() / 2], self.end);
+        }
+    }
+
     /// Makes durable what was written; how long that took.
     fn sync_waiting(&mut self, wait: impl Fn() -> bool) -> Result<u64, Error> {
         let began = Instant::now();
@@ -349,8 +358,11 @@ impl Files {
         }
         self.syncs += 1;
         if let Some(takes) = self.fault.hold {
-            std::thread::sleep(takes);
             let held = std::mem::take(&mut self.held);
+            if self.syncs.is_multiple_of(2) {
+                self.tear(&held);
+            }
+            std::thread::sleep(takes);
             self.append(&held, wait)?;
         }
         let fails = self.fault.fail_sync == Some(self.syncs);

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use concord_core::machine::{Deadline, Persist};
-use concord_core::{Instant, Machine, Now, SEC};
+use concord_core::{Instant, MS, Machine, Now, SEC};
 use rustix::event::epoll;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -29,8 +29,13 @@ const HTTP: Token = Token(3);
 /// A batch ends after so many messages: however short the trains are, the caches are filled and the
 /// answers are sent once for as many.
 const BATCH_MESSAGES: usize = 2_048;
+/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs take a
+/// replica a good part of a second, and its peers are to hear that it lives.
+const BATCH_NS: u64 = 20 * MS;
 /// How long a role may take to finish what is under way once it was told to end, in ns.
 const STOP_NS_MAX: u64 = SEC;
+/// For how long the longest iteration is shown, at least.
+const LONGEST_NS: u64 = 10 * SEC;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
@@ -107,10 +112,21 @@ fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Er
     role.machine().flush(now, out);
     while let Some(Persist { number, what }) = role.machine().poll_persist() {
         if role.persist(what)? == Kept::Now {
-            role.machine().persisted(now, number, out);
+            // Writing it took its time.
+            role.machine().persisted(clock::now(), number, out);
         }
     }
     role.log(now);
+    Ok(())
+}
+
+/// Within a batch that takes long: what the machine was to be woken for, and the end of a batch.
+fn end_batch_if_due<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Error> {
+    if deadline(role) <= now.instant {
+        role.machine().tick(now, out);
+    }
+    end_batch(role, now, out)?;
+    out.flush();
     Ok(())
 }
 
@@ -130,6 +146,40 @@ pub struct DriverOptions {
     pub cpu_share: Option<f64>,
 }
 
+/// The longest event-loop iterations of late: for as long a packet waits, whatever it asks for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Longest {
+    /// When the stretch of time began that is under way.
+    since: Instant,
+    /// In it, in the one before, and since the start, in ns.
+    now_ns: u64,
+    before_ns: u64,
+    ever_ns: u64,
+}
+
+impl Longest {
+    /// An iteration was over at `now`, which began at `began`.
+    fn note(&mut self, began: Instant, now: Instant) {
+        let took_ns = now.since(began);
+        if now.since(self.since) >= LONGEST_NS {
+            let is_next = now.since(self.since) < 2 * LONGEST_NS;
+            self.before_ns = if is_next { self.now_ns } else { 0 };
+            (self.since, self.now_ns) = (now, 0);
+        }
+        self.now_ns = self.now_ns.max(took_ns);
+        self.ever_ns = self.ever_ns.max(took_ns);
+    }
+
+    fn tell(&self, s: &mut Snapshot) {
+        let help = "The longest event-loop iteration of the last 10 to 20 s, in seconds.";
+        let recent_ns = self.now_ns.max(self.before_ns);
+        s.gauge("loop_longest_seconds", help, recent_ns as f64 / SEC as f64);
+        let help = "The longest event-loop iteration since the start, in seconds.";
+        s.gauge("loop_longest_ever_seconds", help, self.ever_ns as f64 / SEC as f64);
+        s.tell("loop_longest_ns", recent_ns);
+    }
+}
+
 /// The loop around one role.
 #[derive(Debug)]
 pub struct Driver {
@@ -141,6 +191,7 @@ pub struct Driver {
     signals: UnixStream,
     parent: Option<OwnedFd>,
     share: Option<CpuShare>,
+    longest: Longest,
 }
 
 impl Driver {
@@ -172,6 +223,7 @@ impl Driver {
             inbox: Inbox::new(Rc::clone(&socket)),
             outbox: Outbox::new(Rc::clone(&socket)),
             share: options.cpu_share.map(CpuShare::new),
+            longest: Longest::default(),
             poller,
             socket,
             publisher,
@@ -201,6 +253,7 @@ impl Driver {
         let mut raw: Vec<epoll::Event> = Vec::new();
         let mut events = Vec::new();
         let mut stop: Option<(Stop, Instant)> = None;
+        let mut began = clock::now().instant;
         loop {
             // Everything received so far was received before this moment (trap T1).
             let now = clock::now();
@@ -216,10 +269,13 @@ impl Driver {
                 return Ok(());
             }
             let deadline = deadline(role).min(stop.map_or(Instant::NEVER, |(_, by)| by));
-            self.poller.wait(clock::now().instant, deadline, &mut raw, &mut events)?;
+            let waits_from = clock::now().instant;
+            self.longest.note(began, waits_from);
+            self.poller.wait(waits_from, deadline, &mut raw, &mut events)?;
+            began = clock::now().instant;
             for event in &events {
                 match event.token {
-                    UDP => self.receive(role),
+                    UDP => self.receive(role)?,
                     SIGNAL | PARENT => {
                         if self.should_end(event.token) {
                             let why = if event.token == PARENT { Stop::Rack } else { Stop::Signal };
@@ -242,25 +298,32 @@ impl Driver {
 
     /// A batch of trains. What is left over is there at the next turn, after this batch's packets
     /// went out: the larger the batch, the fewer and the longer the trains that it causes.
-    fn receive(&mut self, role: &mut impl Role) {
+    fn receive(&mut self, role: &mut impl Role) -> Result<(), Error> {
         let mut messages = 0;
-        let machine = role.machine();
+        let mut since = clock::coarse();
         while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
             // After the receive: whoever slept before it knows (trap T1), and what is answered by
             // this clock had come before it.
-            let now = clock::now();
+            let mut now = clock::now();
             for mut train in self.inbox.trains() {
                 let from = train.from;
                 for message in train.messages() {
                     messages += 1;
-                    machine.handle(now, from, message, &mut self.outbox);
+                    role.machine().handle(now, from, message, &mut self.outbox);
+                    if clock::coarse().saturating_sub(since) < BATCH_NS {
+                        continue;
+                    }
+                    now = clock::now();
+                    end_batch_if_due(role, now, &mut self.outbox)?;
+                    since = clock::coarse();
                 }
             }
             if received < TRAINS_PER_RECEIVE {
                 break;
             }
         }
+        Ok(())
     }
 
     fn publish(&mut self, role: &impl Role, now: Now) {
@@ -272,6 +335,8 @@ impl Driver {
             let help =
                 "How far the wall clock is ahead of the time that the node goes by, in seconds.";
             snapshot.gauge("wall_clock_ahead_seconds", help, clock.wall_ahead_ms() as f64 / 1e3);
+            self.longest.tell(&mut snapshot);
+            snapshot.tell("addr", self.socket.addr().ok().map(|addr| addr.to_string()));
             snapshot.count(self.inbox.counters().each());
             snapshot.count(self.outbox.counters().each());
             if let Some(drops) = self.socket.addr().ok().and_then(udp::kernel_drops) {
@@ -384,6 +449,19 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_iteration_is_shown_for_some_time() {
+        let (mut longest, at) = (Longest::default(), |ms: u64| Instant(ms * 1_000_000));
+        longest.note(at(100_000), at(100_007));
+        longest.note(at(100_010), at(100_011));
+        assert_eq!((longest.now_ns, longest.ever_ns), (7_000_000, 7_000_000));
+        longest.note(at(111_000), at(111_002));
+        assert_eq!(longest.now_ns.max(longest.before_ns), 7_000_000, "of the stretch before");
+        longest.note(at(150_000), at(150_001));
+        assert_eq!(longest.now_ns.max(longest.before_ns), 1_000_000);
+        assert_eq!(longest.ever_ns, 7_000_000);
+    }
+
+    #[test]
     fn a_node_hears_of_its_own_group_alone_speaks_in_it_and_keeps_what_it_wants_kept() {
         let own = GroupId(3);
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
@@ -408,5 +486,67 @@ mod tests {
         let mut answer = [0; 64];
         let (len, _) = peer.recv_from(&mut answer).unwrap();
         assert_eq!(header::group(&answer[..len]), own);
+    }
+
+    /// Each input takes it long; it wants to be woken often.
+    struct Slow {
+        seen: Vec<char>,
+        next_at: Instant,
+    }
+
+    impl Machine for Slow {
+        type Persist = ();
+
+        fn handle(&mut self, _now: Now, _from: Addr, _packet: &mut [u8], _sink: &mut impl Sink) {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            self.seen.push('p');
+        }
+
+        fn tick(&mut self, now: Now, _sink: &mut impl Sink) {
+            self.seen.push('t');
+            self.next_at = now.instant.after(10 * MS);
+        }
+
+        fn deadline(&self) -> Deadline {
+            Deadline { at: self.next_at, reason: "say that it lives" }
+        }
+    }
+
+    impl Role for Slow {
+        type Machine = Slow;
+
+        fn machine(&mut self) -> &mut Slow {
+            self
+        }
+
+        fn persist(&mut self, (): ()) -> Result<Kept, Error> {
+            Ok(Kept::Now)
+        }
+
+        fn log(&mut self, _now: Now) {}
+
+        fn attend(&mut self, _now: Now, _out: &mut Outbox) -> Result<(), Error> {
+            let packets = self.seen.iter().filter(|what| **what == 'p').count();
+            if packets == 8 { Err(Error::new("enough".to_string())) } else { Ok(()) }
+        }
+
+        fn snapshot(&self, _now: Now) -> Snapshot {
+            Snapshot::new("slow", 1)
+        }
+    }
+
+    #[test]
+    fn bug_16_16_a_batch_that_takes_long_does_not_keep_a_machine_from_what_is_due() {
+        let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
+        let at = udp::to_std(socket.addr().unwrap());
+        let mut driver = Driver::new(socket, None, DriverOptions::default()).unwrap();
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..8 {
+            peer.send_to(b"one of a batch", at).unwrap();
+        }
+        let mut slow = Slow { seen: vec![], next_at: Instant(0) };
+        assert_eq!(driver.run(&mut slow).unwrap_err().to_string(), "enough");
+        let seen: String = slow.seen.iter().collect();
+        assert!(!seen.contains("pp"), "{seen}");
     }
 }

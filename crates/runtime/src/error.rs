@@ -18,12 +18,38 @@ impl Error {
     pub fn listening(what: &str, e: &io::Error, remedy: &str) -> Error {
         let why = match e.kind() {
             io::ErrorKind::AddrInUse => "address in use".to_string(),
-            io::ErrorKind::AddrNotAvailable => "no such address on this host".to_string(),
+            io::ErrorKind::AddrNotAvailable => {
+                let trie = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+                no_such_address(&own_addresses(&trie))
+            }
             io::ErrorKind::PermissionDenied => "permission denied".to_string(),
             _ => e.to_string(),
         };
         Error(format!("cannot listen on {what}: {why}; choose another with {remedy}"))
     }
+}
+
+/// The addresses that a host has, by the kernel's table of routes.
+fn own_addresses(fib_trie: &str) -> Vec<String> {
+    let mut own = Vec::new();
+    let mut last = "";
+    for line in fib_trie.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address;
+        } else if line == "/32 host LOCAL" && !own.iter().any(|known| known == last) {
+            own.push(last.to_string());
+        }
+    }
+    own
+}
+
+fn no_such_address(own: &[String]) -> String {
+    let text = "no such address on this host";
+    if own.is_empty() {
+        return text.to_string();
+    }
+    let own = own.join(", ");
+    format!("{text}, which has {own}: start it on the host that the address is of")
 }
 
 impl fmt::Display for Error {
@@ -46,5 +72,30 @@ pub trait Context<T> {
 impl<T, E: fmt::Display> Context<T> for Result<T, E> {
     fn cannot(self, what: impl fmt::Display) -> Result<T, Error> {
         self.map_err(|e| Error(format!("cannot {what}: {e}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_the_host_does_not_have_is_said_beside_those_that_it_has() {
+        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     \
+                    +-- 10.0.0.0/8 2 0 2\n        |-- 10.0.0.3\n           /32 host LOCAL\n     \
+                    |-- 10.255.255.255\n        /32 link BROADCAST\n     |-- 127.0.0.1\n        \
+                    /32 host LOCAL\nLocal:\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
+        let own = own_addresses(trie);
+        assert_eq!(own, ["10.0.0.3", "127.0.0.1"]);
+        let e = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let line = Error::listening("UDP 10.0.0.9:7000", &e, "the rack file").to_string();
+        assert!(
+            line.starts_with("cannot listen on UDP 10.0.0.9:7000: no such address on this host")
+        );
+        assert!(line.ends_with("; choose another with the rack file"), "{line}");
+        assert!(no_such_address(&own).ends_with(
+            "on this host, which has 10.0.0.3, 127.0.0.1: start it on the host that the address is of"
+        ));
+        assert_eq!(no_such_address(&[]), "no such address on this host");
     }
 }

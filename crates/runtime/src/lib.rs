@@ -12,6 +12,7 @@ pub mod directory;
 pub mod disk;
 pub mod driver;
 pub mod error;
+pub mod falcon;
 pub mod http;
 pub mod key_file;
 pub mod logging;

@@ -1,8 +1,9 @@
 //! Waiting for file descriptors: epoll, level-triggered.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 
-use concord_core::{Instant, MS};
+use concord_core::{Duration, Instant, MS, SEC};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
@@ -11,8 +12,8 @@ use crate::error::{Context, Error};
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
-/// Longest wait: a bound on what a wrong deadline could cost.
-const WAIT_MS_MAX: u64 = 1_000;
+/// Longest wait, in ns: a bound on what a wrong deadline could cost.
+const WAIT_NS_MAX: Duration = SEC;
 
 /// Which descriptor an event is about, as its owner chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,15 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
+    /// The kernel knows no waits but of whole milliseconds (Linux before 5.11).
+    is_coarse: Cell<bool>,
+}
+
+/// How long to wait, as the kernel is told.
+fn timeout(wait_ns: Duration, is_coarse: bool) -> Timespec {
+    let wait_ns = wait_ns.min(WAIT_NS_MAX);
+    let wait_ns = if is_coarse { wait_ns.div_ceil(MS) * MS } else { wait_ns };
+    Timespec { tv_sec: (wait_ns / SEC) as i64, tv_nsec: (wait_ns % SEC) as i64 }
 }
 
 impl Poller {
@@ -62,7 +72,8 @@ impl Poller {
     /// # Errors
     /// If the system has no descriptor left.
     pub fn new() -> Result<Poller, Error> {
-        Ok(Poller { epoll: epoll::create(CreateFlags::CLOEXEC).cannot("create an epoll")? })
+        let epoll = epoll::create(CreateFlags::CLOEXEC).cannot("create an epoll")?;
+        Ok(Poller { epoll, is_coarse: Cell::new(false) })
     }
 
     /// Watches `fd` from now on.
@@ -102,11 +113,13 @@ impl Poller {
         raw.clear();
         events.clear();
         raw.reserve(EVENTS_MAX);
-        let wait_ms = deadline.since(now).div_ceil(MS).min(WAIT_MS_MAX) as i64;
-        let timeout = Timespec { tv_sec: wait_ms / 1_000, tv_nsec: wait_ms % 1_000 * MS as i64 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(raw), Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(e).cannot("wait for events"),
+        loop {
+            let timeout = timeout(deadline.since(now), self.is_coarse.get());
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(raw), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => break,
+                Err(Errno::NOSYS) if !self.is_coarse.get() => self.is_coarse.set(true),
+                Err(e) => return Err(e).cannot("wait for events"),
+            }
         }
         for event in raw.iter() {
             let flags = event.flags;
@@ -118,5 +131,30 @@ impl Poller {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_its_deadline_and_not_a_millisecond_later() {
+        let poller = Poller::new().unwrap();
+        let (mut raw, mut events) = (vec![], vec![]);
+        let us = |_| {
+            let now = crate::clock::now().instant;
+            let until = now.after(MS / 10);
+            poller.wait(now, until, &mut raw, &mut events).unwrap();
+            let woken = crate::clock::now().instant;
+            assert!(woken >= until, "too early");
+            woken.since(until) / 1_000
+        };
+        let late: Vec<u64> = (0..50).map(us).collect();
+        println!("woken {} us late at best", late.iter().min().unwrap());
+        let exact = timeout(1_500_001, false);
+        assert_eq!((exact.tv_sec, exact.tv_nsec), (0, 1_500_001));
+        assert_eq!(timeout(1_500_001, true).tv_nsec, 2_000_000);
+        assert_eq!((timeout(u64::MAX, false).tv_sec, timeout(0, true).tv_nsec), (1, 0));
     }
 }

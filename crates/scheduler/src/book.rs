@@ -9,9 +9,9 @@ use concord_core::{Instant, Now};
 use crate::{Outcome, TaskOutcome};
 
 /// Most tasks of jobs that are over of which the outcomes are kept.
-const TASKS_KEPT_MAX: usize = 1 << 20;
+pub(crate) const TASKS_KEPT_MAX: usize = 1 << 20;
 /// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is dropped.
-const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
+pub(crate) const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
 
 /// How the tasks of a job ended: how many each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +69,12 @@ pub struct JobRecord {
     pub retries: u16,
     /// How long a task may take, in ms; 0: for ever.
     pub limit_ms: u32,
+    /// 3 is the most urgent.
+    pub priority: u8,
+    /// The class of executors that it needs, for a person; empty: any.
+    pub needs: String,
+    /// The node near which it is to run.
+    pub near: Option<u16>,
     /// When it was taken.
     pub taken_at: Now,
     /// When its last task was over.
@@ -94,6 +100,9 @@ impl JobRecord {
             once: false,
             retries: 0,
             limit_ms: 0,
+            priority: 0,
+            needs: String::new(),
+            near: None,
             taken_at,
             over_at: None,
             counts: Counts::default(),

@@ -30,6 +30,8 @@ extern crate alloc;
 
 mod bodies;
 mod book;
+mod journal;
+mod journaled;
 mod outcome;
 mod owner;
 mod tags;
@@ -37,6 +39,8 @@ mod trace;
 mod worker;
 
 pub use book::{Book, Counts, JobRecord};
+pub use journal::{Found, FoundJob, FoundOutcome, Journal};
+pub use journaled::JournaledOwner;
 pub use outcome::{Outcome, TaskOutcome};
 pub use owner::{Job, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskSpec};
 pub use trace::{Again, Trace};

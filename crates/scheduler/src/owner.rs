@@ -10,16 +10,20 @@ use concord_core::{
     SwitchId,
 };
 use concord_wire::control::{Membership, Message as _};
-use concord_wire::falcon::{Answer, Parameters, Submission, TASKS_MAX, Task, TaskFlags};
-use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
+use concord_wire::falcon::{Answer, Parameters, Submission};
+use concord_wire::tasks::{Attempt, BODY_BYTES_MAX, Ended, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
 
 use crate::outcome::{Outcome, TaskOutcome};
-use crate::tags::{Tagged, Tags};
+use crate::tags::Tags;
 use crate::trace::Trace;
 
+mod lines;
 mod outputs;
+mod queue;
+mod resume;
 
+use lines::{Line, Place, Places};
 use outputs::{EndedRun, Outputs, kept_bytes};
 
 /// Most submissions that are not answered.
@@ -29,6 +33,8 @@ const WHO_NS: Duration = SEC / 2;
 const WHO_DOUBT_NS: Duration = 50 * MS;
 /// Most tasks that are not over.
 pub const TASKS_OPEN_MAX: usize = 1 << 20;
+/// What is told of a task that would need an attempt without a number.
+const NO_NUMBER_LEFT: &[u8] = b"it was tried 65535 times, and no attempt has a higher number\n";
 /// Most attempts of a task whose workers went silent.
 const LOST_MAX: u16 = 16;
 /// A worker stops by its own clock: the owner waits longer by this part of a lease.
@@ -49,6 +55,12 @@ pub struct OwnerConfig {
     pub group: GroupId,
     /// Which guards are on.
     pub guards: Guards,
+    /// It notes what a journal has to have before anybody hears of it, and what it submits may wait for that
+    /// ([`crate::JournaledOwner`]).
+    pub has_journal: bool,
+    /// How many attempts of a job's tasks are begun before the journal has to have a higher number of them: numbers of
+    /// attempts are fencing tokens, and the next process begins above what is written.
+    pub attempts_noted: u16,
     /// The rack's secret, which each task is tagged with.
     pub key: Option<Key>,
     /// For back-off.
@@ -76,6 +88,8 @@ impl OwnerConfig {
             controller: None,
             group: GroupId::FIRST,
             guards: Guards::ALL,
+            has_journal: false,
+            attempts_noted: 100,
             key: None,
             seed: session.0,
             lease_ns: SEC,
@@ -111,6 +125,14 @@ pub struct Job {
     pub retries: u16,
     /// How long a task may take, in ms; 0: for ever.
     pub limit_ms: u32,
+    /// 3 is the most urgent.
+    pub priority: u8,
+    /// The class of executors that it needs; 0: any.
+    pub needs: u8,
+    /// The node near which its tasks are to run, if they need not wait for it.
+    pub near: Option<u16>,
+    /// How long after it was taken its tasks wait for that node, in ns.
+    pub locality_wait_ns: Duration,
 }
 
 concord_core::counters! {
@@ -130,6 +152,8 @@ concord_core::counters! {
         tasks_unheard,
         /// Tasks submitted again because the switch was another one.
         tasks_forgotten,
+        /// Tasks that waited long enough for the node near which they were to run.
+        tasks_moved,
         /// Tasks whose worker went silent while it ran them.
         leases_over,
         /// Tasks that failed, each time.
@@ -173,8 +197,17 @@ enum At {
 struct Item {
     spec: TaskSpec,
     at: At,
-    /// How often it was submitted.
+    /// In which line it is, or was.
+    place: Place,
+    /// It is to run near a node, and has not waited for long enough.
+    is_near: bool,
+    /// How often it was submitted; and the number of the attempt before the first of this process.
     attempt: u16,
+    attempts_before: u16,
+    /// An executor may have had the last number that there is: the task cannot be submitted again.
+    is_spent: bool,
+    /// It is noted that it may be begun, if it is never to be run twice.
+    is_noted: bool,
     retries_left: u16,
     /// How many workers went silent while they ran it.
     lost: u16,
@@ -187,7 +220,7 @@ impl Item {
     /// How often it was submitted to a queue that had room for it. What was refused has a number of its own all the
     /// same: the submission may have come twice, and have found room the second time.
     fn attempts(&self) -> u16 {
-        self.attempt.saturating_sub(self.trace.again.refused)
+        (self.attempt - self.attempts_before).saturating_sub(self.trace.again.refused)
     }
 }
 
@@ -199,9 +232,13 @@ struct OpenJob {
     body_tag: u64,
     long: BTreeMap<u32, Arc<[u8]>>,
     limit_ms: u32,
+    needs: u8,
+    places: Places,
     items: Vec<Item>,
     /// Tasks that are not over.
     open: usize,
+    /// Attempts of its tasks have no number above this one before the journal has a higher one.
+    attempts_up_to: u16,
 }
 
 /// Which task: JID and TID.
@@ -209,7 +246,9 @@ type Name = (u32, u32);
 
 #[derive(Clone, Debug)]
 struct Pending {
+    place: Place,
     tasks: Vec<Name>,
+    /// When its answer is late. [`Instant::NEVER`] while it waits for the journal: it was not sent.
     until: Instant,
 }
 
@@ -224,20 +263,13 @@ pub struct Owner {
     jobs: BTreeMap<u32, OpenJob>,
     next_jid: u32,
     open: usize,
-    /// Tasks that may be [`At::Ready`]; some are not any more.
-    ready: VecDeque<Name>,
+    lines: BTreeMap<Place, Line>,
+    /// When the tasks of a job have waited long enough for a node.
+    near_until: BTreeSet<(Instant, u32)>,
     /// When a task is looked at again: it is [`At::Later`], handed out or held until then.
     timers: BTreeSet<(Instant, Name)>,
-    /// Tasks in the queue of which it is not known that somebody has them, by ticket.
-    queued: BTreeSet<(i64, Name)>,
-    /// The highest retrieve_ptr of this switch that it heard of, which does not wrap here.
-    retrieved: i64,
     pending: BTreeMap<u32, Pending>,
     next_number: u32,
-    /// Most tasks of the next submission: fewer after a full queue.
-    window: usize,
-    pause_until: Instant,
-    pause_ns: Duration,
     /// When the switch is asked next.
     ask_at: Instant,
     /// When the controller is asked next who the switch is.
@@ -247,6 +279,10 @@ pub struct Owner {
     /// When it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
+    /// Tasks that are never run twice, and were granted to a run since they were asked for.
+    begun: Vec<Name>,
+    /// Jobs whose attempts may have higher numbers from now on, and up to which.
+    raised: Vec<(u32, u16)>,
     /// Outputs on their way. Their tasks are held by the runs that gave them.
     outputs: Outputs,
     tags: Option<Tags>,
@@ -254,7 +290,6 @@ pub struct Owner {
     buffer: Vec<u8>,
 }
 
-const PAUSE_NS_MIN: Duration = MS / 4;
 /// A task of which nobody says that it runs is submitted again at once, and after each further time twice as late.
 const UNHEARD_DOUBLINGS_MAX: u16 = 6;
 
@@ -273,20 +308,18 @@ impl Owner {
             jobs: BTreeMap::new(),
             next_jid: 1,
             open: 0,
-            ready: VecDeque::new(),
+            lines: BTreeMap::new(),
+            near_until: BTreeSet::new(),
             timers: BTreeSet::new(),
-            queued: BTreeSet::new(),
-            retrieved: 0,
             pending: BTreeMap::new(),
             next_number: 1,
-            window: TASKS_MAX,
-            pause_until: Instant(0),
-            pause_ns: PAUSE_NS_MIN,
             ask_at: Instant(0),
             who_at: Instant(0),
             is_in_doubt: true,
             doubt_at: Instant(0),
             outcomes: VecDeque::new(),
+            begun: Vec::new(),
+            raised: Vec::new(),
             outputs: Outputs::default(),
             tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
@@ -296,30 +329,58 @@ impl Owner {
     }
 
     /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many tasks
-    /// are open, and none of these was taken.
+    /// are open, it has none, or its body or a task's parameters are longer than [`BODY_BYTES_MAX`], so that no
+    /// executor could fetch them. None of its tasks was taken then.
     pub fn submit(&mut self, now: Now, job: Job) -> Option<u32> {
         if self.open + job.tasks.len() > TASKS_OPEN_MAX || job.tasks.is_empty() {
             return None;
         }
+        if job.body.iter().chain(job.long.values()).any(|bytes| bytes.len() > BODY_BYTES_MAX) {
+            return None;
+        }
         let jid = self.next_jid;
         self.next_jid += 1;
+        let places = Places::new(job.priority, job.needs, job.near);
+        let place = places.near.unwrap_or(places.class);
         let item = |spec| Item {
             spec,
             at: At::Ready,
+            place,
+            is_near: places.near.is_some(),
             attempt: 0,
+            attempts_before: 0,
+            is_spent: false,
+            is_noted: false,
             retries_left: job.retries,
             lost: 0,
             failed: 0,
             trace: Trace { taken_at: now.instant, ..Trace::default() },
         };
         let items: Vec<Item> = job.tasks.iter().copied().map(item).collect();
-        self.ready.extend((0..items.len() as u32).map(|tid| (jid, tid)));
+        let line = self.lines.entry(place).or_insert_with(Line::new);
+        line.ready.extend((0..items.len() as u32).map(|tid| (jid, tid)));
+        if places.near.is_some() {
+            self.near_until.insert((now.instant.after(job.locality_wait_ns), jid));
+        }
         self.open += items.len();
         let open = items.len();
-        let Job { once, limit_ms, body, long, .. } = job;
+        let Job { once, limit_ms, needs, body, long, .. } = job;
         let tag = |body: &Arc<[u8]>| self.tags.map_or(0, |tags| tags.body(body));
         let body_tag = body.as_ref().map_or(0, tag);
-        self.jobs.insert(jid, OpenJob { once, body, body_tag, long, limit_ms, items, open });
+        let attempts_up_to = self.config.attempts_noted;
+        let job = OpenJob {
+            once,
+            body,
+            body_tag,
+            long,
+            limit_ms,
+            needs,
+            places,
+            items,
+            open,
+            attempts_up_to,
+        };
+        self.jobs.insert(jid, job);
         Some(jid)
     }
 
@@ -352,6 +413,12 @@ impl Owner {
     /// How the next task ended.
     pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
         self.outcomes.pop_front()
+    }
+
+    /// Outcomes that [`Owner::poll_outcome`] has not given yet.
+    #[must_use]
+    pub fn outcomes_left(&self) -> usize {
+        self.outcomes.len()
     }
 
     /// Tasks that are not over.
@@ -435,14 +502,24 @@ impl Machine for Owner {
         let late: Vec<u32> = self.pending.iter().filter_map(late).collect();
         for number in late {
             self.counters.submissions_unanswered += 1;
-            self.note_unanswered(number);
+            self.note_unanswered(now, number);
             self.is_in_doubt = true;
             self.who_at = self.who_at.min(self.doubt_at);
             self.submit_again(number);
         }
-        if self.ask_at <= now && !self.queued.is_empty() {
+        while let Some(&(at, jid)) = self.near_until.first()
+            && at <= now
+        {
+            self.near_until.pop_first();
+            self.move_away(jid);
+        }
+        if self.ask_at <= now && self.waits_in_queues() {
             self.ask_at = now.after(self.config.ask_ns);
-            self.send_submission(0, &[], sink);
+            let queued = self.lines.iter().filter(|(_, line)| !line.queued.is_empty());
+            let places: Vec<Place> = queued.map(|(place, _)| *place).collect();
+            for place in places {
+                self.send_submission(0, place, &[], sink);
+            }
         }
         self.ask_who(now, sink);
         self.fetch(now, sink);
@@ -458,11 +535,16 @@ impl Machine for Owner {
         if let Some(until) = self.pending.values().map(|pending| pending.until).min() {
             next = next.min(at(until, "a submission's answer"));
         }
-        if !self.queued.is_empty() {
+        if self.waits_in_queues() {
             next = next.min(at(self.ask_at, "where retrieve_ptr is"));
         }
-        if !self.ready.is_empty() && self.pending.len() < SUBMISSIONS_MAX {
-            next = next.min(at(self.pause_until, "a full queue"));
+        if self.pending.len() < SUBMISSIONS_MAX {
+            let ready = self.lines.values().filter(|line| !line.ready.is_empty());
+            let until = ready.map(|line| at(line.pause_until, "a full queue"));
+            next = until.fold(next, Deadline::min);
+        }
+        if let Some((until, _)) = self.near_until.first() {
+            next = next.min(at(*until, "a wait for a node"));
         }
         next = next.min(at(self.outputs.deadline(), "fragments of an output"));
         if self.open > 0 && self.config.controller.is_some() {
@@ -472,274 +554,12 @@ impl Machine for Owner {
     }
 }
 
-/// With the switch.
-impl Owner {
-    fn item(&mut self, (jid, tid): Name) -> Option<(&mut Item, bool)> {
-        let job = self.jobs.get_mut(&jid)?;
-        let once = job.once;
-        job.items.get_mut(tid as usize).map(|item| (item, once))
-    }
-
-    /// Asks the controller who the switch is: soon, if it does not answer.
-    fn ask_who(&mut self, now: Instant, sink: &mut impl Sink) {
-        let Some(controller) = self.config.controller else { return };
-        if self.open == 0 || now < self.who_at {
-            return;
-        }
-        self.doubt_at = now.after(WHO_DOUBT_NS);
-        self.who_at = now.after(if self.is_in_doubt { WHO_DOUBT_NS } else { WHO_NS });
-        let client = self.config.addr;
-        Membership::WhoIsWho { client }.emit_in(self.config.group, &mut self.buffer);
-        sink.send(controller, &self.buffer);
-    }
-
-    /// Submits what is ready, as far as it may.
-    fn pump(&mut self, now: Instant, sink: &mut impl Sink) {
-        while self.pending.len() < SUBMISSIONS_MAX && now >= self.pause_until {
-            let Some(tasks) = self.take_ready() else { return };
-            let number = self.next_number;
-            self.next_number = self.next_number.wrapping_add(1).max(1);
-            let until = now.after(self.config.answer_ns);
-            for name in &tasks {
-                if let Some((item, _)) = self.item(*name) {
-                    item.at = At::Submitted(number);
-                    item.attempt = item.attempt.saturating_add(1);
-                }
-            }
-            self.counters.submissions += 1;
-            self.send_submission(number, &tasks, sink);
-            self.pending.insert(number, Pending { tasks, until });
-        }
-    }
-
-    /// The next tasks of one job that are ready.
-    fn take_ready(&mut self) -> Option<Vec<Name>> {
-        let mut tasks: Vec<Name> = Vec::new();
-        while tasks.len() < self.window
-            && let Some(name) = self.ready.front().copied()
-        {
-            if tasks.first().is_some_and(|first| first.0 != name.0) {
-                break;
-            }
-            self.ready.pop_front();
-            let is_ready = self.item(name).is_some_and(|(item, _)| item.at == At::Ready);
-            if is_ready && !tasks.contains(&name) {
-                tasks.push(name);
-            }
-        }
-        (!tasks.is_empty()).then_some(tasks)
-    }
-
-    /// A submission; without tasks it is the question where the pointers are.
-    fn send_submission(&mut self, number: u32, names: &[Name], sink: &mut impl Sink) {
-        let jid = names.first().map_or(0, |name| name.0);
-        let mut tasks = Vec::new();
-        for name in names {
-            let Some(job) = self.jobs.get(&name.0) else { continue };
-            let Some(item) = job.items.get(name.1 as usize) else { continue };
-            let long = job.long.get(&name.1);
-            let flag = |is_set: bool, flag| if is_set { flag } else { TaskFlags::default() };
-            let mut task = Task {
-                tid: name.1,
-                attempt: item.attempt,
-                function: item.spec.function,
-                flags: flag(job.once, TaskFlags::ONCE)
-                    .with(flag(long.is_some(), TaskFlags::FETCH))
-                    .with(flag(job.body.is_some(), TaskFlags::JOB_BODY)),
-                limit_ms: job.limit_ms,
-                parameters: item.spec.parameters,
-                tag: 0,
-            };
-            if let Some(tags) = &self.tags {
-                let (uid, owner) = (self.config.session, self.config.addr);
-                let parameters = long.map_or(0, |bytes| tags.body(bytes));
-                let tagged = Tagged { uid, jid, owner, job_body: job.body_tag, parameters };
-                task.tag = tags.task(&task, &tagged);
-            }
-            tasks.push(task);
-        }
-        let submission = Submission {
-            group: self.config.group,
-            uid: self.config.session,
-            jid,
-            owner: self.config.addr,
-            number,
-            switch_id: self.switch_id,
-            tasks,
-            ..Submission::default()
-        };
-        submission.emit(&mut self.buffer);
-        sink.send(self.switch, &self.buffer);
-    }
-
-    fn note_unanswered(&mut self, number: u32) {
-        let Some(pending) = self.pending.get(&number) else { return };
-        for (jid, tid) in &pending.tasks {
-            let item = self.jobs.get_mut(jid).and_then(|job| job.items.get_mut(*tid as usize));
-            if let Some(item) = item.filter(|item| item.at == At::Submitted(number)) {
-                count(&mut item.trace.again.unanswered);
-            }
-        }
-    }
-
-    /// The tasks of a submission that are still in it are to be submitted again.
-    fn submit_again(&mut self, number: u32) {
-        let Some(pending) = self.pending.remove(&number) else { return };
-        for name in pending.tasks.into_iter().rev() {
-            if let Some((item, _)) = self.item(name)
-                && item.at == At::Submitted(number)
-            {
-                item.at = At::Ready;
-                self.ready.push_front(name);
-            }
-        }
-    }
-
-    fn on_answer(&mut self, now: Instant, answer: &Submission) {
-        if answer.uid != self.config.session {
-            self.counters.unexpected += 1;
-            return;
-        }
-        if answer.switch_id > self.switch_id {
-            self.on_switch(answer.switch_id, None);
-        }
-        if answer.switch_id < self.switch_id {
-            self.counters.answers_other_switch += 1;
-            return;
-        }
-        self.is_in_doubt = false;
-        self.on_retrieved(now, answer.retrieve_ptr);
-        if answer.number == 0 {
-            return;
-        }
-        // The answer to another submission says nothing of this one's tasks.
-        let number = if self.pending.contains_key(&answer.number)
-            || self.config.guards.on(Guard::SubmissionAnswer)
-        {
-            answer.number
-        } else {
-            self.pending.keys().next().copied().unwrap_or(0)
-        };
-        let Some(pending) = self.pending.remove(&number) else {
-            self.counters.answers_late += 1;
-            return;
-        };
-        let refused = pending.tasks.len().saturating_sub(answer.tickets.len());
-        for (name, ticket) in pending.tasks.iter().zip(&answer.tickets) {
-            self.on_queued(now, *name, number, *ticket);
-        }
-        self.on_retrieved(now, answer.retrieve_ptr);
-        for name in pending.tasks.iter().skip(answer.tickets.len()).rev() {
-            if let Some((item, _)) = self.item(*name)
-                && item.at == At::Submitted(number)
-            {
-                item.at = At::Ready;
-                count(&mut item.trace.again.refused);
-                self.ready.push_front(*name);
-            }
-        }
-        self.counters.tasks_refused += refused as u64;
-        if answer.answer == Answer::Full {
-            self.pause(now);
-        } else if refused == 0 {
-            self.window = (self.window * 2).min(TASKS_MAX);
-            self.pause_ns = PAUSE_NS_MIN;
-        }
-    }
-
-    /// A task is in the queue.
-    fn on_queued(&mut self, now: Instant, name: Name, number: u32, ticket: u32) {
-        let ticket = self.unwrapped(ticket);
-        let ask_at = now.after(self.config.ask_ns);
-        let Some((item, _)) = self.item(name) else { return };
-        if item.at != At::Submitted(number) {
-            // It runs already.
-            if matches!(item.at, At::Held(..)) {
-                (item.trace.queued_at, item.trace.ticket) = (now, ticket as u32);
-            }
-            return;
-        }
-        item.at = At::Queued(ticket, None);
-        (item.trace.queued_at, item.trace.ticket) = (now, ticket as u32);
-        (item.trace.passed_at, item.trace.started_at) = (Instant(0), Instant(0));
-        if self.queued.is_empty() {
-            self.ask_at = ask_at;
-        }
-        self.queued.insert((ticket, name));
-    }
-
-    /// A pointer of 32 bits as one that does not wrap: it is not far from retrieve_ptr.
-    fn unwrapped(&self, pointer: u32) -> i64 {
-        self.retrieved + i64::from(pointer.wrapping_sub(self.retrieved as u32) as i32)
-    }
-
-    /// Tasks whose tickets retrieve_ptr has passed were handed to somebody.
-    fn on_retrieved(&mut self, now: Instant, retrieve_ptr: u32) {
-        let until = now.after(self.config.start_ns);
-        self.retrieved = self.retrieved.max(self.unwrapped(retrieve_ptr));
-        while let Some(&(ticket, name)) = self.queued.first()
-            && ticket < self.retrieved
-        {
-            self.queued.pop_first();
-            if let Some((item, _)) = self.item(name)
-                && item.at == At::Queued(ticket, None)
-            {
-                item.at = At::Queued(ticket, Some(now));
-                item.trace.passed_at = now;
-                self.timers.insert((until, name));
-            }
-        }
-    }
-
-    /// The queue is full: a pause, longer each time, and fewer tasks after it.
-    fn pause(&mut self, now: Instant) {
-        self.window = (self.window / 2).max(1);
-        let jitter = self.rng.between(self.pause_ns / 2, self.pause_ns);
-        self.pause_until = now.after(jitter);
-        self.pause_ns = (self.pause_ns * 2).min(self.config.pause_ns_max);
-    }
-
-    /// The switch has another id: its queue is empty, and what was in the old one is gone, or is refused.
-    fn on_switch(&mut self, switch_id: SwitchId, addr: Option<Addr>) {
-        if switch_id < self.switch_id {
-            return;
-        }
-        if let Some(addr) = addr {
-            self.switch = addr;
-        }
-        if switch_id == self.switch_id {
-            return;
-        }
-        let is_first = self.switch_id == SwitchId(0);
-        self.switch_id = switch_id;
-        if is_first {
-            return;
-        }
-        let numbers: Vec<u32> = self.pending.keys().copied().collect();
-        for number in numbers {
-            self.submit_again(number);
-        }
-        self.queued.clear();
-        self.retrieved = 0;
-        let mut forgotten = Vec::new();
-        for (jid, job) in &mut self.jobs {
-            for (tid, item) in (0..).zip(&mut job.items) {
-                if matches!(item.at, At::Queued(..)) {
-                    item.at = At::Ready;
-                    count(&mut item.trace.again.forgotten);
-                    forgotten.push((*jid, tid));
-                }
-            }
-        }
-        self.counters.tasks_forgotten += forgotten.len() as u64;
-        self.ready.extend(forgotten);
-        (self.pause_until, self.pause_ns) = (Instant(0), PAUSE_NS_MIN);
-    }
-}
-
 /// With workers.
 impl Owner {
     fn say(&mut self, to: Addr, message: &TaskMessage, sink: &mut impl Sink) {
+        if to.port == 0 {
+            return;
+        }
         message.emit_in(self.config.group, &mut self.buffer);
         sink.send(to, &self.buffer);
     }
@@ -748,9 +568,8 @@ impl Owner {
         let start_ns = self.config.start_ns;
         let Some((item, once)) = self.item(name) else { return };
         match item.at {
-            At::Later(at) if at <= now => item.at = At::Ready,
+            At::Later(at) if at <= now => {}
             At::Queued(_, Some(passed_at)) if passed_at.after(start_ns) <= now => {
-                item.at = At::Ready;
                 count(&mut item.trace.again.unheard);
                 let times = item.trace.again.unheard;
                 self.counters.tasks_unheard += 1;
@@ -774,8 +593,6 @@ impl Owner {
                 } else if is_over {
                     return self.end(now, name, Outcome::Lost, 0);
                 }
-                let Some((item, _)) = self.item(name) else { return };
-                item.at = At::Ready;
             }
             // It has gone on since.
             At::Ready
@@ -787,7 +604,7 @@ impl Owner {
                 return;
             }
         }
-        self.ready.push_front(name);
+        self.make_ready(name, true);
     }
 
     fn on_message(&mut self, now: Instant, message: TaskMessage, sink: &mut impl Sink) {
@@ -872,7 +689,12 @@ impl Owner {
         if may {
             let was = core::mem::replace(&mut item.at, At::Held(run, until));
             if !matches!(was, At::Held(..)) {
+                let is_new = once && !core::mem::replace(&mut item.is_noted, true);
+                item.is_spent |= item.attempt == u16::MAX;
                 (item.trace.started_at, item.trace.worker) = (now, run.worker);
+                if is_new && self.config.has_journal {
+                    self.begun.push(name);
+                }
             }
             self.let_go(name, was);
             self.timers.insert((until, name));
@@ -884,7 +706,10 @@ impl Owner {
     fn let_go(&mut self, name: Name, was: At) {
         match was {
             At::Queued(ticket, None) => {
-                self.queued.remove(&(ticket, name));
+                let place = self.item(name).map(|(item, _)| item.place).unwrap_or_default();
+                if let Some(line) = self.lines.get_mut(&place) {
+                    line.queued.remove(&(ticket, name));
+                }
             }
             At::Held(_, until) | At::Later(until) => {
                 self.timers.remove(&(until, name));
@@ -951,11 +776,18 @@ impl Owner {
         if !is_its {
             return;
         }
-        let was = core::mem::replace(&mut item.at, At::Ready);
+        let was = item.at;
         count(&mut item.trace.again.returned);
         self.let_go(name, was);
+        // Who is near may not be of the class that it needs.
+        if let Some(job) = self.jobs.get_mut(&name.0)
+            && job.needs != 0
+            && let Some(item) = job.items.get_mut(name.1 as usize)
+        {
+            item.is_near = false;
+        }
         self.counters.runs_returned += 1;
-        self.ready.push_front(name);
+        self.make_ready(name, true);
     }
 
     /// A task is over, and its outcome is told, once.

@@ -13,6 +13,8 @@ pub struct Again {
     pub unheard: u16,
     /// The switch was replaced, and its queue with it.
     pub forgotten: u16,
+    /// It waited long enough for the node near which it was to run.
+    pub moved: u16,
     /// The worker that ran it went silent.
     pub leases_over: u16,
     /// It failed.
@@ -29,6 +31,7 @@ impl Again {
             ("the switch did not answer", self.unanswered),
             ("nobody said that it runs", self.unheard),
             ("the switch was replaced", self.forgotten),
+            ("it waited long enough for its node", self.moved),
             ("its worker went silent", self.leases_over),
             ("it failed", self.failed),
             ("its executor was busy", self.returned),

@@ -7,12 +7,11 @@ use alloc::vec::Vec;
 use concord_core::machine::{Deadline, Machine};
 use concord_core::{
     Addr, Duration, Guard, Guards, Instant, Key, MS, Nothing, Now, SEC, SessionId, Sink, SwitchId,
-    US,
 };
 use concord_wire::control::{
     Heard, Held, Member, Membership, Message as _, ReplicaAlive, Standing,
 };
-use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Task, TaskFlags};
+use concord_wire::falcon::{Reply, Task, TaskFlags};
 use concord_wire::tasks::{
     Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, RESULT_BYTES_MAX, Run, TaskMessage,
 };
@@ -20,6 +19,8 @@ use concord_wire::{GroupId, Kind};
 
 use crate::bodies::{Bodies, fragments};
 use crate::tags::{Tagged, Tags};
+
+mod asking;
 
 /// Most executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
@@ -55,6 +56,11 @@ pub struct WorkerConfig {
     pub group: GroupId,
     /// How many tasks it runs at a time.
     pub slots: u16,
+    /// The queues that its executors ask, by bit: the highest first. Those below [`CLASSES_MAX`](concord_wire::falcon::CLASSES_MAX) are the classes that it
+    /// is of.
+    pub queues: u32,
+    /// Whether an executor asks for its next task while it runs one.
+    pub prefetch: bool,
     /// Which guards are on.
     pub guards: Guards,
     /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt twice.
@@ -82,6 +88,8 @@ impl WorkerConfig {
             controller: None,
             group: GroupId::FIRST,
             slots,
+            queues: 1,
+            prefetch: false,
             guards: Guards::ALL,
             key: None,
             wait_ns: 100 * MS,
@@ -117,6 +125,9 @@ pub enum Order {
         slot: u16,
         /// The run's number.
         run: u32,
+        /// Its owner said so: it may be told before it is stopped, if that takes a moment only. Else its lease or its
+        /// time is over, and it is stopped at once.
+        is_cancelled: bool,
     },
 }
 
@@ -160,6 +171,10 @@ concord_core::counters! {
         claims_unanswered,
         /// Tasks given back: no executor was free.
         returned,
+        /// Tasks given back: they need a class that it is not of.
+        returned_class,
+        /// Tasks that came while all executors ran one.
+        prefetched,
         /// Assignments of a switch whose time is over, refused.
         assignments_other_switch,
         /// Assignments that came twice, or for another process.
@@ -209,8 +224,8 @@ enum Slot {
     /// Nothing until then.
     Idle { until: Instant },
     /// It asked, and got no answer. How often it did so in vain.
-    Asking { number: u32, until: Instant, tries: u32 },
-    /// It waits in the switch.
+    Asking { queue: u8, number: u32, until: Instant, tries: u32 },
+    /// It waits in the switch, in each of its queues.
     Waiting { until: Instant },
     /// It has a task, and asks whether it may start.
     Claiming { work: Work, beat_at: Instant, until: Instant },
@@ -249,6 +264,8 @@ pub struct Worker {
     /// When it says next that it lives.
     alive_at: Instant,
     slots: Vec<Slot>,
+    /// By slot, the queues of the switch in which it waits as far as it knows, and until when: also while it has a task.
+    tokens: Vec<Vec<(u8, Instant)>>,
     next_number: u32,
     next_run: u32,
     /// By the run's number.
@@ -272,12 +289,15 @@ impl Worker {
     #[must_use]
     pub fn new(config: WorkerConfig) -> Worker {
         let slots = usize::from(config.slots).clamp(1, SLOTS_MAX);
+        let config = WorkerConfig { slots: slots as u16, ..config };
+        let slots = if config.prefetch { 2 * slots } else { slots };
         Worker {
             switch: config.switch,
             switch_id: SwitchId(0),
             heard: Heard::default(),
             alive_at: Instant(0),
             slots: alloc::vec![Slot::Idle { until: Instant(0) }; slots],
+            tokens: alloc::vec![Vec::new(); slots],
             next_number: 1,
             next_run: 1,
             reports: BTreeMap::new(),
@@ -318,8 +338,23 @@ impl Worker {
         }
         self.slots[slot] = Slot::Idle { until: now };
         self.report_end(now, &work, ended, output);
+        self.begin_waiting(now);
         self.send_reports(now, sink);
         self.ask(now, sink);
+    }
+
+    /// A run was ordered that cannot begin here now: it goes back to its owner, and its slot asks for nothing for a
+    /// while.
+    pub fn returned(&mut self, now: Now, run: u32, sink: &mut impl Sink) {
+        let now = now.instant;
+        self.leases(now);
+        let Some((slot, work)) = self.running(run) else { return };
+        self.counters.returned += 1;
+        self.slots[slot] = Slot::Idle { until: now.after(RETURNED_PAUSE_NS) };
+        let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
+        self.report(now, &work, message, Vec::new());
+        self.begin_waiting(now);
+        self.send_reports(now, sink);
     }
 
     /// It is told to end: it takes no more tasks.
@@ -359,6 +394,9 @@ impl Worker {
     }
 }
 
+/// How long a slot asks for nothing after a run could not begin.
+const RETURNED_PAUSE_NS: Duration = 50 * MS;
+
 impl Machine for Worker {
     type Persist = Nothing;
 
@@ -390,6 +428,7 @@ impl Machine for Worker {
             },
             Ok(_) | Err(_) => self.counters.unexpected += 1,
         }
+        self.begin_waiting(now);
         self.fetch(now, sink);
         self.ask(now, sink);
     }
@@ -401,6 +440,7 @@ impl Machine for Worker {
         for slot in 0..self.slots.len() {
             self.tick_slot(now, slot, sink);
         }
+        self.begin_waiting(now);
         self.send_reports(now, sink);
         self.fetch(now, sink);
         self.ask(now, sink);
@@ -408,8 +448,9 @@ impl Machine for Worker {
 
     fn deadline(&self) -> Deadline {
         let at = |at, reason| Deadline { at, reason };
+        let may_ask = self.may_ask() && self.unstarted() < usize::from(self.config.slots);
         let slots = self.slots.iter().map(|slot| match *slot {
-            Slot::Idle { until } if self.may_ask() => at(until, "a request"),
+            Slot::Idle { until } if may_ask => at(until, "a request"),
             Slot::Idle { .. } => Deadline::NONE,
             Slot::Asking { until, .. } => at(until, "the switch's answer"),
             Slot::Waiting { until } => at(until, "the end of a wait"),
@@ -458,158 +499,6 @@ impl Worker {
     }
 }
 
-/// With the switch.
-impl Worker {
-    fn may_ask(&self) -> bool {
-        let has_room = self.reports.len() < REPORTS_MAX && self.report_bytes < REPORT_BYTES_MAX;
-        !self.is_retiring && has_room
-    }
-
-    /// Every executor that is free, and whose time it is, asks for a task.
-    fn ask(&mut self, now: Instant, sink: &mut impl Sink) {
-        if !self.may_ask() {
-            return;
-        }
-        for slot in 0..self.slots.len() {
-            if let Slot::Idle { until } = self.slots[slot]
-                && until <= now
-            {
-                self.request(now, slot, 0, sink);
-            }
-        }
-    }
-
-    fn request(&mut self, now: Instant, slot: usize, tries: u32, sink: &mut impl Sink) {
-        let number = self.next_number;
-        self.next_number = self.next_number.wrapping_add(1);
-        let asker = Asker {
-            session: self.config.session,
-            number,
-            slot: slot as u16,
-            addr: self.config.addr,
-        };
-        let wait_us = u32::try_from(self.config.wait_ns / US).unwrap_or(u32::MAX);
-        Request { group: self.config.group, asker, wait_us }.emit(&mut self.buffer);
-        sink.send(self.switch, &self.buffer);
-        let until = now.after(self.config.answer_ns << tries.min(6));
-        self.slots[slot] = Slot::Asking { number, until, tries };
-        self.counters.requests += 1;
-    }
-
-    fn on_reply(&mut self, now: Instant, asker: &Asker, reply: Reply, sink: &mut impl Sink) {
-        let slot = usize::from(asker.slot);
-        if asker.session != self.config.session || slot >= self.slots.len() {
-            self.counters.assignments_stale += 1;
-            return;
-        }
-        match reply {
-            Reply::Task(assigned) => self.on_assigned(now, slot, &assigned, sink),
-            Reply::NoOp { answer, switch_id, .. } => {
-                self.hear_of(switch_id);
-                if !matches!(self.slots[slot], Slot::Asking { number, .. } if number == asker.number)
-                {
-                    return;
-                }
-                self.slots[slot] = match answer {
-                    Answer::Waiting => Slot::Waiting {
-                        until: now.after(self.config.wait_ns + self.config.poll_ns),
-                    },
-                    _ => Slot::Idle { until: now.after(self.config.poll_ns) },
-                };
-            }
-        }
-    }
-
-    fn hear_of(&mut self, switch_id: SwitchId) {
-        self.switch_id = self.switch_id.max(switch_id);
-    }
-
-    /// Another switch: who asked the old one asks again.
-    fn on_switch(&mut self, now: Instant, switch_id: SwitchId, addr: Addr) {
-        if switch_id < self.switch_id {
-            return;
-        }
-        let is_new = switch_id > self.switch_id || addr != self.switch;
-        (self.switch_id, self.switch) = (switch_id, addr);
-        for slot in &mut self.slots {
-            if is_new && matches!(slot, Slot::Asking { .. } | Slot::Waiting { .. }) {
-                *slot = Slot::Idle { until: now };
-            }
-        }
-    }
-
-    fn on_assigned(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        assigned: &Assigned,
-        sink: &mut impl Sink,
-    ) {
-        let task = assigned.task;
-        let (uid, jid) = (assigned.uid.0, assigned.jid);
-        let of = Attempt { uid, jid, tid: task.tid, attempt: task.attempt };
-        // Its owner has submitted it again, to the new switch.
-        if assigned.switch_id < self.switch_id && self.config.guards.on(Guard::AssignmentSwitch) {
-            self.counters.assignments_other_switch += 1;
-            return;
-        }
-        self.hear_of(assigned.switch_id);
-        let work = Work {
-            of,
-            run: self.next_run,
-            owner: assigned.owner,
-            ticket: assigned.ticket,
-            switch_id: assigned.switch_id,
-            task,
-        };
-        match self.slots[slot] {
-            Slot::Idle { .. } | Slot::Asking { .. } | Slot::Waiting { .. } => {}
-            Slot::Claiming { work: own, .. } | Slot::Running { work: own, .. } => {
-                let is_same =
-                    (own.of, own.ticket, own.switch_id) == (work.of, work.ticket, work.switch_id);
-                if is_same {
-                    self.counters.assignments_stale += 1;
-                    return;
-                }
-                self.next_run = self.next_run.wrapping_add(1);
-                self.counters.returned += 1;
-                let message = TaskMessage::Returned { of, run: self.run(work.run) };
-                self.report(now, &work, message, Vec::new());
-                return self.send_reports(now, sink);
-            }
-        }
-        if self.is_repeated(&of) {
-            self.slots[slot] = Slot::Idle { until: now };
-            return;
-        }
-        self.next_run = self.next_run.wrapping_add(1);
-        if task.flags.has(TaskFlags::ONCE) && self.config.guards.on(Guard::Claim) {
-            let until = now.after(self.config.claim_ns);
-            self.slots[slot] = Slot::Claiming { work, beat_at: now, until };
-            self.tick_slot(now, slot, sink);
-        } else {
-            self.hold(now, slot, work, now.after(self.config.lease_ns), sink);
-        }
-    }
-
-    /// It may run: it begins as soon as what it needs is here.
-    fn hold(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        work: Work,
-        lease_until: Instant,
-        sink: &mut impl Sink,
-    ) {
-        let (is_heard, is_started, limit_at) = (false, false, Instant::NEVER);
-        let running =
-            Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at, is_started };
-        self.slots[slot] = running;
-        self.begin(now, slot);
-        self.tick_slot(now, slot, sink);
-    }
-}
-
 /// What tasks need.
 impl Worker {
     /// Under the rack's key an attempt is begun once: who heard one cannot have it run again.
@@ -634,9 +523,33 @@ impl Worker {
         (!is_missing).then_some(found)
     }
 
+    /// With prefetch: what came while all executors ran a task begins where one is free, the first first.
+    fn begin_waiting(&mut self, now: Instant) {
+        if !self.config.prefetch {
+            return;
+        }
+        let waits = |(index, slot): (usize, &Slot)| match slot {
+            Slot::Running { work, is_started: false, .. } => Some((work.run, index)),
+            Slot::Running { .. }
+            | Slot::Idle { .. }
+            | Slot::Asking { .. }
+            | Slot::Waiting { .. }
+            | Slot::Claiming { .. } => None,
+        };
+        let mut waiting: Vec<(u32, usize)> =
+            self.slots.iter().enumerate().filter_map(waits).collect();
+        waiting.sort_unstable();
+        for (_, index) in waiting {
+            self.begin(now, index);
+        }
+    }
+
     /// Begins a run whose time has come, if what it needs is here.
     fn begin(&mut self, now: Instant, slot: usize) {
         let Slot::Running { work, is_started: false, .. } = self.slots[slot] else { return };
+        if self.config.prefetch && self.started() >= usize::from(self.config.slots) {
+            return;
+        }
         let Some([job, parameters]) = self.needs(&work) else { return };
         let is_tagged = self.is_tagged(&work, job.as_deref(), parameters.as_deref());
         if !is_tagged || self.is_repeated(&work.of) {
@@ -730,7 +643,8 @@ impl Worker {
             }
             self.counters.leases_over += 1;
             if is_started {
-                self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+                let (slot, run) = (index as u16, work.run);
+                self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
             }
             self.slots[index] = Slot::Idle { until: now };
         }
@@ -739,9 +653,9 @@ impl Worker {
     fn tick_slot(&mut self, now: Instant, index: usize, sink: &mut impl Sink) {
         match self.slots[index] {
             Slot::Idle { .. } => {}
-            Slot::Asking { until, tries, .. } if until <= now && self.may_ask() => {
+            Slot::Asking { queue, until, tries, .. } if until <= now && self.may_ask() => {
                 self.counters.requests_unanswered += 1;
-                self.request(now, index, tries + 1, sink);
+                self.request(now, index, queue, tries + 1, sink);
             }
             Slot::Waiting { until } | Slot::Asking { until, .. } if until <= now => {
                 self.slots[index] = Slot::Idle { until: now };
@@ -762,7 +676,8 @@ impl Worker {
             }
             Slot::Running { work, limit_at, .. } if limit_at <= now => {
                 self.counters.timed_out += 1;
-                self.orders.push_back(Order::Kill { slot: index as u16, run: work.run });
+                let (slot, run) = (index as u16, work.run);
+                self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
                 self.slots[index] = Slot::Idle { until: now };
                 self.report_end(now, &work, Ended::TimedOut, Output::default());
             }
@@ -840,7 +755,8 @@ impl Worker {
             match slot {
                 Slot::Running { work, is_started, .. } if work.run == run => {
                     if *is_started {
-                        self.orders.push_back(Order::Kill { slot: index as u16, run });
+                        let slot = index as u16;
+                        self.orders.push_back(Order::Kill { slot, run, is_cancelled: true });
                     }
                 }
                 Slot::Claiming { work, .. } if work.run == run => {}

@@ -57,6 +57,14 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
 }
 
+/// The power went while a snapshot was made of a state without a record: it counted as the state's beginning, never to be
+/// whole.
+#[test]
+fn bug_19_17_a_snapshot_of_nothing_that_is_not_whole_is_no_beginning() {
+    let outcome = run(&with_disks(2_291_815));
+    assert_eq!(outcome.violation, None);
+}
+
 /// A small run, and the same with a cut of all power after each event of it: how many, and what is wrong with
 /// one of them.
 fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option<String>) {

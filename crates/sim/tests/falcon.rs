@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use concord_sim::falcon::explore::{Explored, Setup, explore};
+use concord_sim::falcon::explore::{Explored, Load, Setup, explore};
 use concord_sim::falcon::{Plan, Totals, run as run_rack};
 use concord_switch::{Form, QueueLayout};
 
@@ -44,7 +44,7 @@ fn in_form(setup: &Setup, form: Form) -> Setup {
 
 /// A queue whose pointers wrap.
 fn wraps(form: Form, slots: u32, capacity: u32) -> Setup {
-    let layout = QueueLayout { slots, capacity, form };
+    let layout = QueueLayout::one(slots, capacity, form);
     let begin_at = (u32::MAX - 1, u32::MAX - 1);
     Setup { layout, begin_at, ..Setup::new(form, slots) }
 }
@@ -141,12 +141,68 @@ fn every_loss_and_every_double_of_what_comes_round_leaves_the_queue_whole() {
     }
 }
 
+/// Two slots for each of the queues and priorities.
+fn several(queues: u8, priorities: u8) -> Setup {
+    let rings = 2 * u32::from(queues) * u32::from(priorities);
+    let one = wraps(Paired, 2 * rings, 2);
+    Setup { layout: QueueLayout { queues, priorities, ..one.layout }, ..one }
+}
+
+fn load(queue: u8, priority: u8, submissions: Vec<u8>) -> Load {
+    Load { queue, priority, submissions, ..Load::default() }
+}
+
+/// An executor of two queues asks one and the other and waits in both; what comes from one while it has a task from the
+/// other it gives back.
+#[test]
+fn two_queues_with_one_executor_of_both() {
+    let base = Setup { executor: true, ..several(2, 1) };
+    let more = vec![load(1, 0, vec![1])];
+    let alone = Setup { submissions: vec![2], more: more.clone(), ..base.clone() };
+    right("an executor of two queues", &alone, 2_096);
+    let beside = Setup { submissions: vec![1], requests: 1, more, ..base };
+    right("and another one of the first", &beside, 907);
+}
+
+/// Tasks of a higher priority come first, and go to who waits; a ticket without a task is skipped, or an executor asks
+/// again.
+#[test]
+fn two_priorities_of_a_queue() {
+    let base = several(1, 2);
+    let more = vec![load(0, 1, vec![2])];
+    let alone = Setup { submissions: vec![2], requests: 2, polls: 2, more, ..base.clone() };
+    right("two priorities", &alone, 1_765);
+    let more = vec![load(0, 1, vec![1, 1])];
+    let setup = Setup { submissions: vec![1], requests: 2, polls: 1, more, ..base };
+    right("together", &setup, 1_222);
+    right("lost", &Setup { losses: 1, ..setup.clone() }, 2_094);
+    right("somebody waits too long", &Setup { moments: 1, ..setup.clone() }, 3_869);
+    right("another switch id", &Setup { replacements: 1, ..setup.clone() }, 5_455);
+    let more = vec![load(0, 1, vec![2])];
+    right("double", &Setup { doubles: 1, more, ..setup }, 887);
+}
+
+/// Two of the priorities of each of two queues, and an executor of both.
+#[test]
+fn two_queues_of_four_priorities() {
+    let more = vec![load(0, 3, vec![1]), load(1, 1, vec![1])];
+    let setup = Setup { submissions: vec![1], executor: true, more, ..several(2, 4) };
+    right("two queues of four priorities", &setup, 13_250);
+}
+
 /// Minutes: `CONCORD_EXPLORE=large cargo test --release -p concord-sim --test falcon large`.
 #[test]
 fn large_runs_of_both_forms() {
     if std::env::var_os("CONCORD_EXPLORE").is_none_or(|way| way != "large") {
         return;
     }
+    let more = vec![load(0, 1, vec![1, 1])];
+    let urgent = Setup { submissions: vec![1, 1], requests: 3, polls: 1, more, ..several(1, 2) };
+    let urgent = Setup { losses: 1, doubles: 1, states_max: 4_000_000, ..urgent };
+    assert_eq!(run("two priorities", &urgent).violation, None);
+    let more = vec![load(1, 0, vec![1, 1])];
+    let both = Setup { submissions: vec![1, 1], executor: true, more, ..several(2, 1) };
+    assert_eq!(run("two queues", &Setup { states_max: 4_000_000, ..both }).violation, None);
     for (form, slots, capacity) in [(Paired, 2, 2), (Paired, 4, 4), (Repair, 2, 2), (Repair, 4, 3)]
     {
         let base = wraps(form, slots, capacity);
@@ -182,8 +238,9 @@ fn racks_from_seeds_end_every_task_once() {
     let t = totals;
     assert!(t.done > 0 && t.failed > 0 && t.unknown > 0 && t.refused > 0, "{t:?}");
     assert!(t.unheard > 0 && t.forgotten > 0 && t.leases_over > 0, "{t:?}");
-    assert!(t.cancelled_tasks > 0 && t.orphans > 0, "{t:?}");
+    assert!(t.cancelled_tasks > 0 && t.orphans > 0 && t.resumed > 0, "{t:?}");
     assert!(t.cancelled > 0 && t.other_switch > 0 && t.claims_refused > 0, "{t:?}");
+    assert!(t.moved > 0 && t.returned > 0 && t.prefetched > 0, "{t:?}");
 }
 
 #[test]
@@ -207,6 +264,7 @@ mod guards {
         assert!(found.violation.is_some(), "{guard:?} was not caught in {} states", found.states);
     }
 
+    /// `SkippedTicket` is removed by `concord-switch`'s tests.
     #[test]
     fn each_guard_of_the_queue_is_caught_when_removed() {
         let base = Setup { submissions: vec![4], polls: 2, ..Setup::new(Repair, 2) };
@@ -221,7 +279,13 @@ mod guards {
     /// more: `concord-scheduler`'s tests remove them.
     #[test]
     fn each_guard_of_owners_and_workers_is_caught_when_removed() {
-        for guard in [Guard::TaskLease, Guard::Claim, Guard::FirstResult] {
+        for guard in [
+            Guard::TaskLease,
+            Guard::Claim,
+            Guard::FirstResult,
+            Guard::DurableCommit,
+            Guard::TaskClass,
+        ] {
             let guards = Guards::without(guard);
             let found = seeds(2_000).find_map(|seed| {
                 let ran = run_rack(&Plan { guards, ..Plan::draw(seed) });

@@ -1,10 +1,11 @@
-//! FLAIR over VR and Raft: racks from seeds, with the faults that every swarm draws.
+//! FLAIR over VR and Raft, and what it is compared with, follower leases over Raft: racks from seeds, with the faults that every swarm draws.
 
 use std::thread;
 
 use concord_core::Guards;
 #[cfg(feature = "mutants")]
 use concord_core::MS;
+use concord_sim::load::SlowReads;
 use concord_sim::{Aim, Plan, SwarmOptions, swarm_of};
 #[cfg(feature = "mutants")]
 use concord_sim::{Fault, Timed, run};
@@ -12,6 +13,8 @@ use concord_wire::control::{Program, Protocol};
 
 /// Seeds; `CONCORD_SEEDS` sets another number, `CONCORD_FIRST_SEED` where they begin.
 const SEEDS: u64 = 500;
+/// Of what FLAIR is compared with.
+const OTHERS: u64 = 150;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
@@ -28,18 +31,43 @@ fn drawn(seed: u64) -> Plan {
 
 #[test]
 fn every_fixed_seed_is_linearizable_and_makes_progress() {
-    every_seed_holds(drawn);
+    every_seed_holds(drawn, SEEDS);
 }
 
 #[test]
 fn every_fixed_seed_over_raft_is_linearizable_and_makes_progress() {
-    every_seed_holds(|seed| over(Protocol::Raft, seed));
+    every_seed_holds(|seed| over(Protocol::Raft, seed), SEEDS);
 }
 
-fn every_seed_holds(drawn: fn(u64) -> Plan) {
+/// Followers answer by leases.
+fn leased(seed: u64) -> Plan {
+    let protocol = Some(Protocol::Raft);
+    Plan::draw_aimed(
+        seed,
+        Aim { protocol, reads: Some(SlowReads::FollowerLease), ..Aim::default() },
+    )
+}
+
+/// Any replica answers by a quorum's word.
+fn by_quorum(seed: u64) -> Plan {
+    let protocol = Some(Protocol::Raft);
+    Plan::draw_aimed(seed, Aim { protocol, reads: Some(SlowReads::Quorum), ..Aim::default() })
+}
+
+#[test]
+fn every_fixed_seed_with_quorum_reads_is_linearizable_and_makes_progress() {
+    every_seed_holds(by_quorum, OTHERS);
+}
+
+#[test]
+fn every_fixed_seed_with_follower_leases_is_linearizable_and_makes_progress() {
+    every_seed_holds(leased, OTHERS);
+}
+
+fn every_seed_holds(drawn: fn(u64) -> Plan, seeds: u64) {
     let options = SwarmOptions {
         first_seed: setting("CONCORD_FIRST_SEED", 0),
-        seeds: Some(setting("CONCORD_SEEDS", SEEDS)),
+        seeds: Some(setting("CONCORD_SEEDS", seeds)),
         time: None,
         threads: thread::available_parallelism().map_or(1, usize::from),
         aim: Aim::default(),

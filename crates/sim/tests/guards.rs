@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use concord_core::guard::{Guard, Guards};
 use concord_core::{MS, Rng, US};
+use concord_sim::load::SlowReads;
 use concord_sim::{
     Aim, Disks, Fault, Gateways, Node, Plan, Service, SwarmOptions, Timed, run, swarm_of,
 };
@@ -462,6 +463,28 @@ fn every_guard_of_raft_is_caught_when_removed() {
     ];
     let aimed: [(Guard, Draw); 1] = [(Guard::Lease, |seed| split(Protocol::Raft, seed))];
     are_caught("Raft", &alone.map(|guard| (guard, raft as Draw)), &aimed);
+}
+
+/// A seed of Raft whose replicas answer reads so.
+fn reading(seed: u64, reads: SlowReads) -> Plan {
+    let aim = Aim { protocol: Some(Protocol::Raft), reads: Some(reads), ..Aim::default() };
+    let (plan, plain) = (Plan::draw_aimed(seed, aim), Plan::default());
+    Plan {
+        gateways: plain.gateways,
+        sizes: plain.sizes,
+        bounds: plain.bounds,
+        packets: plain.packets,
+        ..plan
+    }
+}
+
+#[test]
+fn every_guard_of_follower_leases_is_caught_when_removed() {
+    let alone = [Guard::LeaseHolders, Guard::ReadLease, Guard::LeaseFloor, Guard::GroupRevoked];
+    let leased: Draw = |seed| reading(seed, SlowReads::FollowerLease);
+    let by_quorum: Draw = |seed| reading(seed, SlowReads::Quorum);
+    let aimed = [(Guard::QuorumEnd, by_quorum)];
+    are_caught("follower leases", &alone.map(|guard| (guard, leased)), &aimed);
 }
 
 /// A leader that is cut off leaves its view before a replica that recovers could take its word, in these

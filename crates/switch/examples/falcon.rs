@@ -79,7 +79,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() -> Result<(), LoadError> {
     for form in [Form::Paired, Form::Repair] {
         let mut config_of = AgentConfig::new(Incarnation(1), addr(0), addr(9));
-        config_of.sections.queue = QueueLayout { form, ..QueueLayout::DEFAULT };
+        config_of.sections.queue = match form {
+            Form::Paired => QueueLayout::DEFAULT,
+            Form::Repair | Form::Printed => QueueLayout::one(1 << 17, 1 << 17, form),
+        };
         let mut falcon = Falcon::load(&config_of.settings())?;
         let _ = falcon.install(Now::default(), &config());
         let mut times = vec![Vec::new(); 4];

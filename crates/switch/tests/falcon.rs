@@ -4,7 +4,7 @@
 mod common;
 
 use common::{CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
-use concord_core::{Incarnation, Instant, MS, Machine, Now, Rng, SEC, SessionId, SwitchId};
+use concord_core::{Guards, Incarnation, Instant, MS, Machine, Now, Rng, SEC, SessionId, SwitchId};
 use concord_pisa::Verdict;
 use concord_switch::falcon::FalconCounters;
 use concord_switch::{
@@ -12,7 +12,9 @@ use concord_switch::{
     SwitchProgram as _,
 };
 use concord_wire::control::{Config, GroupKind, Membership, Message as _, Program};
-use concord_wire::falcon::{Answer, Asker, Parameters, Reply, Request, Submission, Task};
+use concord_wire::falcon::{
+    Answer, Asker, Parameters, Reply, Request, Submission, TASKS_MAX, Task,
+};
 use concord_wire::{Addr, Kind};
 
 const FORMS: [Form; 2] = [Form::Paired, Form::Repair];
@@ -54,7 +56,7 @@ fn asker(slot: u16, number: u32) -> Asker {
 impl Switch {
     fn new(slots: u32, capacity: u32, form: Form) -> Switch {
         let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-        told.sections.queue = QueueLayout { slots, capacity, form };
+        told.sections.queue = QueueLayout::one(slots, capacity, form);
         told.program = Program::Falcon;
         let agent = Agent::new(told).unwrap();
         let mut switch = Switch { agent, now_ns: MS };
@@ -191,6 +193,24 @@ fn a_task_goes_to_the_executor_that_waits_longest() {
     }
 }
 
+/// docs/bugs.md, 21.1.
+#[test]
+fn bug_21_1_a_full_submission_goes_on_after_its_first_task_was_handed_out() {
+    for form in FORMS {
+        for waiting in [1, 2, 16] {
+            let mut switch = Switch::new(32, 32, form);
+            for slot in 1..=waiting {
+                switch.ask(slot, 5, 1_000_000);
+            }
+            let tids = 1..=TASKS_MAX as u32;
+            let (answer, handed) = switch.submit(tids);
+            assert_eq!((answer.answer, handed.len()), (Answer::Added, usize::from(waiting)));
+            assert_eq!(answer.tickets, (0..TASKS_MAX as u32).collect::<Vec<_>>());
+            assert_eq!(switch.counters().malformed, 0);
+        }
+    }
+}
+
 #[test]
 fn no_more_executors_wait_than_there_are_slots() {
     for form in FORMS {
@@ -245,7 +265,7 @@ fn who_waited_too_long_gets_no_task_and_is_swept() {
 fn a_sweep_from_outside_takes_nobody_away() {
     let mut switch = Switch::new(4, 4, Form::Paired);
     switch.ask(1, 1, 1_000_000);
-    let sweep = concord_wire::falcon::Sweep { ticket: 0, switch_id: OWN };
+    let sweep = concord_wire::falcon::Sweep { ticket: 0, switch_id: OWN, queue: 0 };
     assert_eq!(switch.packet(sweep.bytes().to_vec()), []);
     assert_eq!(switch.submit([7]).1.len(), 1);
 }
@@ -363,7 +383,7 @@ fn waiting_is_bounded() {
 /// A program without a seat: what comes round is lost if a test wants it so.
 fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
-    told.sections.queue = QueueLayout { slots: 2, capacity: 2, form };
+    told.sections.queue = QueueLayout::one(2, 2, form);
     let mut falcon = Falcon::load(&told.settings()).unwrap();
     common::install(&mut falcon, &config(OWN.0));
     falcon.begin_at(add_ptr, retrieve_ptr);
@@ -439,6 +459,47 @@ fn hole_empty_polls_drive_retrieve_ptr_ahead_until_the_sign_flips() {
     let mut flipped = alone(Form::Printed, (0, (1 << 31) + 1));
     assert_eq!([1, 2, 3].map(|tid| submit(&mut flipped, tid, true)), [Some(Answer::Full); 3]);
     assert_eq!((flipped.tasks(), poll(&mut flipped)), (vec![], None));
+}
+
+/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What skips it comes twice, and
+/// another task is queued in between: who gets that?
+fn skipped_twice(guards: Guards) -> Option<u32> {
+    let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    let layout = QueueLayout::one(8, 2, Form::Paired);
+    told.sections.queue = QueueLayout { priorities: 2, ..layout };
+    told.guards = guards;
+    let mut falcon = Falcon::load(&told.settings()).unwrap();
+    common::install(&mut falcon, &config(OWN.0));
+    let ports = PortTable::default();
+    let first = Ingress::first(Now::default(), OWNER, &ports);
+    let mut bytes = Vec::new();
+    Request { asker: asker(1, 1), wait_us: 9_000, ..Request::default() }.emit(&mut bytes);
+    let _ = falcon.process(&first, &mut bytes);
+    Submission { priority: 1, ..submission([5]) }.emit(&mut bytes);
+    let Verdict::Mirror { metadata, .. } = falcon.process(&first, &mut bytes) else {
+        panic!("nobody waits")
+    };
+    assert_eq!((falcon.pointers_of(0, 1), falcon.skipped(0, 1)), ((1, 0), 1));
+    let skips = Ingress { passes: 1, metadata, ..first };
+    let (mut once, mut again) = (bytes.clone(), bytes);
+    let _ = falcon.process(&skips, &mut once);
+    assert_eq!((falcon.pointers_of(0, 1), falcon.skipped(0, 1)), ((1, 1), 0));
+    let mut bytes = Vec::new();
+    Submission { priority: 1, ..submission([6]) }.emit(&mut bytes);
+    let _ = falcon.process(&first, &mut bytes);
+    let _ = falcon.process(&skips, &mut again);
+    poll(&mut falcon)
+}
+
+#[test]
+fn a_ticket_without_a_task_is_skipped_once() {
+    assert_eq!(skipped_twice(Guards::ALL), Some(6));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_skip_that_does_not_look_where_retrieve_ptr_stands_is_caught() {
+    assert_eq!(skipped_twice(Guards::without(concord_core::Guard::SkippedTicket)), None);
 }
 
 /// As many tasks as a day has at 3.2 M/s are more than 2^32: the pointers wrap every 22 minutes.

@@ -15,7 +15,9 @@
 //! | 36 | 4 | the submission's number | owner |
 //! | 40 | 4 | switch id: in a submission the only one that may take it, or 0 | owner; in an answer the switch |
 //! | 44 | 1 | [`Answer`] | switch |
-//! | 45 | 3 | reserved | |
+//! | 45 | 1 | the queue that it is for: a class of executors, or a node | owner |
+//! | 46 | 1 | its priority: 3 is the most urgent, 0 what is not said | owner |
+//! | 47 | 1 | reserved | |
 //! | 48 | 4 | retrieve_ptr | switch |
 //! | 52 | 4 | add_ptr | switch |
 //! | 56 | 16 x 4 | tickets of the tasks that were added: add_ptr as it was | switch |
@@ -32,7 +34,7 @@
 //! | 24 | 4 | the request's number | executor |
 //! | 28 | 2 | its slot | executor |
 //! | 30 | 1 | [`Answer`] of a NO-OP | switch |
-//! | 31 | 1 | reserved | |
+//! | 31 | 1 | the queue that it asks; in an assignment, the one that the task was in | executor; the switch |
 //! | 32 | 4 + 2 | the executor's address, port | executor |
 //! | 38 | 2 | reserved | |
 //! | 40 | 4 | how long it waits in the switch, in us; 0: it does not | executor |
@@ -53,12 +55,13 @@
 //! | 6 | 2 | function: what is to be executed |
 //! | 8 | 1 | flags |
 //! | 9 | 1 | length of the parameters: 0 to 16 |
-//! | 10 | 2 | reserved |
+//! | 10 | 1 | the class of executors that it needs: 0 to 7 |
+//! | 11 | 1 | reserved |
 //! | 12 | 4 | time limit in ms; 0: none |
 //! | 16 | 16 | parameters |
 //! | 32 | 8 | the owner's keyed tag |
 //!
-//! SWEEP (op 6) is the switch's own: ticket (4), switch id (4). It takes away an executor that waited too
+//! SWEEP (op 6) is the switch's own: ticket (4), switch id (4), queue (1), 3 reserved. It takes away an executor that waited too
 //! long.
 
 use alloc::vec::Vec;
@@ -93,7 +96,20 @@ pub const SUBMISSION_BYTES: usize = at::TASKS;
 /// Length of REQUEST, TASK_ASSIGNMENT and NO-OP in bytes.
 pub const REQUEST_BYTES: usize = 112;
 /// Length of a SWEEP in bytes.
-pub const SWEEP_BYTES: usize = 24;
+pub const SWEEP_BYTES: usize = 28;
+
+/// Most priorities of a queue: [`PRIORITIES_MAX`] - 1 is the most urgent, 0 what is not said.
+pub const PRIORITIES_MAX: u8 = 4;
+/// Classes of executors. Class 0 are all of them; its queue is the one that is asked last.
+pub const CLASSES_MAX: u8 = 8;
+/// Most queues of a switch: one for each class, the others for nodes.
+pub const QUEUES_MAX: u8 = 32;
+
+/// The queue of tasks that are to run at a node. Nodes share one where there are more of them than queues.
+#[must_use]
+pub const fn queue_of_node(node: u16) -> u8 {
+    CLASSES_MAX + (node % (QUEUES_MAX - CLASSES_MAX) as u16) as u8
+}
 
 /// Where the fields are.
 mod at {
@@ -105,6 +121,8 @@ mod at {
     pub(super) const NUMBER: usize = 36;
     pub(super) const SWITCH_ID: usize = 40;
     pub(super) const ANSWER: usize = 44;
+    pub(super) const QUEUE: usize = 45;
+    pub(super) const PRIORITY: usize = 46;
     pub(super) const RETRIEVE_PTR: usize = 48;
     pub(super) const ADD_PTR: usize = 52;
     pub(super) const TICKETS: usize = 56;
@@ -117,6 +135,7 @@ mod at {
         pub(in super::super) const NUMBER: usize = 24;
         pub(in super::super) const SLOT: usize = 28;
         pub(in super::super) const ANSWER: usize = 30;
+        pub(in super::super) const QUEUE: usize = 31;
         pub(in super::super) const EXECUTOR: usize = 32;
         pub(in super::super) const WAIT_US: usize = 40;
         pub(in super::super) const TICKET: usize = 44;
@@ -131,6 +150,7 @@ mod at {
     pub(super) mod sweep {
         pub(in super::super) const TICKET: usize = 16;
         pub(in super::super) const SWITCH_ID: usize = 20;
+        pub(in super::super) const QUEUE: usize = 24;
     }
 }
 
@@ -153,6 +173,8 @@ pub enum Answer {
     Waiting = 5,
     /// There is no task.
     Empty = 6,
+    /// The switch has no such queue: the tasks in the list were not added.
+    NoQueue = 7,
 }
 
 impl Answer {
@@ -165,6 +187,7 @@ impl Answer {
         Answer::OtherSwitch,
         Answer::Waiting,
         Answer::Empty,
+        Answer::NoQueue,
     ];
 
     fn from_byte(byte: u8) -> Result<Answer, WireError> {
@@ -246,6 +269,8 @@ pub struct Task {
     pub function: u16,
     /// How.
     pub flags: TaskFlags,
+    /// The class of executors that it needs, below [`CLASSES_MAX`]; 0: any.
+    pub needs: u8,
     /// How long it may take, in ms; 0: for ever.
     pub limit_ms: u32,
     /// With what.
@@ -264,6 +289,7 @@ impl Task {
         out[6..8].copy_from_slice(&self.function.to_be_bytes());
         out[8] = self.flags.0;
         out[9] = self.parameters.length;
+        out[10] = self.needs;
         out[12..16].copy_from_slice(&self.limit_ms.to_be_bytes());
         out[16..32].copy_from_slice(&self.parameters.bytes);
         out[32..40].copy_from_slice(&self.tag.to_be_bytes());
@@ -273,16 +299,20 @@ impl Task {
     /// Reads one.
     ///
     /// # Errors
-    /// [`WireError`] if it is short, or its parameters are too long.
+    /// [`WireError`] if it is short, its parameters are too long, or there is no such class.
     pub fn parse(bytes: &[u8]) -> Result<Task, WireError> {
         let b = bytes.first_chunk::<TASK_BYTES>().ok_or(WireError::Truncated)?;
         let length = usize::from(b[9]);
         let parameters = b[16..32].get(..length).ok_or(WireError::Field)?;
+        if b[10] >= CLASSES_MAX {
+            return Err(WireError::Field);
+        }
         Ok(Task {
             tid: u32_at(b, 0),
             attempt: u16_at(b, 4),
             function: u16_at(b, 6),
             flags: TaskFlags(b[8]),
+            needs: b[10],
             limit_ms: u32_at(b, 12),
             parameters: Parameters::new(parameters).ok_or(WireError::Field)?,
             tag: u64_at(b, 32),
@@ -343,6 +373,10 @@ pub struct Submission {
     pub switch_id: SwitchId,
     /// How it ended.
     pub answer: Answer,
+    /// The queue that it is for, and with which priority: its tickets and pointers are of these.
+    pub queue: u8,
+    /// 3 is the most urgent, 0 what is not said.
+    pub priority: u8,
     /// How far tasks are retrieved.
     pub retrieve_ptr: u32,
     /// How far they are added.
@@ -367,6 +401,7 @@ impl Submission {
         put_u32(out, at::NUMBER, self.number);
         put_u32(out, at::SWITCH_ID, self.switch_id.0);
         out[at::ANSWER] = self.answer as u8;
+        (out[at::QUEUE], out[at::PRIORITY]) = (self.queue, self.priority);
         put_u32(out, at::RETRIEVE_PTR, self.retrieve_ptr);
         put_u32(out, at::ADD_PTR, self.add_ptr);
         for (index, ticket) in self.tickets.iter().take(TASKS_MAX).enumerate() {
@@ -391,7 +426,7 @@ impl Submission {
         if (answer == Answer::None) != (header.op == OP_SUBMIT) {
             return Err(WireError::Field);
         }
-        let (left, added) = counts(b)?;
+        let (left, added) = counts(b, TASKS_MAX)?;
         let tasks = b[at::TASKS..].chunks_exact(TASK_BYTES).take(left).map(Task::parse);
         Ok(Submission {
             group: header.group,
@@ -401,6 +436,8 @@ impl Submission {
             number: u32_at(b, at::NUMBER),
             switch_id: SwitchId(u32_at(b, at::SWITCH_ID)),
             answer,
+            queue: b[at::QUEUE],
+            priority: b[at::PRIORITY],
             retrieve_ptr: u32_at(b, at::RETRIEVE_PTR),
             add_ptr: u32_at(b, at::ADD_PTR),
             tickets: (0..added).map(|index| u32_at(b, at::TICKETS + 4 * index)).collect(),
@@ -409,10 +446,14 @@ impl Submission {
     }
 }
 
-/// How many tasks are left in the list, and how many were added.
-fn counts(b: &[u8]) -> Result<(usize, usize), WireError> {
+/// Most tasks left and added of a packet that comes round: one that was handed to an executor has its ticket, and is
+/// taken from the list in the next pass.
+const COUNTED_MAX: usize = TASKS_MAX + 1;
+
+/// How many tasks are left in the list, and how many were added; not more than `most`.
+fn counts(b: &[u8], most: usize) -> Result<(usize, usize), WireError> {
     let (left, added) = (usize::from(b[at::TASKS_LEFT]), usize::from(b[at::ADDED]));
-    if left + added > TASKS_MAX {
+    if left + added > most || left > TASKS_MAX {
         return Err(WireError::Field);
     }
     if b.len() < at::TASKS + left * TASK_BYTES {
@@ -440,7 +481,7 @@ impl<'a> SubmissionMut<'a> {
         if header.op != OP_SUBMIT {
             return Err(WireError::Op);
         }
-        let ((left, added), length) = (counts(b)?, b.len());
+        let ((left, added), length) = (counts(b, COUNTED_MAX)?, b.len());
         Ok(SubmissionMut { bytes: &mut bytes[..length], left, added })
     }
 
@@ -472,11 +513,30 @@ impl<'a> SubmissionMut<'a> {
         u32_at(self.bytes, at::SWITCH_ID)
     }
 
+    /// The queue that it is for, and its priority.
+    #[inline]
+    #[must_use]
+    pub fn queue(&self) -> (u8, u8) {
+        (self.bytes[at::QUEUE], self.bytes[at::PRIORITY])
+    }
+
     /// How many tasks are left in the list.
     #[inline]
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
+    }
+
+    /// Whether every task of the list makes sense, before the first one is added.
+    ///
+    /// # Errors
+    /// [`WireError`] if one does not.
+    #[inline]
+    pub fn check_tasks(&self) -> Result<(), WireError> {
+        let mut tasks = self.bytes[at::TASKS..].chunks_exact(TASK_BYTES).take(self.left);
+        let makes_sense =
+            |task: &[u8]| usize::from(task[9]) <= PARAMETER_BYTES_MAX && task[10] < CLASSES_MAX;
+        tasks.all(makes_sense).then_some(()).ok_or(WireError::Field)
     }
 
     /// The first task of the list.
@@ -565,6 +625,7 @@ pub fn hand_over(copy: &mut [u8], switch_id: u32, to: Addr) -> Result<(), WireEr
         owner: addr_at(&from, at::OWNER),
         ticket: u32_at(&from, at::TICKETS + 4 * index),
         switch_id: SwitchId(switch_id),
+        queue: from[at::QUEUE],
         task: Task::parse(&from[at::TASKS..])?,
     };
     copy[crate::header::COMMON_BYTES..].fill(0);
@@ -581,6 +642,8 @@ pub struct Request {
     pub group: GroupId,
     /// Who asks.
     pub asker: Asker,
+    /// Which queue.
+    pub queue: u8,
     /// How long it waits in the switch if there is no task, in us; 0: it does not.
     pub wait_us: u32,
 }
@@ -598,6 +661,8 @@ pub struct Assigned {
     pub ticket: u32,
     /// The switch id under which it was queued.
     pub switch_id: SwitchId,
+    /// The queue that it was in.
+    pub queue: u8,
     /// TASK_INFO.
     pub task: Task,
 }
@@ -637,6 +702,7 @@ fn asker_at(b: &[u8]) -> Asker {
 fn put_assigned(b: &mut [u8], assigned: &Assigned) {
     put_u32(b, at::request::TICKET, assigned.ticket);
     put_u32(b, at::request::SWITCH_ID, assigned.switch_id.0);
+    b[at::request::QUEUE] = assigned.queue;
     put_u32(b, at::request::JID, assigned.jid);
     put_u64(b, at::request::UID, assigned.uid.0);
     put_addr(b, at::request::OWNER, assigned.owner);
@@ -649,6 +715,7 @@ impl Request {
         Header { group: self.group, ..Header::new(Kind::Falcon, OP_REQUEST) }.begin(out);
         out.resize(REQUEST_BYTES, 0);
         put_asker(out, &self.asker);
+        out[at::request::QUEUE] = self.queue;
         put_u32(out, at::request::WAIT_US, self.wait_us);
         set_length(out);
     }
@@ -664,7 +731,8 @@ impl Request {
             return Err(WireError::Op);
         }
         let wait_us = u32_at(b, at::request::WAIT_US);
-        Ok(Request { group: header.group, asker: asker_at(b), wait_us })
+        let queue = b[at::request::QUEUE];
+        Ok(Request { group: header.group, asker: asker_at(b), queue, wait_us })
     }
 }
 
@@ -706,6 +774,7 @@ impl Reply {
                 owner: addr_at(b, at::request::OWNER),
                 ticket,
                 switch_id,
+                queue: b[at::request::QUEUE],
                 task: Task::parse(&b[at::request::TASK..])?,
             }),
             OP_NOOP => {
@@ -725,6 +794,8 @@ pub struct Sweep {
     pub ticket: u32,
     /// The switch id under which it waits.
     pub switch_id: SwitchId,
+    /// The queue in which it waits.
+    pub queue: u8,
 }
 
 impl Sweep {
@@ -736,6 +807,7 @@ impl Sweep {
         b[..header.len()].copy_from_slice(&header);
         put_u32(&mut b, at::sweep::TICKET, self.ticket);
         put_u32(&mut b, at::sweep::SWITCH_ID, self.switch_id.0);
+        b[at::sweep::QUEUE] = self.queue;
         b
     }
 
@@ -749,7 +821,8 @@ impl Sweep {
             return Err(WireError::Op);
         }
         let switch_id = SwitchId(u32_at(b, at::sweep::SWITCH_ID));
-        Ok(Sweep { ticket: u32_at(b, at::sweep::TICKET), switch_id })
+        let (ticket, queue) = (u32_at(b, at::sweep::TICKET), b[at::sweep::QUEUE]);
+        Ok(Sweep { ticket, switch_id, queue })
     }
 }
 
@@ -764,6 +837,7 @@ mod tests {
             attempt: 2,
             function: 3,
             flags: TaskFlags::ONCE,
+            needs: 5,
             limit_ms: 2_000,
             parameters: Parameters::new(b"10 ms").unwrap(),
             tag: 0x0123_4567_89ab_cdef,
@@ -778,6 +852,8 @@ mod tests {
             owner: Addr { ip: 0x0a00_00c8, port: 9000 },
             number: 77,
             switch_id: SwitchId(7),
+            queue: 9,
+            priority: 3,
             tasks: (0..tasks).map(task).collect(),
             ..Submission::default()
         }
@@ -795,6 +871,7 @@ mod tests {
             owner: Addr { ip: 0x0a00_00c8, port: 9000 },
             ticket: 41,
             switch_id: SwitchId(7),
+            queue: 9,
             task: task(0),
         }
     }
@@ -813,7 +890,7 @@ mod tests {
         };
         answer.emit(&mut packets[1]);
         assert_eq!(Submission::parse(&packets[1]).unwrap(), answer);
-        let request = Request { group: GroupId(1), asker: asker(), wait_us: 100_000 };
+        let request = Request { group: GroupId(1), asker: asker(), queue: 9, wait_us: 100_000 };
         request.emit(&mut packets[2]);
         assert_eq!(Request::parse(&packets[2]).unwrap(), request);
         for (at, reply) in [
@@ -825,7 +902,7 @@ mod tests {
             assert_eq!(Reply::parse(&packets[at]).unwrap(), (asker(), reply));
             assert_eq!(Request::parse(&packets[at]), Err(WireError::Op));
         }
-        let sweep = Sweep { ticket: 8, switch_id: SwitchId(7) };
+        let sweep = Sweep { ticket: 8, switch_id: SwitchId(7), queue: 9 };
         packets[5] = sweep.bytes().to_vec();
         assert_eq!(Sweep::parse(&packets[5]).unwrap(), sweep);
         crate::golden("falcon.hex", &packets);
@@ -889,8 +966,10 @@ mod tests {
             (Some(WireError::Truncated), Some(WireError::Truncated))
         );
         assert_eq!(with(at::TASKS_LEFT, 17), (Some(WireError::Field), Some(WireError::Field)));
-        assert_eq!(with(at::ADDED, 15), (Some(WireError::Field), Some(WireError::Field)));
-        assert_eq!(with(at::ANSWER, 7), (None, Some(WireError::Field)));
+        assert_eq!(with(at::ADDED, 16), (Some(WireError::Field), Some(WireError::Field)));
+        assert_eq!(with(at::ADDED, 15), (None, Some(WireError::Field)));
+        assert_eq!(with(at::ANSWER, 8), (None, Some(WireError::Field)));
+        assert_eq!(with(at::TASKS + 10, 8), (None, Some(WireError::Field)));
         assert_eq!(with(at::TASKS + 9, 17), (None, Some(WireError::Field)));
     }
 }

@@ -80,7 +80,7 @@ pub enum Kind {
     FlairSession = 9,
     /// [`crate::gateways`]: between the gateways of a group.
     Gateways = 10,
-    /// [`crate::rpc`] with [`crate::harmonia`]'s own header: between clients, the switch and the
+    /// [`crate::rpc`]: between clients, the switch and the
     /// replicas.
     Store = 16,
     /// [`crate::rpc`] with [`crate::flair`]'s own header: between the switch and the replicas.

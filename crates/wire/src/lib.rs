@@ -14,7 +14,6 @@ pub mod falcon;
 pub mod flair;
 pub mod fragment;
 pub mod gateways;
-pub mod harmonia;
 pub mod header;
 pub mod link;
 pub mod nopaxos;

@@ -1,6 +1,7 @@
 //! What every request of a client and every answer has, whatever the store: session, request, attempt,
 //! client, status, times, objects. Bodies of several packets, pulls of long replies and pushes are alike
-//! for all stores. One system's own fields have 24 bytes of room ([`crate::harmonia`]).
+//! for all stores. What a switch program stamps has 24 bytes of room: the numbers here are those of programs that
+//! order writes; FLAIR's lie over them ([`crate::flair`]), CRAQ uses none.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -18,7 +19,10 @@
 //! | 56 | 1 | further object ids: 0 to 7 |
 //! | 57 | 3 | reserved |
 //! | 60 | 4 | object id, the first |
-//! | 64 | 24 | the system's own fields |
+//! | 64 | 4 + 4 | sequence number (switch id, counter), in writes, replies and completions |
+//! | 72 | 4 + 4 | last committed (switch id, counter), in fast reads |
+//! | 80 | 4 | index, in sweeps |
+//! | 84 | 4 | reserved |
 //! | 88 | 4 each | further object ids |
 //! | then | | body |
 
@@ -29,7 +33,7 @@ use concord_core::{Epoch, NodeId, ObjectId, RequestNumber, Seq, SessionId};
 use crate::Addr;
 use crate::header::{GroupId, Header, Kind};
 use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
-use crate::{PACKET_BYTES_MAX, WireError, harmonia, u16_at, u32_at, u64_at};
+use crate::{PACKET_BYTES_MAX, WireError, u16_at, u32_at, u64_at};
 
 /// Where the fields are that every request has.
 pub mod at {
@@ -61,8 +65,14 @@ pub mod at {
     pub const FURTHER: usize = 56;
     /// The first object id.
     pub const OBJECT: Range<usize> = 60..64;
-    /// The system's own fields.
+    /// What the switch's program stamps.
     pub const OWN: Range<usize> = 64..88;
+    /// A write's number.
+    pub const SEQ: Range<usize> = 64..72;
+    /// A fast read's last-committed point.
+    pub const LAST_COMMITTED: Range<usize> = 72..80;
+    /// What a sweep looks at.
+    pub const INDEX: Range<usize> = 80..84;
     /// Where further ids and the body begin.
     pub const END: usize = 88;
 }
@@ -187,6 +197,13 @@ byte_enum!(
         SlowStaleReply = 15,
         /// FLAIR: the leader answered, because no follower that is heard is known to hold the key group.
         SlowNoHolder = 16,
+        /// Follower leases: no write of the key group was under way here; one follower answered alone.
+        Leased = 17,
+        /// Follower leases: passed on to the leader, because a write of the key group was in the follower's log and not
+        /// executed.
+        RefusedRevoked = 18,
+        /// Quorum reads: one replica answered, when all was executed that a majority had logged.
+        Quorum = 19,
     }
 );
 
@@ -226,6 +243,8 @@ impl Flags {
     /// Said by who orders writes: the disk of a replica has no room, so that the write is refused, by every
     /// replica alike. A client's word counts for nothing.
     pub const DISK_FULL: Flags = Flags(4096);
+    /// A read whose client has chosen the replica: [`Repr::node`] (follower leases).
+    pub const CHOSEN: Flags = Flags(8192);
     /// Writes that are refused by nobody for want of room: they are of no client, or of its session.
     pub const OWN: [Flags; 3] = [Flags::NOOP, Flags::REGISTER, Flags::INTERNAL];
 
@@ -296,7 +315,7 @@ pub struct Repr {
     pub time_ms: u64,
     /// The epoch of who forwarded or answered.
     pub epoch: Epoch,
-    /// Who forwarded or answered; in an [`Op::Pull`], who is asked.
+    /// Who forwarded or answered; in an [`Op::Pull`], and a read with [`Flags::CHOSEN`], who is asked.
     pub node: NodeId,
     /// How it ended.
     pub status: Status,
@@ -394,10 +413,10 @@ impl Repr {
         h[at::TIME_MS].copy_from_slice(&self.time_ms.to_be_bytes());
         h[at::FURTHER] = self.further.len() as u8;
         h[at::OBJECT].copy_from_slice(&self.obj_id.0.to_be_bytes());
-        h[harmonia::at::SEQ].copy_from_slice(&self.seq.to_u64().to_be_bytes());
+        h[at::SEQ].copy_from_slice(&self.seq.to_u64().to_be_bytes());
         let last_committed = self.last_committed.to_u64();
-        h[harmonia::at::LAST_COMMITTED].copy_from_slice(&last_committed.to_be_bytes());
-        h[harmonia::at::INDEX].copy_from_slice(&self.index.to_be_bytes());
+        h[at::LAST_COMMITTED].copy_from_slice(&last_committed.to_be_bytes());
+        h[at::INDEX].copy_from_slice(&self.index.to_be_bytes());
         h
     }
 }
@@ -475,7 +494,7 @@ impl<'a> Packet<'a> {
     #[must_use]
     #[inline]
     pub fn seq(&self) -> Seq {
-        Seq::from_u64(u64_at(self.bytes, harmonia::at::SEQ.start))
+        Seq::from_u64(u64_at(self.bytes, at::SEQ.start))
     }
 
     /// What follows header and object ids.
@@ -501,9 +520,9 @@ impl<'a> Packet<'a> {
             flags: Flags(u16_at(b, at::FLAGS.start)),
             obj_id: ObjectId(u32_at(b, at::OBJECT.start)),
             further,
-            seq: Seq::from_u64(u64_at(b, harmonia::at::SEQ.start)),
-            last_committed: Seq::from_u64(u64_at(b, harmonia::at::LAST_COMMITTED.start)),
-            index: u32_at(b, harmonia::at::INDEX.start),
+            seq: Seq::from_u64(u64_at(b, at::SEQ.start)),
+            last_committed: Seq::from_u64(u64_at(b, at::LAST_COMMITTED.start)),
+            index: u32_at(b, at::INDEX.start),
             session: SessionId(u64_at(b, at::SESSION.start)),
             request: RequestNumber(u64_at(b, at::REQUEST.start)),
             client,
@@ -547,13 +566,13 @@ impl<'a> PacketMut<'a> {
     /// Numbers a write.
     #[inline]
     pub fn set_seq(&mut self, seq: Seq) {
-        self.bytes[harmonia::at::SEQ].copy_from_slice(&seq.to_u64().to_be_bytes());
+        self.bytes[at::SEQ].copy_from_slice(&seq.to_u64().to_be_bytes());
     }
 
     /// Stamps a fast read.
     #[inline]
     pub fn set_last_committed(&mut self, seq: Seq) {
-        self.bytes[harmonia::at::LAST_COMMITTED].copy_from_slice(&seq.to_u64().to_be_bytes());
+        self.bytes[at::LAST_COMMITTED].copy_from_slice(&seq.to_u64().to_be_bytes());
     }
 
     /// Stamps a write with the log's time in ms.

@@ -183,6 +183,28 @@ pub enum VrBody {
     },
     /// Raft, from the leader of the term before: stand for election in this term at once (dissertation §3.10).
     TimeoutNow,
+    /// Follower leases, from the leader: answer reads of key groups without a write in your log that you have not
+    /// executed. No write is committed without you meanwhile.
+    ReadLease {
+        /// Echo of the request.
+        asked_at: u64,
+        /// The incarnation that asked: no other one of its node can use the lease.
+        to: Life,
+        /// Up to where the log is committed: before yours goes so far, the lease is of no use.
+        floor: u64,
+    },
+    /// Quorum reads: where does your log end?
+    AskLogEnd {
+        /// The sender's number of the question.
+        round: u64,
+    },
+    /// The answer.
+    LogEndIs {
+        /// Echo of the question.
+        round: u64,
+        /// The position of the last record.
+        end: u64,
+    },
 }
 
 /// Raft: the end of a log, as votes compare it (§5.4.1): by term, then by position.

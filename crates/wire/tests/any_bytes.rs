@@ -11,8 +11,8 @@ use concord_wire::control::{
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::falcon::{
-    Answer, Asker, Assigned, Parameters, Reply, Request, Submission, SubmissionMut, Sweep, Task,
-    TaskFlags, hand_over,
+    Answer, Asker, Assigned, CLASSES_MAX, Parameters, Reply, Request, Submission, SubmissionMut,
+    Sweep, Task, TaskFlags, hand_over,
 };
 use concord_wire::flair::{self, Followers, Group, Heartbeat, SessionMessage, Sid, Step};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
@@ -451,6 +451,7 @@ fn tasks_survive_the_wire() {
             attempt: short(rng),
             function: short(rng),
             flags: TaskFlags(short(rng) as u8),
+            needs: short(rng) as u8 % CLASSES_MAX,
             limit_ms: word(rng),
             parameters: Parameters::new(&bytes(rng, 16)).unwrap(),
             tag: number(rng),
@@ -468,6 +469,8 @@ fn tasks_survive_the_wire() {
             number: word(rng),
             switch_id: SwitchId(word(rng)),
             answer: one_of(rng, Answer::ALL),
+            queue: short(rng) as u8,
+            priority: short(rng) as u8,
             retrieve_ptr: word(rng),
             add_ptr: word(rng),
             tickets: (0..added).map(|_| word(rng)).collect(),
@@ -482,14 +485,15 @@ fn tasks_survive_the_wire() {
             slot: short(rng),
             addr: addr(rng),
         };
-        let request = Request { group: GroupId(short(rng)), asker, wait_us: word(rng) };
+        let (queue, wait_us) = (short(rng) as u8, word(rng));
+        let request = Request { group: GroupId(short(rng)), asker, queue, wait_us };
         request.emit(&mut out);
         assert_eq!(Request::parse(&padded(rng, &out)).unwrap(), request);
         spoil(rng, &out);
         let (ticket, switch_id) = (word(rng), SwitchId(word(rng)));
         let reply = if rng.chance(1, 2) {
             let (uid, jid, owner) = (SessionId(number(rng)), word(rng), addr(rng));
-            Reply::Task(Assigned { uid, jid, owner, ticket, switch_id, task: task(rng) })
+            Reply::Task(Assigned { uid, jid, owner, ticket, switch_id, queue, task: task(rng) })
         } else {
             Reply::NoOp { answer: one_of(rng, Answer::ALL), ticket, switch_id }
         };

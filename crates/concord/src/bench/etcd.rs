@@ -71,6 +71,14 @@ impl Etcd {
             Setup::Shipped => Scratch::new()?,
             Setup::Capped => Scratch::in_memory()?,
         };
+        Etcd::start_in(scratch, count, setup)
+    }
+
+    /// The same, with its data in `scratch`.
+    ///
+    /// # Errors
+    /// If they do not serve.
+    pub fn start_in(scratch: Scratch, count: usize, setup: Setup) -> Result<Etcd, Error> {
         let ports: Result<Vec<_>, _> = (0..2 * count).map(|_| free_port()).collect();
         let ports = ports?;
         let (clients, peers) = ports.split_at(count);

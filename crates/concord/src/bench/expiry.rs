@@ -15,7 +15,7 @@ use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
-use crate::systems::store::{Accel, Protocol};
+use crate::systems::store::{Accel, Durability, Protocol};
 
 const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;
@@ -72,6 +72,8 @@ pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
         accel: if args.protocol == Protocol::Craq { Accel::None } else { Accel::default() },
         capped: false,
         bucket: None,
+        durability: Durability::None,
+        key_groups: None,
     })?;
     steady(args, rig.listen, &mut table)?;
     burst(args, rig.listen, &mut table)?;

@@ -4,17 +4,19 @@
 //! when it fails or is interrupted.
 
 mod cgroup;
+mod durability;
 mod etcd;
 mod expiry;
+mod falcon;
 mod load;
 mod native;
 mod peers;
 mod quorum;
+mod recovery;
 mod report;
 mod resp;
 mod rig;
 mod scale;
-mod tasks;
 mod workload;
 mod ycsb;
 
@@ -35,6 +37,8 @@ Examples:
   concord bench ycsb
   concord bench scale --replicas 1,3,10
   concord bench peers
+  concord bench durability
+  concord bench recovery
   concord bench expiry
   concord bench tasks
 
@@ -46,7 +50,7 @@ pub struct BenchArgs {
     /// Everything, with the defaults
     #[arg(long)]
     all: bool,
-    /// Results go to bench/ in this directory
+    /// Results go to bench/, or durability/, in this directory
     #[arg(long, value_name = "DIR", default_value = "results", global = true)]
     out: PathBuf,
 }
@@ -59,11 +63,15 @@ enum What {
     Scale(scale::ScaleArgs),
     /// Keys with a time to live: whether they go as fast as they come
     Expiry(expiry::ExpiryArgs),
+    /// What `fsync` costs: beside `none`, redis-server with appendfsync always, etcd, and the disk alone
+    Durability(durability::DurabilityArgs),
+    /// A million keys on disk: how soon they are served after a kill of all, and by a replica that was away
+    Recovery(recovery::RecoveryArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
-    /// Tasks of a rack of workers: no-ops and commands
-    Tasks(tasks::TasksArgs),
-    /// VR and NOPaxos with and without help, beside etcd, all capped to the same share of a core
+    /// Tasks of a rack of workers beside NATS, BRPOP, xargs, Dask and Ray: no-ops, commands, calls from Python
+    Tasks(falcon::TasksArgs),
+    /// VR, NOPaxos and Raft with and without help, beside etcd, all capped to the same share of a core
     Quorum(quorum::QuorumArgs),
 }
 
@@ -76,6 +84,11 @@ struct Defaults<T: Args> {
 
 fn defaults<T: Args>() -> Result<T, Error> {
     Ok(Defaults::try_parse_from(["bench"]).cannot("use the defaults")?.args)
+}
+
+/// Where what is measured of tasks goes.
+fn of_tasks(args: &BenchArgs) -> Result<Results, Error> {
+    Results::below(&args.out, "falcon-bench")
 }
 
 /// Runs it.
@@ -94,19 +107,27 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
         Some(What::Ycsb(args)) => ycsb::bench(args, &results),
         Some(What::Scale(args)) => scale::bench(args, &results),
         Some(What::Expiry(args)) => expiry::bench(args, &results),
+        Some(What::Durability(own)) => {
+            durability::bench(own, &Results::below(&args.out, "durability")?)
+        }
+        Some(What::Recovery(own)) => {
+            recovery::bench(own, &Results::below(&args.out, "durability")?)
+        }
         Some(What::Peers(args)) => peers::bench(args, &results),
-        Some(What::Tasks(args)) => tasks::bench(args, &results),
+        Some(What::Tasks(tasks)) => falcon::bench(tasks, &of_tasks(args)?),
         Some(What::Quorum(args)) => quorum::bench(args, &results),
         None if args.all => {
             ycsb::bench(&defaults()?, &results)?;
             expiry::bench(&defaults()?, &results)?;
             peers::bench(&defaults()?, &results)?;
+            durability::bench(&defaults()?, &Results::below(&args.out, "durability")?)?;
+            recovery::bench(&defaults()?, &Results::below(&args.out, "durability")?)?;
             quorum::bench(&defaults()?, &results)?;
-            tasks::bench(&defaults()?, &results)?;
+            falcon::bench(&defaults()?, &of_tasks(args)?)?;
             scale::bench(&defaults()?, &results)
         }
         None => Err(Error::new(
-            "say what to measure: ycsb, scale, expiry, peers, quorum, tasks, or --all",
+            "say what to measure: ycsb, scale, expiry, peers, durability, recovery, quorum, tasks, or --all",
         )),
     }
 }

@@ -14,9 +14,10 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::systems::store::{Accel, Protocol};
+use crate::systems::store::{Accel, Durability, Protocol};
 
-const CONNECTIONS: u32 = 50;
+/// Connections of redis-benchmark.
+pub const CONNECTIONS: u32 = 50;
 /// Pipelines of redis-benchmark, and how many GETs are asked for with each.
 const PIPELINES: [(u32, u64); 2] = [(16, 2_000_000), (1, 300_000)];
 const ETCD_KEYS: u64 = 1_000;
@@ -56,11 +57,19 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
         accel: Accel::default(),
         capped: false,
         bucket: None,
+        durability: Durability::None,
+        key_groups: None,
     })?;
     let (redis, redis_listen) = redis_server()?;
     let sides = [("concord", rig.listen), ("redis-server", redis_listen)];
     for (_, listen) in sides {
-        benchmark(args, listen, "set", 16, args.random_keys.unwrap_or(1_000).max(1_000) * 4)?;
+        benchmark(
+            args.random_keys,
+            listen,
+            "set",
+            16,
+            args.random_keys.unwrap_or(1_000).max(1_000) * 4,
+        )?;
     }
     // rates[pipeline][side]
     let mut rates = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
@@ -68,7 +77,7 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
         for (p, &(pipeline, requests)) in PIPELINES.iter().enumerate() {
             for turn in 0..sides.len() {
                 let side = (repeat + turn) % sides.len();
-                let rate = benchmark(args, sides[side].1, "get", pipeline, requests)?;
+                let rate = benchmark(args.random_keys, sides[side].1, "get", pipeline, requests)?;
                 rates[p][side].push(rate);
                 row(&mut table, sides[side].0, pipeline, repeat, rate);
             }
@@ -97,8 +106,11 @@ fn row(table: &mut Table, name: &str, pipeline: u32, repeat: usize, rate: f64) {
 }
 
 /// One run of redis-benchmark: requests a second.
-fn benchmark(
-    args: &PeersArgs,
+///
+/// # Errors
+/// If it says no rate, or a signal came.
+pub fn benchmark(
+    random_keys: Option<u64>,
     listen: SocketAddr,
     test: &str,
     pipeline: u32,
@@ -109,7 +121,7 @@ fn benchmark(
     command.args(["-h", &listen.ip().to_string(), "-p", &listen.port().to_string()]);
     command.args(["-t", test, "-c", &CONNECTIONS.to_string(), "-P", &pipeline.to_string()]);
     command.args(["-n", &requests.to_string(), "--csv"]);
-    if let Some(keys) = args.random_keys {
+    if let Some(keys) = random_keys {
         command.args(["-r", &keys.to_string()]);
     }
     let output = command.output().cannot("run redis-benchmark")?;
@@ -117,7 +129,7 @@ fn benchmark(
     let text = String::from_utf8_lossy(&output.stdout);
     rate_of(&text, test).ok_or_else(|| {
         let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().chain(text.lines()).last().unwrap_or("nothing").to_string();
+        let last = error.lines().last().or(text.lines().last()).unwrap_or("nothing").to_string();
         Error::new(format!("redis-benchmark said no rate but: {last}"))
     })
 }

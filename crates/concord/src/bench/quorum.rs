@@ -1,4 +1,4 @@
-//! `concord bench quorum`: VR and NOPaxos without and with the switch's help, beside etcd, each
+//! `concord bench quorum`: VR, NOPaxos and Raft without and with the switch's help, beside etcd, each
 //! replica capped to the same share of a core, nothing on disk (Harmonia §9.5, Figure 9(c) to (f)).
 //!
 //! As in [`super::scale`], all that is compared runs at once and is measured in turn.
@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
-use crate::systems::store::{Accel, Protocol};
+use crate::systems::store::{Accel, Durability, KeyGroups, Protocol};
 
 const COLUMNS: [&str; 9] = [
     "replicas",
@@ -29,6 +29,8 @@ const COLUMNS: [&str; 9] = [
 ];
 /// What is asked: places in [`Mix::SCALE`].
 const MIXES: [usize; 2] = [0, 1];
+/// Whose stores.
+const PROTOCOLS: [Protocol; 3] = [Protocol::Vr, Protocol::NoPaxos, Protocol::Raft];
 /// Writes outstanding while keys are loaded.
 const FILL_CLIENTS: u32 = 256;
 /// Client machines of a rack, and the pause in which their replies become trains: as in `scale`.
@@ -65,9 +67,36 @@ pub struct QuorumArgs {
     /// Runs of each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
+    /// Only these stores, as the results name them (`raft,raft+flair,vr,vr+harmonia`); all if left out. etcd is there
+    /// besides
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub stores: Vec<String>,
+    /// Key groups of FLAIR's switch, a power of two
+    #[arg(long, value_name = "N", default_value_t = KeyGroups::default().groups)]
+    pub key_groups: u32,
     /// Leave etcd out
     #[arg(long)]
     pub no_etcd: bool,
+}
+
+impl QuorumArgs {
+    fn wants(&self, protocol: Protocol, accel: Accel) -> bool {
+        let name = store(protocol, accel).replace(' ', "");
+        self.stores.is_empty() || self.stores.iter().any(|wanted| wanted.replace(' ', "") == name)
+    }
+
+    /// That each store that is wanted is one.
+    fn check(&self) -> Result<(), Error> {
+        let all = PROTOCOLS.into_iter().flat_map(|p| Accel::serving(p).map(move |a| store(p, a)));
+        let all: Vec<String> = all.map(|name| name.replace(' ', "")).collect();
+        let known = |name: &&String| all.contains(&name.replace(' ', ""));
+        match self.stores.iter().find(|name| !known(name)) {
+            Some(name) => Err(Error::new(format!("no store {name:?}: {}", all.join(", ")))),
+            None => KeyGroups { groups: self.key_groups, ..KeyGroups::default() }
+                .check()
+                .map_err(|(_, line)| Error::new(format!("--key-groups is {line}"))),
+        }
+    }
 }
 
 /// What is measured.
@@ -101,6 +130,7 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
     if !(args.share > 0.0 && args.share <= 1.0) {
         return Err(Error::new("--share must be above 0 and at most 1"));
     }
+    args.check()?;
     let mut table = Table::new(&COLUMNS);
     let mut points = Vec::new();
     for &replicas in &args.replicas {
@@ -128,9 +158,17 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
 /// Everything that is compared at so many replicas, loaded and then capped.
 fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     let mut sides = Vec::new();
-    for protocol in [Protocol::Vr, Protocol::NoPaxos] {
-        for accel in Accel::serving(protocol) {
-            let shape = Shape { protocol, replicas, accel, capped: true, bucket: None };
+    for protocol in PROTOCOLS {
+        for accel in Accel::serving(protocol).filter(|accel| args.wants(protocol, *accel)) {
+            let shape = Shape {
+                protocol,
+                replicas,
+                accel,
+                capped: true,
+                bucket: None,
+                durability: Durability::None,
+                key_groups: accel.has_key_groups().then_some(args.key_groups),
+            };
             let mut rig = Rig::start(shape)?;
             let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
             fill(&mut native, args.keys, args.value_bytes, FILL_CLIENTS)?;
@@ -220,15 +258,18 @@ fn summarise(args: &QuorumArgs, points: &[Point]) -> Table {
     for &replicas in &args.replicas {
         for mix in MIXES {
             let etcd = rates(points, replicas, "etcd", mix);
-            for protocol in [Protocol::Vr, Protocol::NoPaxos] {
+            for protocol in PROTOCOLS {
                 let without = rates(points, replicas, &store(protocol, Accel::None), mix);
                 for accel in Accel::serving(protocol).skip(1) {
                     let with = rates(points, replicas, &store(protocol, accel), mix);
+                    if with.is_empty() {
+                        continue;
+                    }
                     table.row(vec![
                         replicas.to_string(),
                         Mix::SCALE[mix].name.to_string(),
                         store(protocol, accel),
-                        spread(&without, 0),
+                        if without.is_empty() { "-".to_string() } else { spread(&without, 0) },
                         spread(&with, 0),
                         if etcd.is_empty() { "-".to_string() } else { spread(&etcd, 0) },
                         ratios(&with, &without),

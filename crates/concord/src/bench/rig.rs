@@ -9,17 +9,22 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use concord_runtime::{Context, Error};
 use concord_wire::Addr;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::cgroup::Cap;
 use super::load::check_stop;
 use crate::rack::{LOCALHOST, Rack, wire};
-use crate::systems::store::{Accel, Protocol};
+use crate::systems::store::{Accel, Durability, Protocol};
 
 /// Longest time until a rack serves, or a process ends after SIGTERM.
 const READY_MAX: Duration = Duration::from_secs(40);
 const STOP_MAX: Duration = Duration::from_secs(8);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Below the directory of a rig.
+const RACK: &str = "run/rack.toml";
+const PIDS: &str = "run/pids";
 
 /// Leases far longer than the stalls of a CPU quota: a capped replica is slow, not dead.
 const CAPPED: &str = "lease_ms = 4000\nfailure_ms = 20000\n";
@@ -51,7 +56,11 @@ impl Scratch {
         if memory.is_dir() { Scratch::below(memory) } else { Scratch::new() }
     }
 
-    fn below(parent: &Path) -> Result<Scratch, Error> {
+    /// A fresh one below `parent`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn below(parent: &Path) -> Result<Scratch, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("concord-bench-{}-{number}", std::process::id());
         let path = parent.join(name);
@@ -97,6 +106,11 @@ impl Process {
             .spawn()
             .cannot(format!("start {}", command.get_program().display()))?;
         Ok(Process { child, log })
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self) {
+        let _ = self.child.wait();
     }
 
     /// Its process id.
@@ -160,12 +174,18 @@ pub struct Shape {
     pub capped: bool,
     /// The replicas' own token bucket.
     pub bucket: Option<f64>,
+    /// What survives a crash; `none` beside peers that persist nothing.
+    pub durability: Durability,
+    /// Key groups of FLAIR's switch; the default if not said.
+    pub key_groups: Option<u32>,
 }
 
 /// A running rack. Its processes end before its cgroups and its directory are removed.
 #[derive(Debug)]
 pub struct Rig {
-    _up: Process,
+    up: Process,
+    /// How it was started.
+    shape: Shape,
     /// Where Redis clients connect.
     pub listen: SocketAddr,
     /// Where native clients send to.
@@ -173,7 +193,7 @@ pub struct Rig {
     /// The replicas' processes.
     pub replicas: Vec<u32>,
     caps: Vec<Cap>,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Rig {
@@ -182,32 +202,82 @@ impl Rig {
     /// # Errors
     /// If it does not.
     pub fn start(shape: Shape) -> Result<Rig, Error> {
-        let scratch = Scratch::new()?;
+        Rig::start_below(&std::env::temp_dir(), shape)
+    }
+
+    /// The same, with its data on the disk of `parent`.
+    ///
+    /// # Errors
+    /// If it does not serve.
+    pub fn start_below(parent: &Path, shape: Shape) -> Result<Rig, Error> {
+        let scratch = Scratch::below(parent)?;
         let listen = free_port()?;
+        let up = up(&scratch.path, listen, shape)?;
+        let rack = Rack::read(&scratch.path.join(RACK))?;
+        let switch = wire(rack.switch()?.addr);
+        let replicas = replica_pids(&scratch.path.join(PIDS))?;
+        Ok(Rig { up, shape, listen, switch, replicas, caps: Vec::new(), scratch })
+    }
+
+    /// The rack file.
+    pub fn config(&self) -> PathBuf {
+        self.scratch.path.join(RACK)
+    }
+
+    /// Kills every process of the rack at once.
+    ///
+    /// # Errors
+    /// If it cannot be said which they are.
+    pub fn kill_all(&mut self) -> Result<(), Error> {
+        let path = self.scratch.path.join(PIDS);
+        let text = std::fs::read_to_string(&path).cannot(format!("read {}", path.display()))?;
+        let own = text.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok());
+        let pids = std::iter::once(self.up.pid()).chain(own);
+        let pids: Vec<Pid> = pids.filter_map(|p| Pid::from_raw(i32::try_from(p).ok()?)).collect();
+        let ends: Vec<_> = pids.iter().map(|pid| pidfd_open(*pid, PidfdFlags::empty())).collect();
+        // Stopped first, so that nobody ends in order because another one is gone.
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pid in &pids {
+                let _ = kill_process(*pid, signal);
+            }
+        }
+        // Their ports are free once they are gone; who has no descriptor was gone before.
+        for end in ends.into_iter().flatten() {
+            let mut ended = [PollFd::new(&end, PollFlags::IN)];
+            let longest = Timespec { tv_sec: STOP_MAX.as_secs().cast_signed(), tv_nsec: 0 };
+            poll(&mut ended, Some(&longest)).cannot("wait for a process to end")?;
+        }
+        self.up.wait();
+        Ok(())
+    }
+
+    /// Starts a rack that was killed again, on its data.
+    ///
+    /// # Errors
+    /// If it does not serve.
+    pub fn start_again(&mut self) -> Result<(), Error> {
+        self.up = up(&self.scratch.path, self.listen, self.shape)?;
+        self.replicas = replica_pids(&self.scratch.path.join(PIDS))?;
+        Ok(())
+    }
+
+    /// Kills a replica.
+    pub fn kill_replica(&self, node: u16) {
+        let pid = self.replicas.get(usize::from(node) - 1).and_then(|pid| i32::try_from(*pid).ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Starts a replica that was killed by itself again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start_replica(&self, node: u16) -> Result<Process, Error> {
         let exe = std::env::current_exe().cannot("find this program")?;
         let mut command = Command::new(exe);
-        command.arg("up").args(["--listen", &listen.to_string()]);
-        command.args(["--replicas", &shape.replicas.to_string()]);
-        // Beside peers that persist nothing.
-        command.args(["--durability", "none"]);
-        command.args(["--protocol", &name_of(shape.protocol)]);
-        command.args(["--accel", &name_of(shape.accel)]);
-        command.arg("--run-dir").arg(scratch.path.join("run"));
-        if let Some(share) = shape.bucket {
-            command.args(["--cpu-share", &share.to_string()]);
-        }
-        if shape.capped {
-            let config = scratch.path.join("bench.toml");
-            std::fs::write(&config, CAPPED).cannot(format!("write {}", config.display()))?;
-            command.arg("--config").arg(config);
-        }
-        let mut up = Process::start(&mut command, scratch.path.join("up.log"))?;
-        up.wait_until(|printed| printed.contains("Ready after"))
-            .map_err(|e| Error::new(format!("the rack did not start: {e}")))?;
-        let rack = Rack::read(&scratch.path.join("run/rack.toml"))?;
-        let switch = wire(rack.switch()?.addr);
-        let replicas = replica_pids(&scratch.path.join("run/pids"))?;
-        Ok(Rig { _up: up, listen, switch, replicas, caps: Vec::new(), _scratch: scratch })
+        command.args(["replica", "--node", &node.to_string(), "--config"]).arg(self.config());
+        Process::start(&mut command, self.scratch.path.join("replica-again.log"))
     }
 
     /// Caps each replica to `share` of a core from now on.
@@ -227,6 +297,33 @@ impl Rig {
         };
         self.replicas.iter().map(|pid| used(pid).unwrap_or(0)).collect()
     }
+}
+
+/// `concord up` with its run directory below `at`, once it serves.
+fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
+    let exe = std::env::current_exe().cannot("find this program")?;
+    let mut command = Command::new(exe);
+    command.arg("up").args(["--listen", &listen.to_string()]);
+    command.args(["--replicas", &shape.replicas.to_string()]);
+    command.args(["--durability", &name_of(shape.durability)]);
+    command.args(["--protocol", &name_of(shape.protocol)]);
+    command.args(["--accel", &name_of(shape.accel)]);
+    command.arg("--run-dir").arg(at.join("run"));
+    if let Some(share) = shape.bucket {
+        command.args(["--cpu-share", &share.to_string()]);
+    }
+    let groups = shape.key_groups.map(|groups| format!("[key_groups]\ngroups = {groups}\n"));
+    let text = if shape.capped { CAPPED } else { "" };
+    let text = text.to_string() + &groups.unwrap_or_default();
+    if !text.is_empty() {
+        let config = at.join("bench.toml");
+        std::fs::write(&config, text).cannot(format!("write {}", config.display()))?;
+        command.arg("--config").arg(config);
+    }
+    let mut up = Process::start(&mut command, at.join("up.log"))?;
+    up.wait_until(|printed| printed.contains("Ready after"))
+        .map_err(|e| Error::new(format!("the rack did not start: {e}")))?;
+    Ok(up)
 }
 
 /// Caps each process to `share` of a core until the caps are dropped, which must be after the process

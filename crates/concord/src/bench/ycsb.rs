@@ -15,7 +15,7 @@ use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::store::{Accel, Protocol};
+use crate::systems::store::{Accel, Durability, Protocol};
 
 const COLUMNS: [&str; 14] = [
     "target",
@@ -122,6 +122,8 @@ fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
         accel: Accel::default(),
         capped: false,
         bucket: None,
+        durability: Durability::None,
+        key_groups: None,
     })?;
     each("concord native", &mut Native::new(rig.switch, 1, 0)?, args.keys)?;
     each("concord RESP", &mut Resp::new(rig.listen, args.clients, 1)?, args.keys)?;
@@ -151,11 +153,21 @@ pub fn installed(program: &str) -> bool {
 /// # Errors
 /// If it does not start.
 pub fn redis_server() -> Result<((Process, Scratch), SocketAddr), Error> {
-    let scratch = Scratch::new()?;
+    redis_server_in(Scratch::new()?, &["--appendonly", "no"])
+}
+
+/// A redis-server with its data in `scratch`, persisted as `flags` say, and where it listens.
+///
+/// # Errors
+/// If it does not start.
+pub fn redis_server_in(
+    scratch: Scratch,
+    flags: &[&str],
+) -> Result<((Process, Scratch), SocketAddr), Error> {
     let listen = free_port()?;
     let mut command = Command::new("redis-server");
     command.args(["--port", &listen.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--appendonly", "no"]).arg("--dir").arg(&scratch.path);
+    command.args(flags).arg("--dir").arg(&scratch.path);
     let mut process = Process::start(&mut command, scratch.path.join("redis.log"))?;
     process
         .wait_until(|printed| printed.contains("Ready to accept connections"))

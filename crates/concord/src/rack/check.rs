@@ -67,8 +67,8 @@ impl Rack {
         if let Some(line) = self.accel.misfit(self.protocol) {
             return Err(Mistake::among(&["accel", "protocol"], line));
         }
-        if let Some(line) = self.reads.misfit(self.protocol) {
-            return Err(Mistake::among(&["reads", "protocol"], line));
+        if let Some(line) = self.reads.misfit(self.protocol, self.accel) {
+            return Err(Mistake::among(&["reads", "accel", "protocol"], line));
         }
         self.check_times()?;
         self.check_paths()?;
@@ -87,6 +87,9 @@ impl Rack {
         self.check_shares()?;
         let table = self.table.layout().check();
         table.map_err(|e| Mistake::at("table", format!("table: {e}")))?;
+        self.key_groups.check().map_err(|(key, line)| {
+            Mistake::at(format!("key_groups.{key}"), format!("key_groups.{key} is {line}"))
+        })?;
         let queue = self.queue.layout().check();
         queue.map_err(|e| Mistake::at("queue", format!("queue: {e}")))?;
         self.check_room()
@@ -156,7 +159,7 @@ impl Rack {
         if programs.len() < 2 {
             return Ok(());
         }
-        let sections = ["table", "queue", "group"];
+        let sections = ["table", "key_groups", "queue", "group"];
         let wrong = |line| Mistake::among(&sections, line);
         let report = crate::roles::together(&programs, self.sections());
         let report = report.map_err(|e| wrong(e.to_string()))?;

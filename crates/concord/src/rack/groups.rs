@@ -8,14 +8,13 @@ use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
 use concord_wire::GroupId;
 use concord_wire::control::{GroupKind, Program};
-use concord_wire::flair::REPLICAS_MAX as FOLLOWERS_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::mistakes::Mistake;
 use super::{Bytes, REPLICAS_MAX, Rack};
-use crate::systems::falcon::{OwnerPlace, WorkerPlace};
 use crate::systems::store::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
+use crate::systems::{OwnerPlace, WorkerPlace};
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";
@@ -185,11 +184,10 @@ impl Group<'_> {
             let line = format!("{of}the program {own} does not fit {whom}; those that do: {fit}");
             return Err(Mistake::among(&["program", "accel", "protocol"], line));
         }
-        if self.program.checks_replies() && self.replicas.len() > FOLLOWERS_MAX {
-            let own = self.replicas.len();
-            let line = format!(
-                "{of}flair has a bit for each of up to {FOLLOWERS_MAX} replicas, not {own}"
-            );
+        let most = self.program.members_max();
+        if let Some(most) = most.filter(|most| self.replicas.len() > *most) {
+            let (own, name) = (self.replicas.len(), self.program.name());
+            let line = format!("{of}{name} has a bit for each of up to {most} replicas, not {own}");
             return Err(Mistake::at("replica", line));
         }
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
@@ -217,7 +215,7 @@ impl GroupPlace {
                 Mistake::at("program", line)
             })?,
             (None, Kind::Replicas) => rack.accel.program(protocol),
-            (None, Kind::Workers) => Program::Falcon,
+            (None, Kind::Workers) => Program::OF_WORKERS,
         };
         Ok(Group {
             id: GroupId(self.number),

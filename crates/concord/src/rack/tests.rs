@@ -57,7 +57,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("protocol = \"cahin\"", ":1: unknown value `cahin`; the nearest known one is `chain`"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `key_groups`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -92,6 +92,20 @@ const MISTAKES: &[(&str, &str)] = &[
         "protocol = \"craq\"\naccel = \"none\"\nreads = \"read-index\"",
         ":3: reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
     ),
+    (
+        "protocol = \"raft\"\naccel = \"flair\"\nreads = \"follower-lease\"",
+        ":3: reads = \"follower-lease\" is for raft without the switch's help: say --protocol raft --accel none",
+    ),
+    (
+        "protocol = \"vr\"\naccel = \"none\"\nreads = \"quorum\"",
+        ":3: reads = \"quorum\" is for raft without the switch's help: say --protocol raft --accel none",
+    ),
+    (
+        "[key_groups]\ngroups = 1000",
+        ":2: key_groups.groups is 1000; give it a power of two from 64 to 131072",
+    ),
+    ("[key_groups]\nstepdown_ms = 50", ":2: key_groups.stepdown_ms is 50; give it 75 to 60000"),
+    ("[key_groups]\nrepair_ms = 0", ":2: key_groups.repair_ms is 0; give it 1 to 60000"),
     ("lease_ms = -1", ":1: found integer `-1`; write a whole number, 0 or more"),
     ("lease_ms = 0", ":1: lease_ms must be above 0"),
     (

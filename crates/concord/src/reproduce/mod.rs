@@ -4,6 +4,7 @@
 //! paper's statements beside ours to `table.md`. A further paper is a folder here and a line in [`Paper`].
 
 mod claims;
+mod falcon;
 mod figure;
 mod flair;
 mod harmonia;
@@ -31,6 +32,8 @@ pub struct ReproduceArgs {
 enum Paper {
     /// Harmonia (VLDB 2019), §10: every figure that is not about MongoDB, MySQL or NetCache
     Harmonia(harmonia::HarmoniaArgs),
+    /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, their steps; and racks of 32,000 executors
+    Falcon(falcon::FalconArgs),
     /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, without follower leases
     Flair(flair::FlairArgs),
 }
@@ -42,6 +45,7 @@ enum Paper {
 pub fn run(args: &ReproduceArgs) -> Result<(), Error> {
     match &args.paper {
         Paper::Harmonia(args) => harmonia::run(args),
+        Paper::Falcon(args) => falcon::run(args),
         Paper::Flair(args) => flair::run(args),
     }
 }

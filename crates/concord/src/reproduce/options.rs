@@ -46,10 +46,19 @@ impl FigureArgs {
     /// A name that nothing has.
     pub fn choose(&self, all: Vec<Figure>, others: &[&'static str]) -> Result<Vec<Figure>, Error> {
         let known: Vec<&str> = all.iter().map(|f| f.name).chain(others.iter().copied()).collect();
-        if let Some(name) = self.figures.iter().find(|name| !known.contains(&name.as_str())) {
-            return Err(Error::new(format!("no figure {name:?}: {}", known.join(", "))));
-        }
+        self.check(&known)?;
         Ok(all.into_iter().filter(|figure| self.wants(figure.name)).collect())
+    }
+
+    /// Whether all that is wanted is among `known`.
+    ///
+    /// # Errors
+    /// A name that is not.
+    pub fn check(&self, known: &[&str]) -> Result<(), Error> {
+        match self.figures.iter().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => Err(Error::new(format!("no figure {name:?}: {}", known.join(", ")))),
+            None => Ok(()),
+        }
     }
 
     /// Runs figures one by one and writes what was seen.

@@ -157,6 +157,19 @@ impl Runner {
     /// # Errors
     /// A rack that did not run: a bug.
     pub fn all(&self, what: &str, loads: &[Load]) -> Result<Vec<Measured>, Error> {
+        self.each(what, loads, measure)
+    }
+
+    /// The same of loads of any kind.
+    ///
+    /// # Errors
+    /// A rack that did not run: a bug.
+    pub fn each<L: Sync, M: Send>(
+        &self,
+        what: &str,
+        loads: &[L],
+        measure: impl Fn(&L) -> Result<M, String> + Sync,
+    ) -> Result<Vec<M>, Error> {
         self.bar.set_message(what.to_string());
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::new());

@@ -1,5 +1,5 @@
 //! The systems that a rack can run, a folder or file each: a system's part of the rack file, and its place in
-//! `up` and `status`. What belongs to no system (controller, switch, addresses, processes) is in [`crate::rack`],
+//! `up`, `sim` and `status`. What belongs to no system (controller, switch, addresses, processes) is in [`crate::rack`],
 //! [`crate::up`] and [`crate::status`], which name none.
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
@@ -8,16 +8,22 @@ pub mod falcon;
 pub mod store;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::ValueEnum;
+use concord_core::Guards;
 use concord_runtime::Error;
 use serde_json::{Map, Value};
 
 use crate::cli::UpArgs;
 use crate::rack::{Group, Kind, Rack};
+use crate::sim::SimArgs;
 use crate::status::Role;
 use crate::up::children::Children;
 use crate::up::place::Ports;
+
+// Their sections of the rack file.
+pub use falcon::{OwnerPlace, Queue, WorkerPlace};
 
 /// All of them.
 const ALL: [&dyn System; 2] = [&store::Store, &falcon::Falcon];
@@ -105,6 +111,12 @@ pub trait System: Sync {
 
     /// `up`: what is to be known once it has stopped.
     fn farewell(&self, rack: &Rack) -> Option<&'static str>;
+
+    /// `sim`: replays a seed, or runs many, without what `guards` leave out.
+    ///
+    /// # Errors
+    /// Flags that are not for it; a file that cannot be read, written or understood.
+    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error>;
 
     /// `status`: its roles, but controller and switches.
     ///

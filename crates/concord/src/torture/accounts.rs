@@ -3,6 +3,7 @@
 //! one transaction, from which the order of all transactions is checked (strict serializability).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,8 @@ const TRANSACTIONS_OF_LISTS: u64 = 800;
 const COMMANDS_MAX: u64 = 5;
 /// Most accounts: a request for all of them fits a packet or is a long command.
 pub(super) const ACCOUNTS_MAX: u64 = 10_000;
+/// How often accounts are begun anew since a target went away.
+const ROUNDS_MAX: usize = 1_000;
 
 /// What the clients saw.
 #[derive(Default)]
@@ -37,6 +40,8 @@ struct Seen {
 
 struct Bank<'a> {
     args: &'a TortureArgs,
+    /// What the names of its keys begin with.
+    prefix: String,
     accounts: u64,
     began: Instant,
     ends_at: Option<Instant>,
@@ -66,7 +71,11 @@ impl Bank<'_> {
     }
 
     fn account(&self, n: u64) -> String {
-        format!("{}account:{n}", self.args.prefix)
+        format!("{}account:{n}", self.prefix)
+    }
+
+    fn list(&self, n: u64) -> String {
+        format!("{}list:{n}", self.prefix)
     }
 
     fn with_seen(&self, note: impl FnOnce(&mut Seen)) {
@@ -138,7 +147,7 @@ impl Bank<'_> {
         let (mut commands, mut accesses) = (Vec::new(), Vec::new());
         for _ in 0..1 + rng.below(COMMANDS_MAX) {
             let key = first + rng.below(LISTS);
-            let name = format!("{}list:{key}", self.args.prefix);
+            let name = self.list(key);
             if rng.chance(1, 2) {
                 let value = self.values.fetch_add(1, Ordering::Relaxed);
                 commands.push(words(&["RPUSH", &name, &value.to_string()]));
@@ -231,8 +240,9 @@ fn with_reply((access, reply): (Access, &Reply)) -> Access {
 /// If no target answers.
 pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> {
     let began = Instant::now();
-    let bank = Bank {
+    let mut bank = Bank {
         args,
+        prefix: args.prefix.clone(),
         accounts,
         began,
         ends_at: args.duration.map(|seconds| began + Duration::from_secs(seconds)),
@@ -244,7 +254,7 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         values: AtomicU64::new(0),
         seen: Mutex::default(),
     };
-    prepare(&bank)?;
+    prepare(&mut bank)?;
     eprintln!("{} clients, {} transactions, {accounts} accounts", args.clients, args.ops);
     std::thread::scope(|scope| {
         for index in 0..args.clients {
@@ -304,19 +314,62 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
     })
 }
 
-/// Gives each account its amount, and empties the lists.
-fn prepare(bank: &Bank<'_>) -> Result<(), Error> {
-    let first = bank.args.target[0];
-    let mut link = Link::open(first, Duration::from_secs(bank.args.timeout))
-        .cannot(format!("connect to {first}"))?;
+/// Why accounts were not made.
+enum Failed {
+    /// The target went away, or does not know what became of a write.
+    Broken(std::io::Error),
+    /// It does not want to.
+    Refused(String),
+}
+
+/// Makes the accounts, at another target where one goes away meanwhile. What was sent to that one may be
+/// executed at any time, so that the others have other names.
+fn prepare(bank: &mut Bank<'_>) -> Result<(), Error> {
+    let timeout = Duration::from_secs(bank.args.timeout);
+    let mut well_at = Instant::now();
+    for round in 0..ROUNDS_MAX {
+        let target = bank.args.target[round % bank.args.target.len()];
+        if round > 0 {
+            bank.prefix = format!("{}{round}:", bank.args.prefix);
+        }
+        let error = match make_accounts(bank, target, &mut well_at) {
+            Ok(()) => return Ok(()),
+            Err(Failed::Refused(text)) => {
+                return Err(Error::new(format!("{target} refuses to be prepared: {text}")));
+            }
+            Err(Failed::Broken(error)) => error,
+        };
+        if well_at.elapsed() >= timeout {
+            return Err(error).cannot(format!("make accounts at {target}"));
+        }
+        std::thread::sleep(RETRY_PAUSE);
+    }
+    Err(Error::new(format!(
+        "cannot make accounts: {ROUNDS_MAX} times a target went away meanwhile"
+    )))
+}
+
+/// Gives each account its amount, and empties the lists. `well_at` is when the last of it was done.
+fn make_accounts(bank: &Bank<'_>, target: SocketAddr, well_at: &mut Instant) -> Result<(), Failed> {
+    let timeout = Duration::from_secs(bank.args.timeout);
+    let mut link = Link::open(target, timeout).map_err(Failed::Broken)?;
     let lists = (bank.args.ops / TRANSACTIONS_OF_LISTS + 1) * LISTS;
     let amount = AMOUNT.to_string();
     let set = (0..bank.accounts).map(|n| words(&["SET", &bank.account(n), &amount]));
-    let delete = (0..lists).map(|n| words(&["DEL", &format!("{}list:{n}", bank.args.prefix)]));
+    let delete = (0..lists).map(|n| words(&["DEL", &bank.list(n)]));
     for command in set.chain(delete) {
-        if let Reply::Error(text) = link.call(&command).cannot(format!("use {first}"))? {
-            return Err(Error::new(format!("{first} refuses to be prepared: {text}")));
+        match link.call(&command).map_err(Failed::Broken)? {
+            Reply::Error(text) if is_passing(&text) => {
+                return Err(Failed::Broken(std::io::Error::other(text)));
+            }
+            Reply::Error(text) => return Err(Failed::Refused(text)),
+            _ => *well_at = Instant::now(),
         }
     }
     Ok(())
+}
+
+/// Whether an error says that the rack is not well right now.
+fn is_passing(text: &str) -> bool {
+    ["TRYAGAIN", "TIMEOUT", "UNKNOWN"].iter().any(|kind| text.starts_with(kind))
 }

@@ -1,6 +1,8 @@
 //! Which rack `concord up` starts: the file, the flags over it, and free ports for what is left
 //! open.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 
 use concord_runtime::{Context, Error};
@@ -10,6 +12,10 @@ use crate::rack::{ControllerPlace, LOCALHOST, Rack, StandbyPlace, SwitchPlace};
 use crate::systems;
 
 const STANDBYS: u16 = 0;
+/// Below it are well-known ports.
+const FIRST_PORT: u16 = 10_240;
+/// How many ports are tried before the kernel is asked for one.
+const TRIED: u16 = 100;
 
 /// Ports that are held until all are chosen, so that none is chosen twice.
 #[derive(Debug, Default)]
@@ -24,7 +30,8 @@ impl Ports {
     /// # Errors
     /// If there is none.
     pub fn udp(&mut self) -> Result<SocketAddrV4, Error> {
-        let socket = UdpSocket::bind((LOCALHOST, 0)).cannot("find a free UDP port")?;
+        let socket =
+            bind(|port| UdpSocket::bind((LOCALHOST, port))).cannot("find a free UDP port")?;
         let port = socket.local_addr().cannot("find a free UDP port")?.port();
         self.udp.push(socket);
         Ok(SocketAddrV4::new(LOCALHOST, port))
@@ -35,7 +42,8 @@ impl Ports {
     /// # Errors
     /// If there is none.
     pub fn http(&mut self) -> Result<Option<SocketAddr>, Error> {
-        let listener = TcpListener::bind((LOCALHOST, 0)).cannot("find a free TCP port")?;
+        let listener =
+            bind(|port| TcpListener::bind((LOCALHOST, port))).cannot("find a free TCP port")?;
         let addr = listener.local_addr().cannot("find a free TCP port")?;
         self.tcp.push(listener);
         Ok(Some(addr))
@@ -51,6 +59,21 @@ impl Ports {
         self.tcp.push(listener);
         Ok(())
     }
+}
+
+/// Binds a port that is free, below those that the kernel gives to whoever asks for any: those of a role that is started again
+/// are not some client's by then.
+fn bind<S>(open: impl Fn(u16) -> io::Result<S>) -> io::Result<S> {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let first_given = range.ok().and_then(|range| range.split_whitespace().next()?.parse().ok());
+    let room = first_given.unwrap_or(FIRST_PORT).saturating_sub(FIRST_PORT);
+    for _ in 0..room.min(TRIED) {
+        let drawn = RandomState::new().hash_one(0) % u64::from(room);
+        if let Ok(socket) = open(FIRST_PORT + drawn as u16) {
+            return Ok(socket);
+        }
+    }
+    open(0)
 }
 
 /// The whole rack, and the ports held for it.
@@ -165,6 +188,32 @@ mod tests {
         assert_eq!(both.replica[0].data_dir, None);
         let served: Vec<_> = both.gateway.iter().map(|g| g.group.as_deref()).collect();
         assert_eq!(served, [None, None, Some("b")]);
+    }
+
+    #[test]
+    fn bug_21_41_each_owner_has_a_journal_of_its_own() {
+        let file = std::env::temp_dir().join(format!("concord-owners-{}", std::process::id()));
+        let group = |name: &str, number: u16| {
+            format!("[[group]]\nname = \"{name}\"\nnumber = {number}\nkind = \"workers\"\n")
+        };
+        let owner = |node: u16, more: &str| {
+            format!(
+                "[[group.owner]]\nnode = {node}\naddr = \"127.0.0.1:{}\"\nlisten = \
+                 \"127.0.0.1:0\"\n{more}",
+                7_900 + node
+            )
+        };
+        let b = [owner(1, ""), owner(2, ""), owner(3, "journal = \"own\"\n")].concat();
+        // So that one switch has room for both.
+        let queue = "[queue]\nslots = 4096\ncapacity = 4096\n".to_string();
+        std::fs::write(&file, [queue, group("a", 1), group("b", 2), b].concat()).unwrap();
+        let flags = format!("--journal --listen 127.0.0.1:0 --config {}", file.display());
+        let placed = rack(&args(&flags));
+        std::fs::remove_file(&file).unwrap();
+        let owners = placed.unwrap().0.group.into_iter().flat_map(|group| group.owner);
+        let journals: Vec<String> =
+            owners.map(|owner| owner.journal.unwrap().display().to_string()).collect();
+        assert_eq!(journals, ["run/a.journal", "run/b.journal", "run/b-2.journal", "own"]);
     }
 
     #[test]

@@ -64,6 +64,10 @@ redis-server, and compares the replies byte for byte.
 Concord's own commands: `CAS`, `CAD`, `DELEX`, `SET ... IFEQ` (memory
 engine), `CONCORD EXPLAIN`.
 
+With the Redis engine `XADD key *`, `XREADGROUP`, `XCLAIM`, `XAUTOCLAIM`, `XPENDING`, and what draws or has to do with
+times to live beside a script in `MULTI`, have 7,000 arguments at most; `SPOP` draws from a set of 100,000
+members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Raft.
+
 `INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of
 their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
 compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothing is on a disk),

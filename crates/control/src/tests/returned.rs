@@ -34,25 +34,32 @@ fn founded_on_disks(guards: Guards) -> Controller {
     c
 }
 
-/// The power of all nodes went, and they come back with other incarnations; the third replica says that of
+/// A group, a node of it, and why its directory is not what it was.
+type Lost = (GroupId, u16, Mistrust);
+
+/// The power of all replicas went for 5 s, and they come back with other incarnations; the third replica says that of
 /// its directory. What the controller makes of it: the epoch, its members and who is whole.
-fn all_come_back(guards: Guards, third: (u64, u64, bool)) -> (Option<u32>, Vec<Member>, Vec<u16>) {
-    let state = founded_on_disks(guards).state().clone();
-    let mut c = Controller::new(ControllerConfig { guards, ..setup() }, Some(state));
-    say(&mut c, 0, &switch(78, 0));
+fn all_come_back(
+    guards: Guards,
+    third: (u64, u64, bool),
+) -> (Option<u32>, Vec<Member>, Vec<u16>, Vec<Lost>) {
+    let mut c = founded_on_disks(guards);
+    say(&mut c, 5_000, &switch(77, 1));
     for node in 1..=2 {
-        say(&mut c, 0, &kept(node, 20, 1, (storage(node), 2, true)));
+        say(&mut c, 5_000, &kept(node, 20, 1, (storage(node), 2, true)));
         assert_eq!(c.poll_persist().map(|p| p.number), None, "it waits for the others");
     }
-    say(&mut c, 0, &kept(3, 20, 1, third));
-    let epoch = persist(&mut c, 0);
+    say(&mut c, 5_000, &kept(3, 20, 1, third));
+    let epoch = persist(&mut c, 5_000);
     let members = c.state().config(GROUP).map_or(vec![], |config| config.members.clone());
-    (epoch, members, wholes(&c))
+    let whole = wholes(&c);
+    (epoch, members, whole, c.take_mistrusted())
 }
 
 #[test]
 fn t4_members_that_come_back_with_their_disks_keep_their_places_and_are_whole() {
-    let (epoch, members, whole) = all_come_back(Guards::ALL, (storage(3), 2, true));
+    let (epoch, members, whole, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
+    assert_eq!(lost, []);
     assert_eq!(epoch, Some(2), "one epoch takes all of them in");
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
     assert_eq!(whole, [1, 2, 3]);
@@ -63,8 +70,10 @@ const LOST: [(u64, u64, bool); 3] = [(1_000, 2, true), (903, 1, true), (903, 2, 
 
 #[test]
 fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_stranger() {
-    for third in LOST {
-        let (_, members, whole) = all_come_back(Guards::ALL, third);
+    let why = [Mistrust::OtherDirectory, Mistrust::OlderDirectory, Mistrust::Incomplete];
+    for (third, why) in LOST.into_iter().zip(why) {
+        let (_, members, whole, lost) = all_come_back(Guards::ALL, third);
+        assert_eq!(lost, [(GROUP, 3, why)]);
         assert_eq!(members, [member(1, 20), member(2, 20)], "{third:?}");
         assert_eq!(whole, [1, 2], "{third:?}");
     }
@@ -75,7 +84,7 @@ fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_st
 fn t4_without_a_look_at_its_directory_a_stranger_is_taken_as_whole() {
     for (third, guard) in LOST.into_iter().zip([Guard::SameStorage, Guard::NewerRun, Guard::Intact])
     {
-        let (_, members, whole) = all_come_back(Guards::without(guard), third);
+        let (_, members, whole, _) = all_come_back(Guards::without(guard), third);
         assert_eq!((members.len(), whole), (3, vec![1, 2, 3]), "{guard:?}");
     }
 }
@@ -145,6 +154,143 @@ fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     assert_eq!(c.state().groups[0].config.epoch, 2);
 }
 
+/// The power of all goes, and of the controller; then only these come back, each with a directory and a run of it, for
+/// three times as long as silence is borne. What the controller makes of it: the epoch, its members and its problem.
+fn few_come_back(guards: Guards, back: &[(u16, u64, u64)]) -> (u32, Vec<u16>, Option<Problem>) {
+    let state = founded_on_disks(guards).state().clone();
+    let mut c = Controller::new(ControllerConfig { guards, ..setup() }, Some(state));
+    come_back(&mut c, (0, 3_000), 20, back);
+    (c.state().groups[0].config.epoch, nodes(&c), c.problem())
+}
+
+/// These are heard, in that incarnation, with the switch, from one time to the other.
+fn come_back(c: &mut Controller, (from, to): (u64, u64), life: u64, back: &[(u16, u64, u64)]) {
+    for ms in (from..to).step_by(50) {
+        say(c, ms, &switch(78, 0));
+        let epoch = c.state().groups[0].config.epoch;
+        for (node, id, run) in back {
+            say(c, ms, &kept(*node, life, epoch, (*id, *run, true)));
+        }
+        c.tick(at(ms), &mut vec![]);
+        persist(c, ms);
+    }
+}
+
+/// On the directory that it had.
+fn own(node: u16) -> (u16, u64, u64) {
+    (node, storage(node), 2)
+}
+
+/// The host of the controller and of a replica was put back to yesterday, and the others come late: by the word of those
+/// that are heard it is not known that nothing newer exists, since what came later may have been one member's alone.
+#[test]
+fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
+    for back in [&[own(1)][..], &[own(1), own(3)]] {
+        let (epoch, members, problem) = few_come_back(Guards::ALL, back);
+        assert_eq!((epoch, members), (1, vec![1, 2, 3]));
+        assert_eq!(problem, Some(Problem::ColdStart { node: 2, epoch: 1 }));
+        let line = problem.unwrap().to_string();
+        let says = line.contains("start replica 2") && line.contains("--recover --gone 2");
+        assert!(says, "{line}");
+    }
+    let (epoch, members, problem) = few_come_back(Guards::ALL, &[own(1), own(2), own(3)]);
+    assert_eq!((epoch, members, problem), (2, vec![1, 2, 3], None), "all do");
+}
+
+/// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was put back.
+#[test]
+fn bug_19_13_who_went_on_without_the_others_is_not_overwritten_by_them() {
+    let state = founded_on_disks(Guards::ALL).state().clone();
+    let mut c = Controller::new(setup(), Some(state));
+    come_back(&mut c, (0, 3_000), 20, &[own(1), own(3)]);
+    say(&mut c, 3_000, &kept(2, 20, 2, (storage(2), 2, true)));
+    assert_eq!(persist(&mut c, 3_000), None);
+    c.tick(at(3_050), &mut vec![]);
+    let old = Problem::StateOld { epoch: 1, heard_epoch: 2, heard_switch_id: 1 };
+    assert_eq!(c.problem(), Some(old));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn t4_without_its_guard_some_go_on_where_all_were_down() {
+    for (back, left) in [(&[own(1)][..], vec![1]), (&[own(1), own(3)], vec![1, 3])] {
+        let (epoch, members, _) = few_come_back(Guards::without(Guard::ColdStart), back);
+        assert_eq!((epoch > 1, members), (true, left));
+    }
+}
+
+/// Those that lost their disks, or have older directories, have nothing newer: their word counts once all are heard, and a
+/// replica of the rack that is no member as well, which may have been let in since.
+#[test]
+fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
+    for other in [(2, 1_000, 1), (2, storage(2), 1)] {
+        let (epoch, members, problem) = few_come_back(Guards::ALL, &[own(1), other]);
+        assert_eq!((epoch, members), (1, vec![1, 2, 3]), "{other:?}");
+        assert_eq!(problem, Some(Problem::ColdStart { node: 3, epoch: 1 }), "{other:?}");
+        let (epoch, members, problem) = few_come_back(Guards::ALL, &[own(1), other, (3, 1_001, 1)]);
+        assert_eq!((epoch > 1, members, problem), (true, vec![1], None), "{other:?}");
+    }
+    let mut state = founded_on_disks(Guards::ALL).state().clone();
+    state.groups[0].config.members.truncate(2);
+    for (back, epoch) in [(vec![own(1), (2, 1_000, 1)], 1), (vec![own(1), own(2)], 2)] {
+        let mut c = Controller::new(setup(), Some(state.clone()));
+        come_back(&mut c, (0, 3_000), 20, &back);
+        assert_eq!(c.state().groups[0].config.epoch, epoch);
+        let waits = Some(Problem::ColdStart { node: 3, epoch: 1 });
+        assert_eq!(c.problem(), waits.filter(|_| epoch == 1));
+    }
+}
+
+/// The operator says that what has an older directory is gone: it is no member that has all the data.
+#[test]
+fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_whole() {
+    let state = founded_on_disks(Guards::ALL).state().clone();
+    let recover = Some(Recover { gone: vec![(GROUP, 2)] });
+    let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
+    come_back(&mut c, (0, 6_000), 20, &[own(1), (2, storage(2), 1), own(3)]);
+    assert_eq!((c.recovered()[0].members.clone(), wholes(&c)), (vec![1, 3], vec![1, 3]));
+}
+
+/// The controller was there all the time, and made the newest epoch or heard all its members: nobody knows of a newer one.
+#[test]
+fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again() {
+    for starts_again in [false, true] {
+        let mut c = founded_on_disks(Guards::ALL);
+        if starts_again {
+            c = Controller::new(setup(), Some(c.state().clone()));
+            say(&mut c, 0, &switch(77, 1));
+            (1..=3).for_each(|node| drop(say(&mut c, 0, &alive(node, 10, 1))));
+        }
+        // All die, and this one alone is started again.
+        come_back(&mut c, (5_000, 8_000), 20, &[own(1)]);
+        assert_eq!((nodes(&c), wholes(&c), c.problem()), (vec![1], vec![1], None));
+    }
+}
+
+/// One that started again itself has to hear them first, whatever it decided since.
+#[test]
+fn bug_19_14_a_controller_that_heard_too_few_members_is_not_sure_of_its_state() {
+    let state = founded_on_disks(Guards::ALL).state().clone();
+    let mut c = Controller::new(setup(), Some(state));
+    // Two at a time, and never all of them.
+    come_back(&mut c, (0, 2_000), 20, &[own(1), own(3)]);
+    come_back(&mut c, (2_000, 5_000), 20, &[own(1)]);
+    come_back(&mut c, (5_000, 8_000), 20, &[own(1), own(2)]);
+    let epoch = c.state().groups[0].config.epoch;
+    assert_eq!((epoch, c.problem()), (1, Some(Problem::ColdStart { node: 3, epoch: 1 })));
+}
+
+/// The operator says that the others are gone, and it goes on alone.
+#[test]
+fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone() {
+    let state = founded_on_disks(Guards::ALL).state().clone();
+    let recover = Some(Recover { gone: vec![(GROUP, 2), (GROUP, 3)] });
+    let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
+    come_back(&mut c, (0, 6_000), 20, &[own(1)]);
+    assert_eq!((nodes(&c), c.problem()), (vec![1], None));
+    assert!(c.state().groups[0].config.epoch > 1_000);
+}
+
 /// VR: the power of all went as the group was founded. What replica 1 said before was said by a process that is no more.
 #[test]
 fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
@@ -169,6 +315,46 @@ fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
     assert_eq!(persist(&mut c, 400), Some(2));
     let members = c.state().config(GROUP).unwrap().members.clone();
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
+}
+
+/// VR: all were started again elsewhere, and the first one so late that the others had their new addresses, and a view
+/// change under way, before it had been heard for long. They need it, and are told where it listens.
+#[test]
+fn bug_19_12_who_is_heard_late_at_another_address_is_told_to_those_that_wait_for_it() {
+    let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
+    let setup = || ControllerConfig { groups: groups.clone(), ..setup() };
+    let mut c = Controller::new(setup(), None);
+    for node in 1..=3 {
+        say(&mut c, 0, &kept(node, 10, 0, (storage(node), 1, true)));
+    }
+    say(&mut c, 0, &switch(77, 0));
+    assert_eq!(persist(&mut c, 0), Some(1));
+    let mut c = Controller::new(setup(), Some(c.state().clone()));
+    let elsewhere = |message| but(message, |a| a.member.addr.port += 100);
+    let back = |node, epoch| elsewhere(kept(node, 20, epoch, (storage(node), 2, true)));
+    for ms in (0..400).step_by(50) {
+        say(&mut c, ms, &back(2, 1));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!(persist(&mut c, ms), None, "without a switch");
+    }
+    say(&mut c, 400, &back(1, 1));
+    say(&mut c, 400, &switch(78, 1));
+    assert_eq!(persist(&mut c, 400), Some(2));
+    let ports = |c: &Controller| -> Vec<u16> {
+        c.state().config(GROUP).unwrap().members.iter().map(|m| m.addr.port).collect()
+    };
+    assert_eq!(ports(&c), [1, 102, 3]);
+    // The second one asks for votes; the third one has lost its disk.
+    for ms in (450..1_000).step_by(50) {
+        let opening =
+            |node| but(back(node, 2), |a| a.standing = Standing::Opening { whole: false });
+        say(&mut c, ms, &back(1, 2));
+        say(&mut c, ms, &opening(2));
+        say(&mut c, ms, &switch(78, 2));
+        c.tick(at(ms), &mut vec![]);
+        persist(&mut c, ms);
+    }
+    assert_eq!(ports(&c), [101, 102, 3]);
 }
 
 /// A replica that was restored.

@@ -29,6 +29,11 @@ pub(super) fn element(out: &mut Vec<u8>, bytes: &[u8]) {
 /// The value as bytes.
 pub(super) fn dump(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
+    dump_to(value, &mut out);
+    out
+}
+
+fn dump_to(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::String(bytes) => {
             out.push(STRING);
@@ -37,31 +42,30 @@ pub(super) fn dump(value: &Value) -> Vec<u8> {
         Value::Hash(hash) => {
             out.push(HASH);
             for (field, value) in hash.map() {
-                element(&mut out, field);
-                element(&mut out, value);
+                element(out, field);
+                element(out, value);
             }
         }
         Value::List(list) => {
             out.push(LIST);
-            list.items().iter().for_each(|item| element(&mut out, item));
+            list.items().iter().for_each(|item| element(out, item));
         }
         Value::Set(set) => {
             out.push(SET);
-            set.members().iter().for_each(|member| element(&mut out, member));
+            set.members().iter().for_each(|member| element(out, member));
         }
         Value::Sorted(sorted) => {
             out.push(SORTED);
             for scored in sorted.iter() {
-                element(&mut out, &scored.score.to_bits().to_be_bytes());
-                element(&mut out, &scored.member);
+                element(out, &scored.score.to_bits().to_be_bytes());
+                element(out, &scored.member);
             }
         }
         Value::Stream(stream) => {
             out.push(STREAM);
-            stream_dump::encode(stream, &mut out);
+            stream_dump::encode(stream, out);
         }
     }
-    out
 }
 
 /// A digest of what the key holds, 0 if nothing.
@@ -133,8 +137,7 @@ impl<'a> Elements<'a> {
 
 /// Whole shards from place `from` on, cut between places once there are `bytes_max` bytes.
 pub(super) fn copy(store: &Store, from: u64, bytes_max: usize) -> Copied {
-    let mut copied = Copied { objects: Vec::new(), next: PLACE_END };
-    let mut bytes = 0;
+    let mut copied = Copied::up_to(PLACE_END);
     let first = (from / SHARD_PLACES) as usize;
     for shard in first..super::store::SHARDS {
         let mut slots: Vec<_> = store
@@ -145,14 +148,12 @@ pub(super) fn copy(store: &Store, from: u64, bytes_max: usize) -> Copied {
         slots.sort_unstable_by_key(|(place, key, _)| (*place, *key));
         let mut last = None;
         for (place, key, value) in slots {
-            if bytes >= bytes_max && last != Some(place) {
+            if copied.size_bytes() >= bytes_max && last != Some(place) {
                 copied.next = place;
                 return copied;
             }
-            let value = dump(value);
-            bytes += key.len() + value.len();
+            copied.push(key, |out| dump_to(value, out));
             last = Some(place);
-            copied.objects.push((key.to_vec(), value));
         }
     }
     copied

@@ -1,6 +1,5 @@
 //! Commands over several keys (Redis 7.0 `db.c`, `t_list.c`, `t_set.c`, `t_zset.c`).
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -226,38 +225,40 @@ fn sets<'a>(store: &'a Store, keys: &[&[u8]]) -> Result<Vec<Option<&'a Set>>, Fa
     keys.iter().map(|key| store.read::<Set>(key)).collect()
 }
 
-fn combined(sets: &[Option<&Set>], how: Combine) -> Vec<Box<[u8]>> {
+fn combined(sets: &[Option<&Set>], how: Combine) -> Set {
     let has = |set: &Option<&Set>, member: &[u8]| set.is_some_and(|s| s.members().contains(member));
-    let Some((first, others)) = sets.split_first() else { return Vec::new() };
-    if how == Combine::Union {
-        let mut all = Set::default();
-        sets.iter().flatten().flat_map(|set| set.members()).for_each(|member| {
-            all.add(member);
-        });
-        return all.members().iter().cloned().collect();
+    let mut sets = sets.to_vec();
+    if how == Combine::Inter {
+        // The smallest first, as in Redis.
+        sets.sort_by_key(|set| set.map_or(0, |set| set.members().len()));
     }
+    let mut result = Set::default();
+    let Some((first, others)) = sets.split_first() else { return result };
     let kept = |member: &[u8]| match how {
+        Combine::Union => true,
         Combine::Inter => others.iter().all(|set| has(set, member)),
-        _ => !others.iter().any(|set| has(set, member)),
+        Combine::Diff => !others.iter().any(|set| has(set, member)),
     };
-    let members = first.iter().flat_map(|set| set.members());
-    members.filter(|member| kept(member)).cloned().collect()
+    let more = if how == Combine::Union { others } else { &[] };
+    for member in first.iter().chain(more.iter().flatten()).flat_map(|set| set.members()) {
+        if kept(member) {
+            result.add(member);
+        }
+    }
+    result
 }
 
 /// With a destination if the sources begin at 2.
 fn combine_sets(call: &mut Call<'_>, how: Combine, sources_at: usize) -> Result<(), Failure> {
-    let members = combined(&sets(call.store, &call.args[sources_at..])?, how);
+    let set = combined(&sets(call.store, &call.args[sources_at..])?, how);
+    let count = set.members().len();
     if sources_at == 1 {
-        resp::set(call.reply, members.len(), call.resp3);
-        members.iter().for_each(|member| resp::bulk(call.reply, member));
+        resp::set(call.reply, count, call.resp3);
+        set.members().iter().for_each(|member| resp::bulk(call.reply, member));
         return Ok(());
     }
-    let mut set = Set::default();
-    for member in &members {
-        set.add(member);
-    }
     replace(call.store, call.args[1], set);
-    call.integer(members.len() as i64);
+    call.integer(count as i64);
     Ok(())
 }
 
@@ -290,7 +291,7 @@ fn limited(count: usize, limit: usize) -> i64 {
 fn sintercard(call: &mut Call<'_>) -> Result<(), Failure> {
     let (keys, options) = counted(call, 1, NO_NUMKEYS, TOO_MANY_KEYS)?;
     let limit = limit(options)?;
-    let count = combined(&sets(call.store, keys)?, Combine::Inter).len();
+    let count = combined(&sets(call.store, keys)?, Combine::Inter).members().len();
     call.integer(limited(count, limit));
     Ok(())
 }

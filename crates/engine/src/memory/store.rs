@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::Failure;
 use super::sorted::Sorted;
 use super::stream::Stream;
+use super::work::Work;
 
 /// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
 pub(super) const SHARDS: usize = 4096;
@@ -259,6 +260,11 @@ pub(super) struct Store {
     shards: Box<[HashTable<Slot>]>,
     count: u64,
     used_bytes: u64,
+    pub(super) work: Work,
+}
+
+fn no_keys() -> Box<[HashTable<Slot>]> {
+    (0..SHARDS).map(|_| HashTable::new()).collect()
 }
 
 /// The bits of the hash that choose a shard are not those that a table of a few hundred uses.
@@ -271,9 +277,10 @@ fn hash_of(key: &[u8]) -> u64 {
 }
 
 impl Store {
-    pub(super) fn new() -> Store {
-        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
-        Store { shards, count: 0, used_bytes: 0 }
+    /// No keys; an operation may look at so many elements.
+    pub(super) fn new(work_max: u64) -> Store {
+        let work = Work::new(work_max);
+        Store { shards: no_keys(), count: 0, used_bytes: 0, work }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -398,7 +405,7 @@ impl Store {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Store::new();
+        (self.shards, self.count, self.used_bytes) = (no_keys(), 0, 0);
     }
 
     /// The keys of one shard with their values.

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::float::Number;
 use super::store::Bytes;
+use super::work::TOO_LONG as REPLY_TOO_LONG;
 use super::{
     Call, Failure, Handler, NOT_A_FLOAT, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, SYNTAX, failure,
     fixed, integer, range_of,
@@ -13,6 +14,8 @@ use crate::{STRING_BYTES_MAX, resp};
 
 /// Longest string of Redis (its `proto-max-bulk-len`).
 const REDIS_BYTES_MAX: usize = 512 << 20;
+/// MGET ends once its reply is longer than any may be.
+const MGET_BYTES_MAX: usize = 64 << 20;
 /// Zeros that a string grows by at a time.
 const ZEROS: [u8; 4096] = [0; 4096];
 pub(super) const TOO_LONG: Failure =
@@ -98,6 +101,9 @@ fn mget(call: &mut Call<'_>) -> Result<(), Failure> {
         match call.store.read::<Bytes>(key) {
             Ok(Some(value)) => resp::bulk(call.reply, value),
             Ok(None) | Err(_) => resp::null(call.reply, call.resp3),
+        }
+        if call.reply.len() > MGET_BYTES_MAX {
+            return Err(REPLY_TOO_LONG);
         }
     }
     Ok(())

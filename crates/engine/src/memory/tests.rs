@@ -20,6 +20,7 @@ fn call(memory: &mut Memory, class: Class, context: &Context, args: &[&[u8]]) ->
         commands: &commands,
         want_exists: false,
         deadline_ms: None,
+        reach: crate::Reach::OneKey,
     };
     let mut reply = Vec::new();
     memory.submit(context, &step, &mut reply);
@@ -415,4 +416,200 @@ fn sort_weighs_by_strings_and_fields_and_stores_a_list() {
          BITOP XOR b a a => :3
          OBJECT ENCODING a => $6 embstr",
     );
+}
+
+#[test]
+fn bug_16_16_a_command_that_looks_at_too_much_is_refused_and_changes_nothing() {
+    let mut memory = Memory::new(0).with_work_max(100);
+    for element in 0..10 {
+        run(&mut memory, &format!("SADD s {element}"));
+        run(&mut memory, &format!("ZADD z 1 {element}"));
+        run(&mut memory, &format!("RPUSH l {element}"));
+    }
+    run(&mut memory, "SET d old");
+    let (five, ten) = (" s".repeat(5), " s".repeat(10));
+    let refused = "-ERR too much work for one command or script";
+    for (line, reply) in [
+        (format!("SUNIONSTORE d{five}"), ":10"),
+        (format!("SUNIONSTORE d{five} s"), refused),
+        (format!("SUNION{five} s"), refused),
+        (format!("SINTERSTORE d{ten}"), ":10"),
+        (format!("SINTERSTORE d{ten} s"), refused),
+        (format!("SINTERSTORE d{ten} s nothing"), ":0"),
+        (format!("SINTERCARD 11{ten} s"), refused),
+        (format!("SDIFFSTORE d{ten} s"), refused),
+        (format!("SDIFFSTORE d nothing{ten} s"), ":0"),
+        ("ZUNIONSTORE d 2 z z".to_string(), ":10"),
+        ("ZUNIONSTORE d 3 z z z".to_string(), refused),
+        (format!("ZINTERSTORE d 11{ten} z"), refused),
+        (format!("ZDIFFSTORE d 11 z{ten}"), refused),
+        (format!("SORT l{} STORE d", " GET x*".repeat(8)), ":80"),
+        (format!("SORT l{} STORE d", " GET x*".repeat(9)), refused),
+    ] {
+        run(&mut memory, "SET d old");
+        let got = run(&mut memory, &line);
+        assert!(got.starts_with(reply), "{line}: {got}");
+        if reply == refused {
+            assert_eq!(run(&mut memory, "GET d"), "$3 old", "{line}");
+        }
+    }
+}
+
+#[test]
+fn bug_16_16_the_commands_of_a_script_share_what_they_may_look_at() {
+    let mut memory = Memory::new(0).with_work_max(100);
+    (0..10).for_each(|element| {
+        run(&mut memory, &format!("SADD s {element}"));
+    });
+    let half = format!("SUNIONSTORE d{}", " s".repeat(3));
+    memory.begin_script();
+    assert_eq!(run(&mut memory, &half), ":10");
+    assert!(run(&mut memory, &half).starts_with("-ERR too much work"));
+    assert_eq!(run(&mut memory, "FLUSHALL"), "+OK");
+    assert_eq!(run(&mut memory, "SET k v"), "+OK", "what is not counted goes on");
+    (0..11).for_each(|element| {
+        run(&mut memory, &format!("SADD s {element}"));
+    });
+    assert!(run(&mut memory, &half).starts_with("-ERR too much work"));
+    memory.end_script(Class::Write, &mut Vec::new());
+    assert_eq!(run(&mut memory, &half), ":11", "the next operation has its own");
+}
+
+#[test]
+fn bug_16_16_reads_end_once_their_replies_are_longer_than_any_may_be() {
+    let mut memory = Memory::new(0);
+    run(&mut memory, &format!("SET k {}", "v".repeat(8 << 20)));
+    let long = run(&mut memory, &format!("MGET{}", " k".repeat(9)));
+    assert!(long.starts_with("-ERR the reply is longer"), "{}", long.len());
+    let get = CommandBuf::new().encode(1, [&b"GET"[..], b"k"]).to_vec();
+    let set = CommandBuf::new().encode(1, [&b"SET"[..], b"k", b"w"]).to_vec();
+    let mut commands: Vec<Command<'_>> = (0..9).map(|_| Command::parse(&get).unwrap()).collect();
+    commands.push(Command::parse(&set).unwrap());
+    let step = Step {
+        class: Class::Write,
+        key: Some(b"k"),
+        keys: &[],
+        due: &[],
+        delete_first: false,
+        commands: &commands,
+        want_exists: false,
+        deadline_ms: None,
+        reach: crate::Reach::OneKey,
+    };
+    let mut reply = Vec::new();
+    memory.submit(&Context::default(), &step, &mut reply);
+    let end = &reply[reply.len() - 80..];
+    assert!(end.ends_with(b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n+OK\r\n"));
+    assert_eq!(run(&mut memory, "GET k"), "$1 w", "a write goes on");
+    run(&mut memory, &format!("SET k {}", "v".repeat(8 << 20)));
+    for _ in 0..12 {
+        memory.begin_script();
+        assert!(run(&mut memory, "GET k").starts_with("$8388608"), "each script begins anew");
+        memory.end_script(Class::Read, &mut Vec::new());
+    }
+}
+
+#[test]
+fn bug_16_16_each_command_of_a_transaction_has_its_own_work() {
+    let mut memory = Memory::new(0).with_work_max(100);
+    (0..10).for_each(|element| {
+        run(&mut memory, &format!("SADD s {element}"));
+    });
+    let args: Vec<&[u8]> = core::iter::once(&b"SUNIONSTORE"[..]).chain([&b"s"[..]; 5]).collect();
+    let bytes = CommandBuf::new().encode(0, args).to_vec();
+    let commands = [Command::parse(&bytes).unwrap(); 3];
+    let step = Step {
+        class: Class::Write,
+        key: None,
+        keys: &[],
+        due: &[],
+        delete_first: false,
+        commands: &commands,
+        want_exists: false,
+        deadline_ms: None,
+        reach: crate::Reach::OneKey,
+    };
+    let mut reply = Vec::new();
+    memory.submit(&Context::default(), &step, &mut reply);
+    assert_eq!(reply, b":10\r\n:10\r\n:10\r\n");
+}
+
+/// A script that executes its arguments as a command.
+fn calls(
+    script: &crate::script::Script<'_>,
+    host: &mut dyn crate::script::Host,
+    reply: &mut Vec<u8>,
+) {
+    host.call(false, script.args, reply);
+}
+
+fn exec_with_scripts(memory: Memory, lines: &[&str]) -> Vec<u8> {
+    let mut engine = crate::Shimmed::new(memory).with_scripts(calls);
+    let parts: Vec<Vec<u8>> = lines
+        .iter()
+        .map(|line| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let key_index = u8::from(matches!(args[0], b"GET" | b"SET" | b"SADD"));
+            CommandBuf::new().encode(key_index, args).to_vec()
+        })
+        .collect();
+    let args = [&b"CONCORD.EXEC"[..]].into_iter().chain(parts.iter().map(Vec::as_slice));
+    let exec = CommandBuf::new().encode(0, args).to_vec();
+    let mut reply = Vec::new();
+    let command = Command::parse(&exec).unwrap();
+    crate::Engine::submit(&mut engine, &Context::default(), Class::Write, &command, &mut reply);
+    reply
+}
+
+#[test]
+fn bug_18_10_replies_beside_a_script_in_a_transaction_are_bounded_together() {
+    let mut memory = Memory::new(0);
+    run(&mut memory, &format!("SET k {}", "v".repeat(30 << 20)));
+    let lines = ["GET k", "EVAL x 0 GET k", "GET k", "EVAL x 0 GET k", "EVAL x 0 GET k", "GET k"];
+    let reply = exec_with_scripts(memory, &lines);
+    assert!(reply.len() < 100 << 20, "{}", reply.len());
+    let end = String::from_utf8_lossy(&reply[reply.len() - 200..]).into_owned();
+    assert_eq!(end.matches("-ERR the reply is longer than 64 MiB").count(), 3, "{end}");
+}
+
+#[test]
+fn bug_18_10_a_transaction_with_scripts_has_one_share_of_work() {
+    let mut memory = Memory::new(0).with_work_max(100);
+    (0..10).for_each(|element| {
+        run(&mut memory, &format!("SADD s {element}"));
+    });
+    let union = "SUNION s s s";
+    let script = format!("EVAL x 0 {union}");
+    let reply = exec_with_scripts(memory, &[union, &script, union, "SET k v"]);
+    let text = String::from_utf8(reply).unwrap();
+    assert!(text.starts_with("*4\r\n*10\r\n"), "{text}");
+    assert_eq!(text.matches("-ERR too much work").count(), 2, "{text}");
+    assert!(text.ends_with("+OK\r\n"), "{text}");
+}
+
+#[test]
+fn bug_18_12_bitop_looks_at_its_longest_string_once_for_each() {
+    let mut memory = Memory::new(0).with_work_max(100);
+    // Four elements.
+    run(&mut memory, &format!("SET k {}", "v".repeat(512)));
+    let bitop = |keys: usize| format!("BITOP OR d{}", " k".repeat(keys));
+    assert_eq!(run(&mut memory, &bitop(25)), ":512");
+    assert!(run(&mut memory, &bitop(26)).starts_with("-ERR too much work"));
+    // A short one counts as the longest: the result has its length.
+    let short = format!("BITOP OR d k{}", " none".repeat(25));
+    assert!(run(&mut memory, &short).starts_with("-ERR too much work"));
+}
+
+#[test]
+fn bug_18_14_what_a_script_publishes_is_bounded() {
+    let publish = |bytes: usize| format!("EVAL x 0 PUBLISH c {}", "m".repeat(bytes));
+    let run = |lines: &[String]| {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        String::from_utf8(exec_with_scripts(Memory::new(0), &lines)).unwrap()
+    };
+    let reply = run(&[publish((1 << 20) + 1)]);
+    assert!(reply.starts_with("*1\r\n-ERR value is larger than 1 MiB"));
+    let reply = run(&alloc::vec![publish(1 << 20); 5]);
+    assert!(reply.starts_with(">9\r\n"));
+    assert_eq!(reply.matches("-ERR a script publishes more than 4 MiB").count(), 2);
 }

@@ -9,6 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Ask, Kind, Operation, RedisEngine, encode, shown};
+use crate::STRING_BYTES_MAX;
 use crate::backend::Submitted;
 use crate::copy::{Copied, Object, PLACE_END, place_of_key};
 use crate::resp;
@@ -19,6 +20,8 @@ const SCAN_COUNT: &[u8] = b"1000";
 /// Keys of the first chunk; later ones have as many as made the right number of bytes.
 const KEYS_FIRST: usize = 16;
 const KEYS_MAX: usize = 4096;
+/// Most bytes of a copied value, as DUMP tells it: Redis' own limit of an argument.
+const RESTORED_BYTES_MAX: usize = 512 << 20;
 
 /// The names of the keys, while somebody copies.
 #[derive(Debug)]
@@ -95,7 +98,7 @@ impl RedisEngine {
     }
 
     pub(super) fn copy_from(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
-        let nothing = Some(Copied { objects: Vec::new(), next: PLACE_END });
+        let nothing = Some(Copied::up_to(PLACE_END));
         let Some(copier) = &self.copier else { return nothing };
         let (names, next) = copier.names(from);
         if names.is_empty() {
@@ -120,13 +123,13 @@ impl RedisEngine {
         }
         let copied = &mut self.front.copied;
         if let (Some(value), Some(name)) = (text(frame), names.get(index)) {
-            copied.objects.push((name.clone(), value.to_vec()));
+            copied.push(name, |out| out.extend_from_slice(value));
         }
         if index + 1 < names.len() {
             return;
         }
         copied.next = *next;
-        let bytes: usize = copied.objects.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let bytes = copied.size_bytes();
         if let Some(copier) = &mut self.copier {
             let wanted = (names.len() * *bytes_max).checked_div(bytes).unwrap_or(KEYS_MAX);
             copier.keys = wanted.clamp(1, KEYS_MAX);
@@ -135,7 +138,13 @@ impl RedisEngine {
     }
 
     pub(super) fn restore(&mut self, objects: &[Object<'_>]) -> Submitted {
+        // A copied value has one argument, however large it is.
+        let limit = |bytes: usize, request: &mut Vec<u8>| {
+            let bytes = alloc::format!("{bytes}");
+            encode(request, [&b"CONFIG"[..], b"SET", b"proto-max-bulk-len", bytes.as_bytes()]);
+        };
         let mut request = Vec::new();
+        limit(RESTORED_BYTES_MAX, &mut request);
         for object in objects {
             // No time to live: those are the shim's (trap T12).
             encode(&mut request, [&b"RESTORE"[..], object.key, b"0", object.value, b"REPLACE"]);
@@ -143,7 +152,8 @@ impl RedisEngine {
         if objects.is_empty() {
             return Submitted::Done(crate::Outcome::default());
         }
-        self.enqueue_own(request, Kind::Install, objects.len());
+        limit(STRING_BYTES_MAX, &mut request);
+        self.enqueue_own(request, Kind::Install, objects.len() + 2);
         Submitted::Pending
     }
 
@@ -166,7 +176,7 @@ impl RedisEngine {
     }
 
     /// Requests of ours, with `count` replies.
-    fn enqueue_own(&mut self, request: Vec<u8>, kind: Kind, count: usize) {
+    pub(super) fn enqueue_own(&mut self, request: Vec<u8>, kind: Kind, count: usize) {
         self.enqueue(Operation {
             request,
             kind,
@@ -175,7 +185,10 @@ impl RedisEngine {
             switched: false,
             decides: true,
             refusal: None,
-            notes: Vec::new(),
+            draws: Vec::new(),
+            arrays: Vec::new(),
+            taught: Vec::new(),
+            has_scripts: false,
         });
     }
 }

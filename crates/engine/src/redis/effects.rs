@@ -11,11 +11,19 @@ use crate::resp_scan::{elements, text};
 use crate::{Command, CommandBuf};
 
 /// Whether the reply of `command` will tell more than its effect would without it.
-pub(super) fn draws(command: &Command<'_>) -> bool {
+pub(crate) fn draws(command: &Command<'_>) -> bool {
     let name = command.name();
     name.eq_ignore_ascii_case(b"SPOP")
         || (name.eq_ignore_ascii_case(b"XADD")
             && id_index(command).and_then(|at| command.args().nth(at)).is_some_and(is_drawn_id))
+}
+
+/// Whether the server would store the time of its own clock, or tell what has passed by it: consumer groups.
+pub(super) fn tells_time(command: &Command<'_>) -> bool {
+    let name = command.name();
+    [&b"XREADGROUP"[..], b"XCLAIM", b"XAUTOCLAIM", b"XPENDING"]
+        .iter()
+        .any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// The command that does what `command`, of those that draw, did when it answered `reply`; `None`

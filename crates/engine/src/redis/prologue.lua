@@ -1,33 +1,78 @@
--- Runs in front of every script, joined to one line; see script.rs. `now` and `due` (ms since the
--- Unix epoch, as strings; due is empty if the key has no time to live) and `full` (empty unless
--- commands that need memory are to be refused) come as the last three ARGV.
--- Whole-line comments only. It is executed anew for each EVAL: names are looked up in strings, as
+-- Runs in front of every script, joined to one line; see script.rs, which says what the last five ARGV
+-- are. Whole-line comments only. It is executed anew for each EVAL: names are looked up in strings, as
 -- building tables would cost more than most scripts.
-return (function(now, due, full)
-now = tonumber(now)
-due = tonumber(due)
-local server, own = redis, KEYS[1]
+-- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
+-- deadline came along, and all others are looked up. `dues` are the deadlines
+-- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
+return (function(now, due, full, flags, seed)
+now, seed = tonumber(now), tonumber(seed)
+local server, own, dues, seen = redis, nil, {}, {}
+local function flag(letter) return string.find(flags, letter, 1, true) end
+local reads, copied, timed_keys, plain = flag('r'), flag('c'), flag('d'), flag('p')
+local only = flag('k') and KEYS[1]
+if flag('o') then own = KEYS[1] seen[own] = true dues[own] = tonumber(due) end
 local function listed(names, name) return string.find(names, ' ' .. name .. ' ', 1, true) end
-local unequal = ' SPOP SRANDMEMBER HRANDFIELD ZRANDMEMBER RANDOMKEY KEYS SCAN SSCAN HSCAN ZSCAN XREADGROUP XCLAIM XAUTOCLAIM OBJECT LASTSAVE INFO MEMORY SORT SORT_RO SUNION SINTER SDIFF ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT CLUSTER '
-local foreign = ' SELECT FLUSHALL FLUSHDB SWAPDB MOVE COPY MIGRATE RENAME RENAMENX DBSIZE '
-local expiring = ' GETEX RESTORE HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HSETEX HGETEX MSETEX '
+local unequal = ' OBJECT LASTSAVE INFO MEMORY ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT CLUSTER '
+local foreign = ' SWAPDB MOVE MIGRATE '
+local expiring = ' HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HSETEX HGETEX MSETEX '
 local timed = ' TTL PTTL EXPIRETIME PEXPIRETIME PERSIST EXPIRE PEXPIRE EXPIREAT PEXPIREAT SETEX PSETEX '
-local greedy = ' SET SETNX SETEX PSETEX GETSET APPEND SETRANGE SETBIT BITFIELD BITOP INCR INCRBY INCRBYFLOAT DECR DECRBY MSET MSETNX LPUSH RPUSH LPUSHX RPUSHX LINSERT LSET LMOVE RPOPLPUSH SADD SDIFFSTORE SINTERSTORE SUNIONSTORE ZADD ZINCRBY ZDIFFSTORE ZINTERSTORE ZUNIONSTORE ZRANGESTORE HSET HMSET HSETNX HINCRBY HINCRBYFLOAT PFADD PFMERGE GEOADD GEOSEARCHSTORE XADD '
-local function refused(name, why) return {err = "ERR '" .. string.lower(name) .. "' is not supported in scripts here: " .. why} end
+local greedy = ' SET SETNX SETEX PSETEX GETSET APPEND SETRANGE SETBIT BITFIELD BITOP INCR INCRBY INCRBYFLOAT DECR DECRBY MSET MSETNX LPUSH RPUSH LPUSHX RPUSHX LINSERT LSET LMOVE RPOPLPUSH SADD SDIFFSTORE SINTERSTORE SUNIONSTORE ZADD ZINCRBY ZDIFFSTORE ZINTERSTORE ZUNIONSTORE ZRANGESTORE HSET HMSET HSETNX HINCRBY HINCRBYFLOAT PFADD PFMERGE GEOADD GEOSEARCHSTORE XADD COPY RESTORE SORT '
+local function fail(text) return {err = text} end
+local function refused(name, why) return fail("ERR '" .. string.lower(name) .. "' is not supported in scripts here: " .. why) end
 local function is_error(reply) return type(reply) == 'table' and reply.err end
-local function exists() return server.call('EXISTS', own) == 1 end
--- Sets the key's deadline; one that has passed deletes the key, as in Redis.
-local function set_due(at) if at <= now then due = nil server.call('DEL', own) else due = at end end
+local function exists(key) return server.call('EXISTS', key) == 1 end
+-- An integer as Redis reads one: no space, no plus, no zeros in front, 64 bits.
+local function whole(amount)
+amount = tostring(amount or '')
+local minus, digits = string.match(amount, '^(%-?)(%d+)$')
+if not digits or (string.sub(digits, 1, 1) == '0' and amount ~= '0') then return nil end
+if #digits > 19 or (#digits == 19 and digits > (minus == '' and '9223372036854775807' or '9223372036854775808')) then return nil end
+return tonumber(amount)
+end
+-- The database of what the replica keeps beside the data.
+local function beside(...)
+server.call('SELECT', '1')
+local reply = server.call(...)
+server.call('SELECT', '0')
+return reply
+end
+-- What the replica is to hear when the script has ended, also by an error.
+local function tell(...) return beside('RPUSH', 'concord:told', ...) end
+local function note_due(key, at)
+dues[key] = at
+local text = at and string.format('%.0f', at) or ''
+server.call('SELECT', '1')
+if not own then if at then server.call('HSET', 'concord:deadlines', key, text) else server.call('HDEL', 'concord:deadlines', key) end end
+server.call('RPUSH', 'concord:told', 'due', key, text)
+server.call('SELECT', '0')
+end
+-- Sets a key's deadline; one that has passed deletes the key, as in Redis.
+local function set_due(key, at)
+if at > now then return note_due(key, at) end
+server.call('DEL', key)
+if dues[key] then note_due(key, nil) end
+end
+-- The first time that a key is touched: if it is due it goes, but for those that only read.
+local function look_at(key)
+if seen[key] then return end
+seen[key] = true
+if copied and not reads then tell('key', key, '') end
+if not timed_keys then return end
+local at = tonumber(beside('HGET', 'concord:deadlines', key))
+if not at then return end
+if at <= now and not reads then server.call('DEL', key) note_due(key, nil) else dues[key] = at end
+end
 -- The deadline that `amount` means, by the name of the command or option; nil if it is no integer.
 local function absolute(name, amount)
-amount = tonumber(amount)
-if not amount or amount ~= math.floor(amount) then return nil end
+amount = whole(amount)
+if not amount then return nil end
 if not listed(' PX PXAT PEXPIRE PEXPIREAT PSETEX ', name) then amount = amount * 1000 end
 if not string.find(name, 'AT$') then amount = amount + now end
 return amount
 end
-local function remaining(name)
-if not exists() then return -2 end
+local function remaining(name, key)
+if not exists(key) then return -2 end
+local due = dues[key]
 if not due then return -1 end
 local left = due
 if listed(' TTL PTTL ', name) then left = math.max(due - now, 0) end
@@ -36,58 +81,140 @@ return left
 end
 -- PERSIST on the server is a write that changes nothing, as it knows no times to live; but it fails
 -- in EVAL_RO.
-local function expire(run, name, amount, condition, more)
+local function expire(run, name, key, amount, condition, more)
 local at = amount and absolute(name, amount)
-if amount and not at then return {err = 'ERR value is not an integer or out of range'} end
+if amount and not at then return fail('ERR value is not an integer or out of range') end
 condition = condition and string.upper(condition)
-if more or (condition and not listed(' NX XX GT LT ', condition)) then return {err = 'ERR Unsupported option ' .. tostring(more or condition)} end
-local reply = run('PERSIST', own)
+if more or (condition and not listed(' NX XX GT LT ', condition)) then return fail('ERR Unsupported option ' .. tostring(more or condition)) end
+local reply, due = run('PERSIST', key), dues[key]
 if is_error(reply) then return reply end
-if not exists() then return 0 end
-if name == 'PERSIST' then local had = due due = nil return had and 1 or 0 end
+if not exists(key) then return 0 end
+if name == 'PERSIST' then if due then note_due(key, nil) end return due and 1 or 0 end
 if (condition == 'NX' and due) or (condition == 'XX' and not due) or (condition == 'GT' and (not due or at <= due)) or (condition == 'LT' and due and at >= due) then return 0 end
-set_due(at)
+set_due(key, at)
 return 1
 end
-local function setex(run, name, amount, value, more)
+local function setex(run, name, key, amount, value, more)
 if more then return run(name) end
 local at = absolute(name, amount)
-if not at then return {err = 'ERR value is not an integer or out of range'} end
-if tonumber(amount) <= 0 then return {err = "ERR invalid expire time in '" .. string.lower(name) .. "' command"} end
-local reply = run('SET', own, value)
-if not is_error(reply) then due = at end
+if not at then return fail('ERR value is not an integer or out of range') end
+if tonumber(amount) <= 0 then return fail("ERR invalid expire time in '" .. string.lower(name) .. "' command") end
+local reply = run('SET', key, value)
+if not is_error(reply) then note_due(key, at) end
 return reply
 end
-local function set(run, value, ...)
-local options, kept, at, keep, get, i = {...}, {}, nil, false, false, 1
+local function set(run, key, value, ...)
+local options, kept, at, keep, get, only, i = {...}, {}, nil, false, false, nil, 1
 while i <= #options do
 local option = string.upper(options[i])
 if listed(' EX PX EXAT PXAT ', option) then
 local amount = options[i + 1]
-if at or keep or not amount then return {err = 'ERR syntax error'} end
+if at or keep or not amount then return fail('ERR syntax error') end
 at = absolute(option, amount)
-if not at then return {err = 'ERR value is not an integer or out of range'} end
-if tonumber(amount) <= 0 then return {err = "ERR invalid expire time in 'set' command"} end
+if not at then return fail('ERR value is not an integer or out of range') end
+if tonumber(amount) <= 0 then return fail("ERR invalid expire time in 'set' command") end
 i = i + 1
-elseif option == 'KEEPTTL' then if at or keep then return {err = 'ERR syntax error'} end keep = true
-else get = get or option == 'GET' kept[#kept + 1] = options[i] end
+elseif option == 'KEEPTTL' then if at or keep then return fail('ERR syntax error') end keep = true
+else
+get = get or option == 'GET'
+if listed(' NX XX ', option) then only = option end
+kept[#kept + 1] = options[i]
+end
 i = i + 1
 end
-if get and #kept > 1 then return refused('SET', 'GET together with NX or XX') end
-local reply = run('SET', own, value, unpack(kept))
+local was = get and only and exists(key)
+local reply = run('SET', key, value, unpack(kept))
 if is_error(reply) or (not reply and not get) then return reply end
-if at then set_due(at) elseif not keep then due = nil end
+if get and only and was ~= (only == 'XX') then return reply end
+if at then set_due(key, at) elseif not keep and dues[key] then note_due(key, nil) end
 return reply
 end
--- Hash tables are read in sorted order: each server seeds its own.
-local function hgetall(run, ...)
-local reply, fields, flat = run('HGETALL', ...), {}, {}
-if is_error(reply) then return reply end
-for i = 1, #reply, 2 do fields[#fields + 1] = {reply[i], reply[i + 1]} end
-table.sort(fields, function(a, b) return a[1] < b[1] end)
-for _, field in ipairs(fields) do flat[#flat + 1] = field[1] flat[#flat + 1] = field[2] end
-return flat
+local function getex(run, key, option, amount, more)
+option = option and string.upper(option)
+local at
+if option == 'PERSIST' and not amount then at = false
+elseif option and amount and not more and listed(' EX PX EXAT PXAT ', option) then
+at = absolute(option, amount)
+if not at then return fail('ERR value is not an integer or out of range') end
+if tonumber(amount) <= 0 then return fail("ERR invalid expire time in 'getex' command") end
+elseif option then return fail('ERR syntax error') end
+local may = run('PERSIST', key)
+if is_error(may) then return may end
+local reply = run('GET', key)
+if reply and not is_error(reply) then if at then set_due(key, at) elseif at == false and dues[key] then note_due(key, nil) end end
+return reply
 end
+-- What a server draws at random is drawn here, from members in sorted order: a hash table's is another
+-- at each server, which seeds its own.
+local function draw(count) seed = seed * 16807 % 2147483647 return seed % count + 1 end
+local function sorted(reply) if not is_error(reply) then table.sort(reply) end return reply end
+-- `count` of `all`, each once; with a negative count as many, any of them several times.
+local function some(all, count)
+local chosen = {}
+if count < 0 then for i = 1, #all > 0 and -count or 0 do chosen[i] = all[draw(#all)] end return chosen end
+for i = 1, math.min(count, #all) do
+local at = i - 1 + draw(#all - i + 1)
+all[i], all[at] = all[at], all[i]
+chosen[i] = all[i]
+end
+return chosen
+end
+local function pairs_of(reply, first)
+local fields = {}
+for i = 1, #reply, 2 do fields[#fields + 1] = {reply[i], reply[i + 1]} end
+if first then table.sort(fields, function(a, b) return a[1] < b[1] end) end
+return fields
+end
+local function flat(fields)
+local all = {}
+for _, field in ipairs(fields) do all[#all + 1] = field[1] all[#all + 1] = field[2] end
+return all
+end
+local function hgetall(run, ...) local reply = run('HGETALL', ...) if is_error(reply) then return reply end return flat(pairs_of(reply, true)) end
+local function spop(run, key, count, more)
+if more then return run('SPOP', key, count, more) end
+if count and (not whole(count) or tonumber(count) < 0) then return fail('ERR value is out of range, must be positive') end
+local may = run('SREM', key, '')
+if is_error(may) then return may end
+if may == 1 then run('SADD', key, '') end
+local size = run('SCARD', key)
+if not is_error(size) and size > 100000 then return refused('SPOP', 'the set has more than 100000 members') end
+local all = sorted(run('SMEMBERS', key))
+if is_error(all) then return all end
+local chosen = some(all, count and tonumber(count) or 1)
+for i = 1, #chosen, 1000 do run('SREM', key, unpack(chosen, i, math.min(i + 999, #chosen))) end
+if count then return chosen end
+return chosen[1] or false
+end
+local function at_random(run, name, key, count, option, more)
+if more or (option and (name == 'SRANDMEMBER' or string.upper(option) ~= (name == 'HRANDFIELD' and 'WITHVALUES' or 'WITHSCORES'))) then return fail('ERR syntax error') end
+if count and not whole(count) then return fail('ERR value is not an integer or out of range') end
+local all
+if name == 'SRANDMEMBER' then all = sorted(run('SMEMBERS', key))
+elseif name == 'HRANDFIELD' then all = run('HGETALL', key) if not is_error(all) then all = pairs_of(all, true) end
+else all = run('ZRANGE', key, 0, -1, 'WITHSCORES') if not is_error(all) then all = pairs_of(all, false) end end
+if is_error(all) then return all end
+local chosen = some(all, count and tonumber(count) or 1)
+if option then return flat(chosen) end
+if name ~= 'SRANDMEMBER' then for i, field in ipairs(chosen) do chosen[i] = field[1] end end
+if count then return chosen end
+return chosen[1] or false
+end
+-- All at once: a cursor of one server means nothing to another.
+local function scan(run, name, args)
+local first = name == 'SCAN' and 1 or 2
+if not args[first] then return run(name, unpack(args)) end
+if args[first] ~= '0' then return {'0', {}} end
+local i = first + 1
+while args[i] do if string.upper(args[i]) == 'COUNT' and args[i + 1] and whole(args[i + 1]) and tonumber(args[i + 1]) > 0 then table.remove(args, i) table.remove(args, i) else i = i + 2 end end
+args[#args + 1] = 'COUNT'
+args[#args + 1] = '1000000000'
+local reply = run(name, unpack(args))
+if is_error(reply) then return reply end
+if listed(' HSCAN ZSCAN ', name) then reply[2] = flat(pairs_of(reply[2], true)) else table.sort(reply[2]) end
+return reply
+end
+-- An id that the server would draw is drawn from the time of the record.
 local function xadd(run, args)
 local i = 2
 while args[i] do
@@ -97,63 +224,282 @@ elseif option == 'LIMIT' then i = i + 2
 elseif listed(' NOMKSTREAM KEEPREF DELREF ACKED ', option) then i = i + 1
 else break end
 end
-if args[i] and (args[i] == '*' or string.find(args[i], '-*', 1, true)) then return refused('XADD', 'with an id that the server draws') end
+if args[i] == '*' then
+local ms, info = now, server.pcall('XINFO', 'STREAM', args[1])
+if not is_error(info) then
+for at = 1, #info, 2 do if info[at] == 'last-generated-id' then ms = math.max(ms, tonumber(string.match(info[at + 1], '^%d+'))) end end
+end
+args[i] = string.format('%.0f-*', ms)
+end
 return run('XADD', unpack(args))
+end
+-- Consumer groups: the server stores when an entry was delivered by its own clock, and takes no time that is to
+-- come. Deliveries are claimed again, with the time of the record, less `past` ms so that it is never to come, in
+-- steps of `step` ms: what is read back as the time that has passed by the server's clock is exact again.
+local past, step = 100000000000, 32
+local function stamp(at) return string.format('%.0f', math.ceil((at - past) / step) * step) end
+local function server_ms() local time = server.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) end
+-- Entries that were delivered, up to 500 of them: id, consumer, ms since then, count of deliveries.
+local function delivered(...)
+while true do
+local before, found = server_ms(), server.pcall('XPENDING', ...)
+if is_error(found) then return found end
+if server_ms() - before < step / 2 - 1 then
+for _, entry in ipairs(found) do
+local at = math.floor((before - entry[3] + step / 2) / step) * step + past
+entry[3] = math.max(now - at, 0)
+end
+return found
+end
+end
+end
+local function claim(run, key, group, consumer, ids, at, ...)
+for i = 1, #ids, 1000 do
+local args = {key, group, consumer, '0', unpack(ids, i, math.min(i + 999, #ids))}
+for _, option in ipairs({'TIME', stamp(at), ...}) do args[#args + 1] = option end
+local reply = run('XCLAIM', unpack(args))
+if is_error(reply) or #ids <= 1000 then return reply end
+end
+end
+local function xreadgroup(run, args)
+local group, consumer, at, no_ack = nil, nil, 1, false
+while args[at] and string.upper(args[at]) ~= 'STREAMS' do
+local option = string.upper(args[at])
+if option == 'GROUP' then group, consumer, at = args[at + 1], args[at + 2], at + 3
+elseif option == 'BLOCK' and args[at + 1] and not whole(args[at + 1]) then return fail('ERR timeout is not an integer or out of range')
+elseif option == 'COUNT' or option == 'BLOCK' then at = at + 2
+else no_ack = no_ack or option == 'NOACK' at = at + 1 end
+end
+if flag('3') then server.setresp(3) end
+local reply = run('XREADGROUP', unpack(args))
+server.setresp(2)
+if type(reply) ~= 'table' or is_error(reply) then return reply end
+local count = (#args - at) / 2
+local of = {}
+for i = 1, count do of[args[at + i]] = args[at + count + i] end
+local function stamped(key, entries)
+if no_ack and of[key] == '>' then return end
+local ids = {}
+for _, entry in ipairs(entries) do if entry[2] then ids[#ids + 1] = entry[1] end end
+if of[key] == '>' then claim(run, key, group, consumer, ids, now, 'RETRYCOUNT', '1', 'JUSTID') else claim(run, key, group, consumer, ids, now, 'JUSTID') end
+end
+if reply.map then for key, entries in pairs(reply.map) do stamped(key, entries) end
+else for _, stream in ipairs(reply) do stamped(stream[1], stream[2]) end end
+return reply
+end
+local function xclaim(run, args)
+local key, group, consumer, least = args[1], args[2], args[3], whole(args[4])
+if #args < 5 or not least then return run('XCLAIM', unpack(args)) end
+local ids, options, at, i = {}, {}, now, 5
+while args[i] and string.find(args[i], '^%d+%-?%d*$') do
+local id = args[i]
+local found = least > 0 and delivered(key, group, id, id, '1') or {}
+if is_error(found) then return found end
+if not found[1] or found[1][3] >= least then ids[#ids + 1] = id end
+i = i + 1
+end
+if i == 5 then return run('XCLAIM', unpack(args)) end
+while args[i] do
+local option = string.upper(args[i])
+local amount = args[i + 1] and whole(args[i + 1])
+if option == 'TIME' and amount then at = math.min(amount, now) i = i + 2
+elseif option == 'IDLE' and amount then at = now - amount i = i + 2
+elseif listed(' RETRYCOUNT LASTID ', option) then options[#options + 1] = option options[#options + 1] = args[i + 1] i = i + 2
+else options[#options + 1] = args[i] i = i + 1 end
+end
+if #ids == 0 then ids[1] = '0-0' for n = #options, 1, -1 do if string.upper(options[n]) == 'FORCE' then table.remove(options, n) end end end
+if #ids > 1000 then return refused('XCLAIM', 'more than 1000 ids') end
+return claim(run, key, group, consumer, ids, at, unpack(options))
+end
+local function xautoclaim(run, args)
+local key, group, consumer, least, start = args[1], args[2], args[3], whole(args[4]), args[5]
+local count, just, i = 100, false, 6
+while args[i] do
+local option = string.upper(args[i])
+if option == 'JUSTID' then just = true i = i + 1
+elseif option == 'COUNT' and whole(args[i + 1] or '') and tonumber(args[i + 1]) > 0 then count = tonumber(args[i + 1]) i = i + 2
+else return run('XAUTOCLAIM', unpack(args)) end
+end
+if not start or not least then return run('XAUTOCLAIM', unpack(args)) end
+-- An id that is none is told of first, as by the server.
+if not (string.find(start, '^%(?%d+$') or string.find(start, '^%(?%d+%-%d+$') or start == '-' or start == '+') then return run('XAUTOCLAIM', unpack(args)) end
+-- Claims nothing, and fails where it would.
+local may = run('XCLAIM', key, group, consumer, '0', '0-0')
+if is_error(may) then return may end
+local ids, gone, attempts, next_id = {}, {}, count * 10, '0-0'
+local from = start
+while attempts > 0 and count > 0 and next_id == '0-0' do
+local found = delivered(key, group, from, '+', '500')
+if is_error(found) then return found end
+for _, entry in ipairs(found) do
+if attempts == 0 or count == 0 then next_id = entry[1] break end
+attempts = attempts - 1
+if entry[3] >= least then
+if #run('XRANGE', key, entry[1], entry[1]) == 0 then run('XACK', key, group, entry[1]) gone[#gone + 1] = entry[1]
+else ids[#ids + 1] = entry[1] end
+count = count - 1
+end
+end
+if #found < 500 then break end
+if next_id == '0-0' then from = '(' .. found[#found][1] if attempts == 0 or count == 0 then local more = delivered(key, group, from, '+', '1') if more[1] then next_id = more[1][1] end end end
+end
+local claimed = {}
+for i = 1, #ids, 1000 do
+local some_ids = {unpack(ids, i, math.min(i + 999, #ids))}
+local reply
+if just then reply = claim(run, key, group, consumer, some_ids, now, 'JUSTID') else reply = claim(run, key, group, consumer, some_ids, now) end
+for _, entry in ipairs(reply) do claimed[#claimed + 1] = entry end
+end
+return {next_id, claimed, gone}
+end
+local function xpending(run, args)
+if #args < 5 then return run('XPENDING', unpack(args)) end
+local key, group, least, at = args[1], args[2], 0, 3
+if string.upper(args[3]) == 'IDLE' then least, at = whole(args[4]), 5 end
+local start, stop, count, consumer = args[at], args[at + 1], args[at + 2] and whole(args[at + 2]), args[at + 3]
+if not least or not start or not stop or not count or count < 0 or args[at + 4] then return run('XPENDING', unpack(args)) end
+local all = {}
+while true do
+local found
+if consumer then found = delivered(key, group, start, stop, '500', consumer) else found = delivered(key, group, start, stop, '500') end
+if is_error(found) then return found end
+for _, entry in ipairs(found) do if #all < count and entry[3] >= least then all[#all + 1] = entry end end
+if #found < 500 or #all >= count then return all end
+start = '(' .. found[500][1]
+end
+end
+-- A command that waits, beside a script in MULTI: it does not. What it is then, its arguments, and an error.
+local function at_once(name, args)
+local is_first = listed(' BLMPOP BZMPOP ', name)
+if #args == 0 or not (is_first or listed(' BLPOP BRPOP BLMOVE BRPOPLPUSH BZPOPMIN BZPOPMAX ', name)) then return name, args end
+local timeout = tonumber(table.remove(args, is_first and 1 or #args))
+if not timeout then return name, args, 'ERR timeout is not a float or out of range' end
+if timeout < 0 then return name, args, 'ERR timeout is negative' end
+if not listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then name = string.sub(name, 2) end
+return name, args
+end
+-- BLPOP and its kin at once.
+local function pop_first(run, name, keys)
+for _, key in ipairs(keys) do
+local reply = run(string.sub(name, 2), key)
+if is_error(reply) then return reply end
+if type(reply) ~= 'table' then if reply then return {key, reply} end
+elseif reply[1] then return {key, reply[1], reply[2]} end
+end
+return false
+end
+-- Overwrites or moves: the key that is written is a new one.
+local function replaced(name, args)
+if listed(' GETSET SINTERSTORE SUNIONSTORE SDIFFSTORE ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZRANGESTORE GEOSEARCHSTORE RESTORE ', name) then return {args[1]} end
+if name == 'BITOP' then return {args[2]} end
+if name == 'MSET' then local all = {} for i = 1, #args, 2 do all[#all + 1] = args[i] end return all end
+if name == 'SORT' then for i = 2, #args - 1 do if string.upper(args[i]) == 'STORE' then return {args[i + 1]} end end end
+if listed(' GEORADIUS GEORADIUSBYMEMBER ', name) then for i = 5, #args - 1 do if listed(' STORE STOREDIST ', string.upper(args[i])) then return {args[i + 1]} end end end
+return {}
+end
+local function settle(name, args, keys, reply)
+if name == 'RENAME' or (reply == 1 and listed(' RENAMENX COPY ', name)) then
+local due = dues[args[1]]
+if name ~= 'COPY' and args[1] ~= args[2] and due then note_due(args[1], nil) end
+if args[1] ~= args[2] and due ~= dues[args[2]] then note_due(args[2], due) end
+return
+end
+for _, key in ipairs(replaced(name, args)) do if dues[key] then note_due(key, nil) end end
+for _, key in ipairs(keys) do if dues[key] and not exists(key) then note_due(key, nil) end end
+end
+local function flush(run, name, args)
+local reply = run('FLUSHDB', unpack(args))
+if is_error(reply) then return reply end
+dues, timed_keys = {}, false
+beside('DEL', 'concord:deadlines')
+tell('flush', '', '')
+return reply
+end
+-- PUBLISHED_VALUE_BYTES_MAX and PUBLISHED_BYTES_MAX (script.rs of the memory engine).
+local published = 0
+local function publish(name, args)
+if #args ~= 2 then return fail('ERR Wrong number of args calling Redis command from script') end
+if reads then return fail('ERR Write commands are not allowed from read-only scripts.') end
+if #args[1] > 1048576 or #args[2] > 1048576 then return fail("ERR value is larger than 1 MiB (Concord's limit)") end
+if published + #args[1] + #args[2] > 4194304 then return fail("ERR a script publishes more than 4 MiB (Concord's limit)") end
+published = published + #args[1] + #args[2]
+tell(string.lower(name), args[1], args[2])
+return 0
 end
 local function execute(run, name, args)
 local key, count = args[1], #args
+-- A string that is longer than any reply could be read by nobody (STRING_BYTES_MAX).
+for i = 1, count do if type(args[i]) == 'string' and #args[i] > 67108800 then return {err = "ERR string exceeds maximum allowed size (Concord's limit is 64 MiB)"} end end
 if listed(timed, name) then
 local wanted = listed(' SETEX PSETEX ', name) and 3 or (listed(' EXPIRE PEXPIRE EXPIREAT PEXPIREAT ', name) and 2 or 1)
 if count < wanted or (wanted == 1 and count > 1) then return run(name) end
-if key ~= own then return refused(name, 'a time to live of another key than KEYS[1]') end
-if wanted == 3 then return setex(run, name, args[2], args[3], args[4]) end
-if wanted == 2 or name == 'PERSIST' then return expire(run, name, args[2], args[3], args[4]) end
-return remaining(name)
+if wanted == 3 then return setex(run, name, key, args[2], args[3], args[4]) end
+if wanted == 2 or name == 'PERSIST' then return expire(run, name, key, args[2], args[3], args[4]) end
+return remaining(name, key)
 end
-if name == 'SET' and key == own and count > 1 then return set(run, unpack(args, 2)) end
-if name == 'SET' and count > 2 then return refused(name, 'options for another key than KEYS[1]') end
+if name == 'SET' and count > 1 then return set(run, unpack(args)) end
+if name == 'GETEX' and count > 0 then return getex(run, unpack(args)) end
 if name == 'TIME' then return {string.format('%d', math.floor(now / 1000)), string.format('%d', now % 1000 * 1000)} end
-if listed(' SMEMBERS HKEYS HVALS ', name) then local reply = run(name, unpack(args)) if not is_error(reply) then table.sort(reply) end return reply end
+if name == 'SELECT' then if key == '0' and count == 1 then return {ok = 'OK'} end return fail('ERR Concord has one database') end
+if listed(' PUBLISH SPUBLISH ', name) then return publish(name, args) end
+if listed(' FLUSHALL FLUSHDB ', name) then return flush(run, name, args) end
+if name == 'RESTORE' and count > 2 and args[2] ~= '0' then return refused(name, 'with a time to live, use EXPIRE afterwards') end
+if name == 'COPY' and count > 2 then for i = 3, count do if string.upper(args[i]) == 'DB' then return refused(name, 'there is one database') end end end
+if listed(' SMEMBERS HKEYS HVALS SUNION SINTER SDIFF KEYS ', name) then return sorted(run(name, unpack(args))) end
 if name == 'HGETALL' then return hgetall(run, unpack(args)) end
+if name == 'SPOP' and count > 0 then return spop(run, unpack(args)) end
+if listed(' SRANDMEMBER HRANDFIELD ZRANDMEMBER ', name) and count > 0 then return at_random(run, name, unpack(args)) end
+if name == 'RANDOMKEY' and count == 0 then return some(sorted(run('KEYS', '*')), 1)[1] or false end
+if listed(' SCAN SSCAN HSCAN ZSCAN ', name) then return scan(run, name, args) end
 if name == 'XADD' then return xadd(run, args) end
+if name == 'XREADGROUP' then return xreadgroup(run, args) end
+if name == 'XCLAIM' then return xclaim(run, args) end
+if name == 'XAUTOCLAIM' then return xautoclaim(run, args) end
+if name == 'XPENDING' then return xpending(run, args) end
+if plain and listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then return pop_first(run, name, args) end
 return run(name, unpack(args))
 end
--- Whether the call touches another key than the script's own. Most commands have their key first; where
--- the keys are hard to find, the server says where.
-local function is_foreign(name, args)
-if listed(' PING ECHO TIME ', name) then return false end
-local first, last, step = 1, 1, 1
-if listed(' DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE SINTERSTORE SUNIONSTORE SDIFFSTORE ', name) then last = #args
+-- The keys of a call. Most commands have theirs first; where they are hard to find, the server says where.
+local function keys_of(name, args)
+if listed(' PING ECHO TIME SELECT PUBLISH SPUBLISH FLUSHALL FLUSHDB DBSIZE KEYS SCAN RANDOMKEY COMMAND WAIT ', name) then return {} end
+local first, last, step, keys = 1, 1, 1, {}
+if listed(' DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE SINTER SUNION SDIFF SINTERSTORE SUNIONSTORE SDIFFSTORE ', name) or plain and listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then last = #args
 elseif listed(' MSET MSETNX ', name) then last, step = #args, 2
-elseif listed(' RPOPLPUSH SMOVE LCS LMOVE ZRANGESTORE GEOSEARCHSTORE ', name) then last = 2
+elseif listed(' RPOPLPUSH SMOVE LCS LMOVE RENAME RENAMENX COPY ZRANGESTORE GEOSEARCHSTORE ', name) then last = 2
 elseif name == 'BITOP' then first, last = 2, #args
 elseif listed(' XINFO XGROUP ', name) then first, last = 2, 2
-elseif listed(' LMPOP ZMPOP XREAD GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
-local keys = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
-if is_error(keys) then return false end
-for _, key in ipairs(keys) do if key ~= own then return true end end
-return false
+elseif listed(' LMPOP ZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
+local found = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
+if is_error(found) then return keys end
+return found
 end
-for i = first, math.min(last, #args), step do if args[i] ~= own then return true end end
-return false
+for i = first, math.min(last, #args), step do keys[#keys + 1] = args[i] end
+return keys
 end
 local function dispatch(run, ...)
 local name = ...
 if type(name) ~= 'string' then return run(...) end
 local upper, args = string.upper(name), {select(2, ...)}
 if listed(unequal, upper) then return refused(name, 'replicas would differ') end
-if listed(foreign, upper) then return refused(name, 'scripts have one key') end
-if listed(' PUBLISH SPUBLISH ', upper) then return refused(name, 'publish/subscribe') end
+if listed(foreign, upper) then return refused(name, 'there is one database') end
 if listed(expiring, upper) then return refused(name, 'times to live are set by EXPIRE, SETEX and SET') end
-if full ~= '' and listed(greedy, upper) then return {err = "OOM command not allowed when used memory > 'maxmemory'."} end
+if full ~= '' and listed(greedy, upper) then return fail("OOM command not allowed when used memory > 'maxmemory'.") end
 for i = 1, #args do
 if type(args[i]) == 'number' then args[i] = string.format('%.17g', args[i]) elseif type(args[i]) ~= 'string' then return run(...) end
 end
-if is_foreign(upper, args) then return {err = 'ERR Script attempted to access a non local key in a cluster node'} end
-local reply = execute(run, upper, args)
-if due and not is_error(reply) and not listed(timed, upper) then
-if listed(' GETSET MSET BITOP ', upper) and args[1] == own then due = nil elseif not exists() then due = nil end
+if plain then
+local wrong
+upper, args, wrong = at_once(upper, args)
+if wrong then return fail(wrong) end
 end
+local keys = keys_of(upper, args)
+if only then
+if #keys == 0 and listed(' FLUSHALL FLUSHDB DBSIZE KEYS SCAN RANDOMKEY ', upper) or listed(' SORT SORT_RO ', upper) and #args > 1 then keys = {false} end
+for _, key in ipairs(keys) do if key ~= only then return fail('ERR Script attempted to access a non local key in a cluster node') end end
+end
+if not own then for _, key in ipairs(keys) do look_at(key) end end
+local reply = execute(run, upper, args)
+if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
 return reply
 end
 local function call(...)
@@ -163,5 +509,4 @@ return reply
 end
 local function try(...) return dispatch(server.pcall, ...) end
 local redis = setmetatable({call = call, pcall = try, setresp = false}, {__index = server})
-local function answer(...) return {due and string.format('%.0f', due) or '', (...)} end
-return (function(main) return answer(main()) end)(function(...)
+return (function(main) return main() end)(function(...)

@@ -4,6 +4,8 @@
 use alloc::format;
 use alloc::string::String;
 
+use super::effects;
+use super::script::IN_PLACE_ARGS_MAX;
 use crate::command::ARGS_MAX;
 use crate::resp_scan::number;
 use crate::table::{CommandTable, Flags, UpperName};
@@ -54,19 +56,23 @@ pub(super) fn needs_memory(table: &CommandTable, command: &Command<'_>) -> bool 
 
 /// Why a readonly or write command must not reach the server.
 fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'static str> {
+    // Whoever decides does not make a script of each of them, but refuses what the others would have to.
+    if command.argc() > IN_PLACE_ARGS_MAX
+        && (effects::draws(command) || effects::tells_time(command))
+    {
+        return Some("with more than 7000 arguments");
+    }
     match name {
-        b"XREADGROUP" | b"XCLAIM" | b"XAUTOCLAIM" => {
-            return Some("consumer groups store the server's clock, replicas would differ");
-        }
         // The applied number lives in a database of its own.
-        b"MOVE" | b"SWAPDB" | b"COPY" | b"MIGRATE" => return Some("there is one database"),
+        b"MOVE" | b"SWAPDB" | b"MIGRATE" => return Some("there is one database"),
+        b"COPY" if has_word(command, 3, &[b"DB"]) => return Some("there is one database"),
         b"SPOP" if command.args().nth(2).is_some_and(pops_too_many) => {
             return Some("that many members do not fit into one SREM; pop fewer at a time");
         }
         b"SETRANGE" | b"SETBIT" | b"BITFIELD" if makes_too_long(name, command) => {
             return Some("no string may be longer than a reply, 64 MiB");
         }
-        b"XREAD" if !has_word(command, 1, &[b"BLOCK"]) => return None,
+        b"XREAD" | b"XREADGROUP" if !has_word(command, 1, &[b"BLOCK"]) => return None,
         _ => {}
     }
     // A write comes within MULTI, where nothing blocks.

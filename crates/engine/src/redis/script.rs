@@ -5,28 +5,82 @@
 //! live may reach the server (trap T12). Looking for such commands in a script's text finds neither
 //! all of them nor only them. Instead the script runs behind a prologue (`prologue.lua`) that puts
 //! its own `redis.call` and `redis.pcall` in front of the server's: TIME is the ordering node's
-//! clock, times to live are those of our shim, hash tables are read in sorted order, and what
-//! cannot be made equal is an error. The prologue is one line, so that errors name the script's
-//! own lines; it gets the clock, the deadline and whether memory is full as three more ARGV, so that
-//! the server caches each script once.
+//! clock, times to live are those of our shim, hash tables are read in sorted order, what is drawn at
+//! random is drawn from the record's randomness, and what cannot be made equal is an error. The prologue
+//! is one line, so that errors name the script's own lines; what it needs to know comes as more ARGV, so
+//! that the server caches each script once.
+//!
+//! **Times to live.** A script that was sent for one key touches no other, and is given that key's deadline. Any
+//! other, and one within a transaction, looks the deadlines of the keys that it touches up in a hash beside the data
+//! ([`DEADLINES_KEY`] in the database of the applied number), which the shim keeps up
+//! ([`crate::backend::Backend::tell_deadlines`]) and the prologue changes. What the replica has to hear of a script,
+//! whether it ended by an error or not, the prologue appends to a list there ([`TOLD_KEY`]); it is read and deleted
+//! within the transaction of the script.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 
-use crate::backend::TtlChange;
+use crate::backend::{Published, Reach, Step, Told};
 use crate::resp_scan::{elements, number, text};
+use crate::script::declares_no_writes;
 use crate::ttl::REFUSE_COMMAND;
-use crate::{Command, CommandBuf, Context};
+use crate::{Class, Command, CommandBuf, Context};
 
+/// The script that executes a command which stands in its arguments.
+const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV))";
+/// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
+pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
-const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))";
+const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), \
+    table.remove(ARGV), table.remove(ARGV))";
+/// The hash of all deadlines, in ms since the Unix epoch.
+pub(super) const DEADLINES_KEY: &[u8] = b"concord:deadlines";
+/// What a script told: three elements for each.
+pub(super) const TOLD_KEY: &[u8] = b"concord:told";
+/// What the prologue's generator of random numbers may begin with: 1 to one less than its modulus.
+const SEEDS: u64 = 2_147_483_646;
+
+/// Scripts that the server knows by their hash: they need not be sent again. It never forgets one before Redis 7.4.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// By their own text, without the prologue: the hash of what the server was sent, in hex.
+    hashes: BTreeMap<Vec<u8>, [u8; 40]>,
+    /// Bytes of all texts.
+    bytes: usize,
+    /// The server forgets scripts, so that none is known.
+    pub(super) forgets: bool,
+}
+
+/// Most bytes of scripts of which it is known that the server knows them; beyond, all are sent again.
+const KNOWN_BYTES_MAX: usize = 16 << 20;
+
+impl Known {
+    /// The server has executed the script `text`, of this hash.
+    pub(super) fn learn(&mut self, text: Vec<u8>, hash: [u8; 40]) {
+        if self.forgets {
+            return;
+        }
+        if self.bytes + text.len() > KNOWN_BYTES_MAX {
+            *self = Known::default();
+        }
+        let bytes = text.len();
+        if self.hashes.insert(text, hash).is_none() {
+            self.bytes += bytes;
+        }
+    }
+}
 
 /// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and the like; `None` if
-/// its number of keys is wrong, which the server tells best.
+/// its number of keys is wrong, which the server tells best. `is_copied`: it has to tell which keys it
+/// touches.
 pub(super) fn wrap(
     command: &Command<'_>,
     context: &Context,
-    deadline_ms: Option<u64>,
+    step: &Step<'_>,
+    entropy: u64,
+    is_copied: bool,
+    known: &Known,
 ) -> Option<Vec<Vec<u8>>> {
     let keys = usize::try_from(number(command.args().nth(2)?)?).ok()?;
     if keys > command.argc() - 3 {
@@ -34,6 +88,42 @@ pub(super) fn wrap(
     }
     let mut args: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
     let original = core::mem::take(&mut args[1]);
+    let reads_by_name = command.name().eq_ignore_ascii_case(b"EVAL_RO");
+    if let Some(hash) = known.hashes.get(&original) {
+        args[0] = if reads_by_name { b"EVALSHA_RO".to_vec() } else { b"EVALSHA".to_vec() };
+        args[1] = hash.to_vec();
+    } else {
+        args[1] = with_prologue(&original);
+    }
+    let mut flags = Vec::new();
+    let only_reads = step.class == Class::Read || reads_by_name || declares_no_writes(&original);
+    let deadline_ms = match step.reach {
+        Reach::OneKey => {
+            flags.push(b'o');
+            step.deadline_ms
+        }
+        Reach::AnyKey { is_timed } => {
+            flags.extend(is_timed.then_some(b'd'));
+            None
+        }
+    };
+    flags.extend(command.key().is_some().then_some(b'k'));
+    flags.extend(only_reads.then_some(b'r'));
+    flags.extend(is_copied.then_some(b'c'));
+    let stands_for_command = original == AS_A_SCRIPT;
+    flags.extend(stands_for_command.then_some(b'p'));
+    // A script's own calls answer in RESP2, unless it asks for RESP3.
+    flags.extend((context.resp3 && stands_for_command).then_some(b'3'));
+    args.push(format!("{}", 1 + entropy % SEEDS).into_bytes());
+    args.push(flags);
+    args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });
+    args.push(deadline_ms.map(|at| format!("{at}")).unwrap_or_default().into_bytes());
+    args.push(format!("{}", context.now_ms).into_bytes());
+    Some(args)
+}
+
+/// What the server executes for the script `original`.
+fn with_prologue(original: &[u8]) -> Vec<u8> {
     // A first line `#!lua flags=...` must stay the first; it then counts as the script's line 1.
     let shebang_end = if original.starts_with(b"#!") {
         original.iter().position(|&b| b == b'\n').map_or(original.len(), |at| at + 1)
@@ -42,18 +132,40 @@ pub(super) fn wrap(
     };
     let (shebang, body) = original.split_at(shebang_end);
     let one_line = PROLOGUE.lines().filter(|line| !line.trim_start().starts_with("--"));
-    let script = &mut args[1];
-    script.extend_from_slice(shebang);
+    let mut script = shebang.to_vec();
     for line in one_line {
         script.extend_from_slice(line.trim().as_bytes());
         script.push(b' ');
     }
     script.extend_from_slice(body);
     script.extend_from_slice(EPILOGUE);
-    args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });
-    args.push(deadline_ms.map(|at| format!("{at}")).unwrap_or_default().into_bytes());
-    args.push(format!("{}", context.now_ms).into_bytes());
-    Some(args)
+    script
+}
+
+/// A script that executes `command` as scripts do: what it would draw by the server's clock or at random it draws
+/// from the record. It has [`IN_PLACE_ARGS_MAX`] arguments at most.
+pub(crate) fn in_place_of(command: &Command<'_>, class: Class) -> Vec<u8> {
+    let eval: &[u8] = if class == Class::Read { b"EVAL_RO" } else { b"EVAL" };
+    let args = [eval, AS_A_SCRIPT, b"0"].into_iter().chain(command.args());
+    CommandBuf::new().encode(0, args).to_vec()
+}
+
+/// Whether `script` stands for a command that answers nothing by a null array.
+pub(super) fn answers_null_array(script: &Command<'_>) -> bool {
+    const COMMANDS: [&[u8]; 9] = [
+        b"XREADGROUP",
+        b"BLPOP",
+        b"BRPOP",
+        b"BLMPOP",
+        b"LMPOP",
+        b"BZPOPMIN",
+        b"BZPOPMAX",
+        b"BZMPOP",
+        b"ZMPOP",
+    ];
+    let name = script.args().nth(3).unwrap_or_default();
+    script.args().nth(1) == Some(AS_A_SCRIPT)
+        && COMMANDS.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// What the server's error says of a script that SCRIPT KILL stopped (Redis 6 and 7).
@@ -72,18 +184,24 @@ pub(super) fn refusal() -> Vec<u8> {
     CommandBuf::new().encode(0, [REFUSE_COMMAND, STOPPED_REPLY[1..].trim_ascii_end()]).to_vec()
 }
 
-/// What the script itself answered, and what it did to its key's time to live. `reply` is that of
-/// the wrapped script: an array of the deadline at the end and the answer, or an error.
-pub(super) fn unwrap(reply: &[u8], deadline_ms: Option<u64>, resp3: bool) -> (&[u8], TtlChange) {
-    let mut parts = elements(reply);
-    let Some(after) = parts.next() else { return (reply, TtlChange::Keep) };
-    let null: &[u8] = if resp3 { b"_\r\n" } else { b"$-1\r\n" };
-    let after = text(after).and_then(number).and_then(|at| u64::try_from(at).ok());
-    let change = match after {
-        _ if after == deadline_ms => TtlChange::Keep,
-        Some(at) => TtlChange::Set(at),
-        None => TtlChange::Clear,
-    };
-    // A script that returns nothing leaves no second element: a Lua table ends at its first nil.
-    (parts.next().unwrap_or(null), change)
+/// What scripts told, and the keys that they touched. `reply` is that of LRANGE.
+pub(super) fn told(reply: &[u8], mut touch: impl FnMut(&[u8])) -> Vec<Told> {
+    let mut words = elements(reply).filter_map(text);
+    let mut all = Vec::new();
+    while let (Some(kind), Some(first), Some(second)) = (words.next(), words.next(), words.next()) {
+        match kind {
+            b"due" => {
+                let deadline_ms = number(second).and_then(|at| u64::try_from(at).ok());
+                all.push(Told::Due { key: first.to_vec(), deadline_ms });
+            }
+            b"flush" => all.push(Told::Flush),
+            b"publish" | b"spublish" => all.push(Told::Published(Published {
+                is_sharded: kind == b"spublish",
+                channel: first.to_vec(),
+                message: second.to_vec(),
+            })),
+            _ => touch(first),
+        }
+    }
+    all
 }

@@ -61,12 +61,7 @@ impl<B: Backend> Shimmed<B> {
         let mut reply = Vec::new();
         match alone {
             Alone::Copy(..) => {
-                let copied = copied.unwrap_or_default();
-                copy::begin(&mut reply, copied.next);
-                for (key, value) in &copied.objects {
-                    let deadline_ms = self.deadlines.of(key).unwrap_or(0);
-                    copy::push(&mut reply, &copy::Object { key, value, deadline_ms });
-                }
+                reply = copied.unwrap_or_default().chunk(|key| self.deadlines.of(key));
             }
             Alone::Install(chunk) => {
                 for object in copy::objects(chunk).unwrap_or_default() {

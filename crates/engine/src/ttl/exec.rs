@@ -5,6 +5,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use super::{
     EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, is_script, step_of,
@@ -66,13 +68,9 @@ impl Parts {
 impl Parts {
     /// The keys whose deadlines may be others when the step has run, or which it looks at.
     pub(super) fn unsettled(&self) -> Vec<Vec<u8>> {
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        for key in self.parts.iter().filter(|p| p.touches_deadline()).flat_map(|p| &p.keys) {
-            if !keys.contains(key) {
-                keys.push(key.clone());
-            }
-        }
-        keys
+        let touching = self.parts.iter().filter(|part| part.touches_deadline());
+        let keys = touching.flat_map(|part| &part.keys).map(|key| &key[..]);
+        each_once(keys).into_iter().map(<[u8]>::to_vec).collect()
     }
 
     pub(super) fn flushes(&self) -> bool {
@@ -107,7 +105,7 @@ struct Planned {
     inner: Vec<Vec<u8>>,
     parts: Vec<Part>,
     /// Keys whose deadline an earlier command of the step may have changed.
-    changed: Vec<Vec<u8>>,
+    changed: HashSet<Vec<u8>, FxBuildHasher>,
     /// One may have changed them all.
     is_flushed: bool,
 }
@@ -126,7 +124,7 @@ impl Planned {
         if NOT_IN_EXEC.contains(&name.bytes()) {
             return Err(b"ERR this command is not supported inside MULTI");
         }
-        let is_changed = |key: &[u8]| self.is_flushed || self.changed.iter().any(|own| own == key);
+        let is_changed = |key: &[u8]| self.is_flushed || self.changed.contains(key);
         // Once it may have changed, plan for a key that may have any deadline.
         let known = keys.iter().all(|key| !is_changed(key));
         let deadline_ms = match keys[..] {
@@ -180,10 +178,24 @@ impl Planned {
     }
 }
 
+/// The keys in their order, each once; there may be tens of thousands.
+pub(super) fn each_once<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
+    let mut seen: HashSet<&[u8], FxBuildHasher> = HashSet::default();
+    keys.filter(|key| seen.insert(*key)).collect()
+}
+
+/// The error for a transaction with a part that is no command.
+pub(super) const MALFORMED: &[u8] = b"ERR CONCORD.EXEC: malformed";
+
+/// The commands of a transaction, if all are commands.
+pub(super) fn parts_of<'a>(exec: &Command<'a>) -> Option<Vec<Command<'a>>> {
+    exec.args().skip(1).map(|part| Command::parse(part).ok()).collect()
+}
+
 /// Whether a transaction has a script among its commands.
 pub(super) fn has_script(command: &Command<'_>) -> bool {
-    let parts = command.args().skip(1).filter_map(|arg| Command::parse(arg).ok());
-    parts.into_iter().any(|part| is_script(&UpperName::of(part.name())))
+    let mut parts = command.args().skip(1).filter_map(|arg| Command::parse(arg).ok());
+    parts.any(|part| is_script(&UpperName::of(part.name())))
 }
 
 impl<B: Backend> Shimmed<B> {
@@ -196,19 +208,15 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Progress {
-        if self.interpreter.is_some() && has_script(command) {
-            return self.start_each(context, class, command, reply);
-        }
-        let mut commands = Vec::new();
-        for (index, arg) in command.args().enumerate().skip(1) {
-            if index == usize::from(command.key_index()) {
-                continue;
-            }
-            let Ok(part) = Command::parse(arg) else {
-                return self.refuse(context, class, b"ERR CONCORD.EXEC: malformed", reply);
+        if has_script(command) {
+            return match self.interpreter {
+                Some(_) => self.start_each(context, class, command, reply),
+                None => self.start_with_scripts(context, class, command, reply),
             };
-            commands.push(part);
         }
+        let Some(commands) = parts_of(command) else {
+            return self.refuse(context, class, MALFORMED, reply);
+        };
         self.start_parts(context, class, command.bytes().to_vec(), &commands, reply)
     }
 
@@ -221,11 +229,9 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Progress {
-        let parts: Vec<Command<'_>> =
-            command.args().skip(1).filter_map(|arg| Command::parse(arg).ok()).collect();
-        if parts.len() + 1 != command.argc() {
-            return self.refuse(context, class, b"ERR CONCORD.EXEC: malformed", reply);
-        }
+        let Some(parts) = parts_of(command) else {
+            return self.refuse(context, class, MALFORMED, reply);
+        };
         // As in Redis, a transaction is refused as a whole.
         let needs_memory = |part: &Command<'_>| {
             let spec = self.backend.commands().and_then(|table| table.find(part.name()));
@@ -235,6 +241,8 @@ impl<B: Backend> Shimmed<B> {
             return self.refuse(context, class, OUT_OF_MEMORY, reply);
         }
         self.backend.begin_script();
+        let start = reply.len();
+        self.is_in_exec = true;
         resp::array(reply, parts.len());
         let mut context = *context;
         for part in &parts {
@@ -254,6 +262,8 @@ impl<B: Backend> Shimmed<B> {
                 context.entropy = splitmix64(context.entropy);
             }
         }
+        self.is_in_exec = false;
+        self.put_published(reply, start);
         self.end_script(&context, class, reply)
     }
 
@@ -284,12 +294,7 @@ impl<B: Backend> Shimmed<B> {
         if let Err(text) = added {
             return self.refuse(context, class, text, reply);
         }
-        let mut keys: Vec<&[u8]> = Vec::new();
-        for key in commands.iter().flat_map(several::keys) {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
+        let keys = each_once(commands.iter().flat_map(several::keys));
         let inner: Vec<Command<'_>> =
             planned.inner.iter().filter_map(|b| Command::parse(b).ok()).collect();
         let mut due: Vec<&[u8]> = Vec::new();
@@ -380,7 +385,7 @@ impl<B: Backend> Shimmed<B> {
             let deadline_ms = part.keys.first().and_then(|key| self.deadlines.of(key));
             let settled = part.after.settle(context, deadline_ms, own, None);
             for key in &part.keys {
-                apply(&mut self.deadlines, Some(key), &settled, TtlChange::Keep);
+                apply(&mut self.deadlines, Some(key), &settled);
             }
             settled.write(reply, at);
         }

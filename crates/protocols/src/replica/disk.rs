@@ -41,6 +41,11 @@ impl<E: Engine> Replica<E> {
         }
     }
 
+    /// What was handed out is written, and of no more use: its memory is.
+    pub fn disk_is_done_with(&mut self, batch: Batch) {
+        self.journal.reuse(batch);
+    }
+
     /// Whether the disk has room, as it is found now. Whoever orders hears of it.
     pub fn disk_room(&mut self, is_short: bool) {
         self.journal.set_short(is_short);
@@ -50,7 +55,8 @@ impl<E: Engine> Replica<E> {
     /// Whether writes are refused that this replica orders, or hears of last: its disk has no room, or that of one
     /// after it.
     pub(super) fn refuses_writes(&self) -> bool {
-        self.journal.is_short() || self.streams.is_short()
+        (self.journal.is_short() || self.streams.is_short())
+            && self.setup.guards.on(Guard::DiskRoom)
     }
 
     /// The process ends in order: what [`Replica::poll_persist`] gives now is the last.

@@ -110,7 +110,8 @@ impl<E: Engine> Replica<E> {
                 (bytes, is_made) = (Vec::new(), false);
             }
         } else if number < PART_RESULTS {
-            let (from, bytes_max) = (number - PART_OBJECTS, self.setup.copy_bytes);
+            let from = number - PART_OBJECTS;
+            let bytes_max = self.setup.part_bytes(to == self.role.node());
             is_made = self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done;
             if !is_made {
                 self.queue.push(Pending::Copy(to, number));

@@ -30,8 +30,11 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Joining;
         match entry {
             Entry::Record(bytes) => self.restore_record(now, bytes),
-            // One that is not of the snapshot that the state begins with is of one that is not whole.
-            Entry::Part(part) if part.is_first && self.ordered.end() == Position(0) => {
+            // One that is not of the snapshot that the state begins with is of one that is not whole. Nothing is in one
+            // as of no record: whether it is whole or not, all follows it.
+            Entry::Part(part)
+                if part.is_first && part.position > 0 && self.ordered.end() == Position(0) =>
+            {
                 self.copy.begin_anew();
                 let position = Position(part.position);
                 self.install_table(now, position, part.bytes).map(|_| ()).ok_or(BadEntry)

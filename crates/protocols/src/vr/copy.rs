@@ -369,7 +369,8 @@ impl<E: Engine> Vr<E> {
         }
         let is_chunk = number != PART_TABLE && number != PART_RESULTS;
         let made = !is_chunk || {
-            let (from, bytes_max) = (number - PART_OBJECTS, self.setup.copy_bytes);
+            let from = number - PART_OBJECTS;
+            let bytes_max = self.setup.part_bytes(to == self.group.me());
             self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
         if !made {

@@ -70,6 +70,8 @@ impl<E: Engine> Vr<E> {
         let turn = self.refused(turn, STOPPED_REPLY);
         self.finish(&turn, &[], sink);
         self.scripts.has_spoken(now.instant);
+        // The engine may have nothing more to answer.
+        self.finish_idle(sink);
         self.take_done(now, sink);
     }
 

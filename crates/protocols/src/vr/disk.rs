@@ -80,6 +80,11 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// What was handed out is written, and of no more use: its memory is.
+    pub fn disk_is_done_with(&mut self, batch: Batch) {
+        self.journal.reuse(batch);
+    }
+
     /// Whether the disk has room, as it is found now.
     pub fn disk_room(&mut self, is_short: bool) {
         self.journal.set_short(is_short);
@@ -90,7 +95,9 @@ impl<E: Engine> Vr<E> {
     pub(super) fn refuses_writes(&self) -> bool {
         let others = self.leading.followers.iter().filter_map(|f| f.sender.as_ref());
         let short = others.filter(|sender| sender.is_short).count();
-        self.journal.is_short() || self.group.members().len() - short < self.group.quorum()
+        let is_short =
+            self.journal.is_short() || self.group.members().len() - short < self.group.quorum();
+        is_short && self.setup.guards.on(Guard::DiskRoom)
     }
 
     /// The process ends in order: what [`Vr::poll_persist`] gives now is the last.

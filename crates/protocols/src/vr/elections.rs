@@ -188,7 +188,7 @@ impl<E: Engine> Vr<E> {
         self.leave_view(term);
         self.await_leader(now);
         self.vr_count.view_changes += 1;
-        if led || self.group.has_readers() {
+        if led || self.has_readers() {
             self.say_all(VrBody::StartViewChange, sink);
         }
         true
@@ -270,7 +270,7 @@ impl<E: Engine> Vr<E> {
 
     /// Without a leader: says again what others may have missed.
     pub(super) fn retry_election(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.group.has_readers() {
+        if self.has_readers() {
             self.say_all(VrBody::StartViewChange, sink);
         }
         let Some(handed) = self.ballot.candidacy() else { return };

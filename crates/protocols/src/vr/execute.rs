@@ -16,11 +16,6 @@ use crate::parts::Executable;
 use crate::sessions::Verdict;
 use crate::turn::{Turn, emit_write_reply};
 
-/// VR executes after it has replicated, so that nobody can say for all what a server of its own drew
-/// at random or by its clock. The memory engine draws by the record alone.
-const NO_DRAW: &[u8] = b"-ERR SPOP and XADD with a drawn id do not work under Viewstamped \
-    Replication with the Redis engine; chain and primary-backup replicate what was drawn\r\n";
-
 impl<E: Engine> Vr<E> {
     /// Hands the engine what is committed and was not handed to it before. The client table decides
     /// here, in log order, so that all replicas decide alike (trap T16).
@@ -60,11 +55,7 @@ impl<E: Engine> Vr<E> {
                 Executable::Whole | Executable::Part(_) => {
                     let bytes = executable.command(record.command);
                     let Ok(command) = Command::parse(bytes) else { return self.leave() };
-                    if replicates && concord_engine::redis::draws(&command) {
-                        self.refuse(turn, NO_DRAW, sink);
-                        continue;
-                    }
-                    let is_script = replicates && concord_engine::redis::is_script(&command);
+                    let is_script = replicates && concord_engine::redis::runs_script(&command);
                     if is_script && self.scripts.is_void(position) {
                         self.refuse(turn, STOPPED_REPLY, sink);
                         continue;
@@ -138,13 +129,18 @@ impl<E: Engine> Vr<E> {
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_)) | None => return self.leave(),
             }
-            while let Some(Pending::Idle(turn)) = self.pending.front() {
-                let turn = *turn;
-                self.pending.pop_front();
-                self.finish(&turn, &[], sink);
-            }
+            self.finish_idle(sink);
         }
         self.wake_reads(now, sink);
+    }
+
+    /// What has nothing to execute and waits for nothing any more.
+    pub(super) fn finish_idle(&mut self, sink: &mut impl Sink) {
+        while let Some(Pending::Idle(turn)) = self.pending.front() {
+            let turn = *turn;
+            self.pending.pop_front();
+            self.finish(&turn, &[], sink);
+        }
     }
 
     /// A committed write was executed here, or had nothing to execute.

@@ -248,7 +248,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let judged = match message.body {
-            VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. } => {
+            VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. } | VrBody::ReadLease { .. } => {
                 self.setup.guards.on(Guard::LeaseLife)
             }
             VrBody::Retire { .. } => self.setup.guards.on(Guard::Release),
@@ -291,6 +291,14 @@ impl<E: Engine> Vr<E> {
             }
             VrBody::LeaseGrant { asked_at, to } => {
                 self.on_lease_grant(now, (from, view), (to, asked_at), sink);
+            }
+            VrBody::ReadLease { asked_at, to, floor } => {
+                self.on_read_lease(now, (from, view), (to, asked_at), floor);
+            }
+            VrBody::AskLogEnd { round } => self.on_ask_log_end((from, view), round, sink),
+            VrBody::LogEndIs { round, end } => {
+                let to = message.lives.get(self.group.me()).copied().unwrap_or_default();
+                self.on_log_end(now, (from, view), to, (round, Position(end)), sink);
             }
             VrBody::Retire { released } => {
                 let life = message.lives.get(from).copied().unwrap_or_default();

@@ -25,14 +25,17 @@ mod execute;
 mod farewell;
 mod flair;
 mod follower;
+mod follower_leases;
 mod gaps;
 mod group;
+mod group_leases;
 mod inbound;
 mod input;
 mod leading;
 mod lives;
 mod normal;
 mod queue;
+mod quorum_reads;
 mod reads;
 mod recovering;
 mod recovery;
@@ -72,10 +75,12 @@ use change::Change;
 use copying::Copying;
 use farewell::Farewell;
 use group::Group;
+use group_leases::GroupLeases;
 use inbound::Inbound;
 use leading::Leading;
 pub use lives::{Heard, Lives};
 use queue::Pending;
+use quorum_reads::QuorumReads;
 use recovering::Recovery;
 use scripts::Scripts;
 use sequence::Sequence;
@@ -131,6 +136,12 @@ counters! {
         other_view,
         /// Times that the leader asked whether it still leads, for reads that waited for that (ReadIndex).
         reads_confirmed,
+        /// Questions to all where their logs end, for reads that waited for that (quorum reads).
+        quorum_asked,
+        /// Leases for reads that this replica granted as the leader.
+        read_leases_granted,
+        /// And did not grant, since writes would have waited for their holders.
+        read_leases_refused,
         /// NOPaxos: questions for a write that was missed at the leader.
         gaps_asked,
         /// NOPaxos: writes sent to a leader that missed them.
@@ -198,6 +209,10 @@ pub struct Vr<E> {
     scripts: Scripts,
     withheld: Withheld,
     leases: Leases,
+    /// Raft with follower leases: who may answer reads of which key groups.
+    group_leases: GroupLeases,
+    /// Raft with quorum reads: those that wait.
+    quorum_reads: QuorumReads,
     leading: Leading,
     /// What the leader uploads to a switch that checks replies.
     session: Session,
@@ -261,6 +276,8 @@ impl<E: Engine> Vr<E> {
             scripts: Scripts::default(),
             withheld: Withheld::default(),
             leases: Leases::new(setup.lease_ns),
+            group_leases: GroupLeases::new(setup.lease_ns),
+            quorum_reads: QuorumReads::default(),
             leading: Leading::default(),
             session: Session::default(),
             inbound: Inbound::new(setup.me.incarnation),
@@ -410,6 +427,9 @@ impl<E: Engine> Vr<E> {
         self.tick_senders(t, sink);
         if self.is_leader() {
             self.tick_gap(now, sink);
+            if t >= self.holders_until() {
+                self.commit_acknowledged(now, sink);
+            }
         }
         if self.is_leader() {
             self.tick_leader(now, sink);
@@ -449,6 +469,7 @@ impl<E: Engine> Vr<E> {
 
     /// Says again what others may have missed.
     fn retry(&mut self, now: Now, sink: &mut impl Sink) {
+        self.ask_log_ends(now, sink);
         match self.stage {
             Stage::Normal if self.is_leader() => {
                 self.confirm_reads(now, sink);
@@ -499,6 +520,7 @@ impl<E: Engine> Vr<E> {
             d = d.min(Deadline { at: self.leading.lag_deadline(), reason: "a follower lags" });
             d = d.min(Deadline { at: self.leading.next_switch(), reason: "tell the switch" });
             d = d.min(Deadline { at: self.session.next_at(), reason: "session of the switch" });
+            d = d.min(Deadline { at: self.holders_until(), reason: "a lease of a follower ends" });
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
         }
         d

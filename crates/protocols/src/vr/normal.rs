@@ -196,6 +196,9 @@ impl<E: Engine> Vr<E> {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.ordered.take(&record, bytes, self.local_ms);
         self.journal.record(Some(bytes));
+        if self.has_follower_leases() {
+            self.group_leases.revoke(&record);
+        }
         Ok(())
     }
 
@@ -284,6 +287,7 @@ impl<E: Engine> Vr<E> {
             own.acked = own_end;
         }
         let committed = self.leading.quorum_has(self.group.quorum(), |f| f.acked).min(end);
+        let committed = self.await_holders(now.instant, committed);
         if committed > self.committed && self.commits(committed) {
             self.committed = committed;
             self.execute_committed(now, sink);
@@ -325,6 +329,7 @@ impl<E: Engine> Vr<E> {
         if is_lost && self.stage != Stage::Left {
             self.leave();
         }
+        self.ask_log_ends(now, sink);
         if self.is_leader() {
             self.flush_leader(now, sink);
         } else if self.stage != Stage::Left {

@@ -6,8 +6,9 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Instant, Now};
+use concord_core::{Guard, Instant, Now, Position, ViewNumber};
 use concord_engine::Engine;
+use concord_wire::vr::{Life, VrBody};
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::queue::Pending;
@@ -25,6 +26,9 @@ impl<E: Engine> Vr<E> {
         }
         let mut repr = packet.repr();
         let forwarded = repr.flags.has(Flags::FORWARDED);
+        if self.has_quorum_reads() {
+            return self.read_by_quorum(now, &repr, packet.body(), sink);
+        }
         if self.group.checks_replies() && !forwarded {
             // It did not come by the switch.
             self.count.reads_misrouted += 1;
@@ -35,6 +39,14 @@ impl<E: Engine> Vr<E> {
                 None => {
                     self.count.reads_fast += 1;
                     return self.read(now, &repr, packet.body(), Reason::Fast, sink);
+                }
+                Some(reason) => repr.reason = reason,
+            }
+        } else if !forwarded && !self.is_leader() && self.has_follower_leases() {
+            match self.refuse_leased(now.instant, &repr) {
+                None => {
+                    self.count.reads_fast += 1;
+                    return self.read(now, &repr, packet.body(), Reason::Leased, sink);
                 }
                 Some(reason) => repr.reason = reason,
             }
@@ -118,6 +130,7 @@ impl<E: Engine> Vr<E> {
 
     /// Answers the reads that waited, once nothing keeps them.
     pub(super) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
+        self.wake_quorum_reads(now, sink);
         let has_begun = self.executed >= self.leading.view_start();
         if !self.is_leader() || !has_begun {
             return;
@@ -133,11 +146,14 @@ impl<E: Engine> Vr<E> {
     /// The latest time at which this replica surely led, so that it may answer reads that came by then.
     fn led_until(&self, now: Instant) -> Option<Instant> {
         match self.setup.reads {
-            SlowReads::LeaderLease => self.is_leased(now).then_some(Instant::NEVER),
-            SlowReads::ReadIndex if self.setup.guards.on(Guard::ReadRound) => {
+            SlowReads::LeaderLease | SlowReads::FollowerLease => {
+                self.is_leased(now).then_some(Instant::NEVER)
+            }
+            SlowReads::ReadIndex | SlowReads::Quorum if self.setup.guards.on(Guard::ReadRound) => {
                 self.leases.confirmed_by(self.group.quorum() - 1)
             }
-            SlowReads::ReadIndex => Some(Instant::NEVER),
+            // Quorum reads ask nobody who leads; where they are not had, no clock counts either.
+            SlowReads::ReadIndex | SlowReads::Quorum => Some(Instant::NEVER),
         }
     }
 
@@ -148,7 +164,8 @@ impl<E: Engine> Vr<E> {
     /// ReadIndex (Raft §8): asks the others whether this replica still leads, once for all reads that wait by now.
     /// What they answer is a lease as well; its time counts for nothing here.
     pub(super) fn confirm_reads(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.setup.reads != SlowReads::ReadIndex || !self.is_leader() {
+        let asks = matches!(self.setup.reads, SlowReads::ReadIndex | SlowReads::Quorum);
+        if !asks || !self.is_leader() {
             return;
         }
         let confirmed = self.leases.confirmed_by(self.group.quorum() - 1);
@@ -156,6 +173,102 @@ impl<E: Engine> Vr<E> {
             self.vr_count.reads_confirmed += 1;
             self.request_leases(now, sink);
         }
+    }
+
+    /// Whether reads are answered by any replica that has asked a quorum.
+    fn has_quorum_reads(&self) -> bool {
+        let is_open = self.group.elects() && !self.group.has_readers();
+        self.setup.reads == SlowReads::Quorum && is_open
+    }
+
+    /// Whatever was acknowledged before the read came is in the log of a member of any quorum: nowhere before the highest
+    /// end of a quorum's logs. The answer is of no term, and no clock counts.
+    fn read_by_quorum(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
+        if !self.setup.guards.on(Guard::QuorumEnd) {
+            return self.read(now, repr, body, Reason::Quorum, sink);
+        }
+        let forwarded = repr.flags.has(Flags::FORWARDED);
+        if self.sees_scripts() && !self.is_leader() && !forwarded {
+            return self.forward(repr, body, sink);
+        }
+        let packet = || {
+            let mut packet = Vec::new();
+            repr.emit(body, &mut packet);
+            packet
+        };
+        if !self.quorum_reads.push(packet) {
+            self.count.reads_dropped += 1;
+        }
+    }
+
+    /// Asks the others where their logs end, if reads wait for that.
+    pub(super) fn ask_log_ends(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.stage != Stage::Normal || !self.has_quorum_reads() {
+            return;
+        }
+        let members = self.group.members().len();
+        let Some(round) = self.quorum_reads.ask(now.instant, members, RETRY_NS) else { return };
+        self.vr_count.quorum_asked += 1;
+        self.say_all(VrBody::AskLogEnd { round }, sink);
+        let own = (self.group.me(), round);
+        self.quorum_reads.on_end(own, self.ordered.end(), self.group.quorum());
+        self.wake_quorum_reads(now, sink);
+    }
+
+    pub(super) fn on_ask_log_end(
+        &mut self,
+        (from, view): (usize, ViewNumber),
+        round: u64,
+        sink: &mut impl Sink,
+    ) {
+        if self.stage == Stage::Normal && self.is_view(view) {
+            self.say(from, VrBody::LogEndIs { round, end: self.ordered.end().0 }, sink);
+        }
+    }
+
+    /// What the sender knew as the newest life of this node is `to`: it has heard the question by then.
+    pub(super) fn on_log_end(
+        &mut self,
+        now: Now,
+        (from, view): (usize, ViewNumber),
+        to: Life,
+        (round, end): (u64, Position),
+        sink: &mut impl Sink,
+    ) {
+        // The questions' numbers begin again with each process: what an earlier one was told is older than the reads here.
+        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::QuorumLife);
+        if !is_mine {
+            self.vr_count.stale_lives += 1;
+        } else if self.stage == Stage::Normal && self.is_view(view) {
+            self.quorum_reads.on_end((from, round), end, self.group.quorum());
+            self.wake_quorum_reads(now, sink);
+        }
+    }
+
+    fn wake_quorum_reads(&mut self, now: Now, sink: &mut impl Sink) {
+        while self.stage == Stage::Normal
+            && let Some(bytes) = self.quorum_reads.pop(self.executed)
+        {
+            let Ok(packet) = Packet::parse(&bytes) else { continue };
+            let repr = packet.repr();
+            // A script may have been executed here since the read came.
+            if self.sees_scripts() && !self.is_leader() {
+                if repr.flags.has(Flags::FORWARDED) {
+                    self.count.reads_dropped += 1;
+                } else {
+                    self.forward(&repr, packet.body(), sink);
+                }
+                continue;
+            }
+            self.count.reads_fast += u64::from(!self.is_leader());
+            self.count.reads_slow += u64::from(self.is_leader());
+            self.read(now, &repr, packet.body(), Reason::Quorum, sink);
+        }
+    }
+
+    /// Whether an answer may show what a script of a server did: the leader knows whether a quorum knows of it.
+    fn sees_scripts(&self) -> bool {
+        self.setup.replicate_replies && self.scripts.are_any()
     }
 
     pub(super) fn read(

@@ -105,6 +105,7 @@ impl<E: Engine> Vr<E> {
         }
         let node = self.group.node_of(from);
         self.leases.release(node, incarnation, self.setup.guards);
+        self.release_reads(node, incarnation);
         if self.stage == Stage::ViewChange && !self.group.elects() {
             self.vote_if_due(now, sink);
         }

@@ -114,6 +114,11 @@ impl Scripts {
         self.known
     }
 
+    /// Whether the state here may be that of a script, or becomes so.
+    pub(super) fn are_any(&self) -> bool {
+        self.last > Position(0) || !self.running.is_empty()
+    }
+
     /// The newest number of a script that a read here may see.
     pub(super) fn newest(&self) -> Seq {
         self.newest

@@ -110,6 +110,8 @@ impl<E: Engine> Vr<E> {
         }
         self.view = view;
         self.leases.close();
+        self.group_leases.end_term();
+        self.quorum_reads.forget();
         (0..self.leading.followers.len()).for_each(|member| self.end_feed(member));
         self.leading.end_view();
         self.session.end();
@@ -339,6 +341,7 @@ impl<E: Engine> Vr<E> {
         self.vr_count.recovered += u64::from(self.recovery.end());
         self.note_log_end();
         self.leases.open(now, self.group.others().map(|(_, m)| NodeId(m.node)));
+        self.begin_leases(now);
         self.inbound.forget_end();
         self.leading.stage_up_to(Position(0));
         if self.group.is_sequenced() {
@@ -365,7 +368,7 @@ impl<E: Engine> Vr<E> {
     /// Asks the others for a lease of this view. Who answers no reads needs none.
     pub(super) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
         self.leases.on_requested(now.instant);
-        if !self.is_leader() && !self.group.has_readers() {
+        if !self.is_leader() && !self.has_readers() {
             return;
         }
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
@@ -386,6 +389,7 @@ impl<E: Engine> Vr<E> {
         }
         self.leases.grant(now.instant, self.group.node_of(from), life.incarnation);
         self.say(from, VrBody::LeaseGrant { asked_at, to: life }, sink);
+        self.grant_reads(now.instant, from, (life, asked_at), sink);
     }
 
     /// `from` grants what incarnation `to` of this node asked for.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::{AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, oneshot};
 
@@ -84,6 +84,20 @@ impl Ask {
     }
 }
 
+#[cfg(test)]
+impl Ask {
+    /// A request, and where its answer comes.
+    pub(crate) fn of(
+        method: &str,
+        path: &str,
+        body: &'static str,
+    ) -> (Ask, oneshot::Receiver<Answer>) {
+        let (answer, answered) = oneshot::channel();
+        let (method, path, query) = (method.to_string(), path.to_string(), String::new());
+        (Ask { method, path, query, body: Bytes::from_static(body.as_bytes()), answer }, answered)
+    }
+}
+
 /// The loop's end: readable when somebody asks.
 #[derive(Debug)]
 pub struct Api {
@@ -133,7 +147,24 @@ pub fn serve(addr: SocketAddr, token: &str) -> Result<Api, Error> {
     Ok(Api { wanted, asked })
 }
 
+/// A page that asks for the rest, with the token that a person gives it. It says nothing by itself.
+const PAGE: &str = include_str!("jobs.html");
+/// It loads nothing, and nobody may put it into a frame.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+    connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+fn page() -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(PAGE.as_bytes())));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    response
+}
+
 async fn respond(request: Request<Incoming>, door: Door) -> Response<Full<Bytes>> {
+    if request.method() == Method::GET && request.uri().path() == "/" {
+        return page();
+    }
     let answer = ask(request, &door).await.unwrap_or_else(|refused| refused);
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() =

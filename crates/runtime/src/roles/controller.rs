@@ -135,6 +135,10 @@ impl Role for ControllerRole {
     }
 
     fn log(&mut self, now: Now) {
+        for (group, replica, why) in self.controller.take_mistrusted() {
+            let group = group.0;
+            warn!(group, replica, "started again with {why}; it copies the state of the others");
+        }
         for GroupState { config: new, .. } in &self.controller.state().groups {
             let old = self.logged.configs.get(&new.group);
             if old.is_none_or(|old| old.epoch != new.epoch) {

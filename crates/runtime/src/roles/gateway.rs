@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 
 use concord_client::ClientConfig;
-use concord_core::{Duration, Instant, MS, Nothing, Now, Rng};
+use concord_core::{Duration, Instant, MS, NodeId, Nothing, Now, Rng};
 use concord_engine::CommandTable;
 use concord_gateway::{
     ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process, READ_BYTES_MAX,
@@ -13,6 +13,7 @@ use concord_gateway::{
 use concord_wire::{Addr, GroupId, OfGroup};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::info;
 
@@ -55,6 +56,8 @@ pub struct GatewaySetup {
     pub requirepass: String,
     /// Reads of several keys are executed key by key.
     pub splits_reads: bool,
+    /// The nodes among which it chooses who answers a read (follower leases); none if the switch does.
+    pub readers: Vec<u16>,
     /// The engine is a Redis server, with commands of its own.
     pub redis: bool,
     /// The limit of the data; 0 for none.
@@ -102,6 +105,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         splits_reads: setup.splits_reads,
         client: ClientConfig {
             controller: Some(setup.controller),
+            readers: setup.readers.iter().map(|node| NodeId(*node)).collect(),
             ..ClientConfig::new(place.addr, setup.switch)
         },
         requirepass: (!password.is_empty()).then(|| password.to_vec()),
@@ -215,6 +219,10 @@ impl GatewayRole {
     fn serve(&mut self, now: Now, id: u64, out: &mut Outbox) -> Result<(), Error> {
         let gateway_id = ConnectionId(id);
         if self.gateway.is_given_up(gateway_id) {
+            if let Some(connection) = self.connections.get(&id) {
+                // What it did not read the kernel would keep for it, megabytes: a reset frees them.
+                let _ = set_socket_linger(&connection.stream, Some(std::time::Duration::ZERO));
+            }
             self.close(id);
             return Ok(());
         }
@@ -320,6 +328,8 @@ impl Role for GatewayRole {
         let (held, most) = self.gateway.reply_bytes();
         s.gauge("reply_bytes", "Bytes of replies that clients have not read yet.", held as f64);
         s.gauge("reply_bytes_most", "The most bytes of unread replies so far.", most as f64);
+        let fetched = self.gateway.replies_fetched() as f64;
+        s.gauge("replies_fetched", "Long replies that are on their way from replicas.", fetched);
         let (reads, writes) = self.gateway.latencies();
         let mut latencies = |name, help, l: &Latencies| {
             s.histogram(name, help, l.count(), l.sum_ns(), l.cumulative());

@@ -150,6 +150,7 @@ impl Keeper {
             Ok(Some(written)) => {
                 self.syncs += 1;
                 (self.sync_ns, self.log_bytes) = (written.sync_ns, written.log_bytes);
+                replica.disk_is_done_with(written.batch);
                 replica.persisted(clock::now(), self.batches, out);
             }
             Ok(None) => {}

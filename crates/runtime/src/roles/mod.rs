@@ -2,12 +2,9 @@
 
 pub mod controller;
 pub mod gateway;
-mod jobs;
 mod keeper;
-pub mod owner;
 pub mod replica;
 pub mod switch;
-pub mod worker;
 
 use std::net::SocketAddr;
 
@@ -33,7 +30,7 @@ pub struct Place {
 
 impl Place {
     /// Binds both and makes the loop.
-    fn driver(&self) -> Result<Driver, Error> {
+    pub(crate) fn driver(&self) -> Result<Driver, Error> {
         let socket = Socket::bind(self.addr)?;
         let publisher = self.http.map(http::serve).transpose()?;
         Driver::new(socket, publisher, self.options)

@@ -8,7 +8,7 @@ use concord_core::{Duration, Instant, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_log::Batch;
-pub use concord_protocols::SlowReads;
+pub use concord_protocols::{HEARTBEAT_NS, SlowReads};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
 use concord_wire::{Addr, GroupId, OfGroup};
@@ -87,7 +87,7 @@ pub(super) trait Feed<E> {
     fn has_output(&self, engine: &E) -> bool;
 
     /// When to call [`Feed::watch`]; besides, it is called in every event-loop iteration.
-    fn watch_at(&self, _engine: &E) -> Instant {
+    fn watch_at(&self) -> Instant {
         Instant::NEVER
     }
 
@@ -154,9 +154,8 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
         Ok(())
     }
 
-    fn watch_at(&self, engine: &Shimmed<RedisEngine>) -> Instant {
-        let server = self.server.as_ref();
-        server.map_or(Instant::NEVER, |server| server.watch_at(engine.backend()))
+    fn watch_at(&self) -> Instant {
+        self.server.as_ref().map_or(Instant::NEVER, RedisServer::watch_at)
     }
 
     fn watch(&mut self, now: Instant, engine: &mut Shimmed<RedisEngine>) {
@@ -343,7 +342,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     }
 
     fn wakes_at(&self) -> Deadline {
-        let at = self.feed.watch_at(self.replica.engine());
+        let at = self.feed.watch_at();
         Deadline { at, reason: "is a script running?" }
     }
 

@@ -1,7 +1,9 @@
 //! Owners and workers, a message at a time.
 #![allow(clippy::unwrap_used)]
 
+mod journal;
 mod outputs;
+mod queues;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -160,7 +162,8 @@ fn unanswered(guards: Guards) -> Vec<u16> {
     let first = submitted(&mut owner, 0);
     let other = Submission { number: first[0].number + 7, ..answer(&first[0], 2, 5, 3) };
     tell(&mut owner, 1, &other);
-    attempts(&submitted(&mut owner, 6))
+    assert!(submitted(&mut owner, 6).is_empty(), "it pauses");
+    attempts(&submitted(&mut owner, 7))
 }
 
 #[test]
@@ -299,6 +302,7 @@ fn assign(worker: &mut Worker, ms: u64, task: Task, switch_id: u32) -> Vec<TaskM
         owner: OWNER,
         ticket: 4,
         switch_id: SwitchId(switch_id),
+        queue: 0,
         task,
     };
     Reply::Task(assigned).put(&mut bytes).unwrap();
@@ -701,4 +705,5 @@ fn each_guard_is_caught_when_removed() {
     assert_eq!(forged(without(Guard::TaskTag))[0], "start");
     assert!(forged(without(Guard::TaskTag)).len() == 1, "the executor is busy with the first");
     assert_eq!(repeated(without(Guard::TaskRepeat)), 3);
+    assert_eq!(queues::of_another_class(without(Guard::TaskClass)), (["start"].to_vec(), 0));
 }

@@ -7,7 +7,7 @@ use concord_control::ControllerConfig;
 use concord_core::machine::{Deadline, Persist};
 use concord_core::{Guards, MS, Machine, Position, RequestNumber, Rng, SEC, SessionId, US, hash};
 use concord_engine::Shimmed;
-use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters};
+use concord_protocols::{Phase, ReplicaConfig, ReplicaCounters, SlowReads};
 use concord_switch::agent::AgentConfig;
 use concord_switch::{
     Counters as SwitchCounters, Layout, Sections, SwitchProgram as _, TableSettings,
@@ -20,7 +20,7 @@ use super::clients::{Answer, Process};
 use super::{BATCH_PACKETS, Dies, Latency, Load, Measured, Packets, completions};
 use crate::clock::Clock;
 use crate::odd::Odd;
-use crate::systems::store::build::{Blueprint, engine};
+use crate::systems::store::build::{Blueprint, engine, readers};
 use crate::systems::store::role;
 use crate::systems::store::storage::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr, node_of};
@@ -45,6 +45,26 @@ struct Host {
     packets: Packets,
     /// What it has said it executed, where COMMIT-ACKs are apart.
     told: Position,
+    open: OpenRecords,
+}
+
+/// Records that are in a replica's log and not executed.
+#[derive(Clone, Copy, Debug, Default)]
+struct OpenRecords {
+    count: u64,
+    since_ns: u64,
+    /// Their times in the log so far, together.
+    all_ns: u64,
+    /// Records executed when that was 0.
+    executed: u64,
+}
+
+impl OpenRecords {
+    /// There are `count` from now on.
+    fn note(&mut self, now_ns: u64, count: u64) {
+        self.all_ns += self.count * (now_ns - self.since_ns);
+        (self.count, self.since_ns) = (count, now_ns);
+    }
 }
 
 impl Host {
@@ -58,6 +78,7 @@ impl Host {
             batch: 0,
             packets: Packets::default(),
             told: Position(0),
+            open: OpenRecords::default(),
         }
     }
 }
@@ -92,6 +113,7 @@ fn blueprint(load: &Load) -> Blueprint {
             window: WRITES_MAX,
             retry_min_ns: load.retry_min_ns,
             retry_max_ns: 100 * MS,
+            readers: readers(load.reads, load.replicas),
             ..of.client
         },
         ..of
@@ -236,7 +258,8 @@ impl<'a> Rack<'a> {
         let now = self.world.clock(REPLICAS);
         let leased = replicas().filter(|r| r.holds_lease(now)).count();
         let program = self.load.program;
-        let is_spread = program.has_dirty_set() || program.checks_replies();
+        let leases = self.load.reads == SlowReads::FollowerLease;
+        let is_spread = program.has_dirty_set() || program.checks_replies() || leases;
         let answering =
             if self.load.protocol.is_quorum() && !is_spread { 1 } else { self.load.replicas };
         leased >= answering && replicas().all(|r| r.phase() == Phase::Open) && self.is_spread()
@@ -250,8 +273,9 @@ impl<'a> Rack<'a> {
         if self.load.program.checks_replies() {
             return switch.is_ready();
         }
-        !self.load.program.has_dirty_set()
-            || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
+        let is_alone =
+            !self.load.program.has_dirty_set() && self.load.reads != SlowReads::FollowerLease;
+        is_alone || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
     }
 
     /// Makes objects dirty by writes that reach nobody.
@@ -280,7 +304,12 @@ impl<'a> Rack<'a> {
     pub fn begin(&mut self) {
         self.is_measured = true;
         self.began_ns = self.world.now_ns;
-        self.hosts.iter_mut().for_each(|host| host.packets = Packets::default());
+        for host in &mut self.hosts {
+            host.packets = Packets::default();
+            if let Role::Replica(replica) = &host.role {
+                (host.open.all_ns, host.open.executed) = (0, replica.executed().0);
+            }
+        }
     }
 
     pub fn run(&mut self, for_ns: u64) -> Result<(), String> {
@@ -357,6 +386,8 @@ impl<'a> Rack<'a> {
             service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
         }
         self.out.reuse(bytes);
+        let open = replica.log().end().position.saturating_sub(replica.executed().0);
+        host.open.note(self.world.now_ns, open);
         self.after(node, service_ns);
         self.schedule_serve(node);
     }
@@ -481,6 +512,19 @@ impl<'a> Rack<'a> {
         }
     }
 
+    /// How long a record is in a log of others than the leader before it is executed (Little's law).
+    fn record_open_ns(&self, leader: usize) -> f64 {
+        let replicas = REPLICAS..REPLICAS + self.load.replicas;
+        let (mut all_ns, mut executed) = (0, 0);
+        for host in replicas.filter(|node| *node != leader).map(|node| &self.hosts[node]) {
+            if let Role::Replica(replica) = &host.role {
+                all_ns += host.open.all_ns;
+                executed += replica.executed().0 - host.open.executed;
+            }
+        }
+        all_ns as f64 / executed.max(1) as f64
+    }
+
     /// What was seen since [`Rack::begin`].
     pub fn measured(mut self) -> Measured {
         let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
@@ -505,6 +549,7 @@ impl<'a> Rack<'a> {
                 Role::Controller(_) | Role::Client(_) | Role::Dead => {}
             }
         }
+        let record_open_ns = self.record_open_ns(leader);
         let shown = &self.hosts[SWITCH..REPLICAS + self.load.replicas];
         Measured {
             reads_per_second: self.reads_ns.len() as f64 / seconds,
@@ -513,6 +558,7 @@ impl<'a> Rack<'a> {
             read: latency(&mut self.reads_ns),
             write: latency(&mut self.writes_ns),
             buckets: self.buckets,
+            record_open_ns,
             leader_reads_share: of_leader as f64 / reads(&replicas).max(1) as f64,
             counts: counts.into_iter().map(|(name, _, value)| (name, value)).collect(),
             replicas,

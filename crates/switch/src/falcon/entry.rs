@@ -3,7 +3,7 @@
 
 use concord_core::{Instant, SessionId, SwitchId};
 use concord_wire::Addr;
-use concord_wire::falcon::{Asker, Assigned, Parameters, Task, TaskFlags};
+use concord_wire::falcon::{Asker, Assigned, CLASSES_MAX, Parameters, Task, TaskFlags};
 
 /// Words of a task.
 pub(super) const TASK_WORDS: usize = 7;
@@ -13,6 +13,10 @@ pub(super) const WAITER_WORDS: usize = 4;
 /// address in `client`, and until when it waits in `tdesc`.
 pub(super) const NAMES: [&str; TASK_WORDS] =
     ["uid", "task", "client", "tdesc", "parameters", "parameters", "tag"];
+
+/// Of `tdesc`: the lowest five bits of a byte are the length of the parameters, above them is the class.
+const NEEDS_SHIFT: u32 = 32 + 5;
+const LENGTH: u8 = (1 << 5) - 1;
 
 pub(super) type Words = [u64; TASK_WORDS];
 
@@ -41,6 +45,7 @@ impl Entry {
         let tdesc = u64::from(task.function) << 48
             | u64::from(task.flags.0) << 40
             | u64::from(length) << 32
+            | u64::from(task.needs) << NEEDS_SHIFT
             | u64::from(task.limit_ms);
         [
             self.uid,
@@ -65,17 +70,18 @@ impl Entry {
                 attempt: client as u16,
                 function: (tdesc >> 48) as u16,
                 flags: TaskFlags((tdesc >> 40) as u8),
+                needs: (tdesc >> NEEDS_SHIFT) as u8 & (CLASSES_MAX - 1),
                 limit_ms: tdesc as u32,
-                parameters: Parameters::of_words([first, second], (tdesc >> 32) as u8),
+                parameters: Parameters::of_words([first, second], (tdesc >> 32) as u8 & LENGTH),
                 tag,
             },
         }
     }
 
     #[inline]
-    pub(super) fn assigned(&self, ticket: u32, switch_id: SwitchId) -> Assigned {
+    pub(super) fn assigned(&self, ticket: u32, switch_id: SwitchId, queue: u8) -> Assigned {
         let (uid, jid, owner, task) = (SessionId(self.uid), self.jid, self.owner, self.task);
-        Assigned { uid, jid, owner, ticket, switch_id, task }
+        Assigned { uid, jid, owner, ticket, switch_id, queue, task }
     }
 }
 
@@ -122,6 +128,7 @@ mod tests {
                 attempt: 0xabcd,
                 function: 0xfedc,
                 flags: TaskFlags(0x81),
+                needs: 7,
                 limit_ms: u32::MAX - 7,
                 parameters: Parameters::new(b"sixteen bytes ..").unwrap(),
                 tag: 0x0123_4567_89ab_cdef,

@@ -7,6 +7,10 @@
 //! copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that waited too long
 //! is passed over, and swept away by the control plane.
 //!
+//! There is a queue for each class of executors, others for nodes, and four priorities in each: none blocks another.
+//! A submission and a request say which queue they are for. An executor of several classes asks one after the other,
+//! and may wait in all of them; that it gets a task from one leaves the others' as they are.
+//!
 //! Read `pointers.rs` first, where the forms of add_ptr and retrieve_ptr are compared, then `stages.rs`.
 
 mod entry;
@@ -44,6 +48,9 @@ const ROUNDS_MAX: u8 = TASKS_MAX as u8;
 /// Longest time that an executor waits in the switch, in ns, whatever it asks for.
 const WAIT_NS_MAX: u64 = 10 * concord_core::SEC;
 
+/// As a bit of `waiting_queues`.
+const FIRST_QUEUE: u32 = 1;
+
 /// Why a packet ends at the switch. Each is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -76,6 +83,8 @@ concord_core::counters! {
         submissions_full,
         /// Submissions of which tasks were not added, because they came round too often.
         submissions_rounds,
+        /// Submissions and requests for a queue or priority that this switch does not have.
+        no_queue,
         /// Submissions that were for another switch id.
         submissions_other_switch,
         /// Requests that wait in the switch.
@@ -175,6 +184,9 @@ pub struct Falcon {
     /// `None` until there is a configuration.
     switch_id: Option<SwitchId>,
     stages: Stages,
+    /// The control plane's: by bit, the queues in which somebody may wait. Always the first one: in `repair`
+    /// retrieve_ptr may be ahead there, though nobody waits.
+    waiting_queues: u32,
     counters: FalconCounters,
 }
 
@@ -188,6 +200,7 @@ impl Load for Falcon {
             addr: settings.addr,
             switch_id: None,
             stages: Stages::new(layout, settings.guards),
+            waiting_queues: FIRST_QUEUE,
             counters: FalconCounters::default(),
         })
     }
@@ -224,6 +237,14 @@ impl Falcon {
         if round.pop {
             packet = packet.pop_task();
         }
+        if ingress.passes == 0 {
+            packet.check_tasks()?;
+        }
+        let place = packet.queue();
+        if !self.has(place) {
+            let phv = Phv::new(Ask::Look, Words::default(), None);
+            return Ok(self.answer(packet, Answer::NoQueue, switch_id, &phv));
+        }
         let is_other = packet.switch_id() != 0 && packet.switch_id() != switch_id.0;
         // As printed, a repair is a packet of its own.
         let is_repair = round.repair.is_some() && self.layout.form == Form::Printed;
@@ -235,7 +256,7 @@ impl Falcon {
             let (uid, jid, owner) = (packet.uid(), packet.jid(), packet.owner());
             (Ask::Add, Entry { uid, jid, owner, task: packet.first()? }.words())
         };
-        let mut phv = Phv::new(ask, words, round.repair);
+        let mut phv = Phv::of(place, ask, words, round.repair);
         self.stages.run(&mut phv);
         self.counters.tasks_overwritten += u64::from(phv.overwrote);
         let next = match phv.side {
@@ -270,7 +291,7 @@ impl Falcon {
                     return Ok(self.hand(packet, &waiter, switch_id, &phv));
                 }
                 self.counters.waits_expired += 1;
-                Round::default()
+                Round { repair: phv.fix, ..Round::default() }
             }
             Side::Full if phv.fix.is_none() => {
                 return Ok(self.answer(packet, Answer::Full, switch_id, &phv));
@@ -305,6 +326,7 @@ impl Falcon {
             Answer::Full => self.counters.submissions_full += 1,
             Answer::Rounds => self.counters.submissions_rounds += 1,
             Answer::OtherSwitch => self.counters.submissions_other_switch += 1,
+            Answer::NoQueue => self.counters.no_queue += 1,
             Answer::None | Answer::Added | Answer::Waiting | Answer::Empty => {}
         }
         packet.answer(answer, switch_id.0, phv.retrieve, phv.add);
@@ -321,12 +343,14 @@ impl Falcon {
         phv: &Phv,
     ) -> Verdict<DropReason> {
         self.counters.tasks_handed += 1;
-        packet.push_ticket(phv.ticket);
+        self.counters.repairs += u64::from(phv.fix.is_some());
+        packet.push_ticket(phv.handed);
         packet.set_handed(&waiter.asker);
         Verdict::Mirror {
             to: waiter.asker.addr,
             copy_bytes: HANDED_BYTES,
-            metadata: Round { pop: true, ..Round::default() }.metadata(switch_id.0),
+            metadata: Round { pop: true, repair: phv.fix, ..Round::default() }
+                .metadata(switch_id.0),
             size_bytes: packet.size_bytes(),
         }
     }
@@ -344,6 +368,12 @@ impl Falcon {
         if asker.addr.port == 0 {
             return Ok(self.drop(DropReason::NoAddress));
         }
+        let queue = request.queue;
+        if !self.has((queue, 0)) {
+            self.counters.no_queue += 1;
+            Reply::NoOp { answer: Answer::NoQueue, ticket: 0, switch_id }.put(bytes)?;
+            return Ok(Verdict::Forward { to: asker.addr, size_bytes: REQUEST_BYTES });
+        }
         let wait_ns = (u64::from(request.wait_us) * concord_core::US).min(WAIT_NS_MAX);
         let until = ingress.at.after(wait_ns);
         let may_wait = wait_ns > 0 && self.layout.form != Form::Printed;
@@ -351,17 +381,18 @@ impl Falcon {
             0..ROUNDS_MAX => Ask::Retrieve { may_wait },
             ROUNDS_MAX.. => Ask::Look,
         };
-        let mut phv = Phv::new(ask, Waiter { asker, until }.words(), None);
+        let mut phv = Phv::of((queue, 0), ask, Waiter { asker, until }.words(), None);
         self.stages.run(&mut phv);
         let noop = |answer| Reply::NoOp { answer, ticket: phv.ticket, switch_id };
         let c = &mut self.counters;
         let reply = match phv.side {
             Side::Take => {
                 c.tasks_retrieved += 1;
-                Reply::Task(Entry::of(&phv.words).assigned(phv.ticket, switch_id))
+                Reply::Task(Entry::of(&phv.words).assigned(phv.ticket, switch_id, queue))
             }
             Side::Wait => {
                 c.requests_waiting += 1;
+                self.waiting_queues |= 1 << queue;
                 noop(Answer::Waiting)
             }
             Side::Missing => {
@@ -390,10 +421,11 @@ impl Falcon {
         bytes: &[u8],
     ) -> Result<Verdict<DropReason>, WireError> {
         let sweep = Sweep::parse(bytes)?;
-        if ingress.sender != self.addr || sweep.switch_id != switch_id {
+        let is_own = ingress.sender == self.addr && sweep.switch_id == switch_id;
+        if !is_own || !self.has((sweep.queue, 0)) {
             return Ok(self.drop(DropReason::Misdirected));
         }
-        let mut phv = Phv::new(Ask::Sweep(sweep.ticket), Words::default(), None);
+        let mut phv = Phv::of((sweep.queue, 0), Ask::Sweep(sweep.ticket), Words::default(), None);
         self.stages.run(&mut phv);
         match phv.side {
             Side::Hand => self.counters.waits_swept += 1,
@@ -418,10 +450,30 @@ impl Falcon {
         &self.layout
     }
 
-    /// add_ptr and retrieve_ptr.
+    /// Whether there is such a queue and priority.
+    #[inline]
+    fn has(&self, (queue, priority): (u8, u8)) -> bool {
+        queue < self.layout.queues && priority < self.layout.priorities
+    }
+
+    /// add_ptr and retrieve_ptr of the first queue's lowest priority.
     #[must_use]
     pub fn pointers(&self) -> (u32, u32) {
-        self.stages.pointers.peek()
+        self.stages.pointers.peek(0, 0)
+    }
+
+    /// add_ptr and retrieve_ptr of a queue's priority.
+    #[must_use]
+    pub fn pointers_of(&self, queue: u8, priority: u8) -> (u32, u32) {
+        self.stages.pointers.peek(queue, priority)
+    }
+
+    /// Tickets of a queue's priority that have no task, because an executor that waited was given it, and that are not
+    /// skipped yet.
+    #[must_use]
+    pub fn skipped(&self, queue: u8, priority: u8) -> usize {
+        let (add, retrieve) = self.stages.pointers.peek(queue, priority);
+        if priority == 0 { 0 } else { self.stages.skipped(queue, priority, add, retrieve) }
     }
 
     /// Whether a pointer is away from its value, and a repair makes that good.
@@ -446,7 +498,24 @@ impl Falcon {
         waiting.iter().map(waiter).map(who).collect()
     }
 
-    /// For tests: both pointers, as if so many tasks had been added and retrieved.
+    /// Who waits in a queue, longest first, and until when: session and request number.
+    #[must_use]
+    pub fn waiting_in(&self, queue: u8) -> Vec<(u64, u32, Instant)> {
+        let (add, retrieve) = self.stages.pointers.peek(queue, 0);
+        let count = u32::try_from(ahead(retrieve, add)).unwrap_or(0);
+        let tickets = (0..count).map(|behind| add.wrapping_add(behind));
+        let waiter = |ticket| self.stages.waits(queue, ticket).map(|words| Waiter::of(&words));
+        let who = |w: Waiter| (w.asker.session.0, w.asker.number, w.until);
+        tickets.filter_map(waiter).map(who).collect()
+    }
+
+    /// Tasks that fit a queue's priority.
+    #[must_use]
+    pub fn room(&self, queue: u8, priority: u8) -> u32 {
+        self.layout.capacity.min(self.layout.ring(queue, priority).slots)
+    }
+
+    /// For tests: all pointers, as if so many tasks had been added and retrieved.
     pub fn begin_at(&mut self, add_ptr: u32, retrieve_ptr: u32) {
         self.stages.pointers.begin_at(add_ptr, retrieve_ptr);
     }
@@ -469,18 +538,31 @@ impl Falcon {
         Round::of(metadata).0.pop
     }
 
-    /// The ticket of the executor that waits longest, and until when; at once, if nobody waits with it.
-    fn head(&self) -> Option<(u32, Instant)> {
-        let (add, retrieve) = self.stages.pointers.peek();
+    /// The ticket of the executor that waits longest in a queue, and until when; at once, if nobody waits with it.
+    fn head_of(&self, queue: u8) -> Option<(u32, Instant)> {
+        let (add, retrieve) = self.stages.pointers.peek(queue, 0);
         let is_there = self.layout.form != Form::Printed && ahead(retrieve, add) > 0;
         if self.switch_id.is_none() || !is_there || self.stages.pointers.is_repairing() {
             return None;
         }
-        let until = match self.stages.waits(add) {
-            true => Waiter::of(&self.stages.peek(add)).until,
-            false => Instant(0),
-        };
-        Some((add, until))
+        let waiter = self.stages.waits(queue, add);
+        Some((add, waiter.map_or(Instant(0), |words| Waiter::of(&words).until)))
+    }
+
+    /// The executor whose wait ends first, of those that wait longest in their queues: its queue, its ticket, and when.
+    fn head(&self) -> Option<(u8, u32, Instant)> {
+        let mut left = self.waiting_queues;
+        let mut first: Option<(u8, u32, Instant)> = None;
+        while left != 0 {
+            let queue = left.trailing_zeros() as u8;
+            left &= left - 1;
+            if let Some((ticket, until)) = self.head_of(queue)
+                && first.is_none_or(|first| until < first.2)
+            {
+                first = Some((queue, ticket, until));
+            }
+        }
+        first
     }
 }
 
@@ -500,6 +582,7 @@ impl SwitchProgram for Falcon {
         let switch_id = SwitchId(config.switch_id);
         if self.switch_id != Some(switch_id) {
             self.stages.reset();
+            self.waiting_queues = FIRST_QUEUE;
         }
         self.switch_id = Some(switch_id);
         Ok(None)
@@ -508,6 +591,7 @@ impl SwitchProgram for Falcon {
     fn uninstall(&mut self) {
         self.switch_id = None;
         self.stages.reset();
+        self.waiting_queues = FIRST_QUEUE;
     }
 
     #[inline]
@@ -547,29 +631,39 @@ impl SwitchProgram for Falcon {
     }
 
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {
-        let (ticket, until) = self.head()?;
+        let others = (1..self.layout.queues).filter(|queue| self.waiting_queues >> queue & 1 == 1);
+        let quiet = others.filter(|queue| self.head_of(*queue).is_none());
+        self.waiting_queues &= !quiet.fold(0, |queues, queue| queues | 1 << queue);
+        let (queue, ticket, until) = self.head()?;
         let switch_id = self.switch_id?;
-        (until <= now).then(|| Injection::new(&Sweep { ticket, switch_id }.bytes()))
+        (until <= now).then(|| Injection::new(&Sweep { ticket, switch_id, queue }.bytes()))
     }
 
     fn deadline(&self) -> Deadline {
-        self.head().map_or(Deadline::NONE, |(_, at)| Deadline { at, reason: "a request's wait" })
+        self.head().map_or(Deadline::NONE, |(_, _, at)| Deadline { at, reason: "a request's wait" })
     }
 
     fn gauges(&self) -> Vec<Gauge> {
-        let (add, retrieve) = self.stages.pointers.peek();
-        let gauge = |name, help, value: i32| {
-            let value = u64::try_from(value).unwrap_or(0);
-            Gauge { name, help, value }
-        };
+        let QueueLayout { queues, priorities, capacity, .. } = self.layout;
+        let positive = |value: i32| u64::try_from(value).unwrap_or(0);
+        let (mut tasks, mut executors, mut room) = (0, 0, 0);
+        for (queue, priority) in
+            (0..queues).flat_map(|queue| (0..priorities).map(move |priority| (queue, priority)))
+        {
+            let (add, retrieve) = self.stages.pointers.peek(queue, priority);
+            tasks += positive(ahead(add, retrieve));
+            executors += positive(ahead(retrieve, add));
+            room += u64::from(capacity.min(self.layout.ring(queue, priority).slots));
+        }
+        let gauge = |name, help, value| Gauge { name, help, value };
         alloc::vec![
-            gauge("queue_tasks", "Tasks in the queue.", ahead(add, retrieve)),
-            gauge("queue_executors", "Executors that wait for one.", ahead(retrieve, add)),
-            Gauge {
-                name: "queue_capacity",
-                help: "Tasks that the queue holds at most.",
-                value: u64::from(self.layout.capacity)
-            },
+            gauge("queue_tasks", "Tasks in the queues.", tasks),
+            gauge(
+                "queue_executors",
+                "Executors that wait for one, each as often as it has classes.",
+                executors
+            ),
+            gauge("queue_capacity", "Tasks that the queues hold at most.", room),
         ]
     }
 

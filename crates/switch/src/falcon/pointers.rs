@@ -1,5 +1,12 @@
 //! add_ptr and retrieve_ptr, each <round, index> in 32 bits, in their three forms (Falcon §3.3.2, §3.3.5).
 //!
+//! In [`Form::Paired`] there is a pair for each queue (a class of executors, or a node) and priority, the most urgent
+//! priority in the first stage. An executor takes from the first of its queue's priorities that has a task, and
+//! waits in the last one, the lowest. A task of a higher priority comes to its own stage first: it takes a ticket
+//! there, and if it then finds that an executor waits, that ticket has no task. The packet that hands the task over
+//! comes round and skips the ticket, if retrieve_ptr stands there: a late, doubled or lost one changes nothing, and an
+//! executor that comes to such a ticket asks again.
+//!
 //! The paper lets retrieve_ptr run ahead of add_ptr when executors find nothing, and sets it back later.
 //! Here that is what waiting is: a request takes a ticket as a task does, and waits in its slot; the task
 //! that gets the same ticket finds it there. So a difference above 0 is tasks that wait, below 0 is
@@ -20,7 +27,7 @@ use concord_core::{Guard, Guards};
 use concord_pisa::{ArrayReport, RegisterArray};
 
 use super::layout::{Form, QueueLayout};
-use super::stages::{Ask, Phv, Side};
+use super::stages::{Ask, POINTER_STAGES, Phv, Side};
 
 /// How far `a` is ahead of `b`, which wraps.
 #[inline]
@@ -73,14 +80,15 @@ pub(super) enum Pointers {
         is_repairing: RegisterArray<u64>,
     },
     Paired {
-        /// add_ptr, retrieve_ptr. Never further apart than the capacity.
-        pointers: RegisterArray<u64>,
+        /// By stage, the most urgent priority first; in each a cell for each queue: add_ptr, retrieve_ptr. Never further
+        /// apart than the capacity. Executors wait in the last one.
+        levels: Vec<RegisterArray<u64>>,
     },
 }
 
 impl Pointers {
-    pub(super) fn new(form: Form) -> Pointers {
-        match form {
+    pub(super) fn new(layout: &QueueLayout) -> Pointers {
+        match layout.form {
             Form::Printed => Pointers::Printed {
                 add_ptr: RegisterArray::new("add_ptr", 0, 1),
                 retrieve_ptr: RegisterArray::new("retrieve_ptr", 1, 1),
@@ -92,7 +100,12 @@ impl Pointers {
                 retrieve_ptr: RegisterArray::new("retrieve_ptr", 1, 1),
                 is_repairing: RegisterArray::new("is_repairing", 2, 1),
             },
-            Form::Paired => Pointers::Paired { pointers: RegisterArray::new("pointers", 0, 1) },
+            Form::Paired => {
+                let stages = POINTER_STAGES - layout.priorities..POINTER_STAGES;
+                let cells = usize::from(layout.queues);
+                let level = |stage| RegisterArray::new("pointers", stage, cells);
+                Pointers::Paired { levels: stages.map(level).collect() }
+            }
         }
     }
 
@@ -120,14 +133,19 @@ impl Pointers {
                 add_ptr.port().access(&mut pass, 0, |cell| *cell = pair(0, add));
                 retrieve_ptr.port().access(&mut pass, 0, |cell| *cell = retrieve);
             }
-            Pointers::Paired { pointers } => {
-                pointers.port().access(&mut pass, 0, |cell| *cell = pair(add, retrieve));
+            Pointers::Paired { levels } => {
+                for level in levels {
+                    for queue in 0..level.size() as u32 {
+                        level.port().access(&mut pass, queue, |cell| *cell = pair(add, retrieve));
+                    }
+                }
             }
         }
     }
 
-    /// What the control plane reads: add_ptr's true value, and retrieve_ptr.
-    pub(super) fn peek(&self) -> (u32, u32) {
+    /// What the control plane reads of a queue's priority: add_ptr's true value, and retrieve_ptr.
+    #[inline]
+    pub(super) fn peek(&self, queue: u8, priority: u8) -> (u32, u32) {
         match self {
             Pointers::Printed { add_ptr, retrieve_ptr, .. } => {
                 (add_ptr.peek(0), retrieve_ptr.peek(0))
@@ -137,8 +155,10 @@ impl Pointers {
                 let is_noted = high(noted) == high(add).wrapping_add(1);
                 (if is_noted { low(noted) } else { low(add) }, retrieve_ptr.peek(0))
             }
-            Pointers::Paired { pointers } => {
-                let cell = pointers.peek(0);
+            Pointers::Paired { levels } => {
+                let above = levels.len().checked_sub(usize::from(priority) + 1);
+                let level = above.and_then(|level| levels.get(level));
+                let cell = level.map_or(0, |level| level.peek(queue.into()));
                 (high(cell), low(cell))
             }
         }
@@ -171,7 +191,9 @@ impl Pointers {
             Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
                 (add_ptr.peek(0), retrieve_ptr.peek(0), is_repairing.peek(0)).hash(hasher);
             }
-            Pointers::Paired { pointers } => pointers.peek(0).hash(hasher),
+            Pointers::Paired { levels } => {
+                levels.iter().flat_map(RegisterArray::cells).for_each(|cell| cell.hash(hasher));
+            }
         }
     }
 
@@ -191,20 +213,29 @@ impl Pointers {
             Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => {
                 alloc::vec![add_ptr.report(), retrieve_ptr.report(), is_repairing.report()]
             }
-            Pointers::Paired { pointers } => alloc::vec![pointers.report()],
+            Pointers::Paired { levels } => levels.iter().map(RegisterArray::report).collect(),
         }
     }
 
-    /// What a packet does in stage 0, 1 or 2.
+    /// What a packet does in one of the first stages.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, layout: &QueueLayout, guards: Guards, phv: &mut Phv) {
         let capacity = layout.capacity as i32;
         match self {
-            Pointers::Paired { pointers } if stage == 0 => paired(pointers, capacity, phv),
-            Pointers::Paired { .. } => {}
+            Pointers::Paired { levels } => {
+                let priority = POINTER_STAGES - 1 - stage;
+                let above = levels.len().checked_sub(usize::from(priority) + 1);
+                let Some(level) = above.and_then(|level| levels.get_mut(level)) else { return };
+                let capacity = layout.capacity.min(layout.ring(phv.queue, priority).slots) as i32;
+                match priority {
+                    0 => paired(level, capacity, phv),
+                    _ => urgent(level, priority, capacity, guards, phv),
+                }
+            }
             Pointers::Repair { add_ptr, retrieve_ptr, is_repairing } => match stage {
                 0 => repaired_add(add_ptr, guards, phv),
                 1 => repaired_retrieve(retrieve_ptr, capacity, phv),
+                3.. => {}
                 _ => repaired_note(is_repairing, capacity, phv),
             },
             Pointers::Printed {
@@ -215,17 +246,70 @@ impl Pointers {
             } => match stage {
                 0 => printed_add(add_ptr, phv),
                 1 => printed_retrieve(retrieve_ptr, capacity, phv),
+                3.. => {}
                 _ => printed_flags(is_repairing_add_ptr, is_repairing_retrieve_ptr, phv),
             },
         }
     }
 }
 
-/// Both in one cell: each moves if it may, and who moved knows what for.
+/// A priority above the lowest: only tasks are in its queue. A task takes a ticket here before it can know whether an
+/// executor waits; if one does, the ticket has no task, and a packet that comes round skips it. If that is late,
+/// whoever comes to the ticket asks again.
 #[inline]
-fn paired(pointers: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
-    let ask = phv.ask;
-    let (cell, ticket, side) = pointers.port().access(&mut phv.pass, 0, |cell| {
+fn urgent(
+    level: &mut RegisterArray<u64>,
+    priority: u8,
+    capacity: i32,
+    guards: Guards,
+    phv: &mut Phv,
+) {
+    let (ask, repair) = (phv.ask, phv.repair);
+    let is_its = match ask {
+        Ask::Add | Ask::Look => phv.priority == priority,
+        Ask::Retrieve { .. } => phv.side == Side::None,
+        Ask::Sweep(_) => false,
+    };
+    if !is_its {
+        return;
+    }
+    let (add, retrieve, side) = level.port().access(&mut phv.pass, phv.queue.into(), |cell| {
+        let (mut add, mut retrieve) = (high(*cell), low(*cell));
+        if let Some(Repair { which: Which::Retrieve, value, .. }) = repair
+            && (retrieve == value || !guards.on(Guard::SkippedTicket))
+        {
+            retrieve = retrieve.wrapping_add(1);
+        }
+        let (before, waiting) = ((add, retrieve), ahead(add, retrieve));
+        let side = match ask {
+            Ask::Add if waiting >= capacity => Side::Full,
+            Ask::Add => Side::Put,
+            Ask::Retrieve { .. } if waiting > 0 => Side::Take,
+            Ask::Retrieve { .. } | Ask::Look | Ask::Sweep(_) => Side::None,
+        };
+        add = add.wrapping_add(u32::from(side == Side::Put));
+        retrieve = retrieve.wrapping_add(u32::from(side == Side::Take));
+        *cell = pair(add, retrieve);
+        (before.0, before.1, side)
+    });
+    (phv.add, phv.retrieve, phv.side) = (add, retrieve, side);
+    if side == Side::Take {
+        (phv.ticket, phv.priority) = (retrieve, priority);
+    } else {
+        phv.ticket = add;
+    }
+}
+
+/// The lowest priority. Both pointers are in one cell: each moves if it may, and who moved knows what for.
+#[inline]
+fn paired(level: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
+    let ask = match (phv.ask, phv.priority) {
+        (Ask::Add, 1..) => return hand_urgent(level, phv),
+        (Ask::Look, 1..) => return,
+        (Ask::Retrieve { .. }, _) if phv.side == Side::Take => return,
+        (ask, _) => ask,
+    };
+    let (cell, ticket, side) = level.port().access(&mut phv.pass, phv.queue.into(), |cell| {
         let before = *cell;
         let (add, retrieve) = (high(before), low(before));
         let waiting = ahead(add, retrieve);
@@ -247,8 +331,26 @@ fn paired(pointers: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
         };
         (before, ticket, side)
     });
-    (phv.add, phv.retrieve) = (high(cell), low(cell));
-    (phv.ticket, phv.side) = (ticket, side);
+    (phv.add, phv.retrieve, phv.priority) = (high(cell), low(cell), 0);
+    (phv.ticket, phv.side, phv.handed) = (ticket, side, ticket);
+}
+
+/// A task of a higher priority, which has a ticket there or found no room: the executor that waits longest gets it,
+/// if one does.
+#[inline]
+fn hand_urgent(level: &mut RegisterArray<u64>, phv: &mut Phv) {
+    let waiter = level.port().access(&mut phv.pass, phv.queue.into(), |cell| {
+        let (add, retrieve) = (high(*cell), low(*cell));
+        let waits = ahead(add, retrieve) < 0;
+        *cell = pair(add.wrapping_add(u32::from(waits)), retrieve);
+        waits.then_some(add)
+    });
+    let Some(waiter) = waiter else { return };
+    let skip = |value| Repair { which: Which::Retrieve, generation: 0, value };
+    phv.fix = (phv.side == Side::Put).then_some(skip(phv.ticket));
+    // Where there was no room its owner sees a ticket that retrieve_ptr has passed.
+    phv.handed = if phv.fix.is_some() { phv.ticket } else { phv.retrieve.wrapping_sub(1) };
+    (phv.side, phv.ticket, phv.priority) = (Side::Hand, waiter, 0);
 }
 
 /// Stage 0: a task moves add_ptr whether or not it may; a repair sets it back, if it is of its
@@ -324,7 +426,7 @@ fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut
     let repair = |value| Repair { which: Which::Add, generation: phv.generation, value };
     match ask {
         Ask::Add => {
-            phv.ticket = add;
+            (phv.ticket, phv.handed) = (add, add);
             let fix = noted.or(is_full.then_some(add));
             phv.fix = fix.map(repair);
             phv.side = match (noted, is_full) {

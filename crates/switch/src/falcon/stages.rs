@@ -2,22 +2,23 @@
 //!
 //! | stage | arrays |
 //! |---|---|
-//! | 0 to 2 | the pointers ([`super::pointers`]) |
-//! | 3 | `is_valid`: what is in the slot, and of which round |
-//! | 4 to 10 | the slot's words ([`super::entry`]) |
+//! | 0 to 3 | the pointers ([`super::pointers`]), a stage for each priority |
+//! | 4 | `is_valid`: what is in the slot, and of which round |
+//! | 5 to 11 | the slot's words ([`super::entry`]) |
 
 use alloc::vec::Vec;
 use core::hash::{Hash as _, Hasher};
 
 use concord_core::Guards;
 use concord_pisa::{ArrayReport, Pass, RegisterArray};
+use concord_wire::falcon::PRIORITIES_MAX;
 
 use super::entry::{NAMES, TASK_WORDS, WAITER_WORDS, Words};
 use super::layout::{Form, QueueLayout};
 use super::pointers::{Pointers, Repair};
 
 /// Stages of the pointers.
-const POINTER_STAGES: u8 = 3;
+pub(super) const POINTER_STAGES: u8 = PRIORITIES_MAX;
 const WORD_STAGE: u8 = POINTER_STAGES + 1;
 /// All of them.
 pub(super) const STAGES: u8 = WORD_STAGE + TASK_WORDS as u8;
@@ -65,12 +66,20 @@ pub(super) enum Side {
 pub(super) struct Phv {
     pub(super) pass: Pass,
     pub(super) ask: Ask,
+    /// The queue that it is for, which there is.
+    pub(super) queue: u8,
+    /// That of its tasks; then, of what its ticket is.
+    pub(super) priority: u8,
     /// What it sets back.
     pub(super) repair: Option<Repair>,
     /// What goes into the slot, or came from there.
     pub(super) words: Words,
     pub(super) side: Side,
     pub(super) ticket: u32,
+    /// Its slot.
+    slot: u32,
+    /// For the owner of a task that is handed to an executor: a ticket that retrieve_ptr has passed, or soon has.
+    pub(super) handed: u32,
     /// The pointers as they were when it came by: add_ptr's true value.
     pub(super) add: u32,
     pub(super) retrieve: u32,
@@ -84,13 +93,28 @@ pub(super) struct Phv {
 impl Phv {
     #[inline]
     pub(super) fn new(ask: Ask, words: Words, repair: Option<Repair>) -> Phv {
+        Phv::of((0, 0), ask, words, repair)
+    }
+
+    /// A packet for a queue, and of a priority.
+    #[inline]
+    pub(super) fn of(
+        (queue, priority): (u8, u8),
+        ask: Ask,
+        words: Words,
+        repair: Option<Repair>,
+    ) -> Phv {
         Phv {
             pass: Pass::begin(),
             ask,
+            queue,
+            priority,
             repair,
             words,
             side: Side::None,
             ticket: 0,
+            slot: 0,
+            handed: 0,
             add: 0,
             retrieve: 0,
             generation: 0,
@@ -124,7 +148,7 @@ impl Stages {
         Stages {
             layout,
             guards,
-            pointers: Pointers::new(layout.form),
+            pointers: Pointers::new(&layout),
             is_valid: RegisterArray::new("is_valid", POINTER_STAGES, slots),
             words: words.map(|(stage, name)| RegisterArray::new(name, stage, slots)).collect(),
         }
@@ -157,17 +181,15 @@ impl Stages {
         }
     }
 
-    fn round(&self, ticket: u32) -> u32 {
-        ticket >> self.layout.slots.ilog2() & ROUND
-    }
-
-    /// Stage 3: `read_and_set(is_valid)`, of the ticket's round.
+    /// Stage 4: `read_and_set(is_valid)`, of the ticket's round.
     #[inline]
     fn slot(&mut self, phv: &mut Phv) {
+        let ring = self.layout.ring(phv.queue, phv.priority);
+        phv.slot = ring.slot(phv.ticket);
         if self.layout.form == Form::Printed {
             return self.printed_slot(phv);
         }
-        let round = self.round(phv.ticket);
+        let round = ring.round(phv.ticket) & ROUND;
         let (expected, becomes, or_else) = match phv.side {
             Side::Put => (EMPTY, TASK | round, Side::Occupied),
             Side::Take => (TASK | round, EMPTY, Side::Missing),
@@ -175,7 +197,7 @@ impl Stages {
             Side::Hand => (WAITER | round, EMPTY, Side::Missing),
             _ => return,
         };
-        let is_so = self.is_valid.port().access(&mut phv.pass, phv.ticket, |cell| {
+        let is_so = self.is_valid.port().access(&mut phv.pass, phv.slot, |cell| {
             let is_so = *cell == expected;
             if is_so {
                 *cell = becomes;
@@ -197,14 +219,14 @@ impl Stages {
         let was = self
             .is_valid
             .port()
-            .access(&mut phv.pass, phv.ticket, |cell| core::mem::replace(cell, becomes));
+            .access(&mut phv.pass, phv.slot, |cell| core::mem::replace(cell, becomes));
         phv.overwrote = phv.side == Side::Put && was != EMPTY;
         if phv.side == Side::Take && was == EMPTY {
             phv.side = Side::Empty;
         }
     }
 
-    /// Stages 4 to 10: a word of the slot.
+    /// Stages 5 to 11: a word of the slot.
     #[inline]
     fn word(&mut self, index: usize, phv: &mut Phv) {
         let writes = match phv.side {
@@ -215,21 +237,34 @@ impl Stages {
             _ => return,
         };
         let word = &mut phv.words[index];
-        self.words[index].port().access(&mut phv.pass, phv.ticket, |cell| {
+        self.words[index].port().access(&mut phv.pass, phv.slot, |cell| {
             if writes { *cell = *word } else { *word = *cell }
         });
     }
 
-    /// Whether somebody waits with `ticket`.
-    pub(super) fn waits(&self, ticket: u32) -> bool {
-        self.is_valid.peek(ticket) == WAITER | self.round(ticket)
+    /// Who waits in a queue with `ticket`, if anybody does.
+    pub(super) fn waits(&self, queue: u8, ticket: u32) -> Option<Words> {
+        let ring = self.layout.ring(queue, 0);
+        let slot = ring.slot(ticket);
+        let waits = self.is_valid.peek(slot) == WAITER | ring.round(ticket) & ROUND;
+        waits.then(|| self.peek(slot))
     }
 
-    /// The words of a ticket's slot.
-    pub(super) fn peek(&self, ticket: u32) -> Words {
+    /// How many of the tickets from `retrieve` to `add` have no task.
+    pub(super) fn skipped(&self, queue: u8, priority: u8, add: u32, retrieve: u32) -> usize {
+        let ring = self.layout.ring(queue, priority);
+        let tickets = (0..add.wrapping_sub(retrieve)).map(|behind| retrieve.wrapping_add(behind));
+        let is_task = |ticket: &u32| {
+            self.is_valid.peek(ring.slot(*ticket)) == TASK | ring.round(*ticket) & ROUND
+        };
+        tickets.filter(|ticket| !is_task(ticket)).count()
+    }
+
+    /// The words of a slot.
+    pub(super) fn peek(&self, slot: u32) -> Words {
         let mut words = Words::default();
         for (word, array) in words.iter_mut().zip(&self.words) {
-            *word = array.peek(ticket);
+            *word = array.peek(slot);
         }
         words
     }

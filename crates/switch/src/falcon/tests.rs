@@ -8,11 +8,11 @@ use concord_wire::Addr;
 use concord_wire::falcon::{Asker, Task};
 
 use super::entry::{Entry, Waiter, Words};
-use super::stages::{Ask, Phv, STAGES, Side, Stages};
+use super::stages::{Ask, POINTER_STAGES, Phv, STAGES, Side, Stages};
 use super::{Form, QueueLayout};
 
 fn stages(form: Form) -> Stages {
-    Stages::new(QueueLayout { slots: 4, capacity: 3, form }, Guards::ALL)
+    Stages::new(QueueLayout::one(4, 3, form), Guards::ALL)
 }
 
 fn task(tid: u32) -> Words {
@@ -97,11 +97,13 @@ fn stage_by_stage_is_the_same_as_one_packet_after_another() {
 fn several_cores_strand_a_task() {
     let mut stages = stages(Form::Paired);
     let (mut adds, mut asks) = (add(7), retrieve(1));
-    stages.stage(0, &mut adds);
+    for stage in 0..POINTER_STAGES {
+        stages.stage(stage, &mut adds);
+    }
     for stage in 0..STAGES {
         stages.stage(stage, &mut asks);
     }
-    for stage in 1..STAGES {
+    for stage in POINTER_STAGES..STAGES {
         stages.stage(stage, &mut adds);
     }
     assert_eq!((adds.side, asks.side), (Side::Put, Side::Missing));
@@ -114,7 +116,10 @@ fn several_cores_strand_a_task() {
 #[test]
 fn every_form_of_the_queue_fits_an_asic() {
     for form in [Form::Paired, Form::Repair, Form::Printed] {
-        let layout = QueueLayout { form, ..QueueLayout::DEFAULT };
+        let layout = match form {
+            Form::Paired => QueueLayout::DEFAULT,
+            Form::Repair | Form::Printed => QueueLayout::one(1 << 17, 1 << 17, form),
+        };
         let report = concord_pisa::Report::new("falcon", Stages::new(layout, Guards::ALL).report());
         assert_eq!(report.excess(&ASIC), None, "{form:?}");
         assert_eq!(report.stages(), usize::from(STAGES), "{form:?}");

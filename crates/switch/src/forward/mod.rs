@@ -1,12 +1,12 @@
-//! Plain forwarding: writes to who orders them, reads to who answers them, replies to their clients. No
-//! register at all.
+//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client has chosen, replies to
+//! their clients. No register at all.
 
 use alloc::vec::Vec;
 
 use concord_core::Now;
 use concord_pisa::{Report, Verdict};
 use concord_wire::control::Config;
-use concord_wire::{Kind, PacketMut, WireError};
+use concord_wire::{Addr, Flags, Kind, Op, PacketMut, Reason, Repr, WireError};
 
 use crate::program::{
     Count, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
@@ -24,6 +24,16 @@ impl Forward {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The member that a read's client has chosen (follower leases), if it is one still.
+    #[inline]
+    fn chosen(&self, hdr: &Repr) -> Option<Addr> {
+        if hdr.op != Op::Read || !hdr.flags.has(Flags::CHOSEN) {
+            return None;
+        }
+        let routes = self.store.routes.as_ref()?;
+        routes.replicas.iter().find(|replica| replica.0 == hdr.node.0).map(|replica| replica.1)
     }
 }
 
@@ -55,7 +65,14 @@ impl SwitchProgram for Forward {
             Err(error) => return self.store.malformed(error),
         };
         let (hdr, size_bytes) = (packet.view().repr(), packet.view().bytes().len());
-        let to = self.store.pass_on(&hdr, &mut packet);
+        let to = match self.chosen(&hdr) {
+            Some(to) => {
+                packet.set_reason(Reason::None);
+                self.store.counters.reads_spread += 1;
+                Ok(to)
+            }
+            None => self.store.pass_on(&hdr, &mut packet),
+        };
         self.store.verdict(to, size_bytes)
     }
 
@@ -69,5 +86,62 @@ impl SwitchProgram for Forward {
 
     fn describe(&self) -> Report {
         Report::new("forward", Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use concord_core::NodeId;
+    use concord_wire::control::{GroupKind, Member, Program, Protocol};
+    use concord_wire::{GroupId, Packet};
+
+    use super::*;
+
+    fn addr(node: u16) -> Addr {
+        Addr { ip: 1, port: 7_000 + node }
+    }
+
+    fn of_three() -> Forward {
+        let member = |node| Member { node, incarnation: 1, addr: addr(node) };
+        let config = Config {
+            epoch: 1,
+            group: GroupId::FIRST,
+            rack: 1,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: addr(0),
+            kind: GroupKind::Replicas(Protocol::Raft),
+            program: Program::Forward,
+            members: [1, 2, 3].map(member).to_vec(),
+            joining: Vec::new(),
+        };
+        let mut program = Forward::default();
+        program.store.install(&config).unwrap();
+        program
+    }
+
+    /// Where a packet goes, and for what reason it says.
+    fn sent(program: &mut Forward, repr: &Repr) -> (Option<Addr>, Reason) {
+        let mut bytes = Vec::new();
+        repr.emit(b"", &mut bytes);
+        let mut packet = PacketMut::parse(&mut bytes).unwrap();
+        let to = match program.chosen(repr) {
+            Some(to) => Some(to),
+            None => program.store.pass_on(repr, &mut packet).ok(),
+        };
+        (to, Packet::parse(&bytes).unwrap().repr().reason)
+    }
+
+    #[test]
+    fn a_read_goes_to_the_member_that_its_client_chose_and_all_else_to_the_leader() {
+        let mut program = of_three();
+        let read = |node| Repr { flags: Flags::CHOSEN, node: NodeId(node), ..Repr::new(Op::Read) };
+        assert_eq!(sent(&mut program, &read(3)), (Some(addr(3)), Reason::None));
+        let leader = (Some(addr(1)), Reason::SlowUnaided);
+        assert_eq!(sent(&mut program, &read(9)), leader, "it is no member");
+        let unchosen = Repr { node: NodeId(3), ..Repr::new(Op::Read) };
+        assert_eq!(sent(&mut program, &unchosen), leader);
+        let write = Repr { op: Op::Write, ..read(3) };
+        assert_eq!(sent(&mut program, &write).0, Some(addr(1)));
     }
 }

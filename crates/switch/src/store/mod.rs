@@ -80,7 +80,8 @@ concord_core::counters! {
         reads_slow_wildcard,
         /// Reads on the normal path: the switch does not help.
         reads_slow_unaided,
-        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ).
+        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ), or passes them to its leader where it
+        /// has to (follower leases).
         reads_spread,
         /// Reads on the normal path: they are of all keys.
         reads_slow_all_keys,
@@ -357,7 +358,10 @@ impl Store {
             | Reason::AskedTail
             | Reason::SlowUnstable
             | Reason::SlowStaleReply
-            | Reason::SlowNoHolder => {}
+            | Reason::SlowNoHolder
+            | Reason::Leased
+            | Reason::RefusedRevoked
+            | Reason::Quorum => {}
         }
     }
 

@@ -173,6 +173,8 @@ impl Program {
 
     /// What a switch runs where nothing else is said: the tracking of writes in flight.
     pub const DEFAULT: Program = Program::Harmonia;
+    /// What a group of workers has if nobody says which.
+    pub const OF_WORKERS: Program = Program::Falcon;
 
     /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
     #[must_use]
@@ -234,6 +236,20 @@ impl Program {
     #[must_use]
     pub const fn checks_replies(self) -> bool {
         matches!(self, Program::Flair)
+    }
+
+    /// How many members of a group it has room for, where that is fewer than the group may have.
+    #[must_use]
+    pub const fn members_max(self) -> Option<usize> {
+        match self {
+            Program::Flair => Some(crate::flair::REPLICAS_MAX),
+            Program::Forward
+            | Program::Harmonia
+            | Program::Craq
+            | Program::NoPaxos
+            | Program::NoPaxosHarmonia
+            | Program::Falcon => None,
+        }
     }
 
     /// Whether it has Harmonia's dirty set: it numbers writes, and lets any replica answer reads of

@@ -67,10 +67,10 @@ pub mod at {
     pub(super) const PROBE: usize = 24;
 }
 
-const _: () = assert!(at::SEQ.start == crate::harmonia::at::SEQ.start);
-const _: () = assert!(at::LOG_IDX.start == crate::harmonia::at::LAST_COMMITTED.start);
-const _: () = assert!(at::CFLWRS == crate::harmonia::at::INDEX.start);
-const _: () = assert!(at::SWITCH.start == crate::harmonia::at::INDEX.end);
+const _: () = assert!(at::SEQ.start == crate::rpc::at::SEQ.start);
+const _: () = assert!(at::LOG_IDX.start == crate::rpc::at::LAST_COMMITTED.start);
+const _: () = assert!(at::CFLWRS == crate::rpc::at::INDEX.start);
+const _: () = assert!(at::SWITCH.start == crate::rpc::at::INDEX.end);
 const _: () = assert!(at::END == rpc::at::OWN.end);
 
 /// Operation of a leader's [`Heartbeat`].

@@ -87,6 +87,10 @@ enum System {
     Leader,
     /// Raft: the leader asks a quorum for each batch of reads.
     ReadIndex,
+    /// Raft: followers answer reads by leases of key groups.
+    Leases,
+    /// Raft: any replica answers once it has asked a quorum. For Fast Paxos' normal case, which reads so.
+    Quorum,
     /// Harmonia over Raft.
     Harmonia,
     /// One server.
@@ -100,6 +104,8 @@ impl System {
             System::Random => "FLAIR, random",
             System::Leader => "Raft, leader lease",
             System::ReadIndex => "Raft, ReadIndex",
+            System::Leases => "Raft, follower leases",
+            System::Quorum => "Raft, quorum reads",
             System::Harmonia => "Harmonia (Raft)",
             System::Alone => "unreplicated",
         }
@@ -108,21 +114,38 @@ impl System {
     fn load(self, load: Load) -> Load {
         let program = match self {
             System::Flair | System::Random => Program::Flair,
-            System::Leader | System::ReadIndex | System::Alone => Program::Forward,
+            System::Leader
+            | System::ReadIndex
+            | System::Leases
+            | System::Quorum
+            | System::Alone => Program::Forward,
             System::Harmonia => Program::Harmonia,
         };
         let replicas = if self == System::Alone { 1 } else { load.replicas };
         let avoid_leader = self == System::Flair;
         let key_groups = KeyGroupSettings { avoid_leader, run_bits: 0, ..load.key_groups };
-        let asks = self == System::ReadIndex;
-        let reads = if asks { SlowReads::ReadIndex } else { SlowReads::LeaderLease };
+        let reads = match self {
+            System::ReadIndex => SlowReads::ReadIndex,
+            System::Leases => SlowReads::FollowerLease,
+            System::Quorum => SlowReads::Quorum,
+            System::Flair | System::Random | System::Leader | System::Harmonia | System::Alone => {
+                SlowReads::LeaderLease
+            }
+        };
         Load { protocol: Protocol::Raft, program, replicas, key_groups, reads, ..load }
     }
 }
 
 /// Lines of a figure, in this order.
-const COMPARED: [System; 5] =
-    [System::Flair, System::Leader, System::Harmonia, System::Alone, System::ReadIndex];
+const COMPARED: [System; 7] = [
+    System::Flair,
+    System::Leader,
+    System::Harmonia,
+    System::Alone,
+    System::ReadIndex,
+    System::Leases,
+    System::Quorum,
+];
 
 /// Where [`COMPARED`] has FLAIR.
 pub const FLAIR: usize = 0;
@@ -134,6 +157,10 @@ pub const HARMONIA: usize = 2;
 pub const ALONE: usize = 3;
 /// Where it has Raft without leases.
 pub const READ_INDEX: usize = 4;
+/// Where it has Raft with follower leases.
+pub const LEASES: usize = 5;
+/// Where it has Raft with quorum reads.
+pub const QUORUM: usize = 6;
 
 fn compared<T: Copy>(
     mut figure: Figure,
@@ -173,7 +200,8 @@ pub fn all() -> Vec<Figure> {
         distribution("21b", "reads, workload B, Zipf 0.99", &zipf()),
     ];
     all.extend(failures());
-    all.extend([avoidance(), by_replicas(), write_heavy(), by_groups()]);
+    all.extend([revoked(), avoidance(), by_replicas(), write_heavy()]);
+    all.extend([read_only(), million_keys(), by_groups()]);
     all
 }
 
@@ -265,6 +293,40 @@ fn write_heavy() -> Figure {
     let figure = Figure::new("A", "workload A, Zipf 0.99", "clients");
     let load = |outstanding| Load { outstanding, keys: zipf(), ..busy(3, 500) };
     compared(figure, &COMPARED, &[CROWD], |clients| clients as f64, load)
+}
+
+/// Workload C.
+fn read_only() -> Figure {
+    let figure = Figure::new("C", "workload C, uniform", "clients");
+    let load = |outstanding| Load { outstanding, ..busy(3, 0) };
+    compared(figure, &COMPARED, &[CROWD], |clients| clients as f64, load)
+}
+
+/// §4.5, "Workload": a million keys instead of 100,000.
+fn million_keys() -> Figure {
+    let figure = Figure::new("1M", "workload B, a million keys, 300 clients", "Zipf constant");
+    let keys = [Keys::Uniform(10 * KEYS), Keys::zipf(10 * KEYS, 0.99)];
+    let load = |at: usize| Load { keys: keys[at].clone(), ..busy(3, 50) };
+    compared(figure, &COMPARED, &[0, 1], |at| [0.0, 0.99][at], load)
+}
+
+/// Figure 22: for how much of a write's time at the switch its key group is revoked at followers; FLAIR's is unstable all
+/// the time.
+fn revoked() -> Figure {
+    let figure = Figure::new("22", "workload A, Zipf 0.99", "clients");
+    let figure = Figure {
+        y: "share of a write's time without a lease",
+        y_value: revoked_share,
+        y_unit: 1.0,
+        ..figure
+    };
+    let load = |outstanding| Load { outstanding, keys: zipf(), ..busy(3, 500) };
+    compared(figure, &[System::Leases], &CLIENTS, |clients| clients as f64, load)
+}
+
+/// How long a record is in a follower's log and not executed, over how long its write takes at the switch.
+pub fn revoked_share(m: &Measured) -> f64 {
+    m.record_open_ns / (m.write.mean_ns - 2.0 * LATENCY_NS as f64)
 }
 
 /// How many key groups it takes.

@@ -10,7 +10,7 @@ use crate::cli::RoleArgs;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Example, with a rack file that has [[group.worker]] entries, and the key file that it names copied beside it:
-  host-c$ concord worker --config rack.toml --node 1 --slots 8 --allow-exec
+  host-c$ concord worker --config rack.toml --node 1 --slots 8 --allow-exec --has gpu
 
 It ends when what it runs has ended, but a second after it was told to at the latest; what runs for longer is killed,
 and begun again elsewhere.")]
@@ -27,6 +27,12 @@ pub struct WorkerArgs {
     /// It executes commands, as whoever started it
     #[arg(long)]
     pub allow_exec: bool,
+    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack file has it
+    #[arg(long, value_name = "NAME")]
+    pub has: Vec<String>,
+    /// Tasks that each executor asks for while it runs one [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub prefetch: Option<u8>,
 }
 
 /// `concord owner`.
@@ -35,7 +41,8 @@ pub struct WorkerArgs {
 Example, with a rack file that has a [[group.owner]] entry, and the key file that it names copied beside it:
   host-d$ concord owner --config rack.toml
 
-Its jobs are in its memory: they end with it, and what runs then is killed when its lease is over.")]
+Its jobs are in its memory, and end with it; with a journal they go on when it is started again. What runs when it is
+killed is killed when its lease is over.")]
 pub struct OwnerArgs {
     /// What every role takes
     #[command(flatten)]
@@ -43,6 +50,9 @@ pub struct OwnerArgs {
     /// Of which `[[group]]`; not needed where only one has owners
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
+    /// Where its jobs are written down, so that they outlive it, instead of the rack file's
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<PathBuf>,
 }
 
 /// Which owner is asked.
@@ -66,6 +76,8 @@ Examples:
   concord submit --array 0-9999 --retries 3 --limit 2s --wait -- convert {}.png {}.jpg
   ls *.log | concord submit --lines - --wait -- gzip {}
   concord submit --once -- ./charge-customers
+  concord submit --priority 3 --needs gpu -- ./render
+  concord submit --near 2 --locality-wait 50ms -- ./count /data/part-7
   concord submit --array 1-100000 --no-op --wait
   concord submit --array 1-100000 --handler --wait -- python3 -u handler.py
 
@@ -88,15 +100,33 @@ pub struct SubmitArgs {
     /// How long a task may take, like 500ms, 2s or 1m [default: for ever]
     #[arg(long, value_name = "TIME")]
     pub limit: Option<String>,
+    /// How urgent: 3 is the most, and before all others
+    #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub priority: Option<u8>,
+    /// Only workers that have this run it, like gpu
+    #[arg(long, value_name = "NAME")]
+    pub needs: Option<String>,
+    /// At this worker, if it is free soon enough
+    #[arg(long, value_name = "NODE")]
+    pub near: Option<u16>,
+    /// How long tasks wait for that worker before any other one may have them [default: 100ms]
+    #[arg(long, value_name = "TIME", requires = "near")]
+    pub locality_wait: Option<String>,
     /// No task is ever run twice: of one whose worker dies it stays unknown whether it was done
     #[arg(long)]
     pub once: bool,
     /// Where commands run [default: where the worker was started]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<String>,
-    /// Wait until all tasks are over
+    /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10 seconds
     #[arg(long)]
     pub wait: bool,
+    /// With --wait: the job goes on if this command ends
+    #[arg(long)]
+    pub detach: bool,
+    /// Wait first until all tasks of this job are done; if some are not, nothing is submitted
+    #[arg(long, value_name = "JOB")]
+    pub after: Option<u32>,
     /// Tasks that do nothing, instead of a command
     #[arg(long, conflicts_with_all = ["sleep", "spin", "command"])]
     pub no_op: bool,

@@ -1,11 +1,11 @@
 //! `concord submit`, `concord job` and `concord explain TASK`: what a person asks an owner.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use concord_runtime::{Context as _, Error, key_file};
 use serde_json::{Value, json};
@@ -18,7 +18,10 @@ use crate::status::print;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an owner is asked to wait for outcomes, in ms; then it is asked again.
-const WAIT_MS: u64 = 10_000;
+const WAIT_MS: u64 = 5_000;
+/// How often it is looked whether the job before is over.
+const AFTER_LOOK: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Who asks an owner.
 #[derive(Debug)]
@@ -42,6 +45,12 @@ impl Client {
         let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)?;
         let token = key_file::token(key_file::read(key_path(&group)?)?);
         Ok(Client { listen: own.reached(), token })
+    }
+
+    /// What whoever asks has to show.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     /// Asks it, and gives what it answers.
@@ -145,6 +154,7 @@ fn lines(path: &Path) -> Result<Vec<String>, Error> {
 /// A job as an owner reads it.
 fn job(args: &SubmitArgs) -> Result<Value, Error> {
     let mut job = json!({ "once": args.once, "retries": args.retries.unwrap_or(0) });
+    job["attached"] = json!(args.wait && !args.detach);
     if let Some(text) = &args.array {
         job["array"] = json!(array(text)?);
     }
@@ -156,6 +166,18 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
         let ms = u32::try_from(ms).ok().filter(|ms| *ms > 0);
         let wrong = || Error::new(format!("--limit {limit}: from 1ms to 1,000 hours"));
         job["limit_ms"] = json!(ms.ok_or_else(wrong)?);
+    }
+    if let Some(priority) = args.priority {
+        job["priority"] = json!(priority);
+    }
+    if let Some(needs) = &args.needs {
+        job["needs"] = json!(needs);
+    }
+    if let Some(near) = args.near {
+        job["near"] = json!(near);
+    }
+    if let Some(wait) = &args.locality_wait {
+        job["locality_wait_ms"] = json!(microseconds("--locality-wait", wait)?.div_ceil(1_000));
     }
     for (flag, function, time) in
         [("--sleep", "sleep", &args.sleep), ("--spin", "spin", &args.spin)]
@@ -185,18 +207,82 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
 pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     let job = job(args)?;
     let owner = Client::of(&args.asked)?;
+    if let Some(before) = args.after {
+        after(&owner, before)?;
+    }
     let taken = owner.ask("POST", "/jobs", job.to_string().as_bytes())?;
     let number = taken["job"].to_string();
     print(&format!("job {number}: {} tasks\n", taken["tasks"]))?;
     if !args.wait {
         return Ok(ExitCode::SUCCESS);
     }
-    owner.each_result(&number, "results", true, |_| Ok(()))?;
+    let mut progress = Progress::new(&number, taken["tasks"].as_u64().unwrap_or(0));
+    owner.each_result(&number, "results", true, |told| {
+        progress.count(told);
+        Ok(())
+    })?;
+    progress.end();
     let summary = owner.get(&format!("/jobs/{number}"))?;
     let is_done = summary["done"] == summary["tasks"];
     let more = if is_done { String::new() } else { format!("; concord job dead {number}") };
     print(&format!("job {number}: {}{more}\n", in_words(&summary)))?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Waits until all tasks of a job are done.
+fn after(owner: &Client, job: u32) -> Result<(), Error> {
+    loop {
+        let summary = owner.get(&format!("/jobs/{job}"))?;
+        if summary["is_over"] == true {
+            if summary["done"] == summary["tasks"] {
+                return Ok(());
+            }
+            let how = in_words(&summary);
+            return Err(Error::new(format!("--after {job}: {how}; nothing was submitted")));
+        }
+        std::thread::sleep(AFTER_LOOK);
+    }
+}
+
+/// What a person sees of a job meanwhile, on a terminal's standard error.
+#[derive(Debug)]
+struct Progress {
+    job: String,
+    tasks: u64,
+    over: u64,
+    not_done: u64,
+    said_at: Option<Instant>,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new(job: &str, tasks: u64) -> Progress {
+        let is_shown = std::io::stderr().is_terminal();
+        Progress { job: job.to_string(), tasks, over: 0, not_done: 0, said_at: None, is_shown }
+    }
+
+    fn count(&mut self, told: &Value) {
+        self.over += 1;
+        self.not_done += u64::from(told["how"] != "done");
+        let is_time = self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
+        if self.is_shown && is_time {
+            self.said_at = Some(Instant::now());
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}", self.line());
+        }
+    }
+
+    fn line(&self) -> String {
+        let Progress { job, tasks, over, not_done, .. } = self;
+        let percent = over * 100 / tasks.max(&1);
+        let not_done = if *not_done > 0 { format!(", {not_done} not done") } else { String::new() };
+        format!("job {job}: {over} of {tasks} over ({percent}%){not_done}")
+    }
+
+    fn end(&self) {
+        if self.is_shown && self.said_at.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 /// "9990 done, 10 failed in 3.2 s".
@@ -265,6 +351,15 @@ fn shown(job: &Value) -> String {
     let limit =
         if *limit_ms == 0 { "no limit".to_string() } else { format!("limit {limit_ms} ms") };
     let _ = writeln!(out, "  {how}, {limit}");
+    let needs = job["needs"].as_str().unwrap_or("");
+    let mut places = vec![format!("priority {}", job["priority"])];
+    if !needs.is_empty() {
+        places.push(format!("needs {needs}"));
+    }
+    if let Some(node) = job["near"].as_u64() {
+        places.push(format!("near worker {node}"));
+    }
+    let _ = writeln!(out, "  {}", places.join(", "));
     out
 }
 
@@ -361,6 +456,15 @@ mod tests {
         for command in ["GET 7.42", "PING", "7", "7.x", "1.2.3"] {
             assert_eq!(task(&words(command)), None, "{command}");
         }
+    }
+
+    #[test]
+    fn progress_says_how_many_are_over_and_not_done() {
+        let mut progress = Progress { is_shown: false, ..Progress::new("7", 3) };
+        progress.count(&json!({"how": "done"}));
+        assert_eq!(progress.line(), "job 7: 1 of 3 over (33%)");
+        progress.count(&json!({"how": "lost"}));
+        assert_eq!(progress.line(), "job 7: 2 of 3 over (66%), 1 not done");
     }
 
     #[test]

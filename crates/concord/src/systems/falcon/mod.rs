@@ -4,16 +4,20 @@ mod args;
 mod jobs;
 mod roles;
 mod section;
+mod sim;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::process::ExitCode;
 
+use concord_core::Guards;
 use concord_runtime::{Error, key_file};
 use serde_json::{Map, Value, json};
 
 use super::System;
 use crate::cli::UpArgs;
 use crate::rack::{Group, GroupPlace, Kind, LOCALHOST, Rack};
+use crate::sim::SimArgs;
 use crate::status::{Role, latency};
 use crate::up::children::Children;
 use crate::up::is_said;
@@ -21,7 +25,7 @@ use crate::up::place::{Ports, wanted};
 
 pub use args::{Asked, JobArgs, OwnerArgs, SubmitArgs, WorkerArgs};
 pub use jobs::{Client, explain, run as job, submit, task};
-pub use roles::{owner, reap, worker};
+pub use roles::{CLOCK, key_path, owner, reap, worker};
 pub use section::{OwnerPlace, Queue, WorkerPlace};
 
 /// The number and the name of the group that `concord up` makes.
@@ -79,13 +83,23 @@ impl System for Falcon {
             None => SocketAddr::new(IpAddr::V4(LOCALHOST), LISTEN_PORT),
         };
         for group in groups(rack) {
-            for owner in &group.owner {
+            let name = &group.name;
+            // One owner holds a journal: each has a file of its own.
+            let journal = |node: u16| match node {
+                1 => args.run_dir.join(format!("{name}.journal")),
+                _ => args.run_dir.join(format!("{name}-{node}.journal")),
+            };
+            for owner in &mut group.owner {
                 ports.claim(owner.listen)?;
+                if args.journal {
+                    owner.journal.get_or_insert_with(|| journal(owner.node));
+                }
             }
             if group.owner.is_empty() {
                 ports.claim(next)?;
                 let (addr, http) = (ports.udp()?, ports.http()?);
-                group.owner.push(OwnerPlace { node: 1, addr, http, listen: next });
+                let journal = args.journal.then(|| journal(1));
+                group.owner.push(OwnerPlace { node: 1, addr, http, listen: next, journal });
                 next.set_port(next.port().checked_add(1).unwrap_or(LISTEN_PORT));
             }
         }
@@ -103,7 +117,14 @@ impl System for Falcon {
                 let slots = Some(args.slots.unwrap_or_else(|| roles::cores().max(SLOTS_MIN)));
                 // All of it is on this host's loopback, and whoever started it reads the key.
                 let allow_exec = true;
-                group.worker.push(WorkerPlace { node, addr, http, slots, allow_exec });
+                group.worker.push(WorkerPlace {
+                    node,
+                    addr,
+                    http,
+                    slots,
+                    allow_exec,
+                    has: Vec::new(),
+                });
             }
             group.key_file.get_or_insert_with(|| args.run_dir.join("key"));
         }
@@ -163,8 +184,10 @@ impl System for Falcon {
                     group.name
                 ));
             }
-            lines
-                .push(format!("{}: jobs are in their owner's memory, and end with it", group.name));
+            if group.owners.iter().any(|owner| owner.journal.is_none()) {
+                let name = group.name;
+                lines.push(format!("{name}: jobs are in their owner's memory, and end with it"));
+            }
         }
         lines
     }
@@ -185,7 +208,18 @@ impl System for Falcon {
 
     fn farewell(&self, rack: &Rack) -> Option<&'static str> {
         let has_workers = rack.group.iter().any(|group| group.kind == Kind::Workers);
-        has_workers.then_some("The jobs have ended with it.")
+        let mut owners = rack.group.iter().flat_map(|group| &group.owner);
+        let keeps = owners.all(|owner| owner.journal.is_some());
+        let told = if keeps {
+            "Its jobs go on when it is started again."
+        } else {
+            "The jobs have ended with it."
+        };
+        has_workers.then_some(told)
+    }
+
+    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
+        sim::simulate(args, guards)
     }
 
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error> {
@@ -193,7 +227,9 @@ impl System for Falcon {
         for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Workers) {
             let own = |w: &WorkerPlace| Role::member(group, "worker", w.node, w.addr, w.http);
             roles.extend(group.workers.iter().map(own));
-            let own = |o: &OwnerPlace| Role::member(group, "owner", o.node, o.reached(), o.http);
+            let own = |o: &OwnerPlace| {
+                Role::member(group, "owner", o.node, o.addr, o.http).known_as(o.reached())
+            };
             roles.extend(group.owners.iter().map(own));
         }
         Ok(roles)

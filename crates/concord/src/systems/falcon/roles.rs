@@ -1,17 +1,25 @@
 //! Workers and owners as processes: from the rack file to the runtime.
 
+use std::collections::BTreeSet;
 use std::io::stdin;
 use std::num::NonZero;
 use std::path::Path;
 
 use concord_runtime::driver::DriverOptions;
-use concord_runtime::roles::owner::OwnerSetup;
-use concord_runtime::roles::worker::WorkerSetup;
-use concord_runtime::roles::{Place, owner as owner_role, worker as worker_role};
-use concord_runtime::{Context as _, Error, key_file};
+use concord_runtime::falcon::owner::{Executors, OwnerSetup};
+use concord_runtime::falcon::tasks::Functions;
+use concord_runtime::falcon::worker::WorkerSetup;
+use concord_runtime::falcon::{owner as owner_role, worker as worker_role};
+use concord_runtime::roles::Place;
+use concord_runtime::{Context as _, Error, clock, key_file};
+use concord_wire::falcon::{CLASSES_MAX, queue_of_node};
 
 use super::args::{OwnerArgs, WorkerArgs};
+use super::section::WorkerPlace;
 use crate::rack::{Group, Rack, pick_member, wire};
+
+/// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for benches.
+pub const CLOCK: u16 = Functions::FIRST;
 
 /// The file with the rack's secret, which workers and owners need.
 ///
@@ -30,12 +38,43 @@ pub fn cores() -> u16 {
     u16::try_from(cores).unwrap_or(u16::MAX)
 }
 
+/// What workers of a group have: the first name is class 1 of executors.
+///
+/// # Errors
+/// If there are too many of them.
+fn classes(group: &Group<'_>) -> Result<Vec<String>, Error> {
+    let names: BTreeSet<&String> = group.workers.iter().flat_map(|worker| &worker.has).collect();
+    let most = usize::from(CLASSES_MAX) - 1;
+    if names.len() > most {
+        let (name, count) = (group.name, names.len());
+        let why = format!("the workers of {name} have {count} different things, of at most {most}");
+        return Err(Error::new(why));
+    }
+    Ok(names.into_iter().cloned().collect())
+}
+
+/// The queues that a worker asks: its node's, those of what it has, that of all.
+fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, Error> {
+    let classes = classes(group)?;
+    let has = if has.is_empty() { &own.has } else { has };
+    let mut queues = 1 | 1 << queue_of_node(own.node);
+    for name in has {
+        let class = classes.iter().position(|class| class == name).ok_or_else(|| {
+            Error::new(format!(
+                "--has {name}: no worker of the rack file has it, so that no owner knows it: add it to a worker's `has`"
+            ))
+        })?;
+        queues |= 2 << class;
+    }
+    Ok(queues)
+}
+
 /// `concord worker`.
 ///
 /// # Errors
 /// One line for a person.
 pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
-    let WorkerArgs { role, group, slots, allow_exec } = args;
+    let WorkerArgs { role, group, slots, allow_exec, has, prefetch } = args;
     role.log.init()?;
     let rack = Rack::read(&role.config)?;
     let groups = rack.groups()?;
@@ -50,6 +89,8 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
         Ok(vec![program, "reap".to_string()])
     });
     let setup = WorkerSetup {
+        queues: queues(&group, own, has)?,
+        prefetch: prefetch.unwrap_or(0) > 0,
         group: group.id,
         switch: wire(rack.switch()?.addr),
         controller: wire(rack.controller()?.addr),
@@ -57,6 +98,8 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
         lease_ns: group.task_lease_ns(),
         key: key_file::read(key_path(&group)?)?,
         exec: exec.transpose()?,
+        functions: Functions::default()
+            .quick(CLOCK, |_| Ok(clock::now().instant.0.to_be_bytes().to_vec())),
     };
     worker_role::run(&place, &setup)
 }
@@ -66,7 +109,7 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
 /// # Errors
 /// One line for a person.
 pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
-    let OwnerArgs { role, group } = args;
+    let OwnerArgs { role, group, journal } = args;
     role.log.init()?;
     let rack = Rack::read(&role.config)?;
     let groups = rack.groups()?;
@@ -81,6 +124,11 @@ pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
         listen: own.listen,
         lease_ns: group.task_lease_ns(),
         key: key_file::read(key_path(&group)?)?,
+        executors: Executors {
+            classes: classes(&group)?,
+            nodes: group.workers.iter().map(|worker| worker.node).collect(),
+        },
+        journal: journal.clone().or_else(|| own.journal.clone()),
     };
     owner_role::run(&place, &setup)
 }

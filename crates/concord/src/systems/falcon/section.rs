@@ -1,6 +1,7 @@
 //! What the rack file says of groups of workers.
 
 use std::net::{SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 
 use concord_switch::QueueLayout;
 use schemars::JsonSchema;
@@ -58,10 +59,13 @@ pub struct WorkerPlace {
     /// Whether it executes commands, as whoever started it.
     #[serde(default)]
     pub allow_exec: bool,
+    /// What tasks may need that not every worker has, like ["gpu"]: at most seven names in a group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub has: Vec<String>,
 }
 
 /// An owner of tasks: jobs are submitted to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnerPlace {
     /// Its number, from 1.
@@ -76,6 +80,9 @@ pub struct OwnerPlace {
     /// IP address and port where jobs are submitted, over HTTP.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// A file in which its jobs are written down, so that they outlive it; without it they end with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal: Option<PathBuf>,
 }
 
 impl OwnerPlace {

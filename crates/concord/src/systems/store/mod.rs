@@ -4,12 +4,15 @@ mod data;
 mod explain;
 mod roles;
 mod section;
+mod sim;
 
 use std::io::Error as IoError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use concord_core::Guards;
 use concord_runtime::Error;
 use serde_json::{Map, Value, json};
 
@@ -17,6 +20,7 @@ use super::{Choice, System};
 use crate::cli::UpArgs;
 use crate::net::{Redis, Reply};
 use crate::rack::{Group, Kind, LOCALHOST, Rack};
+use crate::sim::SimArgs;
 use crate::status::{Role, counter, latency, share};
 use crate::up::children::Children;
 use crate::up::is_said;
@@ -25,7 +29,9 @@ use crate::up::place::{Ports, set, wanted};
 pub use data::{backup, restore};
 pub use explain::explain;
 pub use roles::{gateway, replica};
-pub use section::{Accel, Durability, Engine, GatewayPlace, Protocol, Reads, ReplicaPlace, Table};
+pub use section::{
+    Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
+};
 
 const REPLICAS: u16 = 3;
 const GATEWAYS: u16 = 1;
@@ -170,6 +176,10 @@ impl System for Store {
         } else if group.is_store() && rack.accel == Accel::Harmonia {
             // It is refused where the switch cannot help.
             "reads at every replica (Harmonia)"
+        } else if rack.reads == Reads::FollowerLease && group.protocol == Protocol::Raft {
+            "reads at followers by leases"
+        } else if rack.reads == Reads::Quorum && group.protocol == Protocol::Raft {
+            "reads at every replica, by a majority's word"
         } else {
             "without the switch's help"
         };
@@ -242,6 +252,10 @@ impl System for Store {
         })
     }
 
+    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
+        sim::simulate(args, guards)
+    }
+
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error> {
         let mut roles = Vec::new();
         for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Replicas) {
@@ -250,8 +264,8 @@ impl System for Store {
             roles.extend(own);
         }
         for gateway in &rack.gateway {
-            let addr = gateway.reached().to_string();
-            roles.push(Role::new("gateway", gateway.node, addr, gateway.http));
+            let own = Role::new("gateway", gateway.node, gateway.addr, gateway.http);
+            roles.push(own.known_as(gateway.reached()));
         }
         Ok(roles)
     }

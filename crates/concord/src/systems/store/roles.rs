@@ -11,7 +11,7 @@ use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_role};
 
-use super::{Accel, Durability, Engine, GatewayPlace};
+use super::{Accel, Durability, Engine, GatewayPlace, Protocol};
 use crate::cli::{ReplicaArgs, RoleArgs};
 use crate::rack::{Group, Rack, pick, pick_member, wire};
 
@@ -90,6 +90,10 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         listen: own.listen,
         requirepass: rack.requirepass.clone(),
         splits_reads: rack.split_reads,
+        readers: match rack.reads.are_chosen() && group.protocol == Protocol::Raft {
+            true => group.replicas.iter().map(|replica| replica.node).collect(),
+            false => Vec::new(),
+        },
         redis: group.engine == Engine::Redis,
         memory_bytes_max: group.maxmemory.0,
         rack_info: rack_info(&rack, &group),

@@ -3,14 +3,22 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
-use concord_runtime::roles::replica::SlowReads;
-use concord_switch::TableSettings;
+use concord_core::MS;
+use concord_runtime::roles::replica::{HEARTBEAT_NS, SlowReads};
+use concord_switch::flair::{GROUP_BITS_MAX, GROUP_BITS_MIN};
 use concord_switch::harmonia::Layout;
+use concord_switch::{KeyGroupSettings, TableSettings};
 use concord_wire::control::{GroupKind, Program};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rack::{reached, udp_addr};
+
+/// Longest time of [`KeyGroups`], in ms.
+const KEY_GROUP_MS_MAX: u64 = 60_000;
+/// Least `stepdown_ms`. What the switch holds is as old as two heartbeats before the next one comes; with less it would
+/// step down again and again, with this after one that is late.
+const STEPDOWN_MS_MIN: u64 = 3 * HEARTBEAT_NS / MS;
 
 /// How replicas replicate.
 #[derive(
@@ -59,7 +67,7 @@ impl Protocol {
     }
 }
 
-/// How the leader of a VR or Raft group knows that it still leads when it answers a read.
+/// How a VR or Raft group answers a read without the switch's help, or where that does not do.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -70,6 +78,13 @@ pub enum Reads {
     LeaderLease,
     /// It asks a majority for each read, or batch of reads (ReadIndex): slower, and no clock counts.
     ReadIndex,
+    /// Raft without the switch's help: followers answer reads of key groups without a write under way, by leases. A write
+    /// waits for all that hold one, so one that dies delays writes by up to a lease (9/8 of
+    /// it if it still asks), and one that always lags by a little, less than an eighth of a lease, delays each by that.
+    FollowerLease,
+    /// Raft without the switch's help: any replica asks a majority where their logs end, and answers when all up to there
+    /// is executed (quorum reads). No clock counts.
+    Quorum,
 }
 
 impl Reads {
@@ -85,16 +100,37 @@ impl Reads {
         match self {
             Reads::LeaderLease => SlowReads::LeaderLease,
             Reads::ReadIndex => SlowReads::ReadIndex,
+            Reads::FollowerLease => SlowReads::FollowerLease,
+            Reads::Quorum => SlowReads::Quorum,
         }
     }
 
-    /// What is wrong with it for replicas of `protocol`.
+    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`.
     #[must_use]
-    pub fn misfit(self, protocol: Protocol) -> Option<&'static str> {
+    pub fn misfit(self, protocol: Protocol, accel: Accel) -> Option<&'static str> {
         let leads = matches!(protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
-        (self == Reads::ReadIndex && !leads).then_some(
-            "reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
-        )
+        let is_alone = protocol == Protocol::Raft && accel == Accel::None;
+        match self {
+            Reads::ReadIndex if !leads => Some(
+                "reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
+            ),
+            Reads::FollowerLease if !is_alone => Some(
+                "reads = \"follower-lease\" is for raft without the switch's help: say --protocol raft --accel none",
+            ),
+            Reads::Quorum if !is_alone => Some(
+                "reads = \"quorum\" is for raft without the switch's help: say --protocol raft --accel none",
+            ),
+            Reads::LeaderLease | Reads::ReadIndex | Reads::FollowerLease | Reads::Quorum => None,
+        }
+    }
+
+    /// Whether clients choose who answers a read.
+    #[must_use]
+    pub fn are_chosen(self) -> bool {
+        match self {
+            Reads::LeaderLease | Reads::ReadIndex => false,
+            Reads::FollowerLease | Reads::Quorum => true,
+        }
     }
 }
 
@@ -136,6 +172,12 @@ impl Accel {
             Accel::Flair => Program::Flair,
             Accel::Harmonia | Accel::None => Program::of(protocol.wire(), self == Accel::Harmonia),
         }
+    }
+
+    /// Whether the switch keeps what it knows by groups of keys.
+    #[must_use]
+    pub fn has_key_groups(self) -> bool {
+        self == Accel::Flair
     }
 
     /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's programs.
@@ -223,6 +265,76 @@ impl Table {
             slots: self.slots,
             counter_bits: self.counter_bits,
             ..Layout::DEFAULT
+        }
+    }
+}
+
+/// FLAIR's key groups at the switch (`accel = "flair"`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeyGroups {
+    /// How many, a power of two from 64 to 131,072. With more, a write keeps fewer other keys' reads from followers.
+    pub groups: u32,
+    /// While a write is pending the leader gets no read that a follower can answer.
+    pub avoid_leader: bool,
+    /// How old the switch's word in the leader's last heartbeat may be, in ms, from 75 on; after that the switch passes nothing.
+    /// The leader sends a heartbeat each 25 ms.
+    pub stepdown_ms: u64,
+    /// How often the switch looks for key groups that a lost write or reply left unstable, in ms.
+    pub repair_ms: u64,
+}
+
+impl Default for KeyGroups {
+    fn default() -> KeyGroups {
+        let own = KeyGroupSettings::DEFAULT;
+        KeyGroups {
+            groups: own.groups(),
+            avoid_leader: own.avoid_leader,
+            stepdown_ms: own.stepdown_ns / MS,
+            repair_ms: own.repair_interval_ns / MS,
+        }
+    }
+}
+
+impl KeyGroups {
+    /// Whether nothing was said.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == KeyGroups::default()
+    }
+
+    /// As the switch takes them.
+    #[must_use]
+    pub fn settings(&self) -> KeyGroupSettings {
+        KeyGroupSettings {
+            group_bits: self.groups.checked_ilog2().unwrap_or_default() as u8,
+            avoid_leader: self.avoid_leader,
+            stepdown_ns: self.stepdown_ms.saturating_mul(MS),
+            repair_interval_ns: self.repair_ms.saturating_mul(MS),
+            ..KeyGroupSettings::DEFAULT
+        }
+    }
+
+    /// The key that is wrong, and why.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let (least, most) = (1u32 << GROUP_BITS_MIN, 1u32 << GROUP_BITS_MAX);
+        if !self.groups.is_power_of_two() || !(least..=most).contains(&self.groups) {
+            let own = self.groups;
+            return Err((
+                "groups",
+                format!("{own}; give it a power of two from {least} to {most}"),
+            ));
+        }
+        let times =
+            [("stepdown_ms", self.stepdown_ms, STEPDOWN_MS_MIN), ("repair_ms", self.repair_ms, 1)];
+        match times.into_iter().find(|(_, ms, least)| !(*least..=KEY_GROUP_MS_MAX).contains(ms)) {
+            Some((name, ms, least)) => {
+                Err((name, format!("{ms}; give it {least} to {KEY_GROUP_MS_MAX}")))
+            }
+            None => Ok(()),
         }
     }
 }

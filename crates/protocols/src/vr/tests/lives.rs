@@ -280,3 +280,55 @@ fn bug_15_19_whoever_is_no_founder_of_the_next_group_leaves() {
     g.pass(300);
     assert!(g.leader().is_some());
 }
+
+/// Raft with quorum reads. What node 1 answered to node 2 is on its way until node 2 has been started again, and asks its
+/// first question anew; a write was committed between, of which node 2 has not heard. What it answers to a read.
+fn quorum_read_of_a_new_life(guards: Guards) -> Option<String> {
+    let mut g = Group::founded_as(Protocol::Raft, 3, guards);
+    let by_quorum = |g: &mut Group| {
+        for node in &mut g.nodes {
+            node.setup.reads = crate::SlowReads::Quorum;
+            node.group.config.as_mut().unwrap().program = Program::Forward;
+        }
+    };
+    by_quorum(&mut g);
+    g.set(0, "k", "old");
+    g.pass(50);
+    let term = g.nodes[1].view;
+    g.cuts = vec![(0, 2)];
+    g.held_way = Some((1, 2));
+    assert_eq!(g.get(2, "k", None), None, "nobody has answered it");
+    let late = g.held.drain(..).find(|(_, _, b)| matches!(said(b), Some(VrBody::LogEndIs { .. })));
+    let (_, _, late) = late.unwrap();
+    (g.held_way, g.cuts) = (None, vec![]);
+    g.restart(2, 900);
+    by_quorum(&mut g);
+    g.pass(300);
+    assert!(g.nodes[2].is_intact() && g.nodes[1].view == term);
+    g.cuts = vec![(0, 2), (1, 2)];
+    g.to_client.clear();
+    g.set(0, "k", "new");
+    g.run();
+    assert_eq!(g.to_client.len(), 1, "it is acknowledged");
+    assert_eq!(g.get(2, "k", None), None);
+    g.deliver(2, &late);
+    let read = g.to_client.pop().map(|(_, body)| String::from_utf8(body).unwrap());
+    if guards == Guards::ALL {
+        g.cuts.clear();
+        g.pass(30);
+        assert!(g.to_client.pop().unwrap().1.ends_with(b"new\r\n"), "it is asked again");
+    }
+    read
+}
+
+#[test]
+fn bug_20_5_where_a_log_ends_is_no_answer_to_the_next_life_of_the_asker() {
+    assert_eq!(quorum_read_of_a_new_life(Guards::ALL), None);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_20_5_without_its_guard_a_quorum_read_is_answered_from_the_past() {
+    let stale = quorum_read_of_a_new_life(Guards::without(Guard::QuorumLife));
+    assert_eq!(stale.as_deref(), Some("$3\r\nold\r\n"));
+}

@@ -43,6 +43,11 @@ pub struct Setup {
     pub requests: u8,
     /// Requests that do not.
     pub polls: u8,
+    /// What comes to the other queues and priorities.
+    pub more: Vec<Load>,
+    /// Whether there is an executor of all queues: it asks one after the other while it has no task, and gives back what
+    /// comes while it has one.
+    pub executor: bool,
     /// Whether executors ask only when there is a task.
     pub asks_in_vain: bool,
     /// How often a packet that comes round may be lost.
@@ -68,10 +73,12 @@ impl Setup {
     #[must_use]
     pub fn new(form: Form, slots: u32) -> Setup {
         Setup {
-            layout: QueueLayout { slots, capacity: slots, form },
+            layout: QueueLayout::one(slots, slots, form),
             submissions: Vec::new(),
             requests: 0,
             polls: 0,
+            more: Vec::new(),
+            executor: false,
             asks_in_vain: true,
             losses: 0,
             doubles: 0,
@@ -83,6 +90,29 @@ impl Setup {
             states_max: 20_000_000,
         }
     }
+}
+
+/// What comes to a queue's priority.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Load {
+    /// Which queue.
+    pub queue: u8,
+    /// Which priority.
+    pub priority: u8,
+    /// How many submissions there are with one task, with two, and so on.
+    pub submissions: Vec<u8>,
+    /// Requests that wait if there is no task: of the queue, whatever the priority.
+    pub requests: u8,
+    /// Requests that do not.
+    pub polls: u8,
+}
+
+/// An executor of all queues.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Executor {
+    is_busy: bool,
+    /// By bit, the queues that it asked, and in which it waits.
+    waits: u32,
 }
 
 /// What was found.
@@ -107,6 +137,16 @@ enum Action {
     Request,
     /// A request that does not wait comes.
     Poll,
+    /// The same to another queue or priority, by its load.
+    SubmitTo(usize, usize),
+    RequestOf(usize),
+    PollOf(usize),
+    /// The executor of all queues asks one.
+    Ask(u8),
+    /// It is done with its task.
+    Finish,
+    /// A task that it gave back is submitted again: to which of the queues and priorities.
+    Again(usize),
     /// A packet that comes round is there.
     Round(usize),
     /// It is there, and will be once more.
@@ -137,6 +177,10 @@ struct State {
     submissions: Vec<u8>,
     requests: u8,
     polls: u8,
+    more: Vec<Load>,
+    executor: Option<Executor>,
+    /// Tasks that it gave back, of each queue's priorities.
+    returned: Vec<u8>,
     losses: u8,
     doubles: u8,
     replacements: u8,
@@ -145,8 +189,8 @@ struct State {
     overwrites_only: bool,
     /// How many were accepted.
     next_tid: u32,
-    /// Accepted and not handed out: ticket and TID.
-    outstanding: VecDeque<(u32, u32)>,
+    /// Accepted and not handed out, of each queue's priorities: ticket and TID.
+    outstanding: Vec<VecDeque<(u32, u32)>>,
 }
 
 /// What one pass gave beside the registers.
@@ -184,12 +228,16 @@ impl State {
             .install(Now::default(), &config(1))
             .map_err(|_| "it takes no workers".to_string())?;
         falcon.begin_at(setup.begin_at.0, setup.begin_at.1);
+        let rings = usize::from(setup.layout.queues) * usize::from(setup.layout.priorities);
         Ok(State {
             falcon,
             flights: Vec::new(),
             submissions: setup.submissions.clone(),
             requests: setup.requests,
             polls: setup.polls,
+            more: setup.more.clone(),
+            executor: setup.executor.then_some(Executor { is_busy: false, waits: 0 }),
+            returned: vec![0; rings],
             losses: setup.losses,
             doubles: setup.doubles,
             replacements: setup.replacements,
@@ -197,7 +245,7 @@ impl State {
             moments: setup.moments,
             now: Instant(MS),
             next_tid: 0,
-            outstanding: VecDeque::new(),
+            outstanding: vec![VecDeque::new(); rings],
         })
     }
 
@@ -208,6 +256,7 @@ impl State {
             self.falcon.hash_state(&mut hasher);
             self.flights.hash(&mut hasher);
             (&self.submissions, self.requests, self.polls).hash(&mut hasher);
+            (&self.more, self.executor, &self.returned).hash(&mut hasher);
             (self.losses, self.doubles, self.replacements, self.moments, self.now.0)
                 .hash(&mut hasher);
             self.outstanding.hash(&mut hasher);
@@ -224,12 +273,31 @@ impl State {
                 all.push(Action::Submit(index + 1));
             }
         }
-        let asks = setup.asks_in_vain || !self.outstanding.is_empty();
+        let asks = setup.asks_in_vain || self.outstanding.iter().any(|tasks| !tasks.is_empty());
         if self.requests > 0 && asks {
             all.push(Action::Request);
         }
         if self.polls > 0 && asks {
             all.push(Action::Poll);
+        }
+        for (index, load) in self.more.iter().enumerate() {
+            let tasks = (1..).zip(&load.submissions).filter(|(_, left)| **left > 0);
+            all.extend(tasks.map(|(tasks, _)| Action::SubmitTo(index, tasks)));
+            if load.requests > 0 {
+                all.push(Action::RequestOf(index));
+            }
+            if load.polls > 0 {
+                all.push(Action::PollOf(index));
+            }
+        }
+        if let Some(executor) = self.executor {
+            let queues = (0..setup.layout.queues).filter(|queue| executor.waits >> queue & 1 == 0);
+            match executor.is_busy {
+                true => all.push(Action::Finish),
+                false => all.extend(queues.map(Action::Ask)),
+            }
+            let returned = self.returned.iter().enumerate().filter(|(_, left)| **left > 0);
+            all.extend(returned.map(|(ring, _)| Action::Again(ring)));
         }
         for (index, flight) in self.flights.iter().enumerate() {
             if index > 0 && self.flights[index - 1] == *flight {
@@ -261,16 +329,46 @@ impl State {
         match action {
             Action::Submit(tasks) => {
                 self.submissions[tasks - 1] -= 1;
-                let bytes = submission(tasks);
-                said += &self.comes(Flight { bytes, metadata: [0; 2], passes: 0 })?;
+                said += &self.comes(submission((0, 0), tasks))?;
             }
             Action::Request => {
                 self.requests -= 1;
-                said += &self.comes(request(1_000))?;
+                said += &self.comes(request(0, 1_000))?;
             }
             Action::Poll => {
                 self.polls -= 1;
-                said += &self.comes(request(0))?;
+                said += &self.comes(request(0, 0))?;
+            }
+            Action::SubmitTo(load, tasks) => {
+                let load = &mut self.more[load];
+                load.submissions[tasks - 1] -= 1;
+                let place = (load.queue, load.priority);
+                said += &self.comes(submission(place, tasks))?;
+            }
+            Action::RequestOf(load) => {
+                self.more[load].requests -= 1;
+                said += &self.comes(request(self.more[load].queue, 1_000))?;
+            }
+            Action::PollOf(load) => {
+                self.more[load].polls -= 1;
+                said += &self.comes(request(self.more[load].queue, 0))?;
+            }
+            Action::Ask(queue) => {
+                if let Some(executor) = &mut self.executor {
+                    executor.waits |= 1 << queue;
+                }
+                said += &self.comes(request(queue, 1_000))?;
+            }
+            Action::Finish => {
+                if let Some(executor) = &mut self.executor {
+                    executor.is_busy = false;
+                }
+            }
+            Action::Again(ring) => {
+                self.returned[ring] -= 1;
+                let priorities = usize::from(self.falcon.layout().priorities);
+                let place = ((ring / priorities) as u8, (ring % priorities) as u8);
+                said += &self.comes(submission(place, 1))?;
             }
             Action::Round(index) => {
                 let flight = self.flights.remove(index);
@@ -290,7 +388,7 @@ impl State {
                 let switch_id = 2 + u32::from(self.replacements);
                 let done = self.falcon.install(Now::default(), &config(switch_id));
                 done.map_err(|_| "it takes no other id".to_string())?;
-                self.outstanding.clear();
+                self.outstanding.iter_mut().for_each(VecDeque::clear);
             }
             Action::Moment => {
                 self.moments -= 1;
@@ -312,6 +410,9 @@ impl State {
         let before = Submission::parse(&flight.bytes).ok();
         let was_refused = Falcon::is_refused(Metadata(flight.metadata));
         let may_wait = Request::parse(&flight.bytes).is_ok_and(|request| request.wait_us > 0);
+        let (queue, priority) = place_of(&flight);
+        let ring = self.ring(queue, priority);
+        let skipped = self.falcon.skipped(queue, priority);
         let passed = self.pass(flight)?;
         let after = passed.answer.clone().or_else(|| {
             passed.round.as_ref().and_then(|round| Submission::parse(&round.bytes).ok())
@@ -321,41 +422,76 @@ impl State {
         }
         let is_refused = passed.answer.as_ref().is_some_and(|a| a.answer == Answer::Full)
             || passed.round.as_ref().is_some_and(|r| Falcon::is_refused(Metadata(r.metadata)));
-        let capacity = self.falcon.layout().capacity as usize;
-        if !self.overwrites_only && is_refused && !was_refused && self.outstanding.len() < capacity
-        {
-            return Err(format!("refused with {} tasks in the queue", self.outstanding.len()));
+        let room = self.falcon.room(queue, priority) as usize;
+        let tasks = self.outstanding[ring].len();
+        if !self.overwrites_only && is_refused && !was_refused && tasks + skipped < room {
+            return Err(format!("refused with {tasks} tasks in the queue"));
         }
         match passed.reply {
             Some((_, Reply::Task(assigned))) => {
                 let task = (assigned.ticket, assigned.task.tid);
-                match self.outstanding.pop_front() {
+                let rings = self.rings_of(assigned.queue);
+                let next = rings.rev().find(|ring| !self.outstanding[*ring].is_empty());
+                match next.and_then(|ring| self.outstanding[ring].pop_front()) {
                     Some(next) if next == task => {}
                     Some(_) if self.overwrites_only => {}
                     next => return Err(format!("{task:?} was handed out, and next was {next:?}")),
                 }
+                if let (Some(executor), Some(ring)) = (&mut self.executor, next) {
+                    executor.waits &= !(1 << assigned.queue);
+                    self.returned[ring] += u8::from(executor.is_busy);
+                    executor.is_busy = true;
+                }
             }
             Some((_, Reply::NoOp { answer, .. })) => {
-                let (add, retrieve) = self.falcon.pointers();
+                let (add, retrieve) = self.falcon.pointers_of(queue, 0);
                 let waiting = retrieve.wrapping_sub(add) as i32;
+                let tasks: usize = self.rings_of(queue).map(|r| self.outstanding[r].len()).sum();
                 let is_wrong = match answer {
-                    Answer::Empty => may_wait || !self.outstanding.is_empty(),
-                    Answer::Waiting => !self.outstanding.is_empty(),
-                    Answer::Full => waiting < capacity as i32,
+                    Answer::Empty => may_wait || tasks > 0,
+                    Answer::Waiting => tasks > 0,
+                    Answer::Full => waiting < self.falcon.room(queue, 0) as i32,
                     _ => true,
                 };
                 if is_wrong && !self.overwrites_only {
-                    let tasks = self.outstanding.len();
                     return Err(format!("{answer:?} with {tasks} tasks and {waiting} executors"));
                 }
             }
             None => {}
+        }
+        if let (Some((_, Reply::NoOp { answer, .. })), Some(executor)) =
+            (&passed.reply, &mut self.executor)
+            && *answer != Answer::Waiting
+        {
+            executor.waits &= !(1 << queue);
         }
         if let Some(round) = passed.round {
             let at = self.flights.partition_point(|other| *other < round);
             self.flights.insert(at, round);
         }
         Ok(passed.notes.concat())
+    }
+
+    fn ring(&self, queue: u8, priority: u8) -> usize {
+        usize::from(queue) * usize::from(self.falcon.layout().priorities) + usize::from(priority)
+    }
+
+    /// Those of a queue, the most urgent last.
+    fn rings_of(&self, queue: u8) -> std::ops::Range<usize> {
+        self.ring(queue, 0)..self.ring(queue + 1, 0)
+    }
+
+    /// Executors that wait in a queue, and until when.
+    fn waiting(&self, queue: u8) -> Vec<(u64, u32, Instant)> {
+        match self.falcon.layout().queues {
+            1 => self.falcon.waiting(),
+            2.. | 0 => self.falcon.waiting_in(queue),
+        }
+    }
+
+    /// Those that have not waited too long.
+    fn live(&self, queue: u8) -> usize {
+        self.waiting(queue).iter().filter(|w| w.2 > self.now).count()
     }
 
     /// A pass added a task if the packet has a ticket more than before.
@@ -372,10 +508,12 @@ impl State {
         let taken = before.tasks.len() - after.tasks.len();
         let task = if handed { after.tasks.first() } else { before.tasks.get(taken - 1) };
         let tid = task.ok_or("a ticket without a task")?.tid;
-        if handed && !self.outstanding.is_empty() {
+        let others = self.rings_of(after.queue).any(|ring| !self.outstanding[ring].is_empty());
+        if handed && others {
             return Err(format!("task {tid} overtook {:?}", self.outstanding));
         }
-        self.outstanding.push_back((ticket, tid));
+        let ring = self.ring(after.queue, after.priority);
+        self.outstanding[ring].push_back((ticket, tid));
         self.next_tid += 1;
         Ok(())
     }
@@ -429,7 +567,7 @@ impl State {
     /// Whether the state is as it has to be.
     fn check(&self) -> Result<(), String> {
         let mut slots = self.falcon.tasks();
-        for (ticket, tid) in &self.outstanding {
+        for (ticket, tid) in self.outstanding.iter().flatten() {
             let Some(at) = slots.iter().position(|slot| slot == tid) else {
                 return Err(format!("task {tid} with ticket {ticket} is not in its slot any more"));
             };
@@ -438,39 +576,54 @@ impl State {
         if self.overwrites_only {
             return Ok(());
         }
-        let waiting = self.falcon.waiting();
-        if !self.outstanding.is_empty() && !waiting.is_empty() {
-            return Err(format!("{} executors wait beside tasks", waiting.len()));
+        for queue in 0..self.falcon.layout().queues {
+            let waiting = self.waiting(queue);
+            let has_tasks = self.rings_of(queue).any(|ring| !self.outstanding[ring].is_empty());
+            if has_tasks && !waiting.is_empty() {
+                return Err(format!("{} executors wait beside tasks", waiting.len()));
+            }
         }
         self.hands_out_all()?;
-        self.fills_up()
+        for queue in 0..self.falcon.layout().queues {
+            for priority in 0..self.falcon.layout().priorities {
+                self.fills_up(queue, priority)?;
+            }
+        }
+        Ok(())
     }
 
     /// If nothing else came, executors that ask would get every task in its order.
     fn hands_out_all(&self) -> Result<(), String> {
-        let mut rest = State { flights: Vec::new(), ..self.clone() };
-        for _ in 0..self.outstanding.len() {
-            rest.alone(request(0)).map_err(|why| format!("then {why}"))?;
+        let mut rest = State { flights: Vec::new(), executor: None, ..self.clone() };
+        for queue in 0..self.falcon.layout().queues {
+            let tasks: usize = self.rings_of(queue).map(|ring| self.outstanding[ring].len()).sum();
+            for _ in 0..tasks {
+                rest.alone(request(queue, 0)).map_err(|why| format!("then {why}"))?;
+            }
         }
-        match rest.outstanding.front() {
+        match rest.outstanding.iter().flatten().next() {
             Some((_, tid)) => Err(format!("task {tid} is stranded")),
             None => Ok(()),
         }
     }
 
     /// If nothing else came, those who wait would get a task each, and the rest would fill the queue.
-    fn fills_up(&self) -> Result<(), String> {
-        let mut rest = State { flights: Vec::new(), ..self.clone() };
-        let waiting = self.falcon.waiting().iter().filter(|w| w.2 > self.now).count();
-        let room = self.falcon.layout().capacity as usize - self.outstanding.len() + waiting;
+    fn fills_up(&self, queue: u8, priority: u8) -> Result<(), String> {
+        let mut rest = State { flights: Vec::new(), executor: None, ..self.clone() };
+        let (ring, waiting) = (self.ring(queue, priority), self.live(queue));
+        let (tasks, skipped) = (self.outstanding[ring].len(), self.falcon.skipped(queue, priority));
+        let room = self.falcon.room(queue, priority) as usize - tasks - skipped + waiting;
+        // Where a ticket without a task is not skipped, the next ones are not either until an executor comes to it.
+        let all_waiting = self.waiting(queue).len();
+        let at_least = if skipped > 0 { room.saturating_sub(all_waiting) } else { room };
         for _ in 0..room {
-            rest.alone(Flight { bytes: submission(1), metadata: [0; 2], passes: 0 })
-                .map_err(|why| format!("then {why}"))?;
+            let done = rest.alone(submission((queue, priority), 1));
+            if skipped == 0 {
+                done.map_err(|why| format!("then {why}"))?;
+            }
         }
-        let accepted = rest.outstanding.len() + waiting;
-        if accepted != self.outstanding.len() + room
-            || !rest.falcon.waiting().iter().all(|w| w.2 <= self.now)
-        {
+        let accepted = rest.outstanding[ring].len() + waiting;
+        if accepted < tasks + at_least || accepted > tasks + room || rest.live(queue) > 0 {
             return Err(format!("{accepted} tasks fit where there is room for {room}"));
         }
         Ok(())
@@ -488,11 +641,21 @@ impl State {
 }
 
 /// Tasks have no TID before one is added: which of several comes first makes no other state.
-fn submission(tasks: usize) -> Vec<u8> {
+fn submission((queue, priority): (u8, u8), tasks: usize) -> Flight {
     let tasks = vec![Task::default(); tasks];
     let mut bytes = Vec::new();
-    Submission { uid: SessionId(1), owner: OWNER, tasks, ..Submission::default() }.emit(&mut bytes);
-    bytes
+    let said = Submission { uid: SessionId(1), owner: OWNER, tasks, ..Submission::default() };
+    Submission { queue, priority, ..said }.emit(&mut bytes);
+    Flight { bytes, metadata: [0; 2], passes: 0 }
+}
+
+/// The queue and the priority that a packet is for.
+fn place_of(flight: &Flight) -> (u8, u8) {
+    match (Submission::parse(&flight.bytes), Request::parse(&flight.bytes)) {
+        (Ok(packet), _) => (packet.queue, packet.priority),
+        (_, Ok(request)) => (request.queue, 0),
+        (Err(_), Err(_)) => (0, 0),
+    }
 }
 
 /// The task that may be added now gets that TID.
@@ -505,10 +668,10 @@ fn name_first(flight: &mut Flight, tid: u32) {
     packet.emit(&mut flight.bytes);
 }
 
-fn request(wait_us: u32) -> Flight {
+fn request(queue: u8, wait_us: u32) -> Flight {
     let asker = Asker { session: SessionId(1), number: 1, slot: 0, addr: EXECUTOR };
     let mut bytes = Vec::new();
-    Request { asker, wait_us, ..Request::default() }.emit(&mut bytes);
+    Request { asker, queue, wait_us, ..Request::default() }.emit(&mut bytes);
     Flight { bytes, metadata: [0; 2], passes: 0 }
 }
 

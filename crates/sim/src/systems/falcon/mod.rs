@@ -1,7 +1,8 @@
 //! Falcon: its switch program in every interleaving ([`explore`]), and racks of owners, workers and switches from a
-//! seed ([`Plan`], [`run`]).
+//! seed ([`Plan`], [`run`]), and how long tasks wait beside models of other schedulers ([`load`]).
 
 pub mod explore;
+pub mod load;
 mod plan;
 mod rack;
 

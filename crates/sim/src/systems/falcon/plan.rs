@@ -5,7 +5,7 @@ use std::sync::Arc;
 use concord_core::{Guards, MS, Rng, SEC, US};
 use concord_scheduler::{Job, TaskSpec};
 use concord_switch::{Form, QueueLayout};
-use concord_wire::falcon::Parameters;
+use concord_wire::falcon::{PRIORITIES_MAX, Parameters, QUEUES_MAX, queue_of_node};
 
 use super::rack::{Totals, run};
 use crate::systems::{Tally, Trial};
@@ -17,7 +17,8 @@ pub enum Fault {
     KillWorker(usize, u64),
     /// A worker stops and goes on, its tasks too.
     PauseWorker(usize, u64),
-    /// An owner dies: its tasks are nobody's any more. It is started again later, as another session.
+    /// An owner dies: its tasks are nobody's any more, unless it has a journal. It is started again later, as another
+    /// session.
     KillOwner(usize, u64),
     /// An owner stops and goes on.
     PauseOwner(usize, u64),
@@ -49,6 +50,10 @@ pub struct Plan {
     pub owners: usize,
     /// The workers' executors.
     pub workers: Vec<u16>,
+    /// By bit, the queues that each worker's executors ask: the classes that it is of, and its node's.
+    pub queues: Vec<u32>,
+    /// Whether executors ask for their next task while they run one.
+    pub prefetch: bool,
     /// When which owner gets which job.
     pub jobs: Vec<(u64, usize, Job)>,
     /// When which of them is cancelled.
@@ -71,6 +76,12 @@ pub struct Plan {
     pub lease_ns: u64,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
+    /// Owners have a journal: their jobs outlive them.
+    pub journal: bool,
+    /// Longest sync of their disks, in ns.
+    pub sync_ns_max: u64,
+    /// How many attempts are begun before their journal has a higher number.
+    pub attempts_noted: u16,
     /// Which guards are on.
     pub guards: Guards,
 }
@@ -83,13 +94,14 @@ impl Plan {
         let rng = &mut rng;
         let form = if rng.chance(1, 2) { Form::Paired } else { Form::Repair };
         let slots = 1 << rng.between(1, 7);
-        let queue = QueueLayout { slots, capacity: rng.between(1, slots.into()) as u32, form };
+        let queue = QueueLayout::one(slots, rng.between(1, slots.into()) as u32, form);
         let owners = rng.between(1, 2) as usize;
         let workers: Vec<u16> = (0..rng.between(1, 4)).map(|_| rng.between(1, 4) as u16).collect();
         let jobs = (0..rng.between(1, 5))
             .map(|_| (rng.below(2 * SEC), rng.below(owners as u64) as usize, job(rng)));
         let mut jobs: Vec<(u64, usize, Job)> = jobs.collect();
         fetched(seed, &mut jobs);
+        let classes = classes(seed, queue, workers.len(), &mut jobs);
         // So that a healthy rack is done within seconds.
         let tasks: u64 = jobs.iter().map(|job| job.2.tasks.len() as u64).sum();
         let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
@@ -102,7 +114,9 @@ impl Plan {
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         Plan {
             seed,
-            queue,
+            queue: classes.queue,
+            queues: classes.queues,
+            prefetch: classes.prefetch,
             owners,
             jobs,
             cancels,
@@ -116,6 +130,13 @@ impl Plan {
             lease_ns: rng.between(5, 20) * 10 * MS,
             faults: faults(rng, owners, workers.len()),
             workers,
+            journal: Rng::new(seed ^ 0x10b5_d15c).chance(1, 3),
+            sync_ns_max: *[3 * MS, 3 * MS, 15 * MS, 60 * MS]
+                .get(Rng::new(seed ^ 0x510d_d15c).below(4) as usize)
+                .unwrap_or(&MS),
+            attempts_noted: *[1, 2, 100]
+                .get(Rng::new(seed ^ 0xa77e_d15c).below(3) as usize)
+                .unwrap_or(&100),
             guards: Guards::ALL,
         }
     }
@@ -176,6 +197,46 @@ fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
             }
         }
     }
+}
+
+/// What there are of classes, priorities and nodes.
+struct Classes {
+    queue: QueueLayout,
+    queues: Vec<u32>,
+    prefetch: bool,
+}
+
+/// Half of the seeds with paired pointers have all queues and priorities: workers of up to two classes beside the first
+/// and with a queue of their own, tasks that need a class that some worker has, or are to run near a worker.
+fn classes(seed: u64, one: QueueLayout, workers: usize, jobs: &mut [(u64, usize, Job)]) -> Classes {
+    let mut rng = Rng::new(seed ^ 0x0c1a_55e5);
+    let rng = &mut rng;
+    let prefetch = rng.chance(1, 3);
+    if one.form != Form::Paired || rng.chance(1, 2) {
+        return Classes { queue: one, queues: vec![1; workers], prefetch };
+    }
+    let (queues, priorities) = (QUEUES_MAX, PRIORITIES_MAX);
+    let slots = (2 * u32::from(queues) * u32::from(priorities)) << rng.below(4);
+    let queue = QueueLayout { slots, capacity: one.capacity, queues, priorities, ..one };
+    let near = |worker: usize| queue_of_node(worker as u16);
+    let of = |worker| {
+        let mut classes = 1 | 1 << near(worker);
+        for _ in 0..rng.below(3) {
+            classes |= 1 << rng.between(1, 3);
+        }
+        classes
+    };
+    let queues: Vec<u32> = (0..workers).map(of).collect();
+    for (_, _, job) in jobs {
+        job.priority = rng.below(u64::from(PRIORITIES_MAX)) as u8;
+        let (worker, class) = (rng.below(workers as u64) as usize, rng.between(0, 3) as u8);
+        job.needs = if queues.iter().any(|own| own >> class & 1 == 1) { class } else { 0 };
+        if rng.chance(1, 3) {
+            job.near = Some(worker as u16);
+            job.locality_wait_ns = rng.below(SEC);
+        }
+    }
+    Classes { queue, queues, prefetch }
 }
 
 fn faults(rng: &mut Rng, owners: usize, workers: usize) -> Vec<(u64, Fault)> {
@@ -251,6 +312,7 @@ impl Trial for Plan {
                 tasks.truncate(tasks.len() / 2);
             }));
         }
+        all.push(with(&|p| p.journal = false));
         all.push(with(&|p| p.loss_ppm = 0));
         all.push(with(&|p| p.duplicate_ppm = 0));
         all.push(with(&|p| p.late_ppm = 0));

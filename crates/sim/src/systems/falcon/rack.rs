@@ -9,9 +9,12 @@ use std::hash::{Hash, Hasher};
 
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::{Incarnation, Instant, Key, MS, Machine as _, Now, Rng, SEC, SessionId};
-use concord_scheduler::{Order, Outcome, Output, Owner, OwnerConfig, Worker, WorkerConfig};
+use concord_scheduler::{
+    Found, Journal, JournaledOwner, Order, Outcome, Output, OwnerConfig, Worker, WorkerConfig,
+};
 use concord_switch::{Agent, AgentConfig, Sections};
 use concord_wire::control::Program;
+use concord_wire::falcon::Submission;
 use concord_wire::tasks::{Attempt, Ended};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
@@ -44,6 +47,8 @@ pub struct Totals {
     pub cancelled_tasks: u64,
     /// Tasks whose owner died.
     pub orphans: u64,
+    /// Tasks that outlived their owner.
+    pub resumed: u64,
     /// Runs begun.
     pub runs: u64,
     /// Tasks submitted again because nobody said that it runs them.
@@ -60,6 +65,12 @@ pub struct Totals {
     pub other_switch: u64,
     /// Claims refused.
     pub claims_refused: u64,
+    /// Tasks that waited long enough for the node near which they were to run.
+    pub moved: u64,
+    /// Tasks given back: their executors had one, or were not of their class.
+    pub returned: u64,
+    /// Tasks that came while all executors ran one.
+    pub prefetched: u64,
     /// Events.
     pub events: u64,
 }
@@ -74,6 +85,7 @@ impl Totals {
         self.unknown += other.unknown;
         self.cancelled_tasks += other.cancelled_tasks;
         self.orphans += other.orphans;
+        self.resumed += other.resumed;
         self.runs += other.runs;
         self.unheard += other.unheard;
         self.forgotten += other.forgotten;
@@ -82,6 +94,9 @@ impl Totals {
         self.cancelled += other.cancelled;
         self.other_switch += other.other_switch;
         self.claims_refused += other.claims_refused;
+        self.moved += other.moved;
+        self.returned += other.returned;
+        self.prefetched += other.prefetched;
     }
 }
 
@@ -98,7 +113,7 @@ pub struct Ran {
 
 enum Role {
     Controller(Box<Controller>),
-    Owner(Box<Owner>),
+    Owner(Box<JournaledOwner>),
     Worker(Box<Worker>),
     Switch(Box<Agent>),
     Dead,
@@ -117,6 +132,9 @@ struct Node {
     drift_ppm: i64,
     /// What it runs: which attempt, how it will end, and when it began.
     runs: BTreeMap<u32, (Attempt, Ended, u64)>,
+    /// An owner's journal: what is durable of it, and what is on its way to the disk.
+    disk: Vec<u8>,
+    writing: Option<Vec<u8>>,
 }
 
 enum Event {
@@ -128,6 +146,7 @@ enum Event {
     Cancel(usize),
     Resume(usize),
     Start(usize, u64),
+    Synced(usize, u64, u64),
 }
 
 type TaskName = (u64, u32, u32);
@@ -151,10 +170,14 @@ struct Rack<'a> {
     /// How often each task that is never run twice was begun.
     begun: BTreeMap<TaskName, u32>,
     once: BTreeMap<TaskName, bool>,
+    /// The highest attempt of each task that was submitted.
+    attempts: BTreeMap<TaskName, u16>,
     outcomes: BTreeMap<TaskName, Outcome>,
     expected: usize,
     /// The owner's session and JID of each job that was taken.
     taken: BTreeMap<usize, (u64, u32)>,
+    /// Jobs that were submitted, and perhaps are not written down yet.
+    taking: Vec<usize>,
     /// Sessions of owners that are gone, and since when.
     gone: BTreeMap<u64, u64>,
     digest: FxHasher,
@@ -191,9 +214,11 @@ impl<'a> Rack<'a> {
             stored: None,
             begun: BTreeMap::new(),
             once: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             expected: 0,
             taken: BTreeMap::new(),
+            taking: Vec::new(),
             gone: BTreeMap::new(),
             digest: FxHasher::default(),
             totals: Totals::default(),
@@ -215,6 +240,8 @@ impl<'a> Rack<'a> {
                 offset_ns,
                 drift_ppm,
                 runs: BTreeMap::new(),
+                disk: Vec::new(),
+                writing: None,
             });
             self.start(node);
         }
@@ -283,20 +310,24 @@ impl<'a> Rack<'a> {
         let controller = Rack::addr(self.controller());
         let role = if node < plan.owners {
             let config = OwnerConfig::new(session, own, switch);
-            let (guards, lease_ns) = (plan.guards, plan.lease_ns);
+            let (guards, lease_ns, attempts_noted) =
+                (plan.guards, plan.lease_ns, plan.attempts_noted);
             let controller = Some(controller);
-            Role::Owner(Box::new(Owner::new(OwnerConfig {
-                guards,
-                lease_ns,
-                controller,
-                key: Some(Key::from_bytes(KEY)),
-                ..config
-            })))
+            let key = Some(Key::from_bytes(KEY));
+            let config =
+                OwnerConfig { guards, lease_ns, attempts_noted, controller, key, ..config };
+            Role::Owner(Box::new(if plan.journal {
+                let (journal, found) = self.recover(node);
+                JournaledOwner::resume(config, self.clock(node), journal, &found)
+            } else {
+                JournaledOwner::new(config)
+            }))
         } else if node < self.switches() {
             let config = WorkerConfig::new(session, own, switch, plan.workers[node - plan.owners]);
             let (guards, lease_ns, wait_ns) = (plan.guards, plan.lease_ns, plan.wait_ns);
+            let (queues, prefetch) = (plan.queues[node - plan.owners], plan.prefetch);
             let controller = Some((node as u16, controller));
-            let config = WorkerConfig { controller, ..config };
+            let config = WorkerConfig { controller, queues, prefetch, ..config };
             Role::Worker(Box::new(Worker::new(WorkerConfig {
                 guards,
                 lease_ns,
@@ -363,6 +394,7 @@ impl<'a> Rack<'a> {
                     self.start(node);
                 }
             }
+            Event::Synced(node, life, number) => self.synced(node, life, number),
         }
     }
 
@@ -405,7 +437,7 @@ impl<'a> Rack<'a> {
         while let Role::Owner(owner) = &mut self.nodes[node].role
             && let Some(told) = owner.poll_outcome()
         {
-            let session = self.session(node);
+            let session = self.name_of(self.session(node));
             self.told((session, told.jid, told.tid), told.outcome);
         }
         self.persist(node);
@@ -426,8 +458,26 @@ impl<'a> Rack<'a> {
 
     fn send_all(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {
         for (to, bytes) in sent {
+            if from < self.plan.owners {
+                self.submitted(&bytes);
+            }
             if let Some(to) = Rack::node_of(to) {
                 self.send(from, to, bytes);
+            }
+        }
+    }
+
+    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a journal submits.
+    fn submitted(&mut self, bytes: &[u8]) {
+        let Ok(submission) = Submission::parse(bytes) else { return };
+        let (name, jid) = (self.name_of(submission.uid.0), submission.jid);
+        for task in &submission.tasks {
+            let before = self.attempts.insert((name, jid, task.tid), task.attempt);
+            if let Some(before) = before.filter(|before| *before >= task.attempt) {
+                let (tid, attempt) = (task.tid, task.attempt);
+                self.wrong(format!(
+                    "attempt {attempt} at task {jid}.{tid} comes after attempt {before}"
+                ));
             }
         }
     }
@@ -443,6 +493,14 @@ impl<'a> Rack<'a> {
             controller.persisted(now, persist.number, &mut sent);
         }
         self.send_all(node, sent);
+        if let Role::Owner(owner) = &mut self.nodes[node].role
+            && let Some(persist) = owner.poll_persist()
+        {
+            self.nodes[node].writing = Some(persist.what);
+            let (life, at) =
+                (self.nodes[node].life, self.now + self.rng.between(50_000, self.plan.sync_ns_max));
+            self.at(at, Event::Synced(node, life, persist.number));
+        }
     }
 
     fn send(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
@@ -464,13 +522,14 @@ impl<'a> Rack<'a> {
     fn job(&mut self, index: usize) {
         let (_, node, job) = &self.plan.jobs[index];
         let now = self.clock(*node);
-        let session = self.session(*node);
+        let session = self.name_of(self.session(*node));
         let Role::Owner(owner) = &mut self.nodes[*node].role else { return };
-        let Some(jid) = owner.submit(now, job.clone()) else { return };
+        let Some(jid) = owner.submit(now, job.clone(), &index.to_be_bytes()) else { return };
         let mut sent = Vec::new();
         owner.tick(now, &mut sent);
-        self.expected += job.tasks.len();
         self.taken.insert(index, (session, jid));
+        self.taking.push(index);
+        self.take(*node);
         for tid in 0..job.tasks.len() as u32 {
             self.once.insert((session, jid, tid), job.once);
         }
@@ -484,11 +543,122 @@ impl Rack<'_> {
         (node as u64 + 1) << 32 | self.nodes[node].life
     }
 
+    /// An owner with a journal is the same in all of its lives.
+    fn name_of(&self, session: u64) -> u64 {
+        if self.plan.journal { session & !0xffff_ffff } else { session }
+    }
+
+    /// Jobs that are there to stay: all of their tasks have to be over once.
+    fn take(&mut self, node: usize) {
+        let Role::Owner(owner) = &self.nodes[node].role else { return };
+        let (plan, taken) = (self.plan, &self.taken);
+        let is_taken = |index: &usize| {
+            plan.jobs[*index].1 == node
+                && taken.get(index).is_some_and(|(_, jid)| owner.is_taken(*jid))
+        };
+        let (now_taken, rest): (Vec<usize>, Vec<usize>) =
+            self.taking.iter().copied().partition(is_taken);
+        self.taking = rest;
+        for index in now_taken {
+            self.expected += plan.jobs[index].2.tasks.len();
+        }
+    }
+
+    /// What an owner wrote is durable.
+    fn synced(&mut self, node: usize, life: u64, number: u64) {
+        if self.nodes[node].life != life || matches!(self.nodes[node].role, Role::Dead) {
+            return;
+        }
+        if self.now < self.nodes[node].paused_until {
+            let at = self.nodes[node].paused_until + MS;
+            return self.at(at, Event::Synced(node, life, number));
+        }
+        let written = self.nodes[node].writing.take().unwrap_or_default();
+        self.nodes[node].disk.extend(written);
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        if let Role::Owner(owner) = &mut self.nodes[node].role {
+            owner.persisted(now, number, &mut sent);
+        }
+        self.send_all(node, sent);
+        self.take(node);
+        self.after(node);
+    }
+
+    /// An owner that was killed: of what was on its way to the disk the first part may be there.
+    fn tear(&mut self, node: usize) {
+        if let Some(written) = self.nodes[node].writing.take() {
+            let length = self.rng.below(written.len() as u64 + 1) as usize;
+            self.nodes[node].disk.extend_from_slice(&written[..length]);
+        }
+    }
+
+    /// What an owner finds in its journal: all that was told, and no job half.
+    fn recover(&mut self, node: usize) -> (Journal, Found) {
+        let found = match Journal::recover(&self.nodes[node].disk) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let (journal, bytes) = Journal::create(node as u64);
+                self.nodes[node].disk = bytes;
+                return (journal, Found::default());
+            }
+            Err(why) => {
+                self.wrong(format!("the journal of owner {node}: {why}"));
+                Found::default()
+            }
+        };
+        let name = self.name_of((node as u64 + 1) << 32);
+        for job in found.jobs.values() {
+            for told in &job.outcomes {
+                let task = (name, job.jid, told.tid);
+                match self.outcomes.get(&task) {
+                    None => self.told(task, told.outcome.clone()),
+                    Some(before) if *before == told.outcome => {}
+                    Some(before) => {
+                        let before = format!("{before:?}");
+                        self.wrong(format!(
+                            "task {task:?} was {before:.99}, and is written otherwise"
+                        ));
+                    }
+                }
+            }
+            self.totals.resumed += (job.job.tasks.len() - job.outcomes.len()) as u64;
+        }
+        // Whoever submitted a job that is not there was not told that it was taken.
+        for index in std::mem::take(&mut self.taking) {
+            let jid = self.taken.get(&index).map_or(0, |(_, jid)| *jid);
+            if self.plan.jobs[index].1 != node {
+                self.taking.push(index);
+            } else if found.jobs.contains_key(&jid) {
+                self.expected += self.plan.jobs[index].2.tasks.len();
+            } else {
+                self.taken.remove(&index);
+                self.attempts.retain(|task, _| (task.0, task.1) != (name, jid));
+                self.once.retain(|task, _| (task.0, task.1) != (name, jid));
+            }
+        }
+        for index in 0..self.plan.jobs.len() {
+            let taken = self.taken.get(&index).filter(|(of, _)| *of == name);
+            let is_there = taken.is_none_or(|(_, jid)| found.jobs.contains_key(jid));
+            if !is_there {
+                self.wrong(format!("job {index} was taken, and is not in the journal"));
+            }
+        }
+        let kept = if self.rng.chance(1, 2) {
+            Journal::rewritten(self.rng.below(u64::MAX), &found, usize::MAX)
+        } else {
+            self.nodes[node].disk[..found.length].to_vec()
+        };
+        self.nodes[node].disk = kept;
+        let found = Journal::recover(&self.nodes[node].disk).ok().flatten().unwrap_or_default();
+        (Journal::resume(&found), found)
+    }
+
     fn cancel(&mut self, index: usize) {
         let job = self.plan.cancels[index].1;
         let node = self.plan.jobs[job].1;
         let Some((session, jid)) = self.taken.get(&job).copied() else { return };
-        if session != self.session(node) {
+        if session != self.name_of(self.session(node)) {
             return;
         }
         let now = self.clock(node);
@@ -508,9 +678,17 @@ impl Rack<'_> {
 
     fn order(&mut self, node: usize, order: Order) {
         match order {
-            Order::Start { run, of, job, parameters, .. } => {
-                let task = (of.uid, of.jid, of.tid);
-                let known = self.taken.iter().find(|(_, name)| **name == (of.uid, of.jid));
+            Order::Start { run, of, job, parameters, task, .. } => {
+                let worker = node - self.plan.owners;
+                if task.needs != 0 && self.plan.queues[worker] >> task.needs & 1 == 0 {
+                    self.wrong(format!("task {of:?} needs a class that worker {worker} is not of"));
+                }
+                if self.nodes[node].runs.len() >= usize::from(self.plan.workers[worker]) {
+                    self.wrong(format!("worker {worker} runs more tasks than it may"));
+                }
+                let task = (self.name_of(of.uid), of.jid, of.tid);
+                let job_name = (task.0, of.jid);
+                let known = self.taken.iter().find(|(_, name)| **name == job_name);
                 if let Some((index, _)) = known {
                     let plan = &self.plan.jobs[*index].2;
                     if plan.body != job || plan.long.get(&of.tid) != parameters.as_ref() {
@@ -548,7 +726,7 @@ impl Rack<'_> {
             return self.at(at, Event::Finish(node, life, run));
         }
         let Some((of, ended, began)) = self.nodes[node].runs.remove(&run) else { return };
-        let task = (of.uid, of.jid, of.tid);
+        let task = (self.name_of(of.uid), of.jid, of.tid);
         // That a job is cancelled its workers hear later.
         let is_over = self.outcomes.get(&task).is_some_and(|o| *o != Outcome::Cancelled);
         if self.once.get(&task) == Some(&true) && is_over {
@@ -607,17 +785,20 @@ impl Rack<'_> {
         for node in &self.nodes {
             match &node.role {
                 Role::Owner(owner) => {
-                    let c = owner.counters();
+                    let c = owner.owner().counters();
                     self.totals.unheard += c.tasks_unheard;
                     self.totals.forgotten += c.tasks_forgotten;
                     self.totals.refused += c.tasks_refused;
                     self.totals.leases_over += c.leases_over;
+                    self.totals.moved += c.tasks_moved;
                 }
                 Role::Worker(worker) => {
                     let c = worker.counters();
                     self.totals.cancelled += c.cancelled;
                     self.totals.other_switch += c.assignments_other_switch;
                     self.totals.claims_refused += c.claims_refused;
+                    self.totals.returned += c.returned + c.returned_class;
+                    self.totals.prefetched += c.prefetched;
                 }
                 Role::Controller(_) | Role::Switch(_) | Role::Dead => {}
             }
@@ -645,7 +826,9 @@ impl Rack<'_> {
                 }
                 self.nodes[node].role = Role::Dead;
                 self.gone.insert(session, self.now);
-                let own = self.once.keys().filter(|task| task.0 == session);
+                self.tear(node);
+                let has_orphans = !self.plan.journal;
+                let own = self.once.keys().filter(|task| has_orphans && task.0 == session);
                 let orphans = own.filter(|task| !self.outcomes.contains_key(task)).count();
                 self.expected -= orphans;
                 self.totals.orphans += orphans as u64;

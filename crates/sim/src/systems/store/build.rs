@@ -3,9 +3,9 @@
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupSetup, Recover, State};
-use concord_core::{Guards, Incarnation, Rng};
+use concord_core::{Guards, Incarnation, NodeId, Rng};
 use concord_engine::{Engine, Shimmed};
-use concord_protocols::{Limits, Node, ReplicaConfig};
+use concord_protocols::{Limits, Node, ReplicaConfig, SlowReads};
 use concord_switch::LoadError;
 use concord_switch::agent::{Agent, AgentConfig};
 use concord_wire::control::{Member, Program, Protocol};
@@ -17,6 +17,14 @@ use crate::world::{CONTROLLER, REPLICAS, SWITCH, addr};
 /// The engine of a replica: memory, at once or as if behind a connection.
 pub(crate) fn engine(is_remote: bool, memory_bytes_max: u64) -> Shimmed<Store> {
     Shimmed::new(Store::new(is_remote, memory_bytes_max)).with_scripts(concord_lua::run)
+}
+
+/// The replicas among whom clients choose, of so many; none where they do not.
+pub(crate) fn readers(reads: SlowReads, replicas: usize) -> Vec<NodeId> {
+    match reads {
+        SlowReads::FollowerLease | SlowReads::Quorum => (0..replicas as u16).map(NodeId).collect(),
+        SlowReads::LeaderLease | SlowReads::ReadIndex => Vec::new(),
+    }
 }
 
 /// What the machines of a rack are told at their start.

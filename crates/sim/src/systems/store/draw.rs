@@ -2,6 +2,7 @@
 //! what can go wrong on, so that seeds differ in kind and not only in degree.
 
 use concord_core::{Duration, MS, Rng, SEC, US};
+use concord_protocols::SlowReads;
 use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::{Program, Protocol};
 
@@ -61,6 +62,8 @@ const NUMBERS: u64 = 0x0e2d_0f5e;
 const LOG_MEMORY: u64 = 0x7a11_10f6;
 /// The same of how a leader reads.
 const READS: u64 = 0x4ead_1de5;
+/// The same of replicas that answer by leases, or by a quorum's word.
+const LEASES: u64 = 0x1ea5_e000;
 /// The same of a switch that checks replies.
 const CHECKS: u64 = 0x0c4e_cced;
 /// What the seed of the gateways' draw is other than that of the rest.
@@ -75,6 +78,8 @@ pub struct Aim {
     pub with_help: Option<bool>,
     /// What the switch runs where that serves the protocol; as drawn if `None`.
     pub program: Option<Program>,
+    /// How seeds that elect, without the switch's help, answer reads; drawn if `None`.
+    pub reads: Option<SlowReads>,
     /// Every seed draws sizes that make its run long, not one of sixteen.
     pub heavy: bool,
 }
@@ -136,6 +141,7 @@ impl Plan {
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
+        draw_reads(&mut plan, aim);
         plan
     }
 }
@@ -145,6 +151,27 @@ fn checks_replies(seed: u64, aim: Aim) -> Option<Program> {
     let is_open = aim.protocol.is_none() && aim.with_help.is_none();
     let checks = is_open && Rng::new(seed ^ CHECKS).chance(1, 4);
     Program::ALL.into_iter().find(|program| checks && program.checks_replies())
+}
+
+/// Where no help of the switch is asked for, any replica answers by leases or by a quorum's word in one of four seeds that
+/// elect.
+fn draw_reads(plan: &mut Plan, aim: Aim) {
+    let is_open = aim.program.is_none() && aim.with_help != Some(true);
+    let can = plan.protocol.elects() && !plan.program.checks_replies() && is_open;
+    let mut rng = Rng::new(plan.seed ^ LEASES);
+    let drawn = match (rng.chance(1, 4), rng.chance(1, 3)) {
+        (true, true) => Some(SlowReads::Quorum),
+        (true, false) => Some(SlowReads::FollowerLease),
+        (false, _) => None,
+    };
+    let reads = aim.reads.or(drawn);
+    let spreads = matches!(reads, Some(SlowReads::FollowerLease | SlowReads::Quorum));
+    if can && (aim.reads.is_some() || spreads) {
+        plan.follower_leases = reads == Some(SlowReads::FollowerLease);
+        plan.quorum_reads = reads == Some(SlowReads::Quorum);
+        plan.read_index = reads == Some(SlowReads::ReadIndex);
+        plan.program = if spreads { Program::Forward } else { plan.program };
+    }
 }
 
 /// What is near a limit. What makes a run long is in one seed of [`HEAVY`].

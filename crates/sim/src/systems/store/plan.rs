@@ -1,6 +1,7 @@
 //! A whole run as data: the rack, the workload, the network, the faults.
 
 use concord_core::{Duration, Guards, MS, Rng, US};
+use concord_protocols::SlowReads;
 use concord_switch::{RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX};
 use concord_wire::control::{Program, Protocol};
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,10 @@ pub struct Plan {
     pub replicate_replies: bool,
     /// Raft: a leader asks a quorum for each read, whether it still leads (ReadIndex).
     pub read_index: bool,
+    /// Raft without a switch's help: followers answer reads by leases of key groups, and clients choose who does.
+    pub follower_leases: bool,
+    /// The same, and any replica answers once it has asked a quorum where their logs end.
+    pub quorum_reads: bool,
     /// About how many bytes a chunk of a copied state has.
     pub copy_bytes: usize,
     /// VR, NOPaxos: about how many executed records are kept for members that lag.
@@ -185,6 +190,8 @@ impl Default for Plan {
             engine_silence_ns: 600 * MS,
             replicate_replies: false,
             read_index: false,
+            follower_leases: false,
+            quorum_reads: false,
             copy_bytes: 4_096,
             records_kept: 32_768,
             drift_ppm: 0,
@@ -232,6 +239,16 @@ pub fn any_protocol(seed: u64, rng: &mut Rng) -> Protocol {
 }
 
 impl Plan {
+    /// How a leader, or whoever answers, knows that its answer is not too old.
+    pub(crate) fn reads(&self) -> SlowReads {
+        match (self.follower_leases, self.quorum_reads, self.read_index) {
+            (true, ..) => SlowReads::FollowerLease,
+            (_, true, _) => SlowReads::Quorum,
+            (_, _, true) => SlowReads::ReadIndex,
+            _ => SlowReads::LeaderLease,
+        }
+    }
+
     /// A good day of a rack of that protocol, with Harmonia's help where it has any.
     #[must_use]
     pub fn of(protocol: Protocol) -> Plan {
@@ -265,6 +282,10 @@ impl Plan {
                 "program {program} does not serve {protocol}: give it {}",
                 names.join(" or ")
             ));
+        }
+        let leases = self.protocol.elects() && self.program == Program::Forward;
+        if (self.follower_leases || self.quorum_reads) && !leases {
+            return Err("follower_leases and quorum_reads need raft and the program forward".into());
         }
         let nodes = NODES_MAX as u64;
         let million = 1_000_000;

@@ -77,6 +77,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.peer_latency_ns = p.latency_ns);
     with(|p| p.table_stages = 1);
     with(|p| p.read_index = false);
+    with(|p| p.follower_leases = false);
+    with(|p| p.quorum_reads = false);
     with(|p| p.run_bits = 0);
     with(|p| p.batch_packets = 1);
     all

@@ -115,10 +115,12 @@ impl Backend for Store {
 
     fn begin_script(&mut self) {
         self.in_script = true;
+        self.memory.begin_script();
     }
 
     fn end_script(&mut self, class: Class, reply: &mut Vec<u8>) -> Submitted {
         self.in_script = false;
+        let _ = self.memory.end_script(class, reply);
         if !self.is_remote {
             return Submitted::Done(Outcome::default());
         }

@@ -3,7 +3,7 @@
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
 use concord_core::{MS, Rng, SEC};
-use concord_protocols::{Limits, ReplicaConfig, SlowReads};
+use concord_protocols::{Limits, ReplicaConfig};
 use concord_switch::KeyGroupSettings;
 use concord_switch::agent::AgentConfig;
 use concord_switch::settings::Sections;
@@ -16,7 +16,7 @@ use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
 use crate::odd::Odd;
-use crate::systems::store::build::{Blueprint, engine};
+use crate::systems::store::build::{Blueprint, engine, readers};
 use crate::systems::store::edges::Bounds;
 use crate::systems::store::plan::Plan;
 use crate::systems::store::totals::Totals;
@@ -179,7 +179,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             // What is kept for those that lag must leave room for more.
             records_kept: plan.records_kept.min(bounds.limits().log_records_max / 2),
             replicate_replies: plan.replicate_replies,
-            reads: if plan.read_index { SlowReads::ReadIndex } else { SlowReads::LeaderLease },
+            reads: plan.reads(),
             limits: Limits { engine_silence_ns: plan.engine_silence_ns, ..bounds.limits() },
             ..of.replica
         },
@@ -206,6 +206,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             retry_max_ns: 100 * MS,
             keepalive_ns: 10 * SEC,
             first_request: bounds.first_request.max(1),
+            readers: readers(plan.reads(), plan.replicas),
             ..of.client
         },
         ..of

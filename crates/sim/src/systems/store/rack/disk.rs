@@ -81,8 +81,8 @@ impl ReplicaDisk {
     }
 
     /// What is under way, if anything is, is on the disk.
-    fn finish(&mut self) -> bool {
-        let Some(mut batch) = self.under_way.take() else { return false };
+    fn finish(&mut self) -> Option<Batch> {
+        let mut batch = self.under_way.take()?;
         if let Some(snapshot) = batch.begins_snapshot() {
             self.begin_segment();
             self.snapshot = Some((snapshot, self.writer.segment()));
@@ -98,7 +98,7 @@ impl ReplicaDisk {
             self.files.retain(|number, _| *number >= segment);
             self.snapshot = None;
         }
-        true
+        Some(batch)
     }
 
     /// The power goes, or the process dies and with it the machine's cache: of what is under way any
@@ -313,7 +313,8 @@ impl Rack<'_> {
         }
         if disk.fails {
             replica.disk_failed();
-        } else if disk.finish() {
+        } else if let Some(batch) = disk.finish() {
+            replica.disk_is_done_with(batch);
             replica.persisted(now, disk.number, &mut self.outgoing);
         }
         replica.flush(now, &mut self.outgoing);

@@ -1,0 +1,237 @@
+//! A figure on tasks, and what was seen of it.
+
+use concord_runtime::Error;
+use concord_sim::falcon::load::{Load, Measured, measure};
+
+use crate::bench::{Plot, Results, Scale, Table};
+use crate::reproduce::options::FigureArgs;
+use crate::reproduce::runner::{Mean, Runner};
+
+/// What is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// 5th, 50th and 95th percentile of each line.
+    Percentiles,
+    /// The 99th.
+    P99,
+    /// The distribution of each step.
+    Steps,
+}
+
+/// What is run at each x.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// As the legend says.
+    pub name: String,
+    /// Where on the x axis, and what is run there.
+    pub points: Vec<(f64, Load)>,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its number in the paper, or a name.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The x axis.
+    pub x: &'static str,
+    /// Names of the places on the x axis; none if it has values.
+    pub x_names: Vec<String>,
+    /// How the x axis is laid out.
+    pub scale: Scale,
+    /// What is drawn.
+    pub shown: Shown,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+impl Figure {
+    /// Percentiles over values of x.
+    pub fn new(
+        name: &'static str,
+        title: &'static str,
+        x: &'static str,
+        lines: Vec<Line>,
+    ) -> Figure {
+        let (x_names, scale, shown) = (Vec::new(), Scale::Values, Shown::Percentiles);
+        Figure { name, title, x, x_names, scale, shown, lines }
+    }
+
+    /// Runs in all.
+    pub fn runs(&self, repeats: u64) -> u64 {
+        let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
+        points as u64 * repeats
+    }
+
+    fn label(&self) -> String {
+        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
+        format!("{} {}", if is_ours { "Beside" } else { "Figure" }, self.name)
+    }
+}
+
+/// A point of a line, run several times.
+#[derive(Debug)]
+pub struct Point {
+    line: usize,
+    x: f64,
+    runs: Vec<(u64, Measured)>,
+}
+
+/// All points of a figure.
+#[derive(Debug)]
+pub struct Seen {
+    points: Vec<Point>,
+}
+
+impl Seen {
+    fn point(&self, line: usize, x: f64) -> Option<&Point> {
+        self.points.iter().find(|p| p.line == line && (p.x - x).abs() < 1e-9)
+    }
+
+    /// A value of a point, over its runs; `None` if there is no such point.
+    pub fn at(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
+        let values: Vec<f64> = self.point(line, x)?.runs.iter().map(|(_, m)| value(m)).collect();
+        Some(Mean::of(&values))
+    }
+
+    /// Where a line has points.
+    pub fn places(&self, line: usize) -> impl Iterator<Item = f64> {
+        self.points.iter().filter(move |p| p.line == line).map(|p| p.x)
+    }
+
+    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<(f64, f64)> {
+        let at = |x| Some((x, self.at(line, x, &value)?.mean));
+        self.places(line).filter_map(at).collect()
+    }
+}
+
+/// Runs a figure and writes what was seen.
+///
+/// # Errors
+/// A rack that did not run, or a file that could not be written.
+pub fn run(
+    figure: &Figure,
+    args: &FigureArgs,
+    runner: &Runner,
+    results: &Results,
+) -> Result<Seen, Error> {
+    let mut points: Vec<Point> = Vec::new();
+    let (mut places, mut loads) = (Vec::new(), Vec::new());
+    for (line, of) in figure.lines.iter().enumerate() {
+        for (x, load) in &of.points {
+            for seed in 1..=args.repeats {
+                places.push(points.len());
+                loads.push(Load { seed, ..load.clone() });
+            }
+            points.push(Point { line, x: *x, runs: Vec::new() });
+        }
+    }
+    let all = runner.each(figure.name, &loads, measure)?;
+    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
+        points[place].runs.push((load.seed, measured));
+    }
+    let seen = Seen { points };
+    let name = figure.label().replace(' ', "-").to_lowercase();
+    results.csv(&name, &raw(figure, &seen))?;
+    results.plot(&name, &plot(figure, &seen))?;
+    Ok(seen)
+}
+
+/// All that was measured of each run.
+/// A name, and a figure of what was measured.
+type Value = (&'static str, fn(&Measured) -> u32);
+
+fn raw(figure: &Figure, seen: &Seen) -> Table {
+    let mut table = Table::new(&[
+        "series",
+        "x",
+        "seed",
+        "what",
+        "count",
+        "unstarted",
+        "mean_us",
+        "p5_us",
+        "p50_us",
+        "p95_us",
+        "p99_us",
+        "p99.9_us",
+        "most_us",
+        "slowdown_p99",
+        "events",
+    ]);
+    let us = |ns: u32| format!("{:.2}", f64::from(ns) / 1e3);
+    for point in &seen.points {
+        for (seed, m) in &point.runs {
+            let steps = m.steps.iter().map(|step| (step.name, &step.delays));
+            for (what, d) in [("task", &m.task), ("job", &m.job)].into_iter().chain(steps) {
+                table.row(vec![
+                    figure.lines[point.line].name.replace(',', ";"),
+                    point.x.to_string(),
+                    seed.to_string(),
+                    what.to_string(),
+                    d.count.to_string(),
+                    m.unstarted.to_string(),
+                    format!("{:.2}", d.mean_ns / 1e3),
+                    us(d.p5_ns),
+                    us(d.median_ns),
+                    us(d.p95_ns),
+                    us(d.p99_ns),
+                    us(d.p999_ns),
+                    us(d.most_ns),
+                    format!("{:.3}", m.slowdown_p99),
+                    m.events.to_string(),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn plot(figure: &Figure, seen: &Seen) -> Plot {
+    let us = |ns: u32| f64::from(ns) / 1e3;
+    let mut series = Vec::new();
+    for (at, line) in figure.lines.iter().enumerate() {
+        match figure.shown {
+            Shown::P99 => {
+                series.push((line.name.clone(), seen.drawn(at, |m| us(m.task.p99_ns))));
+            }
+            Shown::Percentiles => {
+                let values: [Value; 3] = [
+                    ("5%", |m| m.task.p5_ns),
+                    ("median", |m| m.task.median_ns),
+                    ("95%", |m| m.task.p95_ns),
+                ];
+                // All three of those that the paper compares.
+                let values = if at < 2 { &values[..] } else { &values[1..2] };
+                for (of, value) in values {
+                    // What never gets through, or takes seconds, would flatten all others.
+                    let drawn = seen.drawn(at, |m| us(value(m)));
+                    let drawn = drawn.into_iter().filter(|(_, y)| *y < 20_000.0).collect();
+                    series.push((format!("{}, {of}", line.name), drawn));
+                }
+            }
+            Shown::Steps => {
+                let runs = seen.points.iter().filter(|p| p.line == at).flat_map(|p| p.runs.first());
+                for step in runs.flat_map(|(_, m)| &m.steps) {
+                    let each = step.delays.each_hundredth_ns.iter().enumerate();
+                    let drawn = each.map(|(n, ns)| (us(*ns), n as f64 / 99.0)).collect();
+                    series.push((step.name.to_string(), drawn));
+                }
+            }
+        }
+    }
+    let y = match figure.shown {
+        Shown::Steps => "share that is faster",
+        Shown::P99 => "99th percentile of the delay from submission to start in us",
+        Shown::Percentiles => "delay from submission to start in us",
+    };
+    Plot {
+        title: format!("{}: {}", figure.label(), figure.title),
+        x: figure.x,
+        y,
+        x_names: figure.x_names.clone(),
+        scale: figure.scale,
+        series,
+    }
+}

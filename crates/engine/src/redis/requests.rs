@@ -1,0 +1,146 @@
+//! An operation as requests of the server.
+
+use alloc::vec::Vec;
+
+use concord_core::rng::splitmix64;
+
+use super::{APPLIED_DATABASE, APPLIED_KEY, Draws, Kind, Operation, RedisEngine, effects, script};
+use crate::backend::{Reach, Step};
+use crate::script::hash_of;
+use crate::ttl::EXEC_COMMAND;
+use crate::{Class, Command, Context, resp};
+
+/// `step` with `commands` in place of its own, as requests.
+pub(super) fn encode_step(
+    context: &Context,
+    step: &Step<'_>,
+    commands: &[Command<'_>],
+    engine: &RedisEngine,
+) -> Operation {
+    let (known, is_copied) = (&engine.known, engine.copier.is_some());
+    // What is wrong with a command the server says best.
+    let is_right = |command: &Command<'_>| {
+        let spec = engine.table.as_ref().and_then(|table| table.find(command.name()));
+        spec.is_some_and(|spec| spec.accepts(command.argc()))
+    };
+    let mut request = Vec::new();
+    let (mut draws, mut arrays, mut taught) = (Vec::new(), Vec::new(), Vec::new());
+    let mut entropy = context.entropy;
+    let is_write = step.class == Class::Write;
+    let key = step.key.unwrap_or_default();
+    let of_one = step.key.filter(|_| step.delete_first);
+    let due = of_one.iter().copied().chain(step.due.iter().copied());
+    let delete_first = is_write && due.clone().next().is_some();
+    let want_exists = is_write && step.want_exists && step.key.is_some();
+    if delete_first {
+        encode(&mut request, [&b"DEL"[..]].into_iter().chain(due));
+    }
+    if is_write {
+        encode(&mut request, [&b"MULTI"[..]]);
+    }
+    for (index, command) in commands.iter().enumerate() {
+        let draws_here = is_write && effects::draws(command);
+        if draws_here && context.decide {
+            draws.push(Draws { index, command: command.bytes().to_vec() });
+        } else if (draws_here || effects::tells_time(command)) && is_right(command) {
+            // Nobody has executed it before who would have said what he drew.
+            entropy = splitmix64(entropy);
+            let in_place = script::in_place_of(command, step.class);
+            let in_place = Command::parse(&in_place).expect("it was encoded here");
+            // It touches no deadline.
+            let step = Step { reach: Reach::AnyKey { is_timed: false }, ..*step };
+            let args = script::wrap(&in_place, context, &step, entropy, false, known);
+            let args = args.unwrap_or_default();
+            teach(&mut taught, index, &in_place, &args);
+            encode(&mut request, args.iter().map(Vec::as_slice));
+            arrays.extend(script::answers_null_array(&in_place).then_some(index));
+            continue;
+        }
+        let wrapped = is_script(command).then(|| {
+            // Scripts of one transaction draw differently.
+            entropy = splitmix64(entropy);
+            script::wrap(command, context, step, entropy, is_copied, known)
+        });
+        match wrapped.flatten() {
+            Some(args) => {
+                arrays.extend(script::answers_null_array(command).then_some(index));
+                teach(&mut taught, index, command, &args);
+                encode(&mut request, args.iter().map(Vec::as_slice));
+            }
+            None => encode(&mut request, command.args()),
+        }
+    }
+    let has_scripts = is_write && commands.iter().any(is_script);
+    let mut kind = Kind::Read;
+    if is_write {
+        let position = alloc::format!("{}", context.position);
+        encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
+        if has_scripts {
+            encode(&mut request, [&b"LRANGE"[..], script::TOLD_KEY, b"0", b"-1"]);
+            encode(&mut request, [&b"DEL"[..], script::TOLD_KEY]);
+        }
+        encode(&mut request, [&b"SET"[..], APPLIED_KEY, position.as_bytes()]);
+        encode(&mut request, [&b"SELECT"[..], b"0"]);
+        encode(&mut request, [&b"EXEC"[..]]);
+        if want_exists {
+            encode(&mut request, [&b"EXISTS"[..], key]);
+        }
+        kind = Kind::Write { position: context.position, delete_first, want_exists };
+    }
+    Operation {
+        request,
+        kind,
+        commands: commands.len(),
+        resp3: context.resp3,
+        switched: false,
+        decides: !is_write || context.decide,
+        refusal: None,
+        draws,
+        arrays,
+        taught,
+        has_scripts,
+    }
+}
+
+/// Notes that the script of `command`, which is sent as `args`, will be known to the server.
+fn teach(
+    taught: &mut Vec<(usize, Vec<u8>, [u8; 40])>,
+    index: usize,
+    command: &Command<'_>,
+    args: &[Vec<u8>],
+) {
+    let [name, text, ..] = args else { return };
+    if let Some(own) = command.args().nth(1).filter(|_| name == command.name()) {
+        taught.push((index, own.to_vec(), hash_of(text)));
+    }
+}
+
+fn parts<'a>(exec: &Command<'a>) -> impl Iterator<Item = Command<'a>> {
+    exec.args().skip(1).filter_map(|part| Command::parse(part).ok())
+}
+
+/// Whether `command` is a script, or a transaction with scripts.
+#[must_use]
+pub fn runs_script(command: &Command<'_>) -> bool {
+    let is_exec = command.name().eq_ignore_ascii_case(EXEC_COMMAND);
+    is_script(command) || is_exec && parts(command).any(|part| is_script(&part))
+}
+
+/// Whether `command` is a script.
+#[must_use]
+pub fn is_script(command: &Command<'_>) -> bool {
+    let name = command.name();
+    name.eq_ignore_ascii_case(b"EVAL") || name.eq_ignore_ascii_case(b"EVAL_RO")
+}
+
+/// Appends a request.
+pub(super) fn encode<'a>(
+    out: &mut Vec<u8>,
+    args: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+) {
+    let args = args.into_iter();
+    resp::array(out, args.clone().count());
+    for arg in args {
+        resp::bulk(out, arg);
+    }
+}

@@ -1,0 +1,113 @@
+//! Quorum reads (FLAIR §4.5: what is compared with it): reads that a replica answers without the leader's word, since it
+//! has asked a quorum where their logs end. One question is for all reads that wait by then.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::{Duration, Instant, Position};
+
+/// Most reads that wait.
+const WAITING_MAX: usize = 65_536;
+
+/// Reads that wait for a quorum's answer, and then for what is to be executed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QuorumReads {
+    /// The last question. It is never asked again by that number.
+    round: u64,
+    /// When it was asked last, if a quorum has not answered it.
+    asked_at: Option<Instant>,
+    /// Where each member's log ends that has answered.
+    ends: Vec<Option<Position>>,
+    /// Reads, and which question is asked after they came.
+    asking: VecDeque<(u64, Vec<u8>)>,
+    /// Reads, and what has to be executed before they are answered.
+    ready: VecDeque<(Position, Vec<u8>)>,
+}
+
+impl QuorumReads {
+    /// Clients ask another one.
+    pub(super) fn forget(&mut self) {
+        *self = QuorumReads { round: self.round, ..QuorumReads::default() };
+    }
+
+    /// A read has come, as the packet that it came in; whether there was room.
+    pub(super) fn push(&mut self, packet: impl FnOnce() -> Vec<u8>) -> bool {
+        let has_room = self.asking.len() + self.ready.len() < WAITING_MAX;
+        if has_room {
+            self.asking.push_back((self.round + 1, packet()));
+        }
+        has_room
+    }
+
+    /// The question that is to be asked now: a new one, of `members`, if reads wait for one; the last one, if it was
+    /// not answered for `again_ns`.
+    pub(super) fn ask(&mut self, now: Instant, members: usize, again_ns: Duration) -> Option<u64> {
+        match self.asked_at {
+            Some(asked_at) if now.since(asked_at) < again_ns => return None,
+            Some(_) => {}
+            None if self.asking.is_empty() => return None,
+            None => {
+                self.round += 1;
+                self.ends = alloc::vec![None; members];
+            }
+        }
+        self.asked_at = Some(now);
+        Some(self.round)
+    }
+
+    /// `member`, whose log ends at `end`, answers question `round`; `quorum` answers are enough.
+    pub(super) fn on_end(&mut self, (member, round): (usize, u64), end: Position, quorum: usize) {
+        if round != self.round || self.asked_at.is_none() {
+            return;
+        }
+        if let Some(known) = self.ends.get_mut(member) {
+            *known = Some(known.map_or(end, |known| known.max(end)));
+        }
+        let ends = || self.ends.iter().flatten().copied();
+        if ends().count() < quorum {
+            return;
+        }
+        let upto = ends().max().unwrap_or_default();
+        self.asked_at = None;
+        while let Some((_, packet)) = self.asking.pop_front_if(|(asked, _)| *asked <= round) {
+            self.ready.push_back((upto, packet));
+        }
+    }
+
+    /// The next read that can be answered, `executed` being executed.
+    pub(super) fn pop(&mut self, executed: Position) -> Option<Vec<u8>> {
+        self.ready.pop_front_if(|(upto, _)| *upto <= executed).map(|(_, packet)| packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn a_read_waits_for_a_question_that_was_asked_after_it_came_and_for_the_highest_end() {
+        let mut reads = QuorumReads::default();
+        let ask = |r: &mut QuorumReads, at| r.ask(Instant(at), 3, 20);
+        assert_eq!(ask(&mut reads, 0), None);
+        assert!(reads.push(|| vec![1]));
+        assert_eq!(ask(&mut reads, 0), Some(1));
+        assert!(reads.push(|| vec![2]));
+        assert_eq!((ask(&mut reads, 19), ask(&mut reads, 20)), (None, Some(1)));
+        reads.on_end((0, 1), Position(5), 2);
+        reads.on_end((0, 1), Position(4), 2);
+        assert_eq!(reads.pop(Position(9)), None, "one alone is no quorum");
+        reads.on_end((2, 1), Position(7), 2);
+        assert_eq!((reads.pop(Position(6)), reads.pop(Position(7))), (None, Some(vec![1])));
+        assert_eq!(ask(&mut reads, 21), Some(2));
+        reads.on_end((1, 1), Position(3), 2);
+        reads.on_end((0, 2), Position(5), 2);
+        assert_eq!(reads.pop(Position(9)), None, "of the question before");
+        reads.on_end((1, 2), Position(5), 2);
+        assert_eq!(reads.pop(Position(5)), Some(vec![2]));
+        reads.push(|| vec![3]);
+        reads.forget();
+        assert_eq!(ask(&mut reads, 50), None);
+    }
+}

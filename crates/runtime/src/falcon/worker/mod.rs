@@ -1,0 +1,358 @@
+//! A worker: asks the switch for tasks, and executes them.
+//!
+//! What its machine orders is done at the end of a batch, when what it says of it is on its way: starting a command
+//! takes as long as a thousand packets.
+
+mod busy;
+mod functions;
+mod handlers;
+mod processes;
+mod reaper;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use concord_core::machine::Deadline;
+use concord_core::{Instant, Key, Nothing, Now, SessionId};
+use concord_scheduler::{Order, Output, Worker, WorkerConfig};
+use concord_wire::falcon::Task;
+use concord_wire::tasks::{Attempt, Ended, Function};
+use concord_wire::{Addr, GroupId, OfGroup};
+use rustc_hash::FxBuildHasher;
+use tracing::{info, warn};
+
+use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::error::Error;
+use crate::falcon::tasks::Functions;
+use crate::http::{Health, Snapshot};
+use crate::logging;
+use crate::poller::{Event, Interest, Token};
+use crate::roles::{Place, unique};
+use crate::udp::Outbox;
+
+use busy::Busy;
+use functions::Calls;
+use handlers::Handlers;
+use processes::{Finished, Processes};
+use reaper::Reaper;
+
+pub use processes::CommandBody;
+pub use reaper::reap;
+
+const THREADS: Token = Token(ROLE_TOKEN_MIN);
+const CALLS: Token = Token(ROLE_TOKEN_MIN + 1);
+/// Bodies of jobs that are kept decoded.
+const BODIES_MAX: usize = 64;
+
+/// What a worker is told beside its place.
+#[derive(Clone, Debug)]
+pub struct WorkerSetup {
+    /// The group that it is in.
+    pub group: GroupId,
+    /// Where the switch listens.
+    pub switch: Addr,
+    /// Where the controller listens.
+    pub controller: Addr,
+    /// How many tasks it runs at a time.
+    pub slots: u16,
+    /// The queues that it asks, by bit.
+    pub queues: u32,
+    /// Whether it asks for the next task of an executor while that runs one.
+    pub prefetch: bool,
+    /// How long a task may run without its owner being heard, in ns: the same for all of the group.
+    pub lease_ns: u64,
+    /// The rack's secret: it runs what was tagged with it, and nothing else.
+    pub key: Key,
+    /// It executes commands; and the command line that runs [`reap`] on its standard input.
+    pub exec: Option<Vec<String>>,
+    /// What it executes beside what each worker does.
+    pub functions: Functions,
+}
+
+/// The body of a job, as it came and decoded.
+type Decoded = (Arc<[u8]>, Arc<CommandBody>);
+
+#[derive(Debug)]
+struct WorkerRole {
+    node: u16,
+    slots: u16,
+    worker: OfGroup<Worker>,
+    busy: Busy,
+    calls: Calls,
+    /// `None`: it executes no commands.
+    processes: Option<Processes>,
+    /// As with commands.
+    handlers: Option<Handlers>,
+    /// By the address of the bytes, which it keeps.
+    bodies: HashMap<*const u8, Decoded, FxBuildHasher>,
+    /// Ended, and to be told.
+    finished: Vec<Finished>,
+    /// Could not begin, and are to be given back.
+    returned: Vec<u32>,
+    /// As logged last: the epoch, and how many tags were wrong.
+    logged: (u32, u64),
+}
+
+/// Runs a worker until it is told to end.
+///
+/// # Errors
+/// One line for a person.
+pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
+    let _span = logging::span("worker", place.node).entered();
+    let mut driver = place.driver()?;
+    let session = SessionId(unique()?);
+    let config = WorkerConfig {
+        controller: Some((place.node, setup.controller)),
+        lease_ns: setup.lease_ns,
+        queues: setup.queues,
+        prefetch: setup.prefetch,
+        key: Some(setup.key),
+        ..WorkerConfig::new(session, place.addr, setup.switch, setup.slots)
+    };
+    let busy = Busy::new()?;
+    driver.poller().add(&busy, THREADS, Interest::READ)?;
+    let calls = Calls::new(setup.functions.clone(), setup.slots.into())?;
+    driver.poller().add(&calls, CALLS, Interest::READ)?;
+    let executes = setup.exec.clone().map(|program| {
+        let reaper = Rc::new(RefCell::new(Some(Reaper::start(program)?)));
+        let handlers = Handlers::new(driver.poller(), Rc::clone(&reaper), setup.slots.into());
+        Ok::<_, Error>((Processes::new(driver.poller(), reaper), handlers))
+    });
+    let (processes, handlers) = executes.transpose()?.unzip();
+    let mut role = WorkerRole {
+        node: place.node,
+        slots: setup.slots,
+        worker: OfGroup::new(setup.group, Worker::new(config)),
+        busy,
+        calls,
+        processes,
+        handlers,
+        bodies: HashMap::default(),
+        finished: Vec::new(),
+        returned: Vec::new(),
+        logged: (0, 0),
+    };
+    let exec = setup.exec.is_some();
+    info!(addr = %place.addr, slots = setup.slots, exec, "started");
+    driver.run(&mut role)?;
+    info!("stopped");
+    Ok(())
+}
+
+/// Microseconds, as sleeping and spinning tasks have them.
+fn microseconds(parameters: &[u8]) -> Option<u64> {
+    parameters.first_chunk().filter(|_| parameters.len() == 8).map(|b| u64::from_be_bytes(*b))
+}
+
+impl WorkerRole {
+    /// Begins a run. `Err`: it is over by that.
+    fn start(
+        &mut self,
+        now: Instant,
+        run: u32,
+        of: Attempt,
+        task: &Task,
+        job: Option<Arc<[u8]>>,
+        parameters: &[u8],
+    ) -> Result<(), Finished> {
+        let failed = |why: &str| Finished::failed(run, Ended::Failed, why);
+        match Function::numbered(task.function) {
+            Some(Function::NoOp) => Err(Finished::failed(run, Ended::Done, "")),
+            Some(Function::Sleep) => {
+                let us = microseconds(parameters);
+                self.busy.sleep(now, run, us.ok_or_else(|| failed("no time to sleep for"))?);
+                Ok(())
+            }
+            Some(Function::Spin) => {
+                let us = microseconds(parameters).ok_or_else(|| failed("no time to spin for"))?;
+                self.busy.spin(run, us).map_err(|error| failed(&error.to_string()))
+            }
+            Some(Function::Command) => {
+                let body = job.and_then(|bytes| self.body(bytes));
+                let body = body.ok_or_else(|| failed("no command in its job"))?;
+                let Some(processes) = &mut self.processes else {
+                    return Err(failed("this worker was not started with --allow-exec\n"));
+                };
+                processes.start(run, of, &body, parameters)
+            }
+            Some(Function::Handler) => {
+                let body = job.and_then(|bytes| self.body(bytes));
+                let body = body.ok_or_else(|| failed("no handler in its job"))?;
+                let Some(handlers) = &mut self.handlers else {
+                    return Err(failed("this worker was not started with --allow-exec\n"));
+                };
+                handlers.start(run, of, &body, parameters)
+            }
+            None => self.calls.start(run, task.function, of, parameters),
+        }
+    }
+
+    /// The decoded body of a job.
+    fn body(&mut self, bytes: Arc<[u8]>) -> Option<Arc<CommandBody>> {
+        if let Some((_, body)) = self.bodies.get(&bytes.as_ptr()) {
+            return Some(Arc::clone(body));
+        }
+        let body: Arc<CommandBody> = Arc::new(postcard::from_bytes(&bytes).ok()?);
+        if self.bodies.len() >= BODIES_MAX {
+            self.bodies.clear();
+        }
+        self.bodies.insert(bytes.as_ptr(), (bytes, Arc::clone(&body)));
+        Some(body)
+    }
+
+    /// Does what the machine orders.
+    fn obey(&mut self, now: Now, out: &mut Outbox) {
+        let mut is_told = false;
+        while let Some(order) = self.worker.poll_order() {
+            match order {
+                Order::Start { run, task, .. } if !self.calls.has_room(task.function) => {
+                    self.returned.push(run);
+                }
+                Order::Start { run, of, task, job, parameters, .. } => {
+                    if !is_told && task.function == Function::Command.number() {
+                        // That they run is known before they are started, which takes its time.
+                        out.flush();
+                        is_told = true;
+                    }
+                    let own = task.parameters.bytes();
+                    let parameters = parameters.as_deref().unwrap_or(own);
+                    if let Err(finished) = self.start(now.instant, run, of, &task, job, parameters)
+                    {
+                        self.finished.push(finished);
+                    }
+                }
+                Order::Kill { run, is_cancelled, .. } => {
+                    self.busy.kill(run);
+                    self.calls.kill(run);
+                    if let Some(processes) = &mut self.processes {
+                        processes.kill(run);
+                    }
+                    if let Some(handlers) = &mut self.handlers {
+                        handlers.kill(now.instant, run, is_cancelled);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the machine what has ended.
+    fn tell(&mut self, now: Now, out: &mut Outbox) {
+        for finished in std::mem::take(&mut self.finished) {
+            let Finished { run, ended, output, output_bytes } = finished;
+            let output = Output { bytes: &output, total_bytes: output_bytes };
+            let (worker, mut sink) = self.worker.input(out);
+            worker.finished(now, run, ended, output, &mut sink);
+        }
+        for run in std::mem::take(&mut self.returned) {
+            let (worker, mut sink) = self.worker.input(out);
+            worker.returned(now, run, &mut sink);
+        }
+    }
+
+    fn done(&mut self, run: u32) {
+        self.finished.push(Finished::failed(run, Ended::Done, ""));
+    }
+}
+
+impl Role for WorkerRole {
+    type Machine = OfGroup<Worker>;
+
+    fn machine(&mut self) -> &mut OfGroup<Worker> {
+        &mut self.worker
+    }
+
+    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+        match what {}
+    }
+
+    fn event(&mut self, event: Event, _out: &mut Outbox) -> Result<(), Error> {
+        if event.token == THREADS {
+            self.busy.heard();
+            while let Some(run) = self.busy.spun() {
+                self.done(run);
+            }
+        } else if event.token == CALLS {
+            self.calls.heard();
+            while let Some(finished) = self.calls.ended() {
+                self.finished.push(finished);
+            }
+        } else if Handlers::owns(event.token) {
+            if let Some(handlers) = &mut self.handlers {
+                self.finished.extend(handlers.event(event)?);
+            }
+        } else if let Some(processes) = &mut self.processes {
+            self.finished.extend(processes.event(event)?);
+        }
+        Ok(())
+    }
+
+    fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        while let Some(run) = self.busy.woken(now.instant) {
+            self.done(run);
+        }
+        if let Some(handlers) = &mut self.handlers {
+            handlers.end_late(now.instant);
+        }
+        self.obey(now, out);
+        while !self.finished.is_empty() || !self.returned.is_empty() {
+            self.tell(now, out);
+            // What it has no lease for it orders to be killed before it takes a result (trap T1).
+            self.obey(now, out);
+        }
+        Ok(())
+    }
+
+    fn wakes_at(&self) -> Deadline {
+        let sleeping = Deadline { at: self.busy.wakes_at(), reason: "a task that sleeps" };
+        let at = self.handlers.as_ref().map_or(Instant::NEVER, Handlers::wakes_at);
+        sleeping.min(Deadline { at, reason: "a handler whose task was cancelled" })
+    }
+
+    fn log(&mut self, _now: Now) {
+        let (epoch, wrong) = (self.worker.heard().epoch, self.worker.counters().tags_wrong);
+        let (logged_epoch, logged_wrong) = std::mem::replace(&mut self.logged, (epoch, wrong));
+        if epoch != logged_epoch {
+            let switch_id = self.worker.heard().switch_id;
+            info!(epoch, switch_id, "is a member");
+        }
+        if logged_wrong == 0 && wrong > 0 {
+            warn!("tasks without the tag of the rack's key are dropped; tags_wrong counts them");
+        }
+    }
+
+    /// Takes no more tasks, and ends when what runs has ended; what runs for longer is killed, and begun again
+    /// elsewhere when its lease is over.
+    fn stop(&mut self, _now: Now, why: Stop) -> bool {
+        self.worker.retire();
+        self.worker.is_idle() || why == Stop::Rack
+    }
+
+    fn snapshot(&self, _now: Now) -> Snapshot {
+        let mut s = Snapshot::new("worker", self.node);
+        s.count(self.worker.counters().each());
+        s.count(self.worker.of_group_counters().each());
+        let running = self.worker.runs().count();
+        s.gauge("slots", "Tasks that it runs at a time at most.", self.slots.into());
+        s.gauge("running", "Tasks that it runs.", running as f64);
+        let processes = self.processes.as_ref().map_or(0, Processes::len);
+        s.gauge(
+            "processes",
+            "Commands that run, or were killed and have not ended.",
+            processes as f64,
+        );
+        let handlers = self.handlers.as_ref().map_or(0, Handlers::len);
+        s.gauge("handlers", "Handlers that run, with a task or without.", handlers as f64);
+        let heard = self.worker.heard();
+        s.gauge("epoch", "The configuration that it is in.", heard.epoch.into());
+        s.tell("epoch", heard.epoch);
+        s.tell("switch_id", heard.switch_id);
+        s.tell("member", heard.epoch > 0);
+        s.tell("exec", self.processes.is_some());
+        if heard.epoch == 0 {
+            s.health = Health::NotYet("the controller has not made it a member yet".to_string());
+        }
+        s
+    }
+}

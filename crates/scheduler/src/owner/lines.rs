@@ -1,0 +1,90 @@
+//! An owner's tasks by the queue of the switch that they are for, and by their priority. Each line has its own window
+//! and its own pauses: none waits because another one's queue is full.
+
+use alloc::collections::{BTreeSet, VecDeque};
+
+use concord_core::{Duration, Instant, MS, Rng};
+use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, TASKS_MAX, queue_of_node};
+
+use super::Name;
+
+const PAUSE_NS_MIN: Duration = MS / 4;
+
+/// A queue of the switch, and a priority in it. The most urgent ones are the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub priority: u8,
+    pub queue: u8,
+}
+
+/// Where the tasks of a job go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// That of the executors that it needs.
+    pub class: Place,
+    /// That of the node near which they are to run, if there is one.
+    pub near: Option<Place>,
+}
+
+impl Places {
+    pub(super) fn new(priority: u8, needs: u8, near: Option<u16>) -> Places {
+        let priority = priority.min(PRIORITIES_MAX - 1);
+        let class = Place { priority, queue: needs.min(CLASSES_MAX - 1) };
+        let near = near.map(|node| Place { priority, queue: queue_of_node(node) });
+        Places { class, near }
+    }
+}
+
+/// What an owner knows of one of them.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// Tasks that may be ready to be submitted; some are not any more.
+    pub ready: VecDeque<Name>,
+    /// Tasks in the queue of which it is not known that somebody has them, by ticket.
+    pub queued: BTreeSet<(i64, Name)>,
+    /// The highest retrieve_ptr of this switch that was heard of, which does not wrap here.
+    pub retrieved: i64,
+    /// Most tasks of the next submission: fewer after a full queue.
+    pub window: usize,
+    pub pause_until: Instant,
+    pause_ns: Duration,
+}
+
+impl Line {
+    pub(super) fn new() -> Line {
+        Line {
+            ready: VecDeque::new(),
+            queued: BTreeSet::new(),
+            retrieved: 0,
+            window: TASKS_MAX,
+            pause_until: Instant(0),
+            pause_ns: PAUSE_NS_MIN,
+        }
+    }
+
+    /// A pointer of 32 bits as one that does not wrap: it is not far from retrieve_ptr.
+    pub(super) fn unwrapped(&self, pointer: u32) -> i64 {
+        self.retrieved + i64::from(pointer.wrapping_sub(self.retrieved as u32) as i32)
+    }
+
+    /// The queue is full: a pause, longer each time, and fewer tasks after it.
+    pub(super) fn pause(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
+        self.window = (self.window / 2).max(1);
+        let jitter = rng.between(self.pause_ns / 2, self.pause_ns);
+        self.pause_until = now.after(jitter);
+        self.pause_ns = (self.pause_ns * 2).min(most_ns);
+    }
+
+    /// The queue had room for all of a submission.
+    pub(super) fn has_room(&mut self) {
+        self.window = (self.window * 2).min(TASKS_MAX);
+        self.pause_ns = PAUSE_NS_MIN;
+    }
+
+    /// Another switch: its queue is empty.
+    pub(super) fn begin_anew(&mut self) {
+        self.queued.clear();
+        self.retrieved = 0;
+        (self.pause_until, self.pause_ns) = (Instant(0), PAUSE_NS_MIN);
+    }
+}

@@ -1,0 +1,85 @@
+//! Jobs that outlive their owner: what a process takes over from the one before ([`crate::JournaledOwner`]).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use concord_core::{Addr, Instant, MS, Now};
+use concord_wire::tasks::Run;
+
+use super::{At, LEASE_MARGIN, Name, Owner};
+use crate::journal::FoundJob;
+
+/// A run of the process before, which cannot be named any more.
+const NOBODY: Run = Run { session: 0, run: 0, worker: Addr { ip: 0, port: 0 } };
+
+impl Owner {
+    /// How many tasks each worker runs of those that it owns.
+    #[must_use]
+    pub fn held_by(&self) -> BTreeMap<Addr, usize> {
+        let mut all = BTreeMap::new();
+        for item in self.jobs.values().flat_map(|job| &job.items) {
+            if let At::Held(run, _) = item.at
+                && run != NOBODY
+            {
+                *all.entry(run.worker).or_default() += 1;
+            }
+        }
+        all
+    }
+
+    /// The number of the next job.
+    pub(crate) fn next_jid(&self) -> u32 {
+        self.next_jid
+    }
+
+    pub(crate) fn begin_with(&mut self, next_jid: u32) {
+        self.next_jid = self.next_jid.max(next_jid);
+    }
+
+    /// Goes on with a job of the process before: of its tasks, those that are over stay so, and those that are never
+    /// to be run twice and may have been begun are unknown when a lease is over.
+    pub(crate) fn resume(&mut self, now: Now, found: &FoundJob) {
+        let next_jid = core::mem::replace(&mut self.next_jid, found.jid);
+        let is_taken = self.submit(now, found.job.clone()).is_some();
+        self.next_jid = next_jid.max(found.jid + 1);
+        let over: BTreeSet<u32> = found.over();
+        // Clocks of another start of this host say nothing: how long ago it was taken the wall clock says.
+        let age_ns = now.unix_ms.saturating_sub(found.unix_ms).saturating_mul(MS);
+        let taken_at = Instant(now.instant.0.saturating_sub(age_ns));
+        // Where no number is written none of its attempts had a higher one than may be begun without. Others are taken once one
+        // is begun.
+        let attempt = found.attempts_up_to.unwrap_or(self.config.attempts_noted);
+        let Some(job) = self.jobs.get_mut(&found.jid).filter(|_| is_taken) else { return };
+        for (tid, item) in (0..).zip(&mut job.items) {
+            (item.attempt, item.attempts_before) = (attempt, attempt);
+            item.is_spent = attempt == u16::MAX;
+            item.trace.taken_at = taken_at;
+            if over.contains(&tid) {
+                item.at = At::Over;
+                job.open -= 1;
+                self.open -= 1;
+            }
+        }
+        job.attempts_up_to = attempt;
+        // They may run still, and be told to be over only when nobody can.
+        let lease_ns = self.config.lease_ns;
+        let until = now.instant.after(lease_ns + lease_ns / LEASE_MARGIN);
+        for tid in found.begun.difference(&over) {
+            let name = (found.jid, *tid);
+            if let Some((item, _)) = self.item(name) {
+                item.at = At::Held(NOBODY, until);
+                self.timers.insert((until, name));
+            }
+        }
+    }
+
+    /// Jobs whose attempts may have higher numbers since this was asked, and up to which.
+    pub(crate) fn take_raised(&mut self) -> Vec<(u32, u16)> {
+        core::mem::take(&mut self.raised)
+    }
+
+    /// Tasks that are never run twice and may be begun since this was asked: JID and TID.
+    pub(crate) fn take_begun(&mut self) -> Vec<Name> {
+        core::mem::take(&mut self.begun)
+    }
+}

@@ -1,0 +1,219 @@
+//! Owners with a journal, and the numbers of attempts.
+
+use concord_scheduler::{Found, Journal, JournaledOwner};
+
+use super::*;
+
+/// An owner with a journal, and what is durable of it.
+fn journaled(bytes: &[u8]) -> (JournaledOwner, Vec<u8>) {
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let (journal, found, mut bytes) = match Journal::recover(bytes).unwrap() {
+        Some(found) => (Journal::resume(&found), found, bytes.to_vec()),
+        None => {
+            let (journal, header) = Journal::create(1);
+            (journal, Found::default(), header)
+        }
+    };
+    let mut owner = JournaledOwner::resume(config, at(0), journal, &found);
+    sync(&mut owner, 0, &mut bytes);
+    (owner, bytes)
+}
+
+/// Writes down what there is to write, at once.
+fn sync(owner: &mut JournaledOwner, ms: u64, bytes: &mut Vec<u8>) -> Sent {
+    let mut sent = Sent::new();
+    while let Some(persist) = owner.poll_persist() {
+        bytes.extend(persist.what);
+        owner.persisted(at(ms), persist.number, &mut sent);
+    }
+    sent
+}
+
+fn hear(owner: &mut JournaledOwner, ms: u64, mut bytes: Vec<u8>) -> Sent {
+    let mut sent = Sent::new();
+    owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    sent
+}
+
+fn hear_of(owner: &mut JournaledOwner, ms: u64, message: &TaskMessage) -> Sent {
+    let mut bytes = Vec::new();
+    message.emit(&mut bytes);
+    hear(owner, ms, bytes)
+}
+
+fn ticked(owner: &mut JournaledOwner, ms: u64) -> Sent {
+    let mut sent = Sent::new();
+    owner.tick(at(ms), &mut sent);
+    sent
+}
+
+fn bytes_of(answer: &Submission) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    answer.emit(&mut bytes);
+    bytes
+}
+
+#[test]
+fn bug_21_32_what_waits_for_a_slow_disk_is_submitted_once() {
+    let (mut owner, _) = journaled(&[]);
+    owner.submit(at(0), job(3, false), b"").unwrap();
+    assert!(ticked(&mut owner, 0).is_empty());
+    let first = owner.poll_persist().unwrap();
+    // What is decided while the disk syncs waits for the next frame.
+    owner.submit(at(1), job(1, false), b"").unwrap();
+    assert!(ticked(&mut owner, 1).is_empty() && ticked(&mut owner, 7).is_empty());
+    let mut sent = Sent::new();
+    owner.persisted(at(8), first.number, &mut sent);
+    assert_eq!(attempts(&submissions(&sent)), [1; 3]);
+    let second = owner.poll_persist().unwrap();
+    assert!(ticked(&mut owner, 12).is_empty(), "5 ms from when it was sent");
+    let mut sent = Sent::new();
+    owner.persisted(at(17), second.number, &mut sent);
+    assert_eq!(attempts(&submissions(&sent)), [1], "of the second job");
+    // The first one is not answered.
+    assert_eq!(owner.owner().counters().submissions_unanswered, 0);
+    assert!(ticked(&mut owner, 17).is_empty());
+    assert_eq!(owner.owner().counters().submissions_unanswered, 1);
+    assert_eq!(attempts(&submissions(&ticked(&mut owner, 18))), [2; 3]);
+}
+
+#[test]
+fn bug_21_32_a_lease_is_extended_while_the_disk_syncs() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(1, false), b"").unwrap();
+    ticked(&mut owner, 0);
+    sync(&mut owner, 0, &mut bytes);
+    owner.submit(at(1), job(1, false), b"").unwrap();
+    let _first = owner.poll_persist().unwrap();
+    let (of, run) = (attempt(1), run(1));
+    let sent = hear_of(&mut owner, 2, &TaskMessage::Running { of, run, asked_at: 5 });
+    assert_eq!(
+        TaskMessage::parse(&sent[0].1).unwrap(),
+        TaskMessage::Extended { of, run, asked_at: 5 }
+    );
+    // A result waits: that it is known says that it is written.
+    let (output_bytes, output) = (0, vec![]);
+    let result = TaskMessage::Result { of, run, ended: Ended::Done, output_bytes, output };
+    assert!(hear_of(&mut owner, 3, &result).is_empty());
+}
+
+#[test]
+fn bug_21_32_a_grant_that_came_too_late_is_given_without_the_disk_the_next_time() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(1, true), b"").unwrap();
+    ticked(&mut owner, 0);
+    sync(&mut owner, 0, &mut bytes);
+    let of = attempt(1);
+    let claim = |of, run| TaskMessage::Claim { of, run, asked_at: 5 };
+    assert!(hear_of(&mut owner, 1, &claim(of, run(1))).is_empty());
+    sync(&mut owner, 60, &mut bytes);
+    // Its worker has given up, and it comes to another one.
+    hear_of(&mut owner, 61, &TaskMessage::Returned { of, run: run(1) });
+    let of = attempt(2);
+    let sent = hear_of(&mut owner, 62, &claim(of, run(2)));
+    let granted = TaskMessage::Claimed { of, run: run(2), asked_at: 5, granted: true };
+    assert_eq!(TaskMessage::parse(&sent[0].1).unwrap(), granted);
+}
+
+/// The switch refuses one task so often; the attempts that were submitted.
+fn refused(owner: &mut JournaledOwner, times: usize, bytes: &mut Vec<u8>) -> Vec<u16> {
+    let mut all = vec![];
+    for ms in (0..100_000_000).step_by(200) {
+        let mut sent = ticked(owner, ms);
+        sent.extend(sync(owner, ms, bytes));
+        let submitted = submissions(&sent);
+        all.extend(attempts(&submitted));
+        if all.len() >= times {
+            break;
+        }
+        for submission in submitted {
+            hear(owner, ms, bytes_of(&answer(&submission, 0, 0, 0)));
+        }
+    }
+    all
+}
+
+#[test]
+fn bug_21_33_attempts_rise_however_many_a_process_has_begun() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(1, false), b"").unwrap();
+    assert_eq!(refused(&mut owner, 250, &mut bytes), (1..=250).collect::<Vec<u16>>());
+    // It is killed, and goes on, twice: before it has submitted anything the second time.
+    let (_, mut bytes) = journaled(&bytes);
+    let found = Journal::recover(&bytes).unwrap().unwrap();
+    assert_eq!(
+        Journal::recover(&Journal::rewritten(3, &found, 9)).unwrap().unwrap().jobs,
+        found.jobs
+    );
+    let (mut owner, _) = journaled(&bytes.clone());
+    assert_eq!(refused(&mut owner, 2, &mut bytes), [301, 302]);
+}
+
+/// As often as there are hundreds of numbers, before it was submitted and after.
+#[test]
+fn bug_21_43_a_job_is_gone_on_with_however_often_its_owner_has_begun() {
+    let (_, mut bytes) = journaled(&[]);
+    for _ in 0..700 {
+        (_, bytes) = journaled(&bytes);
+    }
+    let (mut owner, mut bytes) = journaled(&bytes);
+    owner.submit(at(0), job(1, false), b"").unwrap();
+    sync(&mut owner, 0, &mut bytes);
+    for _ in 0..700 {
+        (_, bytes) = journaled(&bytes);
+    }
+    let (mut owner, mut bytes) = journaled(&bytes);
+    assert_eq!(refused(&mut owner, 1, &mut bytes), [101]);
+}
+
+#[test]
+fn bug_21_33_a_silent_switch_is_asked_less_and_less_often() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(1, false));
+    let submitted = (0..1_000).map(|ms| submitted(&mut owner, ms).len());
+    let times: usize = submitted.sum();
+    assert!((10..30).contains(&times), "{times} times in a second");
+}
+
+#[test]
+fn bug_21_33_a_task_without_a_number_left_fails_and_says_why() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(1, false), b"").unwrap();
+    // However long the queue is full, nobody has had the last number.
+    let all = refused(&mut owner, 65_600, &mut bytes);
+    assert_eq!((all[65_534], all.last()), (u16::MAX, Some(&u16::MAX)));
+    assert_eq!(owner.poll_outcome(), None);
+    let of = attempt(u16::MAX);
+    hear_of(&mut owner, 1 << 32, &TaskMessage::Running { of, run: run(1), asked_at: 5 });
+    hear_of(&mut owner, 1 << 32, &TaskMessage::Returned { of, run: run(1) });
+    ticked(&mut owner, 1 << 32);
+    sync(&mut owner, 1 << 32, &mut bytes);
+    let told = owner.poll_outcome().unwrap().outcome;
+    assert!(told.output().starts_with(b"it was tried 65535 times"), "{told:?}");
+}
+
+#[test]
+fn bug_21_36_what_no_executor_could_fetch_is_not_taken() {
+    let mut owner = owner(Guards::ALL);
+    let of = |bytes: usize| Job { body: Some(vec![0; bytes].into()), ..job(1, false) };
+    assert_eq!(owner.submit(at(0), of((1 << 20) + 1)), None);
+    let long = [(0, vec![0; (1 << 20) + 1].into())].into_iter().collect();
+    assert_eq!(owner.submit(at(0), Job { long, ..job(1, false) }), None);
+    assert_eq!((owner.open(), owner.submit(at(0), of(1 << 20))), (0, Some(1)));
+}
+
+#[test]
+fn bug_21_42_how_long_a_resumed_task_took_counts_from_when_it_was_taken() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    let taken = Now { instant: Instant(0), unix_ms: 1_000 };
+    let jid = owner.submit(taken, job(1, false), b"").unwrap();
+    sync(&mut owner, 0, &mut bytes);
+    let found = Journal::recover(&bytes).unwrap().unwrap();
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let now = Now { instant: Instant(50_000 * MS), unix_ms: 11_000 };
+    let mut owner = JournaledOwner::resume(config, now, Journal::resume(&found), &found);
+    assert!(owner.cancel(now, jid, &mut Sent::new()));
+    sync(&mut owner, 50_000, &mut bytes);
+    let trace = owner.poll_outcome().unwrap().trace;
+    assert_eq!(trace.over_at.since(trace.taken_at), 10_000 * MS);
+}

@@ -1,0 +1,185 @@
+//! What is seen of tasks, and what is made of it.
+
+use super::{Load, Measured};
+
+/// Of delays in ns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delays {
+    /// How many.
+    pub count: u64,
+    /// The mean.
+    pub mean_ns: f64,
+    /// 5% are below.
+    pub p5_ns: u32,
+    /// Half are below.
+    pub median_ns: u32,
+    /// 95% are below.
+    pub p95_ns: u32,
+    /// 99% are below.
+    pub p99_ns: u32,
+    /// 99.9% are below.
+    pub p999_ns: u32,
+    /// None is above.
+    pub most_ns: u32,
+    /// A hundred of them, evenly from the least to the most, for their distribution.
+    pub each_hundredth_ns: Vec<u32>,
+}
+
+impl Delays {
+    /// Of all these, which are sorted.
+    pub(super) fn of(all_ns: &mut [u32]) -> Delays {
+        all_ns.sort_unstable();
+        let Some(last) = all_ns.len().checked_sub(1) else { return Delays::default() };
+        let sum: u64 = all_ns.iter().map(|ns| u64::from(*ns)).sum();
+        let permille = |n: usize| all_ns[last * n / 1_000];
+        Delays {
+            count: all_ns.len() as u64,
+            mean_ns: sum as f64 / all_ns.len() as f64,
+            p5_ns: permille(50),
+            median_ns: permille(500),
+            p95_ns: permille(950),
+            p99_ns: permille(990),
+            p999_ns: permille(999),
+            most_ns: all_ns[last],
+            each_hundredth_ns: (0..100).map(|at| all_ns[last * at / 99]).collect(),
+        }
+    }
+}
+
+/// A step of a task's way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// What it is called.
+    pub name: &'static str,
+    /// How long it takes.
+    pub delays: Delays,
+}
+
+/// A job that goes on.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub at_ns: u64,
+    pub times_ns: Vec<u32>,
+    /// Which tasks have begun.
+    begun: Vec<bool>,
+    /// How many have not.
+    pub left: usize,
+}
+
+impl Open {
+    pub fn new(at_ns: u64, times_ns: Vec<u32>) -> Open {
+        let left = times_ns.len();
+        Open { at_ns, begun: vec![false; left], times_ns, left }
+    }
+
+    /// All its tasks have begun.
+    pub fn is_over(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// What is seen.
+pub(super) struct Seen {
+    from_ns: u64,
+    until_ns: u64,
+    delays: Vec<u32>,
+    jobs: Vec<u32>,
+    slowdowns: Vec<f32>,
+    /// Tasks that are measured and have not begun.
+    left: u64,
+    steps: Vec<(&'static str, Vec<u32>)>,
+}
+
+pub(super) fn short(ns: u64) -> u32 {
+    u32::try_from(ns).unwrap_or(u32::MAX)
+}
+
+impl Seen {
+    pub fn new(load: &Load, steps: &[&'static str]) -> Seen {
+        let until_ns = load.warm_up_ns + load.measure_ns;
+        let steps = if load.steps { steps } else { &[] };
+        Seen {
+            from_ns: load.warm_up_ns,
+            until_ns,
+            delays: Vec::new(),
+            jobs: Vec::new(),
+            slowdowns: Vec::new(),
+            left: 0,
+            steps: steps.iter().map(|name| (*name, Vec::new())).collect(),
+        }
+    }
+
+    fn counts(&self, at_ns: u64) -> bool {
+        (self.from_ns..self.until_ns).contains(&at_ns)
+    }
+
+    /// A job came.
+    pub fn job(&mut self, at_ns: u64, tasks: usize) {
+        if self.counts(at_ns) {
+            self.left += tasks as u64;
+        }
+    }
+
+    /// A task of a job begins. `false`: it had before.
+    pub fn begins(&mut self, now_ns: u64, job: &mut Open, tid: usize) -> bool {
+        if job.begun.get(tid) != Some(&false) {
+            return false;
+        }
+        job.begun[tid] = true;
+        job.left -= 1;
+        if self.counts(job.at_ns) {
+            let delay_ns = now_ns - job.at_ns;
+            self.delays.push(short(delay_ns));
+            let time_ns = f64::from(job.times_ns[tid]);
+            self.slowdowns.push(((delay_ns as f64 + time_ns) / time_ns) as f32);
+            self.left -= 1;
+            if job.left == 0 {
+                self.jobs.push(short(delay_ns));
+            }
+        }
+        true
+    }
+
+    /// A step of a task of a job that came then took so long.
+    pub fn step(&mut self, job_at_ns: u64, step: usize, took_ns: u64) {
+        if self.counts(job_at_ns)
+            && let Some((_, all)) = self.steps.get_mut(step)
+        {
+            all.push(short(took_ns));
+        }
+    }
+
+    /// Whether everything that is measured has begun.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns && self.left == 0
+    }
+
+    /// When it is over at the latest: a rack that cannot keep up never gets through.
+    pub fn end_ns(&self) -> u64 {
+        self.until_ns + (self.until_ns - self.from_ns) / 4
+    }
+
+    /// What was seen. `open` are the jobs that go on.
+    pub fn measured<'a>(mut self, open: impl Iterator<Item = &'a Open>) -> Measured {
+        let (from_ns, until_ns, end_ns) = (self.from_ns, self.until_ns, self.end_ns());
+        let unstarted = self.left;
+        for job in open.filter(|job| (from_ns..until_ns).contains(&job.at_ns) && job.left > 0) {
+            let delay_ns = short(end_ns - job.at_ns);
+            self.delays.extend(std::iter::repeat_n(delay_ns, job.left));
+            self.jobs.push(delay_ns);
+        }
+        self.slowdowns.sort_unstable_by(f32::total_cmp);
+        let last = self.slowdowns.len().saturating_sub(1);
+        let step =
+            |(name, all): &mut (&'static str, Vec<u32>)| Step { name, delays: Delays::of(all) };
+        Measured {
+            tasks: self.delays.len() as u64,
+            unstarted,
+            task: Delays::of(&mut self.delays),
+            job: Delays::of(&mut self.jobs),
+            slowdown_p99: f64::from(self.slowdowns.get(last * 99 / 100).copied().unwrap_or(0.0)),
+            steps: self.steps.iter_mut().map(step).collect(),
+            ..Measured::default()
+        }
+    }
+}
