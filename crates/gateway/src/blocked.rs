@@ -13,6 +13,7 @@ use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Target, Wait};
 use crate::gateway::{Gateway, list};
 use crate::state::{Core, Flow, TOO_LARGE_COMMAND, Turn};
+use crate::tentative::Expected;
 use crate::waiters::{End, Found};
 use crate::wanted::Wanted;
 
@@ -105,7 +106,7 @@ impl Core {
                     subject,
                     only_reads: false,
                     granted_bytes: 0,
-                    is_tentative: false,
+                    expected: Expected::Short,
                 };
                 self.targets.insert(number.0, target);
                 self.waiters.sent();

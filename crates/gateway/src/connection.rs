@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
 use crate::subscriber::{Message, Subscriber};
+use crate::tentative::Expected;
 use crate::wanted::Wanted as WantedCommand;
 use crate::watch::{Watch, Watching};
 
@@ -155,8 +156,8 @@ pub(crate) struct Target {
     pub only_reads: bool,
     /// How long its reply may be, where that was granted.
     pub granted_bytes: u32,
-    /// A read about whose reply nothing is known.
-    pub is_tentative: bool,
+    /// What its reply is taken to be, until its length is known.
+    pub expected: Expected,
 }
 
 /// Where a connection stands among those whose commands are long ([`crate::inputs`]).
@@ -261,8 +262,8 @@ pub(crate) struct Connection {
     pub offer_bytes: usize,
     /// Most unanswered requests: fewer while replies are long.
     pub requests_max: usize,
-    /// Its last reply was a short one, so the next is taken to be.
-    pub expects_short: bool,
+    /// Whether its last reply was a short one, if there was one: the next is taken to be like it.
+    pub was_short: Option<bool>,
     /// It is in the list of those for whom there was no room.
     pub is_short: bool,
     /// When its client last read something, if there is more to read.
@@ -316,7 +317,7 @@ impl Connection {
             offers: BTreeMap::new(),
             offer_bytes: 0,
             requests_max: REQUESTS_START,
-            expects_short: false,
+            was_short: None,
             is_short: false,
             unread_since: None,
             is_given_up: false,
@@ -398,10 +399,19 @@ impl Connection {
         self.unanswered.reads + self.unanswered.writes == 0
     }
 
+    /// What the reply to its next read is taken to be.
+    pub(crate) fn expected(&self) -> Expected {
+        match self.was_short {
+            Some(true) => Expected::Short,
+            None if self.has_nothing_unanswered() => Expected::First,
+            None | Some(false) => Expected::Long,
+        }
+    }
+
     /// A short reply came: as many requests as there is patience for.
     pub(crate) fn note_short_reply(&mut self) {
         self.requests_max = (self.requests_max + 1).min(SLOTS_MAX);
-        self.expects_short = true;
+        self.was_short = Some(true);
     }
 
     /// A long reply has to wait: what else is asked for would too, and was read in vain.

@@ -336,7 +336,8 @@ impl Gateway {
         }
         match connection.wait {
             Wait::Room(class) => {
-                self.waiting.push(id, class, connection.has_nothing_unanswered());
+                let is_first = connection.has_nothing_unanswered();
+                self.waiting.push(id, class, connection.expected(), is_first);
             }
             Wait::Nothing
             | Wait::Order(..)
@@ -387,7 +388,7 @@ impl Gateway {
                 }
                 continue;
             };
-            connection.expects_short = false;
+            connection.was_short = Some(false);
             // What it was granted before was less.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);
@@ -568,8 +569,9 @@ impl Gateway {
         }
         self.try_blocked(now, sink);
         self.exchange(now, sink);
-        while self.core.has_room_for_read() {
-            let Some(id) = self.waiting.next_read() else { break };
+        while self.core.client.has_room(Class::Read)
+            && let Some(id) = self.waiting.next_read(&self.core.tentative)
+        {
             self.go_on(now, id, sink);
         }
         while self.core.client.has_room(Class::Write)

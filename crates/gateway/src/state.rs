@@ -23,7 +23,7 @@ use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters};
 use crate::stats::Latencies;
-use crate::tentative::Tentative;
+use crate::tentative::{Expected, Tentative};
 use crate::traffic::Traffic;
 use crate::waiters::Waiters;
 
@@ -185,8 +185,11 @@ impl Core {
             connection.wait = Wait::Order(class, subject);
             return Sent::Waits;
         }
-        let is_tentative = class == Class::Read && !connection.expects_short;
-        if is_tentative && !self.tentative.has_room() {
+        let expected = match class {
+            Class::Read => connection.expected(),
+            Class::Write => Expected::Short,
+        };
+        if !self.tentative.has_room(expected) {
             self.count.window_full += 1;
             connection.wait = Wait::Room(class);
             return Sent::Waits;
@@ -214,9 +217,7 @@ impl Core {
                 connection.note_sent(class, subject);
                 let Place { slot, part } = place;
                 let connection = connection.id;
-                if is_tentative {
-                    self.tentative.sent();
-                }
+                self.tentative.sent(expected);
                 let target = Target {
                     connection,
                     slot,
@@ -225,7 +226,7 @@ impl Core {
                     subject,
                     only_reads,
                     granted_bytes: 0,
-                    is_tentative,
+                    expected,
                 };
                 self.targets.insert(number.0, target);
                 Sent::As(class)
@@ -267,11 +268,6 @@ impl Core {
             return Some(Wait::Output);
         }
         None
-    }
-
-    /// Whether a read of which nothing is known may be sent.
-    pub(crate) fn has_room_for_read(&self) -> bool {
-        self.tentative.has_room() && self.client.has_room(Class::Read)
     }
 
     /// Whether another long reply may be fetched, as to how many are.

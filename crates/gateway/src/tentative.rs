@@ -4,7 +4,8 @@
 //! is no bound but the client's own.
 //!
 //! A connection whose last reply was short is taken to ask for another such one: its reads are not counted,
-//! and wait for nobody's long replies.
+//! and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read of a connection does not wait for
+//! those of connections that are known to ask for much, either.
 
 use crate::connection::Target;
 
@@ -14,10 +15,23 @@ const TENTATIVE_MAX: usize = 16_384;
 /// How many are out while clients that do not read take the room ([`crate::memory`]): each is likely to be
 /// read in vain.
 const TENTATIVE_PRESSED: usize = 2;
+/// How many first ones are, beside them.
+const FIRST_PRESSED: usize = 4;
+
+/// What the reply to a read is taken to be, by the replies that its connection had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    Short,
+    /// There was none, and none is under way: nothing is known.
+    First,
+    /// Long, or the first one is under way.
+    Long,
+}
 
 #[derive(Debug)]
 pub(crate) struct Tentative {
-    out: usize,
+    first_out: usize,
+    long_out: usize,
     max: usize,
     /// Clients that do not read take the room.
     pub is_pressed: bool,
@@ -27,24 +41,36 @@ pub(crate) struct Tentative {
 
 impl Default for Tentative {
     fn default() -> Tentative {
-        Tentative { out: 0, max: TENTATIVE_MAX, is_pressed: false, short: 0 }
+        Tentative { first_out: 0, long_out: 0, max: TENTATIVE_MAX, is_pressed: false, short: 0 }
     }
 }
 
 impl Tentative {
-    pub(crate) fn has_room(&self) -> bool {
-        self.out < if self.is_pressed { TENTATIVE_PRESSED } else { self.max }
+    /// Whether a read may be sent.
+    pub(crate) fn has_room(&self, expected: Expected) -> bool {
+        match expected {
+            Expected::Short => true,
+            Expected::First if self.is_pressed => self.first_out < FIRST_PRESSED,
+            Expected::Long if self.is_pressed => self.long_out < TENTATIVE_PRESSED,
+            Expected::First | Expected::Long => self.first_out + self.long_out < self.max,
+        }
     }
 
-    /// A read was sent about whose reply nothing is known.
-    pub(crate) fn sent(&mut self) {
-        self.out += 1;
+    /// A read was sent.
+    pub(crate) fn sent(&mut self, expected: Expected) {
+        match expected {
+            Expected::Short => {}
+            Expected::First => self.first_out += 1,
+            Expected::Long => self.long_out += 1,
+        }
     }
 
     /// The length of a reply is known, or it is not waited for any more.
     pub(crate) fn settle(&mut self, target: &mut Target) {
-        if core::mem::take(&mut target.is_tentative) {
-            self.out -= 1;
+        match core::mem::replace(&mut target.expected, Expected::Short) {
+            Expected::Short => {}
+            Expected::First => self.first_out -= 1,
+            Expected::Long => self.long_out -= 1,
         }
     }
 

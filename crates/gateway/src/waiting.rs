@@ -1,41 +1,79 @@
 //! Connections whose next command waits for room among the rack's unanswered requests: first come, first
-//! served, for reads and for writes each.
+//! served, for writes, and for reads by what their replies are taken to be.
 
 use alloc::collections::VecDeque;
 
 use concord_client::Class;
 
 use crate::connection::ConnectionId;
+use crate::tentative::{Expected, Tentative};
+
+/// In which turn reads are let go on.
+const TURNS: [Expected; 3] = [Expected::Short, Expected::First, Expected::Long];
 
 /// All that wait; some may be gone.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    reads: VecDeque<ConnectionId>,
-    /// Those that have nothing under way: clients that wait for each reply do not wait for those that
+    /// By [`TURNS`].
+    reads: [Reads; TURNS.len()],
+    /// Whose turn it is among them, so that none starves.
+    turn: usize,
+    writes: VecDeque<ConnectionId>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    /// Connections that have nothing under way: clients that wait for each reply do not wait for those that
     /// pipeline.
-    first_reads: VecDeque<ConnectionId>,
+    first: VecDeque<ConnectionId>,
+    more: VecDeque<ConnectionId>,
     /// The two take turns, so that neither starves.
     is_first_next: bool,
-    writes: VecDeque<ConnectionId>,
+}
+
+impl Reads {
+    fn next(&mut self) -> Option<ConnectionId> {
+        self.is_first_next = !self.is_first_next;
+        let (first, more) = (&mut self.first, &mut self.more);
+        let (next, other) = if self.is_first_next { (first, more) } else { (more, first) };
+        next.pop_front().or_else(|| other.pop_front())
+    }
 }
 
 impl Waiting {
     /// A connection waits; `is_first` if it has nothing under way.
-    pub(crate) fn push(&mut self, id: ConnectionId, class: Class, is_first: bool) {
+    pub(crate) fn push(
+        &mut self,
+        id: ConnectionId,
+        class: Class,
+        expected: Expected,
+        is_first: bool,
+    ) {
+        let reads = match expected {
+            Expected::Short => &mut self.reads[0],
+            Expected::First => &mut self.reads[1],
+            Expected::Long => &mut self.reads[2],
+        };
         let queue = match class {
-            Class::Read if is_first => &mut self.first_reads,
-            Class::Read => &mut self.reads,
+            Class::Read if is_first => &mut reads.first,
+            Class::Read => &mut reads.more,
             Class::Write => &mut self.writes,
         };
         queue.push_back(id);
     }
 
     /// The connection that may send the next read.
-    pub(crate) fn next_read(&mut self) -> Option<ConnectionId> {
-        self.is_first_next = !self.is_first_next;
-        let (first, more) = (&mut self.first_reads, &mut self.reads);
-        let (next, other) = if self.is_first_next { (first, more) } else { (more, first) };
-        next.pop_front().or_else(|| other.pop_front())
+    pub(crate) fn next_read(&mut self, tentative: &Tentative) -> Option<ConnectionId> {
+        for _ in TURNS {
+            let turn = self.turn;
+            self.turn = (turn + 1) % TURNS.len();
+            if tentative.has_room(TURNS[turn])
+                && let Some(id) = self.reads[turn].next()
+            {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// The connection that may send the next write.
@@ -46,18 +84,42 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
+
+    fn all(waiting: &mut Waiting, tentative: &Tentative) -> Vec<u64> {
+        core::iter::from_fn(|| waiting.next_read(tentative)).map(|id| id.0).collect()
+    }
 
     #[test]
     fn reads_of_those_who_wait_for_each_reply_and_of_those_who_pipeline_take_turns() {
         let mut waiting = Waiting::default();
+        let mut push = |id, class, is_first| {
+            waiting.push(ConnectionId(id), class, Expected::Long, is_first);
+        };
         for id in 1..=3 {
-            waiting.push(ConnectionId(id), Class::Read, false);
+            push(id, Class::Read, false);
         }
-        waiting.push(ConnectionId(9), Class::Read, true);
-        waiting.push(ConnectionId(5), Class::Write, true);
-        let order: [Option<u64>; 5] = core::array::from_fn(|_| waiting.next_read().map(|id| id.0));
-        assert_eq!(order, [Some(9), Some(1), Some(2), Some(3), None]);
+        push(9, Class::Read, true);
+        push(5, Class::Write, true);
+        assert_eq!(all(&mut waiting, &Tentative::default()), [9, 1, 2, 3]);
         assert_eq!((waiting.next_write(), waiting.next_write()), (Some(ConnectionId(5)), None));
+    }
+
+    #[test]
+    fn under_pressure_only_those_wait_that_ask_for_much() {
+        let mut waiting = Waiting::default();
+        for (id, expected) in (1..).zip(TURNS) {
+            waiting.push(ConnectionId(id), Class::Read, expected, true);
+            waiting.push(ConnectionId(id + 3), Class::Read, expected, true);
+        }
+        let mut tentative = Tentative::default();
+        tentative.is_pressed = true;
+        while tentative.has_room(Expected::Long) {
+            tentative.sent(Expected::Long);
+        }
+        assert_eq!(all(&mut waiting, &tentative), [1, 2, 4, 5]);
+        assert_eq!(all(&mut waiting, &Tentative::default()), [3, 6]);
     }
 }

@@ -36,6 +36,9 @@ const BATCH_NS: u64 = 20 * MS;
 const STOP_NS_MAX: u64 = SEC;
 /// For how long the longest iteration is shown, at least.
 const LONGEST_NS: u64 = 10 * SEC;
+/// How often the thread's CPU time is read at most, which costs a system call: what was used since counts as that of one
+/// iteration, which is too much by no more than this.
+const CPU_READ_NS: u64 = MS / 10;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
@@ -151,32 +154,67 @@ pub struct DriverOptions {
 struct Longest {
     /// When the stretch of time began that is under way.
     since: Instant,
-    /// In it, in the one before, and since the start, in ns.
+    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that other processes
+    /// interrupted these differ.
+    wall: Peak,
+    cpu: Peak,
+    /// When the thread's CPU time was read last, and what it was.
+    cpu_read_at: Instant,
+    cpu_ns: u64,
+}
+
+/// The most in that stretch, in the one before, and ever, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peak {
     now_ns: u64,
     before_ns: u64,
     ever_ns: u64,
 }
 
+impl Peak {
+    fn note(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.max(ns);
+        self.ever_ns = self.ever_ns.max(ns);
+    }
+
+    fn recent_ns(&self) -> u64 {
+        self.now_ns.max(self.before_ns)
+    }
+}
+
 impl Longest {
     /// An iteration was over at `now`, which began at `began`.
     fn note(&mut self, began: Instant, now: Instant) {
-        let took_ns = now.since(began);
-        if now.since(self.since) >= LONGEST_NS {
-            let is_next = now.since(self.since) < 2 * LONGEST_NS;
-            self.before_ns = if is_next { self.now_ns } else { 0 };
-            (self.since, self.now_ns) = (now, 0);
+        let stretch_ns = now.since(self.since);
+        if stretch_ns >= LONGEST_NS {
+            for peak in [&mut self.wall, &mut self.cpu] {
+                peak.before_ns = if stretch_ns < 2 * LONGEST_NS { peak.now_ns } else { 0 };
+                peak.now_ns = 0;
+            }
+            self.since = now;
         }
-        self.now_ns = self.now_ns.max(took_ns);
-        self.ever_ns = self.ever_ns.max(took_ns);
+        self.wall.note(now.since(began));
+        if now.since(self.cpu_read_at) >= CPU_READ_NS {
+            let cpu_ns = clock::thread_cpu_ns();
+            if self.cpu_ns > 0 {
+                self.cpu.note(cpu_ns - self.cpu_ns);
+            }
+            (self.cpu_read_at, self.cpu_ns) = (now, cpu_ns);
+        }
     }
 
     fn tell(&self, s: &mut Snapshot) {
+        let (wall_ns, cpu_ns) = (self.wall.recent_ns(), self.cpu.recent_ns());
         let help = "The longest event-loop iteration of the last 10 to 20 s, in seconds.";
-        let recent_ns = self.now_ns.max(self.before_ns);
-        s.gauge("loop_longest_seconds", help, recent_ns as f64 / SEC as f64);
+        s.gauge("loop_longest_seconds", help, wall_ns as f64 / SEC as f64);
         let help = "The longest event-loop iteration since the start, in seconds.";
-        s.gauge("loop_longest_ever_seconds", help, self.ever_ns as f64 / SEC as f64);
-        s.tell("loop_longest_ns", recent_ns);
+        s.gauge("loop_longest_ever_seconds", help, self.wall.ever_ns as f64 / SEC as f64);
+        let help = "The most CPU time of an event-loop iteration of the last 10 to 20 s, in seconds.";
+        s.gauge("loop_longest_cpu_seconds", help, cpu_ns as f64 / SEC as f64);
+        let help = "The most CPU time of an event-loop iteration since the start, in seconds.";
+        s.gauge("loop_longest_cpu_ever_seconds", help, self.cpu.ever_ns as f64 / SEC as f64);
+        s.tell("loop_longest_ns", wall_ns);
+        s.tell("loop_longest_cpu_ns", cpu_ns);
     }
 }
 

@@ -99,13 +99,18 @@ pub fn bench(args: &RecoveryArgs, results: &Results) -> Result<(), Error> {
     let volatile = loops(args, &rig)?;
     drop(rig);
     let ms = |longest: &[f64]| -> Vec<f64> { longest.iter().map(|s| s * 1e3).collect() };
+    let cpu = "most CPU time of an iteration with snapshots: ms";
+    add(&mut summary, cpu, &ms(&durable.longest_cpu), "5");
     add(&mut summary, "longest iteration with snapshots: ms", &ms(&durable.longest), "5");
+    let cpu = "most CPU time of an iteration with nothing on disk: ms";
+    add(&mut summary, cpu, &ms(&volatile.longest_cpu), "-");
     add(&mut summary, "longest iteration with nothing on disk: ms", &ms(&volatile.longest), "-");
     let taken = durable.snapshots.to_string();
     summary.row(vec!["snapshots that were made meanwhile".into(), taken, "-".into()]);
     for (name, loops) in [("fsync", &durable), ("none", &volatile)] {
-        for (replica, longest) in (1..).zip(&loops.longest) {
+        for (replica, (longest, cpu)) in (1..).zip(loops.longest.iter().zip(&loops.longest_cpu)) {
             note(&mut table, &format!("longest iteration ({name}) in s"), replica, *longest);
+            note(&mut table, &format!("most CPU time of one ({name}) in s"), replica, *cpu);
         }
     }
     summary.print();
@@ -144,6 +149,8 @@ fn status(http: Option<std::net::SocketAddr>) -> Option<Value> {
 struct Loops {
     /// The longest iteration of each, in s.
     longest: Vec<f64>,
+    /// The most CPU time of an iteration of each, in s.
+    longest_cpu: Vec<f64>,
     /// Times that the log of a replica became shorter: a snapshot took the place of the rest.
     snapshots: u32,
 }
@@ -151,7 +158,8 @@ struct Loops {
 /// Writes to all keys.
 fn loops(args: &RecoveryArgs, rig: &Rig) -> Result<Loops, Error> {
     let rack = Rack::read(&rig.config())?;
-    let mut loops = Loops { longest: vec![0.0; rack.replica.len()], snapshots: 0 };
+    let none = || vec![0.0; rack.replica.len()];
+    let mut loops = Loops { longest: none(), longest_cpu: none(), snapshots: 0 };
     let mut sizes = vec![0; rack.replica.len()];
     let mut target = Resp::new(rig.listen, CONNECTIONS, PIPELINE)?;
     // What the end of the load did is forgotten by then.
@@ -161,8 +169,9 @@ fn loops(args: &RecoveryArgs, rig: &Rig) -> Result<Loops, Error> {
         write(args, &mut target, CONNECTIONS * PIPELINE, Some(args.rate), 1.0)?;
         for (index, place) in rack.replica.iter().enumerate() {
             let Some(own) = status(place.http) else { continue };
-            let longest = own["loop_longest_ns"].as_f64().unwrap_or(0.0) / SEC as f64;
-            loops.longest[index] = loops.longest[index].max(longest);
+            let seconds = |name: &str| own[name].as_f64().unwrap_or(0.0) / SEC as f64;
+            loops.longest[index] = loops.longest[index].max(seconds("loop_longest_ns"));
+            loops.longest_cpu[index] = loops.longest_cpu[index].max(seconds("loop_longest_cpu_ns"));
             let size = own["log_bytes"].as_u64().unwrap_or(0);
             loops.snapshots += u32::from(size < sizes[index]);
             sizes[index] = size;
