@@ -746,6 +746,28 @@ fn bug_15_28_a_script_that_was_answered_is_made_void_by_no_later_leader() {
     }
 }
 
+/// The engine of a leader answers a read after the leader heard of its successor, which may make the script void.
+#[test]
+fn bug_18_20_a_read_behind_a_script_is_not_answered_by_who_led_when_it_came() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.write(Flags(0), &SCRIPT);
+        b.pass(5, no_word_of_the_first);
+        assert_eq!(b.scripts(), [1, 0, 0], "{protocol:?}");
+        b.server(1).hangs = true;
+        b.read(1, 1, &["GET", "k"]);
+        // It does not come to the script yet, and may have to stop it.
+        b.server(2).hangs = true;
+        b.pass(SILENCE_MS - 100, |flight| flight.0 != 1);
+        assert_ne!(b.leader(), Some(1), "{protocol:?}");
+        assert_eq!(b.at(1).phase(), Phase::Open, "{protocol:?}");
+        b.answers.clear();
+        b.server(1).hangs = false;
+        b.pass(50, |flight| flight.0 != 1);
+        assert_eq!(b.read_replies(), [b""; 0], "{protocol:?}");
+    }
+}
+
 #[test]
 fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
     for protocol in QUORUM {

@@ -82,6 +82,13 @@ impl<E: Engine> Vr<E> {
             .filter(|_| self.is_leader() && self.setup.guards.on(Guard::ScriptKnown))
     }
 
+    /// Whether an answer that would have been withheld while this replica led is not any more, since it does not lead: it
+    /// is none for a client, as those that were ready by then.
+    pub(super) fn was_withheld(&self) -> bool {
+        let is_unknown = self.scripts.unknown().is_some();
+        is_unknown && !self.is_leader() && self.setup.guards.on(Guard::ScriptKnown)
+    }
+
     /// Leader: a quorum has executed some more: gives the answers that were withheld until then.
     pub(super) fn give_answers(&mut self, now: Now, sink: &mut impl Sink) {
         if self.scripts.unknown().is_none() && self.withheld.is_empty() {

@@ -119,9 +119,13 @@ impl<E: Engine> Vr<E> {
             match self.pending.pop_front() {
                 Some(Pending::Write(turn)) if done.stopped => return self.script_stopped(turn),
                 Some(Pending::Write(turn)) => self.finish(&turn, &done.reply, sink),
-                Some(Pending::Read { turn, command }) => {
+                Some(Pending::Read { turn, command, led }) => {
                     self.serving.end_read(&turn);
-                    self.answer_read(now, turn, (&done.reply, &command), sink);
+                    if led && self.was_withheld() {
+                        self.count.reads_dropped += 1;
+                    } else {
+                        self.answer_read(now, turn, (&done.reply, &command), sink);
+                    }
                 }
                 Some(Pending::Copy { to, number, position }) => {
                     self.chunk_made(to, (number, position), done.reply);

@@ -19,6 +19,8 @@ pub(super) enum Pending {
         turn: ReadTurn,
         /// What it reads, where the answer says so; else empty.
         command: Vec<u8>,
+        /// This replica led when it gave the read to the engine.
+        led: bool,
     },
     /// The engine copies a chunk for a member.
     Copy {

@@ -286,7 +286,8 @@ impl<E: Engine> Vr<E> {
             Read::Waits => {
                 let command =
                     if in_force.checked.is_some() { command.to_vec() } else { Vec::new() };
-                self.pending.push_back(Pending::Read { turn, command });
+                let led = self.is_leader();
+                self.pending.push_back(Pending::Read { turn, command, led });
             }
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
