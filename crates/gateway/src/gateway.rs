@@ -375,7 +375,7 @@ impl Gateway {
                 continue;
             }
             let Some(target) = self.core.targets.get_mut(&request.0) else { continue };
-            self.core.tentative.settle(target);
+            self.core.tentative.settle(&mut target.expected);
             let granted_bytes = core::mem::take(&mut target.granted_bytes) as usize;
             let target = *target;
             self.core.fetched -= usize::from(granted_bytes > 0);
@@ -523,7 +523,7 @@ impl Gateway {
                 continue;
             }
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
-            self.core.tentative.settle(&mut target);
+            self.core.tentative.settle(&mut target.expected);
             self.core.fetched -= usize::from(target.granted_bytes > 0);
             let latencies = match target.only_reads {
                 true => &mut self.core.reads,

@@ -7,8 +7,6 @@
 //! and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read of a connection does not wait for
 //! those of connections that are known to ask for much, either.
 
-use crate::connection::Target;
-
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;
 const TENTATIVE_MAX: usize = 16_384;
@@ -66,8 +64,8 @@ impl Tentative {
     }
 
     /// The length of a reply is known, or it is not waited for any more.
-    pub(crate) fn settle(&mut self, target: &mut Target) {
-        match core::mem::replace(&mut target.expected, Expected::Short) {
+    pub(crate) fn settle(&mut self, expected: &mut Expected) {
+        match core::mem::replace(expected, Expected::Short) {
             Expected::Short => {}
             Expected::First => self.first_out -= 1,
             Expected::Long => self.long_out -= 1,

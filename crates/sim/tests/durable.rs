@@ -65,6 +65,14 @@ fn bug_19_17_a_snapshot_of_nothing_that_is_not_whole_is_no_beginning() {
     assert_eq!(outcome.violation, None);
 }
 
+/// A head that lacked a record got it from one member, and heard of another one later that this one has it in a copy only: it
+/// left, with its log.
+#[test]
+fn bug_19_18_a_head_that_got_its_record_from_another_member_stays() {
+    let outcome = run(&with_disks(4_301_071));
+    assert_eq!(outcome.violation, None);
+}
+
 /// A small run, and the same with a cut of all power after each event of it: how many, and what is wrong with
 /// one of them.
 fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option<String>) {

@@ -118,6 +118,9 @@ impl<E: Engine> Replica<E> {
                 self.spoil_copy();
                 self.next_retry = now.instant;
             }
+            // A head is told so where it asked for a record, and may have got it from another member since.
+            Phase::Opening | Phase::Open
+                if self.role.is_head() && !self.opening.lacks(self.ordered.end()) => {}
             Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave_diverged(),
             Phase::Joining | Phase::Opening | Phase::Open | Phase::Out | Phase::Left => {}
         }

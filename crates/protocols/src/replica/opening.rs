@@ -105,6 +105,11 @@ impl Opening {
         Some(Fetch { of, position: next, index, missing })
     }
 
+    /// Whether a member's log goes on behind `end`.
+    pub(super) fn lacks(&self, end: Position) -> bool {
+        self.ends.iter().any(|(_, other)| other.position > end.0)
+    }
+
     /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time to
     /// go on: the record is here, or all that was asked for.
     pub(super) fn take(

@@ -103,7 +103,9 @@ impl Rack<'_> {
             let Some(replica) = self.member(node).filter(|r| r.phase() == Phase::Open) else {
                 return Err(format!("{} has not opened the newest epoch", self.name_of(node)));
             };
-            if let Some(late) = self.overdue(replica.engine(), decides) {
+            let clock = self.world.clock(decides);
+            let behind_ms = self.member(decides).map_or(0, |r| r.status(clock).log_behind_ms);
+            if let Some(late) = self.overdue(replica.engine(), (decides, behind_ms)) {
                 return Err(format!(
                     "{} keeps {late}, whose time is over, at rest",
                     self.name_of(node)
@@ -129,12 +131,17 @@ impl Rack<'_> {
     }
 
     /// A key whose time is over by the clock of the node that decides on it.
-    pub(super) fn overdue(&self, engine: &impl Engine, decides: usize) -> Option<String> {
+    pub(super) fn overdue(
+        &self,
+        engine: &impl Engine,
+        (decides, log_behind_ms): (usize, i64),
+    ) -> Option<String> {
         // What is due is so by the log's time, which follows no clock that jumped.
         if self.plan.faults.iter().any(|f| matches!(f.fault, Fault::ClockJump { .. })) {
             return None;
         }
-        let now_ms = self.world.clock(decides).unix_ms;
+        // And it stands still while nobody decides, and no replica that was there all the time orders then.
+        let now_ms = self.world.clock(decides).unix_ms.saturating_sub_signed(log_behind_ms.max(0));
         let mut due = Vec::new();
         engine.due(now_ms, None, 1, &|_, _| false, &mut due);
         let (key, at_ms) = due.first()?;

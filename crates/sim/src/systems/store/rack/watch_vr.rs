@@ -155,7 +155,9 @@ impl Rack<'_> {
             if vr.phase() != Phase::Open || Some(vr.view().0) != view {
                 return Err(format!("{name} is not in the newest view"));
             }
-            if let Some(late) = self.overdue(vr.engine(), leader) {
+            let clock = self.world.clock(leader);
+            let behind_ms = self.vr(leader).map_or(0, |vr| vr.status(clock).log_behind_ms);
+            if let Some(late) = self.overdue(vr.engine(), (leader, behind_ms)) {
                 return Err(format!("{name} keeps {late}, whose time is over, at rest"));
             }
             let end = vr.log().end();
