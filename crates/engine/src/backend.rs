@@ -76,8 +76,8 @@ pub enum Told {
         /// In ms since the Unix epoch; `None` for none.
         deadline_ms: Option<u64>,
     },
-    /// It deleted all keys.
-    Flush,
+    /// It deleted all keys of this database, or of all ([`crate::databases`]).
+    Flush(u8),
     /// It published.
     Published(Published),
 }

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::backend::TtlChange;
+use crate::databases::{self, ALL};
 
 /// A key whose deadline changed, and what it is by now.
 pub(crate) type Changed = (Vec<u8>, Option<u64>);
@@ -79,6 +80,24 @@ impl Deadlines {
 
     pub(crate) fn clear(&mut self) {
         *self = Deadlines::default();
+    }
+
+    /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not be told.
+    pub(crate) fn flush(&mut self, database: u8, is_told: bool) {
+        let is_own = |key: &[u8]| database == ALL || databases::of_key(key) == database;
+        let own = self.by_time.iter().filter(|(_, key)| is_own(key));
+        let own: Vec<Arc<[u8]>> = own.map(|(_, key)| key.clone()).collect();
+        match own.len() == self.by_time.len() {
+            true if is_told => return self.clear_told(),
+            true => return self.clear(),
+            false => {}
+        }
+        for key in own {
+            match is_told {
+                true => self.change_told(&key, TtlChange::Clear),
+                false => self.change(&key, TtlChange::Clear),
+            }
+        }
     }
 
     /// The same, where it need not be told: all are gone there too.

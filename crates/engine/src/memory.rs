@@ -79,6 +79,8 @@ struct Call<'a> {
     reply: &'a mut Vec<u8>,
     resp3: bool,
     entropy: u64,
+    /// Of a command on all keys of one.
+    database: u8,
     /// The time of the record; of a read: the reader's.
     now_ms: u64,
 }
@@ -235,7 +237,8 @@ impl Memory {
             on_heap = command.args().collect();
             &on_heap
         };
-        if let Err(failure) = self.run(class, args, context, entropy, reply) {
+        let database = command.database();
+        if let Err(failure) = self.run(class, args, context, (entropy, database), reply) {
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
@@ -247,7 +250,7 @@ impl Memory {
         class: Class,
         args: &[&[u8]],
         context: &Context,
-        entropy: u64,
+        (entropy, database): (u64, u8),
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let name = UpperName::of(args[0]);
@@ -270,8 +273,8 @@ impl Memory {
         if *is_counted {
             self.store.work.spend(work::cost(&self.store, name.bytes(), args))?;
         }
-        let (resp3, now_ms) = (context.resp3, context.now_ms);
-        handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy, now_ms })
+        let (store, resp3, now_ms) = (&mut self.store, context.resp3, context.now_ms);
+        handler(&mut Call { store, args, reply, resp3, entropy, database, now_ms })
     }
 
     /// The subcommand that `args` name, if they are as many as it wants.

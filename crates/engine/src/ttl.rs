@@ -23,6 +23,7 @@ use rustc_hash::FxBuildHasher;
 use crate::backend::{Backend, BackendDone, Outcome, Published, Reach, Step, Submitted, TtlChange};
 use crate::command::Command;
 use crate::copy::{self, BadChunk};
+use crate::databases::flushed;
 use crate::deadlines::Deadlines;
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
@@ -90,8 +91,8 @@ enum Work {
     Watched(Watched),
     /// Scripts that may touch any key, by themselves or in a transaction.
     Scripts(Answers),
-    /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
-    Flush,
+    /// FLUSHALL and FLUSHDB: all deadlines of this database go, unless it failed.
+    Flush(u8),
     /// A part of a copy, which runs alone.
     Alone(Alone),
     /// Finished at once, behind others that have not: its completion waits its turn.
@@ -219,9 +220,9 @@ impl<B: Backend> Shimmed<B> {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
             return self.submit_step(context, &step, None, Work::Pass, reply);
         }
-        if name.is(b"FLUSHALL") || name.is(b"FLUSHDB") {
+        if let Some(database) = flushed(name, command) {
             let step = step_of(class, None, core::slice::from_ref(command));
-            return self.submit_step(context, &step, None, Work::Flush, reply);
+            return self.submit_step(context, &step, None, Work::Flush(database), reply);
         }
         if name.is(EXEC_COMMAND) {
             return match watch::watched(command) {
@@ -356,7 +357,8 @@ impl<B: Backend> Shimmed<B> {
                     *self.unsettled.entry_ref(key).or_insert(0) += 1;
                 }
                 let unsettled_key = unsettled_key.map(<[u8]>::to_vec);
-                let (mut unsettled_keys, mut flushes) = (Vec::new(), matches!(work, Work::Flush));
+                let (mut unsettled_keys, mut flushes) =
+                    (Vec::new(), matches!(work, Work::Flush(_)));
                 if let Work::Parts(parts) = &work {
                     (unsettled_keys, flushes) = (parts.unsettled(), parts.flushes());
                 }
@@ -399,9 +401,9 @@ impl<B: Backend> Shimmed<B> {
             }
             Work::Digest(deadlines) => watch::settle_digest(deadlines, reply, start),
             Work::Info => self.settle_info(context, reply, start),
-            Work::Flush => {
+            Work::Flush(database) => {
                 if !reply[start..].starts_with(b"-") {
-                    self.deadlines.clear();
+                    self.deadlines.flush(*database, false);
                 }
             }
             Work::One(after) => {

@@ -17,10 +17,14 @@ impl Core {
     /// of them.
     pub(crate) fn encode_script(
         &mut self,
+        database: u8,
         by_sha: bool,
         read_only: bool,
         args: &[&[u8]],
     ) -> Result<Subject, Failure> {
+        if database != 0 {
+            return Err("ERR Concord supports scripts in database 0 only".into());
+        }
         let Some(numkeys) = resp::number(args[2]) else {
             return Err("ERR value is not an integer or out of range".into());
         };
@@ -51,6 +55,7 @@ impl Core {
         let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
         let args = [name, script].into_iter().chain(args[2..].iter().copied());
         self.command.encode(if only.is_some() { 3 } else { 0 }, args);
+        self.command.set_database(database);
         Ok(only.map_or(Subject::AllKeys, |(first, _)| Subject::Object(hash::object_id(first))))
     }
 }

@@ -48,6 +48,7 @@ mod blocked;
 mod channels;
 mod commands;
 mod connection;
+mod databases;
 mod dispatch;
 mod ends;
 mod eval;

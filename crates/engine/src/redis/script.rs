@@ -22,6 +22,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::backend::{Published, Reach, Step, Told};
+use crate::databases::ALL;
 use crate::resp_scan::{elements, number, text};
 use crate::script::declares_no_writes;
 use crate::ttl::REFUSE_COMMAND;
@@ -194,7 +195,11 @@ pub(super) fn told(reply: &[u8], mut touch: impl FnMut(&[u8])) -> Vec<Told> {
                 let deadline_ms = number(second).and_then(|at| u64::try_from(at).ok());
                 all.push(Told::Due { key: first.to_vec(), deadline_ms });
             }
-            b"flush" => all.push(Told::Flush),
+            // Without a number: of all databases.
+            b"flush" => {
+                let database = number(first).and_then(|n| u8::try_from(n).ok());
+                all.push(Told::Flush(database.unwrap_or(ALL)));
+            }
             b"publish" | b"spublish" => all.push(Told::Published(Published {
                 is_sharded: kind == b"spublish",
                 channel: first.to_vec(),
