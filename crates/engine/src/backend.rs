@@ -167,6 +167,12 @@ pub trait Backend {
         None
     }
 
+    /// Whether a FLUSHDB of this database has to delete keys by name, since those of others are to stay.
+    fn flushes_by_name(&self, database: u8) -> bool {
+        let _ = database;
+        false
+    }
+
     /// A script begins, or a transaction with scripts: up to its end every step is [`Submitted::Done`] at once, as a part of it.
     fn begin_script(&mut self) {}
 

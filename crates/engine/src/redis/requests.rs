@@ -39,6 +39,13 @@ pub(super) fn encode_step(
         encode(&mut request, [&b"MULTI"[..]]);
     }
     for (index, command) in commands.iter().enumerate() {
+        let is_shared = engine.has_databases || command.database() != 0;
+        if is_shared && script::is_of_database(command) && is_right(command) {
+            entropy = splitmix64(entropy);
+            let args = script::of_database(command, entropy);
+            encode(&mut request, args.iter().map(Vec::as_slice));
+            continue;
+        }
         let draws_here = is_write && effects::draws(command);
         if draws_here && context.decide {
             draws.push(Draws { index, command: command.bytes().to_vec() });

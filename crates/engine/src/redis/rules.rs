@@ -23,9 +23,6 @@ pub(super) fn check(
     class: Class,
     command: &Command<'_>,
 ) -> Result<(), String> {
-    if command.database() != 0 {
-        return Err("ERR the Redis engine supports this in database 0 only".into());
-    }
     let name = UpperName::of(command.name());
     let sub = command.args().nth(1);
     let Some(spec) = table.spec_of(name.bytes(), sub) else { return Ok(()) };

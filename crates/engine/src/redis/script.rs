@@ -22,7 +22,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::backend::{Published, Reach, Step, Told};
-use crate::databases::ALL;
+use crate::databases::{ALL, MARKER, prefix};
 use crate::resp_scan::{elements, number, text};
 use crate::script::declares_no_writes;
 use crate::ttl::REFUSE_COMMAND;
@@ -33,6 +33,8 @@ const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV))";
 /// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
 pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
+/// What the server executes for a command on all keys of one database, where it holds those of others.
+const OF_DATABASE: &str = include_str!("databases.lua");
 const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), \
     table.remove(ARGV), table.remove(ARGV))";
 /// The hash of all deadlines, in ms since the Unix epoch.
@@ -148,7 +150,27 @@ fn with_prologue(original: &[u8]) -> Vec<u8> {
 pub(crate) fn in_place_of(command: &Command<'_>, class: Class) -> Vec<u8> {
     let eval: &[u8] = if class == Class::Read { b"EVAL_RO" } else { b"EVAL" };
     let args = [eval, AS_A_SCRIPT, b"0"].into_iter().chain(command.args());
-    CommandBuf::new().encode(0, args).to_vec()
+    let mut in_place = CommandBuf::new();
+    in_place.encode(0, args);
+    in_place.set_database(command.database()).to_vec()
+}
+
+/// The arguments of an EVAL that does what `command` does to the keys of its database alone.
+pub(super) fn of_database(command: &Command<'_>, entropy: u64) -> Vec<Vec<u8>> {
+    let [.., letter] = prefix(command.database());
+    let seed = format!("{}", entropy % SEEDS).into_bytes();
+    let name = command.name().to_ascii_uppercase();
+    let head = [b"EVAL".to_vec(), OF_DATABASE.into(), b"0".to_vec()];
+    let own = [name, MARKER.to_vec(), [letter].to_vec(), seed];
+    let options = command.args().skip(1).map(<[u8]>::to_vec);
+    head.into_iter().chain(own).chain(options).collect()
+}
+
+/// Whether `command` is of all keys of one database.
+pub(super) fn is_of_database(command: &Command<'_>) -> bool {
+    let name = command.name();
+    let is = |own: &&[u8]| name.eq_ignore_ascii_case(own);
+    command.database() != ALL && [&b"DBSIZE"[..], b"RANDOMKEY", b"FLUSHDB"].iter().any(is)
 }
 
 /// Whether `script` stands for a command that answers nothing by a null array.
