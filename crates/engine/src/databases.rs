@@ -30,6 +30,9 @@ const NOT_AN_INT: &str = "ERR value is out of range, value must between -2147483
 const SAME: &str = "ERR source and destination objects are the same";
 const SYNTAX: &str = "ERR syntax error";
 
+/// The arguments of a command, with keys as they are stored.
+pub type Localized<'a> = Vec<Cow<'a, [u8]>>;
+
 /// The number of a database.
 ///
 /// # Errors
@@ -104,8 +107,8 @@ pub fn localize<'a>(
     spec: Option<&CommandSpec>,
     name: &UpperName,
     args: &[&'a [u8]],
-) -> Result<Vec<Cow<'a, [u8]>>, &'static str> {
-    let mut all: Vec<Cow<'a, [u8]>> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
+) -> Result<Localized<'a>, &'static str> {
+    let mut all: Localized<'a> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
     match (name.bytes(), args) {
         (b"MOVE", [_, key, to]) => {
             let to = number(to)?;
@@ -136,7 +139,7 @@ fn copy<'a>(
     database: u8,
     [name, from, to]: [&'a [u8]; 3],
     mut options: &[&'a [u8]],
-) -> Result<Vec<Cow<'a, [u8]>>, &'static str> {
+) -> Result<Localized<'a>, &'static str> {
     let mut into = database;
     let mut kept = Vec::new();
     while let [option, rest @ ..] = options {
@@ -157,7 +160,7 @@ fn copy<'a>(
 }
 
 /// SCAN cursor [MATCH pattern] ...: the last pattern counts.
-fn scan<'a>(database: u8, args: &[&'a [u8]], all: &mut Vec<Cow<'a, [u8]>>) {
+fn scan<'a>(database: u8, args: &[&'a [u8]], all: &mut Localized<'a>) {
     for at in (2..args.len().saturating_sub(1)).step_by(2) {
         if args[at].eq_ignore_ascii_case(b"MATCH") {
             all[at + 1] = stored(database, args[at + 1]);

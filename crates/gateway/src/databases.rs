@@ -1,12 +1,11 @@
 //! A connection's database: its commands go to the rack with keys as they are stored, and come back with the keys that
 //! the client knows (`concord_engine::databases`). Everything between sees longer keys.
 
-use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
-use concord_engine::databases::{self, Names, localize, may_change, of_key};
+use concord_engine::databases::{self, Localized, Names, localize, may_change, of_key};
 use concord_engine::table::UpperName;
 use concord_engine::{resp, resp_scan};
 
@@ -105,7 +104,7 @@ impl Core {
         entry: &Entry,
         name: &UpperName,
         args: &[&'a [u8]],
-    ) -> Result<Option<Vec<Cow<'a, [u8]>>>, Failure> {
+    ) -> Result<Option<Localized<'a>>, Failure> {
         let database = turn.connection.database;
         turn.shown = Shown::AsIs;
         let changes = may_change(database, args) || entry.is_across;

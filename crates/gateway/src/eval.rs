@@ -22,9 +22,6 @@ impl Core {
         read_only: bool,
         args: &[&[u8]],
     ) -> Result<Subject, Failure> {
-        if database != 0 {
-            return Err("ERR Concord supports scripts in database 0 only".into());
-        }
         let Some(numkeys) = resp::number(args[2]) else {
             return Err("ERR value is not an integer or out of range".into());
         };

@@ -18,6 +18,7 @@ pub(super) fn encode_step(
     engine: &RedisEngine,
 ) -> Operation {
     let (known, is_copied) = (&engine.known, engine.copier.is_some());
+    let has_databases = engine.has_databases;
     // What is wrong with a command the server says best.
     let is_right = |command: &Command<'_>| {
         let spec = engine.table.as_ref().and_then(|table| table.find(command.name()));
@@ -56,7 +57,8 @@ pub(super) fn encode_step(
             let in_place = Command::parse(&in_place).expect("it was encoded here");
             // It touches no deadline.
             let step = Step { reach: Reach::AnyKey { is_timed: false }, ..*step };
-            let args = script::wrap(&in_place, context, &step, entropy, false, known);
+            let args =
+                script::wrap(&in_place, context, &step, entropy, false, has_databases, known);
             let args = args.unwrap_or_default();
             teach(&mut taught, index, &in_place, &args);
             encode(&mut request, args.iter().map(Vec::as_slice));
@@ -66,7 +68,7 @@ pub(super) fn encode_step(
         let wrapped = is_script(command).then(|| {
             // Scripts of one transaction draw differently.
             entropy = splitmix64(entropy);
-            script::wrap(command, context, step, entropy, is_copied, known)
+            script::wrap(command, context, step, entropy, is_copied, has_databases, known)
         });
         match wrapped.flatten() {
             Some(args) => {

@@ -76,13 +76,14 @@ impl Known {
 
 /// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and the like; `None` if
 /// its number of keys is wrong, which the server tells best. `is_copied`: it has to tell which keys it
-/// touches.
+/// touches. `has_databases`: it may find keys of other databases than its own.
 pub(super) fn wrap(
     command: &Command<'_>,
     context: &Context,
     step: &Step<'_>,
     entropy: u64,
     is_copied: bool,
+    has_databases: bool,
     known: &Known,
 ) -> Option<Vec<Vec<u8>>> {
     let keys = usize::try_from(number(command.args().nth(2)?)?).ok()?;
@@ -117,6 +118,10 @@ pub(super) fn wrap(
     flags.extend(stands_for_command.then_some(b'p'));
     // A script's own calls answer in RESP2, unless it asks for RESP3.
     flags.extend((context.resp3 && stands_for_command).then_some(b'3'));
+    flags.extend(has_databases.then_some(b'm'));
+    if command.database() != 0 {
+        flags.extend(format!("#{}", command.database()).into_bytes());
+    }
     args.push(format!("{}", 1 + entropy % SEEDS).into_bytes());
     args.push(flags);
     args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });

@@ -124,3 +124,99 @@ fn an_engine_that_copied_another_tells_databases_apart() {
         assert!(figures.contains("keys:7\r\nexpires:7\r\n"), "{figures}");
     }
 }
+
+/// What scripts do that looks at all keys, or names keys in a reply.
+const WHOLE: [&str; 17] = [
+    "return KEYS",
+    "redis.call('MSET', KEYS[1], 1, KEYS[2], 2, 'computed', 3) return redis.call('DBSIZE')",
+    "local all = redis.call('KEYS', '*') table.sort(all) return all",
+    "local all = redis.call('KEYS', 'comp*') return all",
+    "local all = redis.call('SCAN', '0', 'COUNT', 1000) table.sort(all[2]) return all",
+    "return redis.call('SCAN', 0, 'MATCH', 'b*', 'COUNT', 1000)",
+    "redis.call('DEL', KEYS[1], KEYS[2]) return redis.call('RANDOMKEY')",
+    "redis.call('RPUSH', 'l', 'q', 'p') redis.call('MSET', 'w_p', 1, 'w_q', 2, 'v_p', 'P', 'v_q', 'Q') \
+     return redis.call('SORT', 'l', 'BY', 'w_*', 'GET', 'v_*', 'GET', '#')",
+    "return {redis.call('SORT', 'l', 'ALPHA', 'STORE', 'sorted'), redis.call('LRANGE', 'sorted', 0, -1)}",
+    "return redis.call('LMPOP', 2, 'none', 'l', 'LEFT')",
+    "return redis.pcall('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', 'none', '>')",
+    "redis.call('XADD', 's', '1-1', 'f', 'v') return redis.call('XREAD', 'STREAMS', 's', 0)",
+    "redis.call('SET', 'timed', 1, 'EX', 100) return redis.call('RENAME', 'timed', KEYS[1])",
+    "return {redis.call('TTL', KEYS[1]), redis.call('FLUSHDB'), redis.call('DBSIZE'), redis.call('TTL', KEYS[1])}",
+    "return redis.call('RANDOMKEY')",
+    "return redis.call('SET', KEYS[1], 'v')",
+    "return redis.call('TTL', KEYS[1])",
+];
+
+fn eval(database: u8, script: &str, keys: &[&str]) -> Vec<u8> {
+    let stored: Vec<_> = keys.iter().map(|key| stored(database, key.as_bytes())).collect();
+    let count = keys.len().to_string();
+    let head = [&b"EVAL"[..], script.as_bytes(), count.as_bytes()];
+    let args = head.into_iter().chain(stored.iter().map(|key| &**key)).chain([&b"77"[..]]);
+    let mut command = CommandBuf::new();
+    command.encode(0, args);
+    command.set_database(database).to_vec()
+}
+
+#[test]
+fn scripts_of_another_database_answer_as_on_a_plain_server() {
+    let (mut p, plain) = (Pair::new(), Server::start(&[]));
+    let mut stream = plain.connect();
+    for (resp3, database) in [(false, 6), (true, 6), (false, 0)] {
+        p.head.context.resp3 = resp3;
+        ask(&mut stream, &["HELLO", if resp3 { "3" } else { "2" }]);
+        ask(&mut stream, &["SELECT", &database.to_string()]);
+        // What others hold is not to be seen.
+        for other in [if database == 0 { 6 } else { 0 }, 7] {
+            for key in ["a", "computed", "w_p", "other"] {
+                p.write_of(other, &format!("SET {key} {other} PX 100000"));
+            }
+        }
+        for script in WHOLE.iter().chain(&scripts::SCRIPTS) {
+            if script.contains("SELECT") {
+                continue;
+            }
+            let ours = p.write_both(eval(database, script, &["a", "b", "c"]), &[script]);
+            let theirs = ask(&mut stream, &["EVAL", script, "3", "a", "b", "c", "77"]);
+            let alike = scripts::alike(&ours, &theirs);
+            assert!(alike, "{script} (RESP3: {resp3}, {database}): {ours} {theirs}");
+            if script.contains("FLUSHDB") {
+                assert_eq!(p.read_of(7, "TTL other"), ":100\r\n");
+            }
+        }
+        p.assert_equal(&["all"]);
+        p.write_of(0, "FLUSHALL");
+        ask(&mut stream, &["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn a_script_stays_in_its_database() {
+    let mut p = Pair::new();
+    let mut say = |line: &str| {
+        let script = format!("return redis.pcall({line})");
+        p.write_encoded(eval(2, &script, &["k"]), &[line])
+    };
+    assert_eq!(say("'SELECT', 2"), "+OK\r\n");
+    for line in ["'SELECT', 0", "'MOVE', 'k', 1", "'COPY', 'k', 'k', 'DB', 1"] {
+        assert!(say(line).contains("a script stays in the database of its client"), "{line}");
+    }
+    // In transactions, beside commands of other databases.
+    let transaction = [
+        of(0, "SET k zero"),
+        eval(
+            2,
+            "redis.call('SET', KEYS[1], 'two', 'EX', 50) return redis.call('GET', 'k')",
+            &["k"],
+        ),
+        of(2, "SPOP none"),
+        of(0, "FLUSHDB"),
+        of(2, "TTL k"),
+        eval(0, "return redis.call('EXISTS', 'k')", &[]),
+    ];
+    assert_eq!(
+        p.write_encoded(exec(&transaction), &["EXEC"]),
+        "*6\r\n+OK\r\n$3\r\ntwo\r\n$-1\r\n+OK\r\n:50\r\n:0\r\n"
+    );
+    assert_eq!(p.read_of(2, "TTL k"), ":50\r\n");
+    assert_eq!(p.sizes(), [":0", ":0", ":1", ":0"]);
+}
