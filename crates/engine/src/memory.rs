@@ -8,6 +8,7 @@ use alloc::borrow::Cow;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
+use core::fmt::Write;
 
 use concord_core::rng::{Rng, splitmix64};
 use hashbrown::HashMap;
@@ -16,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
+use crate::databases::DATABASES;
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
@@ -307,7 +309,13 @@ impl Memory {
     ) -> Result<(), Failure> {
         if name.is(b"INFO") {
             let (used, peak) = (self.store.used_bytes(), self.peak_bytes);
-            let text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
+            let mut text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
+            // Of one database alone the shim knows enough.
+            let is_shared = self.store.count() != self.store.count_of(0);
+            for database in (0..DATABASES).filter(|_| is_shared) {
+                let keys = self.store.count_of(database);
+                let _ = write!(text, "keys_db{database}:{keys}\r\n");
+            }
             resp::bulk(reply, text.as_bytes());
             return Ok(());
         }

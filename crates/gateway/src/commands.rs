@@ -112,7 +112,7 @@ impl Refusal {
 pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys \
      in this form: all keys of such a command must be the same";
 const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
-const MIGRATE: &str = "ERR Concord does not move keys to other servers; see concord copy";
+const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.

@@ -103,7 +103,13 @@ impl Core {
         if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
             return Err(failure);
         }
-        let localized = self.localize(turn, entry, name, args)?;
+        let localized = match self.localize(turn, entry, name, args) {
+            // As in Redis, which looks at it when EXEC is executed.
+            Err(failure) if turn.connection.multi.is_some() && !is_of_concord(&failure) => {
+                return self.queue_error(turn, &failure);
+            }
+            localized => localized?,
+        };
         let kept: Vec<&[u8]>;
         let args = match &localized {
             None => args,
@@ -360,6 +366,11 @@ impl Core {
         }
         Ok(self.submit(turn, class, subject, SlotState::Explaining, sink))
     }
+}
+
+/// Whether an error says that Concord does not have what Redis has.
+fn is_of_concord(failure: &Failure) -> bool {
+    failure.starts_with("ERR Concord")
 }
 
 fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, Class), Failure> {

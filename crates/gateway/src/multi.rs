@@ -56,10 +56,7 @@ impl Core {
                 let subject = match self.encode_script(database, by_sha, read_only, args) {
                     // As in Redis, which looks for the script when EXEC is executed: the others are.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
-                        let mut reply = Vec::new();
-                        resp::error(&mut reply, failure.as_bytes());
-                        self.command.encode(0, [REPLY_COMMAND, &reply]);
-                        return self.queue(turn, Class::Read, None);
+                        return self.queue_error(turn, &failure);
                     }
                     subject => subject?,
                 };
@@ -93,6 +90,19 @@ impl Core {
         }
         let (class, subject) = self.plan(database, index, handling, args)?;
         self.queue(turn, class, Some(subject))
+    }
+
+    /// A command that is answered with an error when EXEC is executed.
+    pub(crate) fn queue_error(
+        &mut self,
+        turn: &mut Turn<'_>,
+        failure: &Failure,
+    ) -> Result<Flow, Failure> {
+        let mut reply = Vec::new();
+        resp::error(&mut reply, failure.as_bytes());
+        self.command.encode(0, [REPLY_COMMAND, &reply]);
+        turn.shown = Shown::AsIs;
+        self.queue(turn, Class::Read, None)
     }
 
     /// WATCH: a read of the digests of its keys.

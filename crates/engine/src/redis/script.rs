@@ -28,8 +28,9 @@ use crate::script::declares_no_writes;
 use crate::ttl::REFUSE_COMMAND;
 use crate::{Class, Command, CommandBuf, Context};
 
-/// The script that executes a command which stands in its arguments.
-const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV))";
+/// The script that executes a command which stands in its arguments, its keys as they are stored. No client sends this
+/// text by chance.
+const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV)) -- Concord's own";
 /// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
 pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");

@@ -30,6 +30,7 @@ impl<B: Backend> Shimmed<B> {
             expires: self.deadlines.count(),
             average_ttl_ms: self.deadlines.average_ms(context.now_ms),
             expired: self.expired,
+            of_databases: self.deadlines.of_databases(context.now_ms),
         };
         let whole = info::reply(&figures, &reply[start..]);
         reply.truncate(start);

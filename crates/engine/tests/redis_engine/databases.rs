@@ -218,5 +218,11 @@ fn a_script_stays_in_its_database() {
         "*6\r\n+OK\r\n$3\r\ntwo\r\n$-1\r\n+OK\r\n:50\r\n:0\r\n"
     );
     assert_eq!(p.read_of(2, "TTL k"), ":50\r\n");
-    assert_eq!(p.sizes(), [":0", ":0", ":1", ":0"]);
+    // A script of a client that looks like ours.
+    let mut command = CommandBuf::new();
+    let words = "EVAL,return redis.pcall(unpack(ARGV)),0,INCR,n".split(',').map(str::as_bytes);
+    command.encode(0, words);
+    let command = command.set_database(2).to_vec();
+    assert_eq!(p.write_encoded(command, &["EVAL"]), ":1\r\n");
+    assert_eq!(p.sizes(), [":0", ":0", ":2", ":0"]);
 }

@@ -64,6 +64,10 @@ fn what_looks_at_all_keys_looks_at_those_of_the_database() {
     assert_eq!(ask(&mut w, &["FLUSHDB", "DBSIZE", "SELECT 1", "DBSIZE"]), "+OK :0 +OK :2 ");
     assert_eq!(ask(&mut w, &["SELECT 2", "SET x 1", "FLUSHDB", "DBSIZE"]), "+OK +OK +OK :0 ");
     assert_eq!(ask(&mut w, &["RANDOMKEY", "SELECT 1", "DBSIZE"]), "$-1 +OK :2 ");
+    ask(&mut w, &["SET t 1 EX 10", "SELECT 12", "SET x 1"]);
+    let info = ask(&mut w, &["INFO keyspace"]);
+    let lines = "# Keyspace db1:keys=3,expires=1,avg_ttl=10000 db12:keys=1,expires=0,avg_ttl=0 ";
+    assert!(info.contains(lines), "{info}");
     assert_eq!(ask(&mut w, &["FLUSHALL", "DBSIZE"]), "+OK :0 ");
 }
 
@@ -79,6 +83,10 @@ fn keys_go_to_other_databases_with_their_times_to_live() {
     let same = "-ERR source and destination objects are the same ";
     assert_eq!(ask(&mut w, &["MOVE k 6"]), same);
     assert_eq!(ask(&mut w, &["COPY k k"]), same);
+    assert_eq!(
+        ask(&mut w, &["MULTI", "MOVE k 16", "GET k", "EXEC"]),
+        "+OK +QUEUED +QUEUED *2 -ERR DB index is out of range $1 v "
+    );
     // In a transaction as well.
     assert_eq!(
         ask(&mut w, &["MULTI", "MOVE k 7", "MOVE none 7", "SELECT 7", "GET k", "EXEC"]),
