@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::*;
 
 /// What one client says to a server and to a rack.
-const LINES: [&str; 63] = [
+const LINES: [&str; 62] = [
     "SET k zero",
     "SELECT 1",
     "GET k",
@@ -54,7 +54,6 @@ const LINES: [&str; 63] = [
     "KEYS *",
     "EVAL return{redis.call('KEYS','*'),KEYS[1],redis.call('DBSIZE')} 1 k",
     "EVAL return(redis.call('INCR','n'..ARGV[1])) 0 1",
-    "EVAL_RO return(redis.call('RANDOMKEY')) 0",
     "DEL k n1",
     "EVAL_RO return(redis.call('RANDOMKEY')) 0",
     "WATCH k",
@@ -114,13 +113,24 @@ fn contents(client: &mut Resp) -> Vec<String> {
     all
 }
 
+/// Keys come in an order of each server's own.
+fn sorted(reply: &str) -> String {
+    let mut words: Vec<&str> = reply.split(' ').collect();
+    words.sort_unstable();
+    words.join(" ")
+}
+
 /// The replies are those of a redis-server.
 fn are_as_in_redis(rack: &Rack) {
     let server = PlainRedis::start();
     let mut ours = rack.client();
     let mut theirs = Resp::open(server.listen);
     for line in LINES {
-        let (ours, theirs) = (whole(&mut ours, Some(line)), whole(&mut theirs, Some(line)));
+        let replies = [whole(&mut ours, Some(line)), whole(&mut theirs, Some(line))];
+        let [ours, theirs] = replies.map(|reply| match line.contains("KEYS") {
+            true => sorted(&reply),
+            false => reply,
+        });
         assert_eq!(ours, theirs, "{line}");
     }
     assert_eq!(contents(&mut ours), contents(&mut theirs));

@@ -12,7 +12,7 @@ use concord_wire::{FurtherIds, OBJECTS_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::databases::{Named, Shown};
+use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;

@@ -1,76 +1,16 @@
 //! A connection's database: its commands go to the rack with keys as they are stored, and come back with the keys that
 //! the client knows (`concord_engine::databases`). Everything between sees longer keys.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
-use concord_engine::databases::{self, Localized, Names, localize, may_change, of_key};
+use concord_engine::databases::{Localized, localize, may_change, of_key};
 use concord_engine::table::UpperName;
-use concord_engine::{resp, resp_scan};
 
 use crate::commands::{Entry, Failure, Handling};
 use crate::keys::{Keys, keys};
+use crate::named::{Named, Shown};
 use crate::state::{Core, Turn};
-
-/// Where a reply names keys, and of which database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    names: Names,
-    database: u8,
-}
-
-impl Named {
-    fn show(self, reply: Vec<u8>) -> Vec<u8> {
-        databases::show(self.names, self.database, reply)
-    }
-}
-
-/// What becomes of a reply on its way to the client.
-#[derive(Debug, Default)]
-pub(crate) enum Shown {
-    /// Nothing.
-    #[default]
-    AsIs,
-    Of(Named),
-    /// Of a transaction, for each of its commands.
-    Each(Box<[Option<Named>]>),
-}
-
-impl Shown {
-    /// That of a transaction.
-    pub(crate) fn each(of: &[Option<Named>]) -> Shown {
-        if of.iter().all(Option::is_none) { Shown::AsIs } else { Shown::Each(of.into()) }
-    }
-
-    /// That of a single command.
-    pub(crate) fn named(&self) -> Option<Named> {
-        match self {
-            Shown::Of(named) => Some(*named),
-            Shown::AsIs | Shown::Each(_) => None,
-        }
-    }
-
-    /// The reply as the client gets it.
-    pub(crate) fn show(self, reply: Vec<u8>) -> Vec<u8> {
-        match self {
-            Shown::AsIs => reply,
-            Shown::Of(named) => named.show(reply),
-            Shown::Each(of) if reply.starts_with(b"*") && !resp::is_null(&reply) => {
-                let mut out = Vec::with_capacity(reply.len());
-                resp::array(&mut out, of.len());
-                for (named, one) in of.iter().zip(resp_scan::elements(&reply)) {
-                    match named {
-                        None => out.extend_from_slice(one),
-                        Some(named) => out.extend_from_slice(&named.show(one.to_vec())),
-                    }
-                }
-                out
-            }
-            Shown::Each(_) => databases::show(Names::Errors, 0, reply),
-        }
-    }
-}
 
 /// Whether the keys of a command are those of its connection's database.
 fn has_keys(handling: Handling) -> bool {
@@ -97,7 +37,8 @@ fn has_keys(handling: Handling) -> bool {
 }
 
 impl Core {
-    /// The arguments of a command with its keys as they are stored, if that changes any; and notes how its reply is to be shown.
+    /// The arguments of a command with its keys as they are stored, if that changes any; and notes how its reply
+    /// is to be shown.
     pub(crate) fn localize<'a>(
         &self,
         turn: &mut Turn<'_>,

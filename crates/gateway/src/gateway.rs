@@ -16,12 +16,12 @@ use hashbrown::HashMap;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Wait};
-use crate::databases::Shown;
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{Grant, Memory, unread_bytes};
 use crate::multi;
+use crate::named::Shown;
 use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;

@@ -61,6 +61,7 @@ mod local;
 mod locality;
 mod memory;
 mod multi;
+mod named;
 mod output;
 mod parts;
 mod process;

@@ -12,8 +12,8 @@ use concord_wire::{COMMAND_BYTES_MAX, Sink};
 
 use crate::commands::{Failure, Handling, Local};
 use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
-use crate::databases::Shown;
 use crate::dispatch::handler_of;
+use crate::named::Shown;
 use crate::state::{Core, Flow, Turn};
 use crate::subscriber::PubSub;
 

@@ -16,10 +16,10 @@ use rustc_hash::FxBuildHasher;
 
 use crate::commands::{Commands, Failure};
 use crate::connection::{Connection, Connections, Slot, SlotState, Subject, Target, Wait};
-use crate::databases::Shown;
 use crate::exchange::Exchange;
 use crate::inputs::Inputs;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
+use crate::named::Shown;
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters};

@@ -209,8 +209,7 @@ impl Longest {
         s.gauge("loop_longest_seconds", help, wall_ns as f64 / SEC as f64);
         let help = "The longest event-loop iteration since the start, in seconds.";
         s.gauge("loop_longest_ever_seconds", help, self.wall.ever_ns as f64 / SEC as f64);
-        let help =
-            "The most CPU time of an event-loop iteration of the last 10 to 20 s, in seconds.";
+        let help = "The most CPU time of an event-loop iteration of the last 10 to 20 s, in seconds.";
         s.gauge("loop_longest_cpu_seconds", help, cpu_ns as f64 / SEC as f64);
         let help = "The most CPU time of an event-loop iteration since the start, in seconds.";
         s.gauge("loop_longest_cpu_ever_seconds", help, self.cpu.ever_ns as f64 / SEC as f64);
