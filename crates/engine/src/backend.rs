@@ -76,8 +76,8 @@ pub enum Told {
         /// In ms since the Unix epoch; `None` for none.
         deadline_ms: Option<u64>,
     },
-    /// It deleted all keys.
-    Flush,
+    /// It deleted all keys of this database, or of all ([`crate::databases`]).
+    Flush(u8),
     /// It published.
     Published(Published),
 }
@@ -165,6 +165,12 @@ pub trait Backend {
     fn class_of(&self, command: &Command<'_>) -> Option<Class> {
         let _ = command;
         None
+    }
+
+    /// Whether a FLUSHDB of this database has to delete keys by name, since those of others are to stay.
+    fn flushes_by_name(&self, database: u8) -> bool {
+        let _ = database;
+        false
     }
 
     /// A script begins, or a transaction with scripts: up to its end every step is [`Submitted::Done`] at once, as a part of it.

@@ -1,7 +1,8 @@
 //! A command as it travels: opaque arguments, and which of them is the key.
 //!
-//! Encoding: `argc: u16, key_index: u8, reserved: u8`, then `argc` times `length: u32, bytes`; all
-//! integers big-endian. `key_index` 0 means that there is no key (argument 0 is the name).
+//! Encoding: `argc: u16, key_index: u8, database: u8`, then `argc` times `length: u32, bytes`; all
+//! integers big-endian. `key_index` 0 means that there is no key (argument 0 is the name). `database` says whose keys
+//! are meant where no argument does ([`mod@crate::databases`]); it is 0 in all other commands.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -90,6 +91,12 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// The database of a script, or of a command on all keys of one.
+    #[must_use]
+    pub fn database(&self) -> u8 {
+        self.bytes[3]
+    }
+
     /// Which argument is the key; 0 if none.
     #[must_use]
     pub fn key_index(&self) -> u8 {
@@ -148,6 +155,15 @@ impl CommandBuf {
         assert!(argc > 0 && argc <= ARGS_MAX, "a command has 1 to {ARGS_MAX} arguments");
         assert!((key_index as usize) < argc, "the key is one of the arguments");
         self.bytes[..2].copy_from_slice(&(argc as u16).to_be_bytes());
+        &self.bytes
+    }
+
+    /// Has the last encoded command be of this database ([`Command::database`]).
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn set_database(&mut self, database: u8) -> &[u8] {
+        self.bytes[3] = database;
         &self.bytes
     }
 

@@ -10,9 +10,15 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::backend::TtlChange;
+use crate::databases::{self, ALL, DATABASES};
 
 /// A key whose deadline changed, and what it is by now.
 pub(crate) type Changed = (Vec<u8>, Option<u64>);
+
+fn left_ms(count: u64, sum_ms: u128, now_ms: u64) -> u64 {
+    let average = sum_ms.checked_div(u128::from(count)).unwrap_or(0);
+    u64::try_from(average).unwrap_or(u64::MAX).saturating_sub(now_ms)
+}
 
 /// Which key is due when. Invariant: every key here exists in the backend, once all steps are
 /// finished.
@@ -22,8 +28,8 @@ pub(crate) struct Deadlines {
     by_time: BTreeSet<(u64, Arc<[u8]>)>,
     /// Sum of the lengths of all keys here.
     key_bytes: u64,
-    /// Sum of the deadlines here.
-    sum_ms: u128,
+    /// By database: how many there are here, and the sum of their deadlines.
+    of: [(u64, u128); DATABASES as usize],
     /// Keys whose deadlines changed since they were told; `None` where all are to be told.
     untold: Option<BTreeSet<Vec<u8>>>,
 }
@@ -50,7 +56,8 @@ impl Deadlines {
             TtlChange::Clear => {
                 if let Some((key, old)) = self.by_key.remove_entry(key) {
                     self.key_bytes -= key.len() as u64;
-                    self.sum_ms -= u128::from(old);
+                    let (count, sum_ms) = &mut self.of[usize::from(databases::of_key(&key))];
+                    (*count, *sum_ms) = (*count - 1, *sum_ms - u128::from(old));
                     self.by_time.remove(&(old, key));
                 }
             }
@@ -59,26 +66,46 @@ impl Deadlines {
     }
 
     fn set(&mut self, key: &[u8], deadline_ms: u64) {
+        let (count, sum_ms) = &mut self.of[usize::from(databases::of_key(key))];
         let shared = match self.by_key.get_key_value(key) {
             Some((_, old)) if *old == deadline_ms => return,
             Some((shared, old)) => {
                 let shared = shared.clone();
-                self.sum_ms -= u128::from(*old);
+                *sum_ms -= u128::from(*old);
                 self.by_time.remove(&(*old, shared.clone()));
                 shared
             }
             None => {
                 self.key_bytes += key.len() as u64;
+                *count += 1;
                 key.into()
             }
         };
-        self.sum_ms += u128::from(deadline_ms);
+        *sum_ms += u128::from(deadline_ms);
         self.by_key.insert(shared.clone(), deadline_ms);
         self.by_time.insert((deadline_ms, shared));
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Deadlines::default();
+    }
+
+    /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not be told.
+    pub(crate) fn flush(&mut self, database: u8, is_told: bool) {
+        let is_own = |key: &[u8]| database == ALL || databases::of_key(key) == database;
+        let own = self.by_time.iter().filter(|(_, key)| is_own(key));
+        let own: Vec<Arc<[u8]>> = own.map(|(_, key)| key.clone()).collect();
+        match own.len() == self.by_time.len() {
+            true if is_told => return self.clear_told(),
+            true => return self.clear(),
+            false => {}
+        }
+        for key in own {
+            match is_told {
+                true => self.change_told(&key, TtlChange::Clear),
+                false => self.change(&key, TtlChange::Clear),
+            }
+        }
     }
 
     /// The same, where it need not be told: all are gone there too.
@@ -134,8 +161,12 @@ impl Deadlines {
 
     /// What these keys have left on average at `now_ms`, in ms; 0 for none.
     pub(crate) fn average_ms(&self, now_ms: u64) -> u64 {
-        let average = self.sum_ms.checked_div(u128::from(self.count())).unwrap_or(0);
-        u64::try_from(average).unwrap_or(u64::MAX).saturating_sub(now_ms)
+        left_ms(self.count(), self.of.iter().map(|(_, sum_ms)| sum_ms).sum(), now_ms)
+    }
+
+    /// By database: how many keys have a deadline, and what they have left on average, in ms.
+    pub(crate) fn of_databases(&self, now_ms: u64) -> [(u64, u64); DATABASES as usize] {
+        self.of.map(|(count, sum_ms)| (count, left_ms(count, sum_ms, now_ms)))
     }
 
     /// About 64 bytes for each place of a key, in the map and in the order by time.

@@ -4,6 +4,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
+use crate::databases::DATABASES;
 use crate::resp;
 
 /// What a Redis server's own INFO tells that is passed on as it is.
@@ -18,6 +19,8 @@ pub(crate) struct Figures {
     pub(crate) expires: u64,
     pub(crate) average_ttl_ms: u64,
     pub(crate) expired: u64,
+    /// By database: how many keys have a time to live, and what they have left on average, in ms.
+    pub(crate) of_databases: [(u64, u64); DATABASES as usize],
 }
 
 /// The value of a field; `name` is without the colon.
@@ -55,6 +58,14 @@ pub(crate) fn reply(figures: &Figures, replies: &[u8]) -> Option<Vec<u8>> {
         ("expired_keys", figures.expired),
     ] {
         text.extend_from_slice(format!("{name}:{value}\r\n").as_bytes());
+    }
+    // Where the backend tells how many keys each database has.
+    for (database, (expires, average_ms)) in figures.of_databases.iter().enumerate() {
+        if let Some(keys @ 1..) = number(info, &format!("keys_db{database}")) {
+            let line =
+                format!("db{database}:keys={keys},expires={expires},avg_ttl={average_ms}\r\n");
+            text.extend_from_slice(line.as_bytes());
+        }
     }
     for name in PASSED {
         if let Some(value) = field(info, name) {

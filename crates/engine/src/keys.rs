@@ -18,6 +18,7 @@ pub fn places(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Places {
         b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZDIFF" | b"ZINTER" | b"ZINTERCARD" | b"ZUNION" => {
             counted(args, 1)
         }
+        b"BLMPOP" | b"BZMPOP" => counted(args, 2),
         b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => {
             let mut places = counted(args, 2);
             if !places.is_empty() {
@@ -43,13 +44,13 @@ fn counted(args: &[&[u8]], at: usize) -> Places {
     }
 }
 
-/// The first half of what stands behind STREAMS.
+/// The first half of what stands behind STREAMS; the larger one, if the halves differ, which is an error.
 fn streams(args: &[&[u8]]) -> Places {
     let Some(at) = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS")) else {
         return Places::new();
     };
     let behind = args.len() - at - 1;
-    (at + 1..at + 1 + behind / 2).collect()
+    (at + 1..at + 1 + behind.div_ceil(2)).collect()
 }
 
 /// Whether a SORT looks at keys that its arguments do not name: those of its patterns.

@@ -12,6 +12,7 @@ pub mod backend;
 pub mod blocking;
 pub mod command;
 pub mod copy;
+pub mod databases;
 mod deadlines;
 pub mod info;
 pub mod keys;

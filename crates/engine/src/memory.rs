@@ -8,6 +8,7 @@ use alloc::borrow::Cow;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
+use core::fmt::Write;
 
 use concord_core::rng::{Rng, splitmix64};
 use hashbrown::HashMap;
@@ -16,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
+use crate::databases::DATABASES;
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
@@ -79,6 +81,8 @@ struct Call<'a> {
     reply: &'a mut Vec<u8>,
     resp3: bool,
     entropy: u64,
+    /// Of a command on all keys of one.
+    database: u8,
     /// The time of the record; of a read: the reader's.
     now_ms: u64,
 }
@@ -235,7 +239,8 @@ impl Memory {
             on_heap = command.args().collect();
             &on_heap
         };
-        if let Err(failure) = self.run(class, args, context, entropy, reply) {
+        let database = command.database();
+        if let Err(failure) = self.run(class, args, context, (entropy, database), reply) {
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
@@ -247,7 +252,7 @@ impl Memory {
         class: Class,
         args: &[&[u8]],
         context: &Context,
-        entropy: u64,
+        (entropy, database): (u64, u8),
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let name = UpperName::of(args[0]);
@@ -270,8 +275,8 @@ impl Memory {
         if *is_counted {
             self.store.work.spend(work::cost(&self.store, name.bytes(), args))?;
         }
-        let (resp3, now_ms) = (context.resp3, context.now_ms);
-        handler(&mut Call { store: &mut self.store, args, reply, resp3, entropy, now_ms })
+        let (store, resp3, now_ms) = (&mut self.store, context.resp3, context.now_ms);
+        handler(&mut Call { store, args, reply, resp3, entropy, database, now_ms })
     }
 
     /// The subcommand that `args` name, if they are as many as it wants.
@@ -304,7 +309,13 @@ impl Memory {
     ) -> Result<(), Failure> {
         if name.is(b"INFO") {
             let (used, peak) = (self.store.used_bytes(), self.peak_bytes);
-            let text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
+            let mut text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
+            // Of one database alone the shim knows enough.
+            let is_shared = self.store.count() != self.store.count_of(0);
+            for database in (0..DATABASES).filter(|_| is_shared) {
+                let keys = self.store.count_of(database);
+                let _ = write!(text, "keys_db{database}:{keys}\r\n");
+            }
             resp::bulk(reply, text.as_bytes());
             return Ok(());
         }

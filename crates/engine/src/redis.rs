@@ -38,6 +38,7 @@ use alloc::vec::Vec;
 
 use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::copy::{BadChunk, Copied, Object};
+use crate::databases::{ALL, of_key};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::{Class, Command, Context, info, resp};
@@ -212,6 +213,8 @@ pub struct RedisEngine {
     stopped: u32,
     /// The engine was lost because a script does not end.
     is_poisoned: bool,
+    /// The server may hold keys of databases but 0; if not, a command on all keys of database 0 is one on all.
+    has_databases: bool,
     /// Scripts that the server knows.
     known: script::Known,
     /// Set while somebody copies.
@@ -253,6 +256,7 @@ impl RedisEngine {
             answered: 0,
             stopped: 0,
             is_poisoned: false,
+            has_databases: false,
             known: script::Known::default(),
             copier: None,
             copies: 0,
@@ -760,6 +764,10 @@ impl Backend for RedisEngine {
                 return Submitted::Done(Outcome::default());
             }
         }
+        if step.class == Class::Write {
+            let of_keys = step.key.iter().chain(step.keys).any(|key| of_key(key) != 0);
+            self.has_databases |= of_keys || step.commands.iter().any(|c| c.database() != 0);
+        }
         // A refused write still records its position, and answers in its turn (trap T14).
         let commands = if refusal.is_some() { &[] } else { step.commands };
         let mut operation = encode_step(context, step, commands, self);
@@ -811,6 +819,10 @@ impl Backend for RedisEngine {
     fn class_of(&self, command: &Command<'_>) -> Option<Class> {
         let spec = self.table.as_ref()?.spec_of(command.name(), command.args().nth(1))?;
         spec.class()
+    }
+
+    fn flushes_by_name(&self, database: u8) -> bool {
+        database != 0 && database != ALL || database == 0 && self.has_databases
     }
 
     fn prepare_copy(&mut self) -> bool {

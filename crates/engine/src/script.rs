@@ -12,6 +12,7 @@ use sha1::Digest;
 
 use crate::backend::{Backend, OUT_OF_MEMORY, Published, Submitted};
 use crate::command::{ARGS_MAX, Command, CommandBuf};
+use crate::databases::{self, Localized, Names, localize, may_change, of_key, own_name, show};
 use crate::table::{CommandSpec, Flags, UpperName};
 use crate::ttl::{Shimmed, step_of};
 use crate::{Class, Context, Progress, resp};
@@ -54,6 +55,8 @@ const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
 const WRONG_ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
 const NOT_LOCAL: &[u8] = b"ERR Script attempted to access a non local key in a cluster node";
+const STAYS: &[u8] = b"ERR a script stays in the database of its client (Concord does not support \
+    another one in SELECT, MOVE and COPY)";
 const FULL: &[u8] = b"OOM allow-oom flag is not set on the script, can not run it when used \
     memory > 'maxmemory'";
 
@@ -214,6 +217,8 @@ struct Within<'a, B> {
     read_only: bool,
     /// The only key that may be touched, if the record names one.
     own_key: Option<&'a [u8]>,
+    /// Whose keys it has.
+    database: u8,
     /// It has called a command that writes: from then on memory is not asked for, as in Redis.
     wrote: bool,
     command: CommandBuf,
@@ -238,6 +243,12 @@ impl<B: Backend> Within<'_, B> {
         if self.answer_here(&name, args, reply)? {
             return Ok(());
         }
+        let names = Names::of(name.bytes());
+        let localized = self.localize(&name, args)?;
+        let kept: Vec<&[u8]> = localized.iter().flatten().map(|arg| &**arg).collect();
+        let args = if localized.is_some() { &kept[..] } else { args };
+        let name = if localized.is_some() { UpperName::of(args[0]) } else { name };
+        let start = reply.len();
         let (class, flags, places) = self.look_up(&name, args)?;
         if class == Class::Write && self.read_only {
             return Err(READ_ONLY.to_vec());
@@ -267,12 +278,39 @@ impl<B: Backend> Within<'_, B> {
         self.context.entropy = splitmix64(self.context.entropy);
         let context = Context { resp3, memory_full: false, decide: false, ..self.context };
         let mut buffer = core::mem::take(&mut self.command);
-        if let Ok(command) = Command::parse(buffer.encode(key_index, args.iter().copied())) {
+        buffer.encode(key_index, args.iter().copied());
+        if let Ok(command) = Command::parse(buffer.set_database(self.database)) {
             let progress = self.shim.start(&context, class, &name, &command, reply);
             debug_assert!(progress == Progress::Done, "commands of a script are done at once");
         }
         self.command = buffer;
+        if localized.is_some() || names.are_of_all() {
+            let own = reply.split_off(start);
+            reply.extend_from_slice(&show(names, self.database, own));
+        }
         Ok(())
+    }
+
+    /// The arguments with keys as they are stored, if that changes any.
+    fn localize<'c>(
+        &self,
+        name: &UpperName,
+        args: &[&'c [u8]],
+    ) -> Result<Option<Localized<'c>>, Vec<u8>> {
+        if !may_change(self.database, args) && !name.is(b"MOVE") && !name.is(b"COPY") {
+            return Ok(None);
+        }
+        self.look_up(name, args)?;
+        let table = self.shim.backend().commands();
+        let spec = table.and_then(|t| t.spec_of(name.bytes(), args.get(1).copied()));
+        let all = localize(self.database, spec, name, args);
+        let all = all.map_err(|text| text.as_bytes().to_vec())?;
+        // As with the Redis engine, whose replicas know of other databases by the requests.
+        let goes = all.get(2).is_some_and(|to| of_key(to) != self.database);
+        if name.is(b"MOVE") || name.is(b"COPY") && goes {
+            return Err(STAYS.to_vec());
+        }
+        Ok(Some(all))
     }
 
     /// What needs no data.
@@ -285,7 +323,9 @@ impl<B: Backend> Within<'_, B> {
         match (name.bytes(), args) {
             (b"PING", [_]) => resp::simple(reply, "PONG"),
             (b"PING" | b"ECHO", [_, text]) => resp::bulk(reply, text),
-            (b"SELECT", [_, b"0"]) => reply.extend_from_slice(resp::OK),
+            (b"SELECT", [_, number]) if databases::number(number) == Ok(self.database) => {
+                reply.extend_from_slice(resp::OK);
+            }
             (b"TIME", [_]) => {
                 let now_ms = self.context.now_ms;
                 resp::array(reply, 2);
@@ -301,7 +341,7 @@ impl<B: Backend> Within<'_, B> {
             (b"ECHO" | b"SELECT" | b"TIME", _) if args.len() != 2 => {
                 return Err(WRONG_ARITY.to_vec());
             }
-            (b"SELECT", _) => return Err(b"ERR Concord has one database".to_vec()),
+            (b"SELECT", _) => return Err(STAYS.to_vec()),
             (b"TIME", _) => return Err(WRONG_ARITY.to_vec()),
             (b"PUBLISH" | b"SPUBLISH", [_, channel, message]) => {
                 if self.read_only {
@@ -431,10 +471,12 @@ impl<B: Backend> Shimmed<B> {
             class,
             read_only: is_read || shebang.no_writes,
             own_key: command.key(),
+            database: command.database(),
             wrote: shebang.allow_oom,
             command: CommandBuf::new(),
         };
-        let resp3 = context.resp3;
+        let own_names: Vec<&[u8]> = keys.iter().map(|key| own_name(key)).collect();
+        let (keys, resp3) = (&own_names[..], context.resp3);
         let script =
             Script { text, code_at: shebang.code_at, keys, args, resp3, seed: context.entropy };
         interpreter(&script, &mut within, reply);

@@ -23,6 +23,7 @@ use rustc_hash::FxBuildHasher;
 use crate::backend::{Backend, BackendDone, Outcome, Published, Reach, Step, Submitted, TtlChange};
 use crate::command::Command;
 use crate::copy::{self, BadChunk};
+use crate::databases::flushed;
 use crate::deadlines::Deadlines;
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
@@ -33,6 +34,7 @@ use crate::{Class, Completion, Context, Engine, Progress, resp};
 mod alone;
 mod exec;
 mod figures;
+mod flush;
 mod scripts;
 mod watch;
 
@@ -90,8 +92,12 @@ enum Work {
     Watched(Watched),
     /// Scripts that may touch any key, by themselves or in a transaction.
     Scripts(Answers),
-    /// FLUSHALL and FLUSHDB: all deadlines go, unless it failed.
-    Flush,
+    /// FLUSHALL and FLUSHDB: all deadlines of this database go, unless it failed.
+    Flush(u8),
+    /// A FLUSHDB of this database that goes on when the names of its keys are known.
+    Naming(u8),
+    /// The same, as its keys are deleted.
+    Unlinked(u8),
     /// A part of a copy, which runs alone.
     Alone(Alone),
     /// Finished at once, behind others that have not: its completion waits its turn.
@@ -124,7 +130,7 @@ pub struct Shimmed<B> {
     scripts_pending: u32,
     /// A part of a copy is pending: everything else waits.
     alone_pending: bool,
-    /// The same of a transaction that looks at the keys that it watches.
+    /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names of keys.
     watches_pending: bool,
     /// The backend was given values that are none.
     broken: bool,
@@ -219,9 +225,12 @@ impl<B: Backend> Shimmed<B> {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
             return self.submit_step(context, &step, None, Work::Pass, reply);
         }
-        if name.is(b"FLUSHALL") || name.is(b"FLUSHDB") {
+        if let Some(database) = flushed(name, command) {
+            if self.backend.flushes_by_name(database) {
+                return self.start_flush(context, class, command, reply);
+            }
             let step = step_of(class, None, core::slice::from_ref(command));
-            return self.submit_step(context, &step, None, Work::Flush, reply);
+            return self.submit_step(context, &step, None, Work::Flush(database), reply);
         }
         if name.is(EXEC_COMMAND) {
             return match watch::watched(command) {
@@ -356,7 +365,8 @@ impl<B: Backend> Shimmed<B> {
                     *self.unsettled.entry_ref(key).or_insert(0) += 1;
                 }
                 let unsettled_key = unsettled_key.map(<[u8]>::to_vec);
-                let (mut unsettled_keys, mut flushes) = (Vec::new(), matches!(work, Work::Flush));
+                let (mut unsettled_keys, mut flushes) =
+                    (Vec::new(), matches!(work, Work::Flush(_) | Work::Unlinked(_)));
                 if let Work::Parts(parts) = &work {
                     (unsettled_keys, flushes) = (parts.unsettled(), parts.flushes());
                 }
@@ -394,14 +404,25 @@ impl<B: Backend> Shimmed<B> {
     ) -> Option<Vec<u8>> {
         let single_effect = outcome.effects.first().map(|effect| effect.command.clone());
         match work {
-            Work::Pass | Work::Finished(_) | Work::Alone(_) | Work::Watched(_) => {
+            Work::Pass
+            | Work::Finished(_)
+            | Work::Alone(_)
+            | Work::Watched(_)
+            | Work::Naming(_) => {
                 return single_effect;
             }
             Work::Digest(deadlines) => watch::settle_digest(deadlines, reply, start),
             Work::Info => self.settle_info(context, reply, start),
-            Work::Flush => {
+            Work::Flush(database) => {
                 if !reply[start..].starts_with(b"-") {
-                    self.deadlines.clear();
+                    self.deadlines.flush(*database, false);
+                }
+            }
+            Work::Unlinked(database) => {
+                if !reply[start..].starts_with(b"-") {
+                    reply.truncate(start);
+                    reply.extend_from_slice(resp::OK);
+                    self.deadlines.flush(*database, false);
                 }
             }
             Work::One(after) => {
@@ -435,6 +456,10 @@ impl<B: Backend> Shimmed<B> {
         }
         if let Work::Watched(watched) = &entry.work {
             let reply = self.complete_watched(&entry.context, watched, &done.reply)?;
+            return Some(Completion { reply, ..Completion::default() });
+        }
+        if let Work::Naming(database) = entry.work {
+            let reply = self.complete_naming(&entry.context, database, &done.reply)?;
             return Some(Completion { reply, ..Completion::default() });
         }
         self.flushes_pending -= u32::from(entry.flushes);

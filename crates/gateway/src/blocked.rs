@@ -31,7 +31,8 @@ impl Core {
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
-        let (class, subject) = self.plan(index, self.commands.entry(index).handling, args)?;
+        let handling = self.commands.entry(index).handling;
+        let (class, subject) = self.plan(turn.connection.database, index, handling, args)?;
         if !turn.connection.slots.is_empty() {
             self.count.commands_waited += 1;
             turn.connection.wait = Wait::Quiet;
@@ -49,7 +50,8 @@ impl Core {
         }
         self.waiters.begin(turn.now.instant, turn.connection.id, wanted);
         let slot = Slot::waiting(class, subject, turn.connection.resp3);
-        turn.connection.slots.push_back(Slot { state: SlotState::Blocked, ..slot });
+        let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
+        turn.connection.slots.push_back(Slot { state, shown, ..slot });
         turn.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }

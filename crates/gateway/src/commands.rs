@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use concord_client::Class;
 use concord_engine::blocking::Blocking;
+use concord_engine::databases::Names;
 use concord_engine::table::{Flags, UpperName};
 use concord_engine::{Class as EngineClass, CommandSpec, CommandTable};
 use hashbrown::HashMap;
@@ -111,10 +112,11 @@ impl Refusal {
 pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys \
      in this form: all keys of such a command must be the same";
 const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
-const DATABASES: &str = "ERR Concord has one database";
+const MIGRATE: &str = "ERR Concord does not move keys to other servers";
+const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 38] = [
+const REFUSED: [(&str, Refusal); 37] = [
     (
         "WAIT",
         Refusal::Because(
@@ -138,9 +140,8 @@ const REFUSED: [(&str, Refusal); 38] = [
     ("READONLY", Refusal::Because("ERR This instance has cluster support disabled")),
     ("READWRITE", Refusal::Because("ERR This instance has cluster support disabled")),
     ("ASKING", Refusal::Because("ERR This instance has cluster support disabled")),
-    ("MOVE", Refusal::Because(DATABASES)),
-    ("SWAPDB", Refusal::Because(DATABASES)),
-    ("MIGRATE", Refusal::Because(DATABASES)),
+    ("SWAPDB", Refusal::Because(SWAPDB)),
+    ("MIGRATE", Refusal::Because(MIGRATE)),
     ("SAVE", Refusal::Admin),
     ("BGSAVE", Refusal::Admin),
     ("BGREWRITEAOF", Refusal::Admin),
@@ -212,6 +213,10 @@ pub(crate) struct Entry {
     pub name: String,
     pub arity: i32,
     pub handling: Handling,
+    /// Where its reply names keys.
+    pub names: Names,
+    /// It may name keys of two databases.
+    pub is_across: bool,
     pub calls: u64,
     /// Calls refused by the gateway.
     pub refused: u64,
@@ -259,12 +264,20 @@ impl Commands {
 
     /// Adds a command, in the place of one of the same name.
     fn add(&mut self, name: &str, arity: i32, handling: Handling) {
-        let entry =
-            Entry { name: name.to_ascii_lowercase(), arity, handling, calls: 0, refused: 0 };
-        match self.by_name.get(name.to_ascii_uppercase().as_bytes()) {
+        let upper = name.to_ascii_uppercase();
+        let entry = Entry {
+            name: name.to_ascii_lowercase(),
+            arity,
+            handling,
+            names: Names::of(upper.as_bytes()),
+            is_across: matches!(upper.as_str(), "COPY" | "MOVE"),
+            calls: 0,
+            refused: 0,
+        };
+        match self.by_name.get(upper.as_bytes()) {
             Some(index) => self.entries[*index] = entry,
             None => {
-                self.by_name.insert(name.to_ascii_uppercase().into_bytes(), self.entries.len());
+                self.by_name.insert(upper.into_bytes(), self.entries.len());
                 self.entries.push(entry);
             }
         }
@@ -324,6 +337,8 @@ pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
         "DBSIZE" | "KEYS" | "SCAN" | "RANDOMKEY" | "FLUSHALL" | "FLUSHDB" => {
             Handling::AllKeys(class)
         }
+        // The second one is that of the other database.
+        "MOVE" => Handling::Keys(class),
         _ if spec.first_key == 1 && spec.last_key == 1 && !spec.flags.has(Flags::MOVABLEKEYS) => {
             Handling::OneKey(class, 1)
         }

@@ -12,6 +12,7 @@ use concord_wire::{FurtherIds, OBJECTS_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
@@ -84,6 +85,8 @@ pub(crate) struct Slot {
     /// The protocol in force when the command came.
     pub resp3: bool,
     pub state: SlotState,
+    /// What becomes of the reply of the rack.
+    pub shown: Shown,
 }
 
 #[derive(Debug)]
@@ -110,7 +113,7 @@ pub(crate) enum SlotState {
 
 impl Slot {
     pub(crate) fn waiting(class: Class, subject: Subject, resp3: bool) -> Slot {
-        Slot { class, subject, resp3, state: SlotState::Waiting }
+        Slot { class, subject, resp3, state: SlotState::Waiting, shown: Shown::AsIs }
     }
 
     /// Whether its reply has not come.
@@ -228,6 +231,10 @@ pub(crate) struct Multi {
     pub writes: bool,
     /// What it publishes.
     pub published: Vec<Message>,
+    /// Where the reply to each names keys.
+    pub named: Vec<Option<Named>>,
+    /// The connection's database before it.
+    pub database: u8,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
 }
@@ -243,6 +250,11 @@ pub(crate) struct Connection {
     pub active_at: Instant,
     pub resp3: bool,
     pub authenticated: bool,
+    /// Which keys its commands are about.
+    pub database: u8,
+    /// The slot of an EXEC under way behind which it has another database; and the one that it goes back to if the
+    /// transaction is not executed.
+    pub selecting: Option<(u64, u8)>,
     pub input: Vec<u8>,
     /// Its place among those whose input is long.
     pub place: InputPlace,
@@ -305,6 +317,8 @@ impl Connection {
             active_at: now,
             resp3: false,
             authenticated,
+            database: 0,
+            selecting: None,
             input: Vec::new(),
             place: InputPlace::None,
             parser: Parser::default(),
@@ -464,6 +478,22 @@ impl Connection {
         self.answer(|out| resp::error(out, text.as_bytes()));
     }
 
+    /// The transaction is not executed.
+    pub(crate) fn end_multi(&mut self) {
+        if let Some(multi) = self.multi.take() {
+            self.database = multi.database;
+        }
+    }
+
+    /// The transaction in this slot has its reply, or none.
+    pub(crate) fn end_selecting(&mut self, slot: u64, reply: &[u8]) {
+        if let Some((_, before)) = self.selecting.take_if(|(own, _)| *own == slot)
+            && (!reply.starts_with(b"*") || resp::is_null(reply))
+        {
+            self.database = before;
+        }
+    }
+
     /// Answers `+OK`.
     pub(crate) fn ok(&mut self) {
         self.answer(|out| out.extend_from_slice(resp::OK));
@@ -473,6 +503,7 @@ impl Connection {
     pub(crate) fn unblock(&mut self, reply: Vec<u8>) {
         let blocked = self.slots.front_mut().filter(|s| matches!(s.state, SlotState::Blocked));
         if let Some(slot) = blocked {
+            let reply = core::mem::take(&mut slot.shown).show(reply);
             self.ready_bytes += reply.len();
             slot.state = SlotState::Ready(reply);
         }

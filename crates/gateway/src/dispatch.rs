@@ -15,7 +15,7 @@ use concord_wire::Sink;
 use crate::commands::{
     CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
 };
-use crate::connection::{Slot, SlotState, Subject};
+use crate::connection::{Multi, Slot, SlotState, Subject};
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
@@ -103,6 +103,22 @@ impl Core {
         if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
             return Err(failure);
         }
+        let localized = match self.localize(turn, entry, name, args) {
+            // As in Redis, which looks at it when EXEC is executed.
+            Err(failure) if turn.connection.multi.is_some() && !is_of_concord(&failure) => {
+                return self.queue_error(turn, &failure);
+            }
+            localized => localized?,
+        };
+        let kept: Vec<&[u8]>;
+        let args = match &localized {
+            None => args,
+            Some(all) => {
+                kept = all.iter().map(|arg| &**arg).collect();
+                &kept
+            }
+        };
+        let database = turn.connection.database;
         if turn.connection.multi.is_some() && !always {
             return self.in_multi(turn, index, handling, args, sink);
         }
@@ -130,18 +146,18 @@ impl Core {
             | Handling::AllKeys(_)
             | Handling::Cursor
             | Handling::Container => {
-                let (class, subject) = self.plan(index, handling, args)?;
+                let (class, subject) = self.plan(database, index, handling, args)?;
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = self.encode_script(by_sha, read_only, args)?;
+                let subject = self.encode_script(database, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Explain => self.explain(turn, args, sink),
             Handling::Info => Ok(self.info(turn, args, sink)),
             Handling::Multi => {
-                turn.connection.multi = Some(Box::default());
+                turn.connection.multi = Some(Box::new(Multi { database, ..Multi::default() }));
                 turn.connection.ok();
                 Ok(Flow::Went)
             }
@@ -155,6 +171,7 @@ impl Core {
     /// Class and subject of a command on one key or on all; it is encoded into `self.command`.
     pub(crate) fn plan(
         &mut self,
+        database: u8,
         index: usize,
         handling: Handling,
         args: &[&[u8]],
@@ -165,6 +182,7 @@ impl Core {
             Handling::OneKey(class, key) => Ok((class, self.encode(key, args)?)),
             Handling::AllKeys(class) => {
                 self.encode(0, args)?;
+                self.command.set_database(database);
                 Ok((class, Subject::AllKeys))
             }
             Handling::Cursor => {
@@ -179,7 +197,7 @@ impl Core {
                 let is_right = blocking.timeout_ms(args).is_ok()
                     && spec.is_some_and(|spec| spec.accepts(tried.len()));
                 let args = if is_right { &tried[..] } else { args };
-                self.plan(index, Handling::Keys(class), args)
+                self.plan(database, index, Handling::Keys(class), args)
             }
             Handling::Keys(class) => {
                 let spec = self.setup.table.find(name.bytes());
@@ -330,19 +348,29 @@ impl Core {
             _ => return Err(no_subcommand("concord", args[1])),
         }
         let args = &args[2..];
-        let Some(index) = self.commands.find(&UpperName::of(args[0])) else {
+        let name = UpperName::of(args[0]);
+        let Some(index) = self.commands.find(&name) else {
             return Err(unknown(args));
         };
         let entry = self.commands.entry(index);
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
         }
-        let (class, subject) = self.plan(index, entry.handling, args)?;
+        let handling = entry.handling;
+        let localized = self.localize(turn, entry, &name, args)?;
+        let kept: Vec<&[u8]> = localized.iter().flatten().map(|arg| &**arg).collect();
+        let args = if localized.is_some() { &kept } else { args };
+        let (class, subject) = self.plan(turn.connection.database, index, handling, args)?;
         if class == Class::Write {
             return Err("ERR CONCORD EXPLAIN is for commands that only read".into());
         }
         Ok(self.submit(turn, class, subject, SlotState::Explaining, sink))
     }
+}
+
+/// Whether an error says that Concord does not have what Redis has.
+fn is_of_concord(failure: &Failure) -> bool {
+    failure.starts_with("ERR Concord")
 }
 
 fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, Class), Failure> {

@@ -17,6 +17,7 @@ impl Core {
     /// of them.
     pub(crate) fn encode_script(
         &mut self,
+        database: u8,
         by_sha: bool,
         read_only: bool,
         args: &[&[u8]],
@@ -51,6 +52,7 @@ impl Core {
         let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
         let args = [name, script].into_iter().chain(args[2..].iter().copied());
         self.command.encode(if only.is_some() { 3 } else { 0 }, args);
+        self.command.set_database(database);
         Ok(only.map_or(Subject::AllKeys, |(first, _)| Subject::Object(hash::object_id(first))))
     }
 }

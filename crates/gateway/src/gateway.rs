@@ -21,6 +21,7 @@ use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{Grant, Memory, unread_bytes};
 use crate::multi;
+use crate::named::Shown;
 use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
@@ -315,8 +316,8 @@ impl Gateway {
                 }
                 Parsed::Request(length) => {
                     let (bytes, ranges) = parser.args(&input[at..]);
-                    let mut turn =
-                        Turn { now, connection: &mut connection, others: &self.connections };
+                    let (others, shown) = (&self.connections, Shown::AsIs);
+                    let mut turn = Turn { now, connection: &mut connection, others, shown };
                     if !ranges.is_empty()
                         && self.core.run(&mut turn, bytes, ranges, sink) == Flow::Waits
                     {
@@ -597,6 +598,10 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         return true;
     }
     if connection.closing || matches!(connection.wait, Wait::Blocked | Wait::Subscribed) {
+        return false;
+    }
+    if connection.selecting.is_some() {
+        connection.wait = Wait::Quiet;
         return false;
     }
     if connection.slots.len() >= core.setup.limits.commands_max {

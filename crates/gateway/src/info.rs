@@ -9,6 +9,7 @@ use core::fmt::Write;
 
 use concord_client::Class;
 use concord_core::{Now, SEC, US};
+use concord_engine::databases::DATABASES;
 use concord_engine::info::{field, number};
 use concord_engine::resp;
 use concord_engine::ttl::INFO_COMMAND;
@@ -276,8 +277,15 @@ fn commandstats(core: &Core, _: &Facts<'_>, out: &mut String) {
     }
 }
 
-/// One line if there are keys, as Redis has it.
+/// A line for each database that has keys, as Redis has it; one for all of them where a replica does not know.
 fn keyspace(_: &Core, facts: &Facts<'_>, out: &mut String) {
+    let names = (0..DATABASES).map(|database| format!("db{database}"));
+    let told = names.filter_map(|name| Some((field(facts.data?, &name)?, name)));
+    let before = out.len();
+    told.for_each(|(value, name)| line!(out, "{name}:{}", String::from_utf8_lossy(value)));
+    if out.len() > before {
+        return;
+    }
     let of = |name| number(facts.data.unwrap_or_default(), name);
     if let (Some(keys @ 1..), Some(expires), Some(ttl)) = (of("keys"), of("expires"), of("avg_ttl"))
     {

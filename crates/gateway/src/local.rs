@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_core::{Now, SEC};
-use concord_engine::resp;
 use concord_engine::table::UpperName;
+use concord_engine::{databases, resp};
 
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, ConnectionId};
@@ -41,11 +41,8 @@ pub(crate) fn echo(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<
 }
 
 pub(crate) fn select(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    match resp::number(args[1]) {
-        Some(0) => turn.connection.ok(),
-        Some(_) => return Err("ERR DB index is out of range".into()),
-        None => return Err("ERR value is not an integer or out of range".into()),
-    }
+    turn.connection.database = databases::number(args[1])?;
+    turn.connection.ok();
     Ok(())
 }
 
@@ -66,6 +63,7 @@ pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result
     core.unsubscribe_all(connection);
     connection.resp3 = false;
     connection.multi = None;
+    connection.database = 0;
     connection.watch.end();
     connection.name.clear();
     connection.authenticated = core.setup.requirepass.is_none();
@@ -269,7 +267,7 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let command = connection.last_command.map_or("NULL", |i| &core.commands.entry(i).name);
     format!(
-        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db=0 sub={} psub={} ssub={} \
+        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} \
          multi={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} obl={} oll={} omem=0 tot-mem={} \
          events=r tot-cmds={} cmd={command} user=default redir=-1 lib-name={} lib-ver={} \
          resp={}\n",
@@ -284,6 +282,7 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
             () if core.waiters.has(connection.id) => "b",
             () => "N",
         },
+        connection.database,
         connection.subscriber.channels.len(),
         connection.subscriber.patterns.len(),
         connection.subscriber.shards.len(),

@@ -61,6 +61,10 @@ fn is_plain(behind: &[Token<'_>], names: &[&[u8]], table: &CommandTable) -> bool
     let has_one = |spec: &CommandSpec| {
         spec.first_key == 1 && spec.last_key == 1 && !spec.flags.has(Flags::MOVABLEKEYS)
     };
+    // Its other key is that of another database.
+    if command.eq_ignore_ascii_case(b"MOVE") {
+        return false;
+    }
     let is_one = table.find(command).is_some_and(|spec| has_one(spec) || is_last);
     is_one && (is_last || behind_key.first() == Some(&Token::Other(b',')))
 }
@@ -204,6 +208,7 @@ mod tests {
             "return redis.call('DEL', KEYS[1], KEYS[2])",
             "return redis.call('RENAME', KEYS[1], 'x')",
             "return redis.call('DBSIZE')",
+            "return redis.call('MOVE', KEYS[1], 1)",
             "return redis.call(ARGV[1], KEYS[1])",
             "local call = redis.call return call('GET', KEYS[1])",
             "local r = redis return r.call('GET', 'x')",

@@ -13,6 +13,7 @@ use concord_wire::{COMMAND_BYTES_MAX, Sink};
 use crate::commands::{Failure, Handling, Local};
 use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::dispatch::handler_of;
+use crate::named::Shown;
 use crate::state::{Core, Flow, Turn};
 use crate::subscriber::PubSub;
 
@@ -33,10 +34,11 @@ impl Core {
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
+        let database = turn.connection.database;
         match handling {
             Handling::Exec => return self.exec(turn, sink),
             Handling::Discard => {
-                turn.connection.multi = None;
+                turn.connection.end_multi();
                 turn.connection.watch.end();
                 turn.connection.ok();
                 return Ok(Flow::Went);
@@ -51,13 +53,10 @@ impl Core {
                 return Ok(Flow::Went);
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = match self.encode_script(by_sha, read_only, args) {
+                let subject = match self.encode_script(database, by_sha, read_only, args) {
                     // As in Redis, which looks for the script when EXEC is executed: the others are.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
-                        let mut reply = Vec::new();
-                        resp::error(&mut reply, failure.as_bytes());
-                        self.command.encode(0, [REPLY_COMMAND, &reply]);
-                        return self.queue(turn, Class::Read, None);
+                        return self.queue_error(turn, &failure);
                     }
                     subject => subject?,
                 };
@@ -89,8 +88,21 @@ impl Core {
                 return Err(format!("ERR Concord does not support '{name}' inside MULTI").into());
             }
         }
-        let (class, subject) = self.plan(index, handling, args)?;
+        let (class, subject) = self.plan(database, index, handling, args)?;
         self.queue(turn, class, Some(subject))
+    }
+
+    /// A command that is answered with an error when EXEC is executed.
+    pub(crate) fn queue_error(
+        &mut self,
+        turn: &mut Turn<'_>,
+        failure: &Failure,
+    ) -> Result<Flow, Failure> {
+        let mut reply = Vec::new();
+        resp::error(&mut reply, failure.as_bytes());
+        self.command.encode(0, [REPLY_COMMAND, &reply]);
+        turn.shown = Shown::AsIs;
+        self.queue(turn, Class::Read, None)
     }
 
     /// WATCH: a read of the digests of its keys.
@@ -145,6 +157,7 @@ impl Core {
             multi.of_all_keys = true;
         }
         multi.commands.push(encoded.to_vec());
+        multi.named.push(turn.shown.named());
         turn.connection.answer(|out| resp::simple(out, "QUEUED"));
         Ok(Flow::Went)
     }
@@ -171,6 +184,8 @@ impl Core {
             return Ok(Flow::Waits);
         }
         let Some(mut multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
+        // Behind it, unless it is not executed.
+        let database = core::mem::replace(&mut turn.connection.database, multi.database);
         let has_failed = turn.connection.watch.has_failed();
         if multi.failed || has_failed {
             turn.connection.watch.end();
@@ -183,6 +198,7 @@ impl Core {
             return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
         }
         if keys.is_empty() && !of_all_keys && watched.is_none() {
+            turn.connection.database = database;
             let replies = commands.iter().filter_map(|command| Command::parse(command).ok());
             let mut all = Vec::new();
             resp::array(&mut all, commands.len());
@@ -205,12 +221,20 @@ impl Core {
         };
         let class = if *writes { Class::Write } else { Class::Read };
         let slot = turn.connection.next_slot();
+        turn.shown = Shown::each(&multi.named);
         let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
         match flow {
-            Flow::Waits => turn.connection.multi = Some(multi),
+            Flow::Waits => {
+                turn.connection.database = database;
+                turn.connection.multi = Some(multi);
+            }
             Flow::Went => {
                 let published = core::mem::take(&mut multi.published);
                 let is_sent = turn.connection.slots.back().is_some_and(|slot| slot.is_waiting());
+                if is_sent && database != multi.database {
+                    turn.connection.database = database;
+                    turn.connection.selecting = Some((slot, multi.database));
+                }
                 if is_sent && !published.is_empty() {
                     turn.connection.publishes.push_back((slot, published));
                 }

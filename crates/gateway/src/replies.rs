@@ -94,6 +94,12 @@ impl Core {
             resp::error(&mut reply, text.as_bytes());
         }
         let of_scripts = taken_from(&mut reply);
+        connection.end_selecting(target.slot, &reply);
+        let is_whole =
+            |slot: &&mut Slot| matches!(slot.state, SlotState::Waiting | SlotState::Explaining);
+        if let Some(slot) = connection.slot_mut(target.slot).filter(is_whole) {
+            reply = core::mem::take(&mut slot.shown).show(reply);
+        }
         let queued = connection.publishes.iter().position(|(slot, _)| *slot == target.slot);
         let queued = queued.and_then(|at| connection.publishes.remove(at));
         if queued.is_some() || !of_scripts.is_empty() {

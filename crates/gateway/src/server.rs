@@ -71,7 +71,7 @@ const CONFIG: [(&str, &str); 12] = [
     ("appendonly", "no"),
     ("bind", ""),
     ("client-output-buffer-limit", "normal 0 0 0 slave 0 0 0 pubsub 33554432 8388608 60"),
-    ("databases", "1"),
+    ("databases", "16"),
     ("io-threads", "1"),
     ("maxmemory", ""),
     ("maxmemory-policy", "noeviction"),

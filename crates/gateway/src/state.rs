@@ -19,6 +19,7 @@ use crate::connection::{Connection, Connections, Slot, SlotState, Subject, Targe
 use crate::exchange::Exchange;
 use crate::inputs::Inputs;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
+use crate::named::Shown;
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters};
@@ -93,6 +94,8 @@ pub(crate) struct Turn<'a> {
     pub connection: &'a mut Connection,
     /// All connections but this one.
     pub others: &'a Connections,
+    /// What becomes of the reply.
+    pub shown: Shown,
 }
 
 /// Whether a command was dealt with, or must be tried again; then the connection's `wait` says when.
@@ -151,7 +154,8 @@ impl Core {
         let resp3 = turn.connection.resp3;
         match self.send(turn, Place { slot, part: 0 }, class, subject, sink) {
             Sent::As(class) => {
-                let slot = Slot { state, ..Slot::waiting(class, subject, resp3) };
+                let shown = core::mem::take(&mut turn.shown);
+                let slot = Slot { state, shown, ..Slot::waiting(class, subject, resp3) };
                 turn.connection.slots.push_back(slot);
                 Flow::Went
             }

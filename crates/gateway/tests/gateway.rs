@@ -4,6 +4,7 @@
 
 mod blocked;
 mod common;
+mod databases;
 mod pubsub;
 
 use common::{Mood, World, request};
@@ -276,7 +277,7 @@ fn a_transaction_has_any_keys_and_none() {
     let mut world = World::new(31);
     let queued = |n| format!("+OK\r\n{}", "+QUEUED\r\n".repeat(n));
     let reply =
-        world.ask(&["MULTI", "SET k 1", "INCR l", "MGET k l", "PING", "SELECT 1", "EXEC", "PING"]);
+        world.ask(&["MULTI", "SET k 1", "INCR l", "MGET k l", "PING", "SELECT 99", "EXEC", "PING"]);
     let replies =
         "*5\r\n+OK\r\n:1\r\n*2\r\n$1\r\n1\r\n$1\r\n1\r\n+PONG\r\n-ERR DB index is out of range\r\n";
     assert_eq!(reply, format!("{}{replies}+PONG\r\n", queued(5)));
@@ -346,7 +347,7 @@ fn what_is_not_supported_says_so() {
     for (line, error) in [
         ("GET", "-ERR wrong number of arguments for 'get' command"),
         ("nosuch a b", "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' "),
-        ("SELECT 1", "-ERR DB index is out of range"),
+        ("SELECT 16", "-ERR DB index is out of range"),
         ("SELECT x", "-ERR value is not an integer or out of range"),
         ("CLIENT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try CLIENT HELP."),
         ("CLIENT", "-ERR wrong number of arguments for 'client' command"),
@@ -354,7 +355,7 @@ fn what_is_not_supported_says_so() {
     ] {
         assert_eq!(world.ask(&[line]), format!("{error}\r\n"));
     }
-    for line in ["WAIT 1 0", "DEBUG SLEEP 0", "CONFIG SET save x", "CLUSTER INFO", "MOVE k 1"] {
+    for line in ["WAIT 1 0", "DEBUG SLEEP 0", "CONFIG SET save x", "CLUSTER INFO", "SWAPDB 0 1"] {
         assert!(world.ask(&[line]).starts_with("-ERR "), "{line}");
     }
     assert!(world.executed().is_empty());

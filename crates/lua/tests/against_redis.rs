@@ -9,6 +9,7 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use concord_engine::databases::stored;
 use concord_engine::{
     Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed, resp,
 };
@@ -71,12 +72,13 @@ struct Ours {
     engine: Shimmed<Memory>,
     position: u64,
     resp3: bool,
+    database: u8,
 }
 
 impl Ours {
     fn new() -> Ours {
         let engine = Shimmed::new(Memory::new(0)).with_scripts(concord_lua::run);
-        Ours { engine, position: 0, resp3: false }
+        Ours { engine, position: 0, resp3: false, database: 0 }
     }
 
     fn call(&mut self, args: &[&[u8]]) -> Vec<u8> {
@@ -92,7 +94,8 @@ impl Ours {
         let mut buf = CommandBuf::new();
         let is_read = args[0].ends_with(b"_RO");
         let class = if is_read { Class::Read } else { Class::Write };
-        let command = buf.encode(0, args.iter().copied());
+        buf.encode(0, args.iter().copied());
+        let command = buf.set_database(self.database);
         let mut reply = Vec::new();
         let command = Command::parse(command).unwrap();
         assert_eq!(self.engine.submit(&context, class, &command, &mut reply), Progress::Done);
@@ -103,7 +106,27 @@ impl Ours {
 /// Scripts, separated by lines of dashes. Each gets keys `k` and `l` and arguments `a`, `2` and ``.
 const SCRIPTS: &str = include_str!("scripts.lua");
 
-fn compare(resp3: bool) {
+/// The same, where databases matter: what looks at all keys, or names keys in a reply.
+const OF_DATABASE: [&str; 14] = [
+    "return redis.call('FLUSHDB')",
+    "return KEYS",
+    "redis.call('MSET', KEYS[1], 1, KEYS[2], 2, 'computed', 3) return redis.call('DBSIZE')",
+    "local all = redis.call('KEYS', '*') table.sort(all) return all",
+    "return redis.call('KEYS', 'comp*')",
+    "local all = redis.call('SCAN', '0', 'COUNT', 9000) table.sort(all[2]) return all",
+    "return redis.call('SCAN', 0, 'MATCH', 'l*', 'COUNT', 9000)",
+    "redis.call('DEL', KEYS[1], KEYS[2]) return redis.call('RANDOMKEY')",
+    "redis.call('RPUSH', 'q', 'y', 'x') redis.call('MSET', 'w_x', 1, 'w_y', 2, 'v_x', 'X', 'v_y', 'Y') \
+     return redis.call('SORT', 'q', 'BY', 'w_*', 'GET', 'v_*', 'GET', '#')",
+    "return redis.call('LMPOP', 2, 'none', 'q', 'LEFT')",
+    "return redis.pcall('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', 'none', '>')",
+    "redis.call('XADD', 's', '1-1', 'f', 'v') return redis.call('XREAD', 'STREAMS', 's', 0)",
+    "redis.call('SET', 'timed', 1, 'EX', 100) redis.call('RENAME', 'timed', KEYS[1]) \
+     return {redis.call('TTL', KEYS[1]), redis.call('FLUSHDB'), redis.call('DBSIZE'), redis.call('TTL', KEYS[1])}",
+    "return redis.call('RANDOMKEY')",
+];
+
+fn compare(resp3: bool, database: u8) {
     let Some((_server, mut stream)) = Server::start() else {
         eprintln!("skipped: no redis-server");
         return;
@@ -113,12 +136,20 @@ fn compare(resp3: bool) {
     if resp3 {
         ask(&mut stream, &[b"HELLO", b"3"]);
     }
+    ours.database = database;
+    if database != 0 {
+        // What others hold is not to be seen.
+        ours.call(&[b"MSET", b"k", b"zero", b"other", b"x", &stored(7, b"k"), b"seven"]);
+        ask(&mut stream, &[b"SELECT", database.to_string().as_bytes()]);
+    }
     let mut differ = 0;
     let mut compared = 0;
-    for script in SCRIPTS.split("\n----\n") {
+    for script in SCRIPTS.split("\n----\n").chain(OF_DATABASE) {
         for name in [&b"EVAL"[..], b"EVAL_RO"] {
             let args: [&[u8]; 8] = [name, script.as_bytes(), b"2", b"k", b"l", b"a", b"2", b""];
             let theirs = ask(&mut stream, &args);
+            let [k, l] = [b"k", b"l"].map(|key| stored(database, key));
+            let args: [&[u8]; 8] = [name, script.as_bytes(), b"2", &k, &l, b"a", b"2", b""];
             let ours = ours.call(&args);
             compared += 1;
             if ours != theirs {
@@ -133,10 +164,16 @@ fn compare(resp3: bool) {
 
 #[test]
 fn scripts_answer_what_redis_answers() {
-    compare(false);
+    compare(false, 0);
 }
 
 #[test]
 fn scripts_answer_what_redis_answers_in_resp3() {
-    compare(true);
+    compare(true, 0);
+}
+
+#[test]
+fn scripts_answer_what_redis_answers_in_another_database() {
+    compare(false, 5);
+    compare(true, 5);
 }

@@ -156,3 +156,29 @@ if engine == "redis":
 
 assert r.flushall() and r.dbsize() == 0
 print("ok")
+
+# Another database, by its URL: keys, times to live, a lock, a script, a list that is waited for, all keys of it.
+r.flushall()
+one = redis.Redis.from_url(f"redis://127.0.0.1:{port}/1", decode_responses=True)
+assert r.set("k", "zero") and one.get("k") is None and one.set("k", "one", ex=100)
+assert (r.get("k"), one.get("k"), one.ttl("k") > 90, r.ttl("k")) == ("zero", "one", True, -1)
+with one.lock("lock", timeout=10):
+    assert one.exists("lock") and not r.exists("lock")
+both = one.register_script("redis.call('SET', ARGV[1], KEYS[1]) return redis.call('GET', KEYS[1])")
+assert both(keys=["k"], args=["computed"]) == "one" and one.get("computed") == "k"
+assert r.get("computed") is None
+pushed = threading.Timer(0.2, lambda: (r.rpush("q", "zero"), one.rpush("q", "one")))
+pushed.start()
+assert one.blpop("q", timeout=5) == ("q", "one") and r.lrange("q", 0, -1) == ["zero"]
+pushed.join()
+p = one.pipeline(transaction=True)
+p.incr("n")
+p.move("computed", 2)
+p.copy("k", "k2", destination_db=2)
+assert p.execute() == [1, True, 1]
+two = redis.Redis(port=port, db=2, decode_responses=True)
+assert sorted(two.scan_iter("*", count=2)) == ["computed", "k2"] and two.randomkey() in ("computed", "k2")
+assert sorted(one.keys("*")) == ["k", "n"] and (one.dbsize(), r.dbsize()) == (2, 2)
+assert one.xadd("s", {"f": "v"}, id="1-1") == "1-1" and one.xread({"s": 0})[0][0] == "s"
+assert one.flushdb() and (one.dbsize(), two.dbsize(), r.dbsize()) == (0, 2, 2)
+assert two.client_info()["db"] == 2 and r.config_get("databases") == {"databases": "16"}

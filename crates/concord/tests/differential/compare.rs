@@ -125,8 +125,8 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("supports transactions on one key", "transactions have one key"),
         ("supports scripts on one key", "scripts have one key"),
         ("replicates by itself", "Concord replicates by itself"),
-        ("has one database", "one database"),
-        ("there is one database", "one database"),
+        ("does not move keys", "keys stay in the rack"),
+        ("does not swap databases", "keys stay in their database"),
         ("this form of 'client", "this form"),
         ("it concerns several keys", "this form names several keys"),
         ("CROSSKEY", "several keys that differ"),
@@ -151,9 +151,6 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
     let sub = words.get(1).map(|w| String::from_utf8_lossy(w).to_lowercase());
     if text.contains("unknown subcommand") && form.split_once(' ').map(|f| f.1) == sub.as_deref() {
         return Some("not built".into());
-    }
-    if form == "select" && text.contains("out of range") {
-        return Some("one database".into());
     }
     let text = text.replace(&format!("'{name}' is not supported: "), "");
     let text = text.trim_start_matches("ERR ").to_string();

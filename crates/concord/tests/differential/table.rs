@@ -76,7 +76,7 @@ compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothi
 of `Stats` connections, commands, bytes and rates; `CONFIG RESETSTAT` sets them back. What one replica tells
 (one read of all keys, behind the connection's earlier commands; it looks at no key): `used_memory`,
 `used_memory_peak` and `maxmemory` (the data and its times to live, as the limit counts them; with the Redis
-engine what its server uses, `used_memory_rss`, `mem_fragmentation_ratio` and `mem_allocator` too), `db0`
+engine what its server uses, `used_memory_rss`, `mem_fragmentation_ratio` and `mem_allocator` too), `db0` to `db15`
 (keys, how many have a time to live, and its average in ms), `expired_keys`. Peak and expired keys count from
 the start of the replica that answers. If none answers before the read's deadline these are left out, and
 `concord_data_known` is 0. Left out always: hits and misses (replicas share the reads), snapshots and

@@ -2,11 +2,17 @@
 
 use alloc::vec::Vec;
 
+use concord_core::rng::Rng;
+
 use super::scan::{ScanOptions, cursor, reply_header};
-use super::store::SHARDS;
+use super::store::{SHARDS, Store};
+use super::work::IN_A_ROW_OF_ONE;
 use super::{Call, Failure, Handler, SYNTAX, glob, integer};
-use crate::resp;
 use crate::table::UpperName;
+use crate::{databases, resp};
+
+/// Keys that RANDOMKEY draws to find one of its database.
+const DRAWS_MAX: usize = 32;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 12] = [
     (b"DEL", delete),
@@ -19,8 +25,8 @@ pub(super) const HANDLERS: [(&[u8], Handler); 12] = [
     (b"SCAN", scan),
     (b"KEYS", keys),
     (b"RANDOMKEY", randomkey),
-    (b"FLUSHALL", flush),
-    (b"FLUSHDB", flush),
+    (b"FLUSHALL", |call| flush(call, None)),
+    (b"FLUSHDB", |call| flush(call, Some(call.database))),
 ];
 
 fn delete(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -43,7 +49,7 @@ fn type_name(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn dbsize(call: &mut Call<'_>) -> Result<(), Failure> {
-    let count = call.store.count();
+    let count = call.store.count_of(call.database);
     call.integer(count as i64);
     Ok(())
 }
@@ -108,21 +114,40 @@ fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
-    let index = call.rng().below(call.store.count());
-    match call.store.key_at(index) {
+    match random_key(call.store, call.database, call.rng())? {
         Some(key) => resp::bulk(call.reply, key),
         None => resp::null(call.reply, call.resp3),
     }
     Ok(())
 }
 
-fn flush(call: &mut Call<'_>) -> Result<(), Failure> {
+/// Draws among all keys until one is of the database; if most are of others, walks along its own.
+fn random_key(store: &Store, database: u8, mut rng: Rng) -> Result<Option<&[u8]>, Failure> {
+    let (all, own) = (store.count(), store.count_of(database));
+    if own == 0 {
+        return Ok(None);
+    }
+    for _ in 0..DRAWS_MAX {
+        let key = store.key_at(rng.below(all));
+        if key.is_some_and(|key| databases::of_key(key) == database) {
+            return Ok(key);
+        }
+    }
+    store.work.spend(all / IN_A_ROW_OF_ONE)?;
+    Ok(store.key_of_database_at(database, rng.below(own)))
+}
+
+/// `None`: of all databases.
+fn flush(call: &mut Call<'_>, database: Option<u8>) -> Result<(), Failure> {
     match call.args {
         [_] => {}
         [_, mode] if matches!(UpperName::of(mode).bytes(), b"ASYNC" | b"SYNC") => {}
         _ => return Err(SYNTAX),
     }
-    call.store.clear();
+    match database {
+        None => call.store.clear(),
+        Some(database) => call.store.clear_database(database),
+    }
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }

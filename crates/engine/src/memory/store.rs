@@ -20,6 +20,7 @@ use super::Failure;
 use super::sorted::Sorted;
 use super::stream::Stream;
 use super::work::Work;
+use crate::databases::{self, DATABASES};
 
 /// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
 pub(super) const SHARDS: usize = 4096;
@@ -254,11 +255,37 @@ struct Slot {
     value: Value,
 }
 
+/// How many keys there are.
+#[derive(Debug, Default)]
+struct Counts {
+    all: u64,
+    /// Of databases but 0.
+    of: [u64; DATABASES as usize],
+}
+
+impl Counts {
+    fn add(&mut self, key: &[u8]) {
+        self.all += 1;
+        let database = databases::of_key(key);
+        if database != 0 {
+            self.of[usize::from(database)] += 1;
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        self.all -= 1;
+        let database = databases::of_key(key);
+        if database != 0 {
+            self.of[usize::from(database)] -= 1;
+        }
+    }
+}
+
 /// All keys.
 #[derive(Debug)]
 pub(super) struct Store {
     shards: Box<[HashTable<Slot>]>,
-    count: u64,
+    counts: Counts,
     used_bytes: u64,
     pub(super) work: Work,
 }
@@ -280,11 +307,19 @@ impl Store {
     /// No keys; an operation may look at so many elements.
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
-        Store { shards: no_keys(), count: 0, used_bytes: 0, work }
+        Store { shards: no_keys(), counts: Counts::default(), used_bytes: 0, work }
     }
 
     pub(super) fn count(&self) -> u64 {
-        self.count
+        self.counts.all
+    }
+
+    /// Of one database; of a number that is none, all.
+    pub(super) fn count_of(&self, database: u8) -> u64 {
+        match database {
+            0 => self.counts.all - self.counts.of.iter().sum::<u64>(),
+            _ => self.counts.of.get(usize::from(database)).copied().unwrap_or(self.counts.all),
+        }
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -321,7 +356,7 @@ impl Store {
         let mut entry = match table.entry(hash, |slot| *slot.key == *key, hasher) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => {
-                self.count += 1;
+                self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
                 entry.insert(Slot { key: key.into(), value: K::default().wrap() })
             }
@@ -334,7 +369,7 @@ impl Store {
         self.used_bytes = self.used_bytes + value.size_bytes() - before;
         if vacant {
             entry.remove();
-            self.count -= 1;
+            self.counts.remove(key);
             self.used_bytes -= KEY_BYTES + key.len() as u64;
         }
         Ok(result)
@@ -372,7 +407,7 @@ impl Store {
                 }
             }
             Entry::Vacant(entry) => {
-                self.count += 1;
+                self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
                 entry.insert(Slot { key: key.into(), value: Value::String(bytes.into()) });
             }
@@ -383,7 +418,7 @@ impl Store {
     pub(super) fn put(&mut self, key: &[u8], value: Value) {
         self.delete(key);
         let hash = hash_of(key);
-        self.count += 1;
+        self.counts.add(key);
         self.used_bytes += KEY_BYTES + key.len() as u64 + value.size_bytes();
         let slot = Slot { key: key.into(), value };
         self.shards[shard_of(hash)].insert_unique(hash, slot, |slot| hash_of(&slot.key));
@@ -399,13 +434,31 @@ impl Store {
         let table = &mut self.shards[shard_of(hash)];
         let entry = table.find_entry(hash, |slot| *slot.key == *key).ok()?;
         let (slot, _) = entry.remove();
-        self.count -= 1;
+        self.counts.remove(key);
         self.used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
         Some(slot.value)
     }
 
     pub(super) fn clear(&mut self) {
-        (self.shards, self.count, self.used_bytes) = (no_keys(), 0, 0);
+        (self.shards, self.counts, self.used_bytes) = (no_keys(), Counts::default(), 0);
+    }
+
+    /// Deletes the keys of one database.
+    pub(super) fn clear_database(&mut self, database: u8) {
+        if self.count_of(database) == self.counts.all {
+            return self.clear();
+        }
+        let Store { shards, counts, used_bytes, .. } = self;
+        for shard in shards.iter_mut().filter(|shard| !shard.is_empty()) {
+            shard.retain(|slot| {
+                let stays = databases::of_key(&slot.key) != database;
+                if !stays {
+                    counts.remove(&slot.key);
+                    *used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
+                }
+                stays
+            });
+        }
     }
 
     /// The keys of one shard with their values.
@@ -428,6 +481,21 @@ impl Store {
                 return self.shard_in_order(at).get(index as usize).map(|(key, _)| *key);
             }
             index -= shard.len() as u64;
+        }
+        None
+    }
+
+    /// The key of a database that stands at this place among its keys, `index < count_of(database)`.
+    pub(super) fn key_of_database_at(&self, database: u8, mut index: u64) -> Option<&[u8]> {
+        let is_own = |slot: &&Slot| databases::of_key(&slot.key) == database;
+        for (at, shard) in self.shards.iter().enumerate() {
+            let own = shard.iter().filter(is_own).count() as u64;
+            if index < own {
+                let keys = self.shard_in_order(at).into_iter().map(|(key, _)| key);
+                let mut keys = keys.filter(|key| databases::of_key(key) == database);
+                return keys.nth(index as usize);
+            }
+            index -= own;
         }
         None
     }

@@ -335,6 +335,8 @@ fn every_command_of_the_table_is_executed_by_the_engine_or_the_shim() {
         "expiretime",
         "pexpiretime",
         "command",
+        // As RENAMENX.
+        "move",
         // By the interpreter that the shim is given.
         "eval",
         "eval_ro",

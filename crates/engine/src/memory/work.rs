@@ -25,7 +25,7 @@ const REPLIES_BYTES_MAX: usize = 64 << 20;
 /// So many bytes of a string are looked at in the time of one element.
 const STRING_BYTES_OF_ONE: u64 = 128;
 /// So many elements that lie one behind the other are looked at in the time of one.
-const IN_A_ROW_OF_ONE: u64 = 8;
+pub(super) const IN_A_ROW_OF_ONE: u64 = 8;
 
 /// What an element of a new set costs, which is looked for, made and put into it.
 const MADE: u64 = 2;

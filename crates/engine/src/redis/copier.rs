@@ -12,6 +12,7 @@ use super::{Ask, Kind, Operation, RedisEngine, encode, shown};
 use crate::STRING_BYTES_MAX;
 use crate::backend::Submitted;
 use crate::copy::{Copied, Object, PLACE_END, place_of_key};
+use crate::databases::of_key;
 use crate::resp;
 use crate::resp_scan::{elements, text};
 
@@ -143,6 +144,7 @@ impl RedisEngine {
             let bytes = alloc::format!("{bytes}");
             encode(request, [&b"CONFIG"[..], b"SET", b"proto-max-bulk-len", bytes.as_bytes()]);
         };
+        self.has_databases |= objects.iter().any(|object| of_key(object.key) != 0);
         let mut request = Vec::new();
         limit(RESTORED_BYTES_MAX, &mut request);
         for object in objects {
@@ -160,6 +162,7 @@ impl RedisEngine {
     pub(super) fn forget(&mut self) -> Submitted {
         // FLUSHALL deletes the applied number too.
         (self.recorded, self.submitted) = (0, 0);
+        self.has_databases = false;
         let mut request = Vec::new();
         encode(&mut request, [&b"FLUSHALL"[..]]);
         self.enqueue_own(request, Kind::Install, 1);

@@ -11,6 +11,15 @@ local function flag(letter) return string.find(flags, letter, 1, true) end
 local reads, copied, timed_keys, plain = flag('r'), flag('c'), flag('d'), flag('p')
 local only = flag('k') and KEYS[1]
 if flag('o') then own = KEYS[1] seen[own] = true dues[own] = tonumber(due) end
+-- The database, and how its keys are stored (databases.rs): the script itself has them without the marker. A command that
+-- stands in the arguments has them as they are stored. `many`: there may be keys of other databases.
+local database, marker = tonumber(string.match(flags, '#(%d+)') or 0), '\255\254db'
+local letter, many = string.char(97 + database), flag('m') or database > 0
+local prefix = marker .. letter
+local function stored(key) if database > 0 or string.sub(key, 1, 4) == marker then return prefix .. key end return key end
+local function own_name(key) if string.sub(key, 1, 4) == marker then return string.sub(key, 6) end return key end
+local function is_own(key) return (string.sub(key, 1, 4) == marker and string.match(key, '^[a-p]', 5) or 'a') == letter end
+if not plain then for i, key in ipairs(KEYS) do KEYS[i] = own_name(key) end end
 local function listed(names, name) return string.find(names, ' ' .. name .. ' ', 1, true) end
 local unequal = ' OBJECT LASTSAVE INFO MEMORY ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT CLUSTER '
 local foreign = ' SWAPDB MOVE MIGRATE '
@@ -397,6 +406,17 @@ if name == 'SORT' then for i = 2, #args - 1 do if string.upper(args[i]) == 'STOR
 if listed(' GEORADIUS GEORADIUSBYMEMBER ', name) then for i = 5, #args - 1 do if listed(' STORE STOREDIST ', string.upper(args[i])) then return {args[i + 1]} end end end
 return {}
 end
+-- The keys of the database, as they are stored.
+local function own_keys()
+if database > 0 then return server.call('KEYS', prefix .. '*') end
+local all, own_ones = server.call('KEYS', '*'), {}
+for _, key in ipairs(all) do if is_own(key) then own_ones[#own_ones + 1] = key end end
+return own_ones
+end
+local function size_of_database()
+if database > 0 then return #own_keys() end
+return server.call('DBSIZE') - #server.call('KEYS', marker .. '[b-p]*')
+end
 local function settle(name, args, keys, reply)
 if name == 'RENAME' or (reply == 1 and listed(' RENAMENX COPY ', name)) then
 local due = dues[args[1]]
@@ -408,6 +428,18 @@ for _, key in ipairs(replaced(name, args)) do if dues[key] then note_due(key, ni
 for _, key in ipairs(keys) do if dues[key] and not exists(key) then note_due(key, nil) end end
 end
 local function flush(run, name, args)
+if name == 'FLUSHDB' and many then
+if #args > 1 or (args[1] and not listed(' SYNC ASYNC ', string.upper(args[1]))) then return fail('ERR syntax error') end
+if reads then return fail('ERR Write commands are not allowed from read-only scripts.') end
+local all = own_keys()
+for i = 1, #all, 1000 do
+run('UNLINK', unpack(all, i, math.min(i + 999, #all)))
+beside('HDEL', 'concord:deadlines', unpack(all, i, math.min(i + 999, #all)))
+end
+for _, key in ipairs(all) do dues[key] = nil end
+tell('flush', tostring(database), '')
+return {ok = 'OK'}
+end
 local reply = run('FLUSHDB', unpack(args))
 if is_error(reply) then return reply end
 dues, timed_keys = {}, false
@@ -440,16 +472,17 @@ end
 if name == 'SET' and count > 1 then return set(run, unpack(args)) end
 if name == 'GETEX' and count > 0 then return getex(run, unpack(args)) end
 if name == 'TIME' then return {string.format('%d', math.floor(now / 1000)), string.format('%d', now % 1000 * 1000)} end
-if name == 'SELECT' then if key == '0' and count == 1 then return {ok = 'OK'} end return fail('ERR Concord has one database') end
+if name == 'SELECT' then if key == tostring(database) and count == 1 then return {ok = 'OK'} end return fail('ERR a script stays in the database of its client (Concord does not support another one in SELECT)') end
 if listed(' PUBLISH SPUBLISH ', name) then return publish(name, args) end
 if listed(' FLUSHALL FLUSHDB ', name) then return flush(run, name, args) end
 if name == 'RESTORE' and count > 2 and args[2] ~= '0' then return refused(name, 'with a time to live, use EXPIRE afterwards') end
-if name == 'COPY' and count > 2 then for i = 3, count do if string.upper(args[i]) == 'DB' then return refused(name, 'there is one database') end end end
+if name == 'COPY' and count > 2 then for i = 3, count do if string.upper(args[i]) == 'DB' then return refused(name, 'a script stays in the database of its client') end end end
+if name == 'DBSIZE' and count == 0 and many then return size_of_database() end
 if listed(' SMEMBERS HKEYS HVALS SUNION SINTER SDIFF KEYS ', name) then return sorted(run(name, unpack(args))) end
 if name == 'HGETALL' then return hgetall(run, unpack(args)) end
 if name == 'SPOP' and count > 0 then return spop(run, unpack(args)) end
 if listed(' SRANDMEMBER HRANDFIELD ZRANDMEMBER ', name) and count > 0 then return at_random(run, name, unpack(args)) end
-if name == 'RANDOMKEY' and count == 0 then return some(sorted(run('KEYS', '*')), 1)[1] or false end
+if name == 'RANDOMKEY' and count == 0 then return some(sorted(own_keys()), 1)[1] or false end
 if listed(' SCAN SSCAN HSCAN ZSCAN ', name) then return scan(run, name, args) end
 if name == 'XADD' then return xadd(run, args) end
 if name == 'XREADGROUP' then return xreadgroup(run, args) end
@@ -459,20 +492,91 @@ if name == 'XPENDING' then return xpending(run, args) end
 if plain and listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then return pop_first(run, name, args) end
 return run(name, unpack(args))
 end
+-- Commands without keys, and where the keys of others stand whose places are always the same.
+local keyless = ' PING ECHO TIME SELECT PUBLISH SPUBLISH FLUSHALL FLUSHDB DBSIZE KEYS SCAN RANDOMKEY COMMAND WAIT '
+local function span(name, args)
+if listed(' DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE SINTER SUNION SDIFF SINTERSTORE SUNIONSTORE SDIFFSTORE ', name) or plain and listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then return 1, #args, 1 end
+if listed(' MSET MSETNX ', name) then return 1, #args, 2 end
+if listed(' RPOPLPUSH SMOVE LCS LMOVE RENAME RENAMENX COPY ZRANGESTORE GEOSEARCHSTORE ', name) then return 1, 2, 1 end
+if name == 'BITOP' then return 2, #args, 1 end
+if listed(' XINFO XGROUP ', name) then return 2, 2, 1 end
+return 1, 1, 1
+end
+-- Puts the keys and patterns of a call as they are stored in the place of its own.
+local function localize(name, args)
+local function put(first, last, step) for i = first, math.min(last, #args), step or 1 do args[i] = stored(args[i]) end end
+local function counted(at) local count = whole(args[at]) if count and count > 0 and at + count <= #args then put(at + 1, at + count) end end
+if name == 'KEYS' then return put(1, 1) end
+if name == 'SCAN' then
+for i = 2, #args - 1, 2 do if string.upper(args[i]) == 'MATCH' then put(i + 1, i + 1) end end
+if database > 0 and args[1] then table.insert(args, 2, 'MATCH') table.insert(args, 3, prefix .. '*') end
+return
+end
+if listed(keyless, name) then return end
+if listed(' LMPOP ZMPOP SINTERCARD ZINTERCARD ZINTER ZUNION ZDIFF ', name) then return counted(1) end
+if listed(' ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ', name) then put(1, 1) return counted(2) end
+if listed(' XREAD XREADGROUP ', name) then
+local i = 1
+while args[i] and string.upper(args[i]) ~= 'STREAMS' do
+local option = string.upper(args[i])
+i = i + (option == 'GROUP' and 3 or listed(' COUNT BLOCK ', option) and 2 or 1)
+end
+return put(i + 1, i + math.ceil((#args - i) / 2))
+end
+if listed(' SORT SORT_RO ', name) then
+put(1, 1)
+local i = 2
+while args[i] do
+local option = string.upper(args[i])
+if option == 'LIMIT' then i = i + 2
+elseif listed(' BY GET STORE ', option) then
+i = i + 1
+if args[i] and (option == 'STORE' or string.find(args[i], '*', 1, true)) then put(i, i) end
+end
+i = i + 1
+end
+return
+end
+if listed(' GEORADIUS GEORADIUSBYMEMBER ', name) then
+put(1, 1)
+for i = 5, #args - 1 do if listed(' STORE STOREDIST ', string.upper(args[i])) then put(i + 1, i + 1) end end
+return
+end
+return put(span(name, args))
+end
+-- The reply with the names that the script has for keys.
+local function shown(name, reply)
+if is_error(reply) then
+if string.find(reply.err, marker, 1, true) then reply.err = string.gsub(reply.err, marker .. '[a-p]', '') end
+return reply
+end
+if name == 'RANDOMKEY' and reply then return own_name(reply) end
+if type(reply) ~= 'table' then return reply end
+if name == 'KEYS' or name == 'SCAN' then
+local names, all = {}, name == 'SCAN' and reply[2] or reply
+for _, key in ipairs(all) do if is_own(key) then names[#names + 1] = own_name(key) end end
+if name == 'KEYS' then return names end
+reply[2] = names
+elseif listed(' LMPOP ZMPOP ', name) then if type(reply[1]) == 'string' then reply[1] = own_name(reply[1]) end
+elseif listed(' XREAD XREADGROUP ', name) then
+if reply.map then
+local streams = {}
+for key, entries in pairs(reply.map) do streams[own_name(key)] = entries end
+reply.map = streams
+else for _, stream in ipairs(reply) do stream[1] = own_name(stream[1]) end end
+end
+return reply
+end
 -- The keys of a call. Most commands have theirs first; where they are hard to find, the server says where.
 local function keys_of(name, args)
-if listed(' PING ECHO TIME SELECT PUBLISH SPUBLISH FLUSHALL FLUSHDB DBSIZE KEYS SCAN RANDOMKEY COMMAND WAIT ', name) then return {} end
-local first, last, step, keys = 1, 1, 1, {}
-if listed(' DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE SINTER SUNION SDIFF SINTERSTORE SUNIONSTORE SDIFFSTORE ', name) or plain and listed(' BLPOP BRPOP BZPOPMIN BZPOPMAX ', name) then last = #args
-elseif listed(' MSET MSETNX ', name) then last, step = #args, 2
-elseif listed(' RPOPLPUSH SMOVE LCS LMOVE RENAME RENAMENX COPY ZRANGESTORE GEOSEARCHSTORE ', name) then last = 2
-elseif name == 'BITOP' then first, last = 2, #args
-elseif listed(' XINFO XGROUP ', name) then first, last = 2, 2
-elseif listed(' LMPOP ZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
+if listed(keyless, name) then return {} end
+local keys = {}
+if listed(' LMPOP ZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
 local found = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
 if is_error(found) then return keys end
 return found
 end
+local first, last, step = span(name, args)
 for i = first, math.min(last, #args), step do keys[#keys + 1] = args[i] end
 return keys
 end
@@ -481,12 +585,15 @@ local name = ...
 if type(name) ~= 'string' then return run(...) end
 local upper, args = string.upper(name), {select(2, ...)}
 if listed(unequal, upper) then return refused(name, 'replicas would differ') end
-if listed(foreign, upper) then return refused(name, 'there is one database') end
+if listed(foreign, upper) then return refused(name, 'a script stays in the database of its client') end
 if listed(expiring, upper) then return refused(name, 'times to live are set by EXPIRE, SETEX and SET') end
 if full ~= '' and listed(greedy, upper) then return fail("OOM command not allowed when used memory > 'maxmemory'.") end
+local is_local = not plain and database > 0
 for i = 1, #args do
 if type(args[i]) == 'number' then args[i] = string.format('%.17g', args[i]) elseif type(args[i]) ~= 'string' then return run(...) end
+if not plain and string.byte(args[i]) == 255 then is_local = true end
 end
+if is_local then localize(upper, args) end
 if plain then
 local wrong
 upper, args, wrong = at_once(upper, args)
@@ -500,6 +607,7 @@ end
 if not own then for _, key in ipairs(keys) do look_at(key) end end
 local reply = execute(run, upper, args)
 if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
+if is_local or (many and not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
 return reply
 end
 local function call(...)

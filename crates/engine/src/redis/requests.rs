@@ -18,6 +18,7 @@ pub(super) fn encode_step(
     engine: &RedisEngine,
 ) -> Operation {
     let (known, is_copied) = (&engine.known, engine.copier.is_some());
+    let has_databases = engine.has_databases;
     // What is wrong with a command the server says best.
     let is_right = |command: &Command<'_>| {
         let spec = engine.table.as_ref().and_then(|table| table.find(command.name()));
@@ -39,6 +40,13 @@ pub(super) fn encode_step(
         encode(&mut request, [&b"MULTI"[..]]);
     }
     for (index, command) in commands.iter().enumerate() {
+        let is_shared = engine.has_databases || command.database() != 0;
+        if is_shared && script::is_of_database(command) && is_right(command) {
+            entropy = splitmix64(entropy);
+            let args = script::of_database(command, entropy);
+            encode(&mut request, args.iter().map(Vec::as_slice));
+            continue;
+        }
         let draws_here = is_write && effects::draws(command);
         if draws_here && context.decide {
             draws.push(Draws { index, command: command.bytes().to_vec() });
@@ -49,7 +57,8 @@ pub(super) fn encode_step(
             let in_place = Command::parse(&in_place).expect("it was encoded here");
             // It touches no deadline.
             let step = Step { reach: Reach::AnyKey { is_timed: false }, ..*step };
-            let args = script::wrap(&in_place, context, &step, entropy, false, known);
+            let args =
+                script::wrap(&in_place, context, &step, entropy, false, has_databases, known);
             let args = args.unwrap_or_default();
             teach(&mut taught, index, &in_place, &args);
             encode(&mut request, args.iter().map(Vec::as_slice));
@@ -59,7 +68,7 @@ pub(super) fn encode_step(
         let wrapped = is_script(command).then(|| {
             // Scripts of one transaction draw differently.
             entropy = splitmix64(entropy);
-            script::wrap(command, context, step, entropy, is_copied, known)
+            script::wrap(command, context, step, entropy, is_copied, has_databases, known)
         });
         match wrapped.flatten() {
             Some(args) => {

@@ -22,16 +22,20 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::backend::{Published, Reach, Step, Told};
+use crate::databases::{ALL, MARKER, prefix};
 use crate::resp_scan::{elements, number, text};
 use crate::script::declares_no_writes;
 use crate::ttl::REFUSE_COMMAND;
 use crate::{Class, Command, CommandBuf, Context};
 
-/// The script that executes a command which stands in its arguments.
-const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV))";
+/// The script that executes a command which stands in its arguments, its keys as they are stored. No client sends this
+/// text by chance.
+const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV)) -- Concord's own";
 /// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
 pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
+/// What the server executes for a command on all keys of one database, where it holds those of others.
+const OF_DATABASE: &str = include_str!("databases.lua");
 const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), \
     table.remove(ARGV), table.remove(ARGV))";
 /// The hash of all deadlines, in ms since the Unix epoch.
@@ -73,13 +77,14 @@ impl Known {
 
 /// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and the like; `None` if
 /// its number of keys is wrong, which the server tells best. `is_copied`: it has to tell which keys it
-/// touches.
+/// touches. `has_databases`: it may find keys of other databases than its own.
 pub(super) fn wrap(
     command: &Command<'_>,
     context: &Context,
     step: &Step<'_>,
     entropy: u64,
     is_copied: bool,
+    has_databases: bool,
     known: &Known,
 ) -> Option<Vec<Vec<u8>>> {
     let keys = usize::try_from(number(command.args().nth(2)?)?).ok()?;
@@ -114,6 +119,10 @@ pub(super) fn wrap(
     flags.extend(stands_for_command.then_some(b'p'));
     // A script's own calls answer in RESP2, unless it asks for RESP3.
     flags.extend((context.resp3 && stands_for_command).then_some(b'3'));
+    flags.extend(has_databases.then_some(b'm'));
+    if command.database() != 0 {
+        flags.extend(format!("#{}", command.database()).into_bytes());
+    }
     args.push(format!("{}", 1 + entropy % SEEDS).into_bytes());
     args.push(flags);
     args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });
@@ -147,7 +156,27 @@ fn with_prologue(original: &[u8]) -> Vec<u8> {
 pub(crate) fn in_place_of(command: &Command<'_>, class: Class) -> Vec<u8> {
     let eval: &[u8] = if class == Class::Read { b"EVAL_RO" } else { b"EVAL" };
     let args = [eval, AS_A_SCRIPT, b"0"].into_iter().chain(command.args());
-    CommandBuf::new().encode(0, args).to_vec()
+    let mut in_place = CommandBuf::new();
+    in_place.encode(0, args);
+    in_place.set_database(command.database()).to_vec()
+}
+
+/// The arguments of an EVAL that does what `command` does to the keys of its database alone.
+pub(super) fn of_database(command: &Command<'_>, entropy: u64) -> Vec<Vec<u8>> {
+    let [.., letter] = prefix(command.database());
+    let seed = format!("{}", entropy % SEEDS).into_bytes();
+    let name = command.name().to_ascii_uppercase();
+    let head = [b"EVAL".to_vec(), OF_DATABASE.into(), b"0".to_vec()];
+    let own = [name, MARKER.to_vec(), [letter].to_vec(), seed];
+    let options = command.args().skip(1).map(<[u8]>::to_vec);
+    head.into_iter().chain(own).chain(options).collect()
+}
+
+/// Whether `command` is of all keys of one database.
+pub(super) fn is_of_database(command: &Command<'_>) -> bool {
+    let name = command.name();
+    let is = |own: &&[u8]| name.eq_ignore_ascii_case(own);
+    command.database() != ALL && [&b"DBSIZE"[..], b"RANDOMKEY", b"FLUSHDB"].iter().any(is)
 }
 
 /// Whether `script` stands for a command that answers nothing by a null array.
@@ -194,7 +223,11 @@ pub(super) fn told(reply: &[u8], mut touch: impl FnMut(&[u8])) -> Vec<Told> {
                 let deadline_ms = number(second).and_then(|at| u64::try_from(at).ok());
                 all.push(Told::Due { key: first.to_vec(), deadline_ms });
             }
-            b"flush" => all.push(Told::Flush),
+            // Without a number: of all databases.
+            b"flush" => {
+                let database = number(first).and_then(|n| u8::try_from(n).ok());
+                all.push(Told::Flush(database.unwrap_or(ALL)));
+            }
             b"publish" | b"spublish" => all.push(Told::Published(Published {
                 is_sharded: kind == b"spublish",
                 channel: first.to_vec(),

@@ -38,7 +38,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 181] = [
+pub(super) static MEMORY: [CommandSpec; 182] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitfield", -2, W | M, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings"),
@@ -114,6 +114,7 @@ pub(super) static MEMORY: [CommandSpec; 181] = [
     spec("memory", -2, 0, (0, 0, 0), "server", "A container for memory diagnostics commands"),
     spec("memory|usage", -3, R, (2, 2, 1), "server", "Estimate the memory usage of a key"),
     spec("mget", -2, R | F, (1, -1, 1), "string", "Get the values of all the given keys"),
+    spec("move", 3, W | F, (1, 1, 1), "generic", "Move a key to another database"),
     spec("mset", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values"),
     spec("msetnx", -3, W | M, (1, -1, 2), "string", "Set multiple keys to multiple values, only if none of the keys exist"),
     spec("object", -2, 0, (0, 0, 0), "generic", "A container for object introspection commands"),

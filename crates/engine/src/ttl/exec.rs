@@ -13,6 +13,7 @@ use super::{
 };
 use crate::backend::{Backend, Effect, OUT_OF_MEMORY, Step, TtlChange};
 use crate::command::{Command, CommandBuf};
+use crate::databases::flushed;
 use crate::plan::{After, Plan, When, after_several, plan_command};
 use crate::several::Fate;
 use crate::table::{Flags, UpperName};
@@ -32,8 +33,8 @@ struct Part {
     /// What it does to the deadlines of some of them, one by one; then `after` does nothing. For each that
     /// may go, the reply of an EXISTS stands behind the command's own.
     fates: Option<(When, Vec<(usize, Fate)>)>,
-    /// It clears all deadlines.
-    flushes: bool,
+    /// It clears all deadlines of this database.
+    flushes: Option<u8>,
 }
 
 impl Part {
@@ -59,7 +60,7 @@ impl Parts {
             count: *count,
             keys: Vec::new(),
             fates: None,
-            flushes: false,
+            flushes: None,
         };
         Parts { original, parts: parts.iter().map(part).collect() }
     }
@@ -74,7 +75,7 @@ impl Parts {
     }
 
     pub(super) fn flushes(&self) -> bool {
-        self.parts.iter().any(|part| part.flushes)
+        self.parts.iter().any(|part| part.flushes.is_some())
     }
 
     /// A CONCORD.EXEC with the replaced commands, if any was.
@@ -132,7 +133,7 @@ impl Planned {
             [_] => Some(u64::MAX),
             [] | [_, _, ..] => None,
         };
-        let flushes = name.is(b"FLUSHALL") || name.is(b"FLUSHDB");
+        let flushes = flushed(&name, part);
         let fates = several::fates(&name, keys.len());
         let fates = fates.filter(|_| part.key().is_none() && !keys.is_empty());
         let mut plan = match keys.len() {
@@ -171,7 +172,7 @@ impl Planned {
         if after.changes_deadline() || fates.is_some() {
             self.changed.extend(keys.iter().cloned());
         }
-        self.is_flushed |= flushes;
+        self.is_flushed |= flushes.is_some();
         self.parts.push(Part { after, count: inner.len(), keys, fates, flushes });
         self.inner.extend(inner);
         Ok(())
@@ -372,8 +373,10 @@ impl<B: Backend> Shimmed<B> {
             rest = behind;
             let at = reply.len();
             reply.extend_from_slice(own);
-            if part.flushes && !own.starts_with(b"-") {
-                self.deadlines.clear();
+            if let Some(database) = part.flushes
+                && !own.starts_with(b"-")
+            {
+                self.deadlines.flush(database, false);
             }
             if let Some((when, fates)) = &part.fates {
                 let first = resp::value_length(own).unwrap_or(own.len());

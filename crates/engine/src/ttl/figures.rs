@@ -5,13 +5,15 @@ use alloc::vec::Vec;
 use super::{INFO_COMMAND, Shimmed, Work, step_of};
 use crate::backend::Backend;
 use crate::command::{Command, CommandBuf};
+use crate::databases::ALL;
 use crate::info::{self, Figures};
 use crate::{Class, Context, Progress, resp};
 
 impl<B: Backend> Shimmed<B> {
     pub(super) fn start_info(&mut self, context: &Context, reply: &mut Vec<u8>) -> Progress {
         let (mut info, mut size) = (CommandBuf::new(), CommandBuf::new());
-        let asked = [info.encode(0, [&b"INFO"[..]]), size.encode(0, [&b"DBSIZE"[..]])];
+        size.encode(0, [&b"DBSIZE"[..]]);
+        let asked = [info.encode(0, [&b"INFO"[..]]), size.set_database(ALL)];
         let commands: Vec<Command<'_>> =
             asked.iter().filter_map(|bytes| Command::parse(bytes).ok()).collect();
         // The server's INFO is text of its own form in RESP3.
@@ -28,6 +30,7 @@ impl<B: Backend> Shimmed<B> {
             expires: self.deadlines.count(),
             average_ttl_ms: self.deadlines.average_ms(context.now_ms),
             expired: self.expired,
+            of_databases: self.deadlines.of_databases(context.now_ms),
         };
         let whole = info::reply(&figures, &reply[start..]);
         reply.truncate(start);

@@ -167,8 +167,7 @@ impl<B: Backend> Shimmed<B> {
                         self.deadlines.change(key, change);
                     }
                 }
-                Told::Flush if is_known => self.deadlines.clear_told(),
-                Told::Flush => self.deadlines.clear(),
+                Told::Flush(database) => self.deadlines.flush(*database, is_known),
                 Told::Published(published) => self.published.push(published.clone()),
             }
         }

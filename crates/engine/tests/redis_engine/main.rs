@@ -1,6 +1,7 @@
 //! The Redis engine against a real redis-server (7.0 or newer must be installed).
 #![allow(clippy::unwrap_used)]
 
+mod databases;
 mod scripts;
 
 use std::io::{Read, Write};

@@ -43,7 +43,7 @@ impl Pair {
 }
 
 /// Each is executed with the keys a, b, c and an argument.
-const SCRIPTS: [&str; 60] = [
+pub(super) const SCRIPTS: [&str; 60] = [
     "redis.call('MSET', 'x1', 1, 'x2', 2, KEYS[1], 3) return redis.call('MGET', 'x1', 'x2', KEYS[1], 'no')",
     "return redis.call('DEL', 'x1', 'x2', KEYS[1])",
     "redis.call('SET', KEYS[1], 'v', 'EX', 100) redis.call('SETEX', KEYS[2], 200, 'w') return redis.call('TTL', KEYS[1])",

@@ -1,0 +1,66 @@
+//! Where a reply names keys, and what becomes of it on its way to a client of another database.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use concord_engine::databases::{self, Names};
+use concord_engine::{resp, resp_scan};
+
+/// Where a reply names keys, and of which database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub names: Names,
+    pub database: u8,
+}
+
+impl Named {
+    fn show(self, reply: Vec<u8>) -> Vec<u8> {
+        databases::show(self.names, self.database, reply)
+    }
+}
+
+/// What becomes of a reply on its way to the client.
+#[derive(Debug, Default)]
+pub(crate) enum Shown {
+    /// Nothing.
+    #[default]
+    AsIs,
+    Of(Named),
+    /// Of a transaction, for each of its commands.
+    Each(Box<[Option<Named>]>),
+}
+
+impl Shown {
+    /// That of a transaction.
+    pub(crate) fn each(of: &[Option<Named>]) -> Shown {
+        if of.iter().all(Option::is_none) { Shown::AsIs } else { Shown::Each(of.into()) }
+    }
+
+    /// That of a single command.
+    pub(crate) fn named(&self) -> Option<Named> {
+        match self {
+            Shown::Of(named) => Some(*named),
+            Shown::AsIs | Shown::Each(_) => None,
+        }
+    }
+
+    /// The reply as the client gets it.
+    pub(crate) fn show(self, reply: Vec<u8>) -> Vec<u8> {
+        match self {
+            Shown::AsIs => reply,
+            Shown::Of(named) => named.show(reply),
+            Shown::Each(of) if reply.starts_with(b"*") && !resp::is_null(&reply) => {
+                let mut out = Vec::with_capacity(reply.len());
+                resp::array(&mut out, of.len());
+                for (named, one) in of.iter().zip(resp_scan::elements(&reply)) {
+                    match named {
+                        None => out.extend_from_slice(one),
+                        Some(named) => out.extend_from_slice(&named.show(one.to_vec())),
+                    }
+                }
+                out
+            }
+            Shown::Each(_) => databases::show(Names::Errors, 0, reply),
+        }
+    }
+}
