@@ -492,12 +492,16 @@ mod tests {
         let (mut longest, at) = (Longest::default(), |ms: u64| Instant(ms * 1_000_000));
         longest.note(at(100_000), at(100_007));
         longest.note(at(100_010), at(100_011));
-        assert_eq!((longest.now_ns, longest.ever_ns), (7_000_000, 7_000_000));
+        assert_eq!((longest.wall.now_ns, longest.wall.ever_ns), (7_000_000, 7_000_000));
         longest.note(at(111_000), at(111_002));
-        assert_eq!(longest.now_ns.max(longest.before_ns), 7_000_000, "of the stretch before");
+        assert_eq!(
+            longest.wall.now_ns.max(longest.wall.before_ns),
+            7_000_000,
+            "of the stretch before"
+        );
         longest.note(at(150_000), at(150_001));
-        assert_eq!(longest.now_ns.max(longest.before_ns), 1_000_000);
-        assert_eq!(longest.ever_ns, 7_000_000);
+        assert_eq!(longest.wall.now_ns.max(longest.wall.before_ns), 1_000_000);
+        assert_eq!(longest.wall.ever_ns, 7_000_000);
     }
 
     #[test]
