@@ -101,6 +101,11 @@ pub(crate) trait Rules {
 /// How long a node is heard elsewhere before its group is told: two processes of one number take turns.
 const MOVED_NS: Duration = 250 * MS;
 
+/// For how long two members that are heard do not hear each other before that is a cut.
+pub(crate) const fn cut_ns(failure_ns: Duration) -> Duration {
+    failure_ns / 3
+}
+
 /// Who has which place in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {

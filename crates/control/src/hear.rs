@@ -10,7 +10,7 @@ use concord_core::{Duration, Guard, Guards, Instant, MS, Now};
 use concord_wire::control::{Heard, Member};
 use concord_wire::{Addr, GroupId};
 
-use crate::group::{Group, Node};
+use crate::group::{Group, Node, cut_ns};
 use crate::state::Trouble;
 use crate::{Controller, Problem, State};
 
@@ -104,7 +104,8 @@ impl Group {
             // Whom it did not hear was perhaps in another epoch, and those who did not hear it were.
             return;
         }
-        if now.heard_at.since(before.heard_at) <= failure_ns / 2 {
+        // A shorter pause than that counts for no cut by itself.
+        if now.heard_at.since(before.heard_at) <= cut_ns(failure_ns) {
             now.steady_since = before.steady_since;
         }
         for (node, since) in &mut now.unheard {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Guard, Instant, MS};
 use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standing};
 
-use crate::group::{Left, Look, Node, Places, Rules};
+use crate::group::{Left, Look, Node, Places, Rules, cut_ns};
 use crate::{Problem, REPLICAS_MAX};
 
 /// Two that were heard of within that time are there, both of them.
@@ -257,7 +257,7 @@ impl Replicas {
         if !look.guards.on(Guard::CutPair) {
             return None;
         }
-        let patience_ns = look.failure_ns / 3;
+        let patience_ns = cut_ns(look.failure_ns);
         cut_pairs(look, old, members, patience_ns).next()?;
         // Those that were cut in the same moment tell of it one after the other.
         let pairs: Vec<(u16, u16)> = cut_pairs(look, old, members, patience_ns / 2).collect();

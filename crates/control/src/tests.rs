@@ -632,6 +632,25 @@ fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
     assert_eq!(nodes(&c), [1, 2, 3]);
 }
 
+/// Replica 2 stands still for longer than a cut takes, and for less than half of what costs it its place.
+#[test]
+fn bug_19_19_who_was_paused_was_not_cut_off() {
+    let mut c = founded();
+    live(&mut c, 50, 2_000, |_| vec![]);
+    for ms in (2_000..2_400).step_by(50) {
+        for (node, unheard) in [(1, vec![2]), (3, vec![2])] {
+            say(&mut c, ms, &lacks(node, 1, &unheard));
+        }
+        say(&mut c, ms, &switch(77, 1));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!(persist(&mut c, ms), None);
+    }
+    // Its first word is of before it read what had come.
+    live(&mut c, 2_400, 2_450, |node| if node == 2 { vec![1, 3] } else { vec![2] });
+    live(&mut c, 2_450, 4_000, |_| vec![]);
+    assert_eq!((nodes(&c), c.counters().removed_cut), (vec![1, 2, 3], 0));
+}
+
 #[test]
 fn bug_15_22_who_is_in_another_epoch_is_not_cut_off() {
     let mut c = founded();
