@@ -116,6 +116,13 @@ impl Blocking {
     }
 }
 
+/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too. Where the arguments before it
+/// are none that can be, so that the command is an error, the first word of that name.
+pub(crate) fn streams_at(args: &[&[u8]]) -> Option<usize> {
+    let any = || args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
+    StreamOptions::of(args).streams.or_else(any)
+}
+
 /// What XREAD and XREADGROUP say before their keys.
 #[derive(Default)]
 struct StreamOptions<'a> {

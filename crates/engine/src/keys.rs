@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::blocking;
 use crate::table::{CommandSpec, Flags};
 
 /// Places of keys among the arguments.
@@ -45,10 +46,8 @@ fn counted(args: &[&[u8]], at: usize) -> Places {
 }
 
 /// The first half of what stands behind STREAMS; the larger one, if the halves differ, which is an error.
-fn streams(args: &[&[u8]]) -> Places {
-    let Some(at) = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS")) else {
-        return Places::new();
-    };
+pub(crate) fn streams(args: &[&[u8]]) -> Places {
+    let Some(at) = blocking::streams_at(args) else { return Places::new() };
     let behind = args.len() - at - 1;
     (at + 1..at + 1 + behind.div_ceil(2)).collect()
 }
@@ -124,6 +123,9 @@ mod tests {
         assert_eq!(found("ZMPOP 2 a b MIN"), [2, 3]);
         assert_eq!(found("ZUNIONSTORE d 2 a b"), [1, 3, 4]);
         assert_eq!(found("XREADGROUP GROUP g c STREAMS a b 1 2"), [5, 6]);
+        assert_eq!(found("XREADGROUP GROUP streams c count 1 STREAMS a >"), [7]);
+        assert_eq!(found("XREADGROUP GROUP g streams streams a >"), [5]);
+        assert_eq!(found("XREAD ODD STREAMS a 0"), [3]);
         assert_eq!(found("SORT k LIMIT 1 2 GET STORE STORE d STORE e"), [1, 10]);
         assert_eq!(found("MEMORY USAGE k"), []);
     }

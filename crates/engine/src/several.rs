@@ -82,10 +82,8 @@ impl Where {
             Where::Two => command.args().skip(1).take(2).collect(),
             Where::Counted(at) => counted(at).collect(),
             Where::Streams => {
-                let is_streams = |arg: &[u8]| arg.eq_ignore_ascii_case(b"STREAMS");
-                let behind = command.args().skip_while(|arg| !is_streams(arg)).skip(1);
-                let count = behind.clone().count() / 2;
-                behind.take(count).collect()
+                let args: Vec<&[u8]> = command.args().collect();
+                crate::keys::streams(&args).into_iter().map(|at| args[at]).collect()
             }
             Where::Sort => {
                 let args: Vec<&[u8]> = command.args().collect();

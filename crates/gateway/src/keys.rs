@@ -40,10 +40,11 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             other => other,
         },
         b"XREAD" | b"XREADGROUP" => {
-            let streams = args.iter().position(|a| a.eq_ignore_ascii_case(b"STREAMS"));
-            let Some(at) = streams else { return Keys::Unsupported };
             // As many ids follow; if they do not, the engine says so.
-            of_positions(args, (at + 1..at + 1 + (args.len() - at - 1).div_ceil(2)).collect())
+            match places::places(spec, name, args).to_vec() {
+                none if none.is_empty() => Keys::Unsupported,
+                named => of_positions(args, named),
+            }
         }
         b"SORT" | b"SORT_RO" => {
             let named = places::places(spec, name, args).to_vec();
@@ -134,6 +135,8 @@ mod tests {
         assert_eq!(find(b"ZUNIONSTORE", &[b"", b"d", b"1", b"k"]), Keys::Several(vec![1, 3]));
         assert_eq!(find(b"ZUNIONSTORE", &[b"", b"k", b"1", b"k"]), Keys::One(3));
         assert_eq!(find(b"XREAD", &[b"", b"COUNT", b"1", b"streams", b"k", b"0"]), Keys::One(4));
+        let of_group: [&[u8]; 7] = [b"", b"GROUP", b"streams", b"c", b"STREAMS", b"k", b">"];
+        assert_eq!(find(b"XREADGROUP", &of_group), Keys::One(5));
         assert_eq!(
             find(b"XREAD", &[b"", b"STREAMS", b"k", b"l", b"0", b"0"]),
             Keys::Several(vec![2, 3])
