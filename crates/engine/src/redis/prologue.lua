@@ -7,7 +7,8 @@
 return (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
-local function flag(letter) return string.find(flags, letter, 1, true) end
+local letters = string.match(flags, '^[^#]*')
+local function flag(letter) return string.find(letters, letter, 1, true) end
 local reads, copied, timed_keys, plain = flag('r'), flag('c'), flag('d'), flag('p')
 local only = flag('k') and KEYS[1]
 if flag('o') then own = KEYS[1] seen[own] = true dues[own] = tonumber(due) end
@@ -514,6 +515,7 @@ return
 end
 if listed(keyless, name) then return end
 if listed(' LMPOP ZMPOP SINTERCARD ZINTERCARD ZINTER ZUNION ZDIFF ', name) then return counted(1) end
+if listed(' BLMPOP BZMPOP ', name) then return counted(2) end
 if listed(' ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ', name) then put(1, 1) return counted(2) end
 if listed(' XREAD XREADGROUP ', name) then
 local i = 1
@@ -547,7 +549,8 @@ end
 -- The reply with the names that the script has for keys.
 local function shown(name, reply)
 if is_error(reply) then
-if string.find(reply.err, marker, 1, true) then reply.err = string.gsub(reply.err, marker .. '[a-p]', '') end
+-- The byte behind a prefix is the key's own: the key may begin like a prefix.
+if string.find(reply.err, prefix, 1, true) then reply.err = string.gsub(reply.err, prefix .. '(.?)', '%1') end
 return reply
 end
 if name == 'RANDOMKEY' and reply then return own_name(reply) end
@@ -557,7 +560,7 @@ local names, all = {}, name == 'SCAN' and reply[2] or reply
 for _, key in ipairs(all) do if is_own(key) then names[#names + 1] = own_name(key) end end
 if name == 'KEYS' then return names end
 reply[2] = names
-elseif listed(' LMPOP ZMPOP ', name) then if type(reply[1]) == 'string' then reply[1] = own_name(reply[1]) end
+elseif listed(' LMPOP ZMPOP BLMPOP BZMPOP ', name) then if type(reply[1]) == 'string' then reply[1] = own_name(reply[1]) end
 elseif listed(' XREAD XREADGROUP ', name) then
 if reply.map then
 local streams = {}
@@ -571,7 +574,7 @@ end
 local function keys_of(name, args)
 if listed(keyless, name) then return {} end
 local keys = {}
-if listed(' LMPOP ZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
+if listed(' LMPOP ZMPOP BLMPOP BZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
 local found = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
 if is_error(found) then return keys end
 return found
@@ -607,7 +610,7 @@ end
 if not own then for _, key in ipairs(keys) do look_at(key) end end
 local reply = execute(run, upper, args)
 if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
-if is_local or (many and not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
+if is_local or (not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
 return reply
 end
 local function call(...)
