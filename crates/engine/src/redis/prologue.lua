@@ -1,10 +1,11 @@
 -- Runs in front of every script, joined to one line; see script.rs, which says what the last five ARGV
 -- are. Whole-line comments only. It is executed anew for each EVAL: names are looked up in strings, as
--- building tables would cost more than most scripts.
+-- building tables would cost more than most scripts. What it returns hides the server's globals of these names
+-- from the script, which stands behind it.
 -- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
 -- deadline came along, and all others are looked up. `dues` are the deadlines
 -- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
-return (function(now, due, full, flags, seed)
+local redis, loadstring, load, _G = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
 local letters = string.match(flags, '^[^#]*')
@@ -619,5 +620,29 @@ if is_error(reply) then error(reply) end
 return reply
 end
 local function try(...) return dispatch(server.pcall, ...) end
-local redis = setmetatable({call = call, pcall = try, setresp = false}, {__index = server})
-return (function(main) return main() end)(function(...)
+local redis, loadstring, load, globals = setmetatable({call = call, pcall = try, setresp = false}, {__index = server, __metatable = false})
+-- A loaded chunk would have the server's globals: it is loaded once more with those of a script as locals. The
+-- first time is for the errors, and so that no text closes the function around it.
+local load_text, load_parts = _G.loadstring, _G.load
+local function inner(text, name)
+local outer, wrong = load_text('local redis, loadstring, load, _G = ... return function(...) ' .. text .. '\nend', name)
+if not outer then return nil, wrong end
+return outer(redis, loadstring, load, globals)
+end
+loadstring = function(text, name)
+local may, wrong = load_text(text, name or text)
+if not may then return nil, wrong end
+return inner(text, name or text)
+end
+load = function(read, name)
+local parts = {}
+local may, wrong = load_parts(function() local part = read() parts[#parts + 1] = part return part end, name or '=(load)')
+if not may then return nil, wrong end
+return inner(table.concat(parts), name or '=(load)')
+end
+globals = {redis = redis, loadstring = loadstring, load = load}
+globals._G = globals
+setmetatable(globals, {__index = _G, __newindex = function() error('Attempt to modify a readonly table', 2) end, __metatable = false})
+return redis, loadstring, load, globals
+end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
+return (function(...)

@@ -266,3 +266,41 @@ fn keys_that_begin_like_a_prefix_have_their_own_names_in_scripts() {
         );
     }
 }
+
+#[test]
+fn what_a_script_loads_is_in_its_database_too() {
+    let scripts = [
+        "return loadstring(\"return redis.call('SET', KEYS[1], ...)\")('x')",
+        "return loadstring(\"return _G.redis.call('SET', 'b', ARGV[1], 'EX', 100)\")()",
+        "return loadstring(\"return loadstring('return redis.call(...)')(...)\")('TTL', 'b')",
+        "local parts = {'return redis', '.call(\"GET\",', ' \"a\") -- ', ''} local at = 0 \
+         return load(function() at = at + 1 return parts[at] end)()",
+        "return _G.redis.call('GET', 'b')",
+        "return _G['_G'].loadstring('return redis.call(\"EXISTS\", KEYS[1], KEYS[2])')()",
+        "return {_G.tostring(_G.KEYS[2]), _G.redis == redis, _G.load == load}",
+        "local _, wrong = loadstring('return 1 +') return wrong",
+        "local _, wrong = loadstring('return 1 end, function()') return wrong",
+        "local _, wrong = loadstring('error(', '@name') return wrong",
+        "local _, wrong = load(function() error('why') end) return wrong",
+        "return loadstring('error(1)')()",
+        "return loadstring('return x')()",
+        "return loadstring('x = 1')()",
+        "return _G.x",
+        "_G.x = 1",
+        "return redis.call('DBSIZE')",
+    ];
+    for database in [0, 3] {
+        let mut p = Pair::new();
+        compare(&mut p, database, &scripts);
+        // What lies behind the wrapper, and a text that closes what it stands in.
+        for script in [
+            "return getmetatable(redis).__index.call('SET', 'k', 1)",
+            "return getmetatable(_G).__index.redis.call('SET', 'k', 1)",
+            "return 1 end)(), (function() return redis.call('SET', 'k', 1)",
+        ] {
+            p.write_both(eval(database, script, &[]), &[script]);
+        }
+        let size = |n| if n == database { ":3" } else { ":0" };
+        assert_eq!(p.sizes(), [0, 1, 2, 3].map(size));
+    }
+}
