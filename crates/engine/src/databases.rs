@@ -196,6 +196,8 @@ pub enum Names {
     /// In errors only.
     #[default]
     Errors,
+    /// Nowhere: a script has the names of its client.
+    Scripts,
     /// It is one (RANDOMKEY).
     Whole,
     /// Each element is one, of all databases (KEYS).
@@ -222,6 +224,7 @@ impl Names {
             | b"BZMPOP" => Names::First,
             b"XREAD" | b"XREADGROUP" => Names::Streams,
             b"MOVE" => Names::Moved,
+            b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" => Names::Scripts,
             _ => Names::Errors,
         }
     }
@@ -237,15 +240,18 @@ impl Names {
 /// stays as it is.
 #[must_use]
 pub fn show(names: Names, database: u8, reply: Vec<u8>) -> Vec<u8> {
+    if names == Names::Scripts {
+        return reply;
+    }
     if matches!(reply.first(), Some(b'-' | b'!')) {
-        return shown_error(names, reply);
+        return shown_error(names, database, reply);
     }
     if resp::is_null(&reply) {
         return reply;
     }
     let mut out = Vec::with_capacity(reply.len());
     let is_written = match names {
-        Names::Errors | Names::Moved => return reply,
+        Names::Errors | Names::Scripts | Names::Moved => return reply,
         Names::Whole => write_name(&mut out, &reply),
         Names::Elements => write_names(&mut out, database, &reply),
         Names::Scanned => write_scanned(&mut out, database, &reply),
@@ -256,23 +262,25 @@ pub fn show(names: Names, database: u8, reply: Vec<u8>) -> Vec<u8> {
 }
 
 /// An error names keys between other words.
-fn shown_error(names: Names, reply: Vec<u8>) -> Vec<u8> {
+fn shown_error(names: Names, database: u8, reply: Vec<u8>) -> Vec<u8> {
     if names == Names::Moved && reply.starts_with(b"-ERR no such key") {
         return b":0\r\n".to_vec();
     }
-    if reply[0] != b'-' || !reply.windows(MARKER.len()).any(|part| part == MARKER) {
+    if reply[0] != b'-' {
         return reply;
     }
+    let prefix = prefix(database);
     let mut out = Vec::with_capacity(reply.len());
     let mut rest = &reply[..];
-    while let Some((first, behind)) = rest.split_first() {
-        if of_key(rest) != 0 || rest.starts_with(&prefix(0)) {
-            rest = &rest[PREFIX_BYTES..];
-            continue;
-        }
-        out.push(*first);
+    while let Some(at) = rest.windows(PREFIX_BYTES).position(|part| part == prefix) {
+        out.extend_from_slice(&rest[..at]);
+        // The byte behind a prefix is the key's own: the key may begin like a prefix.
+        let key = &rest[at + PREFIX_BYTES..];
+        let (first, behind) = key.split_at(key.len().min(1));
+        out.extend_from_slice(first);
         rest = behind;
     }
+    out.extend_from_slice(rest);
     out
 }
 
@@ -460,5 +468,14 @@ mod tests {
         assert_eq!(shown("GET", 5, b"-ERR no such key\r\n"), b"-ERR no such key\r\n");
         assert_eq!(shown("MOVE", 5, b"-ERR no such key\r\n"), b":0\r\n");
         assert_eq!(shown("MOVE", 5, b":1\r\n"), b":1\r\n");
+        let error = |name: &[u8]| [b"-NOGROUP No such key '", name, b"' or group\r\n"].concat();
+        // Keys that begin like a prefix: only one, that of the database, is taken off.
+        for (database, key) in [(0, prefix(0)), (0, prefix(3)), (3, prefix(3)), (3, prefix(0))] {
+            for key in [&key[..], &MARKER, &[&key[..], b"x"].concat()] {
+                let stored = stored(database, key);
+                assert_eq!(shown("XREADGROUP", database, &error(&stored)), error(key));
+                assert_eq!(shown("EVAL", database, &error(key)), error(key));
+            }
+        }
     }
 }

@@ -1,13 +1,15 @@
 -- Runs in front of every script, joined to one line; see script.rs, which says what the last five ARGV
 -- are. Whole-line comments only. It is executed anew for each EVAL: names are looked up in strings, as
--- building tables would cost more than most scripts.
+-- building tables would cost more than most scripts. What it returns hides the server's globals of these names
+-- from the script, which stands behind it.
 -- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
 -- deadline came along, and all others are looked up. `dues` are the deadlines
 -- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
-return (function(now, due, full, flags, seed)
+local redis, loadstring, load, _G = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
-local function flag(letter) return string.find(flags, letter, 1, true) end
+local letters = string.match(flags, '^[^#]*')
+local function flag(letter) return string.find(letters, letter, 1, true) end
 local reads, copied, timed_keys, plain = flag('r'), flag('c'), flag('d'), flag('p')
 local only = flag('k') and KEYS[1]
 if flag('o') then own = KEYS[1] seen[own] = true dues[own] = tonumber(due) end
@@ -514,6 +516,7 @@ return
 end
 if listed(keyless, name) then return end
 if listed(' LMPOP ZMPOP SINTERCARD ZINTERCARD ZINTER ZUNION ZDIFF ', name) then return counted(1) end
+if listed(' BLMPOP BZMPOP ', name) then return counted(2) end
 if listed(' ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ', name) then put(1, 1) return counted(2) end
 if listed(' XREAD XREADGROUP ', name) then
 local i = 1
@@ -547,7 +550,8 @@ end
 -- The reply with the names that the script has for keys.
 local function shown(name, reply)
 if is_error(reply) then
-if string.find(reply.err, marker, 1, true) then reply.err = string.gsub(reply.err, marker .. '[a-p]', '') end
+-- The byte behind a prefix is the key's own: the key may begin like a prefix.
+if string.find(reply.err, prefix, 1, true) then reply.err = string.gsub(reply.err, prefix .. '(.?)', '%1') end
 return reply
 end
 if name == 'RANDOMKEY' and reply then return own_name(reply) end
@@ -557,7 +561,7 @@ local names, all = {}, name == 'SCAN' and reply[2] or reply
 for _, key in ipairs(all) do if is_own(key) then names[#names + 1] = own_name(key) end end
 if name == 'KEYS' then return names end
 reply[2] = names
-elseif listed(' LMPOP ZMPOP ', name) then if type(reply[1]) == 'string' then reply[1] = own_name(reply[1]) end
+elseif listed(' LMPOP ZMPOP BLMPOP BZMPOP ', name) then if type(reply[1]) == 'string' then reply[1] = own_name(reply[1]) end
 elseif listed(' XREAD XREADGROUP ', name) then
 if reply.map then
 local streams = {}
@@ -571,7 +575,7 @@ end
 local function keys_of(name, args)
 if listed(keyless, name) then return {} end
 local keys = {}
-if listed(' LMPOP ZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
+if listed(' LMPOP ZMPOP BLMPOP BZMPOP XREAD XREADGROUP SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER ZINTER ZUNION ZDIFF ZINTERSTORE ZUNIONSTORE ZDIFFSTORE ZINTERCARD SINTERCARD ', name) then
 local found = server.pcall('COMMAND', 'GETKEYS', name, unpack(args))
 if is_error(found) then return keys end
 return found
@@ -607,7 +611,7 @@ end
 if not own then for _, key in ipairs(keys) do look_at(key) end end
 local reply = execute(run, upper, args)
 if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
-if is_local or (many and not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
+if is_local or (not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
 return reply
 end
 local function call(...)
@@ -616,5 +620,29 @@ if is_error(reply) then error(reply) end
 return reply
 end
 local function try(...) return dispatch(server.pcall, ...) end
-local redis = setmetatable({call = call, pcall = try, setresp = false}, {__index = server})
-return (function(main) return main() end)(function(...)
+local redis, loadstring, load, globals = setmetatable({call = call, pcall = try, setresp = false}, {__index = server, __metatable = false})
+-- A loaded chunk would have the server's globals: it is loaded once more with those of a script as locals. The
+-- first time is for the errors, and so that no text closes the function around it.
+local load_text, load_parts = _G.loadstring, _G.load
+local function inner(text, name)
+local outer, wrong = load_text('local redis, loadstring, load, _G = ... return function(...) ' .. text .. '\nend', name)
+if not outer then return nil, wrong end
+return outer(redis, loadstring, load, globals)
+end
+loadstring = function(text, name)
+local may, wrong = load_text(text, name or text)
+if not may then return nil, wrong end
+return inner(text, name or text)
+end
+load = function(read, name)
+local parts = {}
+local may, wrong = load_parts(function() local part = read() parts[#parts + 1] = part return part end, name or '=(load)')
+if not may then return nil, wrong end
+return inner(table.concat(parts), name or '=(load)')
+end
+globals = {redis = redis, loadstring = loadstring, load = load}
+globals._G = globals
+setmetatable(globals, {__index = _G, __newindex = function() error('Attempt to modify a readonly table', 2) end, __metatable = false})
+return redis, loadstring, load, globals
+end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
+return (function(...)

@@ -36,8 +36,7 @@ pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
 /// What the server executes for a command on all keys of one database, where it holds those of others.
 const OF_DATABASE: &str = include_str!("databases.lua");
-const EPILOGUE: &[u8] = b"\nend) end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), \
-    table.remove(ARGV), table.remove(ARGV))";
+const EPILOGUE: &[u8] = b"\nend)()";
 /// The hash of all deadlines, in ms since the Unix epoch.
 pub(super) const DEADLINES_KEY: &[u8] = b"concord:deadlines";
 /// What a script told: three elements for each.

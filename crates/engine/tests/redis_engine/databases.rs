@@ -126,7 +126,7 @@ fn an_engine_that_copied_another_tells_databases_apart() {
 }
 
 /// What scripts do that looks at all keys, or names keys in a reply.
-const WHOLE: [&str; 17] = [
+const WHOLE: [&str; 22] = [
     "return KEYS",
     "redis.call('MSET', KEYS[1], 1, KEYS[2], 2, 'computed', 3) return redis.call('DBSIZE')",
     "local all = redis.call('KEYS', '*') table.sort(all) return all",
@@ -140,6 +140,11 @@ const WHOLE: [&str; 17] = [
     "return redis.call('LMPOP', 2, 'none', 'l', 'LEFT')",
     "return redis.pcall('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', 'none', '>')",
     "redis.call('XADD', 's', '1-1', 'f', 'v') return redis.call('XREAD', 'STREAMS', 's', 0)",
+    "redis.call('RPUSH', 'bl', 1) return redis.call('EXPIRE', 'bl', 1000)",
+    "return redis.call('BLMPOP', 0, 2, 'none', 'bl', 'LEFT')",
+    "return {redis.call('RPUSH', 'bl', 2), redis.call('TTL', 'bl')}",
+    "redis.call('ZADD', 'bz', 1, 'm') return {redis.call('BZMPOP', 0, 1, 'bz', 'MIN'), redis.call('EXISTS', 'bz')}",
+    "return {redis.call('BLMPOP', 0, 1, 'none', 'LEFT'), redis.pcall('BLMPOP', 'x', 1, 'bl', 'LEFT')}",
     "redis.call('SET', 'timed', 1, 'EX', 100) return redis.call('RENAME', 'timed', KEYS[1])",
     "return {redis.call('TTL', KEYS[1]), redis.call('FLUSHDB'), redis.call('DBSIZE'), redis.call('TTL', KEYS[1])}",
     "return redis.call('RANDOMKEY')",
@@ -161,12 +166,12 @@ fn eval(database: u8, script: &str, keys: &[&str]) -> Vec<u8> {
 fn scripts_of_another_database_answer_as_on_a_plain_server() {
     let (mut p, plain) = (Pair::new(), Server::start(&[]));
     let mut stream = plain.connect();
-    for (resp3, database) in [(false, 6), (true, 6), (false, 0)] {
+    for (resp3, database) in [(false, 13), (true, 3), (false, 0)] {
         p.head.context.resp3 = resp3;
         ask(&mut stream, &["HELLO", if resp3 { "3" } else { "2" }]);
         ask(&mut stream, &["SELECT", &database.to_string()]);
         // What others hold is not to be seen.
-        for other in [if database == 0 { 6 } else { 0 }, 7] {
+        for other in [if database == 0 { 3 } else { 0 }, 7] {
             for key in ["a", "computed", "w_p", "other"] {
                 p.write_of(other, &format!("SET {key} {other} PX 100000"));
             }
@@ -225,4 +230,77 @@ fn a_script_stays_in_its_database() {
     let command = command.set_database(2).to_vec();
     assert_eq!(p.write_encoded(command, &["EVAL"]), ":1\r\n");
     assert_eq!(p.sizes(), [":0", ":0", ":2", ":0"]);
+}
+
+/// Executes each in `database`, and on a plain server.
+fn compare(p: &mut Pair, database: u8, scripts: &[&str]) {
+    let plain = Server::start(&[]);
+    let mut stream = plain.connect();
+    ask(&mut stream, &["SELECT", &database.to_string()]);
+    for script in scripts {
+        let ours = p.write_both(eval(database, script, &["a", "b"]), &[script]);
+        let theirs = ask(&mut stream, &["EVAL", script, "2", "a", "b", "77"]);
+        // A script's hash is another here.
+        let cut = |reply: &str| reply.split(" script: ").next().unwrap().trim_end().to_string();
+        assert_eq!(cut(&ours), cut(&theirs), "{script} ({database})");
+    }
+    p.assert_equal(&["all"]);
+}
+
+#[test]
+fn keys_that_begin_like_a_prefix_have_their_own_names_in_scripts() {
+    for database in [0, 2] {
+        compare(
+            &mut Pair::new(),
+            database,
+            &[
+                r"redis.call('SET', '\255\254dbx', 1) return redis.call('GET', '\255\254dbx')",
+                "return redis.call('KEYS', '*')",
+                "return redis.call('SCAN', 0, 'COUNT', 1000)",
+                "return redis.call('RANDOMKEY')",
+                r"return redis.call('KEYS', '\255\254db*')",
+                r"return redis.pcall('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', '\255\254dbax', '>')",
+                r"return redis.call('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', '\255\254dbcx', '>')",
+                r"return redis.pcall('XREADGROUP', 'GROUP', 'g', 'c', 'STREAMS', '\255\254db', '>')",
+            ],
+        );
+    }
+}
+
+#[test]
+fn what_a_script_loads_is_in_its_database_too() {
+    let scripts = [
+        "return loadstring(\"return redis.call('SET', KEYS[1], ...)\")('x')",
+        "return loadstring(\"return _G.redis.call('SET', 'b', ARGV[1], 'EX', 100)\")()",
+        "return loadstring(\"return loadstring('return redis.call(...)')(...)\")('TTL', 'b')",
+        "local parts = {'return redis', '.call(\"GET\",', ' \"a\") -- ', ''} local at = 0 \
+         return load(function() at = at + 1 return parts[at] end)()",
+        "return _G.redis.call('GET', 'b')",
+        "return _G['_G'].loadstring('return redis.call(\"EXISTS\", KEYS[1], KEYS[2])')()",
+        "return {_G.tostring(_G.KEYS[2]), _G.redis == redis, _G.load == load}",
+        "local _, wrong = loadstring('return 1 +') return wrong",
+        "local _, wrong = loadstring('return 1 end, function()') return wrong",
+        "local _, wrong = loadstring('error(', '@name') return wrong",
+        "local _, wrong = load(function() error('why') end) return wrong",
+        "return loadstring('error(1)')()",
+        "return loadstring('return x')()",
+        "return loadstring('x = 1')()",
+        "return _G.x",
+        "_G.x = 1",
+        "return redis.call('DBSIZE')",
+    ];
+    for database in [0, 3] {
+        let mut p = Pair::new();
+        compare(&mut p, database, &scripts);
+        // What lies behind the wrapper, and a text that closes what it stands in.
+        for script in [
+            "return getmetatable(redis).__index.call('SET', 'k', 1)",
+            "return getmetatable(_G).__index.redis.call('SET', 'k', 1)",
+            "return 1 end)(), (function() return redis.call('SET', 'k', 1)",
+        ] {
+            p.write_both(eval(database, script, &[]), &[script]);
+        }
+        let size = |n| if n == database { ":3" } else { ":0" };
+        assert_eq!(p.sizes(), [0, 1, 2, 3].map(size));
+    }
 }

@@ -643,7 +643,7 @@ fn ask(stream: &mut UnixStream, args: &[&str]) -> String {
         let count = stream.read(&mut bytes).unwrap();
         reply.extend_from_slice(&bytes[..count]);
     }
-    String::from_utf8(reply).unwrap()
+    String::from_utf8_lossy(&reply).into()
 }
 
 #[test]
