@@ -51,8 +51,9 @@ impl Shown {
             Shown::Of(named) => named.show(reply),
             Shown::Each(of) if reply.starts_with(b"*") && !resp::is_null(&reply) => {
                 let mut out = Vec::with_capacity(reply.len());
-                resp::array(&mut out, of.len());
-                for (named, one) in of.iter().zip(resp_scan::elements(&reply)) {
+                out.extend_from_slice(&reply[..resp::line_length(&reply).unwrap_or_default()]);
+                let of = of.iter().chain(core::iter::repeat(&None));
+                for (named, one) in of.zip(resp_scan::elements(&reply)) {
                     match named {
                         None => out.extend_from_slice(one),
                         Some(named) => out.extend_from_slice(&named.show(one.to_vec())),

@@ -45,8 +45,11 @@ const ALONE: [Guard; 9] = [
 /// A seed of a protocol, its clients and packets being plain: what guards the protocols is seldom looked
 /// at by gateways' clients, which mostly wait for each other.
 fn drawn(protocol: Protocol, seed: u64) -> Plan {
-    let plan = Plan::draw_aimed(seed, Aim { protocol: Some(protocol), ..Aim::default() });
-    let plain = Plan::default();
+    drawn_at(seed, Aim { protocol: Some(protocol), ..Aim::default() })
+}
+
+fn drawn_at(seed: u64, aim: Aim) -> Plan {
+    let (plan, plain) = (Plan::draw_aimed(seed, aim), Plan::default());
     Plan {
         gateways: plain.gateways,
         sizes: plain.sizes,
@@ -467,15 +470,7 @@ fn every_guard_of_raft_is_caught_when_removed() {
 
 /// A seed of Raft whose replicas answer reads so.
 fn reading(seed: u64, reads: SlowReads) -> Plan {
-    let aim = Aim { protocol: Some(Protocol::Raft), reads: Some(reads), ..Aim::default() };
-    let (plan, plain) = (Plan::draw_aimed(seed, aim), Plan::default());
-    Plan {
-        gateways: plain.gateways,
-        sizes: plain.sizes,
-        bounds: plain.bounds,
-        packets: plain.packets,
-        ..plan
-    }
+    drawn_at(seed, Aim { protocol: Some(Protocol::Raft), reads: Some(reads), ..Aim::default() })
 }
 
 #[test]

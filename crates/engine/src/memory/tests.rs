@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::command::CommandBuf;
+use crate::ttl::step_of;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,17 +12,7 @@ fn call(memory: &mut Memory, class: Class, context: &Context, args: &[&[u8]]) ->
     let key_index = u8::from(args.len() > 1);
     let bytes = CommandBuf::new().encode(key_index, args.iter().copied()).to_vec();
     let commands = [Command::parse(&bytes).unwrap()];
-    let step = Step {
-        class,
-        key: commands[0].key(),
-        keys: &[],
-        due: &[],
-        delete_first: false,
-        commands: &commands,
-        want_exists: false,
-        deadline_ms: None,
-        reach: crate::Reach::OneKey,
-    };
+    let step = step_of(class, commands[0].key(), &commands);
     let mut reply = Vec::new();
     memory.submit(context, &step, &mut reply);
     assert_eq!(resp::value_length(&reply), Some(reply.len()));
@@ -487,17 +478,7 @@ fn bug_16_16_reads_end_once_their_replies_are_longer_than_any_may_be() {
     let set = CommandBuf::new().encode(1, [&b"SET"[..], b"k", b"w"]).to_vec();
     let mut commands: Vec<Command<'_>> = (0..9).map(|_| Command::parse(&get).unwrap()).collect();
     commands.push(Command::parse(&set).unwrap());
-    let step = Step {
-        class: Class::Write,
-        key: Some(b"k"),
-        keys: &[],
-        due: &[],
-        delete_first: false,
-        commands: &commands,
-        want_exists: false,
-        deadline_ms: None,
-        reach: crate::Reach::OneKey,
-    };
+    let step = step_of(Class::Write, Some(b"k"), &commands);
     let mut reply = Vec::new();
     memory.submit(&Context::default(), &step, &mut reply);
     let end = &reply[reply.len() - 80..];
@@ -520,17 +501,7 @@ fn bug_16_16_each_command_of_a_transaction_has_its_own_work() {
     let args: Vec<&[u8]> = core::iter::once(&b"SUNIONSTORE"[..]).chain([&b"s"[..]; 5]).collect();
     let bytes = CommandBuf::new().encode(0, args).to_vec();
     let commands = [Command::parse(&bytes).unwrap(); 3];
-    let step = Step {
-        class: Class::Write,
-        key: None,
-        keys: &[],
-        due: &[],
-        delete_first: false,
-        commands: &commands,
-        want_exists: false,
-        deadline_ms: None,
-        reach: crate::Reach::OneKey,
-    };
+    let step = step_of(Class::Write, None, &commands);
     let mut reply = Vec::new();
     memory.submit(&Context::default(), &step, &mut reply);
     assert_eq!(reply, b":10\r\n:10\r\n:10\r\n");

@@ -167,8 +167,7 @@ fn scripts_of_another_database_answer_as_on_a_plain_server() {
     let (mut p, plain) = (Pair::new(), Server::start(&[]));
     let mut stream = plain.connect();
     for (resp3, database) in [(false, 13), (true, 3), (false, 0)] {
-        p.head.context.resp3 = resp3;
-        ask(&mut stream, &["HELLO", if resp3 { "3" } else { "2" }]);
+        speak(&mut p, &mut stream, resp3);
         ask(&mut stream, &["SELECT", &database.to_string()]);
         // What others hold is not to be seen.
         for other in [if database == 0 { 3 } else { 0 }, 7] {

@@ -554,10 +554,7 @@ fn scripts_answer_as_on_a_plain_server() {
     let plain = Server::start(&[]);
     let mut stream = plain.connect();
     for resp3 in [false, true] {
-        p.head.context.resp3 = resp3;
-        if resp3 {
-            ask(&mut stream, &["HELLO", "3"]);
-        }
+        speak(&mut p, &mut stream, resp3);
         for script in [
             "return 1",
             "return",
@@ -628,6 +625,12 @@ fn scripts_answer_as_on_a_plain_server() {
     for wrong in [["EVAL", "return 1", "7", "k"], ["EVAL", "return 1", "x", "k"]] {
         assert_eq!(p.write(&wrong), ask(&mut stream, &wrong));
     }
+}
+
+/// Both speak RESP3 from here on, or RESP2.
+fn speak(p: &mut Pair, stream: &mut UnixStream, resp3: bool) {
+    p.head.context.resp3 = resp3;
+    ask(stream, &["HELLO", if resp3 { "3" } else { "2" }]);
 }
 
 /// The reply to a command on a connection that is not ours.

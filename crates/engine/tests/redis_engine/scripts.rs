@@ -112,10 +112,7 @@ fn scripts_of_any_keys_answer_as_on_a_plain_server() {
     let plain = Server::start(&[]);
     let mut stream = plain.connect();
     for resp3 in [false, true] {
-        p.head.context.resp3 = resp3;
-        if resp3 {
-            ask(&mut stream, &["HELLO", "3"]);
-        }
+        speak(&mut p, &mut stream, resp3);
         for script in SCRIPTS {
             let line = ["EVAL", script, "3", "a", "b", "c", "77"];
             let ours = p.eval(&line[1..]);
@@ -470,10 +467,7 @@ fn consumer_groups_answer_as_on_a_plain_server() {
     let plain = Server::start(&[]);
     let mut stream = plain.connect();
     for resp3 in [false, true] {
-        p.head.context.resp3 = resp3;
-        if resp3 {
-            ask(&mut stream, &["HELLO", "3"]);
-        }
+        speak(&mut p, &mut stream, resp3);
         for line in [
             "DEL s",
             "XREADGROUP GROUP g c STREAMS s >",

@@ -207,8 +207,7 @@ impl Rack<'_> {
             _ => false,
         };
         if operation.reply.as_ref().is_some_and(|reply| !is_refused(reply)) {
-            let is_write = usize::from(!is_read(&operation.cmd));
-            self.progress.ended_ns[is_write] = self.world.now_ns;
+            self.progress.see(self.world.now_ns, !is_read(&operation.cmd));
         }
         self.totals.large.see(operation);
     }

@@ -23,6 +23,8 @@ const LOOK_NS: Duration = 10 * MS;
 const RETRIES_NS: Duration = 1_000 * MS;
 /// VR, NOPaxos: how long a new view takes once its leader is suspected, if the first ones fail.
 const VIEWS_NS: Duration = 2_000 * MS;
+/// For so long no write may end without anything being wrong.
+const STOOD_NS: Duration = 1_000 * MS;
 /// Shares of writes within which both reads and writes are frequent.
 const BOTH_PERCENT: std::ops::RangeInclusive<u64> = 10..=90;
 
@@ -37,6 +39,18 @@ pub(super) struct Progress {
     since_ns: u64,
     /// When the last read ended with a reply, and the last write.
     pub ended_ns: [u64; 2],
+    /// How long no write ended, of all stretches of [`STOOD_NS`] or more that were between two.
+    pub stood_ns: u64,
+}
+
+impl Progress {
+    /// An operation ended with a reply.
+    pub(super) fn see(&mut self, now_ns: u64, is_write: bool) {
+        let last_ns = core::mem::replace(&mut self.ended_ns[usize::from(is_write)], now_ns);
+        if is_write && now_ns - last_ns >= STOOD_NS {
+            self.stood_ns += now_ns - last_ns;
+        }
+    }
 }
 
 impl Rack<'_> {

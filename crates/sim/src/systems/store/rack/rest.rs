@@ -140,8 +140,11 @@ impl Rack<'_> {
         if self.plan.faults.iter().any(|f| matches!(f.fault, Fault::ClockJump { .. })) {
             return None;
         }
-        // And it stands still while nobody decides, and no replica that was there all the time orders then.
-        let now_ms = self.world.clock(decides).unix_ms.saturating_sub_signed(log_behind_ms.max(0));
+        // And it may have stood still for as long as no write could be done: whoever orders then goes on from the last
+        // record, and need not have been there.
+        let stood_ms = self.progress.stood_ns / MS;
+        let behind_ms = stood_ms.min(log_behind_ms.max(0) as u64);
+        let now_ms = self.world.clock(decides).unix_ms.saturating_sub(behind_ms);
         let mut due = Vec::new();
         engine.due(now_ms, None, 1, &|_, _| false, &mut due);
         let (key, at_ms) = due.first()?;
