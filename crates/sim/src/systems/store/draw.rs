@@ -68,6 +68,8 @@ const LEASES: u64 = 0x1ea5_e000;
 const CHECKS: u64 = 0x0c4e_cced;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
+/// And for their databases.
+const DATABASES: u64 = 0xda7a_ba5e;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,7 +144,17 @@ impl Plan {
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
         draw_reads(&mut plan, aim);
+        draw_databases(&mut plan);
         plan
+    }
+}
+
+/// The clients of gateways have several databases in one seed of four, where nobody asks which keys there are: the checker
+/// knows of one key space.
+fn draw_databases(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ DATABASES);
+    if plan.sizes.all_keys_permille == 0 && rng.chance(1, 4) {
+        plan.gateways.databases_percent = rng.between(10, 90);
     }
 }
 

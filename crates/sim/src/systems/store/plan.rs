@@ -326,6 +326,11 @@ impl Plan {
         self.bounds.validate(&within)?;
         self.packets.validate(&within)?;
         self.gateways.validate(self.clients, &within)?;
+        if self.gateways.databases_percent > 0 && self.sizes.all_keys_permille > 0 {
+            return Err(
+                "all_keys_permille: KEYS, SCAN and DBSIZE are checked with one database".into()
+            );
+        }
         self.disks.validate(&within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))

@@ -23,6 +23,8 @@ counters! {
         splits,
         /// Pops that wait.
         waits,
+        /// Pipelines of another database than 0.
+        databases,
         /// Commands sent inline.
         inline,
         /// Pipelines that ended in RESP3.
@@ -290,6 +292,7 @@ impl fmt::Display for Totals {
                 ("transactions", c.transactions),
                 ("over several keys", c.splits),
                 ("that wait", c.waits),
+                ("of other databases", c.databases),
                 ("inline", c.inline),
                 ("in RESP3", c.resp3),
                 ("died", c.died),

@@ -3,6 +3,7 @@
 use concord_check::{Operation, Reply};
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
+use concord_engine::databases::stored;
 use concord_engine::resp;
 
 use crate::systems::store::gateways::Gateways;
@@ -56,6 +57,8 @@ pub(super) struct Awaited {
     pub wanted: Wanted,
     /// The protocol in force for it.
     pub resp3: bool,
+    /// The connection's database: in histories keys are named as the rack stores them.
+    pub database: u8,
 }
 
 impl Awaited {
@@ -97,6 +100,8 @@ pub(super) struct Pipeline {
     pub commands: Vec<(usize, Awaited)>,
     /// The protocol behind it.
     pub resp3: bool,
+    /// Whose keys it is about.
+    pub database: u8,
     pub operations: usize,
     pub transactions: u64,
     pub splits: u64,
@@ -112,6 +117,7 @@ impl Pipeline {
             transactions: self.transactions,
             splits: self.splits,
             waits: self.waits,
+            databases: u64::from(self.database > 0),
             inline: self.inline,
             resp3: u64::from(self.resp3),
             garbage: u64::from(end == End::Garbage),
@@ -136,6 +142,14 @@ fn args(words: &[&str]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
+/// The command on the key as the rack stores it.
+fn named(database: u8, mut cmd: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if has_key(&cmd) {
+        cmd[1] = stored(database, &cmd[1]).into_owned();
+    }
+    cmd
+}
+
 /// Whether its first argument is its only key.
 fn has_key(cmd: &[Vec<u8>]) -> bool {
     let keyless = [&b"KEYS"[..], b"SCAN", b"DBSIZE", b"RANDOMKEY"];
@@ -149,12 +163,16 @@ impl Writer<'_> {
             bytes: Vec::new(),
             commands: Vec::new(),
             resp3,
+            database: 0,
             operations: 0,
             transactions: 0,
             splits: 0,
             waits: 0,
             inline: 0,
         };
+        if self.gateways.databases_percent > 0 {
+            self.select(&mut out);
+        }
         for _ in 0..count {
             self.any(&mut out);
         }
@@ -220,7 +238,8 @@ impl Writer<'_> {
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations.len(),
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => 0,
         };
-        out.commands.push((out.bytes.len(), Awaited { wanted, resp3: out.resp3 }));
+        let (resp3, database) = (out.resp3, out.database);
+        out.commands.push((out.bytes.len(), Awaited { wanted, resp3, database }));
     }
 
     fn encode(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>]) {
@@ -245,9 +264,19 @@ impl Writer<'_> {
         if is_pop && drawn % 100 < self.gateways.waiting_percent {
             return self.wait(out, cmd, drawn);
         }
-        let operation = self.operation(cmd);
-        self.encode(out, &operation.cmd);
+        self.encode(out, &cmd);
+        let operation = self.operation(named(out.database, cmd));
         Self::expect(out, Wanted::One(operation));
+    }
+
+    /// What is written behind it is about one of a few databases. A connection that was cut begins anew, in 0: so each
+    /// pipeline says it. Decided beside, so that what is drawn else is what it was.
+    fn select(&mut self, out: &mut Pipeline) {
+        let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 63);
+        let is_other = drawn % 100 < self.gateways.databases_percent;
+        out.database = if is_other { [1, 2, 15][(drawn >> 32) as usize % 3] } else { 0 };
+        let select = args(&["SELECT", &out.database.to_string()]);
+        self.send(out, &select, Wanted::Exactly(b"+OK\r\n".to_vec()));
     }
 
     /// A pop that waits for a while, of one key or of two.
@@ -264,7 +293,8 @@ impl Writer<'_> {
         cmd.extend(pops.iter().map(|pop| pop[1].clone()));
         cmd.push(format!("0.{:03}", 1 + (drawn >> 8) % 90).into_bytes());
         out.waits += 1;
-        let operations = pops.into_iter().map(|pop| self.operation(pop)).collect();
+        let named = pops.into_iter().map(|pop| named(out.database, pop));
+        let operations = named.map(|pop| self.operation(pop)).collect();
         self.send(out, &cmd, Wanted::Popped(operations));
     }
 
@@ -305,7 +335,7 @@ impl Writer<'_> {
         for cmd in commands {
             whole.push(cmd.len().to_string().into_bytes());
             self.send(out, &cmd, Wanted::Exactly(b"+QUEUED\r\n".to_vec()));
-            whole.extend(cmd);
+            whole.extend(named(out.database, cmd));
         }
         match fate {
             0 => self.send(out, &args(&["DISCARD"]), Wanted::Exactly(b"+OK\r\n".to_vec())),
@@ -351,7 +381,8 @@ impl Writer<'_> {
             return self.one(out);
         }
         out.splits += 1;
-        let operations = parts.into_iter().map(|part| self.operation(part)).collect();
+        let named = parts.into_iter().map(|part| named(out.database, part));
+        let operations = named.map(|part| self.operation(part)).collect();
         self.send(out, &cmd, Wanted::Parts(combine, operations));
     }
 
@@ -364,8 +395,7 @@ impl Writer<'_> {
             _ => b"GET \"k\n",
         };
         out.bytes.extend_from_slice(bytes);
-        let awaited = Awaited { wanted: Wanted::Begins("-ERR Protocol error"), resp3: out.resp3 };
-        out.commands.push((out.bytes.len(), awaited));
+        Self::expect(out, Wanted::Begins("-ERR Protocol error"));
         let cmd = self.draw();
         as_array(&cmd, &mut out.bytes);
     }
@@ -469,7 +499,9 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         },
         Wanted::Popped(operations) => match ended(parse()?)? {
             Ended::Unknown => vec![None; operations.len()],
-            Ended::Answered(reply) | Ended::Refused(reply) => popped_of(reply, operations)?,
+            Ended::Answered(reply) | Ended::Refused(reply) => {
+                popped_of(reply, awaited.database, operations)?
+            }
         },
         Wanted::Parts(combine, operations) => match ended(parse()?)? {
             Ended::Unknown => vec![None; operations.len()],
@@ -488,7 +520,11 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
 }
 
 /// What the reply of a pop that waits says of each of its keys.
-fn popped_of(reply: Reply, operations: &[Operation]) -> Result<Vec<Option<Reply>>, String> {
+fn popped_of(
+    reply: Reply,
+    database: u8,
+    operations: &[Operation],
+) -> Result<Vec<Option<Reply>>, String> {
     let of_all = |reply: Reply| Ok(vec![Some(reply); operations.len()]);
     let (key, item) = match reply {
         Reply::Nil => return of_all(Reply::Nil),
@@ -498,7 +534,7 @@ fn popped_of(reply: Reply, operations: &[Operation]) -> Result<Vec<Option<Reply>
         }
         Reply::Error(text) => return of_all(Reply::Error(text)),
         Reply::Array(items) => match <[Reply; 2]>::try_from(items) {
-            Ok([Reply::Bulk(key), item]) => (key, item),
+            Ok([Reply::Bulk(key), item]) => (stored(database, &key).into_owned(), item),
             _ => return Err("neither nil nor a key and an element".into()),
         },
         _ => return Err("neither nil nor a key and an element".into()),
