@@ -182,6 +182,10 @@ impl Rules for Replicas {
         if !whole.is_empty() {
             return Ok(Left { members, whole, lost_behind: None });
         }
+        if let Some(members) = Self::before_opening(look, newest) {
+            let whole = members.iter().map(|m| m.node).collect();
+            return Ok(Left { members, whole, lost_behind: None });
+        }
         let rest = look.nodes.values().filter(|n| !is_gone(&n.member));
         let stays = |n: &&Node| look.is_heard(n) && n.standing != Standing::Leaving;
         let rest = rest.filter(stays).filter(|n| n.held.epoch > 0);
@@ -204,6 +208,28 @@ impl Replicas {
         let promised = nodes.iter().filter(|n| !is_back(n)).count();
         let is_left = nodes.len() == old.members.len() && promised < old.members.len() / 2 + 1;
         is_left.then(|| nodes.iter().map(|n| n.member).collect())
+    }
+
+    /// Who has all the data where the newest epoch never opened, as one of its members says, which has been there since.
+    /// Its members are all here, and at least one of them had all that was agreed in the last epoch that did open: so
+    /// whoever has all of that has all that was acknowledged.
+    fn before_opening(look: &Look<'_>, newest: &Config) -> Option<Vec<Member>> {
+        let known =
+            |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n)).map(|n| (*m, n));
+        let own: Vec<(Member, &Node)> = newest.members.iter().filter_map(known).collect();
+        let was_there = |(m, n): &(Member, &Node)| n.member == *m;
+        let knows = |(m, n): &(Member, &Node)| {
+            n.member == *m || (n.is_kept() && n.held.epoch > 0 && look.mistrust(m).is_none())
+        };
+        let last = own.iter().map(|(_, n)| n.held.epoch).max().filter(|last| *last > 0)?;
+        let is_sure = own.len() == newest.members.len()
+            && own.iter().any(was_there)
+            && own.iter().all(knows)
+            && look.nodes.values().all(|n| n.held.epoch <= last);
+        let has_all = own.iter().filter(|(_, n)| n.held.epoch == last);
+        let stays = has_all.filter(|(_, n)| n.standing != Standing::Leaving);
+        let members: Vec<Member> = stays.map(|(_, n)| n.member).collect();
+        (is_sure && !members.is_empty()).then_some(members)
     }
 
     /// All members started again, and so did the controller, so that nobody was there all the time who would know of a

@@ -163,7 +163,7 @@ impl Batch {
         self.put(Kind::Origin, &[], &origin.to_bytes());
     }
 
-    /// The log ends at `end` again.
+    /// The log ends at `end` again. Behind what was given up, and at no record: an empty state is there, and counts.
     pub fn cut(&mut self, end: LogEnd) {
         self.put(Kind::Cut, &end.position.to_be_bytes(), &end.hash.to_be_bytes());
     }

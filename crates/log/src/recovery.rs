@@ -255,6 +255,10 @@ impl Recovery {
                         *end = cut;
                         Ok(())
                     }
+                    None if cut.position == 0 => {
+                        self.begin_behind_reset();
+                        Ok(())
+                    }
                     None => Ok(()),
                 }
             }
@@ -281,15 +285,19 @@ impl Recovery {
         Ok(())
     }
 
-    /// Behind what was given up a state may begin that is empty: with the first record of all.
+    /// Behind what was given up a state may begin that is empty: with the first record of all, or because it is said that
+    /// the log ends before that ([`Kind::Cut`]).
     fn begin_empty(&mut self, body: &[u8]) -> Option<LogEnd> {
-        let Cut { segment, offset } = self.reset?;
         let (bytes, _) = Record::split_first(body)?;
         let is_first = Record::parse(bytes).is_ok_and(|record| record.position.0 == 1);
-        is_first.then(|| {
-            self.begin = Begin::At { segment, offset, snapshot: 0 };
-            LogEnd::default()
-        })
+        if is_first { self.begin_behind_reset() } else { None }
+    }
+
+    fn begin_behind_reset(&mut self) -> Option<LogEnd> {
+        let Cut { segment, offset } = self.reset?;
+        self.begin = Begin::At { segment, offset, snapshot: 0 };
+        self.end = Some(LogEnd::default());
+        self.end
     }
 
     fn take_part(&mut self, segment: u64, offset: u64, part: &Part<'_>) {

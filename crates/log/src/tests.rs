@@ -422,6 +422,22 @@ fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
     assert_eq!((found.end.position, found.end), (3, log.end));
 }
 
+#[test]
+fn bug_19_20_a_state_without_a_record_may_begin_behind_what_was_given_up() {
+    let (mut log, _) = Log::of(3, 20);
+    let mut batch = Batch::default();
+    batch.reset();
+    log.write(batch, vec![]);
+    assert_eq!(log.recover().unwrap().begin, Begin::Nothing);
+    let mut batch = Batch::default();
+    batch.cut(LogEnd::default());
+    log.write(batch, vec![]);
+    log.end = LogEnd::default();
+    let found = log.recover().unwrap();
+    assert!(matches!(found.begin, Begin::At { snapshot: 0, .. }), "{found:?}");
+    assert_eq!(found.end, log.end);
+}
+
 /// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says how many
 /// logs.
 #[test]

@@ -119,6 +119,8 @@ pub(crate) struct Journal {
     is_due: bool,
     /// The disk has no room.
     is_short: bool,
+    /// What was there was given up, and nothing was written since that a state could begin with.
+    is_void: bool,
 }
 
 impl Journal {
@@ -281,6 +283,7 @@ impl Journal {
         {
             self.postpone_snapshot();
         }
+        self.is_void = false;
         self.batch.record(record);
     }
 
@@ -323,7 +326,7 @@ impl Journal {
             return;
         }
         self.batch.reset();
-        self.is_due = true;
+        (self.is_due, self.is_void) = (true, true);
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
         (self.committed, self.said_committed) = (Position(0), Position(0));
@@ -356,6 +359,11 @@ impl Journal {
         };
         if self.kept.as_ref().is_none_or(is_known) || self.is_dead {
             return;
+        }
+        if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_void {
+            // The log of that view is here, and has no record yet.
+            self.is_void = false;
+            self.batch.cut(LogEnd::default());
         }
         if view.is_some() {
             self.settle_debt();
@@ -450,7 +458,7 @@ impl Journal {
 
     fn put(&mut self, part: &Part<'_>) {
         if part.is_first {
-            self.log_bytes = 0;
+            (self.log_bytes, self.is_void) = (0, false);
             // Who begins with this part knows no more.
             self.said_committed = Position(part.position);
             // What is before goes once the snapshot is whole.

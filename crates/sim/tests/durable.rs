@@ -73,6 +73,14 @@ fn bug_19_18_a_head_that_got_its_record_from_another_member_stays() {
     assert_eq!(outcome.violation, None);
 }
 
+/// The power went before a group had begun, which was made anew then, and went again before its first record: all that
+/// its members had promised was called gone with what they had given up, and they waited for each other for ever.
+#[test]
+fn bug_19_20_a_group_that_was_made_anew_without_a_record_survives_a_power_cut() {
+    let outcome = run(&with_disks(10_054_069));
+    assert_eq!(outcome.violation, None);
+}
+
 /// A small run, and the same with a cut of all power after each event of it: how many, and what is wrong with
 /// one of them.
 fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option<String>) {

@@ -208,3 +208,22 @@ fn bug_16_3_who_is_leaving_is_not_gone_on_with() {
     assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
     assert_eq!(nodes(&c), [1, 3]);
 }
+
+/// The power of all went, they came back, and the controller's file was lost while they opened an epoch; another replica,
+/// which had lost its place, has a record more that nobody acknowledged.
+#[test]
+fn bug_19_21_members_of_an_epoch_that_never_opened_have_lost_nothing() {
+    for (incarnation, expected) in [(20, vec![1, 2, 3]), (10, vec![4])] {
+        let on = |message, epoch, position| but(message, |a| a.held = Held { epoch, position });
+        let opening = |node| stands(node, 20, 23, Standing::Opening { whole: false });
+        let kept = |node| stands(node, 20, 22, Standing::Kept { intact: true });
+        let says =
+            [on(opening(1), 20, 9), on(kept(2), 20, 9), on(opening(3), 20, 9), on(kept(4), 20, 10)];
+        let members = [1, 2, 3].map(|node| (node, incarnation));
+        let mut c = recovering(&[], None);
+        assert_eq!(make_anew(&mut c, &says, &[config(23, &members)]), Some(1_047));
+        assert_eq!(nodes(&c), expected);
+        let is_sure = c.recovered()[0].lost_behind.is_none();
+        assert_eq!(is_sure, expected.len() == 3);
+    }
+}
