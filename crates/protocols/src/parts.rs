@@ -70,6 +70,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// VR: whether it is as of before the view began, and can be made anew. A follower that copied from an earlier leader
+    /// may need it as of later.
+    pub(crate) fn is_early(&self, view_start: Position, executed: Position) -> bool {
+        self.position < view_start && self.position < executed
+    }
+
     /// Sends some fragments to `addr`, from `first` on, if the part is made.
     pub(crate) fn send(
         &self,

@@ -184,6 +184,20 @@ impl Feeds {
         }
     }
 
+    /// A part for `node` is made: its first fragments go out at once, since whoever asked for it asks again only after a
+    /// while.
+    pub(super) fn push_part(
+        &mut self,
+        epoch: Epoch,
+        node: NodeId,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        if self.of(node).is_some_and(|feed| feed.sender.is_some()) {
+            self.send_part(epoch, node, 0, scratch, sink);
+        }
+    }
+
     /// An acknowledgement by a joining replica; false if no records are streamed to it.
     pub(super) fn on_ack(
         &mut self,

@@ -227,7 +227,11 @@ impl<E: Engine> Replica<E> {
                     self.engine_wrote(turn, &command, &done, sink);
                 }
                 Some(Pending::Read(turn)) => self.answer_read(now, &turn, &done.reply, sink),
-                Some(Pending::Copy(node, part)) => self.part_taken(node, part, done.reply),
+                Some(Pending::Copy(node, part)) => {
+                    self.part_taken(node, part, done.reply);
+                    let epoch = self.role.epoch();
+                    self.feeds.push_part(epoch, node, &mut self.scratch, sink);
+                }
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
             }

@@ -331,10 +331,7 @@ impl<E: Engine> Vr<E> {
         let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
             return;
         };
-        // Who copied from an earlier leader may need a part as of later than this one could make it
-        // before all that its view began with was executed.
-        let is_early =
-            |own: &Part| index == 0 && own.position < view_start && own.position < self.executed;
+        let is_early = |own: &Part| index == 0 && own.is_early(view_start, self.executed);
         match feed.part.as_ref() {
             Some(own) if own.number > part => return,
             Some(own) if own.number == part && !is_early(own) => {}
@@ -389,20 +386,29 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The engine has made a chunk.
+    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it asks again only after a
+    /// while.
     pub(super) fn chunk_made(
         &mut self,
         to: usize,
         (number, position): (u64, Position),
         bytes: Vec<u8>,
+        sink: &mut impl Sink,
     ) {
         if to == self.group.me() {
             return self.snapshot_part(number, &bytes);
         }
-        let feed = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut());
-        let part = feed.and_then(|feed| feed.part.as_mut());
-        if let Some(part) = part.filter(|p| (p.number, p.position) == (number, position)) {
-            part.bytes = Some(bytes);
+        let (view, view_start, executed) = (self.view.0, self.leading.view_start(), self.executed);
+        let Some(feed) = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut()) else {
+            return;
+        };
+        let attempt = feed.attempt;
+        let part = feed.part.as_mut().filter(|p| (p.number, p.position) == (number, position));
+        let Some(part) = part else { return };
+        part.bytes = Some(bytes);
+        if !part.is_early(view_start, executed) {
+            let addr = self.group.members()[to].addr;
+            part.send((view, attempt), 0, addr, &mut self.scratch, sink);
         }
     }
 

@@ -128,7 +128,7 @@ impl<E: Engine> Vr<E> {
                     }
                 }
                 Some(Pending::Copy { to, number, position }) => {
-                    self.chunk_made(to, (number, position), done.reply);
+                    self.chunk_made(to, (number, position), done.reply, sink);
                 }
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_)) | None => return self.leave(),

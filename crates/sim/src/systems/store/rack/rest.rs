@@ -15,6 +15,8 @@ const RECOVERY_NS_MAX: u64 = 8 * SEC;
 /// Within that time after the last operation began the rack must be at rest: longer than a client
 /// waits for an answer.
 const REST_NS_MAX: u64 = 5 * SEC;
+/// And within that time where replicas go on copying the state.
+const COPY_NS_MAX: u64 = 60 * SEC;
 /// So much of a key's name is shown.
 const NAME_SHOWN: usize = 24;
 
@@ -54,7 +56,8 @@ impl Rack<'_> {
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.
     pub(super) fn run_to_rest(&mut self) -> Option<String> {
         self.stage = Stage::Rest;
-        let end_ns = self.world.now_ns + REST_NS_MAX;
+        let (mut end_ns, mut copied) = (self.world.now_ns + REST_NS_MAX, self.parts_installed());
+        let last_ns = self.world.now_ns + COPY_NS_MAX;
         loop {
             let look_ns = self.world.now_ns + 10 * MS;
             while self.world.now_ns < look_ns {
@@ -63,10 +66,21 @@ impl Rack<'_> {
                 }
             }
             let Err(why) = self.is_at_rest() else { return None };
+            // Thousands of parts of a few bytes take their time.
+            let installed = self.parts_installed();
+            if std::mem::replace(&mut copied, installed) != installed {
+                end_ns = last_ns.min(self.world.now_ns + REST_NS_MAX);
+            }
             if self.world.now_ns > end_ns {
                 return Some(self.standing(&why));
             }
         }
+    }
+
+    /// Parts of copies that replicas have installed.
+    fn parts_installed(&self) -> u64 {
+        let replicas = self.slots.iter().filter_map(super::Slot::replica);
+        replicas.map(|replica| replica.counters().chunks_installed).sum()
     }
 
     fn is_at_rest(&self) -> Result<(), String> {
