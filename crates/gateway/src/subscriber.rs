@@ -12,11 +12,14 @@ pub(crate) enum Sort {
     Pattern = 1,
     /// A channel of SSUBSCRIBE and SPUBLISH.
     Shard = 2,
+    /// No channel of clients: by it gateways tell each other what was written ([`crate::tracking`]).
+    Written = 3,
 }
 
 impl Sort {
     pub(crate) fn of_byte(byte: u8) -> Option<Sort> {
-        [Sort::Channel, Sort::Pattern, Sort::Shard].into_iter().find(|sort| *sort as u8 == byte)
+        let all = [Sort::Channel, Sort::Pattern, Sort::Shard, Sort::Written];
+        all.into_iter().find(|sort| *sort as u8 == byte)
     }
 }
 
@@ -44,6 +47,8 @@ pub(crate) struct Asked {
     /// What it begins with.
     pub begins: Vec<(Sort, Vec<u8>)>,
     pub reply: Vec<u8>,
+    /// The reply is not written.
+    pub is_silent: bool,
 }
 
 /// What a connection has subscribed to.
@@ -64,7 +69,7 @@ impl Subscriber {
         match sort {
             Sort::Channel => &mut self.channels,
             Sort::Pattern => &mut self.patterns,
-            Sort::Shard => &mut self.shards,
+            Sort::Shard | Sort::Written => &mut self.shards,
         }
     }
 
@@ -82,7 +87,7 @@ impl Subscriber {
         match sort {
             Sort::Channel => &self.channels,
             Sort::Pattern => &self.patterns,
-            Sort::Shard => &self.shards,
+            Sort::Shard | Sort::Written => &self.shards,
         }
     }
 
@@ -90,7 +95,7 @@ impl Subscriber {
     pub(crate) fn count(&self, sort: Sort) -> usize {
         match sort {
             Sort::Channel | Sort::Pattern => self.channels.len() + self.patterns.len(),
-            Sort::Shard => self.shards.len(),
+            Sort::Shard | Sort::Written => self.shards.len(),
         }
     }
 
