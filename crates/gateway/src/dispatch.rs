@@ -21,7 +21,7 @@ use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
 use crate::subscriber::PubSub;
-use crate::{client, config, eval, local, monitor, server};
+use crate::{client, config, eval, local, monitor, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
@@ -187,6 +187,7 @@ impl Core {
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
             }
+            Handling::Container if table::helps(turn, name, args) => Ok(Flow::Went),
             Handling::Several(_)
             | Handling::Blocks(_)
             | Handling::Keys(_)
@@ -466,10 +467,10 @@ pub(crate) fn handler_of(local: Local) -> Handler {
         Local::Ping => local::ping,
         Local::Echo => local::echo,
         Local::Select => local::select,
-        Local::Time => server::time,
+        Local::Time => local::time,
         Local::Client => client::client,
         Local::Monitor => monitor::monitor,
-        Local::Command => server::command,
+        Local::Command => table::command,
         Local::Config => config::config,
         Local::Acl => local::acl,
         Local::Unwatch => local::unwatch,

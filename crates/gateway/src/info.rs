@@ -95,6 +95,13 @@ impl Core {
         Flow::Went
     }
 
+    /// The reply to an INFO within MULTI, if it says nothing of the data: as of now.
+    pub(crate) fn info_now(&self, turn: &Turn<'_>, args: &[&[u8]]) -> Option<Vec<u8>> {
+        let wanted = Wanted::of(&args[1..]);
+        let needs_data = wanted.sections().any(|section| section.needs_data);
+        (!needs_data).then(|| self.info_reply(turn.now, wanted, &[], turn.connection.resp3))
+    }
+
     /// The reply to INFO; `replied` is what a replica answered, an error too.
     pub(crate) fn info_reply(
         &self,

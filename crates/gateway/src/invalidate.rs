@@ -4,11 +4,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Done, Outcome, Request};
+use concord_client::{Class, Done, Outcome, Request, SubmitError};
 use concord_core::{Instant, Now};
 use concord_engine::table::UpperName;
 use concord_engine::ttl::EXEC_COMMAND;
 use concord_engine::{CommandBuf, keys as places, resp, resp_scan};
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{COMMAND_BYTES_MAX, Flags, FurtherIds, Sink};
 
 use crate::commands::{Handling, class_of};
@@ -213,11 +214,15 @@ impl Core {
                 Subject::Objects(first, others) => (obj_id, further) = (first, others),
                 Subject::AllKeys => flags = flags.with(Flags::WILDCARD),
             }
-            let request =
-                Request { class: Class::Read, obj_id, further, flags, after: None, command };
+            // As with a client's read, one that does not fit a packet goes the way of writes.
+            let class = if command.len() <= BODY_BYTES_MAX { Class::Read } else { Class::Write };
+            let request = Request { class, obj_id, further, flags, after: None, command };
             match self.client.submit(now, request, sink) {
                 Ok(number) => drop(self.tracking.checks.insert(number.0, due)),
-                Err(_) => return self.tracking.put_back(now.instant, due),
+                Err(SubmitError::Full) => return self.tracking.put_back(now.instant, due),
+                Err(SubmitError::TooLarge) => due.iter().for_each(|(key, number)| {
+                    self.tracking.looked(now.instant, key, *number, None)
+                }),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Commands about the connection itself, which the gateway answers without the rack.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 
 use concord_engine::table::UpperName;
 use concord_engine::{databases, resp};
@@ -34,6 +34,16 @@ pub(crate) fn ping(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<
 
 pub(crate) fn echo(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
     turn.connection.answer(|out| resp::bulk(out, args[1]));
+    Ok(())
+}
+
+pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    let unix_ms = turn.now.unix_ms;
+    turn.connection.answer(|out| {
+        resp::array(out, 2);
+        resp::bulk(out, (unix_ms / 1_000).to_string().as_bytes());
+        resp::bulk(out, (unix_ms % 1_000 * 1_000).to_string().as_bytes());
+    });
     Ok(())
 }
 

@@ -90,6 +90,10 @@ impl Core {
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
             }
+            Handling::Info if let Some(reply) = self.info_now(turn, args) => {
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
+            }
             Handling::Explain | Handling::Info | Handling::PubSub(_) | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
                 return Err(format!("ERR Concord does not support '{name}' inside MULTI").into());

@@ -79,6 +79,10 @@ impl Core {
         what: PubSub,
         args: &[&[u8]],
     ) -> Result<Flow, Failure> {
+        if matches!(what, PubSub::Subscribe(_) | PubSub::Unsubscribe(_)) {
+            // As in Redis a confirmation is no reply to CLIENT REPLY.
+            turn.connection.is_silent = false;
+        }
         match what {
             PubSub::Subscribe(sort) => Ok(self.subscribe(turn, sort, &args[1..])),
             PubSub::Unsubscribe(sort) => {
@@ -108,8 +112,7 @@ impl Core {
         }
         let until = self.exchange.tell(&asked);
         let begins = asked.iter().map(|(sort, name, _)| (*sort, name.to_vec())).collect();
-        let is_silent = connection.is_silent;
-        connection.subscriber.asked = Some(Asked { begins, reply, is_silent });
+        connection.subscriber.asked = Some(Asked { begins, reply });
         connection.wait = Wait::Subscribed;
         self.exchange.wait(Waits::Subscribed(connection.id), &until);
         Flow::Went
@@ -363,9 +366,7 @@ impl Gateway {
                 for (sort, name) in &asked.begins {
                     self.core.exchange.channels.begin(*sort, name, id);
                 }
-                if !asked.is_silent {
-                    connection.output.append(&asked.reply);
-                }
+                connection.output.append(&asked.reply);
                 connection.first_slot += 1;
             }
         }

@@ -47,8 +47,6 @@ pub(crate) struct Asked {
     /// What it begins with.
     pub begins: Vec<(Sort, Vec<u8>)>,
     pub reply: Vec<u8>,
-    /// The reply is not written.
-    pub is_silent: bool,
 }
 
 /// What a connection has subscribed to.

@@ -29,6 +29,8 @@ const RETRY_NS: Duration = 20 * MS;
 /// Most keys that may be cached (`tracking-table-max-keys`) by default, and most bytes of them.
 const KEYS_MAX: usize = 100_000;
 const BYTES_MAX: usize = 64 << 20;
+/// A longer key is not to be cached.
+const KEY_BYTES_MAX: usize = 64 << 10;
 /// What an entry takes beside its key, in bytes.
 const ENTRY_BYTES: usize = 160;
 
@@ -213,6 +215,13 @@ impl Tracking {
         let id = id.filter(|(_, c)| c.prefixes.is_none()).map(|(id, c)| (id, c.number));
         let is_broadcast = self.is_broadcast(shown(key));
         if id.is_none() && !is_broadcast {
+            return;
+        }
+        if key.len() > KEY_BYTES_MAX {
+            self.tell_all(id.into_iter().collect(), key, None);
+            if is_broadcast {
+                self.broadcast(&[key.to_vec()], None);
+            }
             return;
         }
         if let Some(entry) = self.table.get_mut(key) {

@@ -25,6 +25,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
             return Some("a byte 0 in a name that is quoted");
         }
     }
+    if form.ends_with(" help") && !is_error(&ours) && !is_error(&theirs) {
+        return Some("in other words");
+    }
     let loose = ["acl", "client", "command", "script", "config"].contains(&top);
     if loose && is_error(&theirs) && theirs.contains("compiling") {
         return Some("a script is compiled when it is run");
