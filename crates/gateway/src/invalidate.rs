@@ -16,6 +16,7 @@ use crate::commands::{Handling, class_of};
 use crate::connection::{Connection, ConnectionId, Subject};
 use crate::footprint::{DIGESTS_MAX, Digests, Footprint, Seen, add, digest_in, parse_written};
 use crate::gateway::{Gateway, list};
+use crate::locality::may_read;
 use crate::state::Core;
 use crate::tracking::{CHECK_KEYS, Invalidation};
 
@@ -55,9 +56,14 @@ impl Core {
                 let class = spec.and_then(class_of);
                 (class == Some(Class::Read), class == Some(Class::Write))
             }
-            Handling::Script { read_only, .. } => {
+            Handling::Script { by_sha, read_only } => {
                 footprint.has_script = true;
-                (true, !read_only)
+                let text = match by_sha {
+                    true => self.scripts.get(args[1]).map(|script| &script.text[..]),
+                    false => Some(args[1]),
+                };
+                let reads = text.is_none_or(|text| may_read(text, &self.setup.table));
+                (reads, !read_only)
             }
             _ => return None,
         };

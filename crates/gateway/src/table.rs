@@ -97,14 +97,15 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
             });
         }
         (b"GETKEYS", command @ [_, ..]) => {
-            let (_, at) = keys(table, command)?;
+            let (_, at) = keys(table, command).map_err(|text| core.without_keys(command, text))?;
             turn.connection.answer(|out| {
                 resp::array(out, at.len());
                 at.iter().for_each(|at| resp::bulk(out, command[*at]));
             });
         }
         (b"GETKEYSANDFLAGS", command @ [_, ..]) => {
-            let (name, at) = keys(table, command)?;
+            let found = keys(table, command);
+            let (name, at) = found.map_err(|text| core.without_keys(command, text))?;
             turn.connection.answer(|out| {
                 resp::array(out, at.len());
                 for (ordinal, at) in at.iter().enumerate() {
@@ -130,7 +131,7 @@ fn names<'a>(table: &'a CommandTable, filter: &[&[u8]]) -> Result<Vec<&'a str>, 
     let all = || table.specs().iter().map(|spec| &*spec.name);
     let [word, kind, value] = filter else {
         return match filter {
-            [] => Ok(all().filter(|name| !name.contains('|')).collect()),
+            [] => Ok(all().collect()),
             _ => Err("ERR syntax error".into()),
         };
     };
@@ -148,16 +149,30 @@ fn names<'a>(table: &'a CommandTable, filter: &[&[u8]]) -> Result<Vec<&'a str>, 
     }
 }
 
+impl Core {
+    /// Why a command has no keys: the gateway's own ones are not in the engine's table.
+    fn without_keys(&self, command: &[&[u8]], text: Failure) -> Failure {
+        let is_own = self.commands.find(&UpperName::of(command[0])).is_some();
+        match is_own && text == NO_COMMAND {
+            true => NO_KEYS.into(),
+            false => text,
+        }
+    }
+}
+
+const NO_COMMAND: &str = "ERR Invalid command specified";
+const NO_KEYS: &str = "ERR The command has no key arguments";
+
 /// The name of a command, and where its keys are.
 fn keys<'a>(table: &'a CommandTable, args: &[&[u8]]) -> Result<(&'a str, Vec<usize>), Failure> {
     let name = UpperName::of(args[0]);
     let spec: Option<&CommandSpec> = table.spec_of(name.bytes(), args.get(1).copied());
-    let spec = spec.ok_or("ERR Invalid command specified")?;
+    let spec = spec.ok_or(NO_COMMAND)?;
     let is_script = spec.name.starts_with("eval");
     let may_have =
         spec.first_key > 0 || is_script || !places::places(spec, name.bytes(), args).is_empty();
     if !may_have {
-        return Err("ERR The command has no key arguments".into());
+        return Err(NO_KEYS.into());
     }
     if !spec.accepts(args.len()) {
         return Err("ERR Invalid number of arguments specified for command".into());

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod blocked;
+mod client;
 mod common;
 mod databases;
 mod pubsub;
