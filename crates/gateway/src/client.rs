@@ -129,7 +129,7 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
         (b"PAUSE" | b"UNPAUSE", _) => {
             let sub = sub.lower();
             return Err(format!(
-                "ERR Concord does not support 'client|{sub}': other gateways would go on"
+                "ERR Concord does not support this form of 'client|{sub}': other gateways would go on"
             )
             .into());
         }

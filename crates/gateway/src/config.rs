@@ -84,7 +84,7 @@ const POLICIES: [&str; 8] = [
 /// Kept in [`crate::tracking`].
 const TRACKED_KEYS: &str = "tracking-table-max-keys";
 
-const PARAMETERS: [Parameter; 52] = [
+const PARAMETERS: [Parameter; 53] = [
     renamed("hash-max-listpack-entries", "hash-max-ziplist-entries", "512", COUNT),
     renamed("hash-max-listpack-value", "hash-max-ziplist-value", "64", COUNT),
     renamed("zset-max-listpack-entries", "zset-max-ziplist-entries", "128", COUNT),
@@ -130,6 +130,7 @@ const PARAMETERS: [Parameter; 52] = [
     ),
     is("maxclients", "", Value::Number(1, u32::MAX as i64)),
     is("maxmemory", "", Value::Bytes(0)),
+    is("maxmemory-clients", "0", Value::Bytes(0)),
     is("maxmemory-policy", "noeviction", Value::One(&POLICIES)),
     is("notify-keyspace-events", "", Value::Text),
     is("port", "", Value::Number(0, 65_535)),

@@ -187,7 +187,9 @@ impl Core {
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
             }
-            Handling::Container if table::helps(turn, name, args) => Ok(Flow::Went),
+            Handling::Container if table::asks_for_help(name, args) => {
+                table::container_help(turn, name, args).map(|()| Flow::Went)
+            }
             Handling::Several(_)
             | Handling::Blocks(_)
             | Handling::Keys(_)

@@ -62,18 +62,23 @@ const XINFO_HELP: [&str; 8] = [
     "HELP",
 ];
 
-/// Answers a container's HELP.
-pub(crate) fn helps(turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) -> bool {
-    let lines: &[&str] = match name.bytes() {
-        b"XGROUP" => &XGROUP_HELP,
-        b"XINFO" => &XINFO_HELP,
-        _ => return false,
-    };
-    let is_help = args.len() == 2 && args[1].eq_ignore_ascii_case(b"help");
-    if is_help {
-        help(turn, lines);
+/// Whether a command asks a container of the engine for help, which it has none of.
+pub(crate) fn asks_for_help(name: &UpperName, args: &[&[u8]]) -> bool {
+    let is_help = args.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"help"));
+    is_help && (name.is(b"XGROUP") || name.is(b"XINFO"))
+}
+
+/// XGROUP HELP and XINFO HELP.
+pub(crate) fn container_help(
+    turn: &mut Turn<'_>,
+    name: &UpperName,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    if args.len() > 2 {
+        return Err(wrong_arity(&alloc::format!("{}|help", name.lower())));
     }
-    is_help
+    help(turn, if name.is(b"XINFO") { &XINFO_HELP } else { &XGROUP_HELP });
+    Ok(())
 }
 
 /// COMMAND [COUNT | INFO | DOCS | LIST | GETKEYS | GETKEYSANDFLAGS | HELP]

@@ -159,7 +159,8 @@ impl Tracking {
     /// Number of clients, keys, pairs of both, and prefixes, for INFO.
     pub(crate) fn counts(&self) -> [usize; 4] {
         let prefixes: BTreeSet<&[u8]> = self.prefixes().collect();
-        [self.clients.len(), self.table.len(), self.items, prefixes.len()]
+        let keys = self.table.values().filter(|entry| !entry.clients.is_empty()).count();
+        [self.clients.len(), keys, self.items, prefixes.len()]
     }
 
     fn prefixes(&self) -> impl Iterator<Item = &[u8]> {

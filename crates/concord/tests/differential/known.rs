@@ -15,6 +15,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
     let both = |part: &str| ours.contains(part) && theirs.contains(part);
     let top = form.split(' ').next().unwrap_or_default();
     if is_error(&ours) && is_error(&theirs) {
+        if top.starts_with("xread") && ours.contains("timeout is not an integer") {
+            return Some("where COUNT and BLOCK are wrong, another error");
+        }
         if ours.contains("numkeys should be") {
             return Some("where numkeys is wrong, another error");
         }

@@ -196,6 +196,8 @@ fn commands_tell_their_keys_and_how_often_they_failed() {
         stats.contains("cmdstat_client:calls=1,rejected_calls=0,failed_calls=1\r\n"),
         "{stats}"
     );
+    let arity = "-ERR wrong number of arguments for 'xgroup|help' command\r\n";
+    assert_eq!(say(&mut w, 1, &["XGROUP HELP x"]), arity);
     for name in ["XGROUP", "XINFO", "CLIENT", "CONFIG", "COMMAND"] {
         let help = say(&mut w, 1, &[&format!("{name} HELP")]);
         assert!(
