@@ -51,7 +51,8 @@ impl Core {
         self.waiters.begin(turn.now.instant, turn.connection.id, wanted);
         let slot = Slot::waiting(class, subject, turn.connection.resp3);
         let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
-        turn.connection.slots.push_back(Slot { state, shown, ..slot });
+        let footprint = turn.footprint.take();
+        turn.connection.slots.push_back(Slot { state, shown, footprint, ..slot });
         turn.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }

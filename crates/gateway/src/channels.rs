@@ -93,6 +93,8 @@ pub(crate) struct Channels {
     asked: BTreeMap<Name, u32>,
     /// How many there are at each other gateway.
     there: Vec<BTreeMap<Name, u32>>,
+    /// Whether one of them wants to hear of writes.
+    wants_writes: bool,
 }
 
 /// Who gets a message here: a client, and the pattern if it is for that.
@@ -144,6 +146,19 @@ impl Channels {
             0 => drop(there.remove(&(sort, name.to_vec()))),
             count => drop(there.insert((sort, name.to_vec()), count)),
         }
+        if sort == Sort::Written {
+            self.look_for_wants();
+        }
+    }
+
+    fn look_for_wants(&mut self) {
+        let written = (Sort::Written, Vec::new());
+        self.wants_writes = self.there.iter().any(|there| there.contains_key(&written));
+    }
+
+    /// Whether another gateway wants to hear of writes.
+    pub(crate) fn are_writes_wanted(&self) -> bool {
+        self.wants_writes
     }
 
     /// What another gateway told does not count any more.
@@ -151,6 +166,7 @@ impl Channels {
         if let Some(there) = self.there.get_mut(other) {
             there.clear();
         }
+        self.look_for_wants();
     }
 
     /// How many get a message at another gateway.
@@ -217,6 +233,8 @@ pub(crate) enum Waits {
     Published { id: ConnectionId, slot: u64 },
     /// A SUBSCRIBE.
     Subscribed(ConnectionId),
+    /// A gateway that was not heard of tells of writes again.
+    Regained,
 }
 
 /// All of it, by the streams that have to be acknowledged, and up to where.

@@ -71,6 +71,7 @@ pub(crate) enum Local {
     Command,
     Config,
     Acl,
+    Monitor,
     Unwatch,
     Script,
     Hello,
@@ -116,7 +117,7 @@ const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 37] = [
+const REFUSED: [(&str, Refusal); 36] = [
     (
         "WAIT",
         Refusal::Because(
@@ -148,7 +149,6 @@ const REFUSED: [(&str, Refusal); 37] = [
     ("LASTSAVE", Refusal::Admin),
     ("SHUTDOWN", Refusal::Admin),
     ("DEBUG", Refusal::Admin),
-    ("MONITOR", Refusal::Admin),
     ("SLOWLOG", Refusal::Admin),
     ("LATENCY", Refusal::Admin),
     ("MODULE", Refusal::Admin),
@@ -170,7 +170,7 @@ const REFUSED: [(&str, Refusal); 37] = [
 const SEVERAL_KEYS: [&str; 2] = ["BITOP", "PFMERGE"];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 33] = [
+const OWN: [(&str, i32, Handling); 34] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -178,6 +178,7 @@ const OWN: [(&str, i32, Handling); 33] = [
     ("CLIENT", -2, Handling::Local(Local::Client)),
     ("COMMAND", -1, Handling::Local(Local::Command)),
     ("CONFIG", -2, Handling::Local(Local::Config)),
+    ("MONITOR", 1, Handling::Local(Local::Monitor)),
     ("INFO", -1, Handling::Info),
     ("ACL", -2, Handling::Local(Local::Acl)),
     ("UNWATCH", 1, Handling::Local(Local::Unwatch)),
@@ -220,6 +221,8 @@ pub(crate) struct Entry {
     pub calls: u64,
     /// Calls refused by the gateway.
     pub refused: u64,
+    /// Calls that ended with an error.
+    pub failed: u64,
 }
 
 impl Entry {
@@ -273,6 +276,7 @@ impl Commands {
             is_across: matches!(upper.as_str(), "COPY" | "MOVE"),
             calls: 0,
             refused: 0,
+            failed: 0,
         };
         match self.by_name.get(upper.as_bytes()) {
             Some(index) => self.entries[*index] = entry,
@@ -302,7 +306,7 @@ impl Commands {
 
     pub(crate) fn reset_counts(&mut self) {
         for entry in &mut self.entries {
-            (entry.calls, entry.refused) = (0, 0);
+            (entry.calls, entry.refused, entry.failed) = (0, 0, 0);
         }
     }
 }

@@ -12,12 +12,14 @@ use concord_wire::{FurtherIds, OBJECTS_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::footprint::Footprint;
 use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
 use crate::subscriber::{Message, Subscriber};
 use crate::tentative::Expected;
+use crate::tracking::ClientTracking;
 use crate::wanted::Wanted as WantedCommand;
 use crate::watch::{Watch, Watching};
 
@@ -87,6 +89,22 @@ pub(crate) struct Slot {
     pub state: SlotState,
     /// What becomes of the reply of the rack.
     pub shown: Shown,
+    /// What the command reads and writes, if somebody is to be told of it.
+    pub footprint: Option<Box<Footprint>>,
+    /// Its reply is not written (CLIENT REPLY).
+    pub is_silent: bool,
+    /// The index of the command, until it has failed or not.
+    pub command: Option<usize>,
+}
+
+/// Whether commands have replies (CLIENT REPLY).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Replies {
+    #[default]
+    On,
+    Off,
+    /// The next command has none.
+    SkipNext,
 }
 
 #[derive(Debug)]
@@ -113,7 +131,16 @@ pub(crate) enum SlotState {
 
 impl Slot {
     pub(crate) fn waiting(class: Class, subject: Subject, resp3: bool) -> Slot {
-        Slot { class, subject, resp3, state: SlotState::Waiting, shown: Shown::AsIs }
+        Slot {
+            class,
+            subject,
+            resp3,
+            state: SlotState::Waiting,
+            shown: Shown::AsIs,
+            footprint: None,
+            is_silent: false,
+            command: None,
+        }
     }
 
     /// Whether its reply has not come.
@@ -233,8 +260,12 @@ pub(crate) struct Multi {
     pub published: Vec<Message>,
     /// Where the reply to each names keys.
     pub named: Vec<Option<Named>>,
+    /// What they read and write, if somebody is to be told of it.
+    pub footprint: Option<Box<Footprint>>,
     /// The connection's database before it.
     pub database: u8,
+    /// They, as those are shown them who see all commands.
+    pub shown: Vec<Vec<u8>>,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
 }
@@ -243,6 +274,8 @@ pub(crate) struct Multi {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub peer: String,
+    /// The gateway's own end.
+    pub local: String,
     pub name: Vec<u8>,
     /// CLIENT SETINFO: name and version.
     pub library: (Vec<u8>, Vec<u8>),
@@ -296,9 +329,21 @@ pub(crate) struct Connection {
     pub closing: bool,
     /// It is in the gateway's list of connections to look at.
     pub is_listed: bool,
-    /// The index of the last command, for CLIENT LIST.
+    /// The index of the last command, and its subcommand, for CLIENT LIST.
     pub last_command: Option<usize>,
+    pub last_sub: String,
     pub commands: u64,
+    /// Bytes of commands that had come when the last one was looked at.
+    pub query_bytes: usize,
+    pub replies: Replies,
+    /// The command that is looked at has no reply.
+    pub is_silent: bool,
+    /// CLIENT TRACKING.
+    pub tracking: Option<Box<ClientTracking>>,
+    /// Bytes that are no reply, each to be written before the reply in this slot.
+    pub pushes: VecDeque<(u64, Vec<u8>)>,
+    /// It sees all commands (MONITOR).
+    pub is_monitor: bool,
 }
 
 impl Connection {
@@ -311,6 +356,7 @@ impl Connection {
         Connection {
             id,
             peer: peer.into(),
+            local: String::new(),
             name: Vec::new(),
             library: (Vec::new(), Vec::new()),
             since: now,
@@ -346,7 +392,14 @@ impl Connection {
             closing: false,
             is_listed: false,
             last_command: None,
+            last_sub: String::new(),
             commands: 0,
+            query_bytes: 0,
+            replies: Replies::On,
+            is_silent: false,
+            tracking: None,
+            pushes: VecDeque::new(),
+            is_monitor: false,
         }
     }
 
@@ -528,6 +581,26 @@ impl Connection {
         }
     }
 
+    /// Bytes that are no reply, behind the replies to all commands that came so far: what they say must not be
+    /// overtaken by what those commands have read. One that waits has read nothing.
+    pub(crate) fn push_behind(&mut self, bytes: Vec<u8>) {
+        let waits = |slot: &Slot| matches!(slot.state, SlotState::Blocked | SlotState::Asking(_));
+        if self.slots.front().is_none_or(waits) {
+            return self.push(&bytes);
+        }
+        self.ready_bytes += bytes.len();
+        self.pushes.push_back((self.next_slot(), bytes));
+    }
+
+    /// Writes what is to stand before the next reply.
+    fn write_pushes(&mut self) {
+        while let Some((_, bytes)) = self.pushes.pop_front_if(|(slot, _)| *slot <= self.first_slot)
+        {
+            self.ready_bytes -= bytes.len();
+            self.output.append(&bytes);
+        }
+    }
+
     /// Writes out every reply whose turn has come.
     pub(crate) fn write_in_turn(&mut self) {
         self.write_replies();
@@ -540,7 +613,9 @@ impl Connection {
     }
 
     fn write_replies(&mut self) {
+        self.write_pushes();
         while let Some(slot) = self.slots.front_mut() {
+            let before_it = self.output.len();
             match &mut slot.state {
                 SlotState::Waiting
                 | SlotState::Explaining
@@ -553,17 +628,23 @@ impl Connection {
                     let before = parts.held_bytes();
                     let is_whole = parts.write(slot.resp3, self.output.end());
                     self.ready_bytes -= before - parts.held_bytes();
+                    if slot.is_silent {
+                        self.output.cut(before_it);
+                    }
                     if !is_whole {
                         return;
                     }
                 }
                 SlotState::Ready(reply) => {
                     self.ready_bytes -= reply.len();
-                    self.output.append(reply);
+                    if !slot.is_silent {
+                        self.output.append(reply);
+                    }
                 }
             }
             self.slots.pop_front();
             self.first_slot += 1;
+            self.write_pushes();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -15,17 +16,20 @@ use concord_wire::Sink;
 use crate::commands::{
     CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
 };
-use crate::connection::{Multi, Slot, SlotState, Subject};
+use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject};
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
-use crate::{eval, local, server};
+use crate::subscriber::PubSub;
+use crate::{client, config, eval, local, monitor, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
 
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
+/// Longest name of a subcommand that is shown.
+const SUB_BYTES_MAX: usize = 32;
 /// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
 /// send commands in the body (redis-server closes on the same two).
 const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
@@ -59,27 +63,61 @@ impl Core {
         let mut name = UpperName::default();
         name.set(args[0]);
         let found = self.commands.find(&name);
+        let replies = turn.connection.replies;
+        turn.connection.is_silent = replies != Replies::On;
+        if replies == Replies::SkipNext {
+            turn.connection.replies = Replies::On;
+        }
+        let (first, unread) = (turn.connection.next_slot(), turn.connection.output.len());
+        self.note_command(turn.connection, found, args);
+        turn.is_executed = false;
         let result = self.dispatch(turn, found, &name, args, sink);
         if result == Ok(Flow::Waits) {
+            turn.connection.replies = replies;
             return Flow::Waits;
         }
         self.count.commands += 1;
         turn.connection.commands += 1;
-        turn.connection.last_command = found;
         if let Some(index) = found {
             self.commands.entry_mut(index).calls += 1;
         }
+        let is_refused = result.is_err() && !turn.is_executed;
         if let Err(failure) = result {
-            self.count.commands_refused += 1;
             if let Some(index) = found {
-                self.commands.entry_mut(index).refused += 1;
+                let entry = self.commands.entry_mut(index);
+                *(if is_refused { &mut entry.refused } else { &mut entry.failed }) += 1;
             }
+            self.count.commands_refused += 1;
             if let Some(multi) = &mut turn.connection.multi {
                 multi.failed = true;
             }
             turn.connection.refuse(&failure);
         }
+        if !is_refused {
+            self.show_command(turn, &name, args);
+        }
+        after_command(turn.connection, found, &name, first, unread);
         Flow::Went
+    }
+
+    /// Notes which command is looked at, for CLIENT LIST.
+    fn note_command(&self, connection: &mut Connection, found: Option<usize>, args: &[&[u8]]) {
+        connection.last_command = found;
+        connection.last_sub.clear();
+        let handling = found.map(|index| self.commands.entry(index).handling);
+        let has_subs = matches!(
+            handling,
+            Some(
+                Handling::Container
+                    | Handling::PubSub(PubSub::Look)
+                    | Handling::Local(
+                        Local::Client | Local::Command | Local::Config | Local::Acl | Local::Script
+                    )
+            )
+        );
+        if let Some(sub) = args.get(1).filter(|sub| has_subs && sub.len() < SUB_BYTES_MAX) {
+            connection.last_sub = String::from_utf8_lossy(sub).to_ascii_lowercase();
+        }
     }
 
     fn dispatch(
@@ -103,6 +141,9 @@ impl Core {
         if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
             return Err(failure);
         }
+        if let Some(failure) = self.must_only_look(turn.connection, name.bytes()) {
+            return Err(failure);
+        }
         let localized = match self.localize(turn, entry, name, args) {
             // As in Redis, which looks at it when EXEC is executed.
             Err(failure) if turn.connection.multi.is_some() && !is_of_concord(&failure) => {
@@ -119,9 +160,11 @@ impl Core {
             }
         };
         let database = turn.connection.database;
+        turn.footprint = self.footprint(turn.connection, handling, name, args);
         if turn.connection.multi.is_some() && !always {
             return self.in_multi(turn, index, handling, args, sink);
         }
+        turn.is_executed = !matches!(handling, Handling::Refused(_));
         match handling {
             Handling::Always(local) | Handling::Local(local) => {
                 self.count.commands_local += 1;
@@ -129,16 +172,23 @@ impl Core {
             }
             Handling::OneKey(class, key) => {
                 let subject = self.encode(key, args)?;
+                self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
+            // What is cached is read as one.
             Handling::Several(Several { split: Some(split), .. })
-                if self.setup.splits_reads && (args.len() > 2 || turn.connection.is_splitting) =>
+                if turn.footprint.as_ref().is_none_or(|footprint| footprint.reads.is_empty())
+                    && self.setup.splits_reads
+                    && (args.len() > 2 || turn.connection.is_splitting) =>
             {
                 self.split(turn, split, args, sink)
             }
             Handling::PubSub(what) => self.pubsub(turn, what, args),
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
+            }
+            Handling::Container if table::asks_for_help(name, args) => {
+                table::container_help(turn, name, args).map(|()| Flow::Went)
             }
             Handling::Several(_)
             | Handling::Blocks(_)
@@ -147,11 +197,13 @@ impl Core {
             | Handling::Cursor
             | Handling::Container => {
                 let (class, subject) = self.plan(database, index, handling, args)?;
+                self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Script { by_sha, read_only } => {
                 let subject = self.encode_script(database, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
+                self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Explain => self.explain(turn, args, sink),
@@ -368,6 +420,31 @@ impl Core {
     }
 }
 
+/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this command ends.
+fn after_command(
+    connection: &mut Connection,
+    found: Option<usize>,
+    name: &UpperName,
+    first: u64,
+    unread: usize,
+) {
+    for number in first.max(connection.first_slot)..connection.next_slot() {
+        let is_silent = connection.is_silent;
+        if let Some(slot) = connection.slot_mut(number) {
+            (slot.is_silent, slot.command) = (is_silent, found);
+        }
+    }
+    if connection.is_silent {
+        connection.output.cut(unread);
+    }
+    if !name.is(b"CLIENT")
+        && connection.multi.is_none()
+        && let Some(tracking) = &mut connection.tracking
+    {
+        tracking.caching = None;
+    }
+}
+
 /// Whether an error says that Concord does not have what Redis has.
 fn is_of_concord(failure: &Failure) -> bool {
     failure.starts_with("ERR Concord")
@@ -392,10 +469,11 @@ pub(crate) fn handler_of(local: Local) -> Handler {
         Local::Ping => local::ping,
         Local::Echo => local::echo,
         Local::Select => local::select,
-        Local::Time => server::time,
-        Local::Client => local::client,
-        Local::Command => server::command,
-        Local::Config => server::config,
+        Local::Time => local::time,
+        Local::Client => client::client,
+        Local::Monitor => monitor::monitor,
+        Local::Command => table::command,
+        Local::Config => config::config,
         Local::Acl => local::acl,
         Local::Unwatch => local::unwatch,
         Local::Script => eval::script,

@@ -9,6 +9,7 @@ use concord_wire::{Addr, Sink};
 
 use crate::channels::{Channels, Gates, Told, Waits, messages};
 use crate::connection::ConnectionId;
+use crate::footprint::encode_written;
 use crate::stream::Stream;
 use crate::subscriber::{Message, Sort};
 
@@ -26,6 +27,12 @@ pub(crate) struct Exchange {
     pub gates: Gates,
     /// What is to be given to clients here.
     pub messages: VecDeque<Message>,
+    /// What other gateways told of writes.
+    pub written: VecDeque<Vec<u8>>,
+    /// A gateway was not heard of: what it had to tell of writes may be lost.
+    pub has_lost_touch: bool,
+    /// The others were not told of writes, and are to be told that all keys were written.
+    owes_all_written: bool,
     /// Connections that wait to publish.
     pub waiting: VecDeque<ConnectionId>,
 }
@@ -40,6 +47,9 @@ impl Exchange {
             others,
             streams: Vec::new(),
             messages: VecDeque::new(),
+            written: VecDeque::new(),
+            has_lost_touch: false,
+            owes_all_written: false,
             waiting: VecDeque::new(),
         }
     }
@@ -60,6 +70,11 @@ impl Exchange {
             until.extend(end.map(|number| (other, number)));
         }
         until
+    }
+
+    /// Whether another gateway wants to hear of writes.
+    pub(crate) fn is_written_asked_for(&self) -> bool {
+        self.channels.are_writes_wanted()
     }
 
     /// Whether too much waits to be sent.
@@ -97,6 +112,19 @@ impl Exchange {
         until
     }
 
+    /// Tells those who want to hear of writes; where too much is under way, later and of all keys.
+    pub(crate) fn tell_written(&mut self, keys: &[Vec<u8>], flushes: bool) {
+        if !self.is_written_asked_for() {
+            return;
+        }
+        if self.is_full() {
+            self.owes_all_written = true;
+            return;
+        }
+        let flushes = flushes || core::mem::take(&mut self.owes_all_written);
+        self.publish(Sort::Written, b"", &encode_written(keys, flushes));
+    }
+
     /// A message for clients here.
     fn give(&mut self, sort: Sort, channel: &[u8], payload: &[u8]) {
         if !self.channels.receivers(sort, channel).is_empty() {
@@ -115,8 +143,12 @@ impl Exchange {
         }
         if news.is_back {
             self.gates.heard(other, u64::MAX);
+            let mut end = None;
             for message in self.channels.all() {
-                self.streams[other].push(&message);
+                end = self.streams[other].push(&message).or(end);
+            }
+            if let Some(end) = end {
+                self.gates.wait(Waits::Regained, &[(other, end)]);
             }
         }
         if news.acknowledged {
@@ -129,6 +161,9 @@ impl Exchange {
                 match told {
                     Told::Subscribers(sort, name, count) => {
                         self.channels.set_there(other, sort, name, count);
+                    }
+                    Told::Published(Sort::Written, _, written) => {
+                        self.written.push_back(written.to_vec());
                     }
                     Told::Published(sort, channel, payload) => self.give(sort, channel, payload),
                 }
@@ -152,12 +187,16 @@ impl Exchange {
             if stream.tick(now.instant, sink) {
                 self.channels.forget_there(other);
                 self.gates.heard(other, u64::MAX);
+                self.has_lost_touch = true;
             }
         }
     }
 
     /// Sends what is to be sent by now.
     pub(crate) fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.owes_all_written {
+            self.tell_written(&[], true);
+        }
         for stream in &mut self.streams {
             stream.send_due(now.instant, sink);
             stream.send_ack(now.instant, sink);

@@ -15,11 +15,13 @@ use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
 use hashbrown::HashMap;
 
 use crate::commands::Commands;
-use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Wait};
+use crate::config::Settings;
+use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Target, Wait};
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{Grant, Memory, unread_bytes};
+use crate::monitor::Monitors;
 use crate::multi;
 use crate::named::Shown;
 use crate::process::Process;
@@ -29,6 +31,7 @@ use crate::setup::{GatewayConfig, GatewayCounters};
 use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
+use crate::tracking::Tracking;
 use crate::traffic::Traffic;
 use crate::waiters::{End, Waiters};
 use crate::waiting::Waiting;
@@ -66,6 +69,7 @@ impl Machine for Gateway {
         }
         self.core.client.tick(now, sink);
         self.core.look_after_waiters(now, sink);
+        self.core.check_tracked(now, sink);
         self.core.exchange.tick(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.look_for_stuck(now);
@@ -84,8 +88,11 @@ impl Machine for Gateway {
         let look =
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
         let at = self.core.waiters.deadline();
-        let at = at.min(self.core.exchange.deadline());
-        let waits = Deadline { at, reason: "commands that wait, and other gateways" };
+        let at = at.min(self.core.exchange.deadline()).min(self.core.tracking.deadline());
+        let waits = Deadline {
+            at,
+            reason: "commands that wait, other gateways, and keys that may be cached",
+        };
         self.core.client.deadline().min(look).min(waits)
     }
 
@@ -120,6 +127,9 @@ impl Gateway {
             setup,
             targets: HashMap::default(),
             scripts: Scripts::default(),
+            tracking: Tracking::default(),
+            killed: Vec::new(),
+            monitors: Monitors::default(),
             waiters: Waiters::default(),
             looks: HashMap::default(),
             command: CommandBuf::new(),
@@ -132,6 +142,7 @@ impl Gateway {
             memory_bytes_max: 0,
             connected: 0,
             traffic: Traffic::default(),
+            settings: Settings::default(),
             counted_from: Totals::default(),
             process: Process::default(),
             run_id,
@@ -161,12 +172,29 @@ impl Gateway {
         true
     }
 
+    /// The gateway's own end of a connection, for CLIENT LIST.
+    pub fn set_local(&mut self, id: ConnectionId, local: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.local = local.into();
+        }
+    }
+
     /// The connection is gone; what it asked for may still be executed.
     pub fn closed(&mut self, id: ConnectionId) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         self.core.inputs.forget(&mut connection);
         self.core.waiters.forget(id);
         self.core.unsubscribe_all(&mut connection);
+        self.core.end_tracking(&mut connection);
+        self.core.end_monitor(&mut connection);
+        let slots = connection.first_slot..;
+        let slots = slots.zip(core::mem::take(&mut connection.slots));
+        for (number, footprint) in slots.filter_map(|(n, slot)| Some((n, slot.footprint?))) {
+            let is_it = |target: &Target| target.connection == id && target.slot == number;
+            if self.core.targets.values().any(is_it) {
+                self.core.tracking.orphans.insert((id, number), footprint);
+            }
+        }
         self.core.connected -= 1;
         self.core.memory.forget(&connection);
         let offers = connection.offers.into_values();
@@ -295,6 +323,7 @@ impl Gateway {
         // Taken out, so that CLIENT LIST can look at the others.
         let Some(mut connection) = self.connections.remove(&id) else { return };
         connection.wait = Wait::Nothing;
+        connection.query_bytes = connection.input.len();
         let input = core::mem::take(&mut connection.input);
         let mut parser = core::mem::take(&mut connection.parser);
         let mut at = 0;
@@ -317,7 +346,14 @@ impl Gateway {
                 Parsed::Request(length) => {
                     let (bytes, ranges) = parser.args(&input[at..]);
                     let (others, shown) = (&self.connections, Shown::AsIs);
-                    let mut turn = Turn { now, connection: &mut connection, others, shown };
+                    let mut turn = Turn {
+                        now,
+                        connection: &mut connection,
+                        others,
+                        shown,
+                        footprint: None,
+                        is_executed: false,
+                    };
                     if !ranges.is_empty()
                         && self.core.run(&mut turn, bytes, ranges, sink) == Flow::Waits
                     {
@@ -519,6 +555,9 @@ impl Gateway {
                 self.core.take_table(&done);
                 continue;
             }
+            if self.core.take_check(now, &done) {
+                continue;
+            }
             if let Some(key) = self.core.looks.remove(&done.request.0) {
                 self.core.looked(&key, done);
                 continue;
@@ -532,6 +571,7 @@ impl Gateway {
             };
             latencies.add(done.trace.latency_ns);
             let Some(connection) = self.connections.get_mut(&target.connection) else {
+                self.core.take_orphan(now, (target.connection, target.slot), &done);
                 self.core.take_unread(done.reply);
                 continue;
             };
@@ -580,6 +620,9 @@ impl Gateway {
         {
             self.go_on(now, id, sink);
         }
+        self.invalidate(now);
+        self.show(now);
+        self.kill(now);
     }
 }
 

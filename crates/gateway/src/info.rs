@@ -95,6 +95,13 @@ impl Core {
         Flow::Went
     }
 
+    /// The reply to an INFO within MULTI, if it says nothing of the data: as of now.
+    pub(crate) fn info_now(&self, turn: &Turn<'_>, args: &[&[u8]]) -> Option<Vec<u8>> {
+        let wanted = Wanted::of(&args[1..]);
+        let needs_data = wanted.sections().any(|section| section.needs_data);
+        (!needs_data).then(|| self.info_reply(turn.now, wanted, &[], turn.connection.resp3))
+    }
+
     /// The reply to INFO; `replied` is what a replica answered, an error too.
     pub(crate) fn info_reply(
         &self,
@@ -165,7 +172,7 @@ fn clients(core: &Core, _: &Facts<'_>, out: &mut String) {
     line!(out, "cluster_connections:0");
     line!(out, "maxclients:{}", core.setup.connections_max);
     line!(out, "blocked_clients:{}", core.waiters.count());
-    line!(out, "tracking_clients:0");
+    line!(out, "tracking_clients:{}", core.tracking.counts()[0]);
     line!(out, "clients_in_timeout_table:0");
 }
 
@@ -235,6 +242,10 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
     ] {
         line!(out, "{name}:{}", core.exchange.channels.names(sort).len());
     }
+    let [_, keys, items, prefixes] = core.tracking.counts();
+    line!(out, "tracking_total_keys:{keys}");
+    line!(out, "tracking_total_items:{items}");
+    line!(out, "tracking_total_prefixes:{prefixes}");
     line!(out, "evicted_clients:{}", count.clients_given_up);
     line!(out, "concord_reads:{}", client.read_replies);
     line!(out, "concord_reads_fast:{}", client.fast_reads);
@@ -272,8 +283,9 @@ fn cpu(core: &Core, _: &Facts<'_>, out: &mut String) {
 
 fn commandstats(core: &Core, _: &Facts<'_>, out: &mut String) {
     for entry in core.commands.called() {
-        let (name, calls, refused) = (&entry.name, entry.calls, entry.refused);
-        line!(out, "cmdstat_{name}:calls={calls},rejected_calls={refused}");
+        let (name, refused, failed) = (&entry.name, entry.refused, entry.failed);
+        let calls = entry.calls - refused;
+        line!(out, "cmdstat_{name}:calls={calls},rejected_calls={refused},failed_calls={failed}");
     }
 }
 

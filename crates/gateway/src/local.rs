@@ -1,17 +1,14 @@
 //! Commands about the connection itself, which the gateway answers without the rack.
 
 use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use alloc::string::{String, ToString};
 
-use concord_core::{Now, SEC};
 use concord_engine::table::UpperName;
 use concord_engine::{databases, resp};
 
-use crate::commands::{Failure, no_subcommand};
-use crate::connection::{Connection, ConnectionId};
+use crate::commands::Failure;
+use crate::connection::Replies;
 use crate::state::{Core, Turn};
-use crate::waiters::End;
 
 /// The Redis version whose commands and replies are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -40,6 +37,16 @@ pub(crate) fn echo(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<
     Ok(())
 }
 
+pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    let unix_ms = turn.now.unix_ms;
+    turn.connection.answer(|out| {
+        resp::array(out, 2);
+        resp::bulk(out, (unix_ms / 1_000).to_string().as_bytes());
+        resp::bulk(out, (unix_ms % 1_000 * 1_000).to_string().as_bytes());
+    });
+    Ok(())
+}
+
 pub(crate) fn select(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
     turn.connection.database = databases::number(args[1])?;
     turn.connection.ok();
@@ -61,6 +68,10 @@ pub(crate) fn quit(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(),
 pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
     let connection = &mut *turn.connection;
     core.unsubscribe_all(connection);
+    core.end_tracking(connection);
+    core.end_monitor(connection);
+    connection.replies = Replies::On;
+    connection.is_silent = false;
     connection.resp3 = false;
     connection.multi = None;
     connection.database = 0;
@@ -179,122 +190,9 @@ pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Res
     Ok(())
 }
 
-fn check_name(name: &[u8]) -> Result<(), Failure> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Failure> {
     if name.iter().all(|b| (b'!'..=b'~').contains(b)) {
         return Ok(());
     }
     Err("ERR Client names cannot contain spaces, newlines or special characters.".into())
-}
-
-pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let sub = UpperName::of(args[1]);
-    let (now, resp3) = (turn.now, turn.connection.resp3);
-    match (sub.bytes(), &args[2..]) {
-        (b"LIST", []) => {
-            let mut all: Vec<&Connection> =
-                turn.others.values().map(|c| &**c).chain([&*turn.connection]).collect();
-            all.sort_by_key(|c| c.id);
-            let list: String = all.into_iter().map(|c| describe(core, now, c)).collect();
-            turn.connection.answer(|out| resp::bulk(out, list.as_bytes()));
-        }
-        (b"INFO", []) => {
-            let text = describe(core, now, turn.connection);
-            turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
-        }
-        (b"SETNAME", [name]) => {
-            check_name(name)?;
-            turn.connection.name = name.to_vec();
-            turn.connection.ok();
-        }
-        (b"GETNAME", []) => {
-            let name = turn.connection.name.clone();
-            turn.connection.answer(|out| match name.is_empty() {
-                true => resp::null(out, resp3),
-                false => resp::bulk(out, &name),
-            });
-        }
-        (b"ID", []) => {
-            let id = turn.connection.id.0 as i64;
-            turn.connection.answer(|out| resp::integer(out, id));
-        }
-        (b"SETINFO", [which, value]) => {
-            check_name(value)?;
-            match UpperName::of(which).bytes() {
-                b"LIB-NAME" => turn.connection.library.0 = value.to_vec(),
-                b"LIB-VER" => turn.connection.library.1 = value.to_vec(),
-                _ => return Err("ERR Unrecognized option".into()),
-            }
-            turn.connection.ok();
-        }
-        (b"UNBLOCK", [id] | [id, _]) => {
-            let end = match args.get(3).map(|how| UpperName::of(how)) {
-                None => End::Timeout,
-                Some(how) if how.is(b"TIMEOUT") => End::Timeout,
-                Some(how) if how.is(b"ERROR") => End::Error,
-                Some(_) => {
-                    return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into());
-                }
-            };
-            let id = resp::number(id).ok_or("ERR value is not an integer or out of range")?;
-            let id = u64::try_from(id).map(ConnectionId);
-            let was_waiting = id.is_ok_and(|id| core.waiters.end(id, end));
-            turn.connection.answer(|out| resp::integer(out, i64::from(was_waiting)));
-        }
-        (b"NO-EVICT" | b"NO-TOUCH", [_]) => turn.connection.ok(),
-        (b"REPLY", [on]) if on.eq_ignore_ascii_case(b"ON") => turn.connection.ok(),
-        (
-            b"TRACKING" | b"TRACKINGINFO" | b"CACHING" | b"GETREDIR" | b"PAUSE" | b"UNPAUSE"
-            | b"KILL" | b"REPLY" | b"LIST",
-            _,
-        ) => {
-            let sub = sub.lower();
-            return Err(format!("ERR Concord does not support this form of 'client|{sub}'").into());
-        }
-        (
-            b"INFO" | b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH"
-            | b"UNBLOCK",
-            _,
-        ) => {
-            return Err(wrong_arity(&format!("client|{}", sub.lower())));
-        }
-        _ => return Err(no_subcommand("client", args[1])),
-    }
-    Ok(())
-}
-
-/// A line of CLIENT LIST.
-fn describe(core: &Core, now: Now, connection: &Connection) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let command = connection.last_command.map_or("NULL", |i| &core.commands.entry(i).name);
-    format!(
-        "id={} addr={} laddr= fd=0 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} \
-         multi={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} obl={} oll={} omem=0 tot-mem={} \
-         events=r tot-cmds={} cmd={command} user=default redir=-1 lib-name={} lib-ver={} \
-         resp={}\n",
-        connection.id.0,
-        connection.peer,
-        text(&connection.name),
-        now.instant.since(connection.since) / SEC,
-        now.instant.since(connection.active_at) / SEC,
-        match () {
-            () if connection.multi.is_some() => "x",
-            () if !connection.subscriber.is_empty() => "P",
-            () if core.waiters.has(connection.id) => "b",
-            () => "N",
-        },
-        connection.database,
-        connection.subscriber.channels.len(),
-        connection.subscriber.patterns.len(),
-        connection.subscriber.shards.len(),
-        connection.multi.as_ref().map_or(-1, |m| m.commands.len() as i64),
-        connection.input.len(),
-        connection.multi.as_ref().map_or(0, |m| m.bytes),
-        connection.output.len(),
-        connection.slots.len(),
-        connection.input.len() + connection.output.len(),
-        connection.commands,
-        text(&connection.library.0),
-        text(&connection.library.1),
-        if connection.resp3 { 3 } else { 2 },
-    )
 }

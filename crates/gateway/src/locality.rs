@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use concord_engine::table::Flags;
-use concord_engine::{CommandSpec, CommandTable};
+use concord_engine::{Class, CommandSpec, CommandTable};
 
 /// A piece of Lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,25 @@ pub(crate) fn touches_first_key_alone(script: &[u8], table: &CommandTable) -> bo
         Token::Name(name) if OPAQUE.contains(name) => false,
         Token::Name(b"redis") => is_plain(&tokens[at + 1..], &names, table),
         _ => true,
+    })
+}
+
+/// Whether a script may call a command that reads: unless its text names all that it calls, and none does.
+pub(crate) fn may_read(script: &[u8], table: &CommandTable) -> bool {
+    let Some(tokens) = tokens(script) else { return true };
+    tokens.iter().enumerate().any(|(at, token)| match token {
+        Token::Name(name) if OPAQUE.contains(name) => true,
+        Token::Name(b"redis") => match &tokens[at + 1..] {
+            [Token::Other(b'.'), Token::Name(b"call" | b"pcall"), rest @ ..] => match rest {
+                [Token::Other(b'('), Token::Text(command), Token::Other(b',' | b')'), ..] => {
+                    table.class_of(command) == Some(Class::Read)
+                }
+                _ => true,
+            },
+            [Token::Other(b'.'), Token::Name(_), ..] => false,
+            _ => true,
+        },
+        _ => false,
     })
 }
 
@@ -196,6 +215,24 @@ mod tests {
             "#!lua flags=no-writes\nreturn redis.sha1hex(redis.call('GET', KEYS[1]))",
         ] {
             assert!(is_local(script), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_script_may_read_unless_its_text_names_writes_alone() {
+        for (script, reads) in [
+            ("return redis.call('set', KEYS[1], 1)", false),
+            ("return redis.sha1hex('x') .. redis.pcall(\"incr\", KEYS[1])", false),
+            ("redis.call('ping')", false),
+            ("return redis.call('get', KEYS[1])", true),
+            ("redis.call('set', KEYS[1], 1) return redis.call('strlen', KEYS[1])", true),
+            ("return redis.call(ARGV[1], KEYS[1])", true),
+            ("return redis.call('g' .. 'et', KEYS[1])", true),
+            ("local call = redis.call return call('get', KEYS[1])", true),
+            ("local r = redis return r.call('get', KEYS[1])", true),
+            ("return loadstring(ARGV[1])()", true),
+        ] {
+            assert_eq!(may_read(script.as_bytes(), &CommandTable::memory()), reads, "{script}");
         }
     }
 

@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use concord_client::Class;
+use concord_engine::table::UpperName;
 use concord_engine::ttl::{DIGEST_COMMAND, EXEC_COMMAND, REPLY_COMMAND};
 use concord_engine::{Command, resp, several};
 use concord_wire::{COMMAND_BYTES_MAX, Sink};
@@ -63,6 +64,9 @@ impl Core {
                 let class = if read_only { Class::Read } else { Class::Write };
                 return self.queue(turn, class, Some(subject));
             }
+            Handling::Local(Local::Monitor) => {
+                return Err("ERR Command not allowed inside a transaction".into());
+            }
             Handling::Local(local) => {
                 let reply = self.answer_now(turn, local, args);
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
@@ -80,8 +84,15 @@ impl Core {
             | Handling::Blocks(_)
             | Handling::AllKeys(_)
             | Handling::Cursor => {}
+            Handling::Refused(_) if is_never(args) => {
+                return Err("ERR Command not allowed inside a transaction".into());
+            }
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
+            }
+            Handling::Info if let Some(reply) = self.info_now(turn, args) => {
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
             }
             Handling::Explain | Handling::Info | Handling::PubSub(_) | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
@@ -158,6 +169,9 @@ impl Core {
         }
         multi.commands.push(encoded.to_vec());
         multi.named.push(turn.shown.named());
+        if let Some(footprint) = turn.footprint.take() {
+            multi.footprint.get_or_insert_default().add(*footprint);
+        }
         turn.connection.answer(|out| resp::simple(out, "QUEUED"));
         Ok(Flow::Went)
     }
@@ -184,6 +198,7 @@ impl Core {
             return Ok(Flow::Waits);
         }
         let Some(mut multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
+        turn.is_executed = true;
         // Behind it, unless it is not executed.
         let database = core::mem::replace(&mut turn.connection.database, multi.database);
         let has_failed = turn.connection.watch.has_failed();
@@ -191,6 +206,7 @@ impl Core {
             turn.connection.watch.end();
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
+        turn.footprint = multi.footprint.take();
         let Multi { commands, keys, of_all_keys, writes, .. } = &*multi;
         let watched = turn.connection.watch.encoded();
         if multi.bytes + watched.as_ref().map_or(0, Vec::len) > COMMAND_BYTES_MAX - 64 {
@@ -209,9 +225,13 @@ impl Core {
             let waiting = Slot::waiting(Class::Read, Subject::AllKeys, resp3);
             turn.connection.slots.push_back(waiting);
             self.publish_all(turn.connection, slot, all, &multi.published);
+            self.show_lines(core::mem::take(&mut multi.shown));
             return Ok(Flow::Went);
         }
-        let parts = watched.iter().chain(commands).map(Vec::as_slice);
+        let bytes = multi.bytes + watched.as_ref().map_or(0, Vec::len);
+        let asked = self.questions(&mut turn.footprint, bytes, *writes);
+        let behind = asked.iter().filter(|_| *writes);
+        let parts = watched.iter().chain(&asked).chain(commands).chain(behind).map(Vec::as_slice);
         self.command.encode(0, [EXEC_COMMAND].into_iter().chain(parts));
         let subject = match of_all_keys {
             true => Subject::AllKeys,
@@ -225,10 +245,12 @@ impl Core {
         let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
         match flow {
             Flow::Waits => {
+                multi.footprint = turn.footprint.take();
                 turn.connection.database = database;
                 turn.connection.multi = Some(multi);
             }
             Flow::Went => {
+                self.show_lines(core::mem::take(&mut multi.shown));
                 let published = core::mem::take(&mut multi.published);
                 let is_sent = turn.connection.slots.back().is_some_and(|slot| slot.is_waiting());
                 if is_sent && database != multi.database {
@@ -243,6 +265,12 @@ impl Core {
         }
         Ok(flow)
     }
+}
+
+/// Whether Redis allows a command in no transaction.
+fn is_never(args: &[&[u8]]) -> bool {
+    let name = UpperName::of(args[0]);
+    matches!(name.bytes(), b"SAVE" | b"SHUTDOWN" | b"PSYNC" | b"SYNC")
 }
 
 /// A request was refused before it was a command: an open transaction must not be executed.

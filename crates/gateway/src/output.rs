@@ -46,6 +46,11 @@ impl Output {
         append(&mut self.buffer, reply);
     }
 
+    /// Takes back all but so many bytes of what is unread.
+    pub(crate) fn cut(&mut self, unread: usize) {
+        self.buffer.truncate(self.read + unread);
+    }
+
     /// The client has read so many bytes.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.read = (self.read + bytes).min(self.buffer.len());

@@ -31,7 +31,7 @@ fn words(sort: Sort) -> (&'static str, &'static str) {
     match sort {
         Sort::Channel => ("subscribe", "unsubscribe"),
         Sort::Pattern => ("psubscribe", "punsubscribe"),
-        Sort::Shard => ("ssubscribe", "sunsubscribe"),
+        Sort::Shard | Sort::Written => ("ssubscribe", "sunsubscribe"),
     }
 }
 
@@ -79,6 +79,10 @@ impl Core {
         what: PubSub,
         args: &[&[u8]],
     ) -> Result<Flow, Failure> {
+        if matches!(what, PubSub::Subscribe(_) | PubSub::Unsubscribe(_)) {
+            // As in Redis a confirmation is no reply to CLIENT REPLY.
+            turn.connection.is_silent = false;
+        }
         match what {
             PubSub::Subscribe(sort) => Ok(self.subscribe(turn, sort, &args[1..])),
             PubSub::Unsubscribe(sort) => {
@@ -263,6 +267,15 @@ impl Core {
         Ok(())
     }
 
+    /// Who leaves too much unread is disconnected.
+    pub(crate) fn give_up_if_slow(&mut self, now: Instant, connection: &mut Connection) {
+        if self.is_too_slow(now, connection) {
+            connection.is_given_up = true;
+            connection.closing = true;
+            self.count.subscribers_given_up += 1;
+        }
+    }
+
     /// Whether a subscriber leaves too much unread.
     fn is_too_slow(&self, now: Instant, connection: &mut Connection) -> bool {
         let unread = connection.output.len();
@@ -282,7 +295,7 @@ impl Core {
 fn encode(message: &Message, pattern: Option<&[u8]>, resp3: bool, out: &mut Vec<u8>) {
     let word: &[u8] = match (message.sort, pattern) {
         (_, Some(_)) => b"pmessage",
-        (Sort::Shard, None) => b"smessage",
+        (Sort::Shard | Sort::Written, None) => b"smessage",
         (Sort::Channel | Sort::Pattern, None) => b"message",
     };
     head(out, 3 + usize::from(pattern.is_some()), resp3);
@@ -302,8 +315,16 @@ impl Gateway {
         self.exchange(now, sink);
     }
 
-    /// Gives messages to those who have subscribed, and answers what other gateways have heard of.
+    /// Gives messages to those who have subscribed, answers what other gateways have heard of, and tells who may
+    /// have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
+        self.take_exchanged(now, sink);
+        self.invalidate(now);
+        self.show(now);
+        self.kill(now);
+    }
+
+    fn take_exchanged(&mut self, now: Now, sink: &mut impl Sink) {
         loop {
             while let Some(message) = self.core.exchange.messages.pop_front() {
                 self.deliver(now, &message);
@@ -323,7 +344,10 @@ impl Gateway {
     }
 
     fn heard(&mut self, now: Now, what: Waits, sink: &mut impl Sink) {
-        let (Waits::Published { id, .. } | Waits::Subscribed(id)) = what;
+        let (Waits::Published { id, .. } | Waits::Subscribed(id)) = what else {
+            self.core.exchange.has_lost_touch = true;
+            return;
+        };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match what {
             Waits::Published { slot, .. } => {
@@ -335,6 +359,7 @@ impl Gateway {
                 }
                 connection.write_in_turn();
             }
+            Waits::Regained => {}
             Waits::Subscribed(id) => {
                 // What it was asked for may be over by now.
                 let Some(asked) = connection.subscriber.asked.take() else { return };
@@ -386,11 +411,7 @@ impl Gateway {
             };
             connection.push(bytes);
             self.core.count.messages += 1;
-            if self.core.is_too_slow(now.instant, connection) {
-                connection.is_given_up = true;
-                connection.closing = true;
-                self.core.count.subscribers_given_up += 1;
-            }
+            self.core.give_up_if_slow(now.instant, connection);
             self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);
         }

@@ -81,7 +81,7 @@ impl Core {
         }
         let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
         if connection.slot_mut(target.slot).is_some_and(is_blocked) {
-            return self.take_tried(connection, &target, done);
+            return self.take_tried(now, connection, &target, done);
         }
         let (ended, text) = self.ended(&target, done.outcome);
         let mut reply = done.reply;
@@ -94,6 +94,12 @@ impl Core {
             resp::error(&mut reply, text.as_bytes());
         }
         let of_scripts = taken_from(&mut reply);
+        let is_asked = |slot: &&mut Slot| !matches!(slot.state, SlotState::Asking(_));
+        let slot = connection.slot_mut(target.slot).filter(is_asked);
+        if let Some(footprint) = slot.and_then(|slot| slot.footprint.take()) {
+            self.take_footprint(now, connection, footprint, done.outcome, &mut reply);
+        }
+        self.note_failed(connection, target.slot, &reply);
         connection.end_selecting(target.slot, &reply);
         let is_whole =
             |slot: &&mut Slot| matches!(slot.state, SlotState::Waiting | SlotState::Explaining);
@@ -117,7 +123,9 @@ impl Core {
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
             SlotState::Waiting if is_first => {
-                connection.output.append(&reply);
+                if !slot.is_silent {
+                    connection.output.append(&reply);
+                }
                 connection.slots.pop_front();
                 connection.first_slot += 1;
                 self.client.give_back(reply);
@@ -168,7 +176,7 @@ impl Core {
     }
 
     /// A try of a command that waits ended.
-    fn take_tried(&mut self, connection: &mut Connection, target: &Target, done: Done) {
+    fn take_tried(&mut self, now: Now, connection: &mut Connection, target: &Target, done: Done) {
         let is_late = self.waiters.is_ending(connection.id);
         let lost = match done.outcome {
             Outcome::Reply if self.waiters.has_waited_in_group(connection.id) => {
@@ -201,7 +209,20 @@ impl Core {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
         }
+        let footprint = connection.slot_mut(target.slot).and_then(|slot| slot.footprint.take());
+        if let Some(footprint) = footprint {
+            self.take_footprint(now, connection, footprint, done.outcome, &mut reply);
+        }
+        self.note_failed(connection, target.slot, &reply);
         connection.unblock(reply);
+    }
+
+    /// A command has its reply: counts it among those that failed if it is an error.
+    fn note_failed(&mut self, connection: &mut Connection, slot: u64, reply: &[u8]) {
+        let command = connection.slot_mut(slot).and_then(|slot| slot.command.take());
+        if let Some(index) = command.filter(|_| reply.starts_with(b"-")) {
+            self.commands.entry_mut(index).failed += 1;
+        }
     }
 
     /// How it ended, and the error to answer if it did so without a reply.

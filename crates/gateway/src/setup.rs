@@ -84,6 +84,8 @@ counters! {
         published,
         /// Messages given to clients here.
         messages,
+        /// Invalidations given to clients here.
+        invalidations,
         /// Subscribers disconnected because they left too much unread.
         subscribers_given_up,
         /// Packets of other gateways that could not be parsed; dropped.

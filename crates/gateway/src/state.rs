@@ -1,6 +1,7 @@
 //! What commands need of the gateway: all of it but its connections; and how a command is sent to the
 //! rack, or waits.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -15,16 +16,22 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::commands::{Commands, Failure};
-use crate::connection::{Connection, Connections, Slot, SlotState, Subject, Target, Wait};
+use crate::config::Settings;
+use crate::connection::{
+    Connection, ConnectionId, Connections, Slot, SlotState, Subject, Target, Wait,
+};
 use crate::exchange::Exchange;
+use crate::footprint::Footprint;
 use crate::inputs::Inputs;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
+use crate::monitor::Monitors;
 use crate::named::Shown;
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters};
 use crate::stats::Latencies;
 use crate::tentative::{Expected, Tentative};
+use crate::tracking::Tracking;
 use crate::traffic::Traffic;
 use crate::waiters::Waiters;
 
@@ -42,6 +49,11 @@ pub(crate) struct Core {
     pub scripts: Scripts,
     /// Publish and subscribe.
     pub exchange: Exchange,
+    /// What clients may have cached.
+    pub tracking: Tracking,
+    /// Connections that are to be closed.
+    pub killed: Vec<ConnectionId>,
+    pub monitors: Monitors,
     /// Who waits for an element.
     pub waiters: Waiters,
     /// Keys that somebody waits for, while a read looks whether they are there.
@@ -71,6 +83,8 @@ pub(crate) struct Core {
     /// Number of connections.
     pub connected: usize,
     pub traffic: Traffic,
+    /// What CONFIG SET keeps.
+    pub settings: Settings,
     /// What had been counted when CONFIG RESETSTAT came last.
     pub counted_from: Totals,
     pub process: Process,
@@ -96,6 +110,10 @@ pub(crate) struct Turn<'a> {
     pub others: &'a Connections,
     /// What becomes of the reply.
     pub shown: Shown,
+    /// What the command reads and writes, if somebody is to be told of it.
+    pub footprint: Option<Box<Footprint>>,
+    /// It was not refused.
+    pub is_executed: bool,
 }
 
 /// Whether a command was dealt with, or must be tried again; then the connection's `wait` says when.
@@ -155,7 +173,9 @@ impl Core {
         match self.send(turn, Place { slot, part: 0 }, class, subject, sink) {
             Sent::As(class) => {
                 let shown = core::mem::take(&mut turn.shown);
-                let slot = Slot { state, shown, ..Slot::waiting(class, subject, resp3) };
+                let footprint = turn.footprint.take();
+                let waiting = Slot::waiting(class, subject, resp3);
+                let slot = Slot { state, shown, footprint, ..waiting };
                 turn.connection.slots.push_back(slot);
                 Flow::Went
             }

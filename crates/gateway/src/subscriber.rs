@@ -12,11 +12,14 @@ pub(crate) enum Sort {
     Pattern = 1,
     /// A channel of SSUBSCRIBE and SPUBLISH.
     Shard = 2,
+    /// No channel of clients: by it gateways tell each other what was written ([`crate::tracking`]).
+    Written = 3,
 }
 
 impl Sort {
     pub(crate) fn of_byte(byte: u8) -> Option<Sort> {
-        [Sort::Channel, Sort::Pattern, Sort::Shard].into_iter().find(|sort| *sort as u8 == byte)
+        let all = [Sort::Channel, Sort::Pattern, Sort::Shard, Sort::Written];
+        all.into_iter().find(|sort| *sort as u8 == byte)
     }
 }
 
@@ -64,7 +67,7 @@ impl Subscriber {
         match sort {
             Sort::Channel => &mut self.channels,
             Sort::Pattern => &mut self.patterns,
-            Sort::Shard => &mut self.shards,
+            Sort::Shard | Sort::Written => &mut self.shards,
         }
     }
 
@@ -82,7 +85,7 @@ impl Subscriber {
         match sort {
             Sort::Channel => &self.channels,
             Sort::Pattern => &self.patterns,
-            Sort::Shard => &self.shards,
+            Sort::Shard | Sort::Written => &self.shards,
         }
     }
 
@@ -90,7 +93,7 @@ impl Subscriber {
     pub(crate) fn count(&self, sort: Sort) -> usize {
         match sort {
             Sort::Channel | Sort::Pattern => self.channels.len() + self.patterns.len(),
-            Sort::Shard => self.shards.len(),
+            Sort::Shard | Sort::Written => self.shards.len(),
         }
     }
 

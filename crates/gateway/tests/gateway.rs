@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod blocked;
+mod client;
 mod common;
 mod databases;
 mod pubsub;
+mod tracking;
 
 use common::{Mood, World, request};
 use concord_core::{MS, SEC};
@@ -686,7 +688,7 @@ fn the_gateway_answers_for_itself() {
     {
         assert!(info.contains(&format!("{line}\r\n")), "{line}: {info}");
     }
-    assert!(info.contains("cmdstat_get:calls=1,rejected_calls=0\r\n"), "{info}");
+    assert!(info.contains("cmdstat_get:calls=1,rejected_calls=0,failed_calls=0\r\n"), "{info}");
     assert!(!world.ask(&["INFO server"]).contains("# Clients"));
     assert_eq!(world.ask(&["COMMAND COUNT"]), format!(":{}\r\n", world.table().count()));
     assert_eq!(world.ask(&["COMMAND GETKEYS SET k v"]), "*1\r\n$1\r\nk\r\n");

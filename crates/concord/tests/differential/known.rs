@@ -15,6 +15,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
     let both = |part: &str| ours.contains(part) && theirs.contains(part);
     let top = form.split(' ').next().unwrap_or_default();
     if is_error(&ours) && is_error(&theirs) {
+        if top.starts_with("xread") && ours.contains("timeout is not an integer") {
+            return Some("where COUNT and BLOCK are wrong, another error");
+        }
         if ours.contains("numkeys should be") {
             return Some("where numkeys is wrong, another error");
         }
@@ -24,6 +27,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         if ours.replace('\0', "") == theirs.replace('\0', "") {
             return Some("a byte 0 in a name that is quoted");
         }
+    }
+    if form.ends_with(" help") && !is_error(&ours) && !is_error(&theirs) {
+        return Some("in other words");
     }
     let loose = ["acl", "client", "command", "script", "config"].contains(&top);
     if loose && is_error(&theirs) && theirs.contains("compiling") {

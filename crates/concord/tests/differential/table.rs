@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::compare::{How, how};
-use crate::generator::SUBSCRIBERS;
+use crate::generator::{SUBSCRIBERS, UNDRAWN};
 
 /// What was seen of one form at one engine.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,8 @@ pub struct Seen {
 pub type BySeen = BTreeMap<String, Seen>;
 
 /// What is not drawn here.
+const UNCOMPARED: &str =
+    "see docs/semantics.md (`crates/gateway/tests/tracking`, results/redis-suite)";
 const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/pubsub.rs`, `tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
@@ -72,7 +74,7 @@ members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Ra
 their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
 compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothing is on a disk),
 `Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
-10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls and rejected calls), `Concord` (the rack), and
+10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Concord` (the rack), and
 of `Stats` connections, commands, bytes and rates; `CONFIG RESETSTAT` sets them back. What one replica tells
 (one read of all keys, behind the connection's earlier commands; it looks at no key): `used_memory`,
 `used_memory_peak` and `maxmemory` (the data and its times to live, as the limit counts them; with the Redis
@@ -82,8 +84,8 @@ the start of the replica that answers. If none answers before the read's deadlin
 `concord_data_known` is 0. Left out always: hits and misses (replicas share the reads), snapshots and
 append-only files, forks, defragmentation, latencies by command. `MEMORY USAGE` is what a key adds to
 `used_memory` of the memory engine, or what the server says. redis-cli's `--stat`, `--bigkeys`, `--memkeys`,
-`--latency` and `--latency-history` work as they do with a redis-server. `CONFIG SET` of how a server packs small
-values (`hash-max-listpack-entries` and its kin) is accepted, and changes nothing.
+`--latency` and `--latency-history` work as they do with a redis-server. `CONFIG SET` of what tunes the insides
+of a Redis server is kept by the gateway, and changes nothing (docs/semantics.md).
 
 | command | memory engine | Redis engine |
 |---|---|---|
@@ -92,13 +94,15 @@ values (`hash-max-listpack-entries` and its kin) is accepted, and changes nothin
 /// The whole document.
 pub fn document(memory: &BySeen, redis: &BySeen) -> String {
     let names: BTreeSet<&String> = memory.keys().chain(redis.keys()).collect();
-    let of_subscribers = SUBSCRIBERS.iter().map(|name| (*name).to_string()).collect();
+    let of_subscribers =
+        SUBSCRIBERS.iter().chain(UNDRAWN).map(|name| (*name).to_string()).collect();
     let names: BTreeSet<String> =
         names.into_iter().cloned().chain::<Vec<_>>(of_subscribers).collect();
     let nothing = Seen::default();
     let mut text = HEAD.to_string();
     for name in &names {
         let cell = |seen: &BySeen| match SUBSCRIBERS.contains(&&**name) {
+            _ if UNDRAWN.contains(&&**name) => UNCOMPARED.to_string(),
             true => AS_SUBSCRIBER.to_string(),
             false => cell(name, seen.get(name).unwrap_or(&nothing)),
         };

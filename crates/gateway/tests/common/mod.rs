@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, ObjectId, Rng, SEC, US};
-use concord_engine::{Class, Command, CommandTable, Context, Engine, Memory, Shimmed, resp};
+use concord_engine::{
+    Class, Command, CommandBuf, CommandTable, Context, Engine, Memory, Shimmed, resp,
+};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::rpc::BODY_BYTES_MAX;
@@ -65,6 +67,15 @@ impl Store {
         let mut reply = vec![];
         self.engine.submit(&context, class, &command, &mut reply);
         reply
+    }
+
+    /// A write by somebody of whom the gateway hears nothing: another gateway, or a key's time that has come.
+    pub fn write_elsewhere(&mut self, args: &[&[u8]]) {
+        let encoded = CommandBuf::new().encode(1, args.iter().copied()).to_vec();
+        let command = Command::parse(&encoded).unwrap();
+        let context =
+            Context { now_ms: 1_000, position: self.log.len() as u64, ..Context::default() };
+        self.engine.submit(&context, Class::Write, &command, &mut vec![]);
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {

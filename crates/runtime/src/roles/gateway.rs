@@ -182,6 +182,9 @@ impl GatewayRole {
                 let _ = stream.write(Gateway::TOO_MANY);
                 continue;
             }
+            if let Ok(local) = stream.local_addr() {
+                self.gateway.set_local(ConnectionId(id), &local.to_string());
+            }
             // Without either, clients are slower, not wrong; the loop would block on a read.
             let _ = stream.set_nodelay(true);
             stream.set_nonblocking(true).cannot("accept a connection")?;

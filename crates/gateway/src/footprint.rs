@@ -1,0 +1,202 @@
+//! What a command reads and writes, as far as somebody is to be told of it ([`crate::tracking`]); and how what it
+//! reads is asked for together with digests.
+//!
+//! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, and the command. Where
+//! it may write too the digests come once more behind it, so that what it wrote itself is known.
+
+use alloc::vec::Vec;
+
+use concord_client::Outcome;
+use concord_engine::ttl::EXEC_COMMAND;
+use concord_engine::{CommandBuf, resp, resp_scan};
+
+/// Most keys whose digests are asked for with a command; one that reads more is not to be cached.
+pub(crate) const DIGESTS_MAX: usize = 1_024;
+
+/// What a command does, and for whom it is noted.
+#[derive(Debug, Default)]
+pub(crate) struct Footprint {
+    /// Keys that the client may cache, each once.
+    pub reads: Vec<Vec<u8>>,
+    /// The client itself is told of them; otherwise only those who asked for their prefixes.
+    pub is_own: bool,
+    pub writes: Vec<Vec<u8>>,
+    /// All keys are written.
+    pub flushes: bool,
+    /// There is a script in it: what it writes is among its keys.
+    pub has_script: bool,
+    /// Keys are deleted, and by nothing that is worth a look at them.
+    pub deletes: bool,
+    /// How digests stand around the reply.
+    pub digests: Digests,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Digests {
+    /// There are none.
+    #[default]
+    None,
+    /// Around the reply to one command; behind it too if so.
+    One { behind: bool },
+    /// Around the replies of a transaction.
+    Exec { behind: bool },
+}
+
+/// The digests of what was read, before and behind; an empty one is not known.
+pub(crate) type Seen = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+
+impl Footprint {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && !self.flushes
+    }
+
+    /// Whether it has written something, as far as its end says.
+    pub(crate) fn may_have_written(&self, outcome: Outcome, reply: &[u8]) -> bool {
+        if self.writes.is_empty() && !self.flushes {
+            return false;
+        }
+        match outcome {
+            Outcome::Reply if self.has_script => true,
+            Outcome::Reply => !reply.starts_with(b"-") && !resp::is_null(reply),
+            Outcome::WriteUnknown | Outcome::TooLarge => true,
+            Outcome::ReadTimeout | Outcome::WriteNotExecuted | Outcome::Malformed => false,
+        }
+    }
+
+    /// Adds what another command of the same transaction does.
+    pub(crate) fn add(&mut self, other: Footprint) {
+        for key in other.reads {
+            add(&mut self.reads, &key);
+        }
+        for key in other.writes {
+            add(&mut self.writes, &key);
+        }
+        self.is_own |= other.is_own;
+        self.flushes |= other.flushes;
+        self.has_script |= other.has_script;
+        self.deletes = false;
+    }
+
+    /// Commands that ask for the digests of what is read.
+    pub(crate) fn questions(&self) -> Vec<Vec<u8>> {
+        let ask = |key: &Vec<u8>| {
+            CommandBuf::new().encode(2, [&b"DEBUG"[..], b"DIGEST-VALUE", key]).to_vec()
+        };
+        self.reads.iter().map(ask).collect()
+    }
+
+    /// Encodes a command with the digests.
+    pub(crate) fn surround(&mut self, command: &mut CommandBuf, writes: bool) {
+        let (inner, questions) = (command.bytes().to_vec(), self.questions());
+        let asked = || questions.iter().map(Vec::as_slice);
+        let behind = asked().filter(|_| writes);
+        let parts = [EXEC_COMMAND].into_iter().chain(asked()).chain([&inner[..]]).chain(behind);
+        command.encode(0, parts);
+        self.digests = Digests::One { behind: writes };
+    }
+
+    /// Takes the digests off a reply; `None`: there are none, as nothing was executed.
+    pub(crate) fn take_digests(&self, reply: &mut Vec<u8>) -> Option<Seen> {
+        let (behind, is_exec) = match self.digests {
+            Digests::None => return None,
+            Digests::One { behind } => (behind, false),
+            Digests::Exec { behind } => (behind, true),
+        };
+        if !reply.starts_with(b"*") || resp::is_null(reply) {
+            return None;
+        }
+        let count = self.reads.len();
+        let head = resp::line_length(reply)?;
+        let all: Vec<&[u8]> = resp_scan::elements(reply).collect();
+        let inner = all.len().checked_sub(count * (1 + usize::from(behind)))?;
+        let bytes_of = |elements: &[&[u8]]| elements.iter().map(|e| e.len()).sum::<usize>();
+        let digests = |elements: &[&[u8]]| elements.iter().map(|e| digest_in(e)).collect();
+        let seen: Seen = (
+            digests(&all[..count]),
+            digests(if behind { &all[count + inner..] } else { &all[..count] }),
+        );
+        let start = head + bytes_of(&all[..count]);
+        let end = start + bytes_of(&all[count..count + inner]);
+        let mut out = Vec::with_capacity(end - start + 16);
+        if is_exec {
+            resp::array(&mut out, inner);
+        }
+        out.extend_from_slice(&reply[start..end]);
+        *reply = out;
+        Some(seen)
+    }
+}
+
+/// The digest in the reply to a question; an empty one if there is none.
+pub(crate) fn digest_in(reply: &[u8]) -> Vec<u8> {
+    let text = reply.strip_prefix(b"*1\r\n+").and_then(|text| text.strip_suffix(b"\r\n"));
+    text.unwrap_or_default().to_vec()
+}
+
+/// Adds a key, once.
+pub(crate) fn add(keys: &mut Vec<Vec<u8>>, key: &[u8]) {
+    // Few, or all of one command, where one that comes twice does no harm.
+    if keys.len() > DIGESTS_MAX || !keys.iter().any(|own| own == key) {
+        keys.push(key.to_vec());
+    }
+}
+
+/// What gateways tell each other: that all keys were written, or these.
+pub(crate) fn encode_written(keys: &[Vec<u8>], flushes: bool) -> Vec<u8> {
+    let mut out = Vec::from([u8::from(flushes)]);
+    for key in keys {
+        out.extend_from_slice(&(key.len() as u32).to_be_bytes());
+        out.extend_from_slice(key);
+    }
+    out
+}
+
+pub(crate) fn parse_written(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, bool)> {
+    let (flushes, mut rest) = bytes.split_first()?;
+    let mut keys = Vec::new();
+    while let Some((length, behind)) = rest.split_first_chunk() {
+        let (key, behind) = behind.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        keys.push(key.to_vec());
+        rest = behind;
+    }
+    Some((keys, *flushes != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn footprint(digests: Digests) -> Footprint {
+        Footprint { reads: vec![b"a".to_vec(), b"b".to_vec()], digests, ..Footprint::default() }
+    }
+
+    #[test]
+    fn digests_are_taken_off_a_reply() {
+        let mut reply = b"*3\r\n*1\r\n+11\r\n*1\r\n+22\r\n$1\r\nv\r\n".to_vec();
+        let seen = footprint(Digests::One { behind: false }).take_digests(&mut reply).unwrap();
+        assert_eq!(
+            (&reply[..], seen.0),
+            (&b"$1\r\nv\r\n"[..], vec![b"11".to_vec(), b"22".to_vec()])
+        );
+        let mut reply =
+            b"*6\r\n*1\r\n+11\r\n*1\r\n+22\r\n+A\r\n*1\r\n+B\r\n*1\r\n+11\r\n-no\r\n".to_vec();
+        let seen = footprint(Digests::Exec { behind: true }).take_digests(&mut reply).unwrap();
+        assert_eq!(reply, b"*2\r\n+A\r\n*1\r\n+B\r\n");
+        assert_eq!(seen.1, vec![b"11".to_vec(), vec![]]);
+        for nothing in [&b"-ERR no\r\n"[..], b"*-1\r\n", b"_\r\n", b"*1\r\n+x\r\n"] {
+            let mut reply = nothing.to_vec();
+            assert!(footprint(Digests::One { behind: false }).take_digests(&mut reply).is_none());
+            assert_eq!(reply, nothing);
+        }
+    }
+
+    #[test]
+    fn what_was_written_survives() {
+        let keys = vec![b"a".to_vec(), vec![], vec![7; 300]];
+        assert_eq!(parse_written(&encode_written(&keys, false)), Some((keys, false)));
+        assert_eq!(parse_written(&encode_written(&[], true)), Some((vec![], true)));
+        assert_eq!(parse_written(&[]), None);
+        assert_eq!(parse_written(&[0, 0, 0, 0, 9, 1]), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! MONITOR: a client that sees the commands of all clients of its gateway.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::format;
+use alloc::vec::Vec;
+
+use concord_core::Now;
+use concord_engine::table::UpperName;
+
+use crate::commands::Failure;
+use crate::connection::{Connection, ConnectionId};
+use crate::gateway::{Gateway, list};
+use crate::state::{Core, Turn};
+
+/// Who sees commands, and what they are to see.
+#[derive(Debug, Default)]
+pub(crate) struct Monitors {
+    ids: BTreeSet<ConnectionId>,
+    /// Lines, each with who saw commands when it was written.
+    lines: VecDeque<(Vec<ConnectionId>, Vec<u8>)>,
+}
+
+/// Commands that are not shown, as in Redis: they concern the server and not its data.
+const HIDDEN: [&[u8]; 13] = [
+    b"MONITOR",
+    b"CONFIG",
+    b"ACL",
+    b"DEBUG",
+    b"SHUTDOWN",
+    b"SLOWLOG",
+    b"LATENCY",
+    b"MODULE",
+    b"CLUSTER",
+    b"REPLICAOF",
+    b"SLAVEOF",
+    b"FAILOVER",
+    b"PSYNC",
+];
+/// Subcommands of CLIENT that are not.
+const HIDDEN_OF_CLIENT: [&[u8]; 5] = [b"LIST", b"KILL", b"NO-EVICT", b"PAUSE", b"UNPAUSE"];
+
+impl Core {
+    pub(crate) fn end_monitor(&mut self, connection: &mut Connection) {
+        if core::mem::take(&mut connection.is_monitor) {
+            self.monitors.ids.remove(&connection.id);
+        }
+    }
+
+    /// A command was executed, or queued; whoever sees commands sees it.
+    pub(crate) fn show_command(&mut self, turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) {
+        if self.monitors.ids.is_empty() || is_hidden(name, args) {
+            return;
+        }
+        let line = line_of(turn.now, turn.connection, name, args);
+        match &mut turn.connection.multi {
+            Some(multi) if !name.is(b"MULTI") => multi.shown.push(line),
+            Some(_) | None => self.show_lines([line]),
+        }
+    }
+
+    /// Lines that everybody who sees commands now is to see.
+    pub(crate) fn show_lines(&mut self, lines: impl IntoIterator<Item = Vec<u8>>) {
+        let ids: Vec<ConnectionId> = self.monitors.ids.iter().copied().collect();
+        if !ids.is_empty() {
+            self.monitors.lines.extend(lines.into_iter().map(|line| (ids.clone(), line)));
+        }
+    }
+
+    /// Whether a client that sees commands may not send this: it would take replies for what it sees.
+    pub(crate) fn must_only_look(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
+        let may = [&b"PING"[..], b"QUIT", b"RESET", b"MONITOR", b"SUBSCRIBE", b"PSUBSCRIBE"];
+        let is_barred = connection.is_monitor && !may.contains(&name);
+        is_barred.then(|| "ERR Replica can't interact with the keyspace".into())
+    }
+}
+
+/// MONITOR
+pub(crate) fn monitor(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    turn.connection.is_monitor = true;
+    core.monitors.ids.insert(turn.connection.id);
+    turn.connection.ok();
+    Ok(())
+}
+
+fn is_hidden(name: &UpperName, args: &[&[u8]]) -> bool {
+    let sub = args.get(1).map(|sub| UpperName::of(sub));
+    HIDDEN.contains(&name.bytes())
+        || name.is(b"CLIENT") && sub.is_some_and(|sub| HIDDEN_OF_CLIENT.contains(&sub.bytes()))
+}
+
+/// A command as Redis shows it: when, in which database, whose, and its arguments but for passwords.
+fn line_of(now: Now, connection: &Connection, name: &UpperName, args: &[&[u8]]) -> Vec<u8> {
+    let (seconds, ms) = (now.unix_ms / 1_000, now.unix_ms % 1_000);
+    let (database, peer) = (connection.database, &connection.peer);
+    let mut line = format!("+{seconds}.{ms:03}000 [{database} {peer}]").into_bytes();
+    let mut hidden = if name.is(b"AUTH") { 1..args.len() } else { 0..0 };
+    if name.is(b"HELLO") {
+        let auth = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"AUTH"));
+        hidden = auth.map_or(0..0, |at| at + 1..at + 3);
+    }
+    for (at, arg) in args.iter().enumerate() {
+        line.push(b' ');
+        match hidden.contains(&at) {
+            true => line.extend_from_slice(b"\"(redacted)\""),
+            false => quote(&mut line, arg),
+        }
+    }
+    line.extend_from_slice(b"\r\n");
+    line
+}
+
+/// Text between quotes, with escapes for what cannot be printed.
+fn quote(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for byte in text {
+        match byte {
+            b'\\' | b'"' => out.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x07 => out.extend_from_slice(b"\\a"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            b' '..=b'~' => out.push(*byte),
+            other => out.extend_from_slice(format!("\\x{other:02x}").as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+impl Gateway {
+    /// Shows commands to those who see them.
+    pub(crate) fn show(&mut self, now: Now) {
+        while let Some((ids, line)) = self.core.monitors.lines.pop_front() {
+            for id in ids {
+                let connection = self.connections.get_mut(&id);
+                let Some(connection) = connection.filter(|c| c.is_monitor && !c.is_given_up) else {
+                    continue;
+                };
+                connection.push(&line);
+                self.core.give_up_if_slow(now.instant, connection);
+                self.core.memory.note(now.instant, connection);
+                list(&mut self.ready, connection);
+            }
+        }
+    }
+
+    /// Closes connections that CLIENT KILL named.
+    pub(crate) fn kill(&mut self, now: Now) {
+        for id in core::mem::take(&mut self.core.killed) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.is_given_up = true;
+            connection.closing = true;
+            self.core.memory.note(now.instant, connection);
+            list(&mut self.ready, connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_quoted_as_redis_does() {
+        let mut out = Vec::new();
+        quote(&mut out, b"a\x00b\n\"\\\x07\xff ~");
+        assert_eq!(out, b"\"a\\x00b\\n\\\"\\\\\\a\\xff ~\"");
+    }
+}

@@ -1,0 +1,208 @@
+//! CLIENT, CONFIG, MONITOR and COMMAND, as redis-server 7.0.15 answers them.
+
+use concord_core::MS;
+use concord_gateway::ConnectionId;
+
+use crate::common::World;
+
+/// What a client hears in 20 ms.
+fn say(world: &mut World, id: u64, lines: &[&str]) -> String {
+    let text: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+    world.input(id, text.as_bytes());
+    world.run_for(20 * MS);
+    heard(world, id)
+}
+
+fn heard(world: &mut World, id: u64) -> String {
+    let bytes = core::mem::take(world.received.get_mut(&id).unwrap());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn replies_are_left_out_where_the_client_says_so() {
+    let mut w = World::new(1);
+    let asked = ["CLIENT REPLY OFF", "PING", "GET a", "MULTI", "SET a 1", "EXEC", "nosuch"];
+    assert_eq!(say(&mut w, 1, &asked), "");
+    assert_eq!(
+        say(&mut w, 1, &["CLIENT REPLY SKIP", "CLIENT REPLY ON", "GET a"]),
+        "+OK\r\n$1\r\n1\r\n"
+    );
+    let asked = ["CLIENT REPLY SKIP", "GET a", "PING", "CLIENT REPLY SKIP", "CLIENT ID", "PING"];
+    assert_eq!(say(&mut w, 1, &asked), "+PONG\r\n+PONG\r\n");
+    assert_eq!(say(&mut w, 1, &["CLIENT REPLY MAYBE"]), "-ERR syntax error\r\n");
+    // A confirmation comes all the same, and RESET has replies come again.
+    assert!(
+        say(&mut w, 1, &["CLIENT REPLY OFF", "SUBSCRIBE c"]).starts_with("*3\r\n$9\r\nsubscribe")
+    );
+    assert_eq!(say(&mut w, 1, &["RESET"]), "+RESET\r\n");
+    assert_eq!(say(&mut w, 1, &["MGET a b"]), "*2\r\n$1\r\n1\r\n$-1\r\n");
+}
+
+#[test]
+fn connections_are_listed_and_closed_by_their_properties() {
+    let mut w = World::new(2);
+    (2..=5).for_each(|id| w.connect(id));
+    w.gateway.set_local(ConnectionId(1), "127.0.0.1:7379");
+    say(&mut w, 2, &["SUBSCRIBE c"]);
+    let ids = |list: String| -> Vec<String> {
+        let lines = list.lines().filter_map(|line| line.strip_prefix("id="));
+        lines.map(|line| line.split(' ').next().unwrap().to_string()).collect()
+    };
+    assert_eq!(ids(say(&mut w, 1, &["CLIENT LIST"])), ["1", "2", "3", "4", "5"]);
+    assert_eq!(ids(say(&mut w, 1, &["CLIENT LIST TYPE pubsub"])), ["2"]);
+    assert_eq!(ids(say(&mut w, 1, &["CLIENT LIST ID 4 9 1"])), ["4", "1"]);
+    let info = say(&mut w, 1, &["CLIENT INFO"]);
+    let expected = " laddr=127.0.0.1:7379 fd=0 name= age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 qbuf=13 ";
+    assert!(
+        info.contains(expected) && info.contains(" cmd=client|info user=default redir=-1 resp=2 "),
+        "{info}"
+    );
+    // Redis takes a lone word for an address.
+    for (asked, reply) in [
+        ("KILL", "-ERR wrong number of arguments for 'client|kill' command"),
+        ("KILL 1.2.3.4:5", "-ERR No such client"),
+        ("KILL ID 10 x", "-ERR syntax error"),
+        ("KILL ID 0", "-ERR client-id should be greater than 0"),
+        ("KILL ID x", "-ERR client-id should be greater than 0"),
+        ("KILL TYPE x", "-ERR Unknown client type 'x'"),
+        ("KILL USER x", "-ERR No such user 'x'"),
+        ("KILL SKIPME", "-ERR No such client"),
+        ("KILL SKIPME x", "-ERR syntax error"),
+        ("LIST ID", "-ERR syntax error"),
+        ("LIST ID 3 x", "-ERR Invalid client ID"),
+        ("LIST TYPE x", "-ERR Unknown client type 'x'"),
+        ("KILL ID 99", ":0"),
+        ("KILL LADDR 127.0.0.1:7379", ":0"),
+        ("KILL TYPE pubsub", ":1"),
+        ("KILL 127.0.0.1:50003", "+OK"),
+        ("KILL USER default SKIPME yes", ":2"),
+        ("GETREDIR", ":-1"),
+        ("NO-EVICT x", "-ERR syntax error"),
+    ] {
+        let found = say(&mut w, 1, &[&format!("CLIENT {asked}")]);
+        assert_eq!(found, format!("{reply}\r\n"), "{asked}");
+    }
+    assert_eq!(w.gateway.connection_count(), 1);
+    assert_eq!(say(&mut w, 1, &["CLIENT KILL SKIPME no ID 1"]), ":1\r\n");
+    assert!(w.gateway.wants_close(ConnectionId(1)));
+}
+
+#[test]
+fn settings_are_kept_all_or_none() {
+    let mut w = World::new(3);
+    let get = |w: &mut World, name: &str| {
+        let reply = say(w, 1, &[&format!("CONFIG GET {name}")]);
+        reply.lines().last().unwrap().to_string()
+    };
+    assert_eq!(
+        say(&mut w, 1, &["CONFIG SET list-max-ziplist-size 3 hz 20 maxmemory-policy NOEVICTION"]),
+        "+OK\r\n"
+    );
+    assert_eq!(get(&mut w, "list-max-listpack-size"), "3");
+    let failed = |name: &str, why: &str| {
+        format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}\r\n")
+    };
+    let own = "Concord is configured by its own file and flags; see concord --help";
+    for (asked, reply) in [
+        ("hz 30 hz 40", failed("hz", "duplicate parameter")),
+        ("hz 30 databases 3", failed("databases", "can't set immutable config")),
+        ("hz 30 maxmemory 5gb", failed("maxmemory", own)),
+        ("hz 30 notify-keyspace-events KEA", failed("notify-keyspace-events", own)),
+        ("maxmemory abc", failed("maxmemory", "argument must be a memory value")),
+        ("timeout -1", failed("timeout", "argument must be between 0 and 2147483647 inclusive")),
+        (
+            "slowlog-max-len x",
+            failed("slowlog-max-len", "argument couldn't be parsed into an integer"),
+        ),
+        ("appendonly maybe", failed("appendonly", "argument must be 'yes' or 'no'")),
+        (
+            "hz 30 foo 1",
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'\r\n".into(),
+        ),
+        ("hz 30 foo", "-ERR syntax error\r\n".into()),
+        ("hz", "-ERR wrong number of arguments for 'config|set' command\r\n".into()),
+        ("save \"\" appendonly no maxmemory 0", "+OK\r\n".into()),
+    ] {
+        assert_eq!(say(&mut w, 1, &[&format!("CONFIG SET {asked}")]), reply, "{asked}");
+        assert_eq!(get(&mut w, "hz"), "20", "{asked}");
+    }
+    let all = say(&mut w, 1, &["CONFIG GET hz slowlog-max-* HZ"]);
+    assert_eq!(all, "*4\r\n$2\r\nhz\r\n$2\r\n20\r\n$15\r\nslowlog-max-len\r\n$3\r\n128\r\n");
+    let rewrite = "-ERR The server is running without a config file\r\n";
+    assert_eq!(say(&mut w, 1, &["CONFIG REWRITE"]), rewrite);
+    let in_multi = say(&mut w, 1, &["MULTI", "CONFIG SET maxmemory bla", "SET a 1", "EXEC"]);
+    assert!(in_multi.contains("*2\r\n-ERR CONFIG SET failed"), "{in_multi}");
+}
+
+#[test]
+fn whoever_monitors_sees_the_commands_of_the_gateway() {
+    let mut w = World::new(4);
+    w.connect(2);
+    assert_eq!(say(&mut w, 2, &["MONITOR"]), "+OK\r\n");
+    say(&mut w, 1, &["SET a \"b\\n\\x01\"", "GET a x", "nosuch", "MULTI", "GET a", "EXEC"]);
+    say(&mut w, 1, &["AUTH x y", "CLIENT LIST", "CONFIG GET x", "SELECT 3", "EVAL x 0", "PING"]);
+    let lines = heard(&mut w, 2);
+    let lines: Vec<&str> =
+        lines.lines().map(|line| line.strip_prefix("+1700000000.123000 ").unwrap()).collect();
+    assert_eq!(
+        lines,
+        [
+            "[0 127.0.0.1:50001] \"SET\" \"a\" \"b\\n\\x01\"",
+            "[0 127.0.0.1:50001] \"MULTI\"",
+            "[0 127.0.0.1:50001] \"GET\" \"a\"",
+            "[0 127.0.0.1:50001] \"EXEC\"",
+            "[0 127.0.0.1:50001] \"AUTH\" \"(redacted)\" \"(redacted)\"",
+            "[3 127.0.0.1:50001] \"SELECT\" \"3\"",
+            "[3 127.0.0.1:50001] \"EVAL\" \"x\" \"0\"",
+            "[3 127.0.0.1:50001] \"PING\"",
+        ]
+    );
+    assert_eq!(say(&mut w, 2, &["GET a"]), "-ERR Replica can't interact with the keyspace\r\n");
+    assert_eq!(say(&mut w, 2, &["RESET"]).lines().next(), Some("+RESET"));
+    say(&mut w, 1, &["PING"]);
+    assert_eq!(heard(&mut w, 2), "");
+    for never in ["SAVE", "SHUTDOWN", "MONITOR"] {
+        let told = say(&mut w, 1, &["MULTI", never, "EXEC"]);
+        assert!(told.contains("-ERR Command not allowed inside a transaction"), "{told}");
+        assert!(told.contains("-EXECABORT"), "{told}");
+    }
+}
+
+#[test]
+fn commands_tell_their_keys_and_how_often_they_failed() {
+    let mut w = World::new(5);
+    let asked = ["COMMAND GETKEYSANDFLAGS LMOVE a b LEFT RIGHT"];
+    let expected = "*2\r\n*2\r\n$1\r\na\r\n*3\r\n+RW\r\n+access\r\n+delete\r\n*2\r\n$1\r\nb\r\n*2\r\n+RW\r\n+insert\r\n";
+    assert_eq!(say(&mut w, 1, &asked), expected);
+    for (asked, reply) in [
+        ("GETKEYS MEMORY USAGE k", "*1\r\n$1\r\nk\r\n"),
+        ("GETKEYS XGROUP CREATE k g $", "*1\r\n$1\r\nk\r\n"),
+        ("GETKEYS EVAL x 1 k", "*1\r\n$1\r\nk\r\n"),
+        ("GETKEYS EVAL x 0", "*0\r\n"),
+        ("GETKEYS PING", "-ERR The command has no key arguments\r\n"),
+        ("GETKEYS nosuch", "-ERR Invalid command specified\r\n"),
+        ("GETKEYS GET k k", "-ERR Invalid number of arguments specified for command\r\n"),
+        ("LIST FILTERBY PATTERN bitc*", "*1\r\n$8\r\nbitcount\r\n"),
+        ("LIST FILTERBY MODULE x", "*0\r\n"),
+        ("LIST FILTERBY x y", "-ERR syntax error\r\n"),
+        ("LIST x", "-ERR syntax error\r\n"),
+    ] {
+        assert_eq!(say(&mut w, 1, &[&format!("COMMAND {asked}")]), reply, "{asked}");
+    }
+    say(&mut w, 1, &["SET a x", "INCR a", "INCR a b", "INCR c", "CLIENT REPLY x"]);
+    let stats = say(&mut w, 1, &["INFO commandstats"]);
+    assert!(stats.contains("cmdstat_incr:calls=2,rejected_calls=1,failed_calls=1\r\n"), "{stats}");
+    assert!(
+        stats.contains("cmdstat_client:calls=1,rejected_calls=0,failed_calls=1\r\n"),
+        "{stats}"
+    );
+    let arity = "-ERR wrong number of arguments for 'xgroup|help' command\r\n";
+    assert_eq!(say(&mut w, 1, &["XGROUP HELP x"]), arity);
+    for name in ["XGROUP", "XINFO", "CLIENT", "CONFIG", "COMMAND"] {
+        let help = say(&mut w, 1, &[&format!("{name} HELP")]);
+        assert!(
+            help.contains(&format!("+{name} <subcommand>"))
+                && help.ends_with("Prints this help.\r\n")
+        );
+    }
+}
