@@ -26,11 +26,15 @@ mod bits;
 mod blocking;
 mod dump;
 pub(crate) mod float;
+mod geo;
+mod geohash;
 pub(crate) mod glob;
 mod group_commands;
 mod groups;
 mod hashes;
+mod hyperloglog;
 mod keys;
+mod lcs;
 mod lists;
 mod object;
 mod scan;
@@ -44,6 +48,7 @@ mod stream_dump;
 mod stream_info;
 mod streams;
 mod strings;
+mod trig;
 mod work;
 mod zsets;
 
@@ -201,6 +206,9 @@ impl Memory {
             &sort::HANDLERS[..],
             &object::HANDLERS[..],
             &bitfield::HANDLERS[..],
+            &geo::HANDLERS[..],
+            &hyperloglog::HANDLERS[..],
+            &lcs::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

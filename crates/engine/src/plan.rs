@@ -298,6 +298,9 @@ fn keeps_key(name: &[u8]) -> bool {
             | b"PFADD"
             | b"XADD"
             | b"SORT"
+            | b"GEOADD"
+            | b"GEORADIUS"
+            | b"GEORADIUSBYMEMBER"
             | b"BITFIELD"
             | b"XDEL"
             | b"XTRIM"
@@ -381,6 +384,11 @@ fn plan_any(
         | b"SDIFFSTORE" | b"ZINTERSTORE" | b"ZUNIONSTORE" | b"ZDIFFSTORE" | b"ZRANGESTORE"
         | b"GEOSEARCHSTORE" => Plan::after(After::Set(When::NotError, TtlChange::Clear)),
         b"SORT" if keys::sort(&command.args().collect::<Vec<_>>()).len() > 1 => {
+            Plan::after(After::Set(When::NotError, TtlChange::Clear))
+        }
+        b"GEORADIUS" | b"GEORADIUSBYMEMBER"
+            if keys::radius(&command.args().collect::<Vec<_>>()).len() > 1 =>
+        {
             Plan::after(After::Set(When::NotError, TtlChange::Clear))
         }
         other if keeps_key(other) => Plan::pass(),

@@ -54,11 +54,7 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             of_positions(args, named)
         }
         b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
-            let stores = args
-                .iter()
-                .skip(5)
-                .any(|a| a.eq_ignore_ascii_case(b"STORE") || a.eq_ignore_ascii_case(b"STOREDIST"));
-            if stores { Keys::Unsupported } else { Keys::One(1) }
+            of_positions(args, places::places(spec, name, args).to_vec())
         }
         _ if spec.flags.has(Flags::MOVABLEKEYS) && spec.first_key == 0 => Keys::Unsupported,
         _ => by_table(spec, args),

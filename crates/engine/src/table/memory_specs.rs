@@ -38,7 +38,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 182] = [
+pub(super) static MEMORY: [CommandSpec; 196] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitfield", -2, W | M, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings"),
@@ -72,6 +72,16 @@ pub(super) static MEMORY: [CommandSpec; 182] = [
     spec("expiretime", 2, R | F, (1, 1, 1), "generic", "Get the expiration Unix timestamp for a key"),
     spec("flushall", -1, W, (0, 0, 0), "server", "Remove all keys from all databases"),
     spec("flushdb", -1, W, (0, 0, 0), "server", "Remove all keys from the current database"),
+    spec("geoadd", -5, W | M, (1, 1, 1), "geo", "Add one or more geospatial items in the geospatial index represented using a sorted set"),
+    spec("geodist", -4, R, (1, 1, 1), "geo", "Returns the distance between two members of a geospatial index"),
+    spec("geohash", -2, R, (1, 1, 1), "geo", "Returns members of a geospatial index as standard geohash strings"),
+    spec("geopos", -2, R, (1, 1, 1), "geo", "Returns longitude and latitude of members of a geospatial index"),
+    spec("georadius", -6, W | M | Flags::MOVABLEKEYS.0, (1, 1, 1), "geo", "Query a sorted set representing a geospatial index to fetch members matching a given maximum distance from a point"),
+    spec("georadius_ro", -6, R, (1, 1, 1), "geo", "A read-only variant for GEORADIUS"),
+    spec("georadiusbymember", -5, W | M | Flags::MOVABLEKEYS.0, (1, 1, 1), "geo", "Query a sorted set representing a geospatial index to fetch members matching a given maximum distance from a member"),
+    spec("georadiusbymember_ro", -5, R, (1, 1, 1), "geo", "A read-only variant for GEORADIUSBYMEMBER"),
+    spec("geosearch", -7, R, (1, 1, 1), "geo", "Query a sorted set representing a geospatial index to fetch members inside an area of a box or a circle."),
+    spec("geosearchstore", -8, W | M, (1, 2, 1), "geo", "Query a sorted set representing a geospatial index to fetch members inside an area of a box or a circle, and store the result in another key."),
     spec("get", 2, R | F, (1, 1, 1), "string", "Get the value of a key"),
     spec("getbit", 3, R | F, (1, 1, 1), "bitmap", "Returns the bit value at offset in the string value stored at key"),
     spec("getdel", 2, W | F, (1, 1, 1), "string", "Get the value of a key and delete the key"),
@@ -98,6 +108,7 @@ pub(super) static MEMORY: [CommandSpec; 182] = [
     spec("incrby", 3, W | M | F, (1, 1, 1), "string", "Increment the integer value of a key by the given amount"),
     spec("incrbyfloat", 3, W | M | F, (1, 1, 1), "string", "Increment the float value of a key by the given amount"),
     spec("keys", 2, R, (0, 0, 0), "generic", "Find all keys matching the given pattern"),
+    spec("lcs", -3, R, (1, 2, 1), "string", "Find longest common substring"),
     spec("lindex", 3, R, (1, 1, 1), "list", "Get an element from a list by its index"),
     spec("linsert", 5, W | M, (1, 1, 1), "list", "Insert an element before or after another element in a list"),
     spec("llen", 2, R | F, (1, 1, 1), "list", "Get the length of a list"),
@@ -126,6 +137,9 @@ pub(super) static MEMORY: [CommandSpec; 182] = [
     spec("pexpire", -3, W | F, (1, 1, 1), "generic", "Set a key's time to live in milliseconds"),
     spec("pexpireat", -3, W | F, (1, 1, 1), "generic", "Set the expiration for a key as a UNIX timestamp specified in milliseconds"),
     spec("pexpiretime", 2, R | F, (1, 1, 1), "generic", "Get the expiration Unix timestamp for a key in milliseconds"),
+    spec("pfadd", -2, W | M | F, (1, 1, 1), "hyperloglog", "Adds the specified elements to the specified HyperLogLog."),
+    spec("pfcount", -2, R, (1, -1, 1), "hyperloglog", "Return the approximated cardinality of the set(s) observed by the HyperLogLog at key(s)."),
+    spec("pfmerge", -2, W | M, (1, -1, 1), "hyperloglog", "Merge N different HyperLogLogs into a single one."),
     spec("psetex", 4, W | M, (1, 1, 1), "string", "Set the value and expiration in milliseconds of a key"),
     spec("pttl", 2, R | F, (1, 1, 1), "generic", "Get the time to live for a key in milliseconds"),
     spec("randomkey", 1, R, (0, 0, 0), "generic", "Return a random key from the keyspace"),
