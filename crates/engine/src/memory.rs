@@ -37,6 +37,10 @@ mod keys;
 mod lcs;
 mod lists;
 mod object;
+mod packed;
+mod rdb;
+mod rdb_stream;
+mod restore;
 mod scan;
 mod sets;
 mod several;
@@ -209,6 +213,7 @@ impl Memory {
             &geo::HANDLERS[..],
             &hyperloglog::HANDLERS[..],
             &lcs::HANDLERS[..],
+            &restore::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

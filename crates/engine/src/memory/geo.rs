@@ -108,8 +108,10 @@ fn put_place(call: &mut Call<'_>, place: Place) {
     }
 }
 
+/// With four decimals, rounded after they were made whole, as in Redis: which is not quite `%.4f`.
 fn put_distance(call: &mut Call<'_>, distance: f64) {
-    resp::bulk(call.reply, format!("{distance:.4}").as_bytes());
+    let parts = libm::rint(distance * 10_000.0) as u64;
+    resp::bulk(call.reply, format!("{}.{:04}", parts / 10_000, parts % 10_000).as_bytes());
 }
 
 /// The scores of some members of a key.

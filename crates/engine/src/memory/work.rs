@@ -23,7 +23,7 @@ pub const WORK_MAX: u64 = 2_000_000;
 /// Bytes of replies after which no more is read: no reply is longer.
 const REPLIES_BYTES_MAX: usize = 64 << 20;
 /// So many bytes of a string are looked at in the time of one element.
-const STRING_BYTES_OF_ONE: u64 = 128;
+pub(super) const STRING_BYTES_OF_ONE: u64 = 128;
 /// So many elements that lie one behind the other are looked at in the time of one.
 pub(super) const IN_A_ROW_OF_ONE: u64 = 8;
 

@@ -38,7 +38,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 196] = [
+pub(super) static MEMORY: [CommandSpec; 198] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitfield", -2, W | M, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings"),
@@ -62,6 +62,7 @@ pub(super) static MEMORY: [CommandSpec; 196] = [
     spec("decrby", 3, W | M | F, (1, 1, 1), "string", "Decrement the integer value of a key by the given number"),
     spec("del", -2, W, (1, -1, 1), "generic", "Delete a key"),
     spec("delex", -2, W | F, (1, 1, 1), "string", "Delete a key, if its value is the given one (IFEQ)"),
+    spec("dump", 2, R, (1, 1, 1), "generic", "Return a serialized version of the value stored at the specified key."),
     spec("eval", -3, S, (0, 0, 0), "scripting", "Execute a Lua script server side"),
     spec("eval_ro", -3, S | R, (0, 0, 0), "scripting", "Execute a read-only Lua script server side"),
     spec("evalsha", -3, S, (0, 0, 0), "scripting", "Execute a Lua script server side"),
@@ -145,6 +146,7 @@ pub(super) static MEMORY: [CommandSpec; 196] = [
     spec("randomkey", 1, R, (0, 0, 0), "generic", "Return a random key from the keyspace"),
     spec("rename", 3, W, (1, 2, 1), "generic", "Rename a key"),
     spec("renamenx", 3, W | F, (1, 2, 1), "generic", "Rename a key, only if the new key does not exist"),
+    spec("restore", -4, W | M, (1, 1, 1), "generic", "Create a key using the provided serialized value, previously obtained using DUMP."),
     spec("rpop", -2, W | F, (1, 1, 1), "list", "Remove and get the last elements in a list"),
     spec("rpoplpush", 3, W | M, (1, 2, 1), "list", "Remove the last element in a list, prepend it to another list and return it"),
     spec("rpush", -3, W | M | F, (1, 1, 1), "list", "Append one or multiple elements to a list"),

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 
+mod restore;
 mod streams;
 mod values;
 

@@ -1,4 +1,4 @@
-//! Geo commands, HyperLogLogs, and what DUMP and RESTORE say of all values, against a real redis-server.
+//! Geo commands and HyperLogLogs against a real redis-server.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn differences(templates: &[&str], seed: u64, same: impl Fn(&[Vec<u8>], &[u8], &
     assert_eq!(ours.engine.digest(), replica.engine.digest());
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
