@@ -29,6 +29,7 @@ pub fn places(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Places {
         }
         b"XREAD" | b"XREADGROUP" => streams(args),
         b"SORT" | b"SORT_RO" => sort(args),
+        b"GEORADIUS" | b"GEORADIUSBYMEMBER" => radius(args),
         _ if spec.flags.has(Flags::MOVABLEKEYS) && spec.first_key == 0 => Places::new(),
         _ => by_table(spec, args),
     }
@@ -83,6 +84,26 @@ pub(crate) fn sort(args: &[&[u8]]) -> Places {
     places
 }
 
+/// The key, and where a GEORADIUS or GEORADIUSBYMEMBER stores: the last STORE or STOREDIST counts.
+pub(crate) fn radius(args: &[&[u8]]) -> Places {
+    let is_store = |at: &usize| {
+        let is = |word: &[u8]| args[*at].eq_ignore_ascii_case(word);
+        is(b"STORE") || is(b"STOREDIST")
+    };
+    let mut places: Places = (1..args.len().min(2)).collect();
+    let mut at = 5;
+    let mut stored = None;
+    while at + 1 < args.len() {
+        if is_store(&at) {
+            at += 1;
+            stored = Some(at);
+        }
+        at += 1;
+    }
+    places.extend(stored);
+    places
+}
+
 fn by_table(spec: &CommandSpec, args: &[&[u8]]) -> Places {
     let Some(first) = usize::try_from(spec.first_key).ok().filter(|first| *first > 0) else {
         return Places::new();
@@ -127,6 +148,8 @@ mod tests {
         assert_eq!(found("XREADGROUP GROUP g streams streams a >"), [5]);
         assert_eq!(found("XREAD ODD STREAMS a 0"), [3]);
         assert_eq!(found("SORT k LIMIT 1 2 GET STORE STORE d STORE e"), [1, 10]);
+        assert_eq!(found("GEORADIUS k 1 2 3 km STORE a COUNT 1 STOREDIST STORE"), [1, 11]);
+        assert_eq!(found("GEORADIUSBYMEMBER k m 3 km STORE"), [1]);
         assert_eq!(found("MEMORY USAGE k"), []);
     }
 }

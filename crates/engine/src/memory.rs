@@ -26,13 +26,21 @@ mod bits;
 mod blocking;
 mod dump;
 pub(crate) mod float;
+mod geo;
+mod geohash;
 pub(crate) mod glob;
 mod group_commands;
 mod groups;
 mod hashes;
+mod hyperloglog;
 mod keys;
+mod lcs;
 mod lists;
 mod object;
+mod packed;
+mod rdb;
+mod rdb_stream;
+mod restore;
 mod scan;
 mod sets;
 mod several;
@@ -44,6 +52,7 @@ mod stream_dump;
 mod stream_info;
 mod streams;
 mod strings;
+mod trig;
 mod work;
 mod zsets;
 
@@ -201,6 +210,10 @@ impl Memory {
             &sort::HANDLERS[..],
             &object::HANDLERS[..],
             &bitfield::HANDLERS[..],
+            &geo::HANDLERS[..],
+            &hyperloglog::HANDLERS[..],
+            &lcs::HANDLERS[..],
+            &restore::HANDLERS[..],
         ];
         for &(name, handler) in families.iter().flat_map(|family| family.iter()) {
             if let Some(spec) = table.find(name) {

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::backend::TtlChange;
-use crate::command::{Command, CommandBuf};
+use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::table::UpperName;
 use crate::{Class, Context, keys, resp};
 
@@ -298,6 +298,9 @@ fn keeps_key(name: &[u8]) -> bool {
             | b"PFADD"
             | b"XADD"
             | b"SORT"
+            | b"GEOADD"
+            | b"GEORADIUS"
+            | b"GEORADIUSBYMEMBER"
             | b"BITFIELD"
             | b"XDEL"
             | b"XTRIM"
@@ -368,19 +371,23 @@ fn plan_any(
         b"EVAL" | b"EVALSHA" | b"FCALL" => {
             Plan { want_exists: deadline_ms.is_some(), ..Plan::after(After::Script) }
         }
-        b"RESTORE" if command.args().nth(2) != Some(b"0") && command.argc() > 3 => {
-            Plan::error(b"ERR RESTORE is supported with a ttl of 0 only: use EXPIRE afterwards")
-        }
+        b"RESTORE" if command.argc() > 3 => plan_restore(context, command, deadline_ms),
         b"HEXPIRE" | b"HPEXPIRE" | b"HEXPIREAT" | b"HPEXPIREAT" | b"HSETEX" | b"HGETEX"
         | b"HPERSIST" => Plan::error(
             b"ERR times to live of fields are not supported: they would expire by a local clock",
         ),
         _ if deadline_ms.is_none() => Plan::pass(),
         // The overwritten key is a new one; an empty result removes it.
-        b"GETSET" | b"MSET" | b"RESTORE" | b"BITOP" | b"SINTERSTORE" | b"SUNIONSTORE"
-        | b"SDIFFSTORE" | b"ZINTERSTORE" | b"ZUNIONSTORE" | b"ZDIFFSTORE" | b"ZRANGESTORE"
-        | b"GEOSEARCHSTORE" => Plan::after(After::Set(When::NotError, TtlChange::Clear)),
+        b"GETSET" | b"MSET" | b"BITOP" | b"SINTERSTORE" | b"SUNIONSTORE" | b"SDIFFSTORE"
+        | b"ZINTERSTORE" | b"ZUNIONSTORE" | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" => {
+            Plan::after(After::Set(When::NotError, TtlChange::Clear))
+        }
         b"SORT" if keys::sort(&command.args().collect::<Vec<_>>()).len() > 1 => {
+            Plan::after(After::Set(When::NotError, TtlChange::Clear))
+        }
+        b"GEORADIUS" | b"GEORADIUSBYMEMBER"
+            if keys::radius(&command.args().collect::<Vec<_>>()).len() > 1 =>
+        {
             Plan::after(After::Set(When::NotError, TtlChange::Clear))
         }
         other if keeps_key(other) => Plan::pass(),
@@ -540,6 +547,34 @@ fn plan_set_past(key: &[u8], set: Vec<u8>, options: &StringOptions<'_>) -> Plan 
         // GETDEL fails where SET GET does, and leaves the key there as that does.
         (false, false, true) => one(b"GETDEL", After::Set(When::NotError, TtlChange::Clear)),
     }
+}
+
+/// RESTORE: the backend is told no time to live but one that is over whatever the clock says. Options may stand in any
+/// order, and what is wrong with them, or with the time, is the backend's to say.
+fn plan_restore(context: &Context, command: &Command<'_>, deadline_ms: Option<u64>) -> Plan {
+    let mut args: Vec<&[u8]> = command.args().collect();
+    let ttl_ms = match resp::number(args[2]) {
+        Some(0) if deadline_ms.is_none() => return Plan::pass(),
+        Some(0) => return Plan::after(After::Set(When::Ok, TtlChange::Clear)),
+        Some(ttl_ms) if ttl_ms > 0 => ttl_ms,
+        Some(_) | None => return Plan::pass(),
+    };
+    let is_absolute = args[4..].iter().any(|arg| arg.eq_ignore_ascii_case(b"ABSTTL"));
+    let base_ms = if is_absolute { 0 } else { context.now_ms as i64 };
+    // As in Redis, a sum that overflows is in the past.
+    let change = match u64::try_from(ttl_ms.wrapping_add(base_ms)) {
+        Ok(at) if at > context.now_ms => {
+            args[2] = b"0";
+            TtlChange::Set(at)
+        }
+        _ if args.len() == ARGS_MAX => return Plan::error(SYNTAX),
+        _ => {
+            args[2] = b"1";
+            args.insert(4, b"ABSTTL");
+            TtlChange::Clear
+        }
+    };
+    Plan::inner(vec![encode(1, &args)], After::Set(When::Ok, change))
 }
 
 fn plan_setex(context: &Context, name: &UpperName, command: &Command<'_>, unit: Unit) -> Plan {

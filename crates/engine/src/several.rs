@@ -48,6 +48,8 @@ enum Where {
     Streams,
     /// The first argument, and the one behind the last STORE.
     Sort,
+    /// The same of a GEORADIUS or GEORADIUSBYMEMBER.
+    Radius,
 }
 
 impl Where {
@@ -63,6 +65,7 @@ impl Where {
             b"BLMPOP" | b"BZMPOP" => Where::Counted(2),
             b"XREAD" | b"XREADGROUP" => Where::Streams,
             b"SORT" | b"SORT_RO" => Where::Sort,
+            b"GEORADIUS" | b"GEORADIUSBYMEMBER" => Where::Radius,
             b"LMPOP" | b"ZMPOP" | b"SINTERCARD" | b"ZINTERCARD" | b"ZUNION" | b"ZINTER"
             | b"ZDIFF" => Where::Counted(1),
             b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => Where::FirstAndCounted,
@@ -88,6 +91,10 @@ impl Where {
             Where::Sort => {
                 let args: Vec<&[u8]> = command.args().collect();
                 crate::keys::sort(&args).into_iter().map(|at| args[at]).collect()
+            }
+            Where::Radius => {
+                let args: Vec<&[u8]> = command.args().collect();
+                crate::keys::radius(&args).into_iter().map(|at| args[at]).collect()
             }
             Where::FirstAndCounted => command.args().skip(1).take(1).chain(counted(2)).collect(),
         }
@@ -122,8 +129,12 @@ pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, 
         | b"ZDIFFSTORE" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"BITOP" => {
             (When::NotError, first(Fate::Goes))
         }
-        b"SORT" if keys > 1 => (When::NotError, alloc::vec![(1, Fate::Goes)]),
-        b"PFMERGE" | b"XREADGROUP" | b"SORT" | b"SORT_RO" => (When::NotError, Vec::new()),
+        b"SORT" | b"GEORADIUS" | b"GEORADIUSBYMEMBER" if keys > 1 => {
+            (When::NotError, alloc::vec![(1, Fate::Goes)])
+        }
+        b"PFMERGE" | b"XREADGROUP" | b"SORT" | b"SORT_RO" | b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
+            (When::NotError, Vec::new())
+        }
         _ => return None,
     })
 }

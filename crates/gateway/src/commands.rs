@@ -166,9 +166,6 @@ const REFUSED: [(&str, Refusal); 36] = [
     ("RESTORE-ASKING", Refusal::Admin),
 ];
 
-/// Commands over several keys that an engine may not have: better than "unknown command".
-const SEVERAL_KEYS: [&str; 2] = ["BITOP", "PFMERGE"];
-
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
 const OWN: [(&str, i32, Handling); 34] = [
     ("PING", -1, Handling::Local(Local::Ping)),
@@ -248,9 +245,6 @@ impl Commands {
     /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are refused.
     pub(crate) fn new(table: &CommandTable, redis: bool) -> Commands {
         let mut commands = Commands::default();
-        for name in SEVERAL_KEYS {
-            commands.add(name, -2, Handling::Refused(Refusal::Because(CROSS_KEY)));
-        }
         for spec in table.specs().iter().filter(|spec| !spec.name.contains('|')) {
             let is_cursor = redis && matches!(&*spec.name, "hscan" | "sscan" | "zscan");
             let handling = if is_cursor { Handling::Cursor } else { handling_of(spec) };
@@ -388,7 +382,7 @@ mod tests {
         assert!(matches!(handling(b"DEL"), Some(Handling::Several(_))));
         assert!(matches!(handling(b"flushall"), Some(Handling::AllKeys(Class::Write))));
         assert!(matches!(handling(b"rename"), Some(Handling::Keys(Class::Write))));
-        assert!(matches!(handling(b"pfmerge"), Some(Handling::Refused(_))));
+        assert!(matches!(handling(b"pfmerge"), Some(Handling::Keys(Class::Write))));
         assert!(matches!(handling(b"blpop"), Some(Handling::Blocks(_))));
         assert!(handling(b"nosuch").is_none());
         assert!(matches!(handling(b"hscan"), Some(Handling::OneKey(Class::Read, 1))));

@@ -54,11 +54,7 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             of_positions(args, named)
         }
         b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
-            let stores = args
-                .iter()
-                .skip(5)
-                .any(|a| a.eq_ignore_ascii_case(b"STORE") || a.eq_ignore_ascii_case(b"STOREDIST"));
-            if stores { Keys::Unsupported } else { Keys::One(1) }
+            of_positions(args, places::places(spec, name, args).to_vec())
         }
         _ if spec.flags.has(Flags::MOVABLEKEYS) && spec.first_key == 0 => Keys::Unsupported,
         _ => by_table(spec, args),
@@ -146,6 +142,12 @@ mod tests {
             find(b"SORT", &[b"sort", b"k", b"GET", b"#", b"STORE", b"d"]),
             Keys::Several(vec![1, 5])
         );
+        let radius: [&[u8]; 8] = [b"", b"k", b"1", b"2", b"3", b"km", b"store", b"d"];
+        let of_key = |name: &[u8], args: &[&[u8]]| {
+            super::keys(&spec("x", (1, 1, 1), Flags::MOVABLEKEYS), name, args)
+        };
+        assert_eq!(of_key(b"GEORADIUS", &radius), Keys::Several(vec![1, 7]));
+        assert_eq!(of_key(b"GEORADIUS", &radius[..7]), Keys::One(1));
         assert_eq!(find(b"NEW", &[b"", b"k"]), Keys::Unsupported);
     }
 }

@@ -144,7 +144,7 @@ fn a_command_of_several_keys_is_one_request_that_names_them() {
     );
     let wrong = "-ERR wrong number of arguments for 'mset' command\r\n";
     assert_eq!(world.ask(&["MSET a 1 b"]), wrong);
-    assert!(world.ask(&["PFMERGE a b"]).starts_with("-CROSSKEY "));
+    assert!(world.ask(&["PFMERGE a b"]).starts_with("-WRONGTYPE "));
     assert_eq!(world.ask(&["RENAME nosuch b"]), "-ERR no such key\r\n");
     assert_eq!(world.ask(&["LPUSH l 1", "MGET a l"]), ":1\r\n*2\r\n$1\r\n1\r\n$-1\r\n");
     // More keys than a request names.

@@ -42,8 +42,11 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
     if both("HYLL") && same_length {
         return Some("a HyperLogLog's bytes hold the count that PFCOUNT cached at one replica");
     }
+    let any_counted = words.iter().any(|key| key.starts_with(b"p"));
     let is_counted = words.get(1).is_some_and(|key| key.starts_with(b"p"));
-    if is_counted && ["bitcount", "bitpos", "getbit", "bitfield", "bitfield_ro"].contains(&form) {
+    let reads_bytes =
+        ["bitcount", "bitpos", "getbit", "bitfield", "bitfield_ro", "getrange", "substr"];
+    if is_counted && reads_bytes.contains(&form) || form == "lcs" && any_counted {
         return Some("a HyperLogLog's bytes hold the count that PFCOUNT cached at one replica");
     }
     let spaced = words.iter().any(|w| w.starts_with(b" "));
@@ -63,6 +66,12 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
             if same_length && words.iter().any(|w| w.eq_ignore_ascii_case(b"by")) =>
         {
             Some("equal weights in any order, and sets")
+        }
+        _ if top.starts_with("geo")
+            && same_length
+            && words.iter().any(|w| w.eq_ignore_ascii_case(b"count")) =>
+        {
+            Some("equal distances in any order where a part is asked for")
         }
         "object refcount" if !is_error(&ours) && !is_error(&theirs) => {
             Some("Redis shares small numbers")

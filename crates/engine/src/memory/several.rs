@@ -263,7 +263,7 @@ fn combine_sets(call: &mut Call<'_>, how: Combine, sources_at: usize) -> Result<
 }
 
 /// Puts a value where any may have been; none if it is vacant.
-fn replace<K: Kind>(store: &mut Store, key: &[u8], value: K) {
+pub(super) fn replace<K: Kind>(store: &mut Store, key: &[u8], value: K) {
     if value.is_vacant() {
         store.delete(key);
     } else {

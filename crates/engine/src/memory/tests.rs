@@ -586,3 +586,32 @@ fn bug_18_14_what_a_script_publishes_is_bounded() {
     assert!(reply.starts_with(">9\r\n"));
     assert_eq!(reply.matches("-ERR a script publishes more than 4 MiB").count(), 2);
 }
+
+#[test]
+fn what_looks_at_much_is_refused_before_it_changes_anything() {
+    let mut memory = Memory::new(0).with_work_max(1000);
+    let refused = |reply: String, line: &str| {
+        assert!(reply.starts_with("-ERR too much work"), "{line}: {reply}");
+    };
+    let long = "x".repeat(200);
+    run(&mut memory, &format!("MSET a {long} b {long}"));
+    refused(run(&mut memory, "LCS a b"), "LCS");
+    let many = "PFCOUNT 1 2 3 4 5 6 7 8";
+    assert_eq!(run(&mut memory, "PFCOUNT 1 2 3 4 5 6 7"), ":0");
+    refused(run(&mut memory, many), many);
+    for member in 0..200 {
+        run(&mut memory, &format!("GEOADD places 13.{member} 38 m{member}"));
+    }
+    refused(run(&mut memory, "GEOSEARCH places FROMLONLAT 13 38 BYRADIUS 99 km"), "GEOSEARCH");
+    let store = "GEOSEARCHSTORE a places FROMLONLAT 13 38 BYRADIUS 99 km";
+    refused(run(&mut memory, store), store);
+    assert_eq!(run(&mut memory, "GEOSEARCH places FROMLONLAT 0 0 BYRADIUS 1 km"), "*0");
+    assert_eq!(run(&mut memory, "STRLEN a"), ":200");
+    // 20 bytes that say that they are 32 MiB.
+    let mut payload = b"\0\xc3\x04\x80\x02\0\0\0\0a\xe0\0".to_vec();
+    rdb::seal(&mut payload);
+    let args: [&[u8]; 5] = [b"RESTORE", b"a", b"0", &payload, b"REPLACE"];
+    let reply = call(&mut memory, Class::Write, &Context::default(), &args);
+    refused(reply, "RESTORE");
+    assert_eq!(run(&mut memory, "STRLEN a"), ":200");
+}

@@ -23,10 +23,12 @@ pub const WORK_MAX: u64 = 2_000_000;
 /// Bytes of replies after which no more is read: no reply is longer.
 const REPLIES_BYTES_MAX: usize = 64 << 20;
 /// So many bytes of a string are looked at in the time of one element.
-const STRING_BYTES_OF_ONE: u64 = 128;
+pub(super) const STRING_BYTES_OF_ONE: u64 = 128;
 /// So many elements that lie one behind the other are looked at in the time of one.
 pub(super) const IN_A_ROW_OF_ONE: u64 = 8;
 
+/// The registers of a HyperLogLog are looked at in the time of so many elements.
+const REGISTERS: u64 = 128;
 /// What an element of a new set costs, which is looked for, made and put into it.
 const MADE: u64 = 2;
 
@@ -81,7 +83,9 @@ impl Work {
 }
 
 /// Commands whose work is counted.
-const COUNTED: [&[u8]; 35] = [
+const COUNTED: [&[u8]; 37] = [
+    b"PFCOUNT",
+    b"PFMERGE",
     b"BITOP",
     b"SUNION",
     b"SUNIONSTORE",
@@ -130,6 +134,7 @@ pub(super) fn cost(store: &Store, name: &[u8], args: &[&[u8]]) -> u64 {
     let size = |at: usize| args.get(at).map_or(0, |key| elements(store, key));
     let behind = |at: usize| args.get(at..).unwrap_or_default();
     match name {
+        b"PFCOUNT" | b"PFMERGE" => REGISTERS * behind(1).len() as u64,
         b"BITOP" => longest(store, behind(3)),
         b"SUNION" => MADE * all(store, behind(1)),
         b"SUNIONSTORE" => MADE * all(store, behind(2)),

@@ -125,7 +125,7 @@ impl AddOptions {
     }
 }
 
-fn zadd(call: &mut Call<'_>) -> Result<(), Failure> {
+pub(super) fn zadd(call: &mut Call<'_>) -> Result<(), Failure> {
     let (options, pairs) = AddOptions::parse(&call.args[2..])?;
     add(call, options, pairs)
 }

@@ -83,7 +83,11 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
     let gives_time_to_live = match name {
         b"SETEX" | b"PSETEX" | b"GETEX" | b"HSETEX" | b"HGETEX" | b"MSETEX" => true,
         b"SET" => has_word(command, 3, &[b"EX", b"PX", b"EXAT", b"PXAT"]),
-        b"RESTORE" => command.args().nth(2).is_some_and(|ttl| ttl != b"0"),
+        // One that is over whatever the clock says leaves nothing.
+        b"RESTORE" => {
+            let ttl_ms = command.args().nth(2).and_then(number).unwrap_or(0);
+            ttl_ms > 1 || ttl_ms == 1 && !has_word(command, 4, &[b"ABSTTL"])
+        }
         _ => flags.has(Flags::WRITE) && name.windows(6).any(|part| part == b"EXPIRE"),
     };
     gives_time_to_live.then_some("the server would expire it by its own clock, replicas differ")

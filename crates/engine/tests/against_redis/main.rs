@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 
+mod restore;
 mod streams;
+mod values;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -191,6 +193,11 @@ const TEMPLATES: &[&str] = &[
     "SORT|SORT_RO {K} ALPHA| ASC|DESC|| LIMIT,{S},{S}|LIMIT,-1,{S}|LIMIT,{I},{S}|LIMIT,1|||| STORE,{K}|BAD|||||",
     "SORT|SORT_RO {K} BY,k*|BY,k*->m1|BY,{K} DESC|| GET,#|GET,k*|GET,k*->m1|GET,x|| LIMIT,{S},{S}|| STORE,{K}||",
     "SORT|SORT_RO {K} BY nosort DESC|ASC|| LIMIT,{S},{S}||",
+    "LCS {K} {K} LEN|IDX|LEN,IDX|BAD|||| MINMATCHLEN,{S}|MINMATCHLEN,{I}|MINMATCHLEN|||| WITHMATCHLEN||",
+    "GEOADD {K} 13.{S} 38.{S} {M}",
+    "GEOPOS|GEOHASH {K} {M}",
+    "GEODIST {K} {M} {M} km|",
+    "GEOSEARCH {K} FROMLONLAT 13 38 BYRADIUS 100 km ASC WITHDIST",
     "OBJECT REFCOUNT|FREQ|BAD {K} {V}||||",
     "DBSIZE",
     "SCAN 0 COUNT,1000 TYPE,string|TYPE,zset|TYPE,bad|MATCH,k?|MATCH,[k-z]*||",
@@ -283,7 +290,26 @@ impl Generator {
             'Y' => self.any_id(),
             'G' => format!("g{}", self.rng.below(3)),
             'C' => format!("c{}", self.rng.below(3)),
+            'O' => self.degrees(180),
+            'A' => self.degrees(85),
+            'D' => match self.rng.below(6) {
+                0 => self.draw('F'),
+                1 => "0".to_string(),
+                _ => self.rng.below(15_000).to_string(),
+            },
+            'U' => self.pick(&["m", "km", "KM", "km", "ft", "mi", "Mi", "x"]).to_string(),
+            'E' => self.rng.below(30_000).to_string(),
             other => panic!("no such placeholder: {other}"),
+        }
+    }
+
+    fn degrees(&mut self, max: u64) -> String {
+        match self.rng.below(12) {
+            0 => format!("-{max}"),
+            1 => max.to_string(),
+            2 => self.draw('F'),
+            3 => "85.05112878".to_string(),
+            _ => format!("{}", self.rng.below(2_000 * max) as f64 / 1000.0 - max as f64),
         }
     }
 

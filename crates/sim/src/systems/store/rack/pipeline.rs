@@ -308,7 +308,7 @@ impl Writer<'_> {
         let (words, error): (&[&str], _) = match self.rng.below(5) {
             0 => (&["NOSUCH", "x"], "-ERR unknown command"),
             1 => (&["GET"], "-ERR wrong number of arguments"),
-            2 => (&["PFMERGE", "a", "b"], "-CROSSKEY"),
+            2 => (&["PFDEBUG", "a", "b"], "-ERR Concord does not support administration"),
             3 => (&["REPLICAOF", "c"], "-ERR Concord replicates by itself"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
