@@ -16,6 +16,7 @@ use crate::commands::{
     CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
 };
 use crate::connection::{Multi, Slot, SlotState, Subject};
+use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
@@ -153,6 +154,18 @@ impl Core {
                 let subject = self.encode_script(database, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+            }
+            Handling::Call { .. } | Handling::Function => {
+                match self.plan_functions(database, handling, args)? {
+                    Planned::Rack(class) => {
+                        let subject = Subject::AllKeys;
+                        Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                    }
+                    Planned::Here(reply) => {
+                        turn.connection.answer(|out| out.extend_from_slice(&reply));
+                        Ok(Flow::Went)
+                    }
+                }
             }
             Handling::Explain => self.explain(turn, args, sink),
             Handling::Info => Ok(self.info(turn, args, sink)),

@@ -53,6 +53,7 @@ mod dispatch;
 mod ends;
 mod eval;
 mod exchange;
+mod functions;
 mod gateway;
 mod info;
 mod inputs;

@@ -7,11 +7,11 @@ fn any(args: &[&str]) -> Vec<u8> {
     CommandBuf::new().encode(0, args.iter().map(|arg| arg.as_bytes())).to_vec()
 }
 
-fn exec(lines: &[&[&str]]) -> Vec<u8> {
+pub(super) fn exec(lines: &[&[&str]]) -> Vec<u8> {
     let parts: Vec<Vec<u8>> = lines
         .iter()
         .map(|line| match line[0] {
-            "EVAL" | "LMPOP" | "ZMPOP" => any(line),
+            "EVAL" | "LMPOP" | "ZMPOP" | "FUNCTION" | "FCALL" | "FCALL_RO" => any(line),
             // Those that wait.
             name if name.starts_with('B') => any(line),
             _ => encode(line),
@@ -674,7 +674,7 @@ fn bug_18_9_a_script_of_one_key_in_a_transaction_touches_no_other() {
 }
 
 /// Executes a script without an end at `r`, stops it, and waits for its end or for that of the engine.
-fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
+pub(super) fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
     r.server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     assert_eq!(r.submit(class, command), None);
     r.send_all();
