@@ -5,7 +5,7 @@
 -- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
 -- deadline came along, and all others are looked up. `dues` are the deadlines
 -- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
-local redis, loadstring, load, _G = (function(now, due, full, flags, seed)
+local redis, loadstring, load, _G, concord_guard = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
 local letters = string.match(flags, '^[^#]*')
@@ -643,6 +643,18 @@ end
 globals = {redis = redis, loadstring = loadstring, load = load}
 globals._G = globals
 setmetatable(globals, {__index = _G, __newindex = function() error('Attempt to modify a readonly table', 2) end, __metatable = false})
-return redis, loadstring, load, globals
+-- redis-server 7.0 ends by an error that is a table without a text: at the end of a script it gets one.
+local function handler(wrong)
+if type(wrong) ~= 'table' then return wrong end
+local found, text = pcall(function() return wrong.err end)
+if type(text) == 'number' then text = tostring(text) end
+return {err = found and type(text) == 'string' and text or 'ERR unknown error'}
+end
+local function passed(went, ...)
+if not went then error((...), 0) end
+return ...
+end
+local function guard(main) return passed(xpcall(main, handler)) end
+return redis, loadstring, load, globals, guard
 end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
-return (function(...)
+return concord_guard(function(...)

@@ -39,7 +39,7 @@ const PROLOGUE: &str = include_str!("prologue.lua");
 const OF_DATABASE: &str = include_str!("databases.lua");
 /// What the server executes for FCALL, behind the prologue.
 const LIBRARY: &str = include_str!("library.lua");
-const EPILOGUE: &[u8] = b"\nend)()";
+const EPILOGUE: &[u8] = b"\nend)";
 /// The hash of all deadlines, in ms since the Unix epoch.
 pub(super) const DEADLINES_KEY: &[u8] = b"concord:deadlines";
 /// What a script told: three elements for each.

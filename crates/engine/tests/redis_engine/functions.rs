@@ -10,7 +10,8 @@ fn by_text(code: &[u8], _cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
     let code = String::from_utf8_lossy(code);
     let mut all = Vec::new();
     for (at, _) in code.match_indices("register_function") {
-        let rest = &code[at..code[at + 1..].find("register_function").map_or(code.len(), |n| at + 1 + n)];
+        let rest =
+            &code[at..code[at + 1..].find("register_function").map_or(code.len(), |n| at + 1 + n)];
         let name = rest.split('\'').nth(1).unwrap_or_default().as_bytes().to_vec();
         let flags = ["no-writes", "allow-oom"].into_iter().filter(|flag| rest.contains(flag));
         let with = |flags: FunctionFlags, flag: &str| flags.with(flag.as_bytes());
@@ -81,6 +82,12 @@ fn functions_answer_as_on_a_plain_server() {
                 let line = [call, "f", "2", "a", "b", "1", "\n"];
                 let ours = p.write_encoded(any(&line), &line);
                 let theirs = ask(&mut stream, &line);
+                // In which line an error came, the prologue hides.
+                let told = |reply: &str| reply.split(", on @").next().unwrap().to_string();
+                let (ours, theirs) = match theirs.starts_with('-') {
+                    true => (told(&ours), told(&theirs)),
+                    false => (ours, theirs),
+                };
                 assert!(alike(&ours, &theirs), "{code} (RESP3: {resp3}): {ours} {theirs}");
             }
         }

@@ -738,3 +738,29 @@ fn bug_18_15_a_script_that_was_not_compiled_is_not_known() {
         assert_eq!(p.eval(&[script, "0"]), first);
     }
 }
+
+/// redis-server 7.0.15 ends by the first of these.
+#[test]
+fn bug_18_31_an_error_without_a_text_ends_no_server() {
+    let mut p = Pair::new();
+    for raised in
+        ["{x = 1}", "{}", "setmetatable({}, {__index = function() error('x') end})", "{err = {}}"]
+    {
+        let script = format!("redis.call('INCR', 'n') error({raised})");
+        let reply = p.eval(&[&script, "0"]);
+        assert!(reply.starts_with("-ERR unknown error"), "{raised}: {reply}");
+        let caught = format!("local ok, e = pcall(function() error({raised}) end) return type(e)");
+        assert_eq!(p.eval(&[&caught, "0"]), "$5\r\ntable\r\n");
+        let within = format!("return coroutine.wrap(function() error({raised}) end)()");
+        assert!(p.eval(&[&within, "0"]).starts_with("-ERR unknown error"));
+    }
+    for (raised, text) in
+        [("{err = 'MY error'}", "-MY error"), ("{err = 5}", "-5"), ("nil", "-ERR nil")]
+    {
+        let reply = p.eval(&[&format!("error({raised})"), "0"]);
+        assert!(reply.starts_with(text), "{raised}: {reply}");
+    }
+    assert_eq!(p.eval(&["return 1, 2", "0"]), ":1\r\n");
+    assert_eq!(p.eval(&["return nil", "0"]), "$-1\r\n");
+    assert_eq!(p.write(&["GET", "n"]), "$1\r\n4\r\n");
+}
