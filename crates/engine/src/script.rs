@@ -64,7 +64,7 @@ pub(crate) const FULL: &[u8] =
     memory > 'maxmemory'";
 
 /// Commands of Redis that no script may call, beside those that the engine's table says so of.
-const NOT_IN_SCRIPTS: [&[u8]; 54] = [
+const NOT_IN_SCRIPTS: [&[u8]; 55] = [
     b"ACL",
     b"ASKING",
     b"AUTH",
@@ -79,6 +79,7 @@ const NOT_IN_SCRIPTS: [&[u8]; 54] = [
     b"BZPOPMAX",
     b"BZPOPMIN",
     b"CLIENT",
+    b"CLUSTER",
     b"CONFIG",
     b"DEBUG",
     b"DISCARD",
@@ -251,6 +252,10 @@ impl<B: Backend> Within<'_, B> {
         if self.answer_here(&name, args, reply)? {
             return Ok(());
         }
+        if (name.is(b"XREAD") || name.is(b"XREADGROUP")) && waits(args) {
+            let text = b" command is not allowed with BLOCK option from scripts";
+            return Err([b"ERR ", args[0], &text[..]].concat());
+        }
         let names = Names::of(name.bytes());
         let localized = self.localize(&name, args)?;
         let kept: Vec<&[u8]> = localized.iter().flatten().map(|arg| &**arg).collect();
@@ -400,6 +405,12 @@ impl<B: Backend> Within<'_, B> {
         }
         Ok((class, spec.flags, keys::places(spec, name.bytes(), args)))
     }
+}
+
+/// Whether an XREAD or XREADGROUP is told to wait.
+fn waits(args: &[&[u8]]) -> bool {
+    let is = |arg: &&&[u8], word: &[u8]| arg.eq_ignore_ascii_case(word);
+    args.iter().take_while(|arg| !is(arg, b"STREAMS")).any(|arg| is(&arg, b"BLOCK"))
 }
 
 const SEVERAL_KEYS: &[u8] =

@@ -2,7 +2,7 @@
 -- functions of Lua's that must do the same at every replica. Called with the natives (Rust), once for
 -- each script; answers the function that runs a script.
 local native, globals = ...
-local error, ipairs, rawget, select, type, unpack = error, ipairs, rawget, select, type, unpack
+local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, rawget, select, tonumber, type, unpack
 local raw_next, raw_pairs, raw_pcall, raw_xpcall = next, pairs, pcall, xpcall
 local raw_rawset, raw_setmetatable, raw_tostring = rawset, setmetatable, tostring
 local position, is_over = native.position, native.is_over
@@ -13,9 +13,12 @@ local function fail(message) error(position() .. message, 0) end
 -- Tables that may be read alone: a script sees an empty one in front of each.
 local behind = {}
 local function read_only_error() fail('Attempt to modify a readonly table') end
+-- In the place of the metatable of each.
+local locked = raw_setmetatable({}, {__newindex = read_only_error, __metatable = {}})
+behind[locked] = locked
 local function read_only(real, missing)
   if missing then raw_setmetatable(real, {__index = missing}) end
-  local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = {}})
+  local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = locked})
   behind[front] = real
   return front
 end
@@ -147,6 +150,19 @@ globals.load = function(f, name)
   return native.load(table.concat(parts), name and raw_tostring(name) or '=(load)')
 end
 
+-- Natives get all their arguments at once, and Rust has room for 8,000 values that are no numbers: the process ends with
+-- one more.
+local raw_unpack, UNPACKED_MAX = unpack, 7000
+globals.unpack = function(t, first, last)
+  if type(t) ~= 'table' then return raw_unpack(t, first, last) end
+  local from, to = tonumber(first or 1), tonumber(last or #t)
+  if from and to and to - from > UNPACKED_MAX and to - from < 8000 then
+    local count = 0
+    for i = from, to do if type(rawget(t, i)) ~= 'number' then count = count + 1 end end
+    if count > UNPACKED_MAX then fail('too many results to unpack') end
+  end
+  return raw_unpack(t, first, last)
+end
 math.random, math.randomseed = native.random, native.randomseed
 -- Lua's own may take for ever within one instruction.
 for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do string[name] = native[name] end
@@ -282,7 +298,7 @@ local function library()
   local environment = raw_setmetatable({}, {
     __index = function(_, name) return seen[name] end,
     __newindex = read_only_error,
-    __metatable = {},
+    __metatable = locked,
   })
   return registered, environment, function()
     is_loaded, seen = true, globals._G

@@ -73,7 +73,7 @@ pub(crate) fn run(
         let lists = [("KEYS", script.keys), ("ARGV", script.args)];
         if matches!(task, Task::Script) {
             for (name, list) in lists {
-                globals.raw_set(name, lua.create_sequence_from(strings(&lua, list)?)?)?;
+                globals.raw_set(name, strings(&lua, list)?)?;
             }
         }
         let prelude = lua.load(prelude(&lua)?).set_mode(ChunkMode::Binary).into_function()?;
@@ -111,9 +111,7 @@ pub(crate) fn run(
                     failed = Some(b"ERR Function not found".to_vec());
                     return Ok(());
                 };
-                let keys = lua.create_sequence_from(strings(&lua, script.keys)?)?;
-                let args = lua.create_sequence_from(strings(&lua, script.args)?)?;
-                go.call((callback, keys, args))
+                go.call((callback, strings(&lua, script.keys)?, strings(&lua, script.args)?))
             }
         };
         // From here on nobody would catch what a finalizer throws.
@@ -149,8 +147,12 @@ pub(crate) fn compiled(
     chunk.set_environment(environment).into_function().map_err(|error| syntax_text(&error))
 }
 
-fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Vec<mlua::String>> {
-    list.iter().map(|bytes| lua.create_string(bytes)).collect()
+fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(list.len(), 0)?;
+    for bytes in list {
+        table.raw_push(lua.create_string(bytes)?)?;
+    }
+    Ok(table)
 }
 
 /// The prelude's bytecode.

@@ -316,3 +316,75 @@ fn libraries_move_between_redis_and_us() {
         assert_eq!(ours.call(args), ask(&mut stream, args), "{args:?}");
     }
 }
+
+/// An interpreter has room for 8,000 values that Rust holds; with one more the process ended, and so did all replicas.
+#[test]
+fn bug_18_32_many_values_at_once_end_no_process() {
+    let mut ours = Ours::new();
+    let many: Vec<&[u8]> = vec![b"x"; 20_000];
+    let eval = |script: &'static str| [&b"EVAL"[..], script.as_bytes()];
+    let args = [&eval("return {#ARGV, ARGV[20000]}")[..], &[b"0"], &many].concat();
+    assert_eq!(ours.call(&args), b"*2\r\n:20000\r\n$1\r\nx\r\n");
+    let args = [&eval("return {#KEYS, KEYS[20000]}")[..], &[b"20000"], &many].concat();
+    assert_eq!(ours.call(&args), b"*2\r\n:20000\r\n$1\r\nx\r\n");
+    let make = "local list, map = {}, {} for i = 1, 20000 do list[i] = 'v' .. i map['k' .. i] = list[i] end \
+        local some = {} for i = 1, 7000 do some[i] = list[i] end ";
+    for (script, reply) in [
+        ("return #cmsgpack.pack(map) > 200000", ":1"),
+        ("return #cmsgpack.unpack(cmsgpack.pack(list))", ":20000"),
+        ("return cmsgpack.unpack(cmsgpack.pack(map)).k20000", "$6"),
+        ("return #cjson.encode(map) > 200000", ":1"),
+        ("return cjson.decode(cjson.encode(map)).k20000", "$6"),
+        ("return #cjson.decode(cjson.encode(list))", ":20000"),
+        ("return {map = map}", "*40000"),
+        ("return {set = map}", "*20000"),
+        ("return redis.call('RPUSH', 'l', unpack(some))", ":7000"),
+        ("return redis.pcall('RPUSH', 'l', unpack(some))", ":14000"),
+        ("return #redis.call('LRANGE', 'l', 0, -1)", ":14000"),
+        ("return redis.pcall(unpack(some))", "-ERR Unknown Redis command"),
+        ("return cjson.encode(unpack(some))", ""),
+        ("return cmsgpack.pack(unpack(some))", ""),
+        ("return bit.bor(unpack(some))", ""),
+        ("return redis.log(unpack(some))", ""),
+        ("return redis.sha1hex(unpack(some))", ""),
+        ("return struct.pack(unpack(some))", ""),
+        ("return #{struct.unpack(string.rep('c1', 9000), string.rep('x', 9000))}", ""),
+        ("return #{cmsgpack.unpack(string.rep(cmsgpack.pack('x'), 9000))}", ""),
+        ("return string.format(unpack(some))", ""),
+        ("return string.find(unpack(some))", ""),
+        ("return string.gsub(unpack(some))", ""),
+        ("return #{string.byte(string.rep('x', 7000), 1, -1)}", ":7000"),
+        ("return math.random(unpack(some))", ""),
+        ("return math.max(1, 2)", ":2"),
+        ("return #table.concat(list)", ""),
+        ("return select('#', pcall(unpack, some))", ":7001"),
+        ("return tostring(unpack(some))", ""),
+        ("return redis.error_reply(unpack(some))", ""),
+        // Natives that call functions, within each other, and one that is given much in the end.
+        (
+            "local depth = 0 local function down() depth = depth + 1 \
+             if depth > 150 then return tostring(redis.pcall('RPUSH', 'm', unpack(some))) end \
+             return (string.gsub('x', '(x)', down)) end return down()",
+            "",
+        ),
+        ("return #redis.call('LRANGE', 'm', 0, -1)", ""),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = string.gmatch('x', 'x') end return #all",
+            ":9000",
+        ),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = coroutine.wrap(function() coroutine.yield(i) end) all[i]() end \
+             return #all",
+            ":9000",
+        ),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = loadstring('return ' .. i) end return all[9000]()",
+            ":9000",
+        ),
+    ] {
+        let script = format!("{make}{script}");
+        let found = ours.call(&[b"EVAL", script.as_bytes(), b"0"]);
+        let found = String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned();
+        assert!(found.starts_with(reply), "{script}: {found}");
+    }
+}

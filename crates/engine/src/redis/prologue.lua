@@ -23,7 +23,7 @@ local function own_name(key) if string.sub(key, 1, 4) == marker then return stri
 local function is_own(key) return (string.sub(key, 1, 4) == marker and string.match(key, '^[a-p]', 5) or 'a') == letter end
 if not plain then for i, key in ipairs(KEYS) do KEYS[i] = own_name(key) end end
 local function listed(names, name) return string.find(names, ' ' .. name .. ' ', 1, true) end
-local unequal = ' OBJECT LASTSAVE INFO MEMORY ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT CLUSTER '
+local unequal = ' OBJECT LASTSAVE INFO MEMORY ACL CONFIG CLIENT LATENCY MODULE LOLWUT PUBSUB SLOWLOG FUNCTION SCRIPT '
 local foreign = ' SWAPDB MOVE MIGRATE '
 local expiring = ' HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HSETEX HGETEX MSETEX '
 local timed = ' TTL PTTL EXPIRETIME PEXPIRETIME PERSIST EXPIRE PEXPIRE EXPIREAT PEXPIREAT SETEX PSETEX '
@@ -597,6 +597,13 @@ for i = 1, #args do
 if type(args[i]) == 'number' then args[i] = string.format('%.17g', args[i]) elseif type(args[i]) ~= 'string' then return run(...) end
 if not plain and string.byte(args[i]) == 255 then is_local = true end
 end
+if not plain and listed(' XREAD XREADGROUP ', upper) then
+for i = 1, #args do
+local option = string.upper(args[i])
+if option == 'STREAMS' then break end
+if option == 'BLOCK' then return fail('ERR ' .. name .. ' command is not allowed with BLOCK option from scripts') end
+end
+end
 if is_local then localize(upper, args) end
 if plain then
 local wrong
@@ -654,7 +661,39 @@ local function passed(went, ...)
 if not went then error((...), 0) end
 return ...
 end
-local function guard(main) return passed(xpcall(main, handler)) end
+-- What a script returns nests 128 deep at most, as with the memory engine: a replica reads no deeper reply.
+local function nested(value)
+if rawget(value, 'err') or rawget(value, 'ok') or rawget(value, 'double') then return {} end
+local both = rawget(value, 'map') or rawget(value, 'set')
+if type(both) ~= 'table' then
+local all, i = {}, 1
+while rawget(value, i) ~= nil do if type(rawget(value, i)) == 'table' then all[#all + 1] = rawget(value, i) end i = i + 1 end
+return all
+end
+local all = {}
+for key, own in next, both do
+if type(key) == 'table' then all[#all + 1] = key end
+if type(own) == 'table' then all[#all + 1] = own end
+end
+return all
+end
+local function is_deep(value, depth)
+if depth > 128 then return true end
+for _, inner in ipairs(nested(value)) do if is_deep(inner, depth + 1) then return true end end
+return false
+end
+local function cut(value, depth)
+if type(value) ~= 'table' then return value end
+if depth > 128 then return {err = 'ERR reached lua stack limit'} end
+local copy = {}
+for key, own in next, value do copy[cut(key, depth + 1)] = cut(own, depth + 1) end
+return copy
+end
+local function guard(main)
+local value = passed(xpcall(main, handler))
+if type(value) == 'table' and is_deep(value, 1) then return cut(value, 1) end
+return value
+end
 return redis, loadstring, load, globals, guard
 end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
 return concord_guard(function(...)

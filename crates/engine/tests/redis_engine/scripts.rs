@@ -764,3 +764,20 @@ fn bug_18_31_an_error_without_a_text_ends_no_server() {
     assert_eq!(p.eval(&["return nil", "0"]), "$-1\r\n");
     assert_eq!(p.write(&["GET", "n"]), "$1\r\n4\r\n");
 }
+
+#[test]
+fn bug_18_33_a_reply_that_nests_deep_ends_no_replica() {
+    let mut p = Pair::new();
+    for script in [
+        "local a = {} local b = {a} a[1] = b return a",
+        "local a = {} for i = 1, 5000 do a = {a} end return a",
+        "local a = {} for i = 1, 200 do a = {map = {k = a}} end return a",
+    ] {
+        let reply = p.eval(&[script, "0"]);
+        assert!(reply.ends_with("-ERR reached lua stack limit\r\n"), "{reply}");
+    }
+    let nested = "local a = {} for i = 1, 100 do a = {a} end return {a, parent = a}";
+    assert_eq!(p.eval(&[nested, "0"]), "*1\r\n".repeat(101) + "*0\r\n");
+    let parts = exec(&[&["EVAL", "local a = {} for i = 1, 5000 do a = {a} end return a", "0"]]);
+    assert!(p.write_encoded(parts, &["EXEC"]).ends_with("stack limit\r\n"));
+}
