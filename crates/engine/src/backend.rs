@@ -40,6 +40,9 @@ pub struct Step<'a> {
     pub deadline_ms: Option<u64>,
     /// What scripts among `commands` may touch.
     pub reach: Reach,
+    /// The shim did something that belongs to the step: a script among `commands` that is stopped cannot be taken for
+    /// one that has changed nothing.
+    pub is_beside: bool,
 }
 
 /// Which keys the scripts of a step may touch.
@@ -159,6 +162,12 @@ pub trait Backend {
     /// no other key has one. `None` for a key that has none any more.
     fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {
         let (_, _) = (is_all, deadlines);
+    }
+
+    /// Whether [`Backend::submit`] would refuse the step as a whole.
+    fn refuses(&self, context: &Context, step: &Step<'_>) -> bool {
+        let (_, _) = (context, step);
+        false
     }
 
     /// What a command does, where the backend knows.

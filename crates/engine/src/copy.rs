@@ -15,6 +15,8 @@ use core::fmt;
 use concord_core::ObjectId;
 use concord_core::hash::object_id;
 
+use crate::functions::FUNCTIONS_KEY;
+
 /// Behind the last place.
 pub const PLACE_END: u64 = 1 << 32;
 
@@ -31,9 +33,12 @@ pub fn place(obj_id: ObjectId) -> u64 {
     u64::from(obj_id.0.rotate_right(SHARD_BITS))
 }
 
-/// Where a key stands in the order of copying.
+/// Where a key stands in the order of copying. The libraries of functions are in front of every key.
 #[must_use]
 pub fn place_of_key(key: &[u8]) -> u64 {
+    if key == FUNCTIONS_KEY {
+        return 0;
+    }
     place(object_id(key))
 }
 
@@ -118,7 +123,7 @@ fn begin(out: &mut Vec<u8>, next: u64) {
 }
 
 /// Appends an object.
-fn push(out: &mut Vec<u8>, object: &Object<'_>) {
+pub(crate) fn push(out: &mut Vec<u8>, object: &Object<'_>) {
     out.extend_from_slice(&(object.key.len() as u32).to_be_bytes());
     out.extend_from_slice(&(object.value.len() as u32).to_be_bytes());
     out.extend_from_slice(&object.deadline_ms.to_be_bytes());

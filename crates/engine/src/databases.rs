@@ -224,7 +224,9 @@ impl Names {
             | b"BZMPOP" => Names::First,
             b"XREAD" | b"XREADGROUP" => Names::Streams,
             b"MOVE" => Names::Moved,
-            b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" => Names::Scripts,
+            b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+                Names::Scripts
+            }
             _ => Names::Errors,
         }
     }

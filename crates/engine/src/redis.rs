@@ -30,7 +30,7 @@ mod tests;
 pub(crate) use effects::draws;
 pub use requests::{is_script, runs_script};
 pub use script::STOPPED_REPLY;
-pub(crate) use script::{IN_PLACE_ARGS_MAX, in_place_of};
+pub(crate) use script::{IN_PLACE_ARGS_MAX, in_place_of, script_of_library};
 
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
@@ -150,6 +150,8 @@ struct Operation {
     taught: Vec<(usize, Vec<u8>, [u8; 40])>,
     /// A write with scripts: what they told is asked for.
     has_scripts: bool,
+    /// [`Step::is_beside`].
+    is_beside: bool,
 }
 
 impl Operation {
@@ -549,7 +551,7 @@ impl RedisEngine {
         let deletes_first = matches!(operation.kind, Kind::Write { delete_first: true, .. });
         if self.stopped > 0 && script::was_stopped(frame) {
             self.stopped -= 1;
-            if is_write && operation.commands > 1 || deletes_first {
+            if is_write && operation.commands > 1 || deletes_first || operation.is_beside {
                 // The others of its transaction were executed, or a key that was due is deleted. What is
                 // replicated in its place says nothing of that.
                 self.is_poisoned = true;
@@ -786,6 +788,10 @@ impl Backend for RedisEngine {
 
     fn poll(&mut self) -> Option<BackendDone> {
         self.done.pop_front()
+    }
+
+    fn refuses(&self, context: &Context, step: &Step<'_>) -> bool {
+        self.refusal(context, step).is_some()
     }
 
     fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {

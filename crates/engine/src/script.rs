@@ -14,7 +14,7 @@ use crate::backend::{Backend, OUT_OF_MEMORY, Published, Submitted};
 use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::databases::{self, Localized, Names, localize, may_change, of_key, own_name, show};
 use crate::table::{CommandSpec, Flags, UpperName};
-use crate::ttl::{Shimmed, step_of};
+use crate::ttl::{Shimmed, is_call, step_of};
 use crate::{Class, Context, Progress, resp};
 use crate::{keys, resp_scan, several};
 
@@ -33,6 +33,8 @@ pub struct Script<'a> {
     pub resp3: bool,
     /// What its randomness begins with.
     pub seed: u64,
+    /// The text is that of a library, of which this function is called.
+    pub function: Option<&'a [u8]>,
 }
 
 /// What a script acts on.
@@ -57,11 +59,12 @@ const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scr
 const NOT_LOCAL: &[u8] = b"ERR Script attempted to access a non local key in a cluster node";
 const STAYS: &[u8] = b"ERR a script stays in the database of its client (Concord does not support \
     another one in SELECT, MOVE and COPY)";
-const FULL: &[u8] = b"OOM allow-oom flag is not set on the script, can not run it when used \
+pub(crate) const FULL: &[u8] =
+    b"OOM allow-oom flag is not set on the script, can not run it when used \
     memory > 'maxmemory'";
 
 /// Commands of Redis that no script may call, beside those that the engine's table says so of.
-const NOT_IN_SCRIPTS: [&[u8]; 54] = [
+const NOT_IN_SCRIPTS: [&[u8]; 55] = [
     b"ACL",
     b"ASKING",
     b"AUTH",
@@ -76,6 +79,7 @@ const NOT_IN_SCRIPTS: [&[u8]; 54] = [
     b"BZPOPMAX",
     b"BZPOPMIN",
     b"CLIENT",
+    b"CLUSTER",
     b"CONFIG",
     b"DEBUG",
     b"DISCARD",
@@ -209,6 +213,11 @@ pub(crate) fn declares_no_writes(text: &[u8]) -> bool {
     Shebang::parse(text).is_ok_and(|shebang| shebang.no_writes)
 }
 
+/// Whether the first line of a script says that it may write where memory is short.
+pub(crate) fn declares_allow_oom(text: &[u8]) -> bool {
+    Shebang::parse(text).is_ok_and(|shebang| shebang.allow_oom)
+}
+
 /// The shim as a script sees it.
 struct Within<'a, B> {
     shim: &'a mut Shimmed<B>,
@@ -242,6 +251,10 @@ impl<B: Backend> Within<'_, B> {
         }
         if self.answer_here(&name, args, reply)? {
             return Ok(());
+        }
+        if (name.is(b"XREAD") || name.is(b"XREADGROUP")) && waits(args) {
+            let text = b" command is not allowed with BLOCK option from scripts";
+            return Err([b"ERR ", args[0], &text[..]].concat());
         }
         let names = Names::of(name.bytes());
         let localized = self.localize(&name, args)?;
@@ -394,11 +407,17 @@ impl<B: Backend> Within<'_, B> {
     }
 }
 
+/// Whether an XREAD or XREADGROUP is told to wait.
+fn waits(args: &[&[u8]]) -> bool {
+    let is = |arg: &&&[u8], word: &[u8]| arg.eq_ignore_ascii_case(word);
+    args.iter().take_while(|arg| !is(arg, b"STREAMS")).any(|arg| is(&arg, b"BLOCK"))
+}
+
 const SEVERAL_KEYS: &[u8] =
     b"ERR Concord's memory engine does not support commands over several keys in scripts";
 
 impl<B: Backend> Shimmed<B> {
-    /// EVAL and EVAL_RO, where scripts are executed here.
+    /// EVAL, FCALL and their kin, where scripts are executed here.
     pub(crate) fn start_script(
         &mut self,
         interpreter: Interpreter,
@@ -412,7 +431,11 @@ impl<B: Backend> Shimmed<B> {
         if !self.is_in_exec {
             self.backend_mut().begin_script();
         }
-        if let Err(text) = self.run_script(interpreter, context, class, command, reply) {
+        let ran = match is_call(&UpperName::of(command.name())) {
+            true => self.run_call(interpreter, context, class, command, reply),
+            false => self.run_script(interpreter, context, class, command, reply),
+        };
+        if let Err(text) = ran {
             reply.truncate(start);
             resp::error(reply, &text);
         }
@@ -434,6 +457,42 @@ impl<B: Backend> Shimmed<B> {
             Submitted::Done(_) => Progress::Done,
             Submitted::Pending => self.pass_later(context),
         }
+    }
+
+    /// FCALL and FCALL_RO.
+    fn run_call(
+        &mut self,
+        interpreter: Interpreter,
+        context: &Context,
+        class: Class,
+        command: &Command<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Vec<u8>> {
+        let args: Vec<&[u8]> = command.args().collect();
+        let call = self.call_of(context, class, &args)?;
+        let flags = call.function.flags;
+        let mut within = Within {
+            shim: self,
+            context: *context,
+            class,
+            read_only: call.is_read || flags.no_writes(),
+            own_key: None,
+            database: command.database(),
+            wrote: flags.allow_oom(),
+            command: CommandBuf::new(),
+        };
+        let own_names: Vec<&[u8]> = call.keys.iter().map(|key| own_name(key)).collect();
+        let script = Script {
+            text: &call.library.text,
+            code_at: call.library.code_at(),
+            keys: &own_names,
+            args: call.args,
+            resp3: context.resp3,
+            seed: context.entropy,
+            function: Some(&call.function.name),
+        };
+        interpreter(&script, &mut within, reply);
+        Ok(())
     }
 
     fn run_script(
@@ -477,8 +536,8 @@ impl<B: Backend> Shimmed<B> {
         };
         let own_names: Vec<&[u8]> = keys.iter().map(|key| own_name(key)).collect();
         let (keys, resp3) = (&own_names[..], context.resp3);
-        let script =
-            Script { text, code_at: shebang.code_at, keys, args, resp3, seed: context.entropy };
+        let (code_at, seed, function) = (shebang.code_at, context.entropy, None);
+        let script = Script { text, code_at, keys, args, resp3, seed, function };
         interpreter(&script, &mut within, reply);
         Ok(())
     }

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::command::{Command, CommandBuf};
+use crate::functions::FUNCTIONS_KEY;
 use crate::plan::When;
 use crate::redis::runs_script;
 use crate::resp;
@@ -174,6 +175,9 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
             Restricted::Nothing
         }
         b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
+        // Libraries come with the first part of a copy.
+        b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::Whole,
+        b"FUNCTION" => Restricted::Nothing,
         b"SORT" | b"SORT_RO" if keys(command).len() < 2 => Restricted::Nothing,
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.

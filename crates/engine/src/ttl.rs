@@ -25,6 +25,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
+use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
 use crate::several;
@@ -35,11 +36,13 @@ mod alone;
 mod exec;
 mod figures;
 mod flush;
+mod functions;
 mod scripts;
 mod watch;
 
 use alone::Alone;
 use exec::Parts;
+pub(crate) use functions::is_call;
 use scripts::Answers;
 use watch::Watched;
 pub(crate) use watch::watched;
@@ -120,6 +123,12 @@ enum Stalled {
 pub struct Shimmed<B> {
     backend: B,
     deadlines: Deadlines,
+    /// Libraries of functions.
+    functions: Functions,
+    /// Those before a transaction that is being started: if it is refused, nothing of it happens.
+    functions_before: Option<Functions>,
+    /// Who loads them.
+    loader: Option<Loader>,
     /// Steps that the backend has not finished, in order.
     pending: VecDeque<Pending>,
     /// Keys of pending steps that may change their deadline, with the number of these steps.
@@ -154,6 +163,9 @@ impl<B: Backend> Shimmed<B> {
         Shimmed {
             backend,
             deadlines: Deadlines::default(),
+            functions: Functions::default(),
+            functions_before: None,
+            loader: None,
             pending: VecDeque::new(),
             unsettled: HashMap::default(),
             flushes_pending: 0,
@@ -221,6 +233,9 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Progress {
+        if name.is(b"FUNCTION") {
+            return self.start_function(context, class, command, reply);
+        }
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
             return self.submit_step(context, &step, None, Work::Pass, reply);
@@ -255,8 +270,11 @@ impl<B: Backend> Shimmed<B> {
             return self.start_script(interpreter, context, class, command, reply);
         }
         let key = command.key();
+        if is_call(name) {
+            return self.start_call(context, class, command, reply);
+        }
         if key.is_none() && is_script(name) {
-            return self.start_scripts(context, class, command, reply);
+            return self.start_scripts(context, class, command, None, reply);
         }
         if key.is_none() && several::names_keys(name) {
             return self.start_several(context, class, command, reply);
@@ -335,6 +353,9 @@ impl<B: Backend> Shimmed<B> {
         text: &[u8],
         reply: &mut Vec<u8>,
     ) -> Progress {
+        if let Some(before) = self.functions_before.take() {
+            self.functions = before;
+        }
         let mut error = Vec::new();
         resp::error(&mut error, text);
         let work = Work::One(After::Answer(error));
@@ -352,6 +373,10 @@ impl<B: Backend> Shimmed<B> {
         let start = reply.len();
         if self.deadlines.untold() > UNTOLD_MAX && self.scripts_pending == 0 {
             self.tell_deadlines();
+        }
+        if let Some(before) = self.functions_before.take_if(|_| self.backend.refuses(context, step))
+        {
+            self.functions = before;
         }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {
@@ -510,7 +535,7 @@ impl<B: Backend> Shimmed<B> {
 }
 
 fn is_script(name: &UpperName) -> bool {
-    name.is(b"EVAL") || name.is(b"EVAL_RO")
+    name.is(b"EVAL") || name.is(b"EVAL_RO") || is_call(name)
 }
 
 impl Pending {
@@ -536,6 +561,7 @@ pub(crate) fn step_of<'a>(
         want_exists: false,
         deadline_ms: None,
         reach: Reach::OneKey,
+        is_beside: false,
     }
 }
 
@@ -626,7 +652,8 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.backend.memory_bytes() + self.deadlines.memory_bytes()
+        let beside = self.deadlines.memory_bytes() + self.functions.memory_bytes();
+        self.backend.memory_bytes() + beside
     }
 
     fn is_full(&self) -> bool {
@@ -635,7 +662,8 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn digest(&self) -> Option<u64> {
-        Some(self.backend.digest()?.wrapping_add(self.deadlines.digest()))
+        let beside = self.deadlines.digest().wrapping_add(self.functions.digest());
+        Some(self.backend.digest()?.wrapping_add(beside))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use concord_core::rng::Rng;
 use concord_engine::copy::{PLACE_END, next_place, place_of_key};
+use concord_engine::functions::{Declared, FunctionFlags};
 use concord_engine::several::{Restricted, restrict};
 use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
 
@@ -147,6 +148,94 @@ fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
         assert_eq!(source.digest(), target.digest(), "seed {seed}");
     }
     assert!(refused > 1_000 && parts > 100, "{refused} {parts}");
+}
+
+/// The library's only function has its code as its name.
+fn named_by_code(code: &[u8], _cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
+    let name = code.trim_ascii().to_vec();
+    Ok(vec![Declared { name, description: None, flags: FunctionFlags::default() }])
+}
+
+/// A command on libraries, alone or beside others, of which some collide.
+fn on_libraries(rng: &mut Rng) -> Vec<u8> {
+    let (n, m) = (rng.below(6), rng.below(6));
+    let text = format!("#!lua name=l{n}\nf{m}");
+    let encode = |args: &[&[u8]]| {
+        let key_index = u8::from(args[0] == b"SET");
+        CommandBuf::new().encode(key_index, args.iter().copied()).to_vec()
+    };
+    let key = format!("s{}", rng.below(200));
+    let own = match rng.below(8) {
+        0 => encode(&[b"FUNCTION", b"DELETE", format!("l{n}").as_bytes()]),
+        1 if rng.chance(1, 4) => encode(&[b"FUNCTION", b"FLUSH"]),
+        2 | 3 => encode(&[b"FUNCTION", b"LOAD", b"REPLACE", text.as_bytes()]),
+        4..=6 => encode(&[b"FUNCTION", b"LOAD", text.as_bytes()]),
+        _ => encode(&[b"SET", key.as_bytes(), text.as_bytes()]),
+    };
+    if rng.chance(1, 3) {
+        return encode(&[b"CONCORD.EXEC", &own, &encode(&[b"SET", key.as_bytes(), b"v"]), &own]);
+    }
+    own
+}
+
+/// Whoever has any key has every library: what finds one among the writes, or does not, does so at each replica.
+#[test]
+fn libraries_are_in_front_of_every_key_of_a_copy() {
+    let (mut nothing, mut libraries) = (0, 0);
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let store = || Store::new(Memory::new(0)).with_functions(named_by_code);
+        let (mut source, mut target) = (store(), store());
+        let (mut position, mut copied_to) = (0, 0);
+        while copied_to < PLACE_END {
+            for _ in 0..rng.below(4) + if position == 0 { 30 } else { 0 } {
+                position += 1;
+                let context = Context { now_ms: 1_000, position, ..Context::default() };
+                let bytes = on_libraries(&mut rng);
+                let reply = submit(&mut source, &context, &bytes);
+                let is_here = |key: &[u8]| place_of_key(key) < copied_to;
+                match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
+                    Restricted::Whole => assert_eq!(submit(&mut target, &context, &bytes), reply),
+                    Restricted::Part(part) => drop(submit(&mut target, &context, &part)),
+                    Restricted::Nothing => nothing += 1,
+                    Restricted::Entangled => panic!("nothing hangs on keys"),
+                }
+            }
+            assert!(source.prepare_copy());
+            let mut chunk = Vec::new();
+            assert_eq!(source.copy(copied_to, 300, &mut chunk), Progress::Done);
+            libraries += usize::from(chunk.windows(10).any(|part| part == b"~functions"));
+            assert_eq!(target.install(&chunk), Ok(Progress::Done));
+            copied_to = next_place(&chunk).unwrap();
+        }
+        let call = CommandBuf::new().encode(0, [&b"FUNCTION"[..], b"DUMP"]).to_vec();
+        let context = Context::default();
+        let [own, theirs] = [&mut source, &mut target].map(|one| submit(one, &context, &call));
+        assert_eq!(own, theirs, "seed {seed}");
+        assert_eq!(source.digest(), target.digest(), "seed {seed}");
+        assert_eq!(source.memory_bytes(), target.memory_bytes());
+        assert_eq!(target.clear(), Progress::Done);
+        assert_eq!(target.memory_bytes(), 0);
+    }
+    assert!(nothing > 1_000 && libraries > 200 && libraries <= 300, "{nothing} {libraries}");
+}
+
+/// FLUSHALL leaves them, and nothing that tells of keys tells of them.
+#[test]
+fn libraries_are_no_keys() {
+    let mut store = Store::new(Memory::new(0)).with_functions(named_by_code);
+    let mut ask = |line: &str| {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let bytes = CommandBuf::new().encode(0, args).to_vec();
+        String::from_utf8(submit(&mut store, &Context::default(), &bytes)).unwrap()
+    };
+    assert_eq!(ask("FUNCTION LOAD #!lua\tname=l\nf"), "$1\r\nl\r\n");
+    assert_eq!(ask("FLUSHALL"), "+OK\r\n");
+    assert_eq!(ask("DBSIZE"), ":0\r\n");
+    assert_eq!(ask("KEYS *"), "*0\r\n");
+    assert_eq!(ask("SCAN 0"), "*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(ask("RANDOMKEY"), "$-1\r\n");
+    assert!(ask("FUNCTION STATS").ends_with(":1\r\n$15\r\nfunctions_count\r\n:1\r\n"));
 }
 
 #[test]

@@ -41,6 +41,12 @@ pub(crate) enum Handling {
         by_sha: bool,
         read_only: bool,
     },
+    /// It calls a function of a library; read-only if so.
+    Call {
+        read_only: bool,
+    },
+    /// FUNCTION.
+    Function,
     /// Its subcommands have flags and keys of their own.
     Container,
     /// MULTI's kin, which are looked at inside of a transaction too.
@@ -117,7 +123,7 @@ const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 36] = [
+const REFUSED: [(&str, Refusal); 33] = [
     (
         "WAIT",
         Refusal::Because(
@@ -153,9 +159,6 @@ const REFUSED: [(&str, Refusal); 36] = [
     ("LATENCY", Refusal::Admin),
     ("MODULE", Refusal::Admin),
     ("LOLWUT", Refusal::Other),
-    ("FCALL", Refusal::Other),
-    ("FCALL_RO", Refusal::Other),
-    ("FUNCTION", Refusal::Other),
     ("CONCORD.DIGEST", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
@@ -167,7 +170,7 @@ const REFUSED: [(&str, Refusal); 36] = [
 ];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 34] = [
+const OWN: [(&str, i32, Handling); 37] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -202,6 +205,9 @@ const OWN: [(&str, i32, Handling); 34] = [
     ("EVAL_RO", -3, Handling::Script { by_sha: false, read_only: true }),
     ("EVALSHA", -3, Handling::Script { by_sha: true, read_only: false }),
     ("EVALSHA_RO", -3, Handling::Script { by_sha: true, read_only: true }),
+    ("FCALL", -3, Handling::Call { read_only: false }),
+    ("FCALL_RO", -3, Handling::Call { read_only: true }),
+    ("FUNCTION", -2, Handling::Function),
 ];
 
 /// A command, what is done with it, and how often it was called.

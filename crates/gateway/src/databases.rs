@@ -22,12 +22,14 @@ fn has_keys(handling: Handling) -> bool {
         | Handling::Cursor
         | Handling::Several(_)
         | Handling::Script { .. }
+        | Handling::Call { .. }
         | Handling::Container
         | Handling::Watch => true,
         Handling::Multi
         | Handling::Exec
         | Handling::Discard
         | Handling::Explain
+        | Handling::Function
         | Handling::PubSub(_)
         | Handling::Info
         | Handling::Local(_)

@@ -17,6 +17,7 @@ use crate::commands::{
     CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
 };
 use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject};
+use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
@@ -205,6 +206,19 @@ impl Core {
                 let class = if read_only { Class::Read } else { Class::Write };
                 self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+            }
+            Handling::Call { .. } | Handling::Function => {
+                match self.plan_functions(database, handling, args)? {
+                    Planned::Rack(class) => {
+                        self.surround(&mut turn.footprint, class);
+                        let subject = Subject::AllKeys;
+                        Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                    }
+                    Planned::Here(reply) => {
+                        turn.connection.answer(|out| out.extend_from_slice(&reply));
+                        Ok(Flow::Went)
+                    }
+                }
             }
             Handling::Explain => self.explain(turn, args, sink),
             Handling::Info => Ok(self.info(turn, args, sink)),

@@ -65,12 +65,16 @@ impl Core {
                 let reads = text.is_none_or(|text| may_read(text, &self.setup.table));
                 (reads, !read_only)
             }
+            Handling::Call { read_only } => {
+                footprint.has_script = true;
+                (true, !read_only)
+            }
             _ => return None,
         };
         footprint.flushes = matches!(name.bytes(), b"FLUSHALL" | b"FLUSHDB");
         footprint.deletes = matches!(name.bytes(), b"DEL" | b"UNLINK" | b"GETDEL");
         let keys = match (handling, spec) {
-            (Handling::Script { .. }, _) => keys_of_script(args),
+            (Handling::Script { .. } | Handling::Call { .. }, _) => keys_of_script(args),
             (_, Some(spec)) => {
                 places::places(spec, name.bytes(), args).into_iter().map(|at| args[at]).collect()
             }

@@ -57,6 +57,7 @@ mod ends;
 mod eval;
 mod exchange;
 mod footprint;
+mod functions;
 mod gateway;
 mod info;
 mod inputs;

@@ -14,6 +14,7 @@ use concord_wire::{COMMAND_BYTES_MAX, Sink};
 use crate::commands::{Failure, Handling, Local};
 use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::dispatch::handler_of;
+use crate::functions::Planned;
 use crate::named::Shown;
 use crate::state::{Core, Flow, Turn};
 use crate::subscriber::PubSub;
@@ -66,6 +67,15 @@ impl Core {
             }
             Handling::Local(Local::Monitor) => {
                 return Err("ERR Command not allowed inside a transaction".into());
+            }
+            Handling::Call { .. } | Handling::Function => {
+                return match self.plan_functions(database, handling, args)? {
+                    Planned::Rack(class) => self.queue(turn, class, Some(Subject::AllKeys)),
+                    Planned::Here(reply) => {
+                        self.command.encode(0, [REPLY_COMMAND, &reply]);
+                        self.queue(turn, Class::Read, None)
+                    }
+                };
             }
             Handling::Local(local) => {
                 let reply = self.answer_now(turn, local, args);

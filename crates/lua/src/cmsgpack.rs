@@ -113,29 +113,27 @@ fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
 }
 
 fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
-    let mut pairs = Vec::new();
-    let mut highest = Some(0);
-    table.for_each(|key: Value, own: Value| {
+    let (mut count, mut highest) = (0, Some(0));
+    table.for_each(|key: Value, _: Value| {
         highest = match (&key, highest) {
             (Value::Integer(at), Some(highest)) if *at > 0 => Some(highest.max(*at)),
             _ => None,
         };
-        pairs.push((key, own));
+        count += 1;
         Ok(())
     })?;
-    if highest == i64::try_from(pairs.len()).ok() {
-        head(pairs.len(), (0x90, 15), (None, 0xdc, 0xdd), out);
-        for index in 1..=pairs.len() {
+    if highest == i64::try_from(count).ok() {
+        head(count, (0x90, 15), (None, 0xdc, 0xdd), out);
+        for index in 1..=count {
             encode(&table.raw_get::<Value>(index)?, depth, out)?;
         }
         return Ok(());
     }
-    head(pairs.len(), (0x80, 15), (None, 0xde, 0xdf), out);
-    for (key, own) in &pairs {
-        encode(key, depth, out)?;
-        encode(own, depth, out)?;
-    }
-    Ok(())
+    head(count, (0x80, 15), (None, 0xde, 0xdf), out);
+    table.for_each(|key: Value, own: Value| {
+        encode(&key, depth, out)?;
+        encode(&own, depth, out)
+    })
 }
 
 /// Up to `limit` values from `offset` on; where that is asked for, first where it goes on: -1 at the
@@ -155,6 +153,9 @@ fn unpack(
     let mut reader = Reader { lua, rest: &text[start..] };
     let mut values = Vec::new();
     while values.len() < limit && !reader.rest.is_empty() {
+        if values.len() == RESULTS_MAX {
+            return Ok(Err("too many results to unpack".into()));
+        }
         match reader.value(0)? {
             Ok(value) => values.push(value),
             Err(text) => return Ok(Err(text.into())),
@@ -166,6 +167,9 @@ fn unpack(
     }
     Ok(Ok(MultiValue::from_iter(values)))
 }
+
+/// Most values that are unpacked at once.
+const RESULTS_MAX: usize = 4_000;
 
 const MISSING: &str = "Missing bytes in input.";
 const BAD: &str = "Bad data format in input.";

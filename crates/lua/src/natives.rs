@@ -263,7 +263,7 @@ fn log(args: &[Value]) -> mlua::Result<()> {
     match args {
         [] | [_] => Err(raised(b"ERR redis.log() requires two arguments or more.")),
         [Value::Integer(0..=3), ..] => Ok(()),
-        [Value::Integer(_) | Value::Number(_), ..] => Err(raised(b"ERR Invalid log level.")),
+        [Value::Integer(_) | Value::Number(_), ..] => Err(raised(b"ERR Invalid debug level.")),
         _ => Err(raised(b"ERR First argument must be a number (log level).")),
     }
 }

@@ -2,7 +2,7 @@
 -- functions of Lua's that must do the same at every replica. Called with the natives (Rust), once for
 -- each script; answers the function that runs a script.
 local native, globals = ...
-local error, rawget, select, type = error, rawget, select, type
+local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, rawget, select, tonumber, type, unpack
 local raw_next, raw_pairs, raw_pcall, raw_xpcall = next, pairs, pcall, xpcall
 local raw_rawset, raw_setmetatable, raw_tostring = rawset, setmetatable, tostring
 local position, is_over = native.position, native.is_over
@@ -13,9 +13,12 @@ local function fail(message) error(position() .. message, 0) end
 -- Tables that may be read alone: a script sees an empty one in front of each.
 local behind = {}
 local function read_only_error() fail('Attempt to modify a readonly table') end
+-- In the place of the metatable of each.
+local locked = raw_setmetatable({}, {__newindex = read_only_error, __metatable = {}})
+behind[locked] = locked
 local function read_only(real, missing)
   if missing then raw_setmetatable(real, {__index = missing}) end
-  local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = {}})
+  local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = locked})
   behind[front] = real
   return front
 end
@@ -147,6 +150,19 @@ globals.load = function(f, name)
   return native.load(table.concat(parts), name and raw_tostring(name) or '=(load)')
 end
 
+-- Natives get all their arguments at once, and Rust has room for 8,000 values that are no numbers: the process ends with
+-- one more.
+local raw_unpack, UNPACKED_MAX = unpack, 7000
+globals.unpack = function(t, first, last)
+  if type(t) ~= 'table' then return raw_unpack(t, first, last) end
+  local from, to = tonumber(first or 1), tonumber(last or #t)
+  if from and to and to - from > UNPACKED_MAX and to - from < 8000 then
+    local count = 0
+    for i = from, to do if type(rawget(t, i)) ~= 'number' then count = count + 1 end end
+    if count > UNPACKED_MAX then fail('too many results to unpack') end
+  end
+  return raw_unpack(t, first, last)
+end
 math.random, math.randomseed = native.random, native.randomseed
 -- Lua's own may take for ever within one instruction.
 for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do string[name] = native[name] end
@@ -208,4 +224,88 @@ local function handler(err)
   end
   return {err, source, line}
 end
-return globals._G, function(main) return raw_xpcall(main, handler) end
+-- A library of functions: while it is loaded it sees a table `redis` of its own and nothing else, its functions
+-- see what scripts see. Answers what it registered, its environment, and what is called when it is loaded.
+local known_flags = {['no-writes'] = true, ['allow-oom'] = true, ['allow-stale'] = true, ['no-cluster'] = true,
+  ['allow-cross-slot-keys'] = true}
+local function refuse(text) error({err = 'ERR ' .. text}, 0) end
+local function is_text(value) return type(value) == 'string' or type(value) == 'number' end
+local function flags_of(list)
+  if type(list) ~= 'table' then
+    refuse('flags argument to redis.register_function must be a table representing function flags')
+  end
+  local flags = {}
+  for _, flag in ipairs(list) do
+    if type(flag) ~= 'string' or not known_flags[string.lower(flag)] then refuse('unknown flag given') end
+    flags[#flags + 1] = string.lower(flag)
+  end
+  return flags
+end
+local function named(arguments)
+  if type(arguments) ~= 'table' then
+    refuse('calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).')
+  end
+  local own = {flags = {}}
+  for key, value in raw_next, arguments do
+    if not is_text(key) then refuse('named argument key given to redis.register_function is not a string') end
+    key = string.lower(raw_tostring(key))
+    if key == 'function_name' or key == 'description' then
+      if not is_text(value) then refuse(key .. ' argument given to redis.register_function must be a string') end
+      own[key] = raw_tostring(value)
+    elseif key == 'callback' then
+      if type(value) ~= 'function' then refuse('callback argument given to redis.register_function must be a function') end
+      own.callback = value
+    elseif key == 'flags' then
+      own.flags = flags_of(value)
+    else
+      refuse('unknown argument given to redis.register_function')
+    end
+  end
+  if not own.function_name then refuse('redis.register_function must get a function name argument') end
+  if not own.callback then refuse('redis.register_function must get a callback argument') end
+  return own
+end
+local function library()
+  local registered, by_name, is_loaded = {}, {}, false
+  local function register(...)
+    if is_loaded then refuse('redis.register_function can only be called on FUNCTION LOAD command') end
+    local first, callback = ...
+    local count, own = select('#', ...), nil
+    if count < 1 or count > 2 then refuse('wrong number of arguments to redis.register_function') end
+    if count == 1 then
+      own = named(first)
+    else
+      if not is_text(first) then refuse('first argument to redis.register_function must be a string') end
+      if type(callback) ~= 'function' then refuse('second argument to redis.register_function must be a function') end
+      own = {function_name = raw_tostring(first), callback = callback, flags = {}}
+    end
+    if not string.find(own.function_name, '^[%w_]+$') then
+      refuse('Library names can only contain letters, numbers, or underscores(_) and must be at least one character long')
+    end
+    local lower = string.lower(own.function_name)
+    if by_name[lower] then refuse('Function already exists in the library') end
+    by_name[lower] = own
+    registered[#registered + 1] = own
+  end
+  local function absent(_, name)
+    fail("Script attempted to access nonexistent global variable '" .. raw_tostring(name) .. "'")
+  end
+  local own_redis = {register_function = register}
+  for _, name in raw_pairs({'log', 'LOG_DEBUG', 'LOG_VERBOSE', 'LOG_NOTICE', 'LOG_WARNING', 'REDIS_VERSION', 'REDIS_VERSION_NUM'}) do
+    own_redis[name] = native.redis[name]
+  end
+  local seen = raw_setmetatable({redis = read_only(own_redis, absent)}, {__index = absent})
+  local environment = raw_setmetatable({}, {
+    __index = function(_, name) return seen[name] end,
+    __newindex = read_only_error,
+    __metatable = locked,
+  })
+  return registered, environment, function()
+    is_loaded, seen = true, globals._G
+  end
+end
+return globals._G, function(main, ...)
+  if select('#', ...) == 0 then return raw_xpcall(main, handler) end
+  local arguments = {...}
+  return raw_xpcall(function() return main(unpack(arguments)) end, handler)
+end, library

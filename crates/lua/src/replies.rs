@@ -144,26 +144,14 @@ impl Emitter {
         } else if let Some(number) = number_of(&get("double")?) {
             resp::double(out, number, self.client3);
         } else if let Value::Table(map) = get("map")? {
-            let mut pairs = Vec::new();
+            resp::map(out, count(&map)?, self.client3);
             map.for_each(|key: Value, own: Value| {
-                pairs.push((key, own));
-                Ok(())
+                self.value(&key, depth + 1, out)?;
+                self.value(&own, depth + 1, out)
             })?;
-            resp::map(out, pairs.len(), self.client3);
-            for (key, own) in &pairs {
-                self.value(key, depth + 1, out)?;
-                self.value(own, depth + 1, out)?;
-            }
         } else if let Value::Table(set) = get("set")? {
-            let mut members = Vec::new();
-            set.for_each(|key: Value, _: Value| {
-                members.push(key);
-                Ok(())
-            })?;
-            resp::set(out, members.len(), self.client3);
-            for member in &members {
-                self.value(member, depth + 1, out)?;
-            }
+            resp::set(out, count(&set)?, self.client3);
+            set.for_each(|key: Value, _: Value| self.value(&key, depth + 1, out))?;
         } else if let Value::String(digits) = get("big_number")? {
             let digits = one_line(&digits.as_bytes());
             if self.client3 {
@@ -214,6 +202,17 @@ impl Emitter {
         out.extend_from_slice(&elements);
         Ok(())
     }
+}
+
+/// How many entries a table has. They are never held all at once: an interpreter has room for 8,000 values that
+/// Rust holds, and the process ends with one more.
+pub(crate) fn count(table: &Table) -> mlua::Result<usize> {
+    let mut count = 0;
+    table.for_each(|_: Value, _: Value| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
 }
 
 fn number_of(value: &Value) -> Option<f64> {

@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 
+use concord_engine::functions::Declared;
 use concord_engine::script::{Host, Script, hash_of};
 
 use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
 
-use crate::{COST_STEP, MEMORY_BYTES_MAX, Meter, STOPPED, natives, replies};
+use crate::{COST_STEP, MEMORY_BYTES_MAX, Meter, STOPPED, functions, natives, replies};
 
 /// Frames that are searched for the place of an error.
 const FRAMES_MAX: usize = 256;
@@ -38,8 +39,20 @@ pub(crate) struct Run<'a> {
     pub(crate) resp3: Cell<bool>,
 }
 
+/// What is done with a text.
+#[derive(Clone, Copy)]
+pub(crate) enum Task<'a> {
+    /// It is a script.
+    Script,
+    /// It is a library, of which this function is called.
+    Call(&'a [u8]),
+    /// It is a library whose functions are told.
+    Load(&'a RefCell<Vec<Declared>>),
+}
+
 pub(crate) fn run(
     script: &Script<'_>,
+    task: Task<'_>,
     host: &mut dyn Host,
     meter: &Meter,
     reply: &mut Vec<u8>,
@@ -57,23 +70,50 @@ pub(crate) fn run(
     lua.scope(|scope| {
         let native = natives::make(&lua, scope, &shared, script.seed)?;
         let globals = lua.globals();
-        for (name, list) in [("KEYS", script.keys), ("ARGV", script.args)] {
-            globals.raw_set(name, lua.create_sequence_from(strings(&lua, list)?)?)?;
+        let lists = [("KEYS", script.keys), ("ARGV", script.args)];
+        if matches!(task, Task::Script) {
+            for (name, list) in lists {
+                globals.raw_set(name, strings(&lua, list)?)?;
+            }
         }
         let prelude = lua.load(prelude(&lua)?).set_mode(ChunkMode::Binary).into_function()?;
-        let (environment, go): (Table, Function) = prelude.call((native.clone(), globals))?;
+        let (environment, go, library): (Table, Function, Function) =
+            prelude.call((native.clone(), globals))?;
         native.raw_set("environment", environment.clone())?;
-        let chunk = lua.load(&script.text[script.code_at..]).set_name(SCRIPT_NAME);
-        let main = chunk.set_mode(ChunkMode::Text).set_environment(environment).into_function();
-        let main = match main {
-            Ok(main) => main,
-            Err(error) => {
-                let text = syntax_text(&error);
-                failed = Some(format!("ERR Error compiling script (new function): {text}").into());
-                return Ok(());
+        let code = &script.text[script.code_at..];
+        let ended: mlua::Result<(bool, Value)> = match task {
+            Task::Script => match compiled(&lua, code, SCRIPT_NAME, environment) {
+                Ok(main) => go.call(main),
+                Err(text) => {
+                    let text = format!("ERR Error compiling script (new function): {text}");
+                    failed = Some(text.into_bytes());
+                    return Ok(());
+                }
+            },
+            Task::Call(_) | Task::Load(_) => {
+                let found = match functions::load(&lua, code, &go, &library)? {
+                    Ok(found) => found,
+                    Err(text) => {
+                        failed = Some(text);
+                        return Ok(());
+                    }
+                };
+                let name = match task {
+                    Task::Load(declared) => {
+                        *declared.borrow_mut() = functions::declared(&found)?;
+                        lua.gc_stop();
+                        return Ok(());
+                    }
+                    Task::Script => return Ok(()),
+                    Task::Call(name) => name,
+                };
+                let Some(callback) = functions::find(&found, name)? else {
+                    failed = Some(b"ERR Function not found".to_vec());
+                    return Ok(());
+                };
+                go.call((callback, strings(&lua, script.keys)?, strings(&lua, script.args)?))
             }
         };
-        let ended = go.call(main);
         // From here on nobody would catch what a finalizer throws.
         lua.gc_stop();
         let (ok, result): (bool, Value) = ended?;
@@ -81,15 +121,38 @@ pub(crate) fn run(
             let (script3, client3) = (shared.resp3.get(), script.resp3);
             replies::emit(&result, script3, client3, reply)?;
         } else {
-            failed = Some(error_text(&result, script.text));
+            let hash;
+            let name = match task {
+                Task::Call(name) => name,
+                Task::Script | Task::Load(_) => {
+                    hash = hash_of(script.text);
+                    &hash[..]
+                }
+            };
+            failed = Some(error_text(&result, name));
         }
         Ok(())
     })?;
     failed.map_or(Ok(()), |text| Err(Failed::Script(text)))
 }
 
-fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Vec<mlua::String>> {
-    list.iter().map(|bytes| lua.create_string(bytes)).collect()
+/// The function that a text is; the message if it is no Lua.
+pub(crate) fn compiled(
+    lua: &Lua,
+    code: &[u8],
+    name: &str,
+    environment: Table,
+) -> Result<Function, String> {
+    let chunk = lua.load(code).set_name(name).set_mode(ChunkMode::Text);
+    chunk.set_environment(environment).into_function().map_err(|error| syntax_text(&error))
+}
+
+fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(list.len(), 0)?;
+    for bytes in list {
+        table.raw_push(lua.create_string(bytes)?)?;
+    }
+    Ok(table)
 }
 
 /// The prelude's bytecode.
@@ -128,35 +191,33 @@ pub(crate) fn place(lua: &Lua) -> Option<(String, String, usize)> {
     None
 }
 
-/// As Redis says it: `text script: sha, on source:line.`
-fn error_text(error: &Value, script: &[u8]) -> Vec<u8> {
-    let mut text = Vec::new();
-    let mut at = None;
+/// What was raised.
+pub(crate) fn message_of(error: &Value) -> Vec<u8> {
     match error {
-        Value::Table(parts) => {
-            if let Ok(message) = parts.raw_get::<mlua::String>(1) {
-                text.extend_from_slice(&message.as_bytes());
-            }
-            let source = parts.raw_get::<Option<mlua::String>>(2).ok().flatten();
-            at = source.zip(parts.raw_get::<Option<u64>>(3).ok().flatten());
-        }
-        Value::String(message) => {
-            text.extend_from_slice(b"ERR ");
-            text.extend_from_slice(&message.as_bytes());
-        }
-        Value::Error(error) => {
-            text.extend_from_slice(b"ERR ");
-            text.extend_from_slice(natives::plain_text(error).as_bytes());
-        }
-        _ => text.extend_from_slice(b"ERR unknown error"),
+        Value::Table(parts) => match parts.raw_get::<mlua::String>(1) {
+            Ok(message) => message.as_bytes().to_vec(),
+            Err(_) => Vec::new(),
+        },
+        Value::String(message) => [b"ERR ", &message.as_bytes()[..]].concat(),
+        Value::Error(error) => [b"ERR ", natives::plain_text(error).as_bytes()].concat(),
+        _ => b"ERR unknown error".to_vec(),
     }
-    text.extend_from_slice(b" script: ");
-    text.extend_from_slice(&hash_of(script));
+}
+
+/// As Redis says it: `text script: name, on source:line.` A script's name is its SHA-1.
+fn error_text(error: &Value, name: &[u8]) -> Vec<u8> {
+    let mut text = message_of(error);
+    let mut at = None;
+    if let Value::Table(parts) = error {
+        let source = parts.raw_get::<Option<mlua::String>>(2).ok().flatten();
+        at = source.zip(parts.raw_get::<Option<u64>>(3).ok().flatten());
+    }
     if let Some((source, line)) = at {
+        text.extend_from_slice(b" script: ");
+        text.extend_from_slice(name);
         text.extend_from_slice(b", on ");
         text.extend_from_slice(&source.as_bytes());
-        text.extend_from_slice(format!(":{line}").as_bytes());
+        text.extend_from_slice(format!(":{line}.").as_bytes());
     }
-    text.push(b'.');
     text
 }

@@ -334,11 +334,17 @@ const NATIVES: [(&str, Native); 5] = [
     ("rep", rep),
 ];
 
+/// No function has more arguments.
+const ARGS_MAX: usize = 4;
+
 pub(crate) fn make(lua: &Lua, native: &Table, meter: &Meter) -> mlua::Result<()> {
     for (name, function) in NATIVES {
         let meter = meter.clone();
-        let function =
-            lua.create_function(move |lua, args: Variadic<Value>| function(lua, &meter, &args))?;
+        let function = lua.create_function(move |lua, mut args: Variadic<Value>| {
+            // While a function of the script runs, which may call others, no more than these are held.
+            args.truncate(ARGS_MAX);
+            function(lua, &meter, &args)
+        })?;
         native.raw_set(name, function)?;
     }
     let meter = meter.clone();

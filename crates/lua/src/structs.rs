@@ -172,6 +172,9 @@ fn pack(args: &[Value]) -> Fallible<Vec<u8>> {
     Ok(out)
 }
 
+/// Most values that are unpacked at once.
+const RESULTS_MAX: usize = 4_000;
+
 /// The values, then where it goes on.
 fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
     let (Some(Value::String(format)), Some(Value::String(data))) = (args.first(), args.get(1))
@@ -189,6 +192,9 @@ fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
     let mut at = (start - 1.0) as usize;
     let mut values: Vec<Value> = Vec::new();
     loop {
+        if values.len() == RESULTS_MAX {
+            return Ok(Err("too many results to unpack".into()));
+        }
         let item = match format.next(at) {
             Ok(Some(item)) => item,
             Ok(None) => break,

@@ -77,7 +77,9 @@ struct Ours {
 
 impl Ours {
     fn new() -> Ours {
-        let engine = Shimmed::new(Memory::new(0)).with_scripts(concord_lua::run);
+        let engine = Shimmed::new(Memory::new(0))
+            .with_scripts(concord_lua::run)
+            .with_functions(concord_lua::load);
         Ours { engine, position: 0, resp3: false, database: 0 }
     }
 
@@ -92,7 +94,8 @@ impl Ours {
             ..Context::default()
         };
         let mut buf = CommandBuf::new();
-        let is_read = args[0].ends_with(b"_RO");
+        let is_list = |args: &[&[u8]]| args[0] == b"FUNCTION" && args[1] == b"LIST";
+        let is_read = args[0].ends_with(b"_RO") || is_list(args);
         let class = if is_read { Class::Read } else { Class::Write };
         buf.encode(0, args.iter().copied());
         let command = buf.set_database(self.database);
@@ -176,4 +179,212 @@ fn scripts_answer_what_redis_answers_in_resp3() {
 fn scripts_answer_what_redis_answers_in_another_database() {
     compare(false, 5);
     compare(true, 5);
+}
+
+/// Libraries of one function each, named as their number and `f`; `|` stands for an end of a line. What a load answers is
+/// compared, and then what the function answers, by FCALL and FCALL_RO, with two keys and three arguments.
+const LIBRARIES: &str = include_str!("libraries.txt");
+
+/// What is wrong with the first line of a library, or what a library does while it is loaded.
+const LOADS: &str = include_str!("loads.txt");
+
+fn compare_functions(resp3: bool) {
+    let Some((_server, mut stream)) = Server::start() else {
+        eprintln!("skipped: no redis-server");
+        return;
+    };
+    let mut ours = Ours::new();
+    ours.resp3 = resp3;
+    if resp3 {
+        ask(&mut stream, &[b"HELLO", b"3"]);
+    }
+    let (mut differ, mut compared) = (0, 0);
+    let mut same = |args: &[&[u8]]| {
+        compared += 1;
+        let (theirs, ours) = (ask(&mut stream, args), ours.call(args));
+        if ours != theirs {
+            differ += 1;
+            let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let args: Vec<String> = args.iter().map(|arg| show(arg)).collect();
+            eprintln!("{args:?}\n   ours: {:?}\n theirs: {:?}", show(&ours), show(&theirs));
+        }
+    };
+    for line in LOADS.lines() {
+        same(&[b"FUNCTION", b"LOAD", b"REPLACE", line.replace('|', "\n").as_bytes()]);
+    }
+    same(&[b"FUNCTION", b"FLUSH"]);
+    for (number, line) in LIBRARIES.lines().enumerate() {
+        let name = format!("f{number}");
+        let code = format!("#!lua name=l{number}|{}", line.replace("NAME", &name));
+        same(&[b"FUNCTION", b"LOAD", code.replace('|', "\n").as_bytes()]);
+        for call in [&b"FCALL"[..], b"FCALL_RO", b"FCALL"] {
+            same(&[call, name.as_bytes(), b"2", b"k", b"l", b"a", b"2", b""]);
+        }
+        let name = format!("l{number}");
+        // The order of several hangs on the server's hash table.
+        if line.contains("for i") {
+            continue;
+        }
+        same(&[b"FUNCTION", b"LIST", b"LIBRARYNAME", name.as_bytes(), b"WITHCODE"]);
+        same(&[b"FUNCTION", b"STATS"]);
+    }
+    for line in [
+        "FCALL f0",
+        "FCALL F0 0",
+        "FCALL f0 x",
+        "FCALL f0 -1 a",
+        "FCALL f0 2 a",
+        "FCALL nosuch 1",
+        "FCALL nosuch x",
+        "FUNCTION LOAD x",
+        "FUNCTION LOAD a b",
+        "FUNCTION DELETE nosuch",
+        "FUNCTION DELETE L1",
+        "FUNCTION FLUSH bad",
+        "FUNCTION LIST bad",
+        "FUNCTION LIST LIBRARYNAME",
+        "FUNCTION LIST LIBRARYNAME L1",
+        "FUNCTION LIST LIBRARYNAME nosuch WITHCODE",
+        "FUNCTION LIST WITHCODE WITHCODE",
+        "FUNCTION LIST LIBRARYNAME l1 LIBRARYNAME l1",
+        "FUNCTION RESTORE x",
+        "FUNCTION RESTORE x bad",
+        "FUNCTION DELETE l1",
+        "FUNCTION STATS",
+    ] {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        // How many arguments there have to be a gateway says.
+        if args != [&b"FCALL"[..], b"f0"] {
+            same(&args);
+        }
+    }
+    assert_eq!(differ, 0, "of {compared} commands");
+}
+
+#[test]
+fn functions_answer_what_redis_answers() {
+    compare_functions(false);
+}
+
+#[test]
+fn functions_answer_what_redis_answers_in_resp3() {
+    compare_functions(true);
+}
+
+#[test]
+fn libraries_move_between_redis_and_us() {
+    let Some((_server, mut stream)) = Server::start() else {
+        eprintln!("skipped: no redis-server");
+        return;
+    };
+    let mut ours = Ours::new();
+    let long = "-- a comment that repeats itself, a comment that repeats itself\n".repeat(600);
+    let codes = ["return 1".to_owned(), format!("{long} return 2")];
+    for (number, code) in codes.iter().enumerate() {
+        let register = format!("redis.register_function('f{number}', function() {code} end)");
+        let text = format!("#!lua name=l{number}\n{register}");
+        ask(&mut stream, &[b"FUNCTION", b"LOAD", text.as_bytes()]);
+    }
+    let payload = |reply: &[u8]| resp::bulk_payload(reply).unwrap().to_vec();
+    let theirs = payload(&ask(&mut stream, &[b"FUNCTION", b"DUMP"]));
+    assert_eq!(ours.call(&[b"FUNCTION", b"RESTORE", &theirs]), b"+OK\r\n");
+    assert_eq!(ours.call(&[b"FCALL", b"f1", b"0"]), b":2\r\n");
+    let own = payload(&ours.call(&[b"FUNCTION", b"DUMP"]));
+    for policy in [&b"APPEND"[..], b"REPLACE", b"FLUSH"] {
+        for payload in [&own, &theirs] {
+            let args: [&[u8]; 4] = [b"FUNCTION", b"RESTORE", payload, policy];
+            // Which of the libraries is found first hangs on the server's hash table.
+            let both = [ours.call(&args), ask(&mut stream, &args)];
+            let is_refused = |reply: &Vec<u8>| {
+                reply.starts_with(b"-ERR Library l") && reply.ends_with(b" already exists\r\n")
+            };
+            assert!(both[0] == both[1] || both.iter().all(is_refused), "{policy:?}: {both:?}");
+        }
+    }
+    // A function of the same name in another library.
+    let other = b"#!lua name=other\nredis.register_function('f1', function() return 3 end)";
+    for args in [
+        &[&b"FUNCTION"[..], b"FLUSH"][..],
+        &[b"FUNCTION", b"LOAD", other],
+        &[b"FUNCTION", b"RESTORE", &own, b"REPLACE"],
+        &[b"FUNCTION", b"RESTORE", &own, b"APPEND"],
+        &[b"FCALL", b"f1", b"0"],
+        &[b"FCALL", b"f0", b"0"],
+        &[b"FUNCTION", b"RESTORE", &own, b"FLUSH"],
+        &[b"FCALL", b"f1", b"0"],
+    ] {
+        assert_eq!(ours.call(args), ask(&mut stream, args), "{args:?}");
+    }
+}
+
+/// An interpreter has room for 8,000 values that Rust holds; with one more the process ended, and so did all replicas.
+#[test]
+fn bug_18_32_many_values_at_once_end_no_process() {
+    let mut ours = Ours::new();
+    let many: Vec<&[u8]> = vec![b"x"; 20_000];
+    let eval = |script: &'static str| [&b"EVAL"[..], script.as_bytes()];
+    let args = [&eval("return {#ARGV, ARGV[20000]}")[..], &[b"0"], &many].concat();
+    assert_eq!(ours.call(&args), b"*2\r\n:20000\r\n$1\r\nx\r\n");
+    let args = [&eval("return {#KEYS, KEYS[20000]}")[..], &[b"20000"], &many].concat();
+    assert_eq!(ours.call(&args), b"*2\r\n:20000\r\n$1\r\nx\r\n");
+    let make = "local list, map = {}, {} for i = 1, 20000 do list[i] = 'v' .. i map['k' .. i] = list[i] end \
+        local some = {} for i = 1, 7000 do some[i] = list[i] end ";
+    for (script, reply) in [
+        ("return #cmsgpack.pack(map) > 200000", ":1"),
+        ("return #cmsgpack.unpack(cmsgpack.pack(list))", ":20000"),
+        ("return cmsgpack.unpack(cmsgpack.pack(map)).k20000", "$6"),
+        ("return #cjson.encode(map) > 200000", ":1"),
+        ("return cjson.decode(cjson.encode(map)).k20000", "$6"),
+        ("return #cjson.decode(cjson.encode(list))", ":20000"),
+        ("return {map = map}", "*40000"),
+        ("return {set = map}", "*20000"),
+        ("return redis.call('RPUSH', 'l', unpack(some))", ":7000"),
+        ("return redis.pcall('RPUSH', 'l', unpack(some))", ":14000"),
+        ("return #redis.call('LRANGE', 'l', 0, -1)", ":14000"),
+        ("return redis.pcall(unpack(some))", "-ERR Unknown Redis command"),
+        ("return cjson.encode(unpack(some))", ""),
+        ("return cmsgpack.pack(unpack(some))", ""),
+        ("return bit.bor(unpack(some))", ""),
+        ("return redis.log(unpack(some))", ""),
+        ("return redis.sha1hex(unpack(some))", ""),
+        ("return struct.pack(unpack(some))", ""),
+        ("return #{struct.unpack(string.rep('c1', 9000), string.rep('x', 9000))}", ""),
+        ("return #{cmsgpack.unpack(string.rep(cmsgpack.pack('x'), 9000))}", ""),
+        ("return string.format(unpack(some))", ""),
+        ("return string.find(unpack(some))", ""),
+        ("return string.gsub(unpack(some))", ""),
+        ("return #{string.byte(string.rep('x', 7000), 1, -1)}", ":7000"),
+        ("return math.random(unpack(some))", ""),
+        ("return math.max(1, 2)", ":2"),
+        ("return #table.concat(list)", ""),
+        ("return select('#', pcall(unpack, some))", ":7001"),
+        ("return tostring(unpack(some))", ""),
+        ("return redis.error_reply(unpack(some))", ""),
+        // Natives that call functions, within each other, and one that is given much in the end.
+        (
+            "local depth = 0 local function down() depth = depth + 1 \
+             if depth > 150 then return tostring(redis.pcall('RPUSH', 'm', unpack(some))) end \
+             return (string.gsub('x', '(x)', down)) end return down()",
+            "",
+        ),
+        ("return #redis.call('LRANGE', 'm', 0, -1)", ""),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = string.gmatch('x', 'x') end return #all",
+            ":9000",
+        ),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = coroutine.wrap(function() coroutine.yield(i) end) all[i]() end \
+             return #all",
+            ":9000",
+        ),
+        (
+            "local all = {} for i = 1, 9000 do all[i] = loadstring('return ' .. i) end return all[9000]()",
+            ":9000",
+        ),
+    ] {
+        let script = format!("{make}{script}");
+        let found = ours.call(&[b"EVAL", script.as_bytes(), b"0"]);
+        let found = String::from_utf8_lossy(&found[..found.len().min(60)]).into_owned();
+        assert!(found.starts_with(reply), "{script}: {found}");
+    }
 }

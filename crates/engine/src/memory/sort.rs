@@ -165,9 +165,8 @@ fn sort(call: &mut Call<'_>, may_store: bool) -> Result<(), Failure> {
     let store = &*call.store;
     let value = store.get(call.args[1]);
     let has_order = options.by.is_some_and(|by| !by.contains(&b'*'));
-    // What is stored must not hang on the order of a set.
-    let is_set = matches!(value, Some(Value::Set(_)));
-    let sorts_set = has_order && is_set && options.store.is_some();
+    // What is stored, or told to a script, must not hang on the order of a set. Otherwise any order is right.
+    let sorts_set = has_order && matches!(value, Some(Value::Set(_)));
     let mut found = elements(value, has_order && options.descending)?;
     if !has_order || sorts_set {
         let by = options.by.filter(|_| !sorts_set);

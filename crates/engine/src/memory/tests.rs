@@ -333,6 +333,10 @@ fn every_command_of_the_table_is_executed_by_the_engine_or_the_shim() {
         "eval_ro",
         "evalsha",
         "evalsha_ro",
+        "fcall",
+        "fcall_ro",
+        // By the shim.
+        "function",
     ];
     // A container executes its subcommands.
     for spec in memory.table.specs().iter().filter(|spec| !spec.name.contains('|')) {

@@ -192,6 +192,7 @@ impl RedisEngine {
             arrays: Vec::new(),
             taught: Vec::new(),
             has_scripts: false,
+            is_beside: false,
         });
     }
 }

@@ -108,6 +108,7 @@ pub(super) fn encode_step(
         arrays,
         taught,
         has_scripts,
+        is_beside: step.is_beside,
     }
 }
 
@@ -128,18 +129,21 @@ fn parts<'a>(exec: &Command<'a>) -> impl Iterator<Item = Command<'a>> {
     exec.args().skip(1).filter_map(|part| Command::parse(part).ok())
 }
 
-/// Whether `command` is a script, or a transaction with scripts.
+/// Whether `command` is a script, calls a function, or is a transaction that has one of these.
 #[must_use]
 pub fn runs_script(command: &Command<'_>) -> bool {
     let is_exec = command.name().eq_ignore_ascii_case(EXEC_COMMAND);
     is_script(command) || is_exec && parts(command).any(|part| is_script(&part))
 }
 
-/// Whether `command` is a script.
+/// What runs scripts.
+const SCRIPTS: [&[u8]; 4] = [b"EVAL", b"EVAL_RO", b"FCALL", b"FCALL_RO"];
+
+/// Whether `command` is a script, or calls a function.
 #[must_use]
 pub fn is_script(command: &Command<'_>) -> bool {
     let name = command.name();
-    name.eq_ignore_ascii_case(b"EVAL") || name.eq_ignore_ascii_case(b"EVAL_RO")
+    SCRIPTS.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// Appends a request.

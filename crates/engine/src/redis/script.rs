@@ -23,8 +23,9 @@ use alloc::vec::Vec;
 
 use crate::backend::{Published, Reach, Step, Told};
 use crate::databases::{ALL, MARKER, prefix};
+use crate::functions::FunctionFlags;
 use crate::resp_scan::{elements, number, text};
-use crate::script::declares_no_writes;
+use crate::script::{declares_allow_oom, declares_no_writes};
 use crate::ttl::REFUSE_COMMAND;
 use crate::{Class, Command, CommandBuf, Context};
 
@@ -36,7 +37,9 @@ pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
 /// What the server executes for a command on all keys of one database, where it holds those of others.
 const OF_DATABASE: &str = include_str!("databases.lua");
-const EPILOGUE: &[u8] = b"\nend)()";
+/// What the server executes for FCALL, behind the prologue.
+const LIBRARY: &str = include_str!("library.lua");
+const EPILOGUE: &[u8] = b"\nend)";
 /// The hash of all deadlines, in ms since the Unix epoch.
 pub(super) const DEADLINES_KEY: &[u8] = b"concord:deadlines";
 /// What a script told: three elements for each.
@@ -124,7 +127,8 @@ pub(super) fn wrap(
     }
     args.push(format!("{}", 1 + entropy % SEEDS).into_bytes());
     args.push(flags);
-    args.push(if context.memory_full { b"1".to_vec() } else { Vec::new() });
+    let is_full = context.memory_full && !declares_allow_oom(&original);
+    args.push(if is_full { b"1".to_vec() } else { Vec::new() });
     args.push(deadline_ms.map(|at| format!("{at}")).unwrap_or_default().into_bytes());
     args.push(format!("{}", context.now_ms).into_bytes());
     Some(args)
@@ -147,6 +151,34 @@ fn with_prologue(original: &[u8]) -> Vec<u8> {
     }
     script.extend_from_slice(body);
     script.extend_from_slice(EPILOGUE);
+    script
+}
+
+/// The script that loads a library with this code, and calls the function whose name is the last argument.
+pub(crate) fn script_of_library(code: &[u8], flags: FunctionFlags) -> Vec<u8> {
+    let lines = LIBRARY.lines().filter(|line| !line.starts_with("--"));
+    let own = lines.collect::<Vec<_>>().join(" ");
+    let (before, behind) = own.split_once("CODE").unwrap_or((&own, ""));
+    let mut script = Vec::with_capacity(own.len() + code.len() + code.len() / 16);
+    let first_line: &[u8] = match (flags.no_writes(), flags.allow_oom()) {
+        (true, _) => b"#!lua flags=no-writes\n",
+        (false, true) => b"#!lua flags=allow-oom\n",
+        (false, false) => b"",
+    };
+    script.extend_from_slice(first_line);
+    script.extend_from_slice(before.as_bytes());
+    script.push(b'"');
+    for byte in code {
+        match byte {
+            b'"' | b'\\' => script.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => script.extend_from_slice(b"\\n"),
+            b'\r' => script.extend_from_slice(b"\\r"),
+            0 => script.extend_from_slice(b"\\000"),
+            _ => script.push(*byte),
+        }
+    }
+    script.push(b'"');
+    script.extend_from_slice(behind.as_bytes());
     script
 }
 

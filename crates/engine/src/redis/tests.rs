@@ -186,6 +186,7 @@ fn submit(engine: &mut RedisEngine, op: Op, position: u64) {
         want_exists: false,
         deadline_ms: None,
         reach: crate::Reach::OneKey,
+        is_beside: false,
     };
     let bytes = match op {
         Op::Incr { delete_first, want_exists } => {
@@ -419,6 +420,7 @@ fn what_is_no_reply_or_no_transaction_is_the_end_of_the_engine_and_no_panic() {
         want_exists: false,
         deadline_ms: None,
         reach: crate::Reach::OneKey,
+        is_beside: false,
     };
     engine.submit(&Context::default(), &step, &mut reply);
     assert!(reply.starts_with(b"-LOADING"));

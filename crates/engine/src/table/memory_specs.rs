@@ -11,6 +11,9 @@ const M: u32 = Flags::DENYOOM.0;
 const F: u32 = Flags::FAST.0;
 const L: u32 = 1 << 7;
 const T: u32 = 1 << 8;
+/// More of them: noscript, allow_busy.
+const N: u32 = Flags::NOSCRIPT.0;
+const Y: u32 = 1 << 18;
 /// Commands that wait: write, noscript, blocking.
 const B: u32 = W | Flags::NOSCRIPT.0 | Flags::BLOCKING.0;
 /// Scripts: noscript, stale, skip_monitor, no_mandatory_keys, movablekeys.
@@ -38,7 +41,7 @@ const fn spec(
 
 /// One line a command: name, arity, flags, (first key, last key, step), group, summary.
 #[rustfmt::skip]
-pub(super) static MEMORY: [CommandSpec; 198] = [
+pub(super) static MEMORY: [CommandSpec; 210] = [
     spec("append", 3, W | M | F, (1, 1, 1), "string", "Append a value to a key"),
     spec("bitcount", -2, R, (1, 1, 1), "bitmap", "Count set bits in a string"),
     spec("bitfield", -2, W | M, (1, 1, 1), "bitmap", "Perform arbitrary bitfield integer operations on strings"),
@@ -71,8 +74,20 @@ pub(super) static MEMORY: [CommandSpec; 198] = [
     spec("expire", -3, W | F, (1, 1, 1), "generic", "Set a key's time to live in seconds"),
     spec("expireat", -3, W | F, (1, 1, 1), "generic", "Set the expiration for a key as a UNIX timestamp"),
     spec("expiretime", 2, R | F, (1, 1, 1), "generic", "Get the expiration Unix timestamp for a key"),
+    spec("fcall", -3, S, (0, 0, 0), "scripting", "Invoke a function"),
+    spec("fcall_ro", -3, S | R, (0, 0, 0), "scripting", "Invoke a read-only function"),
     spec("flushall", -1, W, (0, 0, 0), "server", "Remove all keys from all databases"),
     spec("flushdb", -1, W, (0, 0, 0), "server", "Remove all keys from the current database"),
+    spec("function", -2, 0, (0, 0, 0), "scripting", "A container for function commands"),
+    spec("function|delete", 3, W | N, (0, 0, 0), "scripting", "Delete a library by name"),
+    spec("function|dump", 2, N, (0, 0, 0), "scripting", "Dump all libraries into a serialized binary payload"),
+    spec("function|flush", -2, W | N, (0, 0, 0), "scripting", "Delete all libraries"),
+    spec("function|help", 2, L | T, (0, 0, 0), "scripting", "Show helpful text about the different subcommands"),
+    spec("function|kill", 2, N | Y, (0, 0, 0), "scripting", "Kill the function currently in execution"),
+    spec("function|list", -2, N, (0, 0, 0), "scripting", "List all libraries and their functions"),
+    spec("function|load", -3, W | M | N, (0, 0, 0), "scripting", "Load a library"),
+    spec("function|restore", -3, W | M | N, (0, 0, 0), "scripting", "Restore all libraries of a payload"),
+    spec("function|stats", 2, N | Y, (0, 0, 0), "scripting", "Tell how many libraries and functions there are"),
     spec("geoadd", -5, W | M, (1, 1, 1), "geo", "Add one or more geospatial items in the geospatial index represented using a sorted set"),
     spec("geodist", -4, R, (1, 1, 1), "geo", "Returns the distance between two members of a geospatial index"),
     spec("geohash", -2, R, (1, 1, 1), "geo", "Returns members of a geospatial index as standard geohash strings"),

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use super::{Pending, Shimmed, Stalled, Work};
 use crate::backend::{Backend, Submitted, TtlChange};
-use crate::copy::{self, Copied};
+use crate::copy::{self, Copied, Object};
+use crate::functions::FUNCTIONS_KEY;
 use crate::{Context, Progress};
 
 /// What runs alone: nothing is pending when it starts, and nothing is submitted until it has
@@ -41,7 +42,10 @@ impl<B: Backend> Shimmed<B> {
         let copied = match &alone {
             Alone::Copy(from, bytes_max) => backend.copy(*from, *bytes_max).map(Some),
             Alone::Install(chunk) => {
-                let installed = copy::objects(chunk).and_then(|objects| backend.install(&objects));
+                let installed = copy::objects(chunk).and_then(|mut objects| {
+                    objects.retain(|object| object.key != FUNCTIONS_KEY);
+                    backend.install(&objects)
+                });
                 // A chunk whose values are none cannot be taken back: the engine is lost.
                 self.broken |= installed.is_err();
                 matches!(installed, Ok(Submitted::Done(_)) | Err(_)).then_some(None)
@@ -60,11 +64,20 @@ impl<B: Backend> Shimmed<B> {
     pub(super) fn settle_alone(&mut self, alone: &Alone, copied: Option<Copied>) -> Vec<u8> {
         let mut reply = Vec::new();
         match alone {
-            Alone::Copy(..) => {
+            Alone::Copy(from, _) => {
                 reply = copied.unwrap_or_default().chunk(|key| self.deadlines.of(key));
+                // In front of every key: whoever has a part of the keys has all libraries.
+                if let Some(value) = self.saved_functions().filter(|_| *from == 0) {
+                    let (key, value) = (FUNCTIONS_KEY, &value[..]);
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                }
             }
             Alone::Install(chunk) => {
                 for object in copy::objects(chunk).unwrap_or_default() {
+                    if object.key == FUNCTIONS_KEY {
+                        self.install_functions(object.value);
+                        continue;
+                    }
                     let change = match object.deadline_ms {
                         0 => TtlChange::Clear,
                         at => TtlChange::Set(at),
@@ -72,7 +85,10 @@ impl<B: Backend> Shimmed<B> {
                     self.deadlines.change(object.key, change);
                 }
             }
-            Alone::Clear => self.deadlines.clear(),
+            Alone::Clear => {
+                self.deadlines.clear();
+                self.functions.clear();
+            }
         }
         reply
     }

@@ -8,6 +8,7 @@ use concord_core::rng::splitmix64;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
+use super::functions::{Resolved, has_functions, is_full_for};
 use super::{
     EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, is_script, step_of,
 };
@@ -209,16 +210,54 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Progress {
-        if has_script(command) {
-            return match self.interpreter {
-                Some(_) => self.start_each(context, class, command, reply),
-                None => self.start_with_scripts(context, class, command, reply),
-            };
+        let (has_script, has_functions) = (has_script(command), has_functions(command));
+        if self.interpreter.is_some() && (has_script || has_functions) {
+            return self.start_each(context, class, command, reply);
         }
         let Some(commands) = parts_of(command) else {
             return self.refuse(context, class, MALFORMED, reply);
         };
-        self.start_parts(context, class, command.bytes().to_vec(), &commands, reply)
+        if !has_functions {
+            return self.start_plain(
+                context,
+                class,
+                command,
+                &commands,
+                Resolved::default(),
+                reply,
+            );
+        }
+        if context.memory_full && commands.iter().any(is_full_for) {
+            return self.refuse(context, class, OUT_OF_MEMORY, reply);
+        }
+        let before = self.functions.clone();
+        let Some(resolved) = self.resolve(context, class, command) else {
+            return self.refuse(context, class, MALFORMED, reply);
+        };
+        let own: Vec<Command<'_>> =
+            resolved.parts.iter().filter_map(|b| Command::parse(b).ok()).collect();
+        self.functions_before = resolved.is_changing.then_some(before);
+        let left = Resolved { parts: Vec::new(), ..resolved.clone() };
+        let progress = self.start_plain(context, class, command, &own, left, reply);
+        self.functions_before = None;
+        progress
+    }
+
+    /// A transaction without calls of functions, or with scripts in their place.
+    fn start_plain(
+        &mut self,
+        context: &Context,
+        class: Class,
+        original: &Command<'_>,
+        commands: &[Command<'_>],
+        of: Resolved,
+        reply: &mut Vec<u8>,
+    ) -> Progress {
+        if commands.iter().any(|part| is_script(&UpperName::of(part.name()))) {
+            let functions = (of.called, of.is_changing);
+            return self.start_with_scripts(context, class, commands, functions, reply);
+        }
+        self.start_parts(context, class, original.bytes().to_vec(), commands, reply)
     }
 
     /// A transaction with scripts, where these are executed here: one command by one, each planned when those
@@ -237,6 +276,7 @@ impl<B: Backend> Shimmed<B> {
         let needs_memory = |part: &Command<'_>| {
             let spec = self.backend.commands().and_then(|table| table.find(part.name()));
             spec.is_some_and(|spec| spec.accepts(part.argc()) && spec.flags.has(Flags::DENYOOM))
+                || is_full_for(part)
         };
         if context.memory_full && parts.iter().any(needs_memory) {
             return self.refuse(context, class, OUT_OF_MEMORY, reply);

@@ -4,7 +4,8 @@
 
 use alloc::vec::Vec;
 
-use super::exec::{MALFORMED, each_once, parts_of};
+use super::exec::{MALFORMED, each_once};
+use super::functions::name_function;
 use super::{EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, is_script, step_of};
 use crate::backend::{Backend, Reach, Step, Told, TtlChange};
 use crate::command::Command;
@@ -20,27 +21,40 @@ pub(super) struct Answers {
     is_exec: bool,
     /// Those that are known; `None` for one of the backend's.
     known: Vec<Option<Vec<u8>>>,
+    /// The functions that are called, by the places of the calls; of a single call the first.
+    called: Vec<Option<Vec<u8>>>,
 }
 
 impl Answers {
     /// Makes of the backend's replies what the client gets. `is_refused`: a script was stopped, and an error is
     /// replicated, which is then the reply at all replicas, also to a transaction.
     pub(super) fn settle(&self, is_refused: bool, reply: &mut Vec<u8>, start: usize) {
-        if !self.is_exec || is_refused {
+        if is_refused {
+            return;
+        }
+        let name_of = |at: usize| self.called.get(at).and_then(Option::as_ref);
+        if !self.is_exec {
+            if let Some(name) = name_of(0) {
+                name_function(reply, start, name);
+            }
             return;
         }
         let raw = reply.split_off(start);
         let mut rest = &raw[..];
         resp::array(reply, self.known.len());
-        for known in &self.known {
+        for (at, known) in self.known.iter().enumerate() {
             let Some(known) = known else {
                 let Some(length) = resp::value_length(rest) else {
                     // The backend refused the whole with one error.
                     reply.truncate(start);
                     return reply.extend_from_slice(&raw);
                 };
+                let own = reply.len();
                 reply.extend_from_slice(&rest[..length]);
                 rest = &rest[length..];
+                if let Some(name) = name_of(at) {
+                    name_function(reply, own, name);
+                }
                 continue;
             };
             reply.extend_from_slice(known);
@@ -49,19 +63,21 @@ impl Answers {
 }
 
 impl<B: Backend> Shimmed<B> {
-    /// EVAL and EVAL_RO of any keys.
+    /// EVAL and EVAL_RO of any keys; `function`: what it calls, if it stands for FCALL.
     pub(super) fn start_scripts(
         &mut self,
         context: &Context,
         class: Class,
         command: &Command<'_>,
+        function: Option<Vec<u8>>,
         reply: &mut Vec<u8>,
     ) -> Progress {
         self.tell_deadlines();
         let is_timed = self.deadlines.count() > 0 || self.scripts_pending > 0;
         let reach = Reach::AnyKey { is_timed };
         let step = Step { reach, ..step_of(class, None, core::slice::from_ref(command)) };
-        self.submit_step(context, &step, None, Work::Scripts(Answers::default()), reply)
+        let answers = Answers { called: Vec::from([function]), ..Answers::default() };
+        self.submit_step(context, &step, None, Work::Scripts(answers), reply)
     }
 
     /// A transaction with scripts among its commands.
@@ -69,20 +85,20 @@ impl<B: Backend> Shimmed<B> {
         &mut self,
         context: &Context,
         class: Class,
-        command: &Command<'_>,
+        parts: &[Command<'_>],
+        (called, is_beside): (Vec<Option<Vec<u8>>>, bool),
         reply: &mut Vec<u8>,
     ) -> Progress {
         let is_own = |part: &Command<'_>| {
             let name = UpperName::of(part.name());
             name.is(EXEC_COMMAND) || name.is(EXPIRE_COMMAND)
         };
-        let parts = parts_of(command).filter(|parts| !parts.iter().any(is_own));
-        let Some(parts) = parts else {
+        if parts.iter().any(is_own) {
             return self.refuse(context, class, MALFORMED, reply);
-        };
-        let mut answers = Answers { is_exec: true, known: Vec::new() };
+        }
+        let mut answers = Answers { is_exec: true, known: Vec::new(), called };
         let mut inner: Vec<Vec<u8>> = Vec::new();
-        for part in &parts {
+        for part in parts {
             let is_reply = UpperName::of(part.name()).is(REPLY_COMMAND);
             let known = is_reply.then(|| part.args().nth(1).unwrap_or_default().to_vec());
             if known.is_none() {
@@ -106,7 +122,8 @@ impl<B: Backend> Shimmed<B> {
         // Each was encoded here, or is a command that was parsed.
         let inner: Vec<Command<'_>> = inner.iter().filter_map(|b| Command::parse(b).ok()).collect();
         let reach = Reach::AnyKey { is_timed: true };
-        let step = Step { keys: &keys, due: &due, reach, ..step_of(class, None, &inner) };
+        let step =
+            Step { keys: &keys, due: &due, reach, is_beside, ..step_of(class, None, &inner) };
         self.submit_step(context, &step, None, Work::Scripts(answers), reply)
     }
 

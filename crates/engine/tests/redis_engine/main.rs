@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod databases;
+mod functions;
 mod scripts;
 mod stored;
 
@@ -317,7 +318,6 @@ fn what_would_part_the_replicas_is_refused() {
         "SUBSCRIBE k",
         "SHUTDOWN NOSAVE",
         "EVALSHA 0123 1 k",
-        "FCALL f 1 k",
         "SPOP k 100000",
         "DEBUG SLEEP 1",
         "CONFIG SET maxmemory 1",

@@ -7,11 +7,11 @@ fn any(args: &[&str]) -> Vec<u8> {
     CommandBuf::new().encode(0, args.iter().map(|arg| arg.as_bytes())).to_vec()
 }
 
-fn exec(lines: &[&[&str]]) -> Vec<u8> {
+pub(super) fn exec(lines: &[&[&str]]) -> Vec<u8> {
     let parts: Vec<Vec<u8>> = lines
         .iter()
         .map(|line| match line[0] {
-            "EVAL" | "LMPOP" | "ZMPOP" => any(line),
+            "EVAL" | "LMPOP" | "ZMPOP" | "FUNCTION" | "FCALL" | "FCALL_RO" => any(line),
             // Those that wait.
             name if name.starts_with('B') => any(line),
             _ => encode(line),
@@ -674,7 +674,7 @@ fn bug_18_9_a_script_of_one_key_in_a_transaction_touches_no_other() {
 }
 
 /// Executes a script without an end at `r`, stops it, and waits for its end or for that of the engine.
-fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
+pub(super) fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
     r.server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     assert_eq!(r.submit(class, command), None);
     r.send_all();
@@ -737,4 +737,47 @@ fn bug_18_15_a_script_that_was_not_compiled_is_not_known() {
         assert!(first.starts_with("-ERR") && !first.contains("NOSCRIPT"), "{first}");
         assert_eq!(p.eval(&[script, "0"]), first);
     }
+}
+
+/// redis-server 7.0.15 ends by the first of these.
+#[test]
+fn bug_18_31_an_error_without_a_text_ends_no_server() {
+    let mut p = Pair::new();
+    for raised in
+        ["{x = 1}", "{}", "setmetatable({}, {__index = function() error('x') end})", "{err = {}}"]
+    {
+        let script = format!("redis.call('INCR', 'n') error({raised})");
+        let reply = p.eval(&[&script, "0"]);
+        assert!(reply.starts_with("-ERR unknown error"), "{raised}: {reply}");
+        let caught = format!("local ok, e = pcall(function() error({raised}) end) return type(e)");
+        assert_eq!(p.eval(&[&caught, "0"]), "$5\r\ntable\r\n");
+        let within = format!("return coroutine.wrap(function() error({raised}) end)()");
+        assert!(p.eval(&[&within, "0"]).starts_with("-ERR unknown error"));
+    }
+    for (raised, text) in
+        [("{err = 'MY error'}", "-MY error"), ("{err = 5}", "-5"), ("nil", "-ERR nil")]
+    {
+        let reply = p.eval(&[&format!("error({raised})"), "0"]);
+        assert!(reply.starts_with(text), "{raised}: {reply}");
+    }
+    assert_eq!(p.eval(&["return 1, 2", "0"]), ":1\r\n");
+    assert_eq!(p.eval(&["return nil", "0"]), "$-1\r\n");
+    assert_eq!(p.write(&["GET", "n"]), "$1\r\n4\r\n");
+}
+
+#[test]
+fn bug_18_33_a_reply_that_nests_deep_ends_no_replica() {
+    let mut p = Pair::new();
+    for script in [
+        "local a = {} local b = {a} a[1] = b return a",
+        "local a = {} for i = 1, 5000 do a = {a} end return a",
+        "local a = {} for i = 1, 200 do a = {map = {k = a}} end return a",
+    ] {
+        let reply = p.eval(&[script, "0"]);
+        assert!(reply.ends_with("-ERR reached lua stack limit\r\n"), "{reply}");
+    }
+    let nested = "local a = {} for i = 1, 100 do a = {a} end return {a, parent = a}";
+    assert_eq!(p.eval(&[nested, "0"]), "*1\r\n".repeat(101) + "*0\r\n");
+    let parts = exec(&[&["EVAL", "local a = {} for i = 1, 5000 do a = {a} end return a", "0"]]);
+    assert!(p.write_encoded(parts, &["EXEC"]).ends_with("stack limit\r\n"));
 }

@@ -221,14 +221,16 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     };
     let done = match &setup.engine {
         EngineSetup::Memory => {
-            let engine =
-                Shimmed::new(Memory::new(setup.memory_bytes_max)).with_scripts(concord_lua::run);
+            let engine = Shimmed::new(Memory::new(setup.memory_bytes_max))
+                .with_scripts(concord_lua::run)
+                .with_functions(concord_lua::load);
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             begin(&mut driver, place.node, setup, replica, NoFeed)
         }
         EngineSetup::Redis { program, directory } => {
             let mut engine =
-                Shimmed::new(RedisEngine::new().with_memory_max(setup.memory_bytes_max));
+                Shimmed::new(RedisEngine::new().with_memory_max(setup.memory_bytes_max))
+                    .with_functions(concord_lua::load);
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));

@@ -16,7 +16,9 @@ use crate::world::{CONTROLLER, REPLICAS, SWITCH, addr};
 
 /// The engine of a replica: memory, at once or as if behind a connection.
 pub(crate) fn engine(is_remote: bool, memory_bytes_max: u64) -> Shimmed<Store> {
-    Shimmed::new(Store::new(is_remote, memory_bytes_max)).with_scripts(concord_lua::run)
+    Shimmed::new(Store::new(is_remote, memory_bytes_max))
+        .with_scripts(concord_lua::run)
+        .with_functions(concord_lua::load)
 }
 
 /// The replicas among whom clients choose, of so many; none where they do not.
