@@ -1,5 +1,6 @@
 //! Streams in the format of Redis' snapshots: blocks of entries as listpacks, then groups with what they delivered.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use super::Failure;
@@ -7,6 +8,7 @@ use super::groups::{Group, Pending};
 use super::packed::{self, Elements, Listpack};
 use super::rdb::{BAD_FORMAT, Reader, put_length, put_string};
 use super::stream::{Block, Entry, Id, Stream};
+use super::work::{STRING_BYTES_OF_ONE, Work};
 use crate::resp;
 
 /// Flags of an entry: it was deleted; it has the fields of its block.
@@ -121,7 +123,7 @@ pub(super) fn read(reader: &mut Reader<'_>, has_history: bool) -> Result<Stream,
         }
         let packed = reader.string()?;
         let elements = packed::listpack(reader.work, &packed)?;
-        read_block(&mut stream, first, &elements).ok_or(BAD_FORMAT)?;
+        read_block(&mut stream, reader.work, first, &elements)?;
     }
     let length = reader.length()?;
     stream.last_id = id(reader)?;
@@ -147,32 +149,42 @@ pub(super) fn read(reader: &mut Reader<'_>, has_history: bool) -> Result<Stream,
 }
 
 /// Takes elements of a block from front to back.
-struct Taken<'a, 'b>(core::slice::Iter<'b, alloc::borrow::Cow<'a, [u8]>>);
+struct Taken<'a, 'b>(core::slice::Iter<'b, Cow<'a, [u8]>>);
 
 impl<'b> Taken<'_, 'b> {
-    fn text(&mut self) -> Option<&'b [u8]> {
-        self.0.next().map(|text| &**text)
+    fn text(&mut self) -> Result<&'b [u8], Failure> {
+        self.0.next().map(|text| &**text).ok_or(BAD_FORMAT)
     }
 
-    fn integer(&mut self) -> Option<i64> {
-        resp::number(self.text()?)
+    fn integer(&mut self) -> Result<i64, Failure> {
+        resp::number(self.text()?).ok_or(BAD_FORMAT)
     }
 
-    fn count(&mut self) -> Option<usize> {
+    fn count(&mut self) -> Result<usize, Failure> {
         // Each stands for an element that is there.
-        usize::try_from(self.integer()?).ok().filter(|count| *count <= self.0.len())
+        let count = usize::try_from(self.integer()?).ok();
+        count.filter(|count| *count <= self.0.len()).ok_or(BAD_FORMAT)
     }
 }
 
+fn check(holds: bool) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(BAD_FORMAT) }
+}
+
 /// Adds the entries of a block.
-fn read_block(stream: &mut Stream, first: Id, elements: &Elements<'_>) -> Option<()> {
+fn read_block(
+    stream: &mut Stream,
+    work: &Work,
+    first: Id,
+    elements: &Elements<'_>,
+) -> Result<(), Failure> {
     let mut taken = Taken(elements.iter());
     let (live, deleted) = (taken.count()?, taken.count()?);
     let fields = taken.count()?;
-    let fields: Vec<&[u8]> = (0..fields).map(|_| taken.text()).collect::<Option<_>>()?;
-    (taken.integer()? == 0).then_some(())?;
+    let fields: Vec<&[u8]> = (0..fields).map(|_| taken.text()).collect::<Result<_, _>>()?;
+    check(taken.integer()? == 0)?;
     let mut block = Block { first, last: first, live: 0, total: 0, bytes: 0 };
-    for _ in 0..live.checked_add(deleted)? {
+    for _ in 0..live + deleted {
         let flags = taken.integer()?;
         let ms = first.ms.wrapping_add(taken.integer()? as u64);
         let id = Id { ms, seq: first.seq.wrapping_add(taken.integer()? as u64) };
@@ -182,13 +194,15 @@ fn read_block(stream: &mut Stream, first: Id, elements: &Elements<'_>) -> Option
                 texts.extend([*field, taken.text()?]);
             }
         } else {
-            for _ in 0..taken.count()?.checked_mul(2)? {
+            for _ in 0..2 * taken.count()? {
                 texts.push(taken.text()?);
             }
         }
         taken.integer()?;
-        let is_in_order = if block.total == 0 { id >= first } else { id > block.last };
-        is_in_order.then_some(())?;
+        check(if block.total == 0 { id >= first } else { id > block.last })?;
+        // Fields that stand there once are in each entry here.
+        let bytes: u64 = texts.iter().map(|text| text.len() as u64).sum();
+        work.spend(bytes / STRING_BYTES_OF_ONE)?;
         let entry = Entry::of(&texts);
         (block.last, block.total) = (id, block.total + 1);
         block.bytes = block.bytes.saturating_add(entry.0.len() as u32);
@@ -201,7 +215,7 @@ fn read_block(stream: &mut Stream, first: Id, elements: &Elements<'_>) -> Option
     if block.live > 0 {
         stream.blocks.push_back(block);
     }
-    is_whole.then_some(())
+    check(is_whole)
 }
 
 fn read_group(reader: &mut Reader<'_>, has_history: bool) -> Result<Group, Failure> {

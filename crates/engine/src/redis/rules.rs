@@ -86,7 +86,8 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
         // One that is over whatever the clock says leaves nothing.
         b"RESTORE" => {
             let ttl_ms = command.args().nth(2).and_then(number).unwrap_or(0);
-            ttl_ms > 1 || ttl_ms == 1 && !has_word(command, 4, &[b"ABSTTL"])
+            let is_over = ttl_ms == 1 && has_word(command, 4, &[b"ABSTTL"]);
+            ttl_ms > 0 && !is_over && command.argc() > 3
         }
         _ => flags.has(Flags::WRITE) && name.windows(6).any(|part| part == b"EXPIRE"),
     };

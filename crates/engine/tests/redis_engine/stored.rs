@@ -38,7 +38,7 @@ fn a_restored_key_has_its_time_to_live() {
     p.write(&["RPUSH", "from", "a", "b"]);
     let dump = p.head.run(Class::Read, &encode(&["DUMP", "from"])).reply;
     let payload = concord_engine::resp::bulk_payload(&dump).unwrap().to_vec();
-    let mut restore = |p: &mut Pair, ttl: &str, options: &[&str]| {
+    let restore = |p: &mut Pair, ttl: &str, options: &[&str]| {
         let mut args: Vec<&[u8]> = vec![b"RESTORE", b"to", ttl.as_bytes(), &payload];
         args.extend(options.iter().map(|option| option.as_bytes()));
         let command = CommandBuf::new().encode(1, args.iter().copied()).to_vec();
