@@ -5,6 +5,7 @@
 mod blocked;
 mod common;
 mod databases;
+mod functions;
 mod pubsub;
 
 use common::{Mood, World, request};

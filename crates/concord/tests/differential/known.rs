@@ -18,7 +18,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         if ours.contains("numkeys should be") {
             return Some("where numkeys is wrong, another error");
         }
-        if (top.starts_with("eval") || top.starts_with("fcall")) && (both(" script: ") || both("Error compiling")) {
+        if (top.starts_with("eval") || top.starts_with("fcall"))
+            && (both(" script: ") || both("Error compiling"))
+        {
             return Some("an error names the script by another hash, and another line");
         }
         if ours.replace('\0', "") == theirs.replace('\0', "") {
