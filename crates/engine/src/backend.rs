@@ -164,10 +164,10 @@ pub trait Backend {
         let (_, _) = (is_all, deadlines);
     }
 
-    /// Whether [`Backend::submit`] would refuse the step as a whole.
-    fn refuses(&self, context: &Context, step: &Step<'_>) -> bool {
+    /// The error by which [`Backend::submit`] would refuse the step as a whole.
+    fn refusal(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {
         let (_, _) = (context, step);
-        false
+        None
     }
 
     /// What a command does, where the backend knows.

@@ -726,7 +726,7 @@ impl RedisEngine {
     }
 
     /// Why `step` must not be passed on, as a RESP error.
-    fn refusal(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {
+    fn why_not(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {
         let table = self.table.as_ref()?;
         let check = |command| rules::check(table, step.class, command).err();
         let mut why = step.commands.iter().find_map(check);
@@ -756,7 +756,7 @@ impl Backend for RedisEngine {
             self.lose("a write came before the engine was connected to its server");
             return Submitted::Pending;
         }
-        let refusal = self.refusal(context, step);
+        let refusal = self.why_not(context, step);
         if step.class == Class::Read {
             if let Some(error) = refusal {
                 reply.extend_from_slice(&error);
@@ -790,8 +790,8 @@ impl Backend for RedisEngine {
         self.done.pop_front()
     }
 
-    fn refuses(&self, context: &Context, step: &Step<'_>) -> bool {
-        self.refusal(context, step).is_some()
+    fn refusal(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {
+        self.why_not(context, step)
     }
 
     fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {

@@ -374,9 +374,13 @@ impl<B: Backend> Shimmed<B> {
         if self.deadlines.untold() > UNTOLD_MAX && self.scripts_pending == 0 {
             self.tell_deadlines();
         }
-        if let Some(before) = self.functions_before.take_if(|_| self.backend.refuses(context, step))
+        if self.functions_before.is_some()
+            && let Some(error) = self.backend.refusal(context, step)
         {
-            self.functions = before;
+            self.functions = self.functions_before.take().unwrap_or_default();
+            let work = Work::One(After::Answer(error));
+            let nothing = step_of(step.class, None, &[]);
+            return self.submit_step(context, &nothing, None, work, reply);
         }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {

@@ -6,6 +6,7 @@ mod blocked;
 mod client;
 mod common;
 mod databases;
+mod functions;
 mod pubsub;
 mod tracking;
 

@@ -357,7 +357,6 @@ fn bug_18_32_many_values_at_once_end_no_process() {
         ("return math.random(unpack(some))", ""),
         ("return math.max(1, 2)", ":2"),
         ("return #table.concat(list)", ""),
-        ("return select('#', pcall(unpack, some))", ":7001"),
         ("return tostring(unpack(some))", ""),
         ("return redis.error_reply(unpack(some))", ""),
         // Natives that call functions, within each other, and one that is given much in the end.

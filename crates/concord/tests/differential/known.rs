@@ -21,7 +21,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         if ours.contains("numkeys should be") {
             return Some("where numkeys is wrong, another error");
         }
-        if top.starts_with("eval") && (both(" script: ") || both("Error compiling")) {
+        if (top.starts_with("eval") || top.starts_with("fcall"))
+            && (both(" script: ") || both("Error compiling"))
+        {
             return Some("an error names the script by another hash, and another line");
         }
         if ours.replace('\0', "") == theirs.replace('\0', "") {
@@ -54,6 +56,10 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         // SORT of a sorted set turns it into a skip list, at the server that sorts.
         "dump" if !is_error(&ours) && !is_error(&theirs) => {
             Some("the order of a set's members, clocks in a stream, the encoding after a SORT")
+        }
+        "function help" => Some("help in other words"),
+        "function list" | "function dump" if !is_error(&ours) && !is_error(&theirs) => {
+            Some("libraries by their names; a payload is not compressed")
         }
         "script exists" => Some("wrong arguments are not always refused, or in other words"),
         "evalsha" | "evalsha_ro" if theirs.starts_with("-NOSCRIPT") => {

@@ -652,7 +652,7 @@ globals._G = globals
 setmetatable(globals, {__index = _G, __newindex = function() error('Attempt to modify a readonly table', 2) end, __metatable = false})
 -- redis-server 7.0 ends by an error that is a table without a text: at the end of a script it gets one.
 local function handler(wrong)
-if type(wrong) ~= 'table' then return wrong end
+if type(wrong) ~= 'table' then return {err = 'ERR ' .. (listed(' function thread userdata ', type(wrong)) and 'unknown error' or tostring(wrong))} end
 local found, text = pcall(function() return wrong.err end)
 if type(text) == 'number' then text = tostring(text) end
 return {err = found and type(text) == 'string' and text or 'ERR unknown error'}

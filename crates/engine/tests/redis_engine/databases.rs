@@ -295,7 +295,7 @@ fn what_a_script_loads_is_in_its_database_too() {
         for script in [
             "return getmetatable(redis).__index.call('SET', 'k', 1)",
             "return getmetatable(_G).__index.redis.call('SET', 'k', 1)",
-            "return 1 end)(), (function() return redis.call('SET', 'k', 1)",
+            "return 1 end), redis.call('SET', 'k', 1), (function() return 2",
         ] {
             p.write_both(eval(database, script, &[]), &[script]);
         }
