@@ -29,7 +29,7 @@ mod tests;
 
 pub(crate) use effects::draws;
 pub use requests::{is_script, runs_script};
-pub use script::STOPPED_REPLY;
+pub use script::{Compiler, STOPPED_REPLY};
 pub(crate) use script::{IN_PLACE_ARGS_MAX, in_place_of, script_of_library};
 
 use alloc::borrow::Cow;
@@ -269,6 +269,13 @@ impl RedisEngine {
     #[must_use]
     pub fn with_memory_max(self, memory_bytes_max: u64) -> RedisEngine {
         RedisEngine { memory_bytes_max, ..self }
+    }
+
+    /// With a look at each script before the server gets it.
+    #[must_use]
+    pub fn with_compiler(mut self, compiler: Compiler) -> RedisEngine {
+        self.known.compiler = Some(compiler);
+        self
     }
 
     /// A new connection stands: greets the server.

@@ -91,6 +91,14 @@ fn text_of(failed: Failed) -> Vec<u8> {
     }
 }
 
+/// Whether a text is a script by itself; see [`concord_engine::redis::Compiler`].
+///
+/// # Errors
+/// The error for the client.
+pub fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
+    sandbox::compile(code)
+}
+
 /// The functions of a library, in the order in which its code registers them; see
 /// [`concord_engine::functions::Loader`].
 ///

@@ -85,8 +85,7 @@ pub(crate) fn run(
             Task::Script => match compiled(&lua, code, SCRIPT_NAME, environment) {
                 Ok(main) => go.call(main),
                 Err(text) => {
-                    let text = format!("ERR Error compiling script (new function): {text}");
-                    failed = Some(text.into_bytes());
+                    failed = Some(compile_error(&text));
                     return Ok(());
                 }
             },
@@ -134,6 +133,21 @@ pub(crate) fn run(
         Ok(())
     })?;
     failed.map_or(Ok(()), |text| Err(Failed::Script(text)))
+}
+
+/// Whether a text is a script; the error for the client if it is none.
+pub(crate) fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
+    let lua = Lua::new_with(StdLib::NONE, LuaOptions::new());
+    let text = match lua.map(|lua| compiled(&lua, code, SCRIPT_NAME, lua.globals()).map(|_| ())) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(text)) => text,
+        Err(error) => error.to_string(),
+    };
+    Err(compile_error(&text))
+}
+
+fn compile_error(text: &str) -> Vec<u8> {
+    format!("ERR Error compiling script (new function): {text}").into_bytes()
 }
 
 /// The function that a text is; the message if it is no Lua.

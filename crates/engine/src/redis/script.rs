@@ -56,7 +56,12 @@ pub(super) struct Known {
     bytes: usize,
     /// The server forgets scripts, so that none is known.
     pub(super) forgets: bool,
+    /// Tells whether a text is Lua.
+    pub(super) compiler: Option<Compiler>,
 }
+
+/// Whether a text is a script by itself, without its first line `#!lua`; the error for the client if it is none.
+pub type Compiler = fn(&[u8]) -> Result<(), Vec<u8>>;
 
 /// Most bytes of scripts of which it is known that the server knows them; beyond, all are sent again.
 const KNOWN_BYTES_MAX: usize = 16 << 20;
@@ -68,7 +73,8 @@ impl Known {
             return;
         }
         if self.bytes + text.len() > KNOWN_BYTES_MAX {
-            *self = Known::default();
+            self.hashes.clear();
+            self.bytes = 0;
         }
         let bytes = text.len();
         if self.hashes.insert(text, hash).is_none() {
@@ -100,7 +106,8 @@ pub(super) fn wrap(
         args[0] = if reads_by_name { b"EVALSHA_RO".to_vec() } else { b"EVALSHA".to_vec() };
         args[1] = hash.to_vec();
     } else {
-        args[1] = with_prologue(&original);
+        let wrong = known.compiler.and_then(|compiles| compiles(body(&original).1).err());
+        args[1] = with_prologue(wrong.map(|error| saying(&error)).as_ref().unwrap_or(&original));
     }
     let mut flags = Vec::new();
     let only_reads = step.class == Class::Read || reads_by_name || declares_no_writes(&original);
@@ -134,15 +141,20 @@ pub(super) fn wrap(
     Some(args)
 }
 
-/// What the server executes for the script `original`.
-fn with_prologue(original: &[u8]) -> Vec<u8> {
-    // A first line `#!lua flags=...` must stay the first; it then counts as the script's line 1.
+/// A script's first line, if it says `#!lua flags=...`, and the rest.
+fn body(original: &[u8]) -> (&[u8], &[u8]) {
     let shebang_end = if original.starts_with(b"#!") {
         original.iter().position(|&b| b == b'\n').map_or(original.len(), |at| at + 1)
     } else {
         0
     };
-    let (shebang, body) = original.split_at(shebang_end);
+    original.split_at(shebang_end)
+}
+
+/// What the server executes for the script `original`.
+fn with_prologue(original: &[u8]) -> Vec<u8> {
+    // A first line `#!lua flags=...` must stay the first; it then counts as the script's line 1.
+    let (shebang, body) = body(original);
     let one_line = PROLOGUE.lines().filter(|line| !line.trim_start().starts_with("--"));
     let mut script = shebang.to_vec();
     for line in one_line {
@@ -167,18 +179,32 @@ pub(crate) fn script_of_library(code: &[u8], flags: FunctionFlags) -> Vec<u8> {
     };
     script.extend_from_slice(first_line);
     script.extend_from_slice(before.as_bytes());
-    script.push(b'"');
-    for byte in code {
+    quote(code, &mut script);
+    script.extend_from_slice(behind.as_bytes());
+    script
+}
+
+/// Appends a text as Lua writes one.
+fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for byte in text {
         match byte {
-            b'"' | b'\\' => script.extend_from_slice(&[b'\\', *byte]),
-            b'\n' => script.extend_from_slice(b"\\n"),
-            b'\r' => script.extend_from_slice(b"\\r"),
-            0 => script.extend_from_slice(b"\\000"),
-            _ => script.push(*byte),
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            0 => out.extend_from_slice(b"\\000"),
+            _ => out.push(*byte),
         }
     }
-    script.push(b'"');
-    script.extend_from_slice(behind.as_bytes());
+    out.push(b'"');
+}
+
+/// What the server executes for a text that is no Lua by itself: it might be some behind the prologue, whose function it
+/// could close.
+fn saying(error: &[u8]) -> Vec<u8> {
+    let mut script = b"return redis.error_reply(".to_vec();
+    quote(error, &mut script);
+    script.push(b')');
     script
 }
 

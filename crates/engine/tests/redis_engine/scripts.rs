@@ -767,6 +767,30 @@ fn bug_18_31_an_error_without_a_text_ends_no_server() {
     assert_eq!(p.write(&["GET", "n"]), "$1\r\n4\r\n");
 }
 
+/// In the place of the interpreter's compiler.
+pub(super) fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
+    let is_wrong = code.starts_with(b"return 1 end)");
+    if is_wrong {
+        Err(b"ERR Error compiling script (new function): \"no\"\nLua".to_vec())
+    } else {
+        Ok(())
+    }
+}
+
+/// The server would end by it, as by an error without a text: it closes the function that it stands in.
+#[test]
+fn bug_18_34_a_text_that_is_no_script_by_itself_is_not_executed() {
+    let mut p = Pair::new();
+    let text = "return 1 end), error({}), (function()";
+    for script in [text.to_string(), format!("#!lua flags=allow-oom\n{text}")] {
+        for _ in 0..2 {
+            let reply = p.eval(&[&script, "0"]);
+            assert_eq!(reply, "-ERR Error compiling script (new function): \"no\" Lua\r\n");
+        }
+    }
+    assert_eq!(p.eval(&["return 1", "0"]), ":1\r\n");
+}
+
 #[test]
 fn bug_18_33_a_reply_that_nests_deep_ends_no_replica() {
     let mut p = Pair::new();

@@ -228,9 +228,10 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             begin(&mut driver, place.node, setup, replica, NoFeed)
         }
         EngineSetup::Redis { program, directory } => {
-            let mut engine =
-                Shimmed::new(RedisEngine::new().with_memory_max(setup.memory_bytes_max))
-                    .with_functions(concord_lua::load);
+            let backend = RedisEngine::new()
+                .with_memory_max(setup.memory_bytes_max)
+                .with_compiler(concord_lua::compile);
+            let mut engine = Shimmed::new(backend).with_functions(concord_lua::load);
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
