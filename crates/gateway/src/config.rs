@@ -1,7 +1,6 @@
 //! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis server, and shows
 //! what it was told; of one that promises something it accepts no value but what Concord is.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -161,9 +160,6 @@ const HELP: [&str; 10] = [
     "    Rewrite the configuration file.",
     "HELP",
 ];
-
-/// Parameters that were set, by their names, with their values.
-pub(crate) type Settings = BTreeMap<&'static str, String>;
 
 /// CONFIG GET pattern ..., SET, RESETSTAT, REWRITE.
 pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {

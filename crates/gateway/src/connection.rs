@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::footprint::Footprint;
+pub use crate::id::ConnectionId;
 use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
@@ -28,10 +29,6 @@ pub(crate) const SLOTS_MAX: usize = 1_024;
 /// Most unanswered requests of a connection at first, and if its replies are long.
 const REQUESTS_START: usize = 512;
 const REQUESTS_MIN: usize = 4;
-
-/// A connection, as the driver numbers it; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u64);
 
 /// All connections. Never iterated where the order could be seen.
 pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;

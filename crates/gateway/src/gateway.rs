@@ -15,19 +15,18 @@ use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
 use hashbrown::HashMap;
 
 use crate::commands::Commands;
-use crate::config::Settings;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Target, Wait};
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::memory::{Grant, Memory, unread_bytes};
-use crate::monitor::Monitors;
+use crate::monitors::Monitors;
 use crate::multi;
 use crate::named::Shown;
 use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
-use crate::setup::{GatewayConfig, GatewayCounters};
+use crate::setup::{GatewayConfig, GatewayCounters, Settings};
 use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
@@ -623,6 +622,35 @@ impl Gateway {
         self.invalidate(now);
         self.show(now);
         self.kill(now);
+    }
+}
+
+impl Gateway {
+    /// Shows commands to those who see them.
+    pub(crate) fn show(&mut self, now: Now) {
+        while let Some((ids, line)) = self.core.monitors.lines.pop_front() {
+            for id in ids {
+                let connection = self.connections.get_mut(&id);
+                let Some(connection) = connection.filter(|c| c.is_monitor && !c.is_given_up) else {
+                    continue;
+                };
+                connection.push(&line);
+                self.core.give_up_if_slow(now.instant, connection);
+                self.core.memory.note(now.instant, connection);
+                list(&mut self.ready, connection);
+            }
+        }
+    }
+
+    /// Closes connections that CLIENT KILL named.
+    pub(crate) fn kill(&mut self, now: Now) {
+        for id in core::mem::take(&mut self.core.killed) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.is_given_up = true;
+            connection.closing = true;
+            self.core.memory.note(now.instant, connection);
+            list(&mut self.ready, connection);
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! MONITOR: a client that sees the commands of all clients of its gateway.
 
-use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -9,16 +8,7 @@ use concord_engine::table::UpperName;
 
 use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId};
-use crate::gateway::{Gateway, list};
 use crate::state::{Core, Turn};
-
-/// Who sees commands, and what they are to see.
-#[derive(Debug, Default)]
-pub(crate) struct Monitors {
-    ids: BTreeSet<ConnectionId>,
-    /// Lines, each with who saw commands when it was written.
-    lines: VecDeque<(Vec<ConnectionId>, Vec<u8>)>,
-}
 
 /// Commands that are not shown, as in Redis: they concern the server and not its data.
 const HIDDEN: [&[u8]; 13] = [
@@ -125,35 +115,6 @@ fn quote(out: &mut Vec<u8>, text: &[u8]) {
         }
     }
     out.push(b'"');
-}
-
-impl Gateway {
-    /// Shows commands to those who see them.
-    pub(crate) fn show(&mut self, now: Now) {
-        while let Some((ids, line)) = self.core.monitors.lines.pop_front() {
-            for id in ids {
-                let connection = self.connections.get_mut(&id);
-                let Some(connection) = connection.filter(|c| c.is_monitor && !c.is_given_up) else {
-                    continue;
-                };
-                connection.push(&line);
-                self.core.give_up_if_slow(now.instant, connection);
-                self.core.memory.note(now.instant, connection);
-                list(&mut self.ready, connection);
-            }
-        }
-    }
-
-    /// Closes connections that CLIENT KILL named.
-    pub(crate) fn kill(&mut self, now: Now) {
-        for id in core::mem::take(&mut self.core.killed) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            connection.is_given_up = true;
-            connection.closing = true;
-            self.core.memory.note(now.instant, connection);
-            list(&mut self.ready, connection);
-        }
-    }
 }
 
 #[cfg(test)]

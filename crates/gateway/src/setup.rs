@@ -1,5 +1,7 @@
 //! What a gateway is told at its start, and what it counts.
 
+use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_client::ClientConfig;
@@ -9,6 +11,9 @@ use concord_wire::Addr;
 
 use crate::connection::SLOTS_MAX;
 use crate::memory::CONNECTION_REPLIES_BYTES_MAX;
+
+/// Parameters that CONFIG SET was given, by their names, with their values ([`crate::config`]).
+pub(crate) type Settings = BTreeMap<&'static str, String>;
 
 /// When the input of a connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

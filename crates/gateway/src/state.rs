@@ -16,7 +16,6 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::commands::{Commands, Failure};
-use crate::config::Settings;
 use crate::connection::{
     Connection, ConnectionId, Connections, Slot, SlotState, Subject, Target, Wait,
 };
@@ -24,11 +23,11 @@ use crate::exchange::Exchange;
 use crate::footprint::Footprint;
 use crate::inputs::Inputs;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
-use crate::monitor::Monitors;
+use crate::monitors::Monitors;
 use crate::named::Shown;
 use crate::process::Process;
 use crate::scripts::Scripts;
-use crate::setup::{GatewayConfig, GatewayCounters};
+use crate::setup::{GatewayConfig, GatewayCounters, Settings};
 use crate::stats::Latencies;
 use crate::tentative::{Expected, Tentative};
 use crate::tracking::Tracking;

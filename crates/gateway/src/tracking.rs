@@ -15,8 +15,8 @@ use concord_core::{Duration, Instant, MS, SEC};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::connection::ConnectionId;
 use crate::footprint::Footprint;
+use crate::id::ConnectionId;
 
 /// A key is looked at so long after the last time, or after it was read.
 pub(crate) const CHECK_NS: Duration = SEC;

@@ -1,0 +1,5 @@
+//! How a connection is named.
+
+/// A connection, as the driver numbers it; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
