@@ -46,7 +46,9 @@ fn survive(name: &str, more: &[&str]) {
     client.say("FCALL bump 1 n");
     client.call(&[b"FUNCTION", b"LOAD", b"REPLACE", &library(100)]).unwrap();
     client.say("FCALL bump 1 n");
-    client.call(&[b"EXEC"]).unwrap();
+    assert_eq!(client.say("EXEC"), "*3");
+    let replies: Vec<_> = (0..3).map(|_| client.next().unwrap()).collect();
+    assert_eq!((&*replies[0].0, &*replies[1].1, &*replies[2].0), (":10", &b"counters"[..], ":110"));
     assert_eq!(client.say("GET n"), "110");
     rack.cut_power();
     rack = rack.again(name, &flags);
@@ -55,7 +57,8 @@ fn survive(name: &str, more: &[&str]) {
     assert_eq!(client.say("FCALL bump 1 n"), ":210");
     assert_eq!(client.say("FCALL_RO look 1 n"), "210");
 
-    let target = directory(&format!("{name}-backup"));
+    let place = directory(&format!("{name}-backups"));
+    let target = place.join("one");
     let made = concord(&["backup", "--config", &rack.file(), &target.display().to_string()]);
     assert!(made.status.success(), "{made:?}");
     drop(rack);

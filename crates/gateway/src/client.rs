@@ -233,8 +233,9 @@ fn list(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
         [word, kind] if is(word, "type") => wanted.0 = Some(Type::parse(kind)?),
         [word, ids @ ..] if is(word, "id") && !ids.is_empty() => {
             let id = |id: &&[u8]| {
-                let id = resp::number(id).and_then(|id| u64::try_from(id).ok());
-                id.filter(|id| *id > 0).ok_or("ERR Invalid client ID")
+                // Numbers that no client has are none of anybody's, as in Redis.
+                let id = resp::number(id).ok_or("ERR Invalid client ID")?;
+                Ok::<u64, Failure>(u64::try_from(id).unwrap_or(0))
             };
             wanted.1 = Some(ids.iter().map(id).collect::<Result<_, _>>()?);
         }
