@@ -19,6 +19,7 @@ pub mod info;
 pub mod keys;
 pub mod memory;
 mod plan;
+mod rdb;
 pub mod redis;
 pub mod resp;
 pub mod resp_scan;

@@ -1,4 +1,4 @@
-//! The format of Redis' snapshots (RDB version 10), as DUMP and RESTORE use it: lengths, strings, the checksum.
+//! Strings of Redis' dumps ([`crate::rdb`]), written and read.
 //!
 //! What is read comes from outside. Each element is paid for as work before it is made, and each byte that is
 //! unpacked: a short payload may stand for gigabytes.
@@ -8,74 +8,15 @@ use alloc::vec::Vec;
 
 use super::work::{STRING_BYTES_OF_ONE, Work};
 use super::{Failure, fixed};
+use crate::rdb::{COMPRESSED, Length, length, put_length, unpack};
 use crate::{STRING_BYTES_MAX, resp};
 
-/// The version that is written, and the newest that is read.
-pub(super) const VERSION: u16 = 10;
 pub(super) const BAD_FORMAT: Failure = fixed(b"ERR Bad data format");
-/// The polynomial of the checksum (CRC-64 of Jones), lowest bit first.
-const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
-static CHECKSUMS: [u64; 256] = checksums();
 
-/// Kinds of strings that are no plain bytes.
+/// Kinds of strings that are written as numbers.
 const INT8: u8 = 0;
 const INT16: u8 = 1;
 const INT32: u8 = 2;
-const COMPRESSED: u8 = 3;
-/// First bytes of long lengths.
-const LENGTH32: u8 = 0x80;
-const LENGTH64: u8 = 0x81;
-
-const fn checksums() -> [u64; 256] {
-    let mut table = [0; 256];
-    let mut at = 0;
-    while at < 256 {
-        let mut value = at as u64;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { value >> 1 ^ POLYNOMIAL } else { value >> 1 };
-            bit += 1;
-        }
-        table[at] = value;
-        at += 1;
-    }
-    table
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |sum, byte| CHECKSUMS[usize::from(sum as u8 ^ byte)] ^ sum >> 8)
-}
-
-/// Appends the version and the checksum of what is there.
-pub(super) fn seal(out: &mut Vec<u8>) {
-    out.extend_from_slice(&VERSION.to_le_bytes());
-    let sum = checksum(out);
-    out.extend_from_slice(&sum.to_le_bytes());
-}
-
-/// What was sealed, if it is whole and of no newer version.
-pub(super) fn unseal(payload: &[u8]) -> Option<&[u8]> {
-    let (sealed, sum) = payload.split_last_chunk::<8>()?;
-    let (content, version) = sealed.split_last_chunk::<2>()?;
-    let is_known = u16::from_le_bytes(*version) <= VERSION;
-    (is_known && checksum(sealed) == u64::from_le_bytes(*sum)).then_some(content)
-}
-
-/// Appends a length.
-pub(super) fn put_length(out: &mut Vec<u8>, length: u64) {
-    match length {
-        0..=0x3f => out.push(length as u8),
-        0x40..=0x3fff => out.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes()),
-        0x4000..=0xffff_ffff => {
-            out.push(LENGTH32);
-            out.extend_from_slice(&(length as u32).to_be_bytes());
-        }
-        _ => {
-            out.push(LENGTH64);
-            out.extend_from_slice(&length.to_be_bytes());
-        }
-    }
-}
 
 /// Appends a string; a small integer as such.
 pub(super) fn put_string(out: &mut Vec<u8>, text: &[u8]) {
@@ -103,12 +44,6 @@ pub(super) struct Reader<'a> {
     pub(super) work: &'a Work,
 }
 
-enum Length {
-    Of(u64),
-    /// Not a length but a string of this kind.
-    Special(u8),
-}
-
 impl<'a> Reader<'a> {
     pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], Failure> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(BAD_FORMAT)?;
@@ -127,16 +62,9 @@ impl<'a> Reader<'a> {
     }
 
     fn length_or_special(&mut self) -> Result<Length, Failure> {
-        let first = self.byte()?;
-        let low = first & 0x3f;
-        Ok(match (first >> 6, first) {
-            (0, _) => Length::Of(low.into()),
-            (1, _) => Length::Of(u16::from_be_bytes([low, self.byte()?]).into()),
-            (_, LENGTH32) => Length::Of(u32::from_be_bytes(self.chunk()?).into()),
-            (_, LENGTH64) => Length::Of(u64::from_be_bytes(self.chunk()?)),
-            (3, _) => Length::Special(low),
-            _ => return Err(BAD_FORMAT),
-        })
+        let (length, rest) = length(self.rest).ok_or(BAD_FORMAT)?;
+        self.rest = rest;
+        Ok(length)
     }
 
     /// A length, or any number that is written as one.
@@ -184,46 +112,9 @@ pub(super) fn decimal(value: i64) -> Vec<u8> {
     text
 }
 
-/// Unpacks LZF: runs of bytes as they are, and of bytes that were there before.
-fn unpack(packed: &[u8], length: usize) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    let mut bytes = packed.iter();
-    while let Some(&control) = bytes.next() {
-        if control < 32 {
-            let (run, rest) = bytes.as_slice().split_at_checked(usize::from(control) + 1)?;
-            out.extend_from_slice(run);
-            bytes = rest.iter();
-        } else {
-            let mut count = usize::from(control >> 5) + 2;
-            if count == 9 {
-                count += usize::from(*bytes.next()?);
-            }
-            let back = usize::from(control & 31) << 8 | usize::from(*bytes.next()?);
-            let from = out.len().checked_sub(back + 1)?;
-            // The run may go on into what it makes itself.
-            for at in from..from + count {
-                out.push(out[at]);
-            }
-        }
-        if out.len() > length {
-            return None;
-        }
-    }
-    (out.len() == length).then_some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_checksum_is_the_one_of_its_test_value() {
-        assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
-        let mut sealed = b"content".to_vec();
-        seal(&mut sealed);
-        assert_eq!(unseal(&sealed), Some(&b"content"[..]));
-        assert!(unseal(&sealed[1..]).is_none() && unseal(b"").is_none());
-    }
 
     #[test]
     fn lengths_and_strings_are_read_as_they_were_written() {
@@ -244,13 +135,5 @@ mod tests {
             assert_eq!(reader.string().as_deref(), Ok(text.as_bytes()));
             assert!(reader.rest.is_empty());
         }
-    }
-
-    #[test]
-    fn runs_are_unpacked() {
-        assert_eq!(unpack(&[0, b'a', 0xe0, 0, 0], 10).as_deref(), Some(&b"aaaaaaaaaa"[..]));
-        assert_eq!(unpack(&[0, b'a', 0xe0, 0, 1], 10), None);
-        assert_eq!(unpack(&[5, b'a'], 6), None);
-        assert_eq!(unpack(&[0, b'a', 0xe0, 0, 0], 9), None);
     }
 }

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use super::Failure;
 use super::groups::{Group, Pending};
 use super::packed::{self, Elements, Listpack};
-use super::rdb::{BAD_FORMAT, Reader, put_length, put_string};
+use super::rdb::{BAD_FORMAT, Reader, put_string};
 use super::stream::{Block, Entry, Id, Stream};
 use super::work::{STRING_BYTES_OF_ONE, Work};
+use crate::rdb::put_length;
 use crate::resp;
 
 /// Flags of an entry: it was deleted; it has the fields of its block.

@@ -5,12 +5,13 @@ use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use super::packed::{self, Elements};
-use super::rdb::{self, BAD_FORMAT, Reader, put_length, put_string};
+use super::rdb::{BAD_FORMAT, Reader, put_string};
 use super::rdb_stream;
 use super::sorted::Sorted;
 use super::store::{Bytes, Hash, Kind, List, Set, Value};
 use super::work::Work;
 use super::{Call, Failure, Handler, SYNTAX, fixed, float, integer};
+use crate::rdb::{self, put_length};
 use crate::resp;
 use crate::table::UpperName;
 
@@ -144,8 +145,7 @@ fn restore(call: &mut Call<'_>) -> Result<(), Failure> {
     if ttl_ms < 0 {
         return Err(fixed(b"ERR Invalid TTL value, must be >= 0"));
     }
-    let content =
-        rdb::unseal(payload).ok_or(fixed(b"ERR DUMP payload version or checksum are wrong"))?;
+    let content = rdb::unseal(payload, rdb::VERSION).ok_or(fixed(rdb::BAD_PAYLOAD))?;
     let value = read_value(&call.store.work, content)?;
     call.store.delete(key);
     if ttl_ms == 0 {

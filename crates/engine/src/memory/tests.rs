@@ -613,7 +613,7 @@ fn what_looks_at_much_is_refused_before_it_changes_anything() {
     assert_eq!(run(&mut memory, "STRLEN a"), ":200");
     // 20 bytes that say that they are 32 MiB.
     let mut payload = b"\0\xc3\x04\x80\x02\0\0\0\0a\xe0\0".to_vec();
-    rdb::seal(&mut payload);
+    crate::rdb::seal(&mut payload);
     let args: [&[u8]; 5] = [b"RESTORE", b"a", b"0", &payload, b"REPLACE"];
     let reply = call(&mut memory, Class::Write, &Context::default(), &args);
     refused(reply, "RESTORE");
