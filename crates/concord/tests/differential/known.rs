@@ -42,14 +42,18 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         return Some("wrong arguments are not always refused, or in other words");
     }
     if both("HYLL") && same_length {
-        return Some("a HyperLogLog's bytes hold the count that PFCOUNT cached at one replica");
+        return Some(
+            "PFCOUNT leaves a HyperLogLog's bytes as they are; a redis-server stores the count in them",
+        );
     }
     let any_counted = words.iter().any(|key| key.starts_with(b"p"));
     let is_counted = words.get(1).is_some_and(|key| key.starts_with(b"p"));
     let reads_bytes =
         ["bitcount", "bitpos", "getbit", "bitfield", "bitfield_ro", "getrange", "substr"];
     if is_counted && reads_bytes.contains(&form) || form == "lcs" && any_counted {
-        return Some("a HyperLogLog's bytes hold the count that PFCOUNT cached at one replica");
+        return Some(
+            "PFCOUNT leaves a HyperLogLog's bytes as they are; a redis-server stores the count in them",
+        );
     }
     let spaced = words.iter().any(|w| w.starts_with(b" "));
     match form {

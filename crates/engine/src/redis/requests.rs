@@ -76,6 +76,10 @@ pub(super) fn encode_step(
                 teach(&mut taught, index, command, &args);
                 encode(&mut request, args.iter().map(Vec::as_slice));
             }
+            None if script::keeps_its_count(command) => {
+                // Of one key the server would keep the count in its string, at this replica alone.
+                encode(&mut request, command.args().chain(command.args().nth(1)));
+            }
             None => encode(&mut request, command.args()),
         }
     }

@@ -236,6 +236,11 @@ pub(super) fn is_of_database(command: &Command<'_>) -> bool {
     command.database() != ALL && [&b"DBSIZE"[..], b"RANDOMKEY", b"FLUSHDB"].iter().any(is)
 }
 
+/// Whether `command` is a PFCOUNT of one key.
+pub(super) fn keeps_its_count(command: &Command<'_>) -> bool {
+    command.argc() == 2 && command.name().eq_ignore_ascii_case(b"PFCOUNT")
+}
+
 /// Whether `script` stands for a command that answers nothing by a null array.
 pub(super) fn answers_null_array(script: &Command<'_>) -> bool {
     const COMMANDS: [&[u8]; 9] = [

@@ -62,3 +62,16 @@ fn a_restored_key_has_its_time_to_live() {
     assert_eq!(restore(&mut p, "0", &[]), "+OK\r\n");
     assert_eq!(p.head.read(&["LRANGE", "to", "0", "-1"]), "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
 }
+
+/// A read that one replica alone executes.
+#[test]
+fn a_count_of_a_hyperloglog_changes_nothing() {
+    let mut p = Pair::new();
+    p.write(&["PFADD", "h", "a", "b", "c"]);
+    let bytes = p.head.read(&["GET", "h"]);
+    assert_eq!(p.head.read(&["PFCOUNT", "h"]), ":3\r\n");
+    assert_eq!(p.head.read(&["PFCOUNT", "none"]), ":0\r\n");
+    assert!(p.head.read(&["PFCOUNT"]).starts_with("-ERR wrong number"));
+    assert_eq!(p.head.read(&["GET", "h"]), bytes);
+    p.assert_equal(&["PFCOUNT"]);
+}
