@@ -9,10 +9,14 @@ use mlua::{ChunkMode, Lua, MultiValue, Scope, Table, Value, Variadic};
 use crate::random::Random;
 use crate::sandbox::{Run, place, syntax_text};
 use crate::{
-    BYTES_OF_ONE, CALL_COST, COLLECTED_BYTES_OF_ONE, STOPPED, bits, cjson, cmsgpack, replies,
-    strings, structs,
+    BYTES_OF_ONE, CALL_COST, COLLECTED_BYTES_OF_ONE, STOPPED, bits, bounded, cjson, cmsgpack,
+    replies, strings, structs,
 };
 
+/// Most arguments of a native that are no numbers: what `unpack` gives, and some in front of them.
+const MOST_ARGS: i32 = 7_300;
+/// Of one that may call functions of the script.
+const FEW_ARGS: i32 = 4;
 /// From here on %.17g of an integer has an exponent.
 const LONG_INTEGER: u64 = 100_000_000_000_000_000;
 
@@ -110,6 +114,8 @@ pub(crate) fn make<'scope, 'env: 'scope>(
     native.raw_set("library", lua.create_function(|lua, name: String| library(lua, &name))?)?;
     randomness(lua, &native, seed)?;
     strings::make(lua, &native, &run.meter)?;
+    // Some of them call functions of the script, which may call them again.
+    bounded::functions(lua, &native, FEW_ARGS)?;
     Ok(native)
 }
 
@@ -118,12 +124,14 @@ fn position(lua: &Lua) -> String {
 }
 
 fn library(lua: &Lua, name: &str) -> mlua::Result<Table> {
-    match name {
+    let library = match name {
         "cjson" => cjson::library(lua),
         "cmsgpack" => cmsgpack::library(lua),
         "bit" => bits::library(lua),
         _ => structs::library(lua),
-    }
+    }?;
+    bounded::functions(lua, &library, MOST_ARGS)?;
+    Ok(library)
 }
 
 fn constants(lua: &Lua) -> mlua::Result<Table> {
@@ -248,6 +256,7 @@ fn redis<'scope, 'env: 'scope>(
     }
     redis.raw_set("breakpoint", lua.create_function(|_, _: Variadic<Value>| Ok(false))?)?;
     redis.raw_set("debug", lua.create_function(|_, _: Variadic<Value>| Ok(()))?)?;
+    bounded::functions(lua, &redis, MOST_ARGS)?;
     Ok(redis)
 }
 

@@ -150,8 +150,7 @@ globals.load = function(f, name)
   return native.load(table.concat(parts), name and raw_tostring(name) or '=(load)')
 end
 
--- Natives get all their arguments at once, and Rust has room for 8,000 values that are no numbers: the process ends with
--- one more.
+-- Natives get all their arguments at once, and Rust has room for 8,000 values that are no numbers (bounded.rs).
 local raw_unpack, UNPACKED_MAX = unpack, 7000
 globals.unpack = function(t, first, last)
   if type(t) ~= 'table' then return raw_unpack(t, first, last) end

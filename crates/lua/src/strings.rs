@@ -161,7 +161,7 @@ fn gmatch(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> 
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
     let (text, pattern) = (text.as_bytes().to_vec(), pattern.as_bytes().to_vec());
     let (meter, next) = (meter.clone(), std::cell::Cell::new(0));
-    let go = lua.create_function(move |lua, _: Variadic<Value>| {
+    let go = lua.create_function(move |lua, ()| {
         let mut matcher = Matcher::new(&text, &pattern, meter.left());
         for at in next.get()..=text.len() {
             let end = match matcher.at(at, 0) {

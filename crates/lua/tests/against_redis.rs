@@ -328,7 +328,10 @@ fn bug_18_32_many_values_at_once_end_no_process() {
     let args = [&eval("return {#KEYS, KEYS[20000]}")[..], &[b"20000"], &many].concat();
     assert_eq!(ours.call(&args), b"*2\r\n:20000\r\n$1\r\nx\r\n");
     let make = "local list, map = {}, {} for i = 1, 20000 do list[i] = 'v' .. i map['k' .. i] = list[i] end \
-        local some = {} for i = 1, 7000 do some[i] = list[i] end ";
+        local some = {} for i = 1, 7000 do some[i] = list[i] end \
+        local function gathered(f) \
+        local text = 'local f = ... return function(...) return f(' .. string.rep(\"'x', \", 200) .. '...) end' \
+        for _ = 1, 6 do f = loadstring(text, '@more')(f) end return f(unpack(some)) end ";
     for (script, reply) in [
         ("return #cmsgpack.pack(map) > 200000", ":1"),
         ("return #cmsgpack.unpack(cmsgpack.pack(list))", ":20000"),
@@ -359,11 +362,32 @@ fn bug_18_32_many_values_at_once_end_no_process() {
         ("return #table.concat(list)", ""),
         ("return tostring(unpack(some))", ""),
         ("return redis.error_reply(unpack(some))", ""),
+        // Gathered beyond what `unpack` gives.
+        ("return gathered(redis.pcall)", "-ERR more:1: too many arguments"),
+        ("return gathered(cjson.encode)", "-ERR more:1: too many arguments"),
+        ("return gathered(cmsgpack.pack)", "-ERR more:1: too many arguments"),
+        ("return gathered(struct.pack)", "-ERR more:1: too many arguments"),
+        ("return gathered(bit.bor)", "-ERR more:1: too many arguments"),
+        ("return gathered(string.find)", "-ERR more:1: too many arguments"),
+        ("return gathered(math.random)", "-ERR more:1: too many arguments"),
+        ("return gathered(string.gmatch('x', 'x'))", "-ERR"),
+        ("return gathered(tostring)", "$1"),
+        ("return gathered(redis.replicate_commands)", "-ERR more:1: too many arguments"),
+        ("return gathered(function(...) return select('#', ...) end)", ":8200"),
+        ("return {pcall(gathered, redis.call)}", "*2"),
         // Natives that call functions, within each other, and one that is given much in the end.
         (
             "local depth = 0 local function down() depth = depth + 1 \
              if depth > 150 then return tostring(redis.pcall('RPUSH', 'm', unpack(some))) end \
              return (string.gsub('x', '(x)', down)) end return down()",
+            "",
+        ),
+        (
+            "local text = \"local f = ... return function(...) return f('RPUSH', 'n', \" .. string.rep(\"'x', \", 240) .. '...) end' \
+             local push, depth = loadstring(text)(redis.pcall), 0 \
+             local captures = string.rep('(x)', 32) local function down() \
+             pcall(push, unpack(some)) depth = depth + 1 \
+             return (string.gsub(string.rep('x', 32), captures, down, 1)) end return {pcall(down)}",
             "",
         ),
         ("return #redis.call('LRANGE', 'm', 0, -1)", ""),
