@@ -148,13 +148,15 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 16] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 18] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
         ("pipelines", c.pipelines),
         ("transactions", c.transactions),
         ("commands over several keys", c.splits),
+        ("scripts", c.scripts),
+        ("calls of functions", c.calls),
         ("pipelines of other databases", c.databases),
         ("inline commands", c.inline),
         ("RESP3", c.resp3),

@@ -70,6 +70,8 @@ const CHECKS: u64 = 0x0c4e_cced;
 const GATEWAYS: u64 = 0x6a7e_3a75;
 /// And for their databases.
 const DATABASES: u64 = 0xda7a_ba5e;
+/// And for their scripts.
+const SCRIPTS: u64 = 0x5c21_f7e5;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,6 +147,7 @@ impl Plan {
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
         draw_reads(&mut plan, aim);
         draw_databases(&mut plan);
+        draw_scripts(&mut plan);
         plan
     }
 }
@@ -155,6 +158,14 @@ fn draw_databases(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DATABASES);
     if plan.sizes.all_keys_permille == 0 && rng.chance(1, 4) {
         plan.gateways.databases_percent = rng.between(10, 90);
+    }
+}
+
+/// In one seed of six the clients of gateways send scripts and call functions. (Each is an interpreter's work.)
+fn draw_scripts(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ SCRIPTS);
+    if rng.chance(1, 6) {
+        plan.gateways.scripts_percent = rng.between(1, 12);
     }
 }
 

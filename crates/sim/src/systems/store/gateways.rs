@@ -28,6 +28,8 @@ pub struct Gateways {
     pub waiting_percent: u64,
     /// Pipelines among 100 whose keys are of another database than 0 (SELECT).
     pub databases_percent: u64,
+    /// Commands of one key among 100 that are sent as scripts, or as calls of functions.
+    pub scripts_percent: u64,
     /// Pipelines among 100 whose client does not read for a while.
     pub slow_percent: u64,
     /// The longest such while, in ns.
@@ -51,6 +53,7 @@ impl Default for Gateways {
             split_percent: 10,
             waiting_percent: 0,
             databases_percent: 0,
+            scripts_percent: 0,
             slow_percent: 0,
             slow_ns: 20 * MS,
             broken_permille: 0,
@@ -75,6 +78,7 @@ impl Gateways {
             // Drawn beside, so that the rest of the plan is what it was.
             waiting_percent: some(&mut Rng::new(splitmix64(rng.clone().next_u64())), 100),
             databases_percent: 0,
+            scripts_percent: 0,
             slow_percent: some(rng, 20),
             slow_ns: rng.between(1, 30) * MS,
             broken_permille: some(rng, 40),
@@ -91,6 +95,7 @@ impl Gateways {
         within("gateways.split_percent", self.split_percent, 0, 100)?;
         within("gateways.waiting_percent", self.waiting_percent, 0, 100)?;
         within("gateways.databases_percent", self.databases_percent, 0, 100)?;
+        within("gateways.scripts_percent", self.scripts_percent, 0, 100)?;
         within("gateways.slow_percent", self.slow_percent, 0, 100)?;
         within("gateways.slow_ns", self.slow_ns, 1, SLOW_NS_MAX)?;
         within("gateways.broken_permille", self.broken_permille, 0, 1_000)?;

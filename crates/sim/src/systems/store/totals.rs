@@ -23,6 +23,10 @@ counters! {
         splits,
         /// Pops that wait.
         waits,
+        /// Scripts.
+        scripts,
+        /// Calls of functions.
+        calls,
         /// Pipelines of another database than 0.
         databases,
         /// Commands sent inline.
@@ -292,6 +296,8 @@ impl fmt::Display for Totals {
                 ("transactions", c.transactions),
                 ("over several keys", c.splits),
                 ("that wait", c.waits),
+                ("scripts", c.scripts),
+                ("calls of functions", c.calls),
                 ("of other databases", c.databases),
                 ("inline", c.inline),
                 ("in RESP3", c.resp3),

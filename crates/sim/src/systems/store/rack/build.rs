@@ -58,6 +58,7 @@ impl<'a> Rack<'a> {
             faults_left: plan.faults.len(),
             fast_since_heal: 0,
             unique: 0,
+            has_library: false,
             alone_held_ns: 0,
             due: 0,
             lives: rng.fork(),

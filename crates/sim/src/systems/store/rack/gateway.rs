@@ -320,6 +320,7 @@ impl Rack<'_> {
             gateways: plan,
             unique: &mut self.unique,
             client: (node * 100 + at) as u64,
+            has_library: self.has_library,
             reads_only: !is_safety && connection.good >= GOOD_MIN,
         };
         let pipeline = writer.write(count, connection.resp3, end);
@@ -405,6 +406,7 @@ impl Rack<'_> {
                 self.broken = Some(format!("a gateway's reply that nobody waits for: {text}"));
                 return;
             };
+            self.has_library |= awaited.is_loaded_by(bytes);
             match judge(awaited, bytes, now_ns) {
                 Ok(operations) => self.record_all(node, at, operations),
                 Err(why) => {

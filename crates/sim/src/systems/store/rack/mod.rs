@@ -246,6 +246,8 @@ struct Rack<'a> {
     fast_since_heal: u64,
     /// Values that were written so far: each is written once.
     unique: u64,
+    /// A client of a gateway was told that the library of functions is there.
+    has_library: bool,
     /// How long the only member stood still or was cut off, in ns: nobody decides on expiries meanwhile.
     alone_held_ns: u64,
     /// Keys that were written to come due at one time.

@@ -10,7 +10,7 @@ use crate::systems::store::gateways::Gateways;
 use crate::systems::store::rack::clients::describe;
 use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::totals::RedisCounters;
-use crate::systems::store::workload::{Mix, Op, draw, draw_read, parse_reply};
+use crate::systems::store::workload::{Mix, Op, draw, draw_read, is_read, parse_reply};
 
 /// How often it is drawn for commands that go together.
 const TRIES: usize = 12;
@@ -20,6 +20,16 @@ const TOGETHER_MAX: usize = 4;
 const QUEUED_BYTES_MAX: usize = 16 << 10;
 /// Longest command that is sent inline, in bytes.
 const INLINE_BYTES_MAX: usize = 200;
+/// Longest command that is sent as a script, in bytes: with the script it fits into one command.
+const SCRIPTED_BYTES_MAX: usize = 16 << 10;
+/// What is executed by its name, so that any key may be touched; and what touches one key, as its text shows.
+const ANY_KEY: &str = "return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))";
+const ONE_KEY: &str = "return redis.pcall('NAME', KEYS[1], unpack(ARGV))";
+/// The same as functions, of which one only reads.
+const LIBRARY: &str = "#!lua name=swarm
+local function run(keys, args) return redis.pcall(args[1], keys[1], unpack(args, 2)) end
+redis.register_function('run', run)
+redis.register_function{function_name = 'look', callback = run, flags = {'no-writes'}}";
 /// How much of a wrong reply is shown, in characters.
 const SHOWN: usize = 200;
 
@@ -49,6 +59,8 @@ pub(super) enum Wanted {
     Begins(&'static str),
     /// That of HELLO.
     Hello,
+    /// That of FUNCTION LOAD.
+    Loaded,
 }
 
 /// A command that was sent.
@@ -59,14 +71,21 @@ pub(super) struct Awaited {
     pub resp3: bool,
     /// The connection's database: in histories keys are named as the rack stores them.
     pub database: u8,
+    /// Somebody knew before it was sent that the library is there.
+    pub has_library: bool,
 }
 
 impl Awaited {
+    /// Whether these bytes say that the library is there.
+    pub(super) fn is_loaded_by(&self, bytes: &[u8]) -> bool {
+        matches!(self.wanted, Wanted::Loaded) && bytes.starts_with(b"$")
+    }
+
     pub(super) fn operations(self) -> Vec<Operation> {
         match self.wanted {
             Wanted::One(operation) => vec![operation],
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations,
-            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => Vec::new(),
         }
     }
 
@@ -76,7 +95,7 @@ impl Awaited {
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => {
                 operations.iter_mut().for_each(|o| o.call_ns = at_ns);
             }
-            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => {}
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => {}
         }
     }
 }
@@ -106,6 +125,8 @@ pub(super) struct Pipeline {
     pub transactions: u64,
     pub splits: u64,
     pub waits: u64,
+    pub scripts: u64,
+    pub calls: u64,
     pub inline: u64,
 }
 
@@ -117,6 +138,8 @@ impl Pipeline {
             transactions: self.transactions,
             splits: self.splits,
             waits: self.waits,
+            scripts: self.scripts,
+            calls: self.calls,
             databases: u64::from(self.database > 0),
             inline: self.inline,
             resp3: u64::from(self.resp3),
@@ -135,6 +158,8 @@ pub(super) struct Writer<'a> {
     /// Counts what was drawn: no value is written twice.
     pub unique: &'a mut u64,
     pub client: u64,
+    /// Somebody knows that the library of functions is there.
+    pub has_library: bool,
     pub reads_only: bool,
 }
 
@@ -156,6 +181,16 @@ fn has_key(cmd: &[Vec<u8>]) -> bool {
     cmd.len() > 1 && !keyless.contains(&cmd[0].as_slice())
 }
 
+/// Whether a script can do the same, and answers it in the same way: what it answers is of RESP2.
+fn can_be_scripted(cmd: &[Vec<u8>]) -> bool {
+    const NAMES: [&[u8]; 15] = [
+        b"GET", b"SET", b"DEL", b"GETDEL", b"APPEND", b"EXISTS", b"INCR", b"LPUSH", b"LLEN",
+        b"SADD", b"SREM", b"SCARD", b"HSET", b"HDEL", b"HLEN",
+    ];
+    let length: usize = cmd.iter().map(Vec::len).sum();
+    has_key(cmd) && NAMES.contains(&&cmd[0][..]) && length <= SCRIPTED_BYTES_MAX
+}
+
 impl Writer<'_> {
     /// So many commands, or groups of them.
     pub(super) fn write(&mut self, count: u64, resp3: bool, end: End) -> Pipeline {
@@ -168,6 +203,8 @@ impl Writer<'_> {
             transactions: 0,
             splits: 0,
             waits: 0,
+            scripts: 0,
+            calls: 0,
             inline: 0,
         };
         if self.gateways.databases_percent > 0 {
@@ -229,17 +266,18 @@ impl Writer<'_> {
 
     fn send(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>], wanted: Wanted) {
         self.encode(out, cmd);
-        Self::expect(out, wanted);
+        self.expect(out, wanted);
     }
 
-    fn expect(out: &mut Pipeline, wanted: Wanted) {
+    fn expect(&self, out: &mut Pipeline, wanted: Wanted) {
         out.operations += match &wanted {
             Wanted::One(_) => 1,
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations.len(),
-            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => 0,
+            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => 0,
         };
-        let (resp3, database) = (out.resp3, out.database);
-        out.commands.push((out.bytes.len(), Awaited { wanted, resp3, database }));
+        let (resp3, database, has_library) = (out.resp3, out.database, self.has_library);
+        let awaited = Awaited { wanted, resp3, database, has_library };
+        out.commands.push((out.bytes.len(), awaited));
     }
 
     fn encode(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>]) {
@@ -264,9 +302,51 @@ impl Writer<'_> {
         if is_pop && drawn % 100 < self.gateways.waiting_percent {
             return self.wait(out, cmd, drawn);
         }
-        self.encode(out, &cmd);
+        let scripted = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 62);
+        match self.as_script(out, &cmd, scripted) {
+            Some(script) => self.encode(out, &script),
+            None => self.encode(out, &cmd),
+        }
         let operation = self.operation(named(out.database, cmd));
-        Self::expect(out, Wanted::One(operation));
+        self.expect(out, Wanted::One(operation));
+    }
+
+    /// The command as a script, or as the call of a function, if that is `drawn`. Beside, so that what is drawn else is what
+    /// it was.
+    fn as_script(
+        &mut self,
+        out: &mut Pipeline,
+        cmd: &[Vec<u8>],
+        drawn: u64,
+    ) -> Option<Vec<Vec<u8>>> {
+        if drawn % 100 >= self.gateways.scripts_percent || !can_be_scripted(cmd) {
+            return None;
+        }
+        let (name, key, rest) = (&cmd[0], &cmd[1], &cmd[2..]);
+        let only_reads = is_read(cmd) && drawn >> 8 & 1 == 0 || self.reads_only;
+        let one_key = ONE_KEY.replace("NAME", &String::from_utf8_lossy(name));
+        let (head, named) = match (drawn >> 9) % 4 {
+            0 => ([if only_reads { "EVAL_RO" } else { "EVAL" }, &one_key], false),
+            1 => ([if only_reads { "EVAL_RO" } else { "EVAL" }, ANY_KEY], true),
+            _ if only_reads => (["FCALL_RO", "look"], true),
+            _ => (["FCALL", "run"], true),
+        };
+        if head[0].starts_with("FCALL") {
+            out.calls += 1;
+            let is_loading =
+                !self.reads_only && (!self.has_library || (drawn >> 11).is_multiple_of(16));
+            if is_loading {
+                let load = args(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]);
+                self.send(out, &load, Wanted::Loaded);
+            }
+        } else {
+            out.scripts += 1;
+        }
+        let mut script = args(&[head[0], head[1], "1"]);
+        script.push(key.clone());
+        script.extend(named.then(|| name.clone()));
+        script.extend_from_slice(rest);
+        Some(script)
     }
 
     /// What is written behind it is about one of a few databases. A connection that was cut begins anew, in 0: so each
@@ -395,7 +475,7 @@ impl Writer<'_> {
             _ => b"GET \"k\n",
         };
         out.bytes.extend_from_slice(bytes);
-        Self::expect(out, Wanted::Begins("-ERR Protocol error"));
+        self.expect(out, Wanted::Begins("-ERR Protocol error"));
         let cmd = self.draw();
         as_array(&cmd, &mut out.bytes);
     }
@@ -428,13 +508,15 @@ enum Ended {
 
 /// How it is said that several values together are more than one command may have.
 const TOO_LARGE: &str = "ERR the command is larger";
+/// And that a function is not there: its library has not come yet.
+const NO_FUNCTION: &str = "ERR Function not found";
 
 fn ended(reply: Reply) -> Result<Ended, String> {
     let Reply::Error(text) = &reply else { return Ok(Ended::Answered(reply)) };
     let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
     if begins(&["UNKNOWN", "PARTIAL"]) {
         Ok(Ended::Unknown)
-    } else if begins(&["TIMEOUT", "TRYAGAIN", TOO_LARGE]) || is_short_of_room(text) {
+    } else if begins(&["TIMEOUT", "TRYAGAIN", TOO_LARGE, NO_FUNCTION]) || is_short_of_room(text) {
         Ok(Ended::Refused(reply))
     } else if begins(&["WRONGTYPE", "ERR value is not an integer", "ERR increment or decrement"]) {
         Ok(Ended::Answered(reply))
@@ -482,6 +564,7 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         Wanted::Exactly(wanted) => bytes == wanted,
         Wanted::Begins(wanted) => bytes.starts_with(wanted.as_bytes()),
         Wanted::Hello => bytes.starts_with(if awaited.resp3 { b"%7\r\n" } else { b"*14\r\n" }),
+        Wanted::Loaded => bytes == b"$5\r\nswarm\r\n" || bytes.starts_with(b"-"),
         Wanted::One(_) | Wanted::Parts(..) | Wanted::Popped(_) => true,
     };
     if !is_right {
@@ -490,7 +573,14 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
     let parse = || parse_reply(bytes).ok_or("a reply that cannot be read".to_string());
     Ok(match &awaited.wanted {
         Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
+        Wanted::Loaded => match ended(parse()?)? {
+            Ended::Answered(Reply::Error(text)) => return Err(format!("no library but {text}")),
+            Ended::Answered(_) | Ended::Refused(_) | Ended::Unknown => Vec::new(),
+        },
         Wanted::One(_) => match ended(parse()?)? {
+            Ended::Refused(Reply::Error(text)) if text == NO_FUNCTION && awaited.has_library => {
+                return Err("a library is gone".into());
+            }
             Ended::Refused(Reply::Error(text)) if text.starts_with(TOO_LARGE) => {
                 return Err("one value that is too large".into());
             }
