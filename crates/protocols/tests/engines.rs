@@ -13,7 +13,9 @@ use concord_engine::{
     Backend, BackendDone, CommandBuf, Context, Outcome, Shimmed, Step, Submitted,
 };
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, SlowReads};
-use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
+use concord_wire::control::{
+    Config, CopyMessage, Member, Membership, Message as _, Program, Protocol,
+};
 use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
 use concord_wire::rpc::READ_BIT;
@@ -199,6 +201,11 @@ impl Bench {
     /// The controller's word: an epoch of the nodes from `head` on.
     fn configure(&mut self, epoch: u32, head: u16) {
         self.head = head;
+        let members = (head..=3).map(member).collect();
+        self.configure_as(epoch, members, Vec::new());
+    }
+
+    fn configure_as(&mut self, epoch: u32, members: Vec<Member>, joining: Vec<Member>) {
         let config = Config {
             group: GroupId(0),
             epoch,
@@ -209,8 +216,8 @@ impl Bench {
             kind: self.protocol.into(),
             // Raft has quorum reads without a switch's help.
             program: Program::of(self.protocol, self.protocol != Protocol::Raft),
-            members: (head..=3).map(member).collect(),
-            joining: Vec::new(),
+            members,
+            joining,
         };
         let mut bytes = Vec::new();
         Membership::Configure(config.into()).emit(&mut bytes);
@@ -823,5 +830,42 @@ fn what_a_head_decided_of_a_script_nobody_else_makes_void() {
         assert_eq!([1, 2].map(|n| b.at(n).phase()), [Phase::Open, Phase::Left], "{protocol:?}");
         assert_eq!(b.scripts()[..2], [1, 0], "{protocol:?}");
         assert!(!b.write_replies().iter().any(|r| r == STOPPED), "{protocol:?}");
+    }
+}
+
+/// Otherwise a part waits until whoever copies asks again, 20 ms later.
+#[test]
+fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
+    for protocol in CHAIN_FAMILY {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        let joins = Member { incarnation: 11, ..member(3) };
+        b.configure_as(2, vec![member(1), member(2)], vec![joins]);
+        b.pass(400, |flight| flight.1 != member(3).addr);
+        // Whoever answers reads has the copy to give.
+        let feeder = if protocol == Protocol::PrimaryBackup { 1 } else { 2 };
+        let (attempt, from) = (7, 3);
+        let ask = |part| {
+            let mut bytes = Vec::new();
+            CopyMessage::Ask { epoch: 2, from, attempt, part, index: 0 }.emit(&mut bytes);
+            bytes
+        };
+        let pieces = |b: &mut Bench| -> Vec<u64> {
+            let sent = std::mem::take(&mut b.wire).into_iter();
+            sent.filter_map(|(_, to, bytes)| match CopyMessage::parse(&bytes) {
+                Ok(CopyMessage::Piece { part, .. }) if to == member(3).addr => Some(part),
+                _ => None,
+            })
+            .collect()
+        };
+        b.hand(feeder, &ask(0));
+        b.engines();
+        assert_eq!(pieces(&mut b), [0], "{protocol:?}: the client table");
+        b.server(feeder).hangs = true;
+        b.hand(feeder, &ask(1));
+        b.engines();
+        assert_eq!(pieces(&mut b), [0; 0], "{protocol:?}: it is being made");
+        b.server(feeder).hangs = false;
+        b.engines();
+        assert_eq!(pieces(&mut b), [1], "{protocol:?}");
     }
 }

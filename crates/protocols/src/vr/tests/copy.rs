@@ -1,6 +1,8 @@
 //! Replicas that lack records which are not kept any more. Here 50 are kept.
 
 use super::*;
+use crate::parts::{PART_OBJECTS, Part};
+use crate::vr::follower::Feed;
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
 
@@ -175,5 +177,26 @@ fn who_lacks_records_that_are_in_the_tail_copies_nothing() {
         g.assert_whole(410);
         assert_eq!(g.nodes[2].count.copies_begun, 0, "{protocol:?}");
         assert!(g.nodes[2].vr_count.records_transferred < 410, "{protocol:?}");
+    }
+}
+
+/// Otherwise a part waits until the follower asks again, 20 ms later. One that is of before the view's beginning is made anew.
+#[test]
+fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
+    let mut g = Group::founded(3, Guards::ALL);
+    g.fill(0, 5);
+    g.pass(20);
+    let node = &mut g.nodes[0];
+    let (now, position) = (Position(3), node.executed);
+    assert!(node.is_leader() && position > now);
+    for (position, view_start, is_sent) in
+        [(position, Position(0), true), (now, Position(0), true), (now, position, false)]
+    {
+        node.leading.begin(g.now.instant, 3, view_start);
+        let part = Part { number: PART_OBJECTS, position, bytes: None };
+        node.leading.followers[2].feed = Some(Feed { attempt: 1, part: Some(part) });
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        node.chunk_made(2, (PART_OBJECTS, position), vec![0; 16], &mut sent);
+        assert_eq!(sent.len(), usize::from(is_sent), "{position:?} {view_start:?}");
     }
 }
