@@ -92,13 +92,6 @@ fn whole(client: &mut Resp, first: Option<&str>) -> String {
     text.trim_end().to_string()
 }
 
-fn members(rack: &Rack) -> usize {
-    let status = rack.status();
-    let roles = status["roles"].as_array().unwrap();
-    let is_open = |r: &&serde_json::Value| r["role"] == "replica" && r["status"]["phase"] == "open";
-    roles.iter().filter(is_open).count()
-}
-
 /// What all databases hold, as one client sees it.
 fn contents(client: &mut Resp) -> Vec<String> {
     let mut all = Vec::new();
@@ -180,11 +173,11 @@ fn those_that_copied_answer(name: &str, more: &[&str]) {
     let mut again = Vec::new();
     for victim in ["1", "2", "3"] {
         Rack::signal(rack.pid(&format!("replica-{victim}")), "-9");
-        until("epoch without it", || members(&rack) == 2);
+        until("epoch without it", || rack.open_replicas() == 2);
         let arguments = ["replica", "--config", &rack.file(), "--node", victim];
         let started = Command::new(CONCORD).args(arguments).stdout(Stdio::null()).spawn();
         again.push(Started(started.unwrap()));
-        until("epoch with it", || members(&rack) == 3);
+        until("epoch with it", || rack.open_replicas() == 3);
         assert_eq!(contents(&mut client), before, "{victim}");
     }
     client.say("SELECT 9");

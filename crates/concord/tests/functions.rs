@@ -4,11 +4,9 @@
 
 mod common;
 
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
-use serde_json::Value;
 
 /// A library whose function `bump` adds this to a counter, and `look` reads it.
 fn library(by: u64) -> Vec<u8> {
@@ -89,28 +87,6 @@ fn libraries_survive_a_power_cut_and_a_backup_under_vr() {
     survive("functions-vr", &["--protocol", "vr"]);
 }
 
-/// A replica that a person started again.
-struct ByHand(Child);
-
-impl Drop for ByHand {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn role(rack: &Rack, name: &str, node: u64) -> Value {
-    let status = rack.status();
-    let roles = status["roles"].as_array().unwrap();
-    let found = roles.iter().find(|r| r["role"] == name && r["node"] == node);
-    found.map_or(Value::Null, |r| r["status"].clone())
-}
-
-fn members(rack: &Rack) -> Vec<u64> {
-    let members = role(rack, "controller", 1)["members"].clone();
-    members.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
-}
-
 /// A replica joins while libraries are loaded and called; then all others are gone, and it calls what they would.
 fn join(name: &str, more: &[&str]) {
     let rack = Rack::start(name, more);
@@ -137,14 +113,10 @@ fn join(name: &str, more: &[&str]) {
             (by, sum)
         });
         Rack::signal(rack.pid("replica-3"), "-9");
-        until("epoch without it", || !members(&rack).contains(&3));
-        let mut command = Command::new(CONCORD);
-        command.args(["replica", "--config", &rack.file(), "--node", "3"]);
-        let log = std::fs::File::create(rack.run.join("again.log")).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        again = Some(ByHand(command.spawn().unwrap()));
+        until("epoch without it", || !rack.members().contains(&3));
+        again = Some(ByHand::start(&rack, &["replica", "--node", "3"]));
         until("epoch with it", || {
-            members(&rack).contains(&3) && role(&rack, "replica", 3)["phase"] == "open"
+            rack.members().contains(&3) && rack.role("replica", 3)["phase"] == "open"
         });
         is_over.store(true, Ordering::Relaxed);
         calls.join().unwrap()
@@ -152,7 +124,7 @@ fn join(name: &str, more: &[&str]) {
     for other in 1..=2 {
         Rack::signal(rack.pid(&format!("replica-{other}")), "-9");
     }
-    until("epoch of it alone", || members(&rack) == [3]);
+    until("epoch of it alone", || rack.members() == [3]);
     let mut client = rack.client();
     until("it serves alone", || is_up(&mut client));
     assert_eq!(client.say("FCALL_RO look 1 n"), sum.to_string());

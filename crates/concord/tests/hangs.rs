@@ -35,13 +35,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn members(rack: &Rack) -> usize {
-    let status = rack.status();
-    let roles = status["roles"].as_array().unwrap();
-    let is_open = |r: &&serde_json::Value| r["role"] == "replica" && r["status"]["phase"] == "open";
-    roles.iter().filter(is_open).count()
-}
-
 /// Runs `trouble` beside a client that writes and reads; the longest time that it was not served.
 fn longest_pause(rack: &Rack, after: Duration, trouble: impl FnOnce()) -> Duration {
     let listen = rack.listen;
@@ -82,7 +75,7 @@ fn an_endless_script_is_stopped(protocol: &str, more: &[&str]) {
         });
         println!("{protocol}: {name} without an end: others waited for {pause:?}");
         assert!(pause < SCRIPT_PAUSE_MAX, "{protocol} {name}: {pause:?}");
-        assert_eq!(members(&rack), 3, "{protocol} {name}");
+        assert_eq!(rack.open_replicas(), 3, "{protocol} {name}");
     }
 }
 
@@ -113,7 +106,7 @@ fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
     });
     println!("a script that wrote and does not end: others waited for {pause:?}");
     assert!(pause < 2 * SCRIPT_PAUSE_MAX, "{pause:?}");
-    assert_eq!(members(&rack), 2);
+    assert_eq!(rack.open_replicas(), 2);
     assert_eq!(rack.client().say("GET k"), "$-1", "nothing of it was kept");
 }
 
@@ -123,11 +116,11 @@ fn bug_15_7_a_server_that_is_stopped_costs_its_replica_and_comes_back() {
     let server = children(rack.pid("replica-2"))[0];
     let pause = longest_pause(&rack, Duration::from_secs(1), || {
         Rack::signal(server, "-STOP");
-        until("epoch without it", || members(&rack) == 2);
+        until("epoch without it", || rack.open_replicas() == 2);
     });
     println!("a redis-server that was stopped: others waited for {pause:?}");
     assert!(pause < SILENCE_PAUSE_MAX, "{pause:?}");
     // Whoever is heard of again copies what it missed.
     Rack::signal(server, "-CONT");
-    until("epoch with it", || members(&rack) == 3);
+    until("epoch with it", || rack.open_replicas() == 3);
 }

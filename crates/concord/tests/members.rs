@@ -258,32 +258,9 @@ fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
     }
 }
 
-/// A controller that was started by hand, with what it logs.
-struct ByHand(Child, std::path::PathBuf);
-
-impl ByHand {
-    fn start(rack: &Rack, more: &[&str]) -> ByHand {
-        let path = rack.run.join("controller-by-hand.log");
-        let log = std::fs::File::create(&path).unwrap();
-        let mut command = Command::new(CONCORD);
-        command.args(["controller", "--config", &rack.file()]).args(more);
-        ByHand(
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap(),
-            path,
-        )
-    }
-}
-
-impl Drop for ByHand {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A controller with that file says why it decides nothing: in the status, and in one line.
 fn is_refused(rack: &Rack, what: &str, words: &str) {
-    let again = ByHand::start(rack, &[]);
+    let again = ByHand::start(rack, &["controller"]);
     until(what, || {
         let problem = controller_of(&rack.status())["problem"].clone();
         problem.as_str().is_some_and(|line| line.contains(words))
@@ -318,7 +295,7 @@ fn bug_16_3_a_state_file_that_is_gone_old_or_anothers_is_refused_and_made_anew()
     // The data path goes on meanwhile, and a state is made anew above all that was used.
     assert_eq!(client.say("SET k meanwhile"), "+OK");
     std::fs::remove_file(&file).unwrap();
-    let again = ByHand::start(&rack, &["--recover"]);
+    let again = ByHand::start(&rack, &["controller", "--recover"]);
     until("state that was made anew", || {
         let now = controller_of(&rack.status());
         now["members"] == serde_json::json!([1, 2]) && now["epoch"].as_u64() > Some(epoch + 1_000)

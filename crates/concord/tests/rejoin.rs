@@ -6,36 +6,15 @@ mod common;
 
 use std::io::Write;
 use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::counters::while_counting;
 use common::*;
-use serde_json::Value;
 
 /// Keys that nobody writes while replicas come and go.
 const KEPT: usize = 2_000;
 /// Connections that write all the time, each a key of its own.
 const WRITERS: usize = 6;
-
-/// A role that a person started by hand.
-struct ByHand(Child);
-
-impl ByHand {
-    fn start(rack: &Rack, args: &[&str]) -> ByHand {
-        let log = std::fs::File::create(rack.run.join(format!("{}.log", args.join("")))).unwrap();
-        let mut command = Command::new(CONCORD);
-        command.arg(args[0]).args(["--config", &rack.file()]).args(&args[1..]);
-        ByHand(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
-    }
-}
-
-impl Drop for ByHand {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Adds a role to the rack file, with free ports.
 fn append(rack: &Rack, section: &str, node: u16) {
@@ -50,30 +29,16 @@ fn append(rack: &Rack, section: &str, node: u16) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-/// What a role says of itself; null if it does not answer.
-fn role(rack: &Rack, name: &str, node: u64) -> Value {
-    let arguments = ["status", "--json", "--interval-ms", "10", "--config", &rack.file()];
-    let status: Value = serde_json::from_slice(&concord(&arguments).stdout).unwrap();
-    let roles = status["roles"].as_array().unwrap();
-    let found = roles.iter().find(|r| r["role"] == name && r["node"] == node);
-    found.map_or(Value::Null, |r| r["status"].clone())
-}
-
-fn members(rack: &Rack) -> Vec<u64> {
-    let members = role(rack, "controller", 1)["members"].clone();
-    members.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
-}
-
 /// Whether these are the members, and the process of that one knows it. Their order is not told: on a
 /// machine that stalls others may have been missed meanwhile, and have come back by themselves.
 fn is_member(rack: &Rack, all: &[u64], node: u64) -> bool {
-    let mut members = members(rack);
+    let mut members = rack.members();
     members.sort_unstable();
-    members == all && role(rack, "replica", node)["phase"] == "open"
+    members == all && rack.role("replica", node)["phase"] == "open"
 }
 
 fn fast_reads(rack: &Rack, node: u64) -> u64 {
-    role(rack, "replica", node)["counters"]["reads_fast"].as_u64().unwrap_or(0)
+    rack.role("replica", node)["counters"]["reads_fast"].as_u64().unwrap_or(0)
 }
 
 /// Reads the keys that nobody writes until the replica has answered some of them alone.
@@ -113,7 +78,7 @@ fn comes_back(name: &str, victim: u64, more: &[&str]) {
     let mut again = None;
     while_writing(name, &rack, || {
         Rack::signal(rack.pid(&format!("replica-{victim}")), "-9");
-        until("epoch without it", || !members(&rack).contains(&victim));
+        until("epoch without it", || !rack.members().contains(&victim));
         let began = Instant::now();
         again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
         until("epoch with it", || is_member(&rack, &[1, 2, 3], victim));
@@ -122,7 +87,7 @@ fn comes_back(name: &str, victim: u64, more: &[&str]) {
         for other in (1..=3).filter(|node| *node != victim) {
             Rack::signal(rack.pid(&format!("replica-{other}")), "-9");
         }
-        until("epoch of it alone", || members(&rack) == [victim]);
+        until("epoch of it alone", || rack.members() == [victim]);
         reads_fast(&rack, victim);
     });
 }
@@ -176,7 +141,7 @@ fn a_new_replica_joins() {
 /// The id with which a switch helps, 0 if it does not. On a machine that stalls a switch may look dead
 /// and be replaced, so that ids are compared, not expected.
 fn switch_id(rack: &Rack, name: &str) -> u64 {
-    let status = role(rack, name, 1);
+    let status = rack.role(name, 1);
     if status["ready"] == true { status["switch_id"].as_u64().unwrap_or(0) } else { 0 }
 }
 
@@ -187,7 +152,7 @@ fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
     let standby = ByHand::start(&rack, &["switch", "--standby"]);
     while_writing("switch killed", &rack, || {
         until("sign of life of the standby", || {
-            let switches = role(&rack, "controller", 1)["switches"].clone();
+            let switches = rack.role("controller", 1)["switches"].clone();
             switches.as_array().is_some_and(|all| all.iter().any(|s| s["standby"] == true))
         });
         Rack::signal(rack.pid("switch"), "-9");
@@ -207,11 +172,11 @@ fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
         until("switch that helps", || switch_id(&rack, "standby") > 1);
         Rack::signal(switch, "-CONT");
         until("old switch that stands by", || {
-            let switches = role(&rack, "controller", 1)["switches"].clone();
+            let switches = rack.role("controller", 1)["switches"].clone();
             let all = switches.as_array().cloned().unwrap_or_default();
             all.len() == 2
                 && all.iter().filter(|s| s["standby"] == true).count() == 1
-                && role(&rack, "switch", 1)["ready"] == false
+                && rack.role("switch", 1)["ready"] == false
         });
         let id = switch_id(&rack, "standby");
         assert!(id > 1);
@@ -245,7 +210,7 @@ fn was_away(name: &str, victim: u64, more: &[&str]) {
         again = Some(ByHand::start(&rack, &["replica", "--node", &victim.to_string()]));
         until("member again", || is_member(&rack, &[1, 2, 3], victim));
         let took = began.elapsed();
-        let status = role(&rack, "replica", victim);
+        let status = rack.role("replica", victim);
         let records = |name: &str| status[name].as_u64().unwrap();
         let (had, has) = (records("restored_records"), records("executed"));
         println!("{name}: a member again after {took:?}, {} records later", has - had);

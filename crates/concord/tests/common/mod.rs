@@ -226,6 +226,31 @@ impl Rack {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// What a role says of itself; null if it does not answer.
+    pub fn role(&self, name: &str, node: u64) -> serde_json::Value {
+        let arguments = ["status", "--json", "--interval-ms", "10", "--config", &self.file()];
+        let status: serde_json::Value =
+            serde_json::from_slice(&concord(&arguments).stdout).unwrap();
+        let roles = status["roles"].as_array().unwrap();
+        let found = roles.iter().find(|r| r["role"] == name && r["node"] == node);
+        found.map_or(serde_json::Value::Null, |r| r["status"].clone())
+    }
+
+    /// The members of the epoch in force.
+    pub fn members(&self) -> Vec<u64> {
+        let members = self.role("controller", 1)["members"].clone();
+        members.as_array().into_iter().flatten().filter_map(serde_json::Value::as_u64).collect()
+    }
+
+    /// How many replicas are open.
+    pub fn open_replicas(&self) -> usize {
+        let status = self.status();
+        let roles = status["roles"].as_array().unwrap();
+        let is_open =
+            |r: &&serde_json::Value| r["role"] == "replica" && r["status"]["phase"] == "open";
+        roles.iter().filter(is_open).count()
+    }
+
     /// The sum of a counter over all roles of a kind.
     pub fn counter(status: &serde_json::Value, role: &str, name: &str) -> u64 {
         let roles = status["roles"].as_array().unwrap();
@@ -243,6 +268,28 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let _ = self.up.kill();
         let _ = self.up.wait();
+    }
+}
+
+/// A role that a person started by hand, and the file of what it logs.
+pub struct ByHand(Child, pub PathBuf);
+
+impl ByHand {
+    /// The role, with its node and the like.
+    pub fn start(rack: &Rack, args: &[&str]) -> ByHand {
+        let path = rack.run.join(format!("by-hand-{}.log", args.join("")));
+        let log = std::fs::File::create(&path).unwrap();
+        let mut command = Command::new(CONCORD);
+        command.arg(args[0]).args(["--config", &rack.file()]).args(&args[1..]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        ByHand(command.spawn().unwrap(), path)
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,22 +1,8 @@
 //! CLIENT, CONFIG, MONITOR and COMMAND, as redis-server 7.0.15 answers them.
 
-use concord_core::MS;
 use concord_gateway::ConnectionId;
 
-use crate::common::World;
-
-/// What a client hears in 20 ms.
-fn say(world: &mut World, id: u64, lines: &[&str]) -> String {
-    let text: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-    world.input(id, text.as_bytes());
-    world.run_for(20 * MS);
-    heard(world, id)
-}
-
-fn heard(world: &mut World, id: u64) -> String {
-    let bytes = core::mem::take(world.received.get_mut(&id).unwrap());
-    String::from_utf8_lossy(&bytes).into_owned()
-}
+use crate::common::{World, heard, say};
 
 #[test]
 fn replies_are_left_out_where_the_client_says_so() {

@@ -380,3 +380,17 @@ pub fn request(args: &[&[u8]]) -> Vec<u8> {
     }
     out
 }
+
+/// What a client hears in 20 ms.
+pub fn say(world: &mut World, id: u64, lines: &[&str]) -> String {
+    let text: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+    world.input(id, text.as_bytes());
+    world.run_for(20 * MS);
+    heard(world, id)
+}
+
+/// What has come for a client since.
+pub fn heard(world: &mut World, id: u64) -> String {
+    let bytes = core::mem::take(world.received.get_mut(&id).unwrap());
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use concord_core::{MS, Rng, SEC};
 use concord_gateway::ConnectionId;
 
-use crate::common::{Mood, World, request};
+use crate::common::{self, Mood, World, request};
 
 /// A world with a client 1 in RESP3 that tracks, and a client 2.
 fn world(seed: u64, how: &str) -> World {
@@ -17,17 +17,13 @@ fn world(seed: u64, how: &str) -> World {
     world
 }
 
-/// What a client hears in 20 ms.
+/// What a client hears in 20 ms, in one line.
 fn say(world: &mut World, id: u64, lines: &[&str]) -> String {
-    let text: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-    world.input(id, text.as_bytes());
-    world.run_for(20 * MS);
-    heard(world, id)
+    common::say(world, id, lines).replace("\r\n", " ")
 }
 
 fn heard(world: &mut World, id: u64) -> String {
-    let bytes = core::mem::take(world.received.get_mut(&id).unwrap());
-    String::from_utf8(bytes).unwrap().replace("\r\n", " ")
+    common::heard(world, id).replace("\r\n", " ")
 }
 
 fn invalid(keys: &[&str]) -> String {
