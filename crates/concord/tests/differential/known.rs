@@ -61,10 +61,6 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         "dump" if !is_error(&ours) && !is_error(&theirs) => {
             Some("the order of a set's members, clocks in a stream, the encoding after a SORT")
         }
-        "function help" => Some("help in other words"),
-        "function list" | "function dump" if !is_error(&ours) && !is_error(&theirs) => {
-            Some("libraries by their names; a payload is not compressed")
-        }
         "script exists" => Some("wrong arguments are not always refused, or in other words"),
         "evalsha" | "evalsha_ro" if theirs.starts_with("-NOSCRIPT") => {
             Some("the number of keys is looked at before the script")
@@ -76,12 +72,6 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
             if same_length && words.iter().any(|w| w.eq_ignore_ascii_case(b"by")) =>
         {
             Some("equal weights in any order, and sets")
-        }
-        _ if top.starts_with("geo")
-            && same_length
-            && words.iter().any(|w| w.eq_ignore_ascii_case(b"count")) =>
-        {
-            Some("equal distances in any order where a part is asked for")
         }
         "object refcount" if !is_error(&ours) && !is_error(&theirs) => {
             Some("Redis shares small numbers")
