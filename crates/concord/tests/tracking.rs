@@ -47,14 +47,9 @@ fn tracks(rack: &Rack, engine: &str) {
     far.say("HSET h f w");
     assert_eq!(invalid(&mut told), Some(vec!["h".to_string()]));
     assert_eq!(reader.say("EVAL return(redis.call('get',KEYS[1])) 1 e"), "$-1");
-    if engine == "redis" {
-        assert_eq!(invalid(&mut told), Some(vec!["e".to_string()]), "it is not to be cached");
-    }
     // A key whose time comes is told of by nobody, and looked at.
     near.say("SET e 1 PX 300");
-    if engine == "memory" {
-        assert_eq!(invalid(&mut told), Some(vec!["e".to_string()]));
-    }
+    assert_eq!(invalid(&mut told), Some(vec!["e".to_string()]));
     assert_eq!(reader.say("GET e"), "1");
     assert_eq!(invalid(&mut told), Some(vec!["e".to_string()]));
     assert_eq!(reader.say("GET a"), "99");

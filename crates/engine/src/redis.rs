@@ -28,6 +28,7 @@ mod script;
 mod tests;
 
 pub(crate) use effects::draws;
+pub(crate) use requests::is_question;
 pub use requests::{is_script, runs_script};
 pub use script::{Compiler, STOPPED_REPLY};
 pub(crate) use script::{IN_PLACE_ARGS_MAX, in_place_of, script_of_library};
@@ -134,8 +135,9 @@ struct Operation {
     /// The requests, RESP-encoded, without a HELLO in front: it is sent again as it is.
     request: Vec<u8>,
     kind: Kind,
-    /// Number of the step's commands.
+    /// Number of the step's commands, and of those among them that ask for digests.
     commands: usize,
+    questions: usize,
     resp3: bool,
     /// A HELLO was sent in front, on this connection.
     switched: bool,
@@ -558,7 +560,8 @@ impl RedisEngine {
         let deletes_first = matches!(operation.kind, Kind::Write { delete_first: true, .. });
         if self.stopped > 0 && script::was_stopped(frame) {
             self.stopped -= 1;
-            if is_write && operation.commands > 1 || deletes_first || operation.is_beside {
+            let is_alone = operation.commands == operation.questions + 1;
+            if is_write && !is_alone || deletes_first || operation.is_beside {
                 // The others of its transaction were executed, or a key that was due is deleted. What is
                 // replicated in its place says nothing of that.
                 self.is_poisoned = true;
@@ -604,7 +607,12 @@ impl RedisEngine {
     fn complete(&mut self) {
         let Some(operation) = self.operations.pop_front() else { return };
         let front = core::mem::take(&mut self.front);
-        let reply = operation.refusal.unwrap_or(front.reply);
+        let reply = match operation.refusal {
+            Some(refusal) => refusal,
+            // As at the replicas that get the error in its place: without the digests.
+            None if front.outcome.stopped && operation.questions > 0 => STOPPED_REPLY.to_vec(),
+            None => front.reply,
+        };
         let copied = matches!(operation.kind, Kind::Copy { .. }).then_some(front.copied);
         self.answered += 1;
         self.done.push_back(BackendDone { reply, outcome: front.outcome, copied });

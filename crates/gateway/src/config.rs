@@ -185,6 +185,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
         }
         (b"RESETSTAT", []) => {
             core.commands.reset_counts();
+            core.errors = Default::default();
             core.reads = Default::default();
             core.writes = Default::default();
             core.counted_from = core.totals();

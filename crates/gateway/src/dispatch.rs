@@ -89,6 +89,7 @@ impl Core {
                 *(if is_refused { &mut entry.refused } else { &mut entry.failed }) += 1;
             }
             self.count.commands_refused += 1;
+            self.errors.note(failure.as_bytes());
             if let Some(multi) = &mut turn.connection.multi {
                 multi.failed = true;
             }

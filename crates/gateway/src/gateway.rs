@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Target, Wait};
+use crate::errors::Errors;
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
@@ -134,6 +135,7 @@ impl Gateway {
             command: CommandBuf::new(),
             table_request: None,
             count: GatewayCounters::default(),
+            errors: Errors::default(),
             reads: Latencies::default(),
             writes: Latencies::default(),
             started_at: None,

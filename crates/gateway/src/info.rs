@@ -40,7 +40,7 @@ const fn section(name: &'static str, lines: fn(&Core, &Facts<'_>, &mut String)) 
     Section { name, is_default: true, needs_data: false, lines }
 }
 
-const SECTIONS: [Section; 12] = [
+const SECTIONS: [Section; 13] = [
     section("Server", server),
     section("Clients", clients),
     Section { needs_data: true, ..section("Memory", memory) },
@@ -50,6 +50,7 @@ const SECTIONS: [Section; 12] = [
     section("CPU", cpu),
     section("Modules", |_, _, _| {}),
     Section { is_default: false, ..section("Commandstats", commandstats) },
+    section("Errorstats", errorstats),
     section("Cluster", |_, _, out| out.push_str("cluster_enabled:0\r\n")),
     Section { needs_data: true, ..section("Keyspace", keyspace) },
     section("Concord", |core, _, out| out.push_str(&core.rack_info)),
@@ -192,6 +193,7 @@ fn memory(core: &Core, facts: &Facts<'_>, out: &mut String) {
     if let (Some(used), Some(peak @ 1..)) = (used, peak) {
         line!(out, "used_memory_peak_perc:{:.2}%", used as f64 * 100.0 / peak as f64);
     }
+    line!(out, "number_of_cached_scripts:{}", core.scripts.count());
     line!(out, "maxmemory_policy:noeviction");
     for name in ["mem_fragmentation_ratio", "mem_allocator"] {
         if let Some(value) = field(data, name) {
@@ -247,6 +249,7 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
     line!(out, "tracking_total_items:{items}");
     line!(out, "tracking_total_prefixes:{prefixes}");
     line!(out, "evicted_clients:{}", count.clients_given_up);
+    line!(out, "total_error_replies:{}", core.errors.total());
     line!(out, "concord_reads:{}", client.read_replies);
     line!(out, "concord_reads_fast:{}", client.fast_reads);
     line!(out, "concord_writes:{}", client.write_replies);
@@ -286,6 +289,12 @@ fn commandstats(core: &Core, _: &Facts<'_>, out: &mut String) {
         let (name, refused, failed) = (&entry.name, entry.refused, entry.failed);
         let calls = entry.calls - refused;
         line!(out, "cmdstat_{name}:calls={calls},rejected_calls={refused},failed_calls={failed}");
+    }
+}
+
+fn errorstats(core: &Core, _: &Facts<'_>, out: &mut String) {
+    for (word, count) in core.errors.by_word() {
+        line!(out, "errorstat_{word}:count={count}");
     }
 }
 

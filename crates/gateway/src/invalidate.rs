@@ -94,21 +94,19 @@ impl Core {
         (!footprint.is_empty()).then(|| Box::new(footprint))
     }
 
-    /// Whether digests can be asked for together with the command: an engine that has scripts run by its server
-    /// runs a transaction with a script as one, within which there are none.
-    fn can_surround(&self, footprint: &Footprint, bytes: usize) -> bool {
+    /// Whether digests can be asked for together with the command.
+    fn can_surround(footprint: &Footprint, bytes: usize) -> bool {
         let digests: usize = footprint.reads.iter().map(|key| key.len() + 40).sum();
         !footprint.reads.is_empty()
             && footprint.reads.len() <= DIGESTS_MAX
             && digests <= DIGESTS_BYTES_MAX
             && bytes + 2 * digests < COMMAND_BYTES_MAX - 64
-            && !(footprint.has_script && self.setup.redis)
     }
 
     /// Asks for digests together with the command that is encoded in `self.command`.
     pub(crate) fn surround(&mut self, footprint: &mut Option<Box<Footprint>>, class: Class) {
         let Some(footprint) = footprint else { return };
-        if self.can_surround(footprint, self.command.bytes().len()) {
+        if Self::can_surround(footprint, self.command.bytes().len()) {
             footprint.surround(&mut self.command, class == Class::Write);
         }
     }
@@ -121,7 +119,7 @@ impl Core {
         writes: bool,
     ) -> Vec<Vec<u8>> {
         let Some(footprint) = footprint else { return Vec::new() };
-        if !self.can_surround(footprint, bytes) {
+        if !Self::can_surround(footprint, bytes) {
             return Vec::new();
         }
         footprint.digests = Digests::Exec { behind: writes };

@@ -54,6 +54,7 @@ mod connection;
 mod databases;
 mod dispatch;
 mod ends;
+mod errors;
 mod eval;
 mod exchange;
 mod footprint;

@@ -9,7 +9,7 @@ use concord_engine::script::split_published;
 use concord_engine::{CommandTable, Published, resp};
 use concord_wire::Reason;
 
-use crate::commands::Commands;
+use crate::commands::{Commands, Handling};
 use crate::connection::{Connection, Slot, SlotState, Target};
 use crate::parts::Ended;
 use crate::state::Core;
@@ -220,6 +220,8 @@ impl Core {
     /// A command has its reply: counts it among those that failed if it is an error.
     fn note_failed(&mut self, connection: &mut Connection, slot: u64, reply: &[u8]) {
         let command = connection.slot_mut(slot).and_then(|slot| slot.command.take());
+        let handling = command.map(|index| self.commands.entry(index).handling);
+        self.errors.note_reply(reply, matches!(handling, Some(Handling::Exec)));
         if let Some(index) = command.filter(|_| reply.starts_with(b"-")) {
             self.commands.entry_mut(index).failed += 1;
         }

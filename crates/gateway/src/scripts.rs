@@ -43,6 +43,11 @@ impl Scripts {
         self.by_sha.get(&sha_of(sha)?)
     }
 
+    /// How many are remembered.
+    pub(crate) fn count(&self) -> usize {
+        self.by_sha.len()
+    }
+
     /// Remembers a script, and names it.
     pub(crate) fn remember(&mut self, script: &[u8], table: &CommandTable) -> Sha {
         let sha = hash_of(script);

@@ -19,6 +19,7 @@ use crate::commands::{Commands, Failure};
 use crate::connection::{
     Connection, ConnectionId, Connections, Slot, SlotState, Subject, Target, Wait,
 };
+use crate::errors::Errors;
 use crate::exchange::Exchange;
 use crate::footprint::Footprint;
 use crate::inputs::Inputs;
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     /// The request for it, while it is unanswered.
     pub table_request: Option<RequestNumber>,
     pub count: GatewayCounters,
+    pub errors: Errors,
     pub reads: Latencies,
     pub writes: Latencies,
     pub started_at: Option<Instant>,

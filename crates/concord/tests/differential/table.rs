@@ -74,8 +74,8 @@ members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Ra
 their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
 compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothing is on a disk),
 `Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
-10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Concord` (the rack), and
-of `Stats` connections, commands, bytes and rates; `CONFIG RESETSTAT` sets them back. What one replica tells
+10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Errorstats`, `Concord` (the
+rack), and of `Stats` connections, commands, errors, bytes and rates (`number_of_cached_scripts` too); `CONFIG RESETSTAT` sets them back. What one replica tells
 (one read of all keys, behind the connection's earlier commands; it looks at no key): `used_memory`,
 `used_memory_peak` and `maxmemory` (the data and its times to live, as the limit counts them; with the Redis
 engine what its server uses, `used_memory_rss`, `mem_fragmentation_ratio` and `mem_allocator` too), `db0` to `db15`

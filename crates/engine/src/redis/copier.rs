@@ -184,6 +184,7 @@ impl RedisEngine {
             request,
             kind,
             commands: count,
+            questions: 0,
             resp3: self.resp3,
             switched: false,
             decides: true,

@@ -5,7 +5,7 @@
 -- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
 -- deadline came along, and all others are looked up. `dues` are the deadlines
 -- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
-local redis, loadstring, load, _G, concord_guard = (function(now, due, full, flags, seed)
+local redis, loadstring, load, setmetatable, _G, concord_guard = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
 local letters = string.match(flags, '^[^#]*')
@@ -328,7 +328,7 @@ local count, just, i = 100, false, 6
 while args[i] do
 local option = string.upper(args[i])
 if option == 'JUSTID' then just = true i = i + 1
-elseif option == 'COUNT' and whole(args[i + 1] or '') and tonumber(args[i + 1]) > 0 then count = tonumber(args[i + 1]) i = i + 2
+elseif option == 'COUNT' and whole(args[i + 1] or '') and tonumber(args[i + 1]) > 0 and (#args[i + 1] < 18 or #args[i + 1] == 18 and args[i + 1] <= '576460752303423487') then count = tonumber(args[i + 1]) i = i + 2
 else return run('XAUTOCLAIM', unpack(args)) end
 end
 if not start or not least then return run('XAUTOCLAIM', unpack(args)) end
@@ -627,14 +627,23 @@ if is_error(reply) then error(reply) end
 return reply
 end
 local function try(...) return dispatch(server.pcall, ...) end
-local redis, loadstring, load, globals = setmetatable({call = call, pcall = try, setresp = false}, {__index = server, __metatable = false})
+-- Tables that a script cannot change, and what it gets for their metatables.
+local function frozen() error('Attempt to modify a readonly table', 2) end
+local metatable = setmetatable({}, {__newindex = frozen, __metatable = false})
+local own_redis = setmetatable({call = call, pcall = try, setresp = false}, {__index = server})
+local set_metatable, load_text, load_parts = setmetatable, _G.loadstring, _G.load
+local redis, loadstring, load, globals = setmetatable({}, {__index = own_redis, __newindex = frozen, __metatable = metatable})
+local function setmetatable(...)
+local of = ...
+if of == redis or of == globals or of == metatable then error('Attempt to modify a readonly table', 2) end
+return set_metatable(...)
+end
 -- A loaded chunk would have the server's globals: it is loaded once more with those of a script as locals. The
 -- first time is for the errors, and so that no text closes the function around it.
-local load_text, load_parts = _G.loadstring, _G.load
 local function inner(text, name)
-local outer, wrong = load_text('local redis, loadstring, load, _G = ... return function(...) ' .. text .. '\nend', name)
+local outer, wrong = load_text('local redis, loadstring, load, setmetatable, _G = ... return function(...) ' .. text .. '\nend', name)
 if not outer then return nil, wrong end
-return outer(redis, loadstring, load, globals)
+return outer(redis, loadstring, load, setmetatable, globals)
 end
 loadstring = function(text, name)
 local may, wrong = load_text(text, name or text)
@@ -647,9 +656,9 @@ local may, wrong = load_parts(function() local part = read() parts[#parts + 1] =
 if not may then return nil, wrong end
 return inner(table.concat(parts), name or '=(load)')
 end
-globals = {redis = redis, loadstring = loadstring, load = load}
-globals._G = globals
-setmetatable(globals, {__index = _G, __newindex = function() error('Attempt to modify a readonly table', 2) end, __metatable = false})
+local own_globals = set_metatable({redis = redis, loadstring = loadstring, load = load, setmetatable = setmetatable}, {__index = _G})
+globals = set_metatable({}, {__index = own_globals, __newindex = frozen, __metatable = metatable})
+own_globals._G = globals
 -- redis-server 7.0 ends by an error that is a table without a text: at the end of a script it gets one.
 local function handler(wrong)
 if type(wrong) ~= 'table' then return {err = 'ERR ' .. (listed(' function thread userdata ', type(wrong)) and 'unknown error' or tostring(wrong))} end
@@ -694,6 +703,6 @@ local value = passed(xpcall(main, handler))
 if type(value) == 'table' and is_deep(value, 1) then return cut(value, 1) end
 return value
 end
-return redis, loadstring, load, globals, guard
+return redis, loadstring, load, setmetatable, globals, guard
 end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
 return concord_guard(function(...)

@@ -104,6 +104,7 @@ pub(super) fn encode_step(
         request,
         kind,
         commands: commands.len(),
+        questions: commands.iter().filter(|command| is_question(command)).count(),
         resp3: context.resp3,
         switched: false,
         decides: !is_write || context.decide,
@@ -114,6 +115,11 @@ pub(super) fn encode_step(
         has_scripts,
         is_beside: step.is_beside,
     }
+}
+
+/// Whether `command` asks for the digest of a key, and so changes nothing.
+pub(crate) fn is_question(command: &Command<'_>) -> bool {
+    command.name().eq_ignore_ascii_case(b"DEBUG")
 }
 
 /// Notes that the script of `command`, which is sent as `args`, will be known to the server.

@@ -35,6 +35,9 @@ pub(super) fn check(
         _ => {}
     }
     let refuse = |why: &str| Err(format!("ERR '{}' is not supported: {why}", name.lower()));
+    if let Some(text) = too_long(name.bytes(), command).filter(|_| spec.accepts(command.argc())) {
+        return Err(text.into());
+    }
     match spec.class() {
         _ if spec.flags.has(Flags::ADMIN) => refuse("it administrates the server"),
         None => refuse("the server declares it neither readonly nor write"),
@@ -69,9 +72,6 @@ fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'
         b"SPOP" if command.args().nth(2).is_some_and(pops_too_many) => {
             return Some("that many members do not fit into one SREM; pop fewer at a time");
         }
-        b"SETRANGE" | b"SETBIT" | b"BITFIELD" if makes_too_long(name, command) => {
-            return Some("no string may be longer than a reply, 64 MiB");
-        }
         b"XREAD" | b"XREADGROUP" if !has_word(command, 1, &[b"BLOCK"]) => return None,
         _ => {}
     }
@@ -100,26 +100,37 @@ fn pops_too_many(count: &[u8]) -> bool {
     number(count).is_some_and(|count| count > ARGS_MAX as i64 - 2)
 }
 
-/// Whether a command that says where it writes makes a string longer than [`STRING_BYTES_MAX`]. What is no number
-/// is the server's to refuse.
-fn makes_too_long(name: &[u8], command: &Command<'_>) -> bool {
-    let args: alloc::vec::Vec<&[u8]> = command.args().collect();
+/// The error, in Redis' words, of a command that says where it writes and makes a string longer than
+/// [`STRING_BYTES_MAX`]. What is no number is the server's to refuse.
+fn too_long(name: &[u8], command: &Command<'_>) -> Option<&'static str> {
+    let args: alloc::vec::Vec<&[u8]> = match name {
+        b"SETRANGE" | b"SETBIT" | b"BITFIELD" => command.args().collect(),
+        _ => return None,
+    };
     let at = |place: usize| args.get(place).and_then(|arg| number(arg)).unwrap_or(0);
-    let is_beyond = |bytes: i64| bytes > STRING_BYTES_MAX as i64;
+    let of_bytes = |bytes: i64| {
+        let text = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+        (bytes > STRING_BYTES_MAX as i64).then_some(text)
+    };
+    let of_bit = |bit: i64| match bit >> 32 {
+        ..=0 => of_bytes(bit / 8 + 1),
+        _ => Some("ERR bit offset is not an integer or out of range"),
+    };
     match name {
         b"SETRANGE" => {
-            is_beyond(at(2).saturating_add(args.get(3).map_or(0, |part| part.len()) as i64))
+            of_bytes(at(2).saturating_add(args.get(3).map_or(0, |part| part.len()) as i64))
         }
-        b"SETBIT" => is_beyond(at(2) / 8 + 1),
+        b"SETBIT" => of_bit(at(2)),
         // Wherever an offset stands, its type stands before it.
-        _ => args.windows(2).skip(2).any(|pair| {
-            let [kind, offset] = pair else { return false };
+        _ => args.windows(2).skip(2).find_map(|pair| {
+            let [kind, offset] = pair else { return None };
             let bits = kind.split_first().and_then(|(_, bits)| number(bits));
             let bit = match offset.strip_prefix(b"#") {
                 Some(nth) => number(nth).unwrap_or(0).saturating_mul(bits.unwrap_or(0)),
                 None => number(offset).unwrap_or(0),
             };
-            bits.is_some() && matches!(kind.first(), Some(b'i' | b'u')) && is_beyond(bit / 8 + 1)
+            let is_type = bits.is_some() && matches!(kind.first(), Some(b'i' | b'u'));
+            if is_type { of_bit(bit) } else { None }
         }),
     }
 }
@@ -139,7 +150,7 @@ mod tests {
         let makes = |line: &str| {
             let bytes = CommandBuf::new().encode(1, line.split(' ').map(str::as_bytes)).to_vec();
             let command = Command::parse(&bytes).unwrap();
-            makes_too_long(UpperName::of(command.name()).bytes(), &command)
+            too_long(UpperName::of(command.name()).bytes(), &command).is_some()
         };
         for line in [
             "SETRANGE k 536870911 x",

@@ -139,7 +139,7 @@ impl<B: Backend> Shimmed<B> {
         let keys = several::keys(part).len();
         let only_reads = class == Class::Read || self.backend.class_of(part) == Some(Class::Read);
         let is_plain = match keys {
-            _ if is_script(&name) => true,
+            _ if is_script(&name) || redis::is_question(part) => true,
             _ if only_reads => !reads_deadline(&name),
             _ if redis::draws(part) => false,
             0 => !name.is(b"FLUSHALL") && !name.is(b"FLUSHDB"),

@@ -501,6 +501,9 @@ fn consumer_groups_answer_as_on_a_plain_server() {
             "XAUTOCLAIM s g f 0 2-1 JUSTID",
             "XAUTOCLAIM s g f 100000 -",
             "XAUTOCLAIM s none f 0 -",
+            "XAUTOCLAIM s g f 0 - COUNT 576460752303423488",
+            "XAUTOCLAIM s g f 0 - COUNT 8070450532247928833",
+            "XAUTOCLAIM s g f 0 - COUNT 0",
             "XPENDING s g - + 10",
             "XPENDING s g",
             "XINFO GROUPS s",
@@ -708,11 +711,83 @@ fn bug_18_11_a_script_that_was_stopped_answers_alike_at_all_replicas() {
     let parts = [&b"CONCORD.EXEC"[..], &encode(&["GET", "k"]), &any(&reads)];
     let done = stop(&mut p.head, Class::Read, CommandBuf::new().encode(0, parts)).unwrap();
     assert!(done.reply.starts_with(b"*2\r\n$-1\r\n-ERR the script ran for too long"));
+    // Beside questions for digests it is alone.
+    let question = encode(&["DEBUG", "DIGEST-VALUE", "a"]);
+    let question: Vec<u8> = {
+        let asked = Command::parse(&question).unwrap();
+        CommandBuf::new().encode(2, asked.args()).to_vec()
+    };
+    let parts = [&b"CONCORD.EXEC"[..], &question, &any(&["EVAL", endless, "0"]), &question];
+    let done = stop(&mut p.head, Class::Write, CommandBuf::new().encode(0, parts)).unwrap();
+    assert!(done.stopped && done.reply.starts_with(b"-ERR the script ran for too long"));
+    let follower = p.follower.run(Class::Write, &done.effect.unwrap());
+    assert_eq!(follower.reply, done.reply);
+    p.assert_equal(&["all"]);
+    let parts = [&b"CONCORD.EXEC"[..], &question, &any(&reads)];
+    let done = stop(&mut p.head, Class::Read, CommandBuf::new().encode(0, parts)).unwrap();
+    assert!(done.reply.starts_with(b"-ERR the script ran for too long"));
     // Not where something was done before it: a key that was due is gone at this replica alone.
     p.write(&["SET", "k", "v", "PX", "1000"]);
     p.head.context.now_ms += 2_000;
     assert_eq!(stop(&mut p.head, Class::Write, &encode(&["EVAL", endless, "1", "k"])), None);
     assert!(p.head.redis().lost_reason().is_some() && p.head.engine.is_poisoned());
+}
+
+#[test]
+fn digests_are_told_as_of_before_and_behind_a_script() {
+    let mut p = Pair::new();
+    let ask =
+        |key: &[u8]| CommandBuf::new().encode(2, [&b"DEBUG"[..], b"DIGEST-VALUE", key]).to_vec();
+    let mut run = |script: &str, keys: &str| {
+        let script = match keys {
+            "1" => encode(&["EVAL", script, "1", "a"]),
+            _ => any(&["EVAL", script, "0"]),
+        };
+        let parts = [&b"CONCORD.EXEC"[..], &ask(b"a"), &script, &ask(b"a")];
+        let command = CommandBuf::new().encode(0, parts).to_vec();
+        let reply = p.write_both(command, &["EXEC"]);
+        let lines: Vec<String> = reply.lines().map(str::to_string).collect();
+        assert_eq!((&lines[0][..], &lines[1][..], &lines[4][..]), ("*3", "*1", "*1"), "{reply}");
+        (lines[2].clone(), lines[3].clone(), lines[5].clone())
+    };
+    let none = format!("+{}", "0".repeat(40));
+    let (before, said, behind) = run("return redis.call('SET', KEYS[1], 1, 'PX', 1000)", "1");
+    assert_eq!((before, &said[..]), (none.clone(), "+OK"));
+    assert_ne!(behind, none);
+    let (before, said, same) = run("return redis.call('INCRBY', 'a', 0)", "0");
+    assert_eq!((before, &said[..]), (behind.clone(), ":1"));
+    assert_eq!(same, behind);
+    // One that is due is gone before.
+    p.head.context.now_ms += 2_000;
+    p.follower.context.now_ms += 2_000;
+    let parts = [&b"CONCORD.EXEC"[..], &ask(b"a"), &any(&["EVAL", "return 1", "0"]), &ask(b"a")];
+    let reply = p.write_both(CommandBuf::new().encode(0, parts).to_vec(), &["EXEC"]);
+    assert_eq!(reply, format!("*3\r\n*1\r\n{none}\r\n:1\r\n*1\r\n{none}\r\n"));
+    p.assert_equal(&["all"]);
+}
+
+#[test]
+fn what_scripts_may_not_change_says_so() {
+    let mut p = Pair::new();
+    for script in [
+        "setmetatable(_G, {})",
+        "local g = getmetatable(_G) g.__index = {}",
+        "_G.redis = 1",
+        "redis.call = function() return 1 end",
+        "setmetatable(redis, {})",
+        "local g = getmetatable(redis) g.__newindex = nil",
+        "loadstring('setmetatable(_G, {})')()",
+        "setmetatable(getmetatable(_G), {})",
+    ] {
+        let reply = p.eval(&[script, "0"]);
+        assert!(reply.contains("Attempt to modify a readonly table"), "{script}: {reply}");
+    }
+    let script = "local t = setmetatable({}, {__index = function() return 7 end}) return t.x";
+    assert_eq!(p.eval(&[script, "0"]), ":7\r\n");
+    assert_eq!(
+        p.eval(&["return {type(redis.call), type(redis.log), type(_G.redis)}", "0"]),
+        "*3\r\n$8\r\nfunction\r\n$8\r\nfunction\r\n$5\r\ntable\r\n"
+    );
 }
 
 #[test]

@@ -182,6 +182,14 @@ fn commands_tell_their_keys_and_how_often_they_failed() {
         stats.contains("cmdstat_client:calls=1,rejected_calls=0,failed_calls=1\r\n"),
         "{stats}"
     );
+    say(&mut w, 1, &["CONFIG RESETSTAT", "INCR a", "LPUSH a x", "INCR", "nosuch", "MULTI"]);
+    say(&mut w, 1, &["LPUSH a x", "SET c 1", "INCR a", "EXEC"]);
+    let errors = say(&mut w, 1, &["INFO errorstats"]);
+    let expected = "# Errorstats\r\nerrorstat_ERR:count=4\r\nerrorstat_WRONGTYPE:count=2\r\n";
+    assert!(errors.contains(expected), "{errors}");
+    let info = say(&mut w, 1, &["SCRIPT FLUSH", "SCRIPT LOAD x", "SCRIPT LOAD y", "INFO"]);
+    assert!(info.contains("number_of_cached_scripts:2\r\n"), "{info}");
+    assert!(info.contains("total_error_replies:6\r\n"), "{info}");
     let arity = "-ERR wrong number of arguments for 'xgroup|help' command\r\n";
     assert_eq!(say(&mut w, 1, &["XGROUP HELP x"]), arity);
     for name in ["XGROUP", "XINFO", "CLIENT", "CONFIG", "COMMAND"] {
