@@ -215,6 +215,8 @@ pub struct Done {
     pub reply: Vec<u8>,
     /// Which path it took.
     pub trace: Trace,
+    /// The command, if it took as long as [`crate::Client::keep_commands_from`] says; else empty.
+    pub command: Vec<u8>,
 }
 
 counters! {

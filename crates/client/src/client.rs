@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 
 use concord_core::guard::Guard;
 use concord_core::machine::{Deadline, Relevance};
-use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId};
+use concord_core::{
+    Duration, Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId,
+};
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
     Addr, COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
@@ -49,6 +51,8 @@ pub struct Client {
     done: VecDeque<Done>,
     pushed: VecDeque<Option<ObjectId>>,
     buffers: Vec<Vec<u8>>,
+    /// From so long on a request's command comes back with its end.
+    kept_from_ns: Duration,
 }
 
 impl Machine for Client {
@@ -127,9 +131,15 @@ impl Client {
             done: VecDeque::new(),
             pushed: VecDeque::new(),
             buffers: Vec::new(),
+            kept_from_ns: Duration::MAX,
             config,
             rng,
         }
+    }
+
+    /// Has [`Done::command`] of requests that take so long or longer.
+    pub fn keep_commands_from(&mut self, latency_ns: Duration) {
+        self.kept_from_ns = latency_ns;
     }
 
     /// Takes a request and sends it, or keeps it until it may be sent. Its number comes back in a
@@ -393,17 +403,23 @@ impl Client {
         let nobody = Repr::new(Op::Read);
         let trace = Trace::new(from.unwrap_or(&nobody), slot.sends, latency_ns);
         let (lane, round) = (slot.lane(), slot.round);
-        let packet = core::mem::take(&mut slot.packet);
+        let mut packet = core::mem::take(&mut slot.packet);
         let class = if number & READ_BIT != 0 { Class::Read } else { Class::Write };
         self.slots.remove(number);
         if class == Class::Write {
             self.slots.unlink_all(number, &mut self.ready);
         }
         self.timers.prune(lane, round, |timer| self.slots.is_past(timer));
-        self.give_back(packet);
+        let mut command = Vec::new();
+        if latency_ns >= self.kept_from_ns {
+            packet.drain(..packet.len().min(HEADER_BYTES));
+            command = packet;
+        } else {
+            self.give_back(packet);
+        }
         self.count_outcome(class, outcome, trace.reason);
         let request = RequestNumber(number);
-        self.done.push_back(Done { request, class, outcome, reply, trace });
+        self.done.push_back(Done { request, class, outcome, reply, trace, command });
     }
 
     fn count_outcome(&mut self, class: Class, outcome: Outcome, reason: Reason) {

@@ -80,6 +80,10 @@ pub(crate) enum Local {
     Monitor,
     Unwatch,
     Script,
+    SlowLog,
+    Latency,
+    Role,
+    Module,
     Hello,
     Auth,
     Quit,
@@ -123,7 +127,7 @@ const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 33] = [
+const REFUSED: [(&str, Refusal); 29] = [
     (
         "WAIT",
         Refusal::Because(
@@ -142,7 +146,6 @@ const REFUSED: [(&str, Refusal); 33] = [
     ("SYNC", Refusal::Because(REPLICATES)),
     ("REPLCONF", Refusal::Because(REPLICATES)),
     ("FAILOVER", Refusal::Because(REPLICATES)),
-    ("ROLE", Refusal::Because(REPLICATES)),
     ("CLUSTER", Refusal::Because("ERR This instance has cluster support disabled")),
     ("READONLY", Refusal::Because("ERR This instance has cluster support disabled")),
     ("READWRITE", Refusal::Because("ERR This instance has cluster support disabled")),
@@ -155,9 +158,6 @@ const REFUSED: [(&str, Refusal); 33] = [
     ("LASTSAVE", Refusal::Admin),
     ("SHUTDOWN", Refusal::Admin),
     ("DEBUG", Refusal::Admin),
-    ("SLOWLOG", Refusal::Admin),
-    ("LATENCY", Refusal::Admin),
-    ("MODULE", Refusal::Admin),
     ("LOLWUT", Refusal::Other),
     ("CONCORD.DIGEST", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
@@ -170,7 +170,7 @@ const REFUSED: [(&str, Refusal); 33] = [
 ];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 37] = [
+const OWN: [(&str, i32, Handling); 41] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -183,6 +183,10 @@ const OWN: [(&str, i32, Handling); 37] = [
     ("ACL", -2, Handling::Local(Local::Acl)),
     ("UNWATCH", 1, Handling::Local(Local::Unwatch)),
     ("SCRIPT", -2, Handling::Local(Local::Script)),
+    ("SLOWLOG", -2, Handling::Local(Local::SlowLog)),
+    ("LATENCY", -2, Handling::Local(Local::Latency)),
+    ("ROLE", 1, Handling::Local(Local::Role)),
+    ("MODULE", -2, Handling::Local(Local::Module)),
     ("HELLO", -1, Handling::Always(Local::Hello)),
     ("AUTH", -2, Handling::Always(Local::Auth)),
     ("QUIT", -1, Handling::Always(Local::Quit)),

@@ -11,6 +11,7 @@ use concord_engine::table::UpperName;
 use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
+use crate::slowlog::{ENTRIES_MAX, SLOWER_THAN, THRESHOLD};
 use crate::state::{Core, Turn};
 
 /// What values a parameter has.
@@ -112,9 +113,9 @@ const PARAMETERS: [Parameter; 53] = [
     kept("lazyfree-lazy-server-del", "no", Value::Bool),
     kept("lazyfree-lazy-user-del", "no", Value::Bool),
     kept("lazyfree-lazy-user-flush", "no", Value::Bool),
-    kept("latency-monitor-threshold", "0", COUNT),
-    kept("slowlog-log-slower-than", "10000", Value::Number(-1, LONG)),
-    kept("slowlog-max-len", "128", COUNT),
+    kept(THRESHOLD, "0", COUNT),
+    kept(SLOWER_THAN, "10000", Value::Number(-1, LONG)),
+    kept(ENTRIES_MAX, "128", COUNT),
     renamed("busy-reply-threshold", "lua-time-limit", "5000", COUNT),
     kept("tcp-keepalive", "300", SMALL),
     kept("close-on-oom", "yes", Value::Bool),
@@ -248,6 +249,10 @@ impl Core {
         for (parameter, value) in values {
             match parameter.name {
                 TRACKED_KEYS => self.tracking.set_keys_max(value.parse().unwrap_or(0)),
+                name @ (SLOWER_THAN | ENTRIES_MAX | THRESHOLD) => {
+                    self.set_slow(name, &value);
+                    self.settings.insert(name, value);
+                }
                 name if parameter.used == Use::Kept => drop(self.settings.insert(name, value)),
                 _ => {}
             }

@@ -22,7 +22,7 @@ use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
 use crate::subscriber::PubSub;
-use crate::{client, config, eval, local, monitor, table};
+use crate::{client, config, eval, local, monitor, slowlog, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
@@ -72,7 +72,11 @@ impl Core {
         let (first, unread) = (turn.connection.next_slot(), turn.connection.output.len());
         self.note_command(turn.connection, found, args);
         turn.is_executed = false;
+        let answered_here = self.count.commands_local;
         let result = self.dispatch(turn, found, &name, args, sink);
+        if self.count.commands_local != answered_here {
+            self.slow_log.note_local(turn.now, turn.connection, args);
+        }
         if result == Ok(Flow::Waits) {
             turn.connection.replies = replies;
             return Flow::Waits;
@@ -113,7 +117,14 @@ impl Core {
                 Handling::Container
                     | Handling::PubSub(PubSub::Look)
                     | Handling::Local(
-                        Local::Client | Local::Command | Local::Config | Local::Acl | Local::Script
+                        Local::Client
+                            | Local::Command
+                            | Local::Config
+                            | Local::Acl
+                            | Local::Script
+                            | Local::SlowLog
+                            | Local::Latency
+                            | Local::Module
                     )
             )
         );
@@ -492,6 +503,10 @@ pub(crate) fn handler_of(local: Local) -> Handler {
         Local::Acl => local::acl,
         Local::Unwatch => local::unwatch,
         Local::Script => eval::script,
+        Local::SlowLog => slowlog::slowlog,
+        Local::Latency => slowlog::latency,
+        Local::Role => local::role,
+        Local::Module => local::module,
         Local::Hello => local::hello,
         Local::Auth => local::auth,
         Local::Quit => local::quit,

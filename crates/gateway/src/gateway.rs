@@ -28,6 +28,7 @@ use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
+use crate::slowlog::SlowLog;
 use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
@@ -115,7 +116,7 @@ impl Gateway {
         let run_id = info::run_id([1, 2, 3].map(|n| splitmix64(drawn.next_u64() ^ n)));
         let exchange =
             Exchange::new(setup.node, drawn.next_u64(), core::mem::take(&mut setup.others));
-        let core = Core {
+        let mut core = Core {
             exchange,
             memory: Memory::new(setup.limits.output_bytes_max),
             inputs: Inputs::default(),
@@ -136,6 +137,7 @@ impl Gateway {
             table_request: None,
             count: GatewayCounters::default(),
             errors: Errors::default(),
+            slow_log: SlowLog::default(),
             reads: Latencies::default(),
             writes: Latencies::default(),
             started_at: None,
@@ -148,6 +150,7 @@ impl Gateway {
             process: Process::default(),
             run_id,
         };
+        core.client.keep_commands_from(core.slow_log.slow_ns());
         Gateway {
             core,
             connections: HashMap::default(),
@@ -576,6 +579,7 @@ impl Gateway {
                 self.core.take_unread(done.reply);
                 continue;
             };
+            self.core.slow_log.note(now, connection, &done);
             self.core.take_reply(now, connection, target, done);
             self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);

@@ -90,6 +90,26 @@ pub(crate) fn acl(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(
     Ok(())
 }
 
+/// ROLE: to a client there is one server, and nobody follows it.
+pub(crate) fn role(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    turn.connection.answer(|out| {
+        resp::array(out, 3);
+        resp::bulk(out, b"master");
+        resp::integer(out, 0);
+        resp::array(out, 0);
+    });
+    Ok(())
+}
+
+/// MODULE LIST: there are none.
+pub(crate) fn module(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    if UpperName::of(args[1]).bytes() != b"LIST" {
+        return Err("ERR Concord does not support modules: there are none".into());
+    }
+    turn.connection.answer(|out| resp::array(out, 0));
+    Ok(())
+}
+
 fn check_password(core: &Core, user: Option<&[u8]>, password: &[u8]) -> Result<(), Failure> {
     let is_default = user.is_none_or(|user| user == b"default");
     match &core.setup.requirepass {

@@ -29,6 +29,7 @@ use crate::named::Shown;
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
+use crate::slowlog::SlowLog;
 use crate::stats::Latencies;
 use crate::tentative::{Expected, Tentative};
 use crate::tracking::Tracking;
@@ -74,6 +75,7 @@ pub(crate) struct Core {
     pub table_request: Option<RequestNumber>,
     pub count: GatewayCounters,
     pub errors: Errors,
+    pub slow_log: SlowLog,
     pub reads: Latencies,
     pub writes: Latencies,
     pub started_at: Option<Instant>,

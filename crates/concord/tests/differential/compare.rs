@@ -31,6 +31,9 @@ pub fn how(form: &str) -> How {
         "time" => How::Own("another clock"),
         "hello" | "client id" | "client info" | "client list" => How::Own("another connection"),
         "info" => How::Own("Concord's own numbers"),
+        "slowlog get" | "slowlog len" | "latency latest" | "latency history" | "latency reset" => {
+            How::Own("Concord's own times")
+        }
         "memory usage" => How::Own("each engine counts by itself"),
         "config get" => How::Own("Concord's own settings"),
         "command" | "command count" | "command docs" | "command info" | "command list" => {
@@ -128,6 +131,8 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("does not move keys", "keys stay in the rack"),
         ("does not swap databases", "keys stay in their database"),
         ("this form of 'client", "this form"),
+        ("this form of 'latency", "this form"),
+        ("does not support modules", "there are no modules"),
         ("it concerns several keys", "this form names several keys"),
         ("CROSSKEY", "several keys that differ"),
         ("consumer groups store", "consumer groups store the server's clock"),

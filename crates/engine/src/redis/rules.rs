@@ -117,20 +117,26 @@ fn too_long(name: &[u8], command: &Command<'_>) -> Option<&'static str> {
         _ => Some("ERR bit offset is not an integer or out of range"),
     };
     match name {
-        b"SETRANGE" => {
-            of_bytes(at(2).saturating_add(args.get(3).map_or(0, |part| part.len()) as i64))
-        }
+        b"SETRANGE" => match args.get(3).map_or(0, |part| part.len()) {
+            0 => None,
+            length => of_bytes(at(2).saturating_add(length as i64)),
+        },
         b"SETBIT" => of_bit(at(2)),
-        // Wherever an offset stands, its type stands before it.
-        _ => args.windows(2).skip(2).find_map(|pair| {
-            let [kind, offset] = pair else { return None };
-            let bits = kind.split_first().and_then(|(_, bits)| number(bits));
+        // Behind each operation that writes stand a type and an offset.
+        _ => args.windows(3).find_map(|words| {
+            let [operation, kind, offset] = words else { return None };
+            let writes = [&b"SET"[..], b"INCRBY"].iter().any(|o| operation.eq_ignore_ascii_case(o));
+            let (sign, bits) = kind.split_first()?;
+            let bits = number(bits).filter(|bits| match sign {
+                b'i' => (1..=64).contains(bits),
+                b'u' => (1..64).contains(bits),
+                _ => false,
+            })?;
             let bit = match offset.strip_prefix(b"#") {
-                Some(nth) => number(nth).unwrap_or(0).saturating_mul(bits.unwrap_or(0)),
+                Some(nth) => number(nth).unwrap_or(0).saturating_mul(bits),
                 None => number(offset).unwrap_or(0),
             };
-            let is_type = bits.is_some() && matches!(kind.first(), Some(b'i' | b'u'));
-            if is_type { of_bit(bit) } else { None }
+            if writes { of_bit(bit) } else { None }
         }),
     }
 }

@@ -190,6 +190,10 @@ fn commands_tell_their_keys_and_how_often_they_failed() {
     let info = say(&mut w, 1, &["SCRIPT FLUSH", "SCRIPT LOAD x", "SCRIPT LOAD y", "INFO"]);
     assert!(info.contains("number_of_cached_scripts:2\r\n"), "{info}");
     assert!(info.contains("total_error_replies:6\r\n"), "{info}");
+    assert_eq!(
+        say(&mut w, 1, &["ROLE", "MODULE LIST"]),
+        "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n*0\r\n"
+    );
     let arity = "-ERR wrong number of arguments for 'xgroup|help' command\r\n";
     assert_eq!(say(&mut w, 1, &["XGROUP HELP x"]), arity);
     for name in ["XGROUP", "XINFO", "CLIENT", "CONFIG", "COMMAND"] {
@@ -198,5 +202,57 @@ fn commands_tell_their_keys_and_how_often_they_failed() {
             help.contains(&format!("+{name} <subcommand>"))
                 && help.ends_with("Prints this help.\r\n")
         );
+    }
+}
+
+#[test]
+fn slow_commands_are_logged() {
+    let mut w = World::new(3);
+    assert_eq!(say(&mut w, 1, &["SLOWLOG LEN", "LATENCY LATEST"]), ":0\r\n*0\r\n");
+    say(&mut w, 1, &["CLIENT SETNAME me", "CONFIG SET slowlog-log-slower-than 0"]);
+    say(
+        &mut w,
+        1,
+        &["SLOWLOG RESET", "SET a 1", "SELECT 1", "GET b", "MULTI", "SET c 1", "GET c", "EXEC"],
+    );
+    say(&mut w, 1, &["SELECT 0", "AUTH secret", "EVAL return(1) 0"]);
+    let log = say(&mut w, 1, &["SLOWLOG GET -1"]);
+    let args: Vec<String> = log
+        .split("*6\r\n")
+        .skip(1)
+        .map(|entry| {
+            let words: Vec<&str> =
+                entry.lines().filter(|l| !l.starts_with(['$', ':', '*'])).collect();
+            let (ends, words) = (&words[words.len() - 2..], &words[..words.len() - 2]);
+            assert_eq!(ends[1], "me", "{entry}");
+            words.join(" ")
+        })
+        .collect();
+    let expected = [
+        "EVAL return(1) 0",
+        "SELECT 0",
+        "EXEC SET c 1 GET c",
+        "SET a 1",
+        "GET b",
+        "SELECT 1",
+        "SLOWLOG RESET",
+    ];
+    assert_eq!(args, expected, "{log}");
+    // Those that a client must wait for come with how long; fewer are kept once there is room for fewer.
+    say(&mut w, 1, &["CONFIG SET slowlog-max-len 2"]);
+    assert_eq!(say(&mut w, 1, &["SLOWLOG LEN"]), ":2\r\n");
+    assert!(say(&mut w, 1, &["SLOWLOG GET 1"]).starts_with("*1\r\n*6\r\n:"));
+    say(&mut w, 1, &["CONFIG SET slowlog-log-slower-than -1", "SLOWLOG RESET"]);
+    assert_eq!(say(&mut w, 1, &["GET a", "SLOWLOG LEN"]), "$1\r\n1\r\n:0\r\n");
+    for (asked, reply) in [
+        ("SLOWLOG GET -2", "-ERR count should be greater than or equal to -1\r\n"),
+        ("SLOWLOG GET x", "-ERR count should be greater than or equal to -1\r\n"),
+        ("SLOWLOG LEN x", "-ERR wrong number of arguments for 'slowlog|len' command\r\n"),
+        ("SLOWLOG X", "-ERR unknown subcommand 'X'. Try SLOWLOG HELP.\r\n"),
+        ("LATENCY HISTORY x", "*0\r\n"),
+        ("LATENCY RESET", ":0\r\n"),
+        ("LATENCY LATEST x", "-ERR wrong number of arguments for 'latency|latest' command\r\n"),
+    ] {
+        assert_eq!(say(&mut w, 1, &[asked]), reply, "{asked}");
     }
 }

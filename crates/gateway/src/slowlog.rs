@@ -1,0 +1,343 @@
+//! SLOWLOG and LATENCY: which commands took long, as their client saw it. What is timed is a request to the rack, from
+//! its sending to its reply; what the gateway answers itself takes no time.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use concord_client::Done;
+use concord_core::{Duration, MS, Now, US};
+use concord_engine::databases::own_name;
+use concord_engine::table::UpperName;
+use concord_engine::ttl::EXEC_COMMAND;
+use concord_engine::{Command, resp};
+
+use crate::client::help;
+use crate::commands::{Failure, no_subcommand};
+use crate::connection::Connection;
+use crate::local::wrong_arity;
+use crate::state::{Core, Turn};
+
+/// The parameters that say which commands are slow (CONFIG SET): us, and how many are kept; ms.
+pub(crate) const SLOWER_THAN: &str = "slowlog-log-slower-than";
+pub(crate) const ENTRIES_MAX: &str = "slowlog-max-len";
+pub(crate) const THRESHOLD: &str = "latency-monitor-threshold";
+
+/// What is kept of one command, as in Redis.
+const ARGS_MAX: usize = 32;
+const ARG_BYTES_MAX: usize = 128;
+/// What all entries may take, whatever their number.
+const BYTES_MAX: usize = 4 << 20;
+/// Most seconds of which LATENCY HISTORY tells, as in Redis.
+const HISTORY_MAX: usize = 160;
+/// What LATENCY calls commands.
+const EVENT: &[u8] = b"command";
+
+/// A slow command.
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    unix_seconds: u64,
+    us: u64,
+    args: Vec<Vec<u8>>,
+    peer: String,
+    name: Vec<u8>,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        let args: usize = self.args.iter().map(|arg| arg.len() + 32).sum();
+        args + self.peer.len() + self.name.len() + 100
+    }
+}
+
+/// What was slow.
+#[derive(Debug)]
+pub(crate) struct SlowLog {
+    /// From so long on a command is slow.
+    slow_ns: Duration,
+    entries_max: usize,
+    /// The newest last.
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    next_id: u64,
+    /// The same for LATENCY; never if 0.
+    threshold_ns: Duration,
+    /// The longest of each second in which one was slow: second and ms.
+    history: VecDeque<(u64, u64)>,
+    longest_ms: u64,
+}
+
+impl Default for SlowLog {
+    fn default() -> SlowLog {
+        SlowLog {
+            slow_ns: 10 * MS,
+            entries_max: 128,
+            entries: VecDeque::new(),
+            bytes: 0,
+            next_id: 0,
+            threshold_ns: 0,
+            history: VecDeque::new(),
+            longest_ms: 0,
+        }
+    }
+}
+
+impl SlowLog {
+    /// From when on it has to be known which command it was.
+    pub(crate) fn slow_ns(&self) -> Duration {
+        self.slow_ns
+    }
+
+    /// A parameter was set.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        let number: i64 = value.parse().unwrap_or(0);
+        match name {
+            SLOWER_THAN => {
+                let us = u64::try_from(number).ok();
+                self.slow_ns = us.map_or(Duration::MAX, |us| us.saturating_mul(US));
+            }
+            ENTRIES_MAX => {
+                self.entries_max = usize::try_from(number).unwrap_or(0);
+                self.make_room();
+            }
+            THRESHOLD => self.threshold_ns = number.unsigned_abs().saturating_mul(MS),
+            _ => {}
+        }
+    }
+
+    fn make_room(&mut self) {
+        while self.entries.len() > self.entries_max || self.bytes > BYTES_MAX {
+            let Some(entry) = self.entries.pop_front() else { return };
+            self.bytes -= entry.bytes();
+        }
+    }
+
+    fn add<'a>(
+        &mut self,
+        now: Now,
+        connection: &Connection,
+        ns: Duration,
+        args: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) {
+        let (id, unix_seconds) = (self.next_id, now.unix_ms / 1_000);
+        self.next_id += 1;
+        let (peer, name) = (connection.peer.clone(), connection.name.clone());
+        let entry = Entry { id, unix_seconds, us: ns / US, args: shortened(args), peer, name };
+        self.bytes += entry.bytes();
+        self.entries.push_back(entry);
+        self.make_room();
+    }
+
+    /// A request of a client ended.
+    pub(crate) fn note(&mut self, now: Now, connection: &Connection, done: &Done) {
+        let ns = done.trace.latency_ns;
+        if self.threshold_ns > 0 && ns >= self.threshold_ns {
+            let (second, ms) = (now.unix_ms / 1_000, ns / MS);
+            self.longest_ms = self.longest_ms.max(ms);
+            match self.history.back_mut() {
+                Some((last, longest)) if *last == second => *longest = (*longest).max(ms),
+                _ => self.history.push_back((second, ms)),
+            }
+            while self.history.len() > HISTORY_MAX {
+                self.history.pop_front();
+            }
+        }
+        if ns < self.slow_ns {
+            return;
+        }
+        let Ok(command) = Command::parse(&done.command) else { return };
+        if command.name() != EXEC_COMMAND {
+            let args: Vec<&[u8]> = command.args().map(own_name).collect();
+            return self.add(now, connection, ns, args.into_iter());
+        }
+        // What was asked beside the client's commands is not shown.
+        let inner: Vec<Command<'_>> = command
+            .args()
+            .skip(1)
+            .filter_map(|part| Command::parse(part).ok())
+            .filter(|part| part.name() != b"DEBUG" && !part.name().starts_with(b"CONCORD."))
+            .collect();
+        let words = |part: &Command<'_>| -> Vec<Vec<u8>> {
+            part.args().map(|arg| own_name(arg).to_vec()).collect()
+        };
+        let args: Vec<Vec<u8>> = match &inner[..] {
+            [only] => words(only),
+            all => {
+                let line = |part: &Command<'_>| words(part).join(&b' ');
+                core::iter::once(b"EXEC".to_vec()).chain(all.iter().map(line)).collect()
+            }
+        };
+        self.add(now, connection, ns, args.iter().map(Vec::as_slice));
+    }
+
+    /// The gateway answered a command itself, which is slow if all are.
+    pub(crate) fn note_local(&mut self, now: Now, connection: &Connection, args: &[&[u8]]) {
+        let name = UpperName::of(args[0]);
+        if self.slow_ns == 0 && !matches!(name.bytes(), b"AUTH" | b"HELLO") {
+            self.add(now, connection, 0, args.iter().copied());
+        }
+    }
+}
+
+/// What is kept of a command's arguments.
+fn shortened<'a>(args: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+    let count = args.len();
+    let kept = if count > ARGS_MAX { ARGS_MAX - 1 } else { count };
+    let short = |arg: &[u8]| match arg.split_at_checked(ARG_BYTES_MAX) {
+        Some((head, rest)) if !rest.is_empty() => {
+            let more = format!("... ({} more bytes)", rest.len());
+            [head, more.as_bytes()].concat()
+        }
+        _ => arg.to_vec(),
+    };
+    let mut all: Vec<Vec<u8>> = args.take(kept).map(short).collect();
+    if kept < count {
+        all.push(format!("... ({} more arguments)", count - kept).into_bytes());
+    }
+    all
+}
+
+const SLOWLOG_HELP: [&str; 11] = [
+    "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GET [<count>]",
+    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+    "    Entries are made of:",
+    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+    "    client name",
+    "LEN",
+    "    Return the length of the slowlog.",
+    "RESET",
+    "    Reset the slowlog.",
+    "HELP",
+];
+
+/// SLOWLOG GET [count], LEN, RESET
+pub(crate) fn slowlog(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let log = &mut core.slow_log;
+    match (UpperName::of(args[1]).bytes(), &args[2..]) {
+        (b"GET", [] | [_]) => {
+            let count = match args.get(2) {
+                None => 10,
+                Some(count) => match resp::number(count) {
+                    Some(count @ -1..) => count,
+                    _ => return Err("ERR count should be greater than or equal to -1".into()),
+                },
+            };
+            let count = usize::try_from(count).unwrap_or(usize::MAX).min(log.entries.len());
+            turn.connection.answer(|out| {
+                resp::array(out, count);
+                for entry in log.entries.iter().rev().take(count) {
+                    resp::array(out, 6);
+                    resp::integer(out, entry.id as i64);
+                    resp::integer(out, entry.unix_seconds as i64);
+                    resp::integer(out, entry.us as i64);
+                    resp::array(out, entry.args.len());
+                    entry.args.iter().for_each(|arg| resp::bulk(out, arg));
+                    resp::bulk(out, entry.peer.as_bytes());
+                    resp::bulk(out, &entry.name);
+                }
+            });
+        }
+        (b"LEN", []) => {
+            let count = log.entries.len() as i64;
+            turn.connection.answer(|out| resp::integer(out, count));
+        }
+        (b"RESET", []) => {
+            log.entries.clear();
+            log.bytes = 0;
+            turn.connection.ok();
+        }
+        (b"HELP", []) => help(turn, &SLOWLOG_HELP),
+        (b"GET" | b"LEN" | b"RESET" | b"HELP", _) => {
+            return Err(wrong_arity(&format!("slowlog|{}", UpperName::of(args[1]).lower())));
+        }
+        _ => return Err(no_subcommand("slowlog", args[1])),
+    }
+    Ok(())
+}
+
+const LATENCY_HELP: [&str; 8] = [
+    "LATENCY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "HISTORY <event>",
+    "    Return time-latency samples for the <event> class.",
+    "LATEST",
+    "    Return the latest latency samples for all events.",
+    "RESET [<event> ...]",
+    "    Reset latency data of one or more <event> classes.",
+    "HELP",
+];
+
+/// LATENCY LATEST, HISTORY event, RESET [event ...]
+pub(crate) fn latency(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    let log = &mut core.slow_log;
+    match (UpperName::of(args[1]).bytes(), &args[2..]) {
+        (b"LATEST", []) => {
+            let (latest, longest_ms) = (log.history.back().copied(), log.longest_ms);
+            turn.connection.answer(|out| {
+                resp::array(out, usize::from(latest.is_some()));
+                if let Some((second, ms)) = latest {
+                    resp::array(out, 4);
+                    resp::bulk(out, EVENT);
+                    [second, ms, longest_ms].iter().for_each(|n| resp::integer(out, *n as i64));
+                }
+            });
+        }
+        (b"HISTORY", [event]) => {
+            let is_it = *event == EVENT;
+            let all: Vec<(u64, u64)> = log.history.iter().filter(|_| is_it).copied().collect();
+            turn.connection.answer(|out| {
+                resp::array(out, all.len());
+                for (second, ms) in all {
+                    resp::array(out, 2);
+                    [second, ms].iter().for_each(|n| resp::integer(out, *n as i64));
+                }
+            });
+        }
+        (b"RESET", events) => {
+            let is_asked = events.is_empty() || events.contains(&EVENT);
+            let was_there = is_asked && !log.history.is_empty();
+            if was_there {
+                log.history.clear();
+                log.longest_ms = 0;
+            }
+            turn.connection.answer(|out| resp::integer(out, i64::from(was_there)));
+        }
+        (b"HELP", []) => help(turn, &LATENCY_HELP),
+        (b"LATEST" | b"HISTORY" | b"HELP", _) => {
+            return Err(wrong_arity(&format!("latency|{}", UpperName::of(args[1]).lower())));
+        }
+        (b"DOCTOR" | b"GRAPH" | b"HISTOGRAM", _) => {
+            let text = "ERR Concord does not support this form of 'latency': see the histograms \
+                        in the metrics of the gateway";
+            return Err(text.into());
+        }
+        _ => return Err(no_subcommand("latency", args[1])),
+    }
+    Ok(())
+}
+
+impl Core {
+    /// A parameter that says what is slow was set.
+    pub(crate) fn set_slow(&mut self, name: &str, value: &str) {
+        self.slow_log.set(name, value);
+        self.client.keep_commands_from(self.slow_log.slow_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_commands_are_shortened_as_in_redis() {
+        let long = alloc::vec![b'x'; ARG_BYTES_MAX + 3];
+        let all: Vec<&[u8]> = core::iter::repeat_n(&long[..], 40).collect();
+        let kept = shortened(all.iter().copied());
+        assert_eq!(kept.len(), ARGS_MAX);
+        assert!(kept[0].ends_with(b"x... (3 more bytes)"));
+        assert_eq!(kept[ARGS_MAX - 1], b"... (9 more arguments)");
+        assert_eq!(shortened([&b"GET"[..], b"k"].into_iter()), [b"GET".to_vec(), b"k".to_vec()]);
+    }
+}
