@@ -168,6 +168,12 @@ pub(crate) fn number(digits: &[u8]) -> Option<i64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// How long the first frame of `bytes` is, however deep it nests (to [`DEPTH_MAX`]).
+#[must_use]
+pub fn frame_length(bytes: &[u8]) -> Option<usize> {
+    Scanner::new().scan(bytes).ok().flatten()
+}
+
 /// The elements of the array, set, push or map `frame` (keys and values in turn), which must be a
 /// whole reply; none of anything else.
 #[must_use]

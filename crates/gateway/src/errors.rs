@@ -7,8 +7,11 @@ use concord_engine::resp_scan;
 
 /// As in Redis: an error whose first word is longer counts as an `ERR`.
 const WORD_BYTES_MAX: usize = 31;
-/// Most words that are counted each by itself. Scripts can raise any error.
+/// Most words that are counted each by itself, and what counts the others. Scripts can raise any error.
 const WORDS_MAX: usize = 128;
+const OTHERS: &str = "OTHER";
+/// In a longer reply to a transaction errors are not looked for.
+const SEARCHED_BYTES_MAX: usize = 64 << 10;
 
 /// Errors since the last CONFIG RESETSTAT.
 #[derive(Debug, Default)]
@@ -28,16 +31,16 @@ impl Errors {
         let safe = |byte: &u8| if b"#:\r\n".contains(byte) { b'_' } else { *byte };
         let word: alloc::vec::Vec<u8> = word.iter().map(safe).collect();
         let word = String::from_utf8_lossy(&word).into_owned();
-        if self.by_word.len() < WORDS_MAX || self.by_word.contains_key(&word) {
-            *self.by_word.entry(word).or_default() += 1;
-        }
+        let is_known = self.by_word.len() < WORDS_MAX || self.by_word.contains_key(&word);
+        let word = if is_known { word } else { OTHERS.into() };
+        *self.by_word.entry(word).or_default() += 1;
     }
 
     /// Counts a reply if it is an error, or those errors that are elements of one (`is_exec`).
     pub(crate) fn note_reply(&mut self, reply: &[u8], is_exec: bool) {
         match reply.split_first() {
             Some((b'-', text)) => self.note(text.trim_ascii_end()),
-            Some((b'*', _)) if is_exec => resp_scan::elements(reply)
+            Some((b'*', _)) if is_exec && may_have_errors(reply) => resp_scan::elements(reply)
                 .filter_map(|element| element.strip_prefix(b"-"))
                 .for_each(|text| self.note(text.trim_ascii_end())),
             _ => {}
@@ -52,6 +55,10 @@ impl Errors {
     pub(crate) fn by_word(&self) -> impl Iterator<Item = (&str, u64)> {
         self.by_word.iter().map(|(word, count)| (word.as_str(), *count))
     }
+}
+
+fn may_have_errors(reply: &[u8]) -> bool {
+    reply.len() <= SEARCHED_BYTES_MAX && reply.windows(2).any(|pair| pair == b"\n-")
 }
 
 #[cfg(test)]
@@ -86,7 +93,8 @@ mod tests {
             errors.note(format!("E{number} no").as_bytes());
         }
         errors.note(b"E0 no");
-        assert_eq!((errors.by_word().count(), errors.total()), (WORDS_MAX, 1_001));
+        assert_eq!((errors.by_word().count(), errors.total()), (WORDS_MAX + 1, 1_001));
+        assert!(errors.by_word().any(|one| one == (OTHERS, 1_000 - WORDS_MAX as u64)));
         assert_eq!(errors.by_word().next(), Some(("E0", 2)));
     }
 }

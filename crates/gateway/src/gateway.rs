@@ -554,7 +554,7 @@ impl Gateway {
 
     /// Hands out what the rack answered; then whoever waited for that goes on.
     fn take_done(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(done) = self.core.client.poll() {
+        while let Some(mut done) = self.core.client.poll() {
             if self.core.table_request == Some(done.request) {
                 self.core.take_table(&done);
                 continue;
@@ -580,6 +580,7 @@ impl Gateway {
                 continue;
             };
             self.core.slow_log.note(now, connection, &done);
+            self.core.client.give_back(core::mem::take(&mut done.command));
             self.core.take_reply(now, connection, target, done);
             self.core.memory.note(now.instant, connection);
             list(&mut self.ready, connection);

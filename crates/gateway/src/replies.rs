@@ -219,9 +219,13 @@ impl Core {
 
     /// A command has its reply: counts it among those that failed if it is an error.
     fn note_failed(&mut self, connection: &mut Connection, slot: u64, reply: &[u8]) {
+        let is_part = |slot: &&mut Slot| matches!(slot.state, SlotState::Parts(_));
+        let is_whole = connection.slot_mut(slot).is_none_or(|slot| !is_part(&slot));
         let command = connection.slot_mut(slot).and_then(|slot| slot.command.take());
         let handling = command.map(|index| self.commands.entry(index).handling);
-        self.errors.note_reply(reply, matches!(handling, Some(Handling::Exec)));
+        if is_whole {
+            self.errors.note_reply(reply, matches!(handling, Some(Handling::Exec)));
+        }
         if let Some(index) = command.filter(|_| reply.starts_with(b"-")) {
             self.commands.entry_mut(index).failed += 1;
         }

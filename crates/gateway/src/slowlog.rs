@@ -29,6 +29,8 @@ const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
 /// What all entries may take, whatever their number.
 const BYTES_MAX: usize = 4 << 20;
+/// Most commands of one second that are logged.
+const ENTRIES_A_SECOND: u32 = 1_000;
 /// Most seconds of which LATENCY HISTORY tells, as in Redis.
 const HISTORY_MAX: usize = 160;
 /// What LATENCY calls commands.
@@ -62,6 +64,8 @@ pub(crate) struct SlowLog {
     entries: VecDeque<Entry>,
     bytes: usize,
     next_id: u64,
+    /// The second in which one was logged last, and how many were.
+    second: (u64, u32),
     /// The same for LATENCY; never if 0.
     threshold_ns: Duration,
     /// The longest of each second in which one was slow: second and ms.
@@ -77,6 +81,7 @@ impl Default for SlowLog {
             entries: VecDeque::new(),
             bytes: 0,
             next_id: 0,
+            second: (0, 0),
             threshold_ns: 0,
             history: VecDeque::new(),
             longest_ms: 0,
@@ -144,13 +149,17 @@ impl SlowLog {
                 self.history.pop_front();
             }
         }
-        if ns < self.slow_ns {
+        if ns < self.slow_ns || self.is_full(now) {
             return;
         }
         let Ok(command) = Command::parse(&done.command) else { return };
         if command.name() != EXEC_COMMAND {
-            let args: Vec<&[u8]> = command.args().map(own_name).collect();
-            return self.add(now, connection, ns, args.into_iter());
+            // What the gateway asked for the client is no command of his.
+            if !command.name().starts_with(b"CONCORD.") {
+                let args: Vec<&[u8]> = command.args().map(own_name).collect();
+                self.add(now, connection, ns, args.into_iter());
+            }
+            return;
         }
         // What was asked beside the client's commands is not shown.
         let inner: Vec<Command<'_>> = command
@@ -158,9 +167,11 @@ impl SlowLog {
             .skip(1)
             .filter_map(|part| Command::parse(part).ok())
             .filter(|part| part.name() != b"DEBUG" && !part.name().starts_with(b"CONCORD."))
+            .take(ARGS_MAX)
             .collect();
         let words = |part: &Command<'_>| -> Vec<Vec<u8>> {
-            part.args().map(|arg| own_name(arg).to_vec()).collect()
+            let args: Vec<&[u8]> = part.args().map(own_name).collect();
+            shortened(args.into_iter())
         };
         let args: Vec<Vec<u8>> = match &inner[..] {
             [only] => words(only),
@@ -172,11 +183,26 @@ impl SlowLog {
         self.add(now, connection, ns, args.iter().map(Vec::as_slice));
     }
 
+    /// Whether as many were logged in this second as may be: where all commands are slow, the log makes them no slower.
+    fn is_full(&mut self, now: Now) -> bool {
+        let second = now.unix_ms / 1_000;
+        if self.second.0 != second {
+            self.second = (second, 0);
+        }
+        self.second.1 += 1;
+        self.second.1 > ENTRIES_A_SECOND
+    }
+
     /// The gateway answered a command itself, which is slow if all are.
     pub(crate) fn note_local(&mut self, now: Now, connection: &Connection, args: &[&[u8]]) {
-        let name = UpperName::of(args[0]);
-        if self.slow_ns == 0 && !matches!(name.bytes(), b"AUTH" | b"HELLO") {
-            self.add(now, connection, 0, args.iter().copied());
+        if self.slow_ns > 0 || self.is_full(now) {
+            return;
+        }
+        match UpperName::of(args[0]).bytes() {
+            // They may have passwords.
+            b"AUTH" | b"HELLO" | b"ACL" => {}
+            b"CONFIG" => self.add(now, connection, 0, args.iter().copied().take(3)),
+            _ => self.add(now, connection, 0, args.iter().copied()),
         }
     }
 }

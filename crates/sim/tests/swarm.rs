@@ -148,7 +148,7 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 18] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 19] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
@@ -156,6 +156,7 @@ fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 18] {
         ("transactions", c.transactions),
         ("commands over several keys", c.splits),
         ("scripts", c.scripts),
+        ("cached", c.cached),
         ("calls of functions", c.calls),
         ("pipelines of other databases", c.databases),
         ("inline commands", c.inline),

@@ -141,6 +141,11 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("does not support the command", NO_KEY_OR_NOT_BUILT),
         ("submitted as a read", "where the key has a time to live"),
     ];
+    // A transaction with such a command is refused as a whole.
+    let too_long = ["ERR string exceeds maximum", "ERR bit offset"];
+    if form == "exec" && too_long.iter().any(|words| text.starts_with(words)) {
+        return Some("a string above 64 MiB".into());
+    }
     if let Some((_, why)) = short.iter().find(|(part, _)| text.contains(part)) {
         let no_key = is_keyed(form);
         return Some(match *why {

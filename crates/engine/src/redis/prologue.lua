@@ -5,7 +5,7 @@
 -- `only` is the only key that the script may touch, nil if it may touch any; `own` is the same where its
 -- deadline came along, and all others are looked up. `dues` are the deadlines
 -- (ms since the Unix epoch) of keys that were looked at, `seen` says of which.
-local redis, loadstring, load, setmetatable, _G, concord_guard = (function(now, due, full, flags, seed)
+local redis, loadstring, load, setmetatable, tostring, collectgarbage, gcinfo, _G, concord_guard = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
 local letters = string.match(flags, '^[^#]*')
@@ -67,7 +67,7 @@ end
 local function look_at(key)
 if seen[key] then return end
 seen[key] = true
-if copied and not reads then tell('key', key, '') end
+if copied and not reads and key ~= only then tell('key', key, '') end
 if not timed_keys then return end
 local at = tonumber(beside('HGET', 'concord:deadlines', key))
 if not at then return end
@@ -638,12 +638,25 @@ local of = ...
 if of == redis or of == globals or of == metatable then error('Attempt to modify a readonly table', 2) end
 return set_metatable(...)
 end
+-- Objects are numbered in the order in which they are shown, in the place of their addresses.
+local texts, text_count, real_tostring = {}, 0, tostring
+local function shown_as(...)
+local value = ...
+local kind = type(value)
+if not listed(' table function thread ', kind) then return real_tostring(...) end
+local meta = kind == 'table' and getmetatable(value)
+if type(meta) == 'table' and rawget(meta, '__tostring') then return real_tostring(value) end
+if not texts[value] then text_count = text_count + 1 texts[value] = string.format('%s: 0x%012x', kind, text_count) end
+return texts[value]
+end
+-- What the collector has done is another thing at each server.
+local function collected() return 0 end
 -- A loaded chunk would have the server's globals: it is loaded once more with those of a script as locals. The
 -- first time is for the errors, and so that no text closes the function around it.
 local function inner(text, name)
-local outer, wrong = load_text('local redis, loadstring, load, setmetatable, _G = ... return function(...) ' .. text .. '\nend', name)
+local outer, wrong = load_text('local redis, loadstring, load, setmetatable, tostring, collectgarbage, gcinfo, _G = ... return function(...) ' .. text .. '\nend', name)
 if not outer then return nil, wrong end
-return outer(redis, loadstring, load, setmetatable, globals)
+return outer(redis, loadstring, load, setmetatable, shown_as, collected, collected, globals)
 end
 loadstring = function(text, name)
 local may, wrong = load_text(text, name or text)
@@ -656,7 +669,7 @@ local may, wrong = load_parts(function() local part = read() parts[#parts + 1] =
 if not may then return nil, wrong end
 return inner(table.concat(parts), name or '=(load)')
 end
-local own_globals = set_metatable({redis = redis, loadstring = loadstring, load = load, setmetatable = setmetatable}, {__index = _G})
+local own_globals = set_metatable({redis = redis, loadstring = loadstring, load = load, setmetatable = setmetatable, tostring = shown_as, collectgarbage = collected, gcinfo = collected}, {__index = _G})
 globals = set_metatable({}, {__index = own_globals, __newindex = frozen, __metatable = metatable})
 own_globals._G = globals
 -- redis-server 7.0 ends by an error that is a table without a text: at the end of a script it gets one.
@@ -703,6 +716,6 @@ local value = passed(xpcall(main, handler))
 if type(value) == 'table' and is_deep(value, 1) then return cut(value, 1) end
 return value
 end
-return redis, loadstring, load, setmetatable, globals, guard
+return redis, loadstring, load, setmetatable, shown_as, collected, collected, globals, guard
 end)(table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV))
 return concord_guard(function(...)

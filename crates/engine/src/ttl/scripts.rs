@@ -12,7 +12,7 @@ use crate::command::Command;
 use crate::plan::{After, after_several, plan_command, reads_deadline};
 use crate::script::put_published;
 use crate::table::UpperName;
-use crate::{Class, Context, Progress, redis, resp, several};
+use crate::{Class, Context, Progress, redis, resp, resp_scan, several};
 
 /// Where the replies to the commands of a step come from.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Answers {
         resp::array(reply, self.known.len());
         for (at, known) in self.known.iter().enumerate() {
             let Some(known) = known else {
-                let Some(length) = resp::value_length(rest) else {
+                let Some(length) = resp_scan::frame_length(rest) else {
                     // The backend refused the whole with one error.
                     reply.truncate(start);
                     return reply.extend_from_slice(&raw);

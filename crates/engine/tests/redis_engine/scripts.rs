@@ -726,6 +726,16 @@ fn bug_18_11_a_script_that_was_stopped_answers_alike_at_all_replicas() {
     let parts = [&b"CONCORD.EXEC"[..], &question, &any(&reads)];
     let done = stop(&mut p.head, Class::Read, CommandBuf::new().encode(0, parts)).unwrap();
     assert!(done.reply.starts_with(b"-ERR the script ran for too long"));
+    // It tells nobody of its only key, which would be a change, while a replica is copied.
+    while !p.head.engine.prepare_copy() {
+        p.head.pump();
+    }
+    let own = encode(&["EVAL", "while true do redis.call('GET', KEYS[1]) end", "1", "a"]);
+    let parts = [&b"CONCORD.EXEC"[..], &question, &own, &question];
+    let done = stop(&mut p.head, Class::Write, CommandBuf::new().encode(0, parts)).unwrap();
+    assert!(done.stopped && done.reply.starts_with(b"-ERR the script ran for too long"));
+    p.follower.run(Class::Write, &done.effect.unwrap());
+    p.head.engine.end_copy();
     // Not where something was done before it: a key that was due is gone at this replica alone.
     p.write(&["SET", "k", "v", "PX", "1000"]);
     p.head.context.now_ms += 2_000;
@@ -764,6 +774,35 @@ fn digests_are_told_as_of_before_and_behind_a_script() {
     let reply = p.write_both(CommandBuf::new().encode(0, parts).to_vec(), &["EXEC"]);
     assert_eq!(reply, format!("*3\r\n*1\r\n{none}\r\n:1\r\n*1\r\n{none}\r\n"));
     p.assert_equal(&["all"]);
+}
+
+/// The reply of a script that nested deeper than 32 was taken for that to the whole transaction.
+#[test]
+fn bug_18_36_a_deep_reply_in_a_transaction_is_an_element_of_its_reply() {
+    let mut p = Pair::new();
+    let deep = "local t = {} for i = 1, 40 do t = {t} end return t";
+    let reply = p.exec(&[&["SET", "a", "1"], &["EVAL", deep, "0"], &["GET", "a"]]);
+    let deep = format!("{}*0\r\n", "*1\r\n".repeat(40));
+    assert_eq!(reply, format!("*3\r\n+OK\r\n{deep}$1\r\n1\r\n"));
+}
+
+/// What hangs on addresses and on the collector was another thing at each server.
+#[test]
+fn bug_18_37_objects_are_shown_alike_at_all_replicas() {
+    let mut p = Pair::new();
+    for script in [
+        "redis.call('SET', 'a', tostring({}) .. tostring(function() end) .. tostring(redis))",
+        "redis.call('SET', 'b', _G.tostring({}) .. loadstring('return tostring({})')())",
+        "redis.call('SET', 'c', gcinfo() + collectgarbage('count') + _G.collectgarbage())",
+    ] {
+        p.eval(&[script, "0"]);
+    }
+    p.assert_equal(&["a", "b", "c", "all"]);
+    let shown = "local t = {} return {tostring(t), tostring(t), tostring(12), tostring(nil), \
+                 tostring(setmetatable({}, {__tostring = function() return 'own' end}))}";
+    let reply = p.eval(&[shown, "0"]);
+    let lines: Vec<&str> = reply.lines().filter(|line| !line.starts_with(['*', '$'])).collect();
+    assert_eq!(lines, ["table: 0x000000000001", "table: 0x000000000001", "12", "nil", "own"]);
 }
 
 #[test]

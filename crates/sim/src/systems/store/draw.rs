@@ -72,6 +72,8 @@ const GATEWAYS: u64 = 0x6a7e_3a75;
 const DATABASES: u64 = 0xda7a_ba5e;
 /// And for their scripts.
 const SCRIPTS: u64 = 0x5c21_f7e5;
+/// And for whether they have clients that cache.
+const CACHES: u64 = 0xcac4_e5e5;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +150,7 @@ impl Plan {
         draw_reads(&mut plan, aim);
         draw_databases(&mut plan);
         draw_scripts(&mut plan);
+        plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
         plan
     }
 }

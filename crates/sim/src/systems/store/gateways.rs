@@ -30,6 +30,8 @@ pub struct Gateways {
     pub databases_percent: u64,
     /// Commands of one key among 100 that are sent as scripts, or as calls of functions.
     pub scripts_percent: u64,
+    /// A client of each gateway caches what it reads (CLIENT TRACKING).
+    pub caches: bool,
     /// Pipelines among 100 whose client does not read for a while.
     pub slow_percent: u64,
     /// The longest such while, in ns.
@@ -54,6 +56,7 @@ impl Default for Gateways {
             waiting_percent: 0,
             databases_percent: 0,
             scripts_percent: 0,
+            caches: false,
             slow_percent: 0,
             slow_ns: 20 * MS,
             broken_permille: 0,
@@ -79,6 +82,7 @@ impl Gateways {
             waiting_percent: some(&mut Rng::new(splitmix64(rng.clone().next_u64())), 100),
             databases_percent: 0,
             scripts_percent: 0,
+            caches: false,
             slow_percent: some(rng, 20),
             slow_ns: rng.between(1, 30) * MS,
             broken_permille: some(rng, 40),

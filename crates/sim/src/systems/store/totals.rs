@@ -27,6 +27,8 @@ counters! {
         scripts,
         /// Calls of functions.
         calls,
+        /// Reads of clients that cache.
+        cached,
         /// Pipelines of another database than 0.
         databases,
         /// Commands sent inline.
@@ -298,6 +300,7 @@ impl fmt::Display for Totals {
                 ("that wait", c.waits),
                 ("scripts", c.scripts),
                 ("calls of functions", c.calls),
+                ("reads to be cached", c.cached),
                 ("of other databases", c.databases),
                 ("inline", c.inline),
                 ("in RESP3", c.resp3),

@@ -11,6 +11,7 @@ use concord_switch::{Layout, TableSettings};
 use concord_wire::control::Config;
 use concord_wire::{GroupId, OfGroup};
 
+use super::cache::Cache;
 use super::disk::ReplicaDisk;
 use super::file::StateFile;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
@@ -21,6 +22,9 @@ use crate::systems::store::edges::Bounds;
 use crate::systems::store::plan::Plan;
 use crate::systems::store::totals::Totals;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
+
+/// What a client that caches draws is drawn apart.
+const CACHE: u64 = 0xcac4_ed00;
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
@@ -125,7 +129,10 @@ impl<'a> Rack<'a> {
         let config = ClientConfig { window, reads_max: window as usize, ..config };
         let mut rng = self.lives.fork();
         let process = if is_gateway {
-            Process::Redis(Box::new(Redis::new(config, gateways, self.plan.connections, &mut rng)))
+            let caches =
+                gateways.caches.then(|| Cache::new(Rng::new(rng.clone().next_u64() ^ CACHE)));
+            let connections = self.plan.connections;
+            Process::Redis(Box::new(Redis::new(config, gateways, connections, caches, &mut rng)))
         } else {
             self.native(config, &mut rng)
         };
@@ -134,6 +141,10 @@ impl<'a> Rack<'a> {
         for connection in 0..self.plan.connections {
             let at_ns = self.world.now_ns + rng.below(20 * MS);
             self.world.push(at_ns, Event::Next { node, connection });
+        }
+        if is_gateway && gateways.caches {
+            let connection = self.plan.connections;
+            self.world.push(self.world.now_ns + MS, Event::Next { node, connection });
         }
     }
 

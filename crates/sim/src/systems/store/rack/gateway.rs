@@ -10,6 +10,7 @@ use concord_core::{MS, Now, Rng, Sink};
 use concord_engine::{CommandTable, resp};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
+use super::cache::Cache;
 use super::clients::{GOOD_MIN, Pace, describe};
 use super::pipeline::{Awaited, End, Pipeline, Writer, judge};
 use super::{Process, Rack, Role, Stage};
@@ -98,6 +99,8 @@ pub(crate) struct Redis {
     pub(super) gateway: Gateway,
     connections: Vec<Connection>,
     next_id: u64,
+    /// A client that caches.
+    pub(super) cache: Option<Cache>,
     /// Fast reads of the gateway before everything healed.
     fast_before_heal: u64,
 }
@@ -107,6 +110,7 @@ impl Redis {
         client: ClientConfig,
         plan: &Gateways,
         connections: usize,
+        cache: Option<Cache>,
         rng: &mut Rng,
     ) -> Redis {
         let config = GatewayConfig {
@@ -116,7 +120,7 @@ impl Redis {
             requirepass: None,
             table: CommandTable::memory(),
             redis: false,
-            connections_max: connections,
+            connections_max: connections + cache.as_ref().map_or(0, |_| Cache::connections()),
             limits: Limits {
                 commands_max: plan.commands_max,
                 output_bytes_max: plan.output_bytes_max,
@@ -145,6 +149,7 @@ impl Redis {
             connections: (0..connections).map(|_| connection(rng.fork())).collect(),
             gateway: Gateway::new(config, rng.fork()),
             next_id: 1,
+            cache,
             fast_before_heal: 0,
         }
     }
@@ -210,6 +215,8 @@ impl Redis {
             if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
                 self.write(at, now_ns, now, out);
                 self.read(at, now, out);
+            } else if let Some(cache) = &mut self.cache {
+                cache.serve(id, &mut self.gateway, now, out);
             }
         }
     }
@@ -237,6 +244,9 @@ impl Redis {
 impl Rack<'_> {
     /// Something is due for a Redis client.
     pub(super) fn turn(&mut self, node: usize, at: usize) {
+        if at == self.plan.connections {
+            return self.cache_turn(node);
+        }
         let now_ns = self.world.now_ns;
         let paused_until_ns = self.slots[node].paused_until_ns;
         let is_calm = self.stage != Stage::Safety;
@@ -385,6 +395,7 @@ impl Rack<'_> {
             self.take_replies(node, at);
             self.think(node, at);
         }
+        self.take_cached(node);
     }
 
     fn take_replies(&mut self, node: usize, at: usize) {

@@ -5,6 +5,7 @@
 //! must hold the same.
 
 mod build;
+mod cache;
 mod clients;
 mod disk;
 mod file;
@@ -308,7 +309,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
 }
 
 impl Rack<'_> {
-    /// The three phases. Some text if something is wrong.
+    /// The phases. Some text if something is wrong.
     fn run_to_end(&mut self) -> Option<String> {
         if let Some(text) = self.run_safety() {
             return Some(text);
@@ -318,7 +319,7 @@ impl Rack<'_> {
             return Some(self.standing("no member of the newest epoch is alive"));
         }
         self.heal();
-        self.run_liveness().or_else(|| self.run_to_rest())
+        self.run_liveness().or_else(|| self.run_to_rest()).or_else(|| self.run_cached())
     }
 
     /// Until every operation has ended and every fault has happened.
