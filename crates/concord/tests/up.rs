@@ -181,6 +181,13 @@ fn bug_19_8_up_tells_of_a_lost_state_and_makes_it_anew() {
 /// It reaches every process of the terminal at once.
 #[test]
 fn bug_19_9_the_end_of_a_terminal_ends_a_rack_in_order() {
+    // Bit 0 of what is ignored, which a rack inherits, as it should.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    if u64::from_str_radix(ignored, 16).unwrap() & 1 == 1 {
+        println!("not tested: SIGHUP is ignored here (nohup)");
+        return;
+    }
     let more = ["--durability", "interval"];
     let mut rack = Rack::start("hangup", &more);
     assert_eq!(rack.client().say("SET k v"), "+OK");

@@ -22,7 +22,7 @@ use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
 use crate::subscriber::PubSub;
-use crate::{client, config, eval, local, monitor, slowlog, table};
+use crate::{client, config, eval, local, monitor, slow, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
@@ -503,8 +503,8 @@ pub(crate) fn handler_of(local: Local) -> Handler {
         Local::Acl => local::acl,
         Local::Unwatch => local::unwatch,
         Local::Script => eval::script,
-        Local::SlowLog => slowlog::slowlog,
-        Local::Latency => slowlog::latency,
+        Local::SlowLog => slow::slowlog,
+        Local::Latency => slow::latency,
         Local::Role => local::role,
         Local::Module => local::module,
         Local::Hello => local::hello,

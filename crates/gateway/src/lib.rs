@@ -81,6 +81,7 @@ mod request;
 mod scripts;
 mod setup;
 mod shown;
+mod slow;
 mod slowlog;
 mod state;
 mod stats;

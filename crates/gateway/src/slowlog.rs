@@ -1,4 +1,4 @@
-//! SLOWLOG and LATENCY: which commands took long, as their client saw it. What is timed is a request to the rack, from
+//! Which commands took long, as their client saw it. What is timed is a request to the rack, from
 //! its sending to its reply; what the gateway answers itself takes no time.
 
 use alloc::collections::VecDeque;
@@ -8,16 +8,12 @@ use alloc::vec::Vec;
 
 use concord_client::Done;
 use concord_core::{Duration, MS, Now, US};
+use concord_engine::Command;
 use concord_engine::databases::own_name;
 use concord_engine::table::UpperName;
 use concord_engine::ttl::EXEC_COMMAND;
-use concord_engine::{Command, resp};
 
-use crate::client::help;
-use crate::commands::{Failure, no_subcommand};
 use crate::connection::Connection;
-use crate::local::wrong_arity;
-use crate::state::{Core, Turn};
 
 /// The parameters that say which commands are slow (CONFIG SET): us, and how many are kept; ms.
 pub(crate) const SLOWER_THAN: &str = "slowlog-log-slower-than";
@@ -33,18 +29,16 @@ const BYTES_MAX: usize = 4 << 20;
 const ENTRIES_A_SECOND: u32 = 1_000;
 /// Most seconds of which LATENCY HISTORY tells, as in Redis.
 const HISTORY_MAX: usize = 160;
-/// What LATENCY calls commands.
-const EVENT: &[u8] = b"command";
 
 /// A slow command.
 #[derive(Debug)]
-struct Entry {
-    id: u64,
-    unix_seconds: u64,
-    us: u64,
-    args: Vec<Vec<u8>>,
-    peer: String,
-    name: Vec<u8>,
+pub(crate) struct Entry {
+    pub id: u64,
+    pub unix_seconds: u64,
+    pub us: u64,
+    pub args: Vec<Vec<u8>>,
+    pub peer: String,
+    pub name: Vec<u8>,
 }
 
 impl Entry {
@@ -61,7 +55,7 @@ pub(crate) struct SlowLog {
     slow_ns: Duration,
     entries_max: usize,
     /// The newest last.
-    entries: VecDeque<Entry>,
+    pub entries: VecDeque<Entry>,
     bytes: usize,
     next_id: u64,
     /// The second in which one was logged last, and how many were.
@@ -69,8 +63,8 @@ pub(crate) struct SlowLog {
     /// The same for LATENCY; never if 0.
     threshold_ns: Duration,
     /// The longest of each second in which one was slow: second and ms.
-    history: VecDeque<(u64, u64)>,
-    longest_ms: u64,
+    pub history: VecDeque<(u64, u64)>,
+    pub longest_ms: u64,
 }
 
 impl Default for SlowLog {
@@ -110,6 +104,12 @@ impl SlowLog {
             THRESHOLD => self.threshold_ns = number.unsigned_abs().saturating_mul(MS),
             _ => {}
         }
+    }
+
+    /// Forgets all entries.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
     }
 
     fn make_room(&mut self) {
@@ -223,133 +223,6 @@ fn shortened<'a>(args: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> 
         all.push(format!("... ({} more arguments)", count - kept).into_bytes());
     }
     all
-}
-
-const SLOWLOG_HELP: [&str; 11] = [
-    "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "GET [<count>]",
-    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
-    "    Entries are made of:",
-    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
-    "    client name",
-    "LEN",
-    "    Return the length of the slowlog.",
-    "RESET",
-    "    Reset the slowlog.",
-    "HELP",
-];
-
-/// SLOWLOG GET [count], LEN, RESET
-pub(crate) fn slowlog(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let log = &mut core.slow_log;
-    match (UpperName::of(args[1]).bytes(), &args[2..]) {
-        (b"GET", [] | [_]) => {
-            let count = match args.get(2) {
-                None => 10,
-                Some(count) => match resp::number(count) {
-                    Some(count @ -1..) => count,
-                    _ => return Err("ERR count should be greater than or equal to -1".into()),
-                },
-            };
-            let count = usize::try_from(count).unwrap_or(usize::MAX).min(log.entries.len());
-            turn.connection.answer(|out| {
-                resp::array(out, count);
-                for entry in log.entries.iter().rev().take(count) {
-                    resp::array(out, 6);
-                    resp::integer(out, entry.id as i64);
-                    resp::integer(out, entry.unix_seconds as i64);
-                    resp::integer(out, entry.us as i64);
-                    resp::array(out, entry.args.len());
-                    entry.args.iter().for_each(|arg| resp::bulk(out, arg));
-                    resp::bulk(out, entry.peer.as_bytes());
-                    resp::bulk(out, &entry.name);
-                }
-            });
-        }
-        (b"LEN", []) => {
-            let count = log.entries.len() as i64;
-            turn.connection.answer(|out| resp::integer(out, count));
-        }
-        (b"RESET", []) => {
-            log.entries.clear();
-            log.bytes = 0;
-            turn.connection.ok();
-        }
-        (b"HELP", []) => help(turn, &SLOWLOG_HELP),
-        (b"GET" | b"LEN" | b"RESET" | b"HELP", _) => {
-            return Err(wrong_arity(&format!("slowlog|{}", UpperName::of(args[1]).lower())));
-        }
-        _ => return Err(no_subcommand("slowlog", args[1])),
-    }
-    Ok(())
-}
-
-const LATENCY_HELP: [&str; 8] = [
-    "LATENCY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "HISTORY <event>",
-    "    Return time-latency samples for the <event> class.",
-    "LATEST",
-    "    Return the latest latency samples for all events.",
-    "RESET [<event> ...]",
-    "    Reset latency data of one or more <event> classes.",
-    "HELP",
-];
-
-/// LATENCY LATEST, HISTORY event, RESET [event ...]
-pub(crate) fn latency(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let log = &mut core.slow_log;
-    match (UpperName::of(args[1]).bytes(), &args[2..]) {
-        (b"LATEST", []) => {
-            let (latest, longest_ms) = (log.history.back().copied(), log.longest_ms);
-            turn.connection.answer(|out| {
-                resp::array(out, usize::from(latest.is_some()));
-                if let Some((second, ms)) = latest {
-                    resp::array(out, 4);
-                    resp::bulk(out, EVENT);
-                    [second, ms, longest_ms].iter().for_each(|n| resp::integer(out, *n as i64));
-                }
-            });
-        }
-        (b"HISTORY", [event]) => {
-            let is_it = *event == EVENT;
-            let all: Vec<(u64, u64)> = log.history.iter().filter(|_| is_it).copied().collect();
-            turn.connection.answer(|out| {
-                resp::array(out, all.len());
-                for (second, ms) in all {
-                    resp::array(out, 2);
-                    [second, ms].iter().for_each(|n| resp::integer(out, *n as i64));
-                }
-            });
-        }
-        (b"RESET", events) => {
-            let is_asked = events.is_empty() || events.contains(&EVENT);
-            let was_there = is_asked && !log.history.is_empty();
-            if was_there {
-                log.history.clear();
-                log.longest_ms = 0;
-            }
-            turn.connection.answer(|out| resp::integer(out, i64::from(was_there)));
-        }
-        (b"HELP", []) => help(turn, &LATENCY_HELP),
-        (b"LATEST" | b"HISTORY" | b"HELP", _) => {
-            return Err(wrong_arity(&format!("latency|{}", UpperName::of(args[1]).lower())));
-        }
-        (b"DOCTOR" | b"GRAPH" | b"HISTOGRAM", _) => {
-            let text = "ERR Concord does not support this form of 'latency': see the histograms \
-                        in the metrics of the gateway";
-            return Err(text.into());
-        }
-        _ => return Err(no_subcommand("latency", args[1])),
-    }
-    Ok(())
-}
-
-impl Core {
-    /// A parameter that says what is slow was set.
-    pub(crate) fn set_slow(&mut self, name: &str, value: &str) {
-        self.slow_log.set(name, value);
-        self.client.keep_commands_from(self.slow_log.slow_ns());
-    }
 }
 
 #[cfg(test)]
