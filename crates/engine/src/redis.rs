@@ -607,10 +607,11 @@ impl RedisEngine {
     fn complete(&mut self) {
         let Some(operation) = self.operations.pop_front() else { return };
         let front = core::mem::take(&mut self.front);
+        let is_write = matches!(operation.kind, Kind::Write { .. });
         let reply = match operation.refusal {
             Some(refusal) => refusal,
-            // As at the replicas that get the error in its place: without the digests.
-            None if front.outcome.stopped && operation.questions > 0 => STOPPED_REPLY.to_vec(),
+            // As at the replicas that get the error in the place of a write: without the digests.
+            None if is_write && front.outcome.stopped => STOPPED_REPLY.to_vec(),
             None => front.reply,
         };
         let copied = matches!(operation.kind, Kind::Copy { .. }).then_some(front.copied);

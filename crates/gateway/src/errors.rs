@@ -37,10 +37,10 @@ impl Errors {
     }
 
     /// Counts a reply if it is an error, or those errors that are elements of one (`is_exec`).
-    pub(crate) fn note_reply(&mut self, reply: &[u8], is_exec: bool) {
+    pub(crate) fn note_reply(&mut self, reply: &[u8], is_exec: impl Fn() -> bool) {
         match reply.split_first() {
             Some((b'-', text)) => self.note(text.trim_ascii_end()),
-            Some((b'*', _)) if is_exec && may_have_errors(reply) => resp_scan::elements(reply)
+            Some((b'*', _)) if is_exec() && may_have_errors(reply) => resp_scan::elements(reply)
                 .filter_map(|element| element.strip_prefix(b"-"))
                 .for_each(|text| self.note(text.trim_ascii_end())),
             _ => {}
@@ -74,13 +74,13 @@ mod tests {
         for reply in
             ["-ERR no\r\n", "-WRONGTYPE no\r\n", "-ERR\r\n", "-alone\r\n", "+OK\r\n", ":1\r\n"]
         {
-            errors.note_reply(reply.as_bytes(), false);
+            errors.note_reply(reply.as_bytes(), || false);
         }
         errors.note(b"A:B no");
         errors.note(b"a-word-that-is-longer-than-any-other no");
         let exec = b"*3\r\n-ERR no\r\n+OK\r\n-OOM no\r\n";
-        errors.note_reply(exec, false);
-        errors.note_reply(exec, true);
+        errors.note_reply(exec, || false);
+        errors.note_reply(exec, || true);
         let counts: Vec<_> = errors.by_word().collect();
         assert_eq!(counts, [("A_B", 1), ("ERR", 5), ("OOM", 1), ("WRONGTYPE", 1)]);
         assert_eq!(errors.total(), 8);

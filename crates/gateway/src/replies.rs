@@ -219,12 +219,11 @@ impl Core {
 
     /// A command has its reply: counts it among those that failed if it is an error.
     fn note_failed(&mut self, connection: &mut Connection, slot: u64, reply: &[u8]) {
-        let is_part = |slot: &&mut Slot| matches!(slot.state, SlotState::Parts(_));
-        let is_whole = connection.slot_mut(slot).is_none_or(|slot| !is_part(&slot));
-        let command = connection.slot_mut(slot).and_then(|slot| slot.command.take());
-        let handling = command.map(|index| self.commands.entry(index).handling);
-        if is_whole {
-            self.errors.note_reply(reply, matches!(handling, Some(Handling::Exec)));
+        let Some(slot) = connection.slot_mut(slot) else { return };
+        let (command, is_part) = (slot.command.take(), matches!(slot.state, SlotState::Parts(_)));
+        if !is_part {
+            let is_exec = |index| matches!(self.commands.entry(index).handling, Handling::Exec);
+            self.errors.note_reply(reply, || command.is_some_and(is_exec));
         }
         if let Some(index) = command.filter(|_| reply.starts_with(b"-")) {
             self.commands.entry_mut(index).failed += 1;

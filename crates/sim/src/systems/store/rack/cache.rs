@@ -219,7 +219,7 @@ impl Rack<'_> {
                 is_refused = !cache.connect(0, gateway, now);
             }
             let cmd = draw_read(&mut cache.rng, &mix).cmd;
-            // One after the other: which of two reads saw more nobody could tell.
+            // Mostly one after the other; of two at once the one that is answered last may have seen less.
             if !cache.is_waiting() || cache.rng.chance(1, 4) {
                 cache.links[0].read(cmd);
                 self.totals.redis.cached += 1;
