@@ -205,7 +205,7 @@ fn memory(core: &Core, facts: &Facts<'_>, out: &mut String) {
     line!(out, "concord_gateway_unread_replies:{}", core.memory.held_and_most_bytes().0);
 }
 
-/// Nothing is on a disk, and nothing is loaded from one.
+/// Of the gateway, which stores nothing. What replicas store, and how, `concord status` tells.
 fn persistence(_: &Core, _: &Facts<'_>, out: &mut String) {
     for name in [
         "loading",
@@ -215,7 +215,6 @@ fn persistence(_: &Core, _: &Facts<'_>, out: &mut String) {
         "aof_rewrite_in_progress",
         "aof_rewrite_scheduled",
         "module_fork_in_progress",
-        "concord_durable",
     ] {
         line!(out, "{name}:0");
     }

@@ -72,7 +72,7 @@ members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Ra
 
 `INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of
 their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
-compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (nothing is on a disk),
+compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (a gateway stores nothing; docs/durability.md),
 `Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
 10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Errorstats`, `Concord` (the
 rack), and of `Stats` connections, commands, errors, bytes and rates (`number_of_cached_scripts` too); `CONFIG RESETSTAT` sets them back. What one replica tells
