@@ -175,6 +175,9 @@ mod tests {
             "SETBIT k 536870399 1",
             "SETBIT k",
             "BITFIELD k OVERFLOW SAT SET u8 100 99999999999",
+            "BITFIELD k GET u8 600000000 SET u8 0 1",
+            "BITFIELD k SET u64 4294967287 1",
+            "SETRANGE k 9223372036854775807 ",
             "BITFIELD k",
         ] {
             assert!(!makes(line), "{line}");
