@@ -14,6 +14,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::footprint::Footprint;
 pub use crate::id::ConnectionId;
+use crate::memory::shows_reading;
 use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
@@ -308,6 +309,10 @@ pub(crate) struct Connection {
     pub was_short: Option<bool>,
     /// It is in the list of those for whom there was no room.
     pub is_short: bool,
+    /// Its client has asked for more with a long reply before it: it reads those.
+    asked_on: bool,
+    /// Bytes that were written to it.
+    pub written_bytes: u64,
     /// When its client last read something, if there is more to read.
     pub unread_since: Option<Instant>,
     /// It is to be closed, its replies unread.
@@ -376,6 +381,8 @@ impl Connection {
             requests_max: REQUESTS_START,
             was_short: None,
             is_short: false,
+            asked_on: false,
+            written_bytes: 0,
             unread_since: None,
             is_given_up: false,
             unanswered: Unanswered::default(),
@@ -481,6 +488,18 @@ impl Connection {
     /// A long reply has to wait: what else is asked for would too, and was read in vain.
     pub(crate) fn note_long_reply(&mut self) {
         self.requests_max = (self.requests_max / 2).max(REQUESTS_MIN);
+    }
+
+    /// Bytes come from its client, which shows that it reads long replies if it has been given one and waits for
+    /// nothing else.
+    pub(crate) fn note_input(&mut self) {
+        let waited = self.slots.is_empty() && self.output.is_empty() && self.input.is_empty();
+        self.asked_on |= waited && self.was_short == Some(false);
+    }
+
+    /// Whether its client is known to read long replies.
+    pub(crate) fn reads_long(&self) -> bool {
+        self.asked_on || shows_reading(self.written_bytes)
     }
 
     /// Whether the reply to a part of a command is the next to be written.

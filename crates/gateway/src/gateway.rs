@@ -214,6 +214,7 @@ impl Gateway {
         connection.active_at = now.instant;
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.input_bytes += bytes.len() as u64;
+        connection.note_input();
         connection.input.extend_from_slice(bytes);
         match connection.wait {
             Wait::Nothing => {
@@ -281,9 +282,10 @@ impl Gateway {
         self.core.traffic.output_bytes += bytes as u64;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.output.took(bytes);
+        connection.written_bytes += bytes as u64;
         connection.unread_since = None;
         self.core.memory.note(now.instant, connection);
-        self.grant_offers(now, id, sink);
+        self.grant_offers(now, id, false, sink);
         self.grant_short(now, sink);
         self.take_done(now, sink);
     }
@@ -433,9 +435,13 @@ impl Gateway {
             // What it was granted before was less.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);
-            let grant = self.core.memory.grants(connection, bytes as usize, is_first);
-            let may_fetch = self.core.may_fetch(now.instant) || target.class == Class::Write;
+            let grant = self.core.memory.grants(now.instant, connection, bytes as usize, is_first);
+            let may_fetch = target.class == Class::Write
+                || self.core.may_fetch(now.instant)
+                    && self.core.memory.may_take(now.instant, connection);
             if grant == Grant::Yes && connection.offers.is_empty() && may_fetch {
+                let is_paced = self.core.memory.take(now.instant, connection, bytes);
+                self.core.count.replies_paced += u64::from(is_paced);
                 self.core.note_granted(now, connection, request, bytes);
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
@@ -452,49 +458,57 @@ impl Gateway {
             };
             connection.offers.insert((target.slot, target.part), Offer { bytes, what });
             self.core.memory.note(now.instant, connection);
-            self.grant_offers(now, target.connection, sink);
+            self.grant_offers(now, target.connection, false, sink);
         }
         self.grant_short(now, sink);
     }
 
     /// Asks for long replies of a connection, in the order of its commands, as far as it may; then
-    /// commands go on that waited for its client to read.
-    fn grant_offers(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
-        self.grant_in_order(now, id, sink);
+    /// commands go on that waited for its client to read. `was_short` if it was its turn among those for whose replies
+    /// there was no room.
+    fn grant_offers(&mut self, now: Now, id: ConnectionId, was_short: bool, sink: &mut impl Sink) {
+        self.grant_in_order(now, id, was_short, sink);
         let connection = self.connections.get(&id);
         if connection.is_some_and(|c| c.wait == Wait::Output && !self.core.is_full(c)) {
             self.go_on(now, id, sink);
         }
     }
 
-    fn grant_in_order(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
+    fn grant_in_order(
+        &mut self,
+        now: Now,
+        id: ConnectionId,
+        was_short: bool,
+        sink: &mut impl Sink,
+    ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         while let Some((&(slot, part), offer)) = connection.offers.first_key_value() {
             let is_first = connection.is_next_reply(slot, part);
             let bytes = offer.bytes;
             let is_read = matches!(offer.what, Offered::Read(..));
-            let grant = match self.core.memory.grants(connection, bytes as usize, is_first) {
-                Grant::Yes
-                    if is_read
-                        && !(self.core.client.has_room(Class::Read)
-                            && self.core.may_fetch(now.instant)) =>
-                {
-                    Grant::NoRoom
-                }
-                grant => grant,
-            };
+            let grant =
+                match self.core.memory.grants(now.instant, connection, bytes as usize, is_first) {
+                    Grant::Yes
+                        if is_read
+                            && !(self.core.client.has_room(Class::Read)
+                                && self.core.may_fetch(now.instant)
+                                && self.core.memory.may_take(now.instant, connection)) =>
+                    {
+                        Grant::NoRoom
+                    }
+                    grant => grant,
+                };
             match grant {
                 Grant::Yes => {}
                 Grant::NotYet => return,
                 Grant::NoRoom => {
-                    if !connection.is_short {
-                        connection.is_short = true;
-                        self.core.memory.short.push_back(id);
-                    }
+                    self.core.memory.add_short(connection, was_short);
                     return;
                 }
             }
             let Some((_, offer)) = connection.offers.pop_first() else { return };
+            let is_paced = self.core.memory.take(now.instant, connection, bytes);
+            self.core.count.replies_paced += u64::from(is_paced);
             let request = match offer.what {
                 Offered::Write(request) => request,
                 Offered::Read(read, target) => {
@@ -511,16 +525,27 @@ impl Gateway {
         }
     }
 
-    /// Connections for whose replies there was no room, as far as there is by now.
+    /// Connections for whose replies there was no room, as far as there is by now: first those of clients that read.
     fn grant_short(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(id) = self.core.memory.short.pop_front() {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            connection.is_short = false;
-            self.grant_offers(now, id, sink);
-            if self.connections.get(&id).is_some_and(|connection| connection.is_short) {
+        while let Some(id) = self.core.memory.next_short() {
+            if !self.was_granted(now, id, sink) {
                 return;
             }
         }
+        while let Some(id) = self.core.memory.next_short_new(now.instant) {
+            if !self.was_granted(now, id, sink) {
+                self.core.memory.put_off_new(now.instant);
+                return;
+            }
+        }
+    }
+
+    /// Asks for the replies of a connection for which there was no room; whether there was for all of them.
+    fn was_granted(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return true };
+        connection.is_short = false;
+        self.grant_offers(now, id, true, sink);
+        self.connections.get(&id).is_none_or(|connection| !connection.is_short)
     }
 
     /// Looks for clients that others wait for: they read nothing, or do not send the rest of a command.
@@ -587,7 +612,7 @@ impl Gateway {
             let connection: &Connection = if connection.wait == Wait::Output
                 || !connection.offers.is_empty()
             {
-                self.grant_offers(now, target.connection, sink);
+                self.grant_offers(now, target.connection, false, sink);
                 let Some(connection) = self.connections.get(&target.connection) else { continue };
                 connection
             } else {

@@ -12,8 +12,13 @@
 //! no reason to make others wait, so while it lasts (*pressure*) long replies are fetched few at a time
 //! ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that read never bring the
 //! gateway there: their replies are unread for less than [`UNREAD_NS`].
+//!
+//! From then on, and for a while after ([`PACED_NS`]), clients that have not shown that they read long replies get them at
+//! a pace ([`PACE_BYTES`]), behind those that have. A client has shown it if it asks for more when a long reply is with it, or
+//! if more was written to it than its and the gateway's kernel hold. Of those that have not, the newest connection and the
+//! oldest take turns, so that who comes does not wait for a crowd that came before.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, MS, SEC};
@@ -30,11 +35,16 @@ pub const RESERVED_BYTES: usize = 16 << 10;
 const SHARE: usize = 8;
 /// Kept for replies whose turn it is to be written.
 const FIRST_BYTES_RESERVED: usize = 64 << 20;
+/// Of these, kept for clients that have shown that they read, while the others are paced.
+const READERS_BYTES_RESERVED: usize = 32 << 20;
 /// A client that reads nothing for that long, while others wait for the memory, is disconnected.
 pub const STUCK_NS: Duration = 10 * SEC;
 /// How often such clients are looked for. Those that are found are given up one by one until the next
 /// look: closing a socket with megabytes in it takes time.
 const LOOK_NS: Duration = SEC;
+/// The gap between two of them is as long at least; the longer one if nobody waits that reads.
+const GIVE_UP_GAP_NS: Duration = 10 * MS;
+const GIVE_UP_GAP_IDLE_NS: Duration = 200 * MS;
 /// Clients that have read nothing for that long count as ones that do not read.
 const UNREAD_NS: Duration = 200 * MS;
 /// If they hold so many bytes while there is too little room, the gateway is under pressure. It is never too
@@ -44,6 +54,16 @@ const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
 const PRESSURE_NS: Duration = 3 * SEC;
 /// Most long replies that are fetched at once under pressure.
 pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
+/// How long after the last sign of pressure clients that have not shown that they read are kept at their pace.
+const PACED_NS: Duration = 60 * SEC;
+/// Bytes of long replies a second that all of them get together.
+const PACE_BYTES: u64 = 8 << 20;
+/// The pause after the reply of one of them is no longer, however long that is.
+const PACE_GAP_MAX_NS: Duration = SEC;
+/// How soon they are looked at again if there was no room.
+const PACE_RETRY_NS: Duration = 20 * MS;
+/// More than the kernels at both ends hold of a connection: a client to which as much was written reads.
+const READS_BYTES: u64 = 64 << 20;
 
 /// The replies of all connections.
 #[derive(Debug)]
@@ -52,13 +72,19 @@ pub(crate) struct Memory {
     held_bytes: usize,
     /// The most that was ever held.
     most_bytes: usize,
-    /// Connections for whose next reply there was no room, first come, first served.
-    pub short: VecDeque<ConnectionId>,
+    /// Connections for whose next reply there was no room, of clients that read: first come, first served.
+    short: VecDeque<ConnectionId>,
+    /// Those of others, and whether it is the newest one's turn, or the oldest one's.
+    short_new: BTreeSet<ConnectionId>,
+    is_newest_next: bool,
+    /// When the next of these may have its reply, while they are paced.
+    new_at: Instant,
+    paced_until: Instant,
     look_at: Instant,
-    /// Clients to give up, one each `give_up_gap_ns`, the next at `give_up_at`.
+    /// Clients to give up, when the last one was, and the gap that spreads them until the next look.
     stuck: VecDeque<ConnectionId>,
+    given_up_at: Instant,
     give_up_gap_ns: Duration,
-    give_up_at: Instant,
     pressed_until: Instant,
     /// Most bytes of one connection.
     connection_bytes_max: usize,
@@ -71,10 +97,14 @@ impl Memory {
             held_bytes: 0,
             most_bytes: 0,
             short: VecDeque::new(),
+            short_new: BTreeSet::new(),
+            is_newest_next: false,
+            new_at: Instant(0),
+            paced_until: Instant(0),
             look_at: Instant(0),
             stuck: VecDeque::new(),
+            given_up_at: Instant(0),
             give_up_gap_ns: 0,
-            give_up_at: Instant(0),
             pressed_until: Instant(0),
             connection_bytes_max,
         }
@@ -117,11 +147,20 @@ impl Memory {
     }
 
     /// Whether a reply of `bytes` may be asked for; `is_first` if it is the next to be written.
-    pub(crate) fn grants(&self, connection: &Connection, bytes: usize, is_first: bool) -> Grant {
+    pub(crate) fn grants(
+        &self,
+        now: Instant,
+        connection: &Connection,
+        bytes: usize,
+        is_first: bool,
+    ) -> Grant {
         // Half is for what is read next, half for what comes before its turn.
         let limit_bytes = (self.limit_bytes() / 2).max(1);
         if is_first && connection.output.len() < limit_bytes {
-            return if bytes <= self.free_bytes() { Grant::Yes } else { Grant::NoRoom };
+            let is_new = self.is_paced(now) && !connection.reads_long();
+            let reserved = if is_new { READERS_BYTES_RESERVED } else { 0 };
+            let free_bytes = self.free_bytes().saturating_sub(reserved);
+            return if bytes <= free_bytes { Grant::Yes } else { Grant::NoRoom };
         }
         if connection.reply_bytes() + bytes > limit_bytes {
             return Grant::NotYet;
@@ -142,12 +181,83 @@ impl Memory {
 
     pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
         let look_at = self.look_due(are_others_short);
-        if self.stuck.is_empty() { look_at } else { look_at.min(self.give_up_at) }
+        let at = if self.short_new.is_empty() { look_at } else { look_at.min(self.new_at) };
+        if self.stuck.is_empty() { at } else { at.min(self.give_up_at()) }
+    }
+
+    fn give_up_at(&self) -> Instant {
+        let least_ns = if self.short.is_empty() { GIVE_UP_GAP_IDLE_NS } else { GIVE_UP_GAP_NS };
+        self.given_up_at.after(self.give_up_gap_ns.max(least_ns))
     }
 
     fn look_due(&self, are_others_short: bool) -> Instant {
-        let is_short = are_others_short || !self.short.is_empty();
+        let is_short = are_others_short || self.is_short();
         if is_short { self.look_at } else { Instant::NEVER }
+    }
+
+    fn is_short(&self) -> bool {
+        !self.short.is_empty() || !self.short_new.is_empty()
+    }
+
+    /// There is no room for a connection's next reply; `was_tried` if it was its turn.
+    pub(crate) fn add_short(&mut self, connection: &mut Connection, was_tried: bool) {
+        if connection.is_short {
+            return;
+        }
+        connection.is_short = true;
+        let id = connection.id;
+        match connection.reads_long() {
+            true if was_tried => self.short.push_front(id),
+            true => self.short.push_back(id),
+            false => {
+                self.short_new.insert(id);
+            }
+        }
+    }
+
+    /// The next connection that there may be room for by now.
+    pub(crate) fn next_short(&mut self) -> Option<ConnectionId> {
+        self.short.pop_front()
+    }
+
+    /// The same, of clients that have not shown that they read.
+    pub(crate) fn next_short_new(&mut self, now: Instant) -> Option<ConnectionId> {
+        if !self.may_take_new(now) {
+            return None;
+        }
+        if !self.is_paced(now) {
+            return self.short_new.pop_first();
+        }
+        self.is_newest_next = !self.is_newest_next;
+        if self.is_newest_next { self.short_new.pop_last() } else { self.short_new.pop_first() }
+    }
+
+    /// There was no room for the one that was tried.
+    pub(crate) fn put_off_new(&mut self, now: Instant) {
+        self.new_at = self.new_at.max(now.after(PACE_RETRY_NS));
+    }
+
+    /// Whether a connection's long reply may be fetched, as to whether its client is known to read.
+    pub(crate) fn may_take(&self, now: Instant, connection: &Connection) -> bool {
+        connection.reads_long() || self.may_take_new(now)
+    }
+
+    /// A long reply is fetched; whether it goes at the pace.
+    pub(crate) fn take(&mut self, now: Instant, connection: &Connection, bytes: u32) -> bool {
+        let is_paced = self.is_paced(now) && !connection.reads_long();
+        if is_paced {
+            let gap_ns = u64::from(bytes).saturating_mul(SEC) / PACE_BYTES;
+            self.new_at = now.after(gap_ns.min(PACE_GAP_MAX_NS));
+        }
+        is_paced
+    }
+
+    fn may_take_new(&self, now: Instant) -> bool {
+        now >= self.new_at || !self.is_paced(now)
+    }
+
+    fn is_paced(&self, now: Instant) -> bool {
+        now < self.paced_until
     }
 
     /// What a look at all connections has found: clients that are stuck, whether one of them holds replies, and
@@ -161,19 +271,20 @@ impl Memory {
     ) {
         if holds_replies || unread_bytes >= SHORT_BYTES {
             self.pressed_until = now.after(PRESSURE_NS);
+            self.paced_until = now.after(PACED_NS);
         }
-        self.give_up_gap_ns = LOOK_NS / (stuck.len() as u64).max(1);
-        self.give_up_at = now;
+        let gap_ns = if self.short.is_empty() { GIVE_UP_GAP_IDLE_NS } else { GIVE_UP_GAP_NS };
+        self.give_up_gap_ns = (LOOK_NS / (stuck.len() as u64).max(1)).max(gap_ns);
         self.stuck = stuck.into();
     }
 
     /// The next client to give up, if it still is in the way of others.
     pub(crate) fn next_stuck(&mut self, now: Instant) -> Option<ConnectionId> {
-        if now < self.give_up_at {
+        if now < self.give_up_at() {
             return None;
         }
         let next = self.stuck.pop_front()?;
-        self.give_up_at = self.give_up_at.after(self.give_up_gap_ns);
+        self.given_up_at = now;
         Some(next)
     }
 
@@ -185,7 +296,7 @@ impl Memory {
     /// Whether a client has read nothing for so long, while others wait for the memory.
     pub(crate) fn is_stuck(&self, now: Instant, connection: &Connection) -> bool {
         // Under pressure some wait though there is room.
-        let is_short = !self.short.is_empty() && self.held_bytes >= SHORT_BYTES;
+        let is_short = self.is_short() && self.held_bytes >= SHORT_BYTES;
         is_short
             && connection.reply_bytes() > RESERVED_BYTES
             && unread_for(now, connection) >= STUCK_NS
@@ -195,6 +306,11 @@ impl Memory {
 /// What a client holds that has read nothing for a while.
 pub(crate) fn unread_bytes(now: Instant, connection: &Connection) -> usize {
     if unread_for(now, connection) >= UNREAD_NS { connection.reply_bytes() } else { 0 }
+}
+
+/// Whether as much was written to a connection as only a client takes that reads.
+pub(crate) fn shows_reading(written_bytes: u64) -> bool {
+    written_bytes >= READS_BYTES
 }
 
 fn unread_for(now: Instant, connection: &Connection) -> Duration {

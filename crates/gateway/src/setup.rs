@@ -81,6 +81,8 @@ counters! {
         /// Connections closed because their clients read nothing, or did not send the rest of a long
         /// command, while others waited for the memory.
         clients_given_up,
+        /// Long replies given at the pace of clients that have not shown that they read, beside many that do not.
+        replies_paced,
         /// Protocol errors.
         protocol_errors,
         /// Connections closed because HTTP came in.

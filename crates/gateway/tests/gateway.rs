@@ -958,6 +958,70 @@ fn bug_16_4_under_pressure_few_replies_are_fetched_and_clients_are_given_up_one_
     assert_eq!((w.gateway.reply_bytes().0, w.gateway.replies_fetched()), (0, 0));
 }
 
+/// Gets a value of 1 MB so many times, one after the other.
+fn get(w: &mut World, id: u64, times: usize) {
+    for _ in 0..times {
+        w.input(id, b"GET k0\r\n");
+
+        while w.received[&id].len() < 1_000_000 + 12 {
+            w.run_for(5 * MS);
+        }
+
+        w.received.get_mut(&id).unwrap().clear();
+    }
+}
+
+#[test]
+fn bug_16_4_beside_a_crowd_that_does_not_read_who_comes_does_not_wait_and_the_crowd_is_paced() {
+    let mut w = with_long_values(4, 1_000_000);
+    // A client that reads: it asks again when it has a long reply.
+    get(&mut w, 1, 2);
+    let ids = 2..900;
+    for id in ids.clone() {
+        w.connect(id);
+        w.stuck.push(id);
+        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
+        w.run_for(10 * MS);
+    }
+    // Until those who read nothing are given up, so that there is room.
+    let end_given_up = |w: &mut World| {
+        for id in ids.clone().map(ConnectionId) {
+            if w.gateway.is_given_up(id) {
+                w.gateway.closed(id);
+            }
+        }
+    };
+    let began = w.at;
+    while w.at.since(began) < 2 * STUCK_NS {
+        end_given_up(&mut w);
+        w.run_for(10 * MS);
+    }
+    assert!(w.gateway.counters().clients_given_up > 30);
+    let mut paced = w.gateway.counters().replies_paced;
+    for new in 1_000..1_010 {
+        end_given_up(&mut w);
+        // One that comes waits for the pace at most, not for hundreds that came before.
+        let came = w.at;
+        w.connect(new);
+        w.input(new, b"GET k3\r\n");
+        while w.received[&new].len() < 1_000_000 + 12 {
+            w.run_for(10 * MS);
+        }
+        let waited_ns = w.at.since(came);
+        assert!(waited_ns < 500 * MS, "{waited_ns}");
+        // One that is known to read waits for nobody.
+        let began = w.at;
+        get(&mut w, 1, 10);
+        let waited_ns = w.at.since(began);
+        assert!(waited_ns < 500 * MS, "{waited_ns}");
+        w.run_for(came.after(SEC).since(w.at));
+        // Of 1 MB each.
+        let now = w.gateway.counters().replies_paced;
+        assert!((1..=9).contains(&(now - paced)), "{}", now - paced);
+        paced = now;
+    }
+}
+
 #[test]
 fn bug_18_14_what_a_script_published_comes_though_its_client_is_gone() {
     let mut w = World::new(3);
