@@ -1,6 +1,6 @@
 """Runs each application against a redis-server and against a rack with each engine; see scripts/apps.
 
-The applications are python/app_*.py and node/app_*.js: each a short workload that ends with 0 if everything
+The applications are python/app_*.py, node/app_*.js, go/app_*/, java/app_*.java and ruby/app_*.rb: each a short workload that ends with 0 if everything
 came out right. ENGINES and APPS (words) say which are run, CONCORD which binary, RESULTS where the table goes.
 """
 
@@ -62,6 +62,11 @@ def apps():
     found = sorted(HERE.glob("python/app_*.py"))
     if (WORK / "node/node_modules").exists():
         found += sorted(HERE.glob("node/app_*.js"))
+    found += [path for path in sorted(HERE.glob("go/app_*")) if (WORK / "go" / path.name).exists()]
+    if (WORK / "java/lib").exists():
+        found += sorted(HERE.glob("java/app_*.java"))
+    if shutil.which("sidekiq"):
+        found += sorted(HERE.glob("ruby/app_*.rb"))
     wanted = os.environ.get("APPS", "").split()
     return [path for path in found if not wanted or name_of(path) in wanted]
 
@@ -73,11 +78,14 @@ def name_of(path):
 def run(path, server, port):
     """How an application ended: '' if well, else the last line that it said, or that it took too long."""
     environment = dict(os.environ, REDIS_HOST="127.0.0.1", REDIS_PORT=str(port), PYTHONDONTWRITEBYTECODE="1")
-    if path.suffix == ".py":
-        command = [str(WORK / "venv/bin/python"), path.name]
-    else:
-        environment["NODE_PATH"] = str(WORK / "node/node_modules")
-        command = ["node", path.name]
+    environment["NODE_PATH"] = str(WORK / "node/node_modules")
+    command = {
+        ".py": [str(WORK / "venv/bin/python"), path.name],
+        ".js": ["node", path.name],
+        ".java": ["java", "-cp", str(WORK / "java/lib/*"), path.name],
+        ".rb": ["ruby", path.name],
+        "": [str(WORK / "go" / path.name)],
+    }[path.suffix]
     redis_cli(port, "FLUSHALL")
     log = WORK / f"{name_of(path)}-{server}.log"
     with open(log, "wb") as out:
@@ -125,7 +133,12 @@ def versions():
     pinned = re.findall(r"^([^#=]+)==(.+)$", (HERE / "requirements.txt").read_text(), re.M)
     node = json.loads((HERE / "node/package.json").read_text())["dependencies"]
     shown = [f"{name} {version}" for name, version in pinned if name.lower() in SHOWN]
-    return ", ".join(shown + [f"{name} {version}" for name, version in sorted(node.items())])
+    shown += [f"{name} {version}" for name, version in sorted(node.items())]
+    go = re.findall(r"^\s+(\S+) v(\S+)$", (HERE / "go/go.mod").read_text(), re.M)
+    shown += [f"{name} {version}" for name, version in go]
+    java = r"<artifactId>(\S+)</artifactId><version>(\S+)</version>"
+    shown += [f"{name} {version}" for name, version in re.findall(java, (HERE / "java/pom.xml").read_text())]
+    return ", ".join(shown + ["Sidekiq as Debian has it"])
 
 
 def table(ended):
@@ -138,7 +151,8 @@ def table(ended):
     lines += ["| application | " + " | ".join(SERVERS) + " |", "|---" * (1 + len(SERVERS)) + "|"]
     for path in apps():
         cells = ["ok" if not ended[s][path] else f"`{ended[s][path].replace('|', '/')}`" for s in SERVERS]
-        lines.append(f"| {name_of(path)}{'' if path.suffix == '.py' else ' (npm)'} | " + " | ".join(cells) + " |")
+        registry = {".py": "", ".js": " (npm)", ".java": " (Maven)", ".rb": " (Debian)", "": " (Go)"}[path.suffix]
+        lines.append(f"| {name_of(path)}{registry} | " + " | ".join(cells) + " |")
     passed = [str(sum(not said for said in ended[s].values())) for s in SERVERS]
     return "\n".join([*lines, f"| of {len(apps())} | " + " | ".join(passed) + " |", ""])
 
