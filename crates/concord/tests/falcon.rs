@@ -492,6 +492,47 @@ fn a_job_ends_with_its_submitter_unless_it_is_detached_and_one_may_wait_for_anot
     assert_eq!(jobs.show("2")["done"], 1);
 }
 
+#[test]
+fn tasks_go_to_workers_of_their_class_and_near_their_node() {
+    let first = free_ports();
+    let worker = |node: u16, more: &str| {
+        let addr = format!("127.0.0.1:{}", first + node);
+        let text = format!(
+            "[[group.worker]]\nnode = {node}\naddr = \"{addr}\"\nslots = 2\nallow_exec = true\n{more}"
+        );
+        (addr, text)
+    };
+    let group = "[[group]]\nname = \"tasks\"\nnumber = 1\nkind = \"workers\"\n";
+    let (plain, one) = worker(1, "");
+    let (gpu, two) = worker(2, "has = [\"gpu\"]\n");
+    let file = std::env::temp_dir().join(format!("concord-classes-{}.toml", std::process::id()));
+    std::fs::write(&file, [group, &one, &two].concat()).unwrap();
+    let jobs = Jobs::start("falcon-classes", &["--config", &file.display().to_string()]);
+    std::fs::remove_file(&file).unwrap();
+    let token = jobs.token();
+    let ran_at = |job: &str, tasks: u64, worker: &str| {
+        let results = jobs.results(job);
+        assert!(results.len() as u64 == tasks && results.values().all(|t| t["how"] == "done"));
+        (0..tasks).filter(|task| jobs.way(&token, job, *task)["worker"] == *worker).count() as u64
+    };
+    let needs = jobs.submit(&["--array", "0-19", "--needs", "gpu", "--", "true"]);
+    assert_eq!(ran_at(&needs, 20, &gpu), 20, "each at the worker that has a GPU");
+    // A node that is free gets its tasks; one that is busy keeps them waiting for so long, and no longer.
+    let near =
+        jobs.submit(&["--array", "0-1", "--near", "1", "--locality-wait", "20s", "--", "true"]);
+    assert_eq!(ran_at(&near, 2, &plain), 2, "near the first worker");
+    let busy = jobs.submit(&["--array", "0-1", "--near", "1", "--", "sleep", "60"]);
+    until("busy", || jobs.show(&busy)["running"] == 2);
+    let moved =
+        jobs.submit(&["--array", "0-1", "--near", "1", "--locality-wait", "50ms", "--", "true"]);
+    assert_eq!(ran_at(&moved, 2, &gpu), 2, "the other worker, after the wait");
+    jobs.text("job", &["cancel", &busy]);
+    let line = jobs.refused("submit", &["--needs", "tpu", "--", "true"]);
+    assert!(line.contains("tpu"), "{line}");
+    let line = jobs.refused("submit", &["--near", "3", "--", "true"]);
+    assert!(line.contains('3'), "{line}");
+}
+
 /// `CONCORD_TASKS=600000`: half a minute of 20,000 tasks a second.
 #[test]
 fn at_many_tasks_a_second_none_is_lost_whoever_dies_or_stops() {

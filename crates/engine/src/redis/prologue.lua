@@ -584,10 +584,21 @@ local first, last, step = span(name, args)
 for i = first, math.min(last, #args), step do keys[#keys + 1] = args[i] end
 return keys
 end
+local lengths = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 local function dispatch(run, ...)
 local name = ...
 if type(name) ~= 'string' then return run(...) end
 local upper, args = string.upper(name), {select(2, ...)}
+-- What a key takes of a server's memory is not the same at each: here it goes by how many elements it has.
+if upper == 'MEMORY' and #args >= 2 and type(args[1]) == 'string' and string.upper(args[1]) == 'USAGE' then
+local kind = dispatch(run, 'TYPE', args[2])
+if is_error(kind) then return kind end
+local length = lengths[kind.ok]
+if not length then return false end
+local count = dispatch(run, length, args[2])
+if is_error(count) then return count end
+return 64 + #tostring(args[2]) + (length == 'STRLEN' and count or 64 * count)
+end
 if listed(unequal, upper) then return refused(name, 'replicas would differ') end
 if listed(foreign, upper) then return refused(name, 'a script stays in the database of its client') end
 if listed(expiring, upper) then return refused(name, 'times to live are set by EXPIRE, SETEX and SET') end

@@ -807,6 +807,23 @@ fn bug_18_37_objects_are_shown_alike_at_all_replicas() {
     assert_eq!(lines, ["table: 0x000000000001", "table: 0x000000000001", "12", "nil", "own"]);
 }
 
+/// A server's own answer hangs on its allocator, and on what the value was before.
+#[test]
+fn memory_usage_in_a_script_is_alike_at_all_replicas() {
+    let mut p = Pair::new();
+    p.eval(&[
+        "redis.call('SET', 'text', ('x'):rep(1000)) redis.call('RPUSH', 'list', 'a', 'b')",
+        "0",
+    ]);
+    let script = "local sizes = {} for i, key in ipairs(KEYS) do sizes[i] = redis.call('memory', 'usage', key) \
+                  end redis.call('SET', 'sum', sizes[1] + sizes[2]) return sizes";
+    let reply = p.eval(&[script, "3", "text", "list", "none"]);
+    assert_eq!(reply, "*3\r\n:1068\r\n:196\r\n$-1\r\n");
+    p.assert_equal(&["text", "list", "sum", "all"]);
+    let reply = p.eval(&["return redis.call('MEMORY', 'DOCTOR')", "0"]);
+    assert!(reply.starts_with("-ERR 'memory' is not supported in scripts here"), "{reply}");
+}
+
 #[test]
 fn what_scripts_may_not_change_says_so() {
     let mut p = Pair::new();
