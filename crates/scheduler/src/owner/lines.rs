@@ -8,7 +8,12 @@ use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, TASKS_MAX, queue_of_node
 
 use super::Name;
 
-const PAUSE_NS_MIN: Duration = MS / 4;
+///
+/// It is the same for all owners, whether or not the last one brought something: where it shrinks with success, who got room
+/// gets it again, and the others wait ever longer.
+const PAUSE_NS_MIN: Duration = 2 * MS;
+/// Pauses grow after so many in a row that brought nothing: there are more owners than the queue has room for.
+const REFUSALS_MAX: u32 = 8;
 
 /// A queue of the switch, and a priority in it. The most urgent ones are the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +53,8 @@ pub(super) struct Line {
     pub window: usize,
     pub pause_until: Instant,
     pause_ns: Duration,
+    /// How often in a row the queue had room for nothing.
+    refusals: u32,
 }
 
 impl Line {
@@ -59,6 +66,7 @@ impl Line {
             window: TASKS_MAX,
             pause_until: Instant(0),
             pause_ns: PAUSE_NS_MIN,
+            refusals: 0,
         }
     }
 
@@ -67,24 +75,49 @@ impl Line {
         self.retrieved + i64::from(pointer.wrapping_sub(self.retrieved as u32) as i32)
     }
 
-    /// The queue is full: a pause, longer each time, and fewer tasks after it.
-    pub(super) fn pause(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
-        self.window = (self.window / 2).max(1);
-        let jitter = rng.between(self.pause_ns / 2, self.pause_ns);
-        self.pause_until = now.after(jitter);
+    /// The queue is full: a pause, and fewer tasks after it. `is_in_vain` if it took no task.
+    pub(super) fn full(
+        &mut self,
+        now: Instant,
+        most_ns: Duration,
+        is_in_vain: bool,
+        rng: &mut Rng,
+    ) {
+        // What else was under way finds it full as well.
+        if now < self.pause_until {
+            return;
+        }
+        self.pause(now, rng);
+        self.refusals = if is_in_vain { self.refusals + 1 } else { 0 };
+        self.pause_ns = match self.refusals {
+            0 => (self.pause_ns / 2).max(PAUSE_NS_MIN),
+            1..=REFUSALS_MAX => self.pause_ns,
+            _ => (self.pause_ns * 2).min(most_ns),
+        };
+    }
+
+    /// The switch does not answer: a pause, longer each time, and fewer tasks after it.
+    pub(super) fn unanswered(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
+        self.pause(now, rng);
         self.pause_ns = (self.pause_ns * 2).min(most_ns);
+    }
+
+    fn pause(&mut self, now: Instant, rng: &mut Rng) {
+        self.window = (self.window / 2).max(1);
+        self.pause_until = now.after(rng.between(self.pause_ns / 2, self.pause_ns));
     }
 
     /// The queue had room for all of a submission.
     pub(super) fn has_room(&mut self) {
         self.window = (self.window * 2).min(TASKS_MAX);
-        self.pause_ns = PAUSE_NS_MIN;
+        self.refusals = 0;
+        self.pause_ns = (self.pause_ns / 2).max(PAUSE_NS_MIN);
     }
 
     /// Another switch: its queue is empty.
     pub(super) fn begin_anew(&mut self) {
         self.queued.clear();
         self.retrieved = 0;
-        (self.pause_until, self.pause_ns) = (Instant(0), PAUSE_NS_MIN);
+        (self.pause_until, self.pause_ns, self.refusals) = (Instant(0), PAUSE_NS_MIN, 0);
     }
 }

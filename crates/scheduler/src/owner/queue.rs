@@ -238,7 +238,7 @@ impl Owner {
             && is_submitted_again
             && line.pause_until <= now
         {
-            line.pause(now, self.config.pause_ns_max, &mut self.rng);
+            line.unanswered(now, self.config.pause_ns_max, &mut self.rng);
         }
     }
 
@@ -300,7 +300,8 @@ impl Owner {
         self.counters.tasks_refused += refused as u64;
         let Some(line) = self.lines.get_mut(&pending.place) else { return };
         if matches!(answer.answer, Answer::Full | Answer::NoQueue) {
-            line.pause(now, self.config.pause_ns_max, &mut self.rng);
+            let is_in_vain = answer.tickets.is_empty();
+            line.full(now, self.config.pause_ns_max, is_in_vain, &mut self.rng);
         } else if refused == 0 {
             line.has_room();
         }

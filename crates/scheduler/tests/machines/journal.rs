@@ -74,7 +74,7 @@ fn bug_21_32_what_waits_for_a_slow_disk_is_submitted_once() {
     assert_eq!(owner.owner().counters().submissions_unanswered, 0);
     assert!(ticked(&mut owner, 17).is_empty());
     assert_eq!(owner.owner().counters().submissions_unanswered, 1);
-    assert_eq!(attempts(&submissions(&ticked(&mut owner, 18))), [2; 3]);
+    assert_eq!(attempts(&submissions(&ticked(&mut owner, 19))), [2; 3]);
 }
 
 #[test]

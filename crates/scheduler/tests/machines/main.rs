@@ -101,7 +101,7 @@ fn after_a_full_queue_it_pauses_and_submits_what_was_not_added() {
     assert_eq!((first.len(), attempts(&first)), (1, vec![1; 10]));
     assert!(tell(&mut owner, 1, &answer(&first[0], 3, 0, 0)).is_empty(), "it pauses");
     assert_eq!(owner.deadline().reason, "a full queue");
-    let rest = submitted(&mut owner, 2);
+    let rest = submitted(&mut owner, 3);
     assert_eq!(attempts(&rest), [2; 7], "the submission may come twice, and find room");
     assert_eq!(rest[0].tasks[0].tid, 3);
 }
@@ -163,7 +163,7 @@ fn unanswered(guards: Guards) -> Vec<u16> {
     let other = Submission { number: first[0].number + 7, ..answer(&first[0], 2, 5, 3) };
     tell(&mut owner, 1, &other);
     assert!(submitted(&mut owner, 6).is_empty(), "it pauses");
-    attempts(&submitted(&mut owner, 7))
+    attempts(&submitted(&mut owner, 8))
 }
 
 #[test]

@@ -101,6 +101,8 @@ struct Rack<'a> {
     /// Jobs that owners had no room for.
     refused: Vec<Open>,
     executors: Vec<Executor>,
+    /// Tasks of each owner that began while it is measured.
+    begun: Vec<u64>,
     seen: Seen,
     out: Outgoing,
 }
@@ -175,6 +177,7 @@ impl<'a> Rack<'a> {
             known: (0..load.clients).map(|_| Known::new(1)).collect(),
             refused: Vec::new(),
             executors: vec![Executor::default(); load.executors()],
+            begun: vec![0; load.clients],
             seen: Seen::new(load, &STEPS),
             out: Outgoing::default(),
         })
@@ -351,7 +354,9 @@ impl Rack<'_> {
         // Leases do not end here, and nobody cancels: what is stopped is the second run of a task.
         let Order::Start { slot, run, of, .. } = order else { return };
         let begins_ns = ready_ns + self.load.costs.start_ns;
-        let known = &mut self.known[of.uid as usize - 1];
+        let client = of.uid as usize - 1;
+        self.begun[client] += u64::from(self.seen.counts(begins_ns));
+        let known = &mut self.known[client];
         let mut time_ns = self.load.task_ns;
         let tid = of.tid as usize;
         if let Some(job) = known.of(u64::from(of.jid)) {
@@ -479,6 +484,7 @@ impl Rack<'_> {
         }
         measured.counts.insert("rounds", self.rounds);
         measured.counts.insert("rounds_lost", self.round_lost);
+        measured.begun = self.begun;
         measured.events = self.queue.taken();
         measured
     }

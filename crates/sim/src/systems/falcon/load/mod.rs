@@ -220,6 +220,8 @@ pub struct Measured {
     pub slowdown_p99: f64,
     /// The steps of a task's way.
     pub steps: Vec<Step>,
+    /// Falcon: tasks of each client that began while it was measured, whenever their jobs came.
+    pub begun: Vec<u64>,
     /// What machines counted.
     pub counts: BTreeMap<&'static str, u64>,
     /// Events of the simulation.

@@ -109,7 +109,8 @@ impl Seen {
         }
     }
 
-    fn counts(&self, at_ns: u64) -> bool {
+    /// Whether what happens then is measured.
+    pub fn counts(&self, at_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&at_ns)
     }
 

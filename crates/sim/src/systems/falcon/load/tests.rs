@@ -151,6 +151,29 @@ fn falcon_is_the_ideal_queue_but_for_its_round_trips() {
     assert!((3_000.0..30_000.0).contains(&more), "{more}");
 }
 
+/// Ten clients that want twice what there is: the queue is full, and each gets a tenth.
+#[test]
+fn ten_clients_at_twice_the_capacity_get_equal_shares() {
+    let period_ns = 2 * MS;
+    let load = Load {
+        clients: 10,
+        task_ns: MS,
+        arrivals: Arrivals::Periodic { period_ns, phase_ns: period_ns / 10 },
+        warm_up_ns: 2 * SEC,
+        measure_ns: SEC,
+        ..Load::default()
+    };
+    let ours = measure(&load.at(2.0, 0)).unwrap();
+    assert!(ours.counts["tasks_refused"] > 0, "{:?}", ours.counts);
+    let all: u64 = ours.begun.iter().sum();
+    // Nothing is lost by the crowd at the door.
+    assert!(all > 58_000, "{all} of 60,000");
+    for (client, begun) in ours.begun.iter().enumerate() {
+        close(*begun as f64 / (all as f64 / 10.0), 1.0, 0.1);
+        println!("client {client}: {begun}");
+    }
+}
+
 /// A port that is too slow loses what comes round, and owners submit it again.
 #[test]
 fn what_the_recirculation_port_loses_is_submitted_again() {
