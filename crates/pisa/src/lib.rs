@@ -42,5 +42,5 @@ pub mod verdict;
 
 pub use hash::Crc32;
 pub use register::{Cell, Pass, Port, Ports, RegisterArray};
-pub use report::{ASIC, ArrayReport, Asic, Report};
+pub use report::{ASIC, ArrayReport, Asic, Report, TableReport};
 pub use verdict::{Copies, Metadata, PORTS_MAX, PortId, PortSet, Verdict};

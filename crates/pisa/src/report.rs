@@ -57,6 +57,25 @@ impl ArrayReport {
     }
 }
 
+/// One match-action table that the control plane fills, and that is too large not to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableReport {
+    /// The table's name in the program.
+    pub name: &'static str,
+    /// How many rows.
+    pub rows: usize,
+    /// Width of what a row gives in bits.
+    pub bits: u32,
+}
+
+impl TableReport {
+    /// Memory in bytes: rows are found by their index, so that no key is kept.
+    #[must_use]
+    pub const fn sram_bytes(&self) -> usize {
+        self.rows * self.bits as usize / 8
+    }
+}
+
 /// A program's stage table. Its `Display` is what `concord switch --describe` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -64,6 +83,8 @@ pub struct Report {
     pub program: String,
     /// Its arrays in stage order.
     pub arrays: Vec<ArrayReport>,
+    /// Its larger tables. They are memory of any stages that have room, and no registers.
+    pub tables: Vec<TableReport>,
     /// Most recirculations that one packet needs.
     pub recirculations_max: u32,
     /// Multicast groups.
@@ -74,7 +95,8 @@ impl Report {
     /// A program with these arrays, whose packets end in one pass and go to one place.
     #[must_use]
     pub fn new(program: &str, arrays: Vec<ArrayReport>) -> Report {
-        Report { program: program.into(), arrays, recirculations_max: 0, multicast_groups: 0 }
+        let (tables, program) = (Vec::new(), program.into());
+        Report { program, arrays, tables, recirculations_max: 0, multicast_groups: 0 }
     }
 
     /// Both programs on one switch. A packet goes through one of them, so that their arrays can share
@@ -84,6 +106,7 @@ impl Report {
         self.program = format!("{}, {}", self.program, other.program);
         self.arrays.extend(other.arrays);
         self.arrays.sort_by_key(|array| array.stage);
+        self.tables.extend(other.tables);
         self.recirculations_max = self.recirculations_max.max(other.recirculations_max);
         self.multicast_groups += other.multicast_groups;
         self
@@ -137,10 +160,11 @@ impl Report {
         self.arrays.iter().map(|a| usize::from(a.stage) + 1).max().unwrap_or(0)
     }
 
-    /// Memory of all arrays in bytes.
+    /// Memory of all arrays and tables in bytes.
     #[must_use]
     pub fn sram_bytes(&self) -> usize {
-        self.arrays.iter().map(ArrayReport::sram_bytes).sum()
+        let arrays: usize = self.arrays.iter().map(ArrayReport::sram_bytes).sum();
+        arrays + self.tables.iter().map(TableReport::sram_bytes).sum::<usize>()
     }
 
     /// Memory of the fullest stage in bytes.
@@ -168,6 +192,10 @@ impl fmt::Display for Report {
             let size = bytes(a.sram_bytes());
             let (stage, name) = (a.stage, a.name);
             writeln!(f, "{stage:>5}  {name:<16} {:>10} {:>5} {size:>12}", a.cells, a.cell_bits)?;
+        }
+        for t in &self.tables {
+            let size = bytes(t.sram_bytes());
+            writeln!(f, "{:>5}  {:<16} {:>10} {:>5} {size:>12}", "table", t.name, t.rows, t.bits)?;
         }
         writeln!(f, "stages          {} of {}", self.stages(), ASIC.stages)?;
         let (used, all) = (bytes(self.sram_bytes()), bytes(ASIC.sram_bytes()));
@@ -216,6 +244,16 @@ mod tests {
         assert!(text.contains("stages          5 of 12"), "{text}");
         assert!(text.contains("512.0 KiB") && text.contains("of 15.0 MiB"), "{text}");
         assert!(text.ends_with("yes"), "{text}");
+    }
+
+    #[test]
+    fn tables_are_shown_behind_the_arrays_and_take_memory_of_no_stage() {
+        let table = TableReport { name: "rows", rows: 2_048, bits: 8 };
+        let r = Report { tables: vec![table], ..report(1, 1) };
+        assert_eq!((r.sram_bytes(), r.stages()), (report(1, 1).sram_bytes() + 2_048, 2));
+        assert_eq!(r.stage_sram_bytes_max(), report(1, 1).stage_sram_bytes_max());
+        let text = r.clone().beside(report(2, 1)).to_string();
+        assert!(text.contains("table  rows                   2048     8      2.0 KiB"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the upload with
-//! which a session starts, each step of which is confirmed, and the heartbeats that keep it going.
+//! which a session starts, each step of which is confirmed, the heartbeats that keep it going, and the weights by
+//! which it shares reads (§4.4.2).
 //!
 //! A session begins once all that the leader's term began with is committed, so that no write of an earlier
 //! session is under way, and every key group is stable at one position (trap T28). The switch drops all
@@ -10,9 +11,10 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Epoch, Instant, MS, NodeId, SwitchId};
 use concord_wire::GroupId;
 use concord_wire::control::Message as _;
-use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step};
+use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights};
 
 use crate::setup::RETRY_NS;
+use crate::weights::Balance;
 
 /// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
 /// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.
@@ -55,6 +57,13 @@ pub(crate) struct Session {
     /// The newest word of the switch's clock, in ns.
     probe: u64,
     next_at: Instant,
+    /// load_awareness: the switch shares reads by weights.
+    is_weighed: bool,
+    /// What weights are made of, once the session is active.
+    balance: Option<Balance>,
+    /// The last weights, and their ordinal, until the switch has confirmed them.
+    untold: Option<Weights>,
+    round: u32,
 }
 
 impl Default for Session {
@@ -69,6 +78,10 @@ impl Default for Session {
             under_way_to: 0,
             probe: 0,
             next_at: Instant::NEVER,
+            is_weighed: false,
+            balance: None,
+            untold: None,
+            round: 0,
         }
     }
 }
@@ -79,6 +92,8 @@ pub(crate) struct Speaker {
     pub(crate) node: NodeId,
     pub(crate) view: Epoch,
     pub(crate) group: GroupId,
+    /// How often it weighs the group's queues, in ns.
+    pub(crate) weigh_ns: Duration,
 }
 
 impl Session {
@@ -118,12 +133,13 @@ impl Session {
         }
         self.probe = self.probe.max(*probe);
         match (*step, self.stage) {
-            (Step::Begun { groups }, Stage::Beginning) => {
+            (Step::Begun { groups, load_awareness }, Stage::Beginning) => {
                 let chunks = (groups as usize).div_ceil(GROUPS_OF_CHUNK);
                 if !(1..=CHUNKS_MAX).contains(&chunks) {
                     return;
                 }
                 self.confirmed = alloc::vec![false; chunks];
+                self.is_weighed = load_awareness;
                 self.go_on(now, Stage::Uploading);
             }
             (Step::Chunk { chunk }, Stage::Uploading) => {
@@ -141,8 +157,9 @@ impl Session {
                 }
             }
             (Step::Active, Stage::Activating) => self.go_on(now, Stage::Active),
+            (Step::Weighed { round }, Stage::Active) if round == self.round => self.untold = None,
             // Of a step that is done.
-            (Step::Begun { .. } | Step::Chunk { .. } | Step::Active, _) => {}
+            (Step::Begun { .. } | Step::Chunk { .. } | Step::Active | Step::Weighed { .. }, _) => {}
         }
     }
 
@@ -154,6 +171,13 @@ impl Session {
     pub(crate) fn on_probe(&mut self, heard: &Heartbeat) {
         if (heard.switch, heard.sid) == (self.switch, self.sid) {
             self.probe = self.probe.max(heard.probe.0);
+        }
+    }
+
+    /// So many packets wait at the host of `bit`.
+    pub(crate) fn note_queue(&mut self, bit: usize, packets: u32) {
+        if let Some(balance) = &mut self.balance {
+            balance.note(bit, packets);
         }
     }
 
@@ -199,6 +223,19 @@ impl Session {
                 let probe = Instant(self.probe);
                 Heartbeat { group, from, view, sid, switch, probe }.emit(out);
                 send(out);
+                if self.is_weighed {
+                    let every_ns = by.weigh_ns;
+                    let balance = self.balance.get_or_insert_with(|| Balance::new(now, every_ns));
+                    if let Some(weights) = balance.weigh(now) {
+                        (self.untold, self.round) = (Some(weights), self.round + 1);
+                    }
+                }
+                if let Some(weights) = self.untold {
+                    let (view, from, switch, round) = (view.0, from.0, switch.0, self.round);
+                    SessionMessage::Weights { view, from, switch, sid, round, weights }
+                        .emit_in(group, out);
+                    send(out);
+                }
             }
         }
     }
@@ -224,7 +261,8 @@ mod tests {
 
     fn told(session: &mut Session, at_ms: u64) -> Vec<Vec<u8>> {
         let (mut packets, mut out) = (vec![], vec![]);
-        let by = Speaker { node: NodeId(1), view: Epoch(7), group: GroupId(2) };
+        let (node, view, group) = (NodeId(1), Epoch(7), GroupId(2));
+        let by = Speaker { node, view, group, weigh_ns: 100 * MS };
         session.tell(Instant(at_ms * MS), by, &mut out, |packet| packets.push(packet.to_vec()));
         packets
     }
@@ -248,10 +286,10 @@ mod tests {
             assert!(matches!(said(&mut s, at_ms)[..], [SessionMessage::Begin { sid: SID, .. }]));
             assert!(told(&mut s, at_ms + 19).is_empty());
         }
-        confirm(&mut s, 45, Sid(6), Step::Begun { groups: 256 });
+        confirm(&mut s, 45, Sid(6), Step::Begun { groups: 256, load_awareness: false });
         confirm(&mut s, 45, SID, Step::Active);
         assert!(matches!(said(&mut s, 60)[..], [SessionMessage::Begin { .. }]));
-        confirm(&mut s, 65, SID, Step::Begun { groups: 256 });
+        confirm(&mut s, 65, SID, Step::Begun { groups: 256, load_awareness: false });
         let chunks = |said: &[SessionMessage]| {
             let of = |m: &SessionMessage| match m {
                 SessionMessage::Groups { chunk, groups, .. } if groups.len() == 64 => *chunk,
@@ -282,12 +320,62 @@ mod tests {
         assert_eq!(s.next_at(), Instant::NEVER);
     }
 
+    fn active(load_awareness: bool) -> Session {
+        let mut s = begun();
+        confirm(&mut s, 1, SID, Step::Begun { groups: 64, load_awareness });
+        confirm(&mut s, 1, SID, Step::Chunk { chunk: 0 });
+        confirm(&mut s, 1, SID, Step::Active);
+        told(&mut s, 1);
+        s
+    }
+
+    fn weights(s: &mut Session, at_ms: u64) -> Option<(u32, Weights)> {
+        let told = told(s, at_ms);
+        let mut messages = told.iter().filter_map(|packet| SessionMessage::parse(packet).ok());
+        match messages.next()? {
+            SessionMessage::Weights { sid: SID, round, weights, .. } => Some((round, weights)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn section_4_4_2_weights_are_said_until_they_are_confirmed() {
+        let mut s = active(true);
+        s.note_queue(2, 100);
+        s.note_queue(0, 0);
+        assert_eq!(weights(&mut s, 76), None);
+        let (round, first) = weights(&mut s, 101).unwrap();
+        assert!(round == 1 && first[2] < first[1] && first[0] > first[1], "{first:?}");
+        assert_eq!(weights(&mut s, 126), Some((1, first)));
+        // Of others, or of another session.
+        confirm(&mut s, 127, SID, Step::Weighed { round: 0 });
+        confirm(&mut s, 127, Sid(6), Step::Weighed { round: 1 });
+        s.note_queue(2, 100);
+        s.note_queue(0, 0);
+        let (round, second) = weights(&mut s, 226).unwrap();
+        assert!(round == 2 && second[2] < first[2], "{second:?}");
+        confirm(&mut s, 227, SID, Step::Weighed { round: 1 });
+        assert_eq!(weights(&mut s, 251), Some((2, second)));
+        confirm(&mut s, 252, SID, Step::Weighed { round: 2 });
+        assert_eq!(weights(&mut s, 276), None);
+    }
+
+    #[test]
+    fn a_switch_that_does_not_balance_by_load_is_told_no_weights() {
+        let mut s = active(false);
+        for round in 1..20 {
+            s.note_queue(0, 1_000);
+            s.note_queue(1, 0);
+            assert_eq!(weights(&mut s, 100 * round), None);
+        }
+    }
+
     /// The most that a rack file may ask for. Before it waited 20 ms for each 64 chunks.
     #[test]
     fn bug_20_7_an_upload_of_many_key_groups_goes_on_as_chunks_are_confirmed() {
         let mut s = begun();
         told(&mut s, 0);
-        confirm(&mut s, 1, SID, Step::Begun { groups: 131_072 });
+        confirm(&mut s, 1, SID, Step::Begun { groups: 131_072, load_awareness: false });
         for round in 0..2_048 / 64 {
             let said = said(&mut s, 1);
             assert_eq!(said.len(), 64, "round {round}");
@@ -304,7 +392,7 @@ mod tests {
     fn a_switch_without_key_groups_or_with_too_many_gets_none() {
         let mut s = begun();
         for groups in [0, u32::MAX] {
-            confirm(&mut s, 5, SID, Step::Begun { groups });
+            confirm(&mut s, 5, SID, Step::Begun { groups, load_awareness: false });
             assert!(matches!(
                 said(&mut s, 20 + u64::from(groups % 2) * 20)[..],
                 [SessionMessage::Begin { .. }]

@@ -38,6 +38,7 @@ mod turn;
 pub mod vr;
 mod waiting;
 mod watch;
+mod weights;
 
 pub use counters::ReplicaCounters;
 pub use flair::HEARTBEAT_NS;

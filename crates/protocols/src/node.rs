@@ -87,6 +87,14 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.engine_ready(now, sink));
     }
 
+    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the host knows.
+    pub fn note_queue(&mut self, packets: usize) {
+        match self {
+            Node::Replica(_) => {}
+            Node::Vr(vr) => vr.note_queue(packets),
+        }
+    }
+
     /// The next entry of the log that an earlier start of it wrote ([`Replica::restore`]).
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use concord_wire::Addr;
 use concord_wire::control::Member;
 
 use crate::limits::Limits;
+use crate::weights::WEIGH_NS;
 
 /// How long a silence between neighbours lasts at most, so that acknowledgements and commits
 /// travel when no records do.
@@ -55,6 +56,8 @@ pub struct ReplicaConfig {
     pub records_kept: usize,
     /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
     pub reads: SlowReads,
+    /// How often a leader weighs its group's queues, for a switch that shares reads by them, in ns.
+    pub weigh_ns: Duration,
     /// Replicate the ordering node's replies: for engines that are servers of their own.
     pub replicate_replies: bool,
     /// How much is held of what grows with load.
@@ -75,6 +78,7 @@ impl ReplicaConfig {
             copy_bytes: COPY_BYTES,
             records_kept: RECORDS_KEPT,
             reads: SlowReads::default(),
+            weigh_ns: WEIGH_NS,
             replicate_replies: false,
             limits: Limits::default(),
             guards: Guards::ALL,

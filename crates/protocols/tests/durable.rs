@@ -42,6 +42,7 @@ fn started(
         replies_via_switch: true,
         copy_bytes: 4_096,
         records_kept: 32_768,
+        weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
         limits: Limits::default(),

@@ -163,6 +163,7 @@ impl Bench {
                 replies_via_switch: true,
                 copy_bytes: 4_096,
                 records_kept: 32_768,
+                weigh_ns: concord_core::SEC,
                 reads,
                 replicate_replies: true,
                 limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..limits },

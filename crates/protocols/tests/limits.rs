@@ -81,6 +81,7 @@ impl Group {
             replies_via_switch: true,
             copy_bytes: 2_000,
             records_kept: 20,
+            weigh_ns: concord_core::SEC,
             reads: concord_protocols::SlowReads::default(),
             replicate_replies: false,
             limits: concord_protocols::Limits {

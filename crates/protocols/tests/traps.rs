@@ -58,6 +58,7 @@ fn guarded(node: u16, incarnation: u64, guards: Guards) -> Replica<Shimmed<Memor
         replies_via_switch: true,
         copy_bytes: 4_096,
         records_kept: 32_768,
+        weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },

@@ -35,6 +35,8 @@ const LANES_MAX: usize = 4_096;
 /// What the kernel may queue for a socket. A full receive buffer loses packets without a word, and
 /// trains of small messages take several times their own size there.
 const SOCKET_BUFFER_BYTES: usize = 32 << 20;
+/// What a small packet takes of a receive buffer, with what the kernel keeps of it: about that.
+const WAITING_BYTES: usize = 768;
 
 counters! {
     /// What the UDP layer counted at the sender.
@@ -112,11 +114,27 @@ impl Socket {
 /// full, from /proc/net/udp; `None` where that cannot be read.
 #[must_use]
 pub fn kernel_drops(addr: Addr) -> Option<u64> {
+    local_line(addr)?.split_whitespace().last()?.parse().ok()
+}
+
+/// The line of /proc/net/udp about the socket bound to `addr`.
+fn local_line(addr: Addr) -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/udp").ok()?;
     // The kernel prints the address as one native-endian word.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip.to_be_bytes()), addr.port);
-    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
-    line.split_whitespace().last()?.parse().ok()
+    let mut lines = table.lines();
+    lines.find(|line| line.split_whitespace().nth(1) == Some(&local)).map(Into::into)
+}
+
+/// About how many packets wait in the receive buffer of the socket bound to `addr`, from /proc/net/udp; 0 where
+/// that cannot be read. The kernel counts bytes, its own among them.
+#[must_use]
+pub fn waiting(addr: Addr) -> usize {
+    let queued = local_line(addr).and_then(|line| {
+        let (_, received) = line.split_whitespace().nth(4)?.split_once(':')?;
+        usize::from_str_radix(received, 16).ok()
+    });
+    queued.map_or(0, |bytes| bytes.div_ceil(WAITING_BYTES))
 }
 
 impl AsFd for Socket {

@@ -341,6 +341,7 @@ fn what_a_switch_cannot_use_is_counted() {
         committed: concord_core::Position(0),
         life: 0,
         is_short: false,
+        queue: 0,
     };
     ack.emit(&mut link);
     let mut sent = Sent::new();

@@ -45,7 +45,7 @@ fn nothing_passes_without_an_active_session() {
     assert_eq!(s.ask(request(Op::Write, A), b""), none);
     assert_eq!(s.ask(request(Op::Read, A), b""), none);
     let begin = s.begin(SID, stable(10, ALL));
-    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 64 }));
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 64, load_awareness: false }));
     assert_eq!(s.ask(request(Op::Read, A), b""), none);
     assert!(!s.program.is_ready() && s.program.counters().dropped_no_session == 3);
     let mut s = Switch::in_session(SMALL);
@@ -216,7 +216,7 @@ fn t28_a_session_is_active_once_all_was_uploaded_and_a_late_chunk_changes_nothin
     let mut s = Switch::new(settings, Guards::ALL);
     let (begin, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
     assert_eq!(s.tell(&activate), None, "before it began");
-    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256 }));
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256, load_awareness: false }));
     let chunk = |s: &Switch, at| s.chunk(SID, at, vec![stable(10, ALL); 64]);
     for at in [0, 1, 3, 1] {
         let chunk = chunk(&s, at);
@@ -224,7 +224,7 @@ fn t28_a_session_is_active_once_all_was_uploaded_and_a_late_chunk_changes_nothin
     }
     assert_eq!(s.tell(&activate), None, "chunk 2 was lost");
     // What begins once more loses nothing.
-    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256 }));
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256, load_awareness: false }));
     for wrong in [s.chunk(SID, 4, vec![stable(10, ALL); 64]), s.chunk(SID, 2, vec![]), {
         s.chunk(Sid(6), 2, vec![stable(10, ALL); 64])
     }] {
@@ -407,6 +407,64 @@ fn the_leader_is_spared_while_a_write_is_pending() {
     assert!(asks_leader(&mut s) > 10);
 }
 
+/// How many of 256 reads of an object go to each of three replicas.
+fn shares(s: &mut Switch, object: ObjectId) -> [usize; 3] {
+    let mut shares = [0; 3];
+    for n in 0..256 {
+        let read = Repr { request: RequestNumber(n), ..request(Op::Read, object) };
+        let to = s.asked(read).0;
+        let at = (1..=3).position(|node| to == replica(node)).unwrap();
+        shares[at] += 1;
+    }
+    shares
+}
+
+#[test]
+fn section_4_4_2_reads_are_shared_by_the_weights_that_the_leader_told_last() {
+    let mut s = Switch::in_session(KeyGroupSettings { load_awareness: true, ..SMALL });
+    let even = shares(&mut s, A);
+    assert!(even.iter().all(|n| (70..100).contains(n)), "{even:?}");
+    let told = |s: &mut Switch, sid, round, weights| {
+        let message = s.weights(sid, round, weights);
+        s.tell(&message)
+    };
+    let second = [300, 100, 100, 0, 0, 0, 0, 0];
+    assert_eq!(told(&mut s, SID, 2, second), Some(Step::Weighed { round: 2 }));
+    let weighed = shares(&mut s, A);
+    assert!(weighed[0] > 130 && weighed[1] < 70 && weighed[2] < 70, "{weighed:?}");
+    // What comes late, and what is of another session, changes nothing.
+    assert_eq!(told(&mut s, SID, 1, [1; 8]), Some(Step::Weighed { round: 1 }));
+    assert_eq!(told(&mut s, Sid(6), 3, [1; 8]), None);
+    assert_eq!(shares(&mut s, A), weighed);
+    // Who does not hold a group gets no read of it, whatever the weights are; nor who is silent.
+    let write = s.write(A);
+    s.written(&write, 11, Followers(0b110)).unwrap();
+    assert_eq!(shares(&mut s, A)[0], 0);
+    assert_eq!(shares(&mut s, B), weighed, "of another group");
+    s.configure(3, &[1, 3]);
+    let heard = shares(&mut s, B);
+    assert!(heard[0] > 2 * heard[2] && heard[1] == 0, "{heard:?}");
+    // Another session begins with even ones.
+    s.configure(3, &[1, 2, 3]);
+    s.start(Sid(8), |_| stable(13, ALL), stable(13, ALL));
+    assert_eq!(shares(&mut s, A), even);
+}
+
+#[test]
+fn weights_are_of_no_use_before_the_session_is_active_or_where_nobody_asked_for_them() {
+    let mut s = Switch::new(KeyGroupSettings { load_awareness: true, ..SMALL }, Guards::ALL);
+    let begin = s.begin(SID, stable(10, ALL));
+    assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 64, load_awareness: true }));
+    let weights = s.weights(SID, 1, [9; 8]);
+    assert_eq!(s.tell(&weights), None);
+    let mut s = Switch::in_session(SMALL);
+    let weights = s.weights(SID, 1, [9; 8]);
+    assert_eq!(s.tell(&weights), None);
+    let counted = s.program.counts();
+    let count = |name| counted.iter().find(|c| c.0 == name).unwrap().2;
+    assert_eq!((count("weights_taken"), count("session_messages_refused")), (0, 1));
+}
+
 #[test]
 fn t20_at_the_end_of_its_numbers_a_session_takes_no_writes_and_reads_go_on() {
     let mut s = Switch::in_session(KeyGroupSettings { counter_bits: 2, ..SMALL });
@@ -448,6 +506,11 @@ fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
     assert!(report.fits(&ASIC) && report.recirculations_max == 0);
     assert_eq!((report.stages(), report.arrays.len()), (7, 14));
     assert!(report.sram_bytes() * 20 < ASIC.sram_bytes());
+    let rows: Vec<_> = report.tables.iter().map(|table| (table.name, table.rows)).collect();
+    let entries = 2 * 256;
+    let tables =
+        [("forward_row", entries * 256), ("forward_ring", entries * 8), ("forward_addr", 8)];
+    assert_eq!(rows, tables, "an entry for each bitmap, with and without the leader");
     let most = KeyGroupSettings { group_bits: 17, ..KeyGroupSettings::DEFAULT };
     assert!(Switch::new(most, Guards::ALL).program.describe().fits(&ASIC));
 }

@@ -29,9 +29,10 @@ impl Scribe {
         let KeyGroupSettings { group_bits, counter_bits, run_bits, stepdown_ns, .. } = settings;
         let text = format!(
             "# {description}\n\nlayout: group_bits={group_bits} counter_bits={counter_bits} \
-             run_bits={run_bits} stepdown_ns={stepdown_ns} avoid_leader={}\n\
+             run_bits={run_bits} stepdown_ns={stepdown_ns} avoid_leader={} load_awareness={}\n\
              tables: switch_id=7 switch={SWITCH} view=3 leader=1 replicas=1@{},2@{},3@{}\n",
             u8::from(settings.avoid_leader),
+            u8::from(settings.load_awareness),
             replica(1),
             replica(2),
             replica(3)
@@ -219,6 +220,27 @@ fn narrow() -> String {
     s.text
 }
 
+fn weighed() -> String {
+    let a = object(5, 0);
+    let settings = KeyGroupSettings { load_awareness: true, ..SMALL };
+    let mut s =
+        Scribe::new("Load awareness (§4.4.2): reads are shared by weights.", settings, &[a]);
+    s.session(SID);
+    let mut tell = |comment: &str, sid, round, weights| {
+        let message = s.switch.weights(sid, round, weights);
+        s.tell(comment, &message);
+        for n in 1..=24 {
+            let request_of = concord_core::RequestNumber(n);
+            s.ask("a read", Repr { request: request_of, ..request(Op::Read, a) });
+        }
+        s.ask("a retry goes to another one (T21)", Repr { attempt: 1, ..request(Op::Read, a) });
+    };
+    tell("half of all reads for the first replica", SID, 2, [200, 100, 100, 0, 0, 0, 0, 0]);
+    tell("weights that come late change nothing", SID, 1, [1, 1, 800, 0, 0, 0, 0, 0]);
+    tell("nor do those of another session", Sid(6), 3, [1, 1, 800, 0, 0, 0, 0, 0]);
+    s.text
+}
+
 /// Writes, reads, replies and heartbeats in any order.
 fn random() -> String {
     let objects = [object(1, 0), object(1, 7), object(2, 0), object(63, 1)];
@@ -268,4 +290,5 @@ fn what_the_program_does_is_as_it_is_committed() {
     golden("flair", &basic());
     golden("flair_numbers", &narrow());
     golden("flair_random", &random());
+    golden("flair_weights", &weighed());
 }

@@ -10,7 +10,7 @@
 //! | 20 | 4 | reserved: the sender's life | the sender's life | reserved |
 //! | 24 | 8 | number of the packet | the next one that is missing | reserved |
 //! | 32 | 8 | committed | committed | reserved |
-//! | 40 | 8 | reserved: durable | reserved: durable | durable |
+//! | 40 | 8 | reserved: durable | queue (4), reserved (4) | durable |
 //! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) | |
 //! | 56 | | | applied (8) | |
 //!
@@ -46,6 +46,7 @@ mod at {
     pub(super) const NUMBER: usize = 24;
     pub(super) const COMMITTED: usize = 32;
     pub(super) const DURABLE: core::ops::Range<usize> = 40..48;
+    pub(super) const QUEUE: core::ops::Range<usize> = 40..44;
     pub(super) const HELD: usize = 48;
     pub(super) const APPLIED: usize = 56;
 }
@@ -97,6 +98,9 @@ pub struct Ack {
     pub life: u32,
     /// The sender's disk has no room, or that of one after it in a chain.
     pub is_short: bool,
+    /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at the
+    /// sender's host, on average since its last acknowledgement. 0 elsewhere.
+    pub queue: u32,
 }
 
 /// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of no
@@ -198,6 +202,7 @@ impl Ack {
             committed: Position(u64_at(b, at::COMMITTED)),
             life: u32_at(b, at::LIFE),
             is_short: b[at::ROOM] & SHORT != 0,
+            queue: u32_at(b, at::QUEUE.start),
         })
     }
 
@@ -206,6 +211,7 @@ impl Ack {
         let own = (self.stream, 0, self.life);
         begin(OP_ACK, (self.epoch, self.from), own, (self.next, self.committed), out);
         out[at::ROOM] = if self.is_short { SHORT } else { 0 };
+        out[at::QUEUE].copy_from_slice(&self.queue.to_be_bytes());
         for word in [self.held, self.applied.0] {
             out.extend_from_slice(&word.to_be_bytes());
         }
@@ -276,6 +282,7 @@ mod tests {
             committed: Position(70),
             life: 0x0102_0304,
             is_short: false,
+            queue: 0x0506_0708,
         };
         let (mut out, mut ack) = (Vec::new(), Vec::new());
         d.emit(&mut out);

@@ -260,7 +260,7 @@ fn of_a_session(rng: &mut Rng) -> SessionMessage {
         is_stable: rng.chance(1, 2),
     };
     let (chunk, probe) = (word(rng), number(rng));
-    match rng.below(4) {
+    match rng.below(5) {
         0 => {
             let replicas = (0..rng.below(9)).map(|_| short(rng)).collect();
             SessionMessage::Begin { view, from, switch, sid, replicas, all_keys: group(rng) }
@@ -270,8 +270,14 @@ fn of_a_session(rng: &mut Rng) -> SessionMessage {
             SessionMessage::Groups { view, from, switch, sid, chunk, groups }
         }
         2 => SessionMessage::Activate { view, from, switch, sid, probe },
+        3 => {
+            let weights = core::array::from_fn(|_| short(rng));
+            SessionMessage::Weights { view, from, switch, sid, round: chunk, weights }
+        }
         _ => {
-            let steps = [Step::Begun { groups: word(rng) }, Step::Chunk { chunk }, Step::Active];
+            let begun = Step::Begun { groups: word(rng), load_awareness: rng.chance(1, 2) };
+            let steps =
+                [begun, Step::Chunk { chunk }, Step::Active, Step::Weighed { round: chunk }];
             let step = one_of(rng, &steps);
             SessionMessage::Confirmed { view, from, switch, sid, step, probe }
         }
@@ -423,7 +429,9 @@ fn what_replicas_stream_survives_the_wire() {
         spoil(rng, &out);
         let (next, held, applied) = (number(rng), number(rng), Position(number(rng)));
         let (life, is_short) = (word(rng), last);
-        let ack = Ack { epoch, from, stream, next, held, applied, committed, life, is_short };
+        let queue = word(rng);
+        let ack =
+            Ack { epoch, from, stream, next, held, applied, committed, life, is_short, queue };
         ack.emit(&mut out);
         assert_eq!(Ack::parse(&padded(rng, &out)).unwrap(), ack);
         spoil(rng, &out);

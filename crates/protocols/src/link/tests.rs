@@ -211,6 +211,7 @@ fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64)
         committed: Position(0),
         life: 0,
         is_short: false,
+        queue: 0,
     };
     let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
     sender.on_ack(Instant(at_ms * MS), &ack, log, Position(0), &mut Vec::new(), &mut out);

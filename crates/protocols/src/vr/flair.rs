@@ -158,6 +158,20 @@ impl<E: Engine> Vr<E> {
         Ok(())
     }
 
+    /// So many packets wait at this replica's host behind a batch: said before the batch's end. A follower tells
+    /// its leader in acknowledgements (§4.4.2).
+    pub fn note_queue(&mut self, packets: usize) {
+        if !self.group.checks_replies() {
+            return;
+        }
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        if self.is_leader() {
+            self.session.note_queue(self.group.me(), packets);
+        } else {
+            self.queue.note(packets);
+        }
+    }
+
     /// Leader: begins the view's session, once all that the view began with is executed, and keeps it
     /// going.
     pub(super) fn mind_session(&mut self, now: Now, sink: &mut impl Sink) {
@@ -182,7 +196,8 @@ impl<E: Engine> Vr<E> {
             self.vr_count.sessions_begun += 1;
         }
         let group = self.group.config.as_ref().map_or(GroupId::FIRST, |c| c.group);
-        let by = Speaker { node: self.group.node(), view: self.epoch(), group };
+        let (node, view, weigh_ns) = (self.group.node(), self.epoch(), self.setup.weigh_ns);
+        let by = Speaker { node, view, group, weigh_ns };
         let to = self.switch.addr;
         self.session.tell(now.instant, by, &mut self.scratch, |packet| sink.send(to, packet));
     }

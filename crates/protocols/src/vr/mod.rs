@@ -69,6 +69,7 @@ use crate::ordered::Ordered;
 use crate::serve::Serving;
 use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
 use crate::shown::shown;
+use crate::weights::Queue;
 
 use ballot::Ballot;
 use change::Change;
@@ -216,6 +217,8 @@ pub struct Vr<E> {
     leading: Leading,
     /// What the leader uploads to a switch that checks replies.
     session: Session,
+    /// What waits at the own host, for the leader's weights.
+    queue: Queue,
     inbound: Inbound,
     /// The stream to a new leader that lacks records of this log.
     helper: Option<Sender>,
@@ -280,6 +283,7 @@ impl<E: Engine> Vr<E> {
             quorum_reads: QuorumReads::default(),
             leading: Leading::default(),
             session: Session::default(),
+            queue: Queue::default(),
             inbound: Inbound::new(setup.me.incarnation),
             helper: None,
             suspicion: Suspicion::default(),

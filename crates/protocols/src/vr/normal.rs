@@ -262,6 +262,7 @@ impl<E: Engine> Vr<E> {
         follower.heard_at = Some(now.instant);
         follower.acked = follower.acked.max(ack.applied);
         follower.executed = follower.executed.max(ack.committed);
+        self.session.note_queue(from, ack.queue);
         if let Some(sender) = follower.sender.as_mut().filter(|s| s.stream == ack.stream) {
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             let before = sender.resent;
@@ -424,6 +425,7 @@ impl<E: Engine> Vr<E> {
                 committed: self.commit_point(),
                 life: self.group.tag_of(self.lives.mine()),
                 is_short: false,
+                queue: 0,
             };
             commit.emit(&mut self.scratch);
             sink.send(self.group.members()[index].addr, &self.scratch);
@@ -584,7 +586,7 @@ impl<E: Engine> Vr<E> {
         let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
         let (life, is_short) = (self.group.tag_of(self.lives.mine()), self.journal.is_short());
-        Ack { life, is_short, ..ack }.emit(&mut self.scratch);
+        Ack { life, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.group.index_of(peer) {
             sink.send(self.group.members()[index].addr, &self.scratch);

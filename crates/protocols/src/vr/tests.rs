@@ -65,6 +65,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         replies_via_switch: false,
         copy_bytes: 1_000,
         records_kept: 50,
+        weigh_ns: SEC,
         reads: crate::SlowReads::default(),
         replicate_replies: false,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },

@@ -139,6 +139,7 @@ fn node(protocol: Protocol, node: u16, incarnation: u64) -> Node<Shimmed<Memory>
         replies_via_switch: true,
         copy_bytes: 2_000,
         records_kept: 40,
+        weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Instant, Now};
+use concord_core::{Duration, Instant, MS, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_log::Batch;
@@ -24,7 +24,7 @@ use crate::poller::{Event, Interest, Poller, Token};
 use crate::redis_server::{Pumped, RedisServer};
 use crate::roles::keeper::Keeper;
 use crate::roles::{Place, unique};
-use crate::udp::Outbox;
+use crate::udp::{self, Outbox};
 
 /// What a replica is told beside its place.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct ReplicaSetup {
     pub replies_via_switch: bool,
     /// How a leader knows that it still leads when it answers a read alone.
     pub reads: SlowReads,
+    /// It tells its leader how many packets wait for it: where the switch balances reads by load.
+    pub tells_queue: bool,
     /// Writes that need memory are refused while the data takes more, in bytes; 0 for no limit.
     pub memory_bytes_max: u64,
     /// About how much of the log is kept in memory for replicas that were away, in bytes.
@@ -186,7 +188,12 @@ struct ReplicaRole<E, F> {
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
     is_stopping: bool,
+    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for that.
+    queue: Option<(Addr, Instant)>,
 }
+
+/// Time from one look at the own queue to the next: a leader weighs them once a second.
+const QUEUE_LOOK_NS: Duration = 20 * MS;
 
 impl<E: Engine, F> ReplicaRole<E, F> {
     fn engine_ready(&mut self, out: &mut Outbox) {
@@ -266,7 +273,8 @@ fn begin<E: Engine, F: Feed<E>>(
         None => None,
     };
     let (logged, is_stopping) = (None, false);
-    driver.run(&mut ReplicaRole { node, replica, feed, keeper, logged, is_stopping })
+    let queue = setup.tells_queue.then(|| (replica.member().addr, Instant(0)));
+    driver.run(&mut ReplicaRole { node, replica, feed, keeper, logged, is_stopping, queue })
 }
 
 impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
@@ -303,6 +311,12 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
             self.engine_ready(out);
         }
         self.feed.watch(now.instant, self.replica.engine_mut());
+        if let Some((addr, next_at)) = &mut self.queue
+            && *next_at <= now.instant
+        {
+            *next_at = now.instant.after(QUEUE_LOOK_NS);
+            self.replica.note_queue(udp::waiting(*addr));
+        }
         Ok(())
     }
 

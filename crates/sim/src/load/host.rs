@@ -25,8 +25,6 @@ use crate::systems::store::role;
 use crate::systems::store::storage::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr, node_of};
 
-/// Processes of the closed loop, and as many of the open one.
-const CLIENTS: usize = 4;
 /// Unanswered writes of a process at most: more only wait in queues.
 const WRITES_MAX: u64 = 1_024;
 const HOUR_NS: u64 = 3_600 * SEC;
@@ -93,6 +91,7 @@ fn blueprint(load: &Load) -> Blueprint {
             lease_ns: 100 * MS,
             copy_bytes: 4_096,
             reads: load.reads,
+            weigh_ns: load.weigh_ns,
             ..of.replica
         },
         switch: AgentConfig {
@@ -148,7 +147,7 @@ impl<'a> Rack<'a> {
             delay_ns: 0,
         };
         let mut rng = Rng::new(load.seed);
-        let nodes = REPLICAS + load.replicas + 2 * CLIENTS;
+        let nodes = REPLICAS + load.replicas + 2 * load.processes;
         let mut rack = Rack {
             load,
             blueprint: blueprint(load),
@@ -171,7 +170,7 @@ impl<'a> Rack<'a> {
             let machine = rack.blueprint.replica(replica, 1 + replica as u64, engine(false, 0));
             rack.hosts[REPLICAS + replica].role = Role::Replica(machine);
         }
-        for client in 0..2 * CLIENTS {
+        for client in 0..2 * load.processes {
             let process = OfGroup::new(GroupId::FIRST, rack.client(client));
             rack.hosts[REPLICAS + load.replicas + client].role = Role::Client(Box::new(process));
         }
@@ -182,16 +181,17 @@ impl<'a> Rack<'a> {
     fn client(&mut self, client: usize) -> Process {
         let node = REPLICAS + self.load.replicas + client;
         let config = self.blueprint.client_config(node);
-        let outstanding = if client < CLIENTS {
-            self.load.outstanding / CLIENTS + usize::from(client < self.load.outstanding % CLIENTS)
+        let (all, processes) = (self.load.outstanding, self.load.processes);
+        let outstanding = if client < processes {
+            all / processes + usize::from(client < all % processes)
         } else {
             0
         };
         let rng = self.rng.fork();
         let mut process =
             Process::new(Client::new(config, self.rng.fork()), self.load, rng, outstanding);
-        if client >= CLIENTS && self.load.writes_per_second > 0 {
-            process.gap_ns = CLIENTS as u64 * SEC / self.load.writes_per_second;
+        if client >= processes && self.load.writes_per_second > 0 {
+            process.gap_ns = processes as u64 * SEC / self.load.writes_per_second;
         }
         process
     }
@@ -237,7 +237,7 @@ impl<'a> Rack<'a> {
         // The switch's first no-op has to be through, or the fast path is closed.
         self.run(5 * MS)?;
         self.stick()?;
-        for client in 0..2 * CLIENTS {
+        for client in 0..2 * self.load.processes {
             let node = REPLICAS + self.load.replicas + client;
             let now_ns = self.world.now_ns;
             self.world.push(now_ns + client as u64, Event::Next { node, connection: 0 });
@@ -377,11 +377,15 @@ impl<'a> Rack<'a> {
         host.batch += 1;
         if host.inbox.is_empty() || host.batch >= BATCH_PACKETS {
             host.batch = 0;
+            replica.note_queue(host.inbox.len());
             replica.flush(now, &mut self.out);
         }
         let forwards =
             self.out.packets.iter().any(|(_, packet)| header::is_request(packet, Op::Read as u8));
         let mut service_ns = service_ns(self.load, &bytes, forwards);
+        if node + 1 == REPLICAS + self.load.replicas {
+            service_ns += service_ns * self.load.slower_permille / 1_000;
+        }
         if self.load.protocol == Protocol::Craq && is_commit(&bytes) {
             service_ns += (replica.executed().0 - executed) * self.load.commit_ns;
         }

@@ -106,6 +106,8 @@ pub struct Load {
     pub value_bytes: usize,
     /// Operations under way at any time (closed loop).
     pub outstanding: usize,
+    /// Processes that these are of, each with a session, and as many for the open loop.
+    pub processes: usize,
     /// How many of 1,000 of them are writes.
     pub writes_permille: u64,
     /// Writes a second that come besides, whatever happens to those before (open loop).
@@ -133,6 +135,10 @@ pub struct Load {
     pub switch_stops: Option<(Duration, Duration)>,
     /// A replica dies, at that time of the measurement.
     pub dies: Option<(Dies, Duration)>,
+    /// The last replica, a follower, takes longer for everything, by so many of 1,000.
+    pub slower_permille: u64,
+    /// How often the leader weighs the replicas' queues, if the switch shares reads by them.
+    pub weigh_ns: Duration,
 }
 
 /// Who dies.
@@ -174,6 +180,7 @@ impl Default for Load {
             keys: Keys::Uniform(1_000_000),
             value_bytes: 16,
             outstanding: 0,
+            processes: 4,
             writes_permille: 50,
             writes_per_second: 0,
             retry_min_ns: 20 * MS,
@@ -187,6 +194,8 @@ impl Default for Load {
             bucket_ns: SEC,
             switch_stops: None,
             dies: None,
+            slower_permille: 0,
+            weigh_ns: SEC,
         }
     }
 }
@@ -343,6 +352,26 @@ mod tests {
         assert!(spared.leader_reads_share < 0.05, "{}", spared.leader_reads_share);
         assert!(random.leader_reads_share > 0.3, "{}", random.leader_reads_share);
         assert_eq!(spared.counts.get("dropped_no_session"), Some(&0));
+    }
+
+    /// Figure 26b at a tenth of the rates, and queues that are weighed twenty times as often.
+    #[test]
+    fn a_follower_that_is_slower_gets_fewer_reads_where_the_switch_balances_by_load() {
+        let run = |load_awareness| {
+            let key_groups =
+                KeyGroupSettings { load_awareness, run_bits: 0, ..KeyGroupSettings::DEFAULT };
+            let of = Load { protocol: Protocol::Vr, program: Program::Flair, ..Load::default() };
+            let service = Service { read_ns: 10_870, ..of.service };
+            let of = Load { service, slower_permille: 500, processes: 90, key_groups, ..of };
+            let of = Load { writes_permille: 0, outstanding: 90, weigh_ns: 50 * MS, ..of };
+            measure(&Load { warm_up_ns: 1_500 * MS, measure_ns: 200 * MS, ..of }).unwrap()
+        };
+        let (even, weighed) = (run(false), run(true));
+        // Three times what the slowest does, and what all three do.
+        let (least, most) = (3.0 * 92_000.0 / 1.5, 92_000.0 * (2.0 + 1.0 / 1.5));
+        assert!((even.total() / least - 1.0).abs() < 0.03, "{} of {least}", even.total());
+        assert!((weighed.total() / most - 1.0).abs() < 0.05, "{} of {most}", weighed.total());
+        assert!(weighed.counts.get("weights_taken") > Some(&10), "{:?}", weighed.counts);
     }
 
     #[test]

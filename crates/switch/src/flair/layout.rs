@@ -25,6 +25,9 @@ pub struct KeyGroupSettings {
     /// Leader avoidance (§4.4.2): while a write is pending, the leader gets no read that a follower can
     /// answer.
     pub avoid_leader: bool,
+    /// Follower load awareness (§4.4.2): reads are shared by weights, which the leader computes of the
+    /// replicas' queues; else all replicas get as many.
+    pub load_awareness: bool,
     /// Time from one look at the unstable groups to the next, in ns. One that is seen twice with the same
     /// number is repaired.
     pub repair_interval_ns: Duration,
@@ -38,6 +41,7 @@ impl KeyGroupSettings {
         run_bits: 4,
         stepdown_ns: 150 * MS,
         avoid_leader: true,
+        load_awareness: false,
         repair_interval_ns: 50 * MS,
     };
 

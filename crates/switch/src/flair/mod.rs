@@ -11,7 +11,8 @@
 //!    stable; a read looks at it. Writes of all keys have cells of their own (trap T13);
 //! 7. and 8. a read's group is stable, or it goes to the leader;
 //! 9. a follower's reply is checked: the group has the number that the read was stamped with;
-//! 10. the forwarding logic picks a follower (`forwarding.rs`);
+//! 10. the forwarding logic picks a follower (`forwarding.rs`), where load awareness is on by the weights that
+//!     the leader computes;
 //! 11. to the leader: writes, reads of unstable groups, reads whose reply is stale;
 //! 12. to the client: replies;
 //! 13. the header's fields are filled in, and the packet is made one of the other kind.
@@ -43,7 +44,7 @@ use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
     Wants,
 };
-use crate::store::{self, Store, choice};
+use crate::store::{self, Store, row};
 
 use forwarding::Forwarding;
 pub use layout::{FlairError, GROUP_BITS_MAX, GROUP_BITS_MIN, KeyGroupSettings};
@@ -250,7 +251,7 @@ impl Flair {
         }
         // A retry may go to the leader: whoever was asked first may be the only other one.
         let spares_leader = self.settings.avoid_leader && read.is_pending && hdr.attempt == 0;
-        let choice = choice(hdr, self.settings.run_bits);
+        let choice = (row(hdr, self.settings.run_bits), hdr.attempt);
         let to = self.forwarding.choose(read.followers, spares_leader, choice);
         to.ok_or(Reason::SlowNoHolder)
     }
@@ -421,7 +422,8 @@ impl Flair {
         if addrs.is_empty() {
             return self.forwarding.clear();
         }
-        self.forwarding.fill(addrs, leader.unwrap_or(REPLICAS_MAX));
+        let leader = leader.unwrap_or(REPLICAS_MAX);
+        self.forwarding.fill(addrs, leader, self.upload.weights());
     }
 
     /// No packet passes before another session is active.
@@ -518,8 +520,9 @@ impl SwitchProgram for Flair {
             self.upload_counters.session_messages_refused += 1;
             return Ok(None);
         }
-        let count = &mut self.upload_counters;
-        let step = self.upload.take(&message, &mut self.registers, self.guards, count);
+        let (count, wants) =
+            (&mut self.upload_counters, (self.guards, self.settings.load_awareness));
+        let step = self.upload.take(&message, &mut self.registers, wants, count);
         self.fill();
         Ok(step.map(|step| confirmation(&message, step, now.instant)))
     }
@@ -566,7 +569,7 @@ impl SwitchProgram for Flair {
     }
 
     fn describe(&self) -> Report {
-        Report::new("flair", self.registers.report())
+        Report { tables: forwarding::report(), ..Report::new("flair", self.registers.report()) }
     }
 }
 

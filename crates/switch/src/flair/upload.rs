@@ -1,4 +1,4 @@
-//! What the switch's own processor does: it takes a session's start from the leader (§4.3.5), and repairs
+//! What the switch's own processor does: it takes a session's start (§4.3.5) and weights (§4.4.2) from the leader, and repairs
 //! groups whose write or reply was lost (§4.3.6, "Packet Loss").
 
 use alloc::vec::Vec;
@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Guard, Guards, Instant, ObjectId};
 use concord_wire::control::Message as _;
-use concord_wire::flair::{GROUPS_OF_CHUNK, REPLICAS_MAX, SessionMessage, Sid, Step};
+use concord_wire::flair::{GROUPS_OF_CHUNK, REPLICAS_MAX, SessionMessage, Sid, Step, Weights};
 use concord_wire::{Addr, Flags, Op, Repr};
 
+use super::forwarding::EVEN;
 use super::registers::{Concerns, Registers};
 use crate::program::Injection;
 
@@ -16,7 +17,7 @@ use crate::program::Injection;
 const LOOK: u32 = 512;
 
 /// The upload that is under way, or was the last one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Upload {
     /// The highest session that began here; it falls only with a new switch id.
     sid: Sid,
@@ -25,6 +26,16 @@ pub(super) struct Upload {
     /// Which chunks are here.
     chunks: Vec<bool>,
     is_active: bool,
+    /// How reads are shared by now, and the ordinal of these weights; even, and 0, until some are told.
+    weights: Weights,
+    round: u32,
+}
+
+impl Default for Upload {
+    fn default() -> Upload {
+        let (sid, replicas, chunks) = (Sid(0), Vec::new(), Vec::new());
+        Upload { sid, replicas, chunks, is_active: false, weights: EVEN, round: 0 }
+    }
 }
 
 concord_core::counters! {
@@ -40,6 +51,8 @@ concord_core::counters! {
         session_messages_refused,
         /// Sessions that were to be active before all chunks were here.
         activations_early,
+        /// Weights taken, by which reads are shared from then on.
+        weights_taken,
     }
 }
 
@@ -54,14 +67,20 @@ impl Upload {
         self.replicas.clear();
         self.chunks.clear();
         self.is_active = false;
+        (self.weights, self.round) = (EVEN, 0);
     }
 
-    /// Takes a message of the leader, and gives what is done.
+    /// How reads are shared.
+    pub(super) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// Takes a message of the leader, and gives what is done. Weights are wanted if `load_awareness`.
     pub(super) fn take(
         &mut self,
         message: &SessionMessage,
         registers: &mut Registers,
-        guards: Guards,
+        (guards, load_awareness): (Guards, bool),
         count: &mut UploadCounters,
     ) -> Option<Step> {
         match message {
@@ -73,13 +92,14 @@ impl Upload {
                 if *sid > self.sid {
                     registers.begin(*sid, *all_keys);
                     let chunks = alloc::vec![false; groups.div_ceil(GROUPS_OF_CHUNK)];
-                    *self =
-                        Upload { sid: *sid, replicas: replicas.clone(), chunks, is_active: false };
+                    let replicas = replicas.clone();
+                    *self = Upload { sid: *sid, replicas, chunks, ..Upload::default() };
                     count.sessions_begun += 1;
                 }
                 // One that was forgotten is not begun again.
                 let is_here = !self.chunks.is_empty();
-                is_here.then_some(Step::Begun { groups: groups as u32 }).or_else(|| refused(count))
+                let begun = Step::Begun { groups: groups as u32, load_awareness };
+                is_here.then_some(begun).or_else(|| refused(count))
             }
             SessionMessage::Groups { sid, chunk, groups, .. } => {
                 let at = *chunk as usize;
@@ -113,6 +133,17 @@ impl Upload {
                     count.sessions_activated += 1;
                 }
                 Some(Step::Active)
+            }
+            SessionMessage::Weights { sid, round, weights, .. } => {
+                if *sid != self.sid || !self.is_active || !load_awareness {
+                    return refused(count);
+                }
+                // What comes late must not take the place of what was told after it.
+                if *round > self.round {
+                    (self.weights, self.round) = (*weights, *round);
+                    count.weights_taken += 1;
+                }
+                Some(Step::Weighed { round: *round })
             }
             SessionMessage::Confirmed { .. } => refused(count),
         }

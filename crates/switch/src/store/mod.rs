@@ -178,10 +178,16 @@ impl Routes {
 /// in, so that a retry goes to another replica for certain (trap T21).
 #[inline]
 pub(crate) fn choice(hdr: &Repr, run_bits: u8) -> u32 {
+    row(hdr, run_bits).wrapping_add(u32::from(hdr.attempt))
+}
+
+/// The same before the attempt is added: of all attempts alike.
+#[inline]
+pub(crate) fn row(hdr: &Repr, run_bits: u8) -> u32 {
     let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
     let halves = |word: u64| [(word >> 32) as u32, word as u32];
     let ([a, b], [c, d]) = (halves(session), halves(request));
-    CHOICE.of([a, b, c, d]).wrapping_add(u32::from(hdr.attempt))
+    CHOICE.of([a, b, c, d])
 }
 
 /// The replicas in turn.

@@ -7,7 +7,7 @@ use concord_switch::flair::{DropReason, Flair};
 use concord_switch::{AgentConfig, Ingress, KeyGroupSettings, Load, PortTable, SwitchProgram};
 use concord_wire::control::{Config, Message as _, Program, Protocol};
 use concord_wire::flair::{
-    self, Followers, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step,
+    self, Followers, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights,
 };
 use concord_wire::{Addr, GroupId, Kind, Op, Repr, kind};
 
@@ -28,6 +28,8 @@ pub struct Switch {
     pub view: u32,
     /// Its id, as its leader knows it.
     pub id: SwitchId,
+    /// Whether it balances reads by weights.
+    pub load_awareness: bool,
 }
 
 /// 64 groups, and everybody is asked alike.
@@ -61,7 +63,9 @@ impl Switch {
         told.sections.key_groups = settings;
         let program = Flair::load(&AgentConfig { guards, ..told }.settings()).unwrap();
         let now = Now { instant: Instant(1_000_000_000), unix_ms: 0 };
-        let mut switch = Switch { program, now, probe: now.instant, leader: 1, view: 3, id: OWN };
+        let (probe, load_awareness) = (now.instant, settings.load_awareness);
+        let mut switch =
+            Switch { program, now, probe, leader: 1, view: 3, id: OWN, load_awareness };
         switch.configure(3, &[1, 2, 3]);
         switch
     }
@@ -193,11 +197,17 @@ impl Switch {
         SessionMessage::Activate { view, from, switch: self.id.0, sid, probe }
     }
 
+    pub fn weights(&self, sid: Sid, round: u32, weights: Weights) -> SessionMessage {
+        let (view, from, switch) = (self.view, self.leader, self.id.0);
+        SessionMessage::Weights { view, from, switch, sid, round, weights }
+    }
+
     /// A session's start, each step of which is confirmed.
     pub fn start(&mut self, sid: Sid, group: impl Fn(u32) -> Group, all_keys: Group) {
         let groups = self.groups();
         let begin = self.begin(sid, all_keys);
-        assert_eq!(self.tell(&begin), Some(Step::Begun { groups }));
+        let load_awareness = self.load_awareness;
+        assert_eq!(self.tell(&begin), Some(Step::Begun { groups, load_awareness }));
         for (chunk, first) in (0..).zip((0..groups).step_by(GROUPS_OF_CHUNK)) {
             let last = groups.min(first + GROUPS_OF_CHUNK as u32);
             let chunk_of = self.chunk(sid, chunk, (first..last).map(&group).collect());

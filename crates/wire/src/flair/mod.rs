@@ -40,7 +40,7 @@ use crate::{Flags, GroupId, Op, Reason, Status, WireError, u16_at, u32_at, u64_a
 
 mod session;
 
-pub use session::{GROUPS_OF_CHUNK, Group, SessionMessage, Step};
+pub use session::{GROUPS_OF_CHUNK, Group, SessionMessage, Step, Weights};
 
 /// Where the fields are.
 pub mod at {

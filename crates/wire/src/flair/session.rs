@@ -1,13 +1,13 @@
 //! The start of a session (§4.3.5): what a leader uploads to its switch, encoded as the messages of
 //! [`crate::control`] are. Each step is confirmed by the switch; the session is active once all are
-//! (trap T28).
+//! (trap T28). While it is, the leader may say how reads are to be shared among its replicas (§4.4.2).
 
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId, SwitchId};
 use serde::{Deserialize, Serialize};
 
-use super::{Followers, Sid};
+use super::{Followers, REPLICAS_MAX, Sid};
 use crate::control::Message;
 use crate::header::Kind;
 
@@ -32,6 +32,8 @@ pub enum Step {
     Begun {
         /// How many key groups it has: a power of two.
         groups: u32,
+        /// load_awareness: it balances reads by the weights that it is told.
+        load_awareness: bool,
     },
     /// It has the key groups of a chunk.
     Chunk {
@@ -40,9 +42,17 @@ pub enum Step {
     },
     /// The session is active.
     Active,
+    /// Reads are shared by these weights, or by later ones.
+    Weighed {
+        /// Which.
+        round: u32,
+    },
 }
 
-/// A message of a session's start.
+/// How many reads each replica is to get, in proportion: by its bit in [`Followers`].
+pub type Weights = [u16; REPLICAS_MAX];
+
+/// A message of a session's start, or about its weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionMessage {
     /// Leader to its switch: a session begins. The one before is over.
@@ -112,6 +122,23 @@ pub enum SessionMessage {
         /// The switch's clock in ns.
         probe: u64,
     },
+    /// Leader to its switch, while the session is active: reads are to be shared by other weights.
+    Weights {
+        /// The leader's view.
+        #[serde(skip)]
+        view: u32,
+        /// The leader.
+        #[serde(skip)]
+        from: u16,
+        /// The switch that it is at: of a rack that was founded anew, another one (trap T28).
+        switch: u32,
+        /// The session.
+        sid: Sid,
+        /// Their ordinal within the session, from 1: those that come after later ones count no more.
+        round: u32,
+        /// They.
+        weights: Weights,
+    },
 }
 
 impl SessionMessage {
@@ -122,7 +149,8 @@ impl SessionMessage {
             SessionMessage::Begin { switch, .. }
             | SessionMessage::Groups { switch, .. }
             | SessionMessage::Activate { switch, .. }
-            | SessionMessage::Confirmed { switch, .. } => SwitchId(switch),
+            | SessionMessage::Confirmed { switch, .. }
+            | SessionMessage::Weights { switch, .. } => SwitchId(switch),
         }
     }
 
@@ -133,7 +161,8 @@ impl SessionMessage {
             SessionMessage::Begin { sid, .. }
             | SessionMessage::Groups { sid, .. }
             | SessionMessage::Activate { sid, .. }
-            | SessionMessage::Confirmed { sid, .. } => sid,
+            | SessionMessage::Confirmed { sid, .. }
+            | SessionMessage::Weights { sid, .. } => sid,
         }
     }
 }
@@ -146,7 +175,8 @@ impl Message for SessionMessage {
             SessionMessage::Begin { view, from, .. }
             | SessionMessage::Groups { view, from, .. }
             | SessionMessage::Activate { view, from, .. }
-            | SessionMessage::Confirmed { view, from, .. } => (NodeId(from), Epoch(view)),
+            | SessionMessage::Confirmed { view, from, .. }
+            | SessionMessage::Weights { view, from, .. } => (NodeId(from), Epoch(view)),
         }
     }
 
@@ -155,7 +185,8 @@ impl Message for SessionMessage {
             SessionMessage::Begin { view, from, .. }
             | SessionMessage::Groups { view, from, .. }
             | SessionMessage::Activate { view, from, .. }
-            | SessionMessage::Confirmed { view, from, .. } => {
+            | SessionMessage::Confirmed { view, from, .. }
+            | SessionMessage::Weights { view, from, .. } => {
                 (*view, *from) = (in_view.0, node.0);
             }
         }

@@ -46,9 +46,11 @@ fn group(log_idx: u64) -> Group {
     Group { log_idx, followers: Followers(0b101), is_stable: log_idx.is_multiple_of(2) }
 }
 
-fn messages() -> [SessionMessage; 4] {
+fn messages() -> [SessionMessage; 6] {
     let (view, from, switch, sid) = (3, 1, SWITCH.0, SID);
-    let (replicas, step) = (vec![1, 2, 9], Step::Begun { groups: 4_096 });
+    let begun = Step::Begun { groups: 4_096, load_awareness: true };
+    let (replicas, step) = (vec![1, 2, 9], Step::Weighed { round: 300 });
+    let weights = [64, 0, 1, 127, 128, 300, 9, u16::MAX];
     [
         SessionMessage::Begin { view, from, switch, sid, replicas, all_keys: group(70) },
         SessionMessage::Groups {
@@ -60,7 +62,9 @@ fn messages() -> [SessionMessage; 4] {
             groups: vec![group(70), group(71)],
         },
         SessionMessage::Activate { view, from, switch, sid, probe: 77 },
-        SessionMessage::Confirmed { view, from, switch, sid, step, probe: 78 },
+        SessionMessage::Confirmed { view, from, switch, sid, step: begun, probe: 78 },
+        SessionMessage::Confirmed { view, from, switch, sid, step, probe: 79 },
+        SessionMessage::Weights { view, from, switch, sid, round: 300, weights },
     ]
 }
 

@@ -41,6 +41,11 @@ const CROWD: usize = 300;
 /// Rates of the runs over seconds (figures 23 to 25) are lower by this factor (ours).
 const SLOWER: u64 = 100;
 
+/// The same of figure 26b, where the leader looks at the queues once a second (ours).
+const SLOWER_26B: u64 = 10;
+/// How much longer the slowed follower of figure 26b takes: its frequency is lower by 10%.
+const SLOWED_PERMILLE: u64 = 111;
+
 /// Zipf's constants of figure 19.
 pub const ZIPF: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
 static RANKS: LazyLock<Vec<Keys>> =
@@ -83,6 +88,8 @@ enum System {
     Flair,
     /// The same without.
     Random,
+    /// With leader avoidance and load awareness.
+    Weighed,
     /// Raft: the leader answers reads by its lease.
     Leader,
     /// Raft: the leader asks a quorum for each batch of reads.
@@ -102,6 +109,7 @@ impl System {
         match self {
             System::Flair => "FLAIR",
             System::Random => "FLAIR, random",
+            System::Weighed => "FLAIR, by load",
             System::Leader => "Raft, leader lease",
             System::ReadIndex => "Raft, ReadIndex",
             System::Leases => "Raft, follower leases",
@@ -113,7 +121,7 @@ impl System {
 
     fn load(self, load: Load) -> Load {
         let program = match self {
-            System::Flair | System::Random => Program::Flair,
+            System::Flair | System::Random | System::Weighed => Program::Flair,
             System::Leader
             | System::ReadIndex
             | System::Leases
@@ -122,15 +130,19 @@ impl System {
             System::Harmonia => Program::Harmonia,
         };
         let replicas = if self == System::Alone { 1 } else { load.replicas };
-        let avoid_leader = self == System::Flair;
-        let key_groups = KeyGroupSettings { avoid_leader, run_bits: 0, ..load.key_groups };
+        let (avoid_leader, load_awareness) = (self != System::Random, self == System::Weighed);
+        let key_groups =
+            KeyGroupSettings { avoid_leader, load_awareness, run_bits: 0, ..load.key_groups };
         let reads = match self {
             System::ReadIndex => SlowReads::ReadIndex,
             System::Leases => SlowReads::FollowerLease,
             System::Quorum => SlowReads::Quorum,
-            System::Flair | System::Random | System::Leader | System::Harmonia | System::Alone => {
-                SlowReads::LeaderLease
-            }
+            System::Flair
+            | System::Random
+            | System::Weighed
+            | System::Leader
+            | System::Harmonia
+            | System::Alone => SlowReads::LeaderLease,
         };
         Load { protocol: Protocol::Raft, program, replicas, key_groups, reads, ..load }
     }
@@ -200,7 +212,7 @@ pub fn all() -> Vec<Figure> {
         distribution("21b", "reads, workload B, Zipf 0.99", &zipf()),
     ];
     all.extend(failures());
-    all.extend([revoked(), avoidance(), by_replicas(), write_heavy()]);
+    all.extend([revoked(), avoidance(), awareness(), by_replicas(), write_heavy()]);
     all.extend([read_only(), million_keys(), by_groups()]);
     all
 }
@@ -279,6 +291,22 @@ fn avoidance() -> Figure {
     let figure = Figure::new("26a", "leader avoidance, workload B, uniform", "clients");
     let load = |outstanding| Load { outstanding, ..busy(3, 50) };
     compared(figure, &systems, &CLIENTS, |clients| clients as f64, load)
+}
+
+/// One follower is slower by a tenth. Each client is a process: where a few have many reads under way each, their
+/// numbers, and so the hashes, go with what the replicas answer first.
+fn awareness() -> Figure {
+    let title = "load awareness, a follower slower by 10%, workload C (rates a tenth)";
+    let figure = Figure::new("26b", title, "clients");
+    let load = |outstanding| {
+        let of = busy(3, 0);
+        let service = Service { read_ns: SLOWER_26B * READ_NS, ..of.service };
+        let of = Load { service, outstanding, processes: CROWD, ..of };
+        let of = Load { slower_permille: SLOWED_PERMILLE, weigh_ns: SEC, ..of };
+        Load { warm_up_ns: 8 * SEC, measure_ns: 2 * SEC, ..of }
+    };
+    let systems = [System::Weighed, System::Flair];
+    compared(figure, &systems, &[CROWD], |clients| clients as f64, load)
 }
 
 fn by_replicas() -> Figure {

@@ -37,6 +37,7 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
         lease_ns: rack.lease_ns(),
         replies_via_switch: rack.replies_via_switch,
         reads: rack.reads.of_leader(),
+        tells_queue: group.program.checks_replies() && rack.key_groups.load_awareness,
         memory_bytes_max: group.maxmemory.0,
         log_memory_bytes: usize::try_from(rack.log_memory.0).unwrap_or(usize::MAX),
         disk: match group.durability {

@@ -277,6 +277,9 @@ pub struct KeyGroups {
     pub groups: u32,
     /// While a write is pending the leader gets no read that a follower can answer.
     pub avoid_leader: bool,
+    /// Reads are shared among the replicas by weights, which the leader computes once a second of how long the queues of their hosts are: for
+    /// hosts that are not alike, or do other work too.
+    pub load_awareness: bool,
     /// How old the switch's word in the leader's last heartbeat may be, in ms, from 75 on; after that the switch passes nothing.
     /// The leader sends a heartbeat each 25 ms.
     pub stepdown_ms: u64,
@@ -290,6 +293,7 @@ impl Default for KeyGroups {
         KeyGroups {
             groups: own.groups(),
             avoid_leader: own.avoid_leader,
+            load_awareness: own.load_awareness,
             stepdown_ms: own.stepdown_ns / MS,
             repair_ms: own.repair_interval_ns / MS,
         }
@@ -309,6 +313,7 @@ impl KeyGroups {
         KeyGroupSettings {
             group_bits: self.groups.checked_ilog2().unwrap_or_default() as u8,
             avoid_leader: self.avoid_leader,
+            load_awareness: self.load_awareness,
             stepdown_ns: self.stepdown_ms.saturating_mul(MS),
             repair_interval_ns: self.repair_ms.saturating_mul(MS),
             ..KeyGroupSettings::DEFAULT

@@ -53,13 +53,18 @@ fn confirm(g: &mut Group, sid: Sid, step: Step) {
 
 /// The switch confirms all that it is told, until the session is active; what it began with.
 fn start(g: &mut Group) -> SessionMessage {
+    start_at(g, false)
+}
+
+/// The same of one that balances reads by load or not.
+fn start_at(g: &mut Group, load_awareness: bool) -> SessionMessage {
     let mut begun = None;
     for _ in 0..40 {
         g.pass(10);
         for message in told(g) {
             match &message {
                 SessionMessage::Begin { sid, .. } => {
-                    confirm(g, *sid, Step::Begun { groups: 64 });
+                    confirm(g, *sid, Step::Begun { groups: 64, load_awareness });
                     begun = Some(message);
                 }
                 SessionMessage::Groups { sid, chunk, .. } => {
@@ -70,6 +75,7 @@ fn start(g: &mut Group) -> SessionMessage {
                     return begun.unwrap();
                 }
                 SessionMessage::Confirmed { .. } => panic!("a replica confirms nothing"),
+                SessionMessage::Weights { .. } => panic!("the session is not active"),
             }
         }
     }
@@ -281,4 +287,33 @@ fn t26_a_heartbeat_echoes_the_switchs_newest_clock() {
     Heartbeat::answer(&mut bytes, Instant(77)).unwrap();
     g.deliver(0, &bytes);
     assert_eq!(beat(&mut g).probe, Instant(77));
+}
+
+/// What each of two followers' hosts and the leader's own say once a second is what the weights are of.
+#[test]
+fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_weighs_them() {
+    let mut g = founded(Guards::ALL);
+    g.isolate(0);
+    g.pass(3 * LEASE_NS / MS);
+    g.cuts.clear();
+    let leader = g.leader().unwrap();
+    start_at(&mut g, true);
+    let (quick, slow) = ((leader + 1) % 3, (leader + 2) % 3);
+    let mut weights = vec![];
+    for _ in 0..250 {
+        g.nodes[leader].note_queue(30);
+        g.nodes[quick].note_queue(1);
+        g.nodes[slow].note_queue(200);
+        g.pass(10);
+        for message in told(&mut g) {
+            if let SessionMessage::Weights { round, weights: told, .. } = message {
+                assert!(told[slow] < told[leader] && told[leader] < told[quick], "{told:?}");
+                let sid = sid(&g);
+                confirm(&mut g, sid, Step::Weighed { round });
+                weights.push((round, told[slow]));
+            }
+        }
+    }
+    let [(1, first), (2, second)] = weights[..] else { panic!("once a second: {weights:?}") };
+    assert!(second < first);
 }

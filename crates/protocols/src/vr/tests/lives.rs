@@ -240,6 +240,7 @@ fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
             committed: executed,
             life: node.group.tag_of(node.lives.mine()),
             is_short: false,
+            queue: 0,
         };
         let acks: Vec<_> = g.nodes.iter().map(|n| ack(n, n.epoch())).collect();
         let next = founders(&g, 900, 2);

@@ -66,6 +66,8 @@ const READS: u64 = 0x4ead_1de5;
 const LEASES: u64 = 0x1ea5_e000;
 /// The same of a switch that checks replies.
 const CHECKS: u64 = 0x0c4e_cced;
+/// The same of how such a switch balances reads.
+const BALANCE: u64 = 0xba1a_9ce5;
 /// What the seed of the gateways' draw is other than that of the rest.
 const GATEWAYS: u64 = 0x6a7e_3a75;
 /// And for their databases.
@@ -148,6 +150,7 @@ impl Plan {
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
         draw_reads(&mut plan, aim);
+        draw_balance(&mut plan);
         draw_databases(&mut plan);
         draw_scripts(&mut plan);
         plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
@@ -197,6 +200,14 @@ fn draw_reads(plan: &mut Plan, aim: Aim) {
         plan.quorum_reads = reads == Some(SlowReads::Quorum);
         plan.read_index = reads == Some(SlowReads::ReadIndex);
         plan.program = if spreads { Program::Forward } else { plan.program };
+    }
+}
+
+/// A third each: all replicas alike, the leader spared, and by load besides.
+fn draw_balance(plan: &mut Plan) {
+    if plan.program.checks_replies() {
+        let drawn = Rng::new(plan.seed ^ BALANCE).below(3);
+        (plan.avoid_leader, plan.load_awareness) = (drawn > 0, drawn > 1);
     }
 }
 

@@ -121,6 +121,10 @@ pub struct Plan {
     pub follower_leases: bool,
     /// The same, and any replica answers once it has asked a quorum where their logs end.
     pub quorum_reads: bool,
+    /// FLAIR: while a write is pending the leader gets no read that a follower can answer.
+    pub avoid_leader: bool,
+    /// FLAIR: reads are shared by weights, which the leader computes of the replicas' queues.
+    pub load_awareness: bool,
     /// About how many bytes a chunk of a copied state has.
     pub copy_bytes: usize,
     /// VR, NOPaxos: about how many executed records are kept for members that lag.
@@ -192,6 +196,8 @@ impl Default for Plan {
             read_index: false,
             follower_leases: false,
             quorum_reads: false,
+            avoid_leader: true,
+            load_awareness: false,
             copy_bytes: 4_096,
             records_kept: 32_768,
             drift_ppm: 0,

@@ -82,6 +82,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.read_index = false);
     with(|p| p.follower_leases = false);
     with(|p| p.quorum_reads = false);
+    with(|p| p.load_awareness = false);
+    with(|p| p.avoid_leader = true);
     with(|p| p.run_bits = 0);
     with(|p| p.batch_packets = 1);
     all

@@ -173,6 +173,9 @@ impl<'a> Rack<'a> {
     }
 }
 
+/// How often a leader weighs its group's queues: often enough for the few seconds of a run.
+const WEIGH_NS: u64 = 50 * MS;
+
 /// What the machines of the plan's rack are told.
 fn blueprint(plan: &Plan) -> Blueprint {
     let of = Blueprint::new(plan.protocol, plan.program, plan.replicas, plan.guards);
@@ -192,6 +195,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             records_kept: plan.records_kept.min(bounds.limits().log_records_max / 2),
             replicate_replies: plan.replicate_replies,
             reads: plan.reads(),
+            weigh_ns: WEIGH_NS,
             limits: Limits { engine_silence_ns: plan.engine_silence_ns, ..bounds.limits() },
             ..of.replica
         },
@@ -206,6 +210,8 @@ fn blueprint(plan: &Plan) -> Blueprint {
                     group_bits: 6,
                     counter_bits,
                     run_bits,
+                    avoid_leader: plan.avoid_leader,
+                    load_awareness: plan.load_awareness,
                     ..of.switch.sections.key_groups
                 },
                 ..of.switch.sections

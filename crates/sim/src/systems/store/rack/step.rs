@@ -115,9 +115,13 @@ impl Rack<'_> {
         let (from, node) = way;
         self.world.note(1, node, &bytes);
         let service_ns = self.service_ns(node, &bytes);
+        let waiting = self.slots[node].inbox.len();
         let (role, out) = (&mut self.slots[node].role, &mut self.outgoing);
         role.handle(now, addr(from), &mut bytes, out);
         if left == 1 {
+            if let Role::Replica(replica) = role {
+                replica.note_queue(waiting);
+            }
             role.flush(now, out);
         } else {
             self.totals.batched += 1;
