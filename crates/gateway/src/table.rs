@@ -3,11 +3,13 @@
 use alloc::vec::Vec;
 
 use concord_engine::table::UpperName;
+use concord_engine::table::categories::{bit_of, commands};
 use concord_engine::{CommandSpec, CommandTable, glob_matches, keys as places, resp};
 
 use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
+use crate::rules::Access;
 use crate::state::{Core, Turn};
 
 const HELP: [&str; 20] = [
@@ -66,6 +68,19 @@ const XINFO_HELP: [&str; 8] = [
 pub(crate) fn asks_for_help(name: &UpperName, args: &[&[u8]]) -> bool {
     let is_help = args.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"help"));
     is_help && (name.is(b"XGROUP") || name.is(b"XINFO"))
+}
+
+/// MEMORY MALLOC-STATS and PURGE, as a redis-server without jemalloc answers them.
+pub(crate) fn memory_reply(name: &UpperName, args: &[&[u8]]) -> Option<Vec<u8>> {
+    let mut reply = Vec::new();
+    match (UpperName::of(args.get(1)?).bytes(), args.len()) {
+        (b"MALLOC-STATS", 2) if name.is(b"MEMORY") => {
+            resp::bulk(&mut reply, b"Stats not supported for the current allocator");
+        }
+        (b"PURGE", 2) if name.is(b"MEMORY") => reply.extend_from_slice(resp::OK),
+        _ => return None,
+    }
+    Some(reply)
 }
 
 /// XGROUP HELP and XINFO HELP.
@@ -148,8 +163,16 @@ fn names<'a>(table: &'a CommandTable, filter: &[&[u8]]) -> Result<Vec<&'a str>, 
             let pattern = value.to_ascii_lowercase();
             Ok(all().filter(|name| glob_matches(&pattern, name.as_bytes())).collect())
         }
-        // There are no modules, and no categories: a gateway has no access lists.
-        b"MODULE" | b"ACLCAT" => Ok(Vec::new()),
+        b"ACLCAT" => {
+            let category = alloc::string::String::from_utf8_lossy(value).to_ascii_lowercase();
+            let bit = bit_of(&category);
+            Ok(commands()
+                .filter(|(_, own)| bit.is_some_and(|bit| own & bit != 0))
+                .map(|(n, _)| n)
+                .collect())
+        }
+        // There are no modules.
+        b"MODULE" => Ok(Vec::new()),
         _ => Err("ERR syntax error".into()),
     }
 }
@@ -187,6 +210,31 @@ fn keys<'a>(table: &'a CommandTable, args: &[&[u8]]) -> Result<(&'a str, Vec<usi
         return Err("ERR Invalid arguments specified for command".into());
     }
     Ok((&spec.name, at))
+}
+
+/// Where the keys of a command are, and what it does to them. Of one that is wrong the engine will say so.
+pub(crate) fn accesses(table: &CommandTable, args: &[&[u8]]) -> Vec<(usize, Access)> {
+    let name = UpperName::of(args[0]);
+    let (name, at) = match (name.bytes(), keys(table, args)) {
+        (_, Ok(found)) => found,
+        (b"WATCH", Err(_)) => ("watch", (1..args.len()).collect()),
+        (b"FCALL" | b"EVAL" | b"EVALSHA", Err(_)) => ("eval", counted(args)),
+        (b"FCALL_RO" | b"EVAL_RO" | b"EVALSHA_RO", Err(_)) => ("eval_ro", counted(args)),
+        (_, Err(_)) => return Vec::new(),
+    };
+    let access = |(ordinal, at): (usize, &usize)| {
+        let mut words = flags(name, ordinal, args).split(' ').skip(1);
+        let writes = words.clone().any(|word| matches!(word, "insert" | "delete" | "update"));
+        (*at, Access { reads: words.any(|word| word == "access"), writes })
+    };
+    at.iter().enumerate().map(access).collect()
+}
+
+/// The keys behind the number in the third argument.
+fn counted(args: &[&[u8]]) -> Vec<usize> {
+    let number = args.get(2).and_then(|number| resp::number(number));
+    let count = number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
+    (3..args.len()).take(count).collect()
 }
 
 /// What a command does to its keys, in Redis' words: to the first and to the others, or what stands behind the last
