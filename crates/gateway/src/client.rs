@@ -4,14 +4,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_core::{Now, SEC};
+use concord_core::{MS, Now, SEC};
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, ConnectionId, Replies};
 use crate::local::{check_name, wrong_arity};
-use crate::pause::pause;
 use crate::state::{Core, Turn};
 use crate::waiters::End;
 
@@ -146,6 +145,27 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
         ) => return Err(wrong_arity(&format!("client|{}", sub.lower()))),
         _ => return Err(no_subcommand("client", args[1])),
     }
+    Ok(())
+}
+
+/// CLIENT PAUSE timeout [WRITE | ALL]
+fn pause(
+    core: &mut Core,
+    turn: &mut Turn<'_>,
+    timeout: &[u8],
+    mode: Option<&[u8]>,
+) -> Result<(), Failure> {
+    let writes_only = match mode.map(UpperName::of) {
+        None => false,
+        Some(mode) if mode.is(b"ALL") => false,
+        Some(mode) if mode.is(b"WRITE") => true,
+        Some(_) => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
+    };
+    let ms = resp::number(timeout).ok_or("ERR timeout is not an integer or out of range")?;
+    let ms = u64::try_from(ms).map_err(|_| "ERR timeout is negative")?;
+    let until = turn.now.instant.after(ms.min(u64::from(u32::MAX)) * MS);
+    core.pause.begin(until, writes_only);
+    turn.connection.ok();
     Ok(())
 }
 

@@ -77,6 +77,7 @@ mod named;
 mod output;
 mod parts;
 mod pause;
+mod pausing;
 mod process;
 mod pubsub;
 mod replies;
