@@ -16,6 +16,7 @@ use concord_core::ObjectId;
 use concord_core::hash::object_id;
 
 use crate::functions::FUNCTIONS_KEY;
+use crate::users::USERS_KEY;
 
 /// Behind the last place.
 pub const PLACE_END: u64 = 1 << 32;
@@ -33,10 +34,11 @@ pub fn place(obj_id: ObjectId) -> u64 {
     u64::from(obj_id.0.rotate_right(SHARD_BITS))
 }
 
-/// Where a key stands in the order of copying. The libraries of functions are in front of every key.
+/// Where a key stands in the order of copying. The libraries of functions and the users are in front of
+/// every key.
 #[must_use]
 pub fn place_of_key(key: &[u8]) -> u64 {
-    if key == FUNCTIONS_KEY {
+    if key == FUNCTIONS_KEY || key == USERS_KEY {
         return 0;
     }
     place(object_id(key))

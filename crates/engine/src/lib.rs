@@ -27,6 +27,7 @@ pub mod script;
 pub mod several;
 pub mod table;
 pub mod ttl;
+pub mod users;
 
 pub use backend::{
     Backend, BackendDone, Effect, Outcome, Published, Reach, Step, Submitted, Told, TtlChange,

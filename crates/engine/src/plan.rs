@@ -261,6 +261,7 @@ pub(crate) fn reads_deadline(name: &UpperName) -> bool {
             | b"CONCORD.EXEC"
             | b"CONCORD.INFO"
             | b"CONCORD.DIGEST"
+            | b"CONCORD.USERS"
             | b"EVAL_RO"
             | b"EVALSHA_RO"
             | b"FCALL_RO"

@@ -10,6 +10,7 @@ use crate::redis::runs_script;
 use crate::resp;
 use crate::table::UpperName;
 use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
+use crate::users::{USERS_COMMAND, USERS_KEY};
 
 /// The keys of `command`, which names one or says by its own name where they are; those of a transaction
 /// are those of its commands.
@@ -178,6 +179,8 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         // Libraries come with the first part of a copy.
         b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::Whole,
         b"FUNCTION" => Restricted::Nothing,
+        USERS_COMMAND if is_here(USERS_KEY) => Restricted::Whole,
+        USERS_COMMAND => Restricted::Nothing,
         b"SORT" | b"SORT_RO" if keys(command).len() < 2 => Restricted::Nothing,
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.

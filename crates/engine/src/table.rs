@@ -12,6 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::{Class, resp};
 
+pub mod categories;
 mod memory_specs;
 
 /// Longest command name, a subcommand's with its container's included.
@@ -318,7 +319,7 @@ impl CommandTable {
         }
     }
 
-    /// The ten elements of Redis 7.0; of ACL categories, tips and key specifications none.
+    /// The ten elements of Redis 7.0; of tips and key specifications none.
     fn encode_spec(&self, out: &mut Vec<u8>, spec: &CommandSpec, resp3: bool) {
         resp::array(out, 10);
         resp::bulk(out, spec.name.as_bytes());
@@ -330,7 +331,12 @@ impl CommandTable {
         for number in [spec.first_key, spec.last_key, spec.step] {
             resp::integer(out, i64::from(number));
         }
-        resp::set(out, 0, resp3);
+        resp::set(out, categories::names_of(&spec.name).count(), resp3);
+        for name in categories::names_of(&spec.name) {
+            out.extend_from_slice(b"+@");
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
         resp::array(out, 0);
         resp::array(out, 0);
         let is_sub = |sub: &&CommandSpec| {

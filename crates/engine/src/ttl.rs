@@ -9,6 +9,7 @@
 //! - `CONCORD.EXPIRE key deadline_ms`, that numbered delete, removes the key iff it still has
 //!   exactly this deadline and is due: `:1`, else `:0`.
 //!
+//! `CONCORD.USERS` keeps what gateways know of users ([`mod@crate::users`]).
 //! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
 //!
 //! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and answers
@@ -30,6 +31,7 @@ use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
 use crate::several;
 use crate::table::UpperName;
+use crate::users::{USERS_COMMAND, Users};
 use crate::{Class, Completion, Context, Engine, Progress, resp};
 
 mod alone;
@@ -125,6 +127,8 @@ pub struct Shimmed<B> {
     deadlines: Deadlines,
     /// Libraries of functions.
     functions: Functions,
+    /// Users, which gateways keep here.
+    users: Users,
     /// Those before a transaction that is being started: if it is refused, nothing of it happens.
     functions_before: Option<Functions>,
     /// Who loads them.
@@ -164,6 +168,7 @@ impl<B: Backend> Shimmed<B> {
             backend,
             deadlines: Deadlines::default(),
             functions: Functions::default(),
+            users: Users::default(),
             functions_before: None,
             loader: None,
             pending: VecDeque::new(),
@@ -235,6 +240,11 @@ impl<B: Backend> Shimmed<B> {
     ) -> Progress {
         if name.is(b"FUNCTION") {
             return self.start_function(context, class, command, reply);
+        }
+        if name.is(USERS_COMMAND) {
+            let args: Vec<&[u8]> = command.args().collect();
+            let work = Work::One(After::Answer(self.users.execute(class, &args)));
+            return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
@@ -656,7 +666,9 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let beside = self.deadlines.memory_bytes() + self.functions.memory_bytes();
+        let beside = self.deadlines.memory_bytes()
+            + self.functions.memory_bytes()
+            + self.users.memory_bytes();
         self.backend.memory_bytes() + beside
     }
 
@@ -666,7 +678,8 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn digest(&self) -> Option<u64> {
-        let beside = self.deadlines.digest().wrapping_add(self.functions.digest());
+        let shared = self.functions.digest().wrapping_add(self.users.digest());
+        let beside = self.deadlines.digest().wrapping_add(shared);
         Some(self.backend.digest()?.wrapping_add(beside))
     }
 }

@@ -238,6 +238,35 @@ fn libraries_are_no_keys() {
     assert!(ask("FUNCTION STATS").ends_with(":1\r\n$15\r\nfunctions_count\r\n:1\r\n"));
 }
 
+/// Users are in a copy as libraries are, and `FLUSHALL` leaves them.
+#[test]
+fn users_are_in_front_of_every_key_of_a_copy() {
+    let (mut source, mut target) = (Store::new(Memory::new(0)), Store::new(Memory::new(0)));
+    let context = Context::default();
+    let ask = |store: &mut Store, line: &str| {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let bytes = CommandBuf::new().encode(0, args).to_vec();
+        let restricted = restrict(&Command::parse(&bytes).unwrap(), &|_| false);
+        if line.starts_with("CONCORD.USERS") {
+            assert_eq!(restricted, Restricted::Nothing, "where the first part is not there yet");
+        }
+        String::from_utf8(submit(store, &context, &bytes)).unwrap()
+    };
+    let empty = source.digest();
+    assert_eq!(ask(&mut source, "CONCORD.USERS SET 0 one"), ":1\r\n");
+    assert_eq!(ask(&mut source, "CONCORD.USERS SET 1 two"), ":2\r\n");
+    assert_ne!(source.digest(), empty);
+    assert_eq!(ask(&mut source, "FLUSHALL") + &ask(&mut source, "DBSIZE"), "+OK\r\n:0\r\n");
+    assert!(source.prepare_copy());
+    let mut chunk = Vec::new();
+    assert_eq!(source.copy(0, 1 << 20, &mut chunk), Progress::Done);
+    assert_eq!(target.install(&chunk), Ok(Progress::Done));
+    assert_eq!(ask(&mut target, "CONCORD.USERS GET 0"), "*2\r\n:2\r\n$3\r\ntwo\r\n");
+    assert_eq!((source.digest(), source.memory_bytes()), (target.digest(), target.memory_bytes()));
+    assert_eq!(target.clear(), Progress::Done);
+    assert_eq!(target.digest(), empty);
+}
+
 #[test]
 fn bytes_that_are_no_chunk_are_refused() {
     let mut source = Store::new(Memory::new(0));

@@ -19,10 +19,13 @@ pub(crate) enum Told<'a> {
     /// So many of its clients have subscribed to this.
     Subscribers(Sort, &'a [u8], u32),
     Published(Sort, &'a [u8], &'a [u8]),
+    /// What the rack keeps of users ([`crate::users`]).
+    Users(&'a [u8]),
 }
 
 const SUBSCRIBERS: u8 = 1;
 const PUBLISHED: u8 = 2;
+const USERS: u8 = 3;
 
 impl<'a> Told<'a> {
     /// Appends it: what it is, the sort, the length of the name, the name, and the number, or the length of
@@ -31,6 +34,7 @@ impl<'a> Told<'a> {
         let (what, sort, name) = match self {
             Told::Subscribers(sort, name, _) => (SUBSCRIBERS, sort, name),
             Told::Published(sort, name, _) => (PUBLISHED, sort, name),
+            Told::Users(users) => (USERS, &Sort::Channel, users),
         };
         out.extend_from_slice(&[what, *sort as u8]);
         out.extend_from_slice(&(name.len() as u32).to_be_bytes());
@@ -41,6 +45,7 @@ impl<'a> Told<'a> {
                 out.extend_from_slice(&(payload.len() as u32).to_be_bytes());
                 out.extend_from_slice(payload);
             }
+            Told::Users(_) => {}
         }
     }
 
@@ -58,6 +63,7 @@ impl<'a> Told<'a> {
                 let (payload, rest) = counted(rest)?;
                 Some((Told::Published(sort, name, payload), rest))
             }
+            USERS => Some((Told::Users(name), rest)),
             _ => None,
         }
     }
@@ -301,6 +307,7 @@ mod tests {
         let all = [
             Told::Subscribers(Sort::Pattern, b"a*", 7),
             Told::Published(Sort::Shard, b"c", b""),
+            Told::Users(b"version and text"),
             Told::Published(Sort::Channel, b"", b"text"),
         ];
         let mut bytes = vec![];

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_core::{Now, SEC};
+use concord_core::{MS, Now, SEC};
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
@@ -17,7 +17,7 @@ use crate::waiters::End;
 const SYNTAX: &str = "ERR syntax error";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
-const HELP: [&str; 47] = [
+const HELP: [&str; 51] = [
     "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CACHING (YES|NO)",
     "    Enable/disable tracking of the keys for next command in OPTIN/OPTOUT modes.",
@@ -51,10 +51,14 @@ const HELP: [&str; 47] = [
     "      Return clients of specified type.",
     "    * ID <client-id> [<client-id> ...]",
     "      Return clients with these IDs.",
+    "PAUSE <timeout> [WRITE|ALL]",
+    "    Suspend all, or just write, clients for <timeout> milliseconds.",
     "REPLY (ON|OFF|SKIP)",
     "    Control the replies sent to the current connection.",
     "SETNAME <name>",
     "    Assign the name <name> to the current connection.",
+    "UNPAUSE",
+    "    Stop the current client pause, resuming traffic.",
     "UNBLOCK <clientid> [TIMEOUT|ERROR]",
     "    Unblock the specified blocked client.",
     "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
@@ -126,21 +130,42 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             turn.connection.answer(|out| resp::integer(out, redirect));
         }
         (b"TRACKINGINFO", []) => core.tracking_info(turn),
-        (b"PAUSE" | b"UNPAUSE", _) => {
-            let sub = sub.lower();
-            return Err(format!(
-                "ERR Concord does not support this form of 'client|{sub}': other gateways would go on"
-            )
-            .into());
+        (b"PAUSE", [timeout] | [timeout, _]) => {
+            return pause(core, turn, timeout, args.get(3).copied());
+        }
+        (b"UNPAUSE", []) => {
+            core.pause.end();
+            turn.connection.ok();
         }
         (
             b"HELP" | b"INFO" | b"KILL" | b"REPLY" | b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO"
             | b"NO-EVICT" | b"NO-TOUCH" | b"UNBLOCK" | b"TRACKING" | b"CACHING" | b"GETREDIR"
-            | b"TRACKINGINFO",
+            | b"TRACKINGINFO" | b"PAUSE" | b"UNPAUSE",
             _,
         ) => return Err(wrong_arity(&format!("client|{}", sub.lower()))),
         _ => return Err(no_subcommand("client", args[1])),
     }
+    Ok(())
+}
+
+/// CLIENT PAUSE timeout [WRITE | ALL]
+fn pause(
+    core: &mut Core,
+    turn: &mut Turn<'_>,
+    timeout: &[u8],
+    mode: Option<&[u8]>,
+) -> Result<(), Failure> {
+    let writes_only = match mode.map(UpperName::of) {
+        None => false,
+        Some(mode) if mode.is(b"ALL") => false,
+        Some(mode) if mode.is(b"WRITE") => true,
+        Some(_) => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
+    };
+    let ms = resp::number(timeout).ok_or("ERR timeout is not an integer or out of range")?;
+    let ms = u64::try_from(ms).map_err(|_| "ERR timeout is negative")?;
+    let until = turn.now.instant.after(ms.min(u64::from(u32::MAX)) * MS);
+    core.pause.begin(until, writes_only);
+    turn.connection.ok();
     Ok(())
 }
 
@@ -264,6 +289,7 @@ fn list(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
 fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Failure> {
     let is_old = filter.len() == 1;
     let (mut id, mut kind, mut addr, mut laddr, mut skips_own) = (None, None, None, None, true);
+    let mut user = None;
     if is_old {
         (addr, skips_own) = (Some(filter[0]), false);
     } else {
@@ -277,7 +303,7 @@ fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
                 b"TYPE" => kind = Some(Type::parse(value)?),
                 b"ADDR" => addr = Some(*value),
                 b"LADDR" => laddr = Some(*value),
-                b"USER" if *value == b"default" => {}
+                b"USER" if core.users.find(value).is_some() => user = Some(*value),
                 b"USER" => {
                     let user = String::from_utf8_lossy(value);
                     return Err(format!("ERR No such user '{user}'").into());
@@ -297,6 +323,7 @@ fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
             && kind.is_none_or(|kind| Type::of(c) == kind)
             && addr.is_none_or(|addr| c.peer.as_bytes() == addr)
             && laddr.is_none_or(|laddr| c.local.as_bytes() == laddr)
+            && user.is_none_or(|user| c.user.name == user)
             && !(skips_own && c.id == own)
     };
     let killed: Vec<ConnectionId> = all(turn).into_iter().filter(is_meant).map(|c| c.id).collect();
@@ -324,7 +351,7 @@ fn verbatim(out: &mut Vec<u8>, text: &str, resp3: bool) {
 }
 
 /// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are 0; then ours.
-fn describe(core: &Core, now: Now, connection: &Connection) -> String {
+pub(crate) fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut command = connection
         .last_command
@@ -337,7 +364,7 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     format!(
         "id={} addr={} laddr={} fd=0 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} \
          multi={} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem=0 \
-         tot-mem={} events=r cmd={command} user=default redir={} resp={} tot-cmds={} lib-name={} \
+         tot-mem={} events=r cmd={command} user={} redir={} resp={} tot-cmds={} lib-name={} \
          lib-ver={}\n",
         connection.id.0,
         connection.peer,
@@ -354,6 +381,7 @@ fn describe(core: &Core, now: Now, connection: &Connection) -> String {
         connection.multi.as_ref().map_or(0, |m| m.bytes),
         connection.slots.len(),
         input + output,
+        text(&connection.user.name),
         connection.redirect(),
         if connection.resp3 { 3 } else { 2 },
         connection.commands,

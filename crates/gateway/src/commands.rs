@@ -84,6 +84,10 @@ pub(crate) enum Local {
     Latency,
     Role,
     Module,
+    Debug,
+    LastSave,
+    Lolwut,
+    ReplicaOf,
     Hello,
     Auth,
     Quit,
@@ -96,7 +100,6 @@ pub(crate) enum Refusal {
     Blocking,
     PubSub,
     Admin,
-    Other,
     /// In these words.
     Because(&'static str),
 }
@@ -114,7 +117,6 @@ impl Refusal {
                 "ERR Concord does not support administration by '{name}'; see concord --help"
             )
             .into(),
-            Refusal::Other => format!("ERR Concord does not support the command '{name}'").into(),
             Refusal::Because(text) => text.into(),
         }
     }
@@ -122,12 +124,12 @@ impl Refusal {
 
 pub(crate) const CROSS_KEY: &str = "CROSSKEY Concord does not support commands over several keys \
      in this form: all keys of such a command must be the same";
-const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
+pub(crate) const REPLICATES: &str = "ERR Concord replicates by itself; see concord status";
 const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 29] = [
+const REFUSED: [(&str, Refusal); 25] = [
     (
         "WAIT",
         Refusal::Because(
@@ -140,8 +142,6 @@ const REFUSED: [(&str, Refusal); 29] = [
             "ERR Concord does not need WAITAOF: with durability = fsync a write is on disk when it is answered",
         ),
     ),
-    ("REPLICAOF", Refusal::Because(REPLICATES)),
-    ("SLAVEOF", Refusal::Because(REPLICATES)),
     ("PSYNC", Refusal::Because(REPLICATES)),
     ("SYNC", Refusal::Because(REPLICATES)),
     ("REPLCONF", Refusal::Because(REPLICATES)),
@@ -155,14 +155,12 @@ const REFUSED: [(&str, Refusal); 29] = [
     ("SAVE", Refusal::Admin),
     ("BGSAVE", Refusal::Admin),
     ("BGREWRITEAOF", Refusal::Admin),
-    ("LASTSAVE", Refusal::Admin),
     ("SHUTDOWN", Refusal::Admin),
-    ("DEBUG", Refusal::Admin),
-    ("LOLWUT", Refusal::Other),
     ("CONCORD.DIGEST", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.INFO", Refusal::Because("ERR this command is Concord's own")),
+    ("CONCORD.USERS", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.REFUSE", Refusal::Because("ERR this command is Concord's own")),
     ("PFDEBUG", Refusal::Admin),
     ("PFSELFTEST", Refusal::Admin),
@@ -170,7 +168,7 @@ const REFUSED: [(&str, Refusal); 29] = [
 ];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 41] = [
+const OWN: [(&str, i32, Handling); 46] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -187,6 +185,11 @@ const OWN: [(&str, i32, Handling); 41] = [
     ("LATENCY", -2, Handling::Local(Local::Latency)),
     ("ROLE", 1, Handling::Local(Local::Role)),
     ("MODULE", -2, Handling::Local(Local::Module)),
+    ("DEBUG", -2, Handling::Local(Local::Debug)),
+    ("LASTSAVE", 1, Handling::Local(Local::LastSave)),
+    ("LOLWUT", -1, Handling::Local(Local::Lolwut)),
+    ("REPLICAOF", 3, Handling::Local(Local::ReplicaOf)),
+    ("SLAVEOF", 3, Handling::Local(Local::ReplicaOf)),
     ("HELLO", -1, Handling::Always(Local::Hello)),
     ("AUTH", -2, Handling::Always(Local::Auth)),
     ("QUIT", -1, Handling::Always(Local::Quit)),

@@ -13,6 +13,7 @@ use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
 use crate::slowlog::{ENTRIES_MAX, SLOWER_THAN, THRESHOLD};
 use crate::state::{Core, Turn};
+use crate::users::Change;
 
 /// What values a parameter has.
 #[derive(Clone, Copy)]
@@ -81,10 +82,15 @@ const POLICIES: [&str; 8] = [
     "allkeys-random",
     "noeviction",
 ];
+/// When idle clients are disconnected ([`crate::pause`]).
+const TIMEOUT: &str = "timeout";
+/// The default user's password ([`crate::users`]).
+const REQUIREPASS: &str = "requirepass";
+const ACL_LOG_MAX: &str = "acllog-max-len";
 /// Kept in [`crate::tracking`].
 const TRACKED_KEYS: &str = "tracking-table-max-keys";
 
-const PARAMETERS: [Parameter; 53] = [
+const PARAMETERS: [Parameter; 57] = [
     renamed("hash-max-listpack-entries", "hash-max-ziplist-entries", "512", COUNT),
     renamed("hash-max-listpack-value", "hash-max-ziplist-value", "64", COUNT),
     renamed("zset-max-listpack-entries", "zset-max-ziplist-entries", "128", COUNT),
@@ -120,6 +126,10 @@ const PARAMETERS: [Parameter; 53] = [
     kept("tcp-keepalive", "300", SMALL),
     kept("close-on-oom", "yes", Value::Bool),
     kept(TRACKED_KEYS, "", COUNT),
+    kept(REQUIREPASS, "", Value::Text),
+    kept(ACL_LOG_MAX, "128", COUNT),
+    is("acl-pubsub-default", "resetchannels", Value::One(&["allchannels", "resetchannels"])),
+    immutable("aclfile", ""),
     is("appendfsync", "everysec", Value::One(&["everysec", "always", "no"])),
     is("appendonly", "no", Value::Bool),
     is("bind", "", Value::Text),
@@ -137,7 +147,7 @@ const PARAMETERS: [Parameter; 53] = [
     is("proto-max-bulk-len", "1048576", Value::Bytes(1 << 20)),
     is("protected-mode", "no", Value::Bool),
     is("save", "", Value::Text),
-    is("timeout", "0", SMALL),
+    kept(TIMEOUT, "0", SMALL),
     is("replica-read-only", "yes", Value::Bool),
     immutable("databases", "16"),
     immutable("io-threads", "1"),
@@ -181,8 +191,13 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             });
         }
         (b"SET", pairs @ [_, _, ..]) => {
-            core.set_all(pairs)?;
-            turn.connection.ok();
+            if core.sets_password(pairs) && turn.connection.multi.is_some() {
+                return Err("ERR Concord does not change users inside MULTI".into());
+            }
+            match core.set_all(pairs)? {
+                Some(password) => return core.change_users(turn, Change::Password(password)),
+                None => turn.connection.ok(),
+            }
         }
         (b"RESETSTAT", []) => {
             core.commands.reset_counts();
@@ -209,13 +224,23 @@ impl Core {
             "maxclients" => self.setup.connections_max.to_string(),
             "maxmemory" => self.memory_bytes_max.to_string(),
             "port" => self.setup.port.to_string(),
+            REQUIREPASS => {
+                let initial = self.setup.requirepass.as_deref().unwrap_or_default();
+                let initial = || String::from_utf8_lossy(initial).into_owned();
+                self.settings.get(REQUIREPASS).cloned().unwrap_or_else(initial)
+            }
             TRACKED_KEYS => self.tracking.keys_max().to_string(),
             name => self.settings.get(name).map_or(parameter.default, String::as_str).to_string(),
         }
     }
 
-    /// Sets all of these, or none.
-    fn set_all(&mut self, pairs: &[&[u8]]) -> Result<(), Failure> {
+    fn sets_password(&self, pairs: &[&[u8]]) -> bool {
+        let is_it = |name: &&[u8]| name.eq_ignore_ascii_case(REQUIREPASS.as_bytes());
+        pairs.iter().step_by(2).any(is_it)
+    }
+
+    /// Sets all of these, or none. A password of the default user is given back: it is the rack's.
+    fn set_all(&mut self, pairs: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure> {
         let (pairs, []) = pairs.as_chunks::<2>() else { return Err("ERR syntax error".into()) };
         let mut found: Vec<(&'static Parameter, &str, &[u8])> = Vec::new();
         for [name, value] in pairs {
@@ -246,8 +271,21 @@ impl Core {
             }
             values.push((parameter, value));
         }
+        let mut password = None;
         for (parameter, value) in values {
             match parameter.name {
+                REQUIREPASS => {
+                    password = Some(value.clone().into_bytes());
+                    self.settings.insert(REQUIREPASS, value);
+                }
+                TIMEOUT => {
+                    self.pause.idle_seconds = value.parse().unwrap_or(0);
+                    self.settings.insert(TIMEOUT, value);
+                }
+                ACL_LOG_MAX => {
+                    self.users.set_log_max(value.parse().unwrap_or(0));
+                    self.settings.insert(ACL_LOG_MAX, value);
+                }
                 TRACKED_KEYS => self.tracking.set_keys_max(value.parse().unwrap_or(0)),
                 name @ (SLOWER_THAN | ENTRIES_MAX | THRESHOLD) => {
                     self.set_slow(name, &value);
@@ -257,7 +295,7 @@ impl Core {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(password)
     }
 }
 

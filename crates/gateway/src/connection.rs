@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_client::{Class, Withdrawn};
@@ -19,6 +20,7 @@ use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
 use crate::request::Parser;
+use crate::rules::User;
 use crate::subscriber::{Message, Subscriber};
 use crate::tentative::Expected;
 use crate::tracking::ClientTracking;
@@ -240,6 +242,10 @@ pub(crate) enum Wait {
     Subscribed,
     /// The other gateways, to which too much is under way.
     Others,
+    /// The end of CLIENT PAUSE.
+    Paused,
+    /// What the rack keeps of users: it is not known yet, or the command before it changes it.
+    Users,
 }
 
 /// Commands between MULTI and EXEC.
@@ -280,7 +286,10 @@ pub(crate) struct Connection {
     pub since: Instant,
     pub active_at: Instant,
     pub resp3: bool,
+    /// It has given a password, or needed none when it came.
     pub authenticated: bool,
+    /// Whose commands these are.
+    pub user: Arc<User>,
     /// Which keys its commands are about.
     pub database: u8,
     /// The slot of an EXEC under way behind which it has another database; and the one that it goes back to if the
@@ -354,6 +363,7 @@ impl Connection {
         peer: &str,
         now: Instant,
         authenticated: bool,
+        user: Arc<User>,
     ) -> Connection {
         Connection {
             id,
@@ -365,6 +375,7 @@ impl Connection {
             active_at: now,
             resp3: false,
             authenticated,
+            user,
             database: 0,
             selecting: None,
             input: Vec::new(),
@@ -673,7 +684,8 @@ mod tests {
     const B: Subject = Subject::Object(ObjectId(2));
 
     fn connection_with(requests: &[(Class, Subject)]) -> Connection {
-        let mut c = Connection::new(ConnectionId(1), "", Instant(0), true);
+        let user = Arc::new(User::all_powerful(b"default", None));
+        let mut c = Connection::new(ConnectionId(1), "", Instant(0), true, user);
         for (class, subject) in requests {
             c.slots.push_back(Slot::waiting(*class, *subject, false));
             c.note_sent(*class, *subject);

@@ -16,13 +16,13 @@ use concord_wire::Sink;
 use crate::commands::{
     CROSS_KEY, Failure, Handling, Local, class_of, handling_of, no_subcommand, unknown,
 };
-use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject};
+use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject, Wait};
 use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
 use crate::subscriber::PubSub;
-use crate::{client, config, eval, local, monitor, slow, table};
+use crate::{acl, client, config, eval, local, monitor, slow, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
@@ -143,7 +143,7 @@ impl Core {
     ) -> Result<Flow, Failure> {
         let handling = found.map(|index| self.commands.entry(index).handling);
         let always = matches!(handling, Some(Handling::Always(_)));
-        if !turn.connection.authenticated && !always {
+        if !always && self.must_log_in(turn.connection) {
             return Err("NOAUTH Authentication required.".into());
         }
         let (Some(index), Some(handling)) = (found, handling) else { return Err(unknown(args)) };
@@ -151,6 +151,12 @@ impl Core {
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
         }
+        self.must_be_allowed(turn, handling, args)?;
+        if self.must_pause(turn, handling) {
+            turn.connection.wait = Wait::Paused;
+            return Ok(Flow::Waits);
+        }
+        let entry = self.commands.entry(index);
         if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
             return Err(failure);
         }
@@ -199,6 +205,10 @@ impl Core {
             Handling::PubSub(what) => self.pubsub(turn, what, args),
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
+            }
+            Handling::Container if let Some(reply) = table::memory_reply(name, args) => {
+                turn.connection.answer(|out| out.extend_from_slice(&reply));
+                Ok(Flow::Went)
             }
             Handling::Container if table::asks_for_help(name, args) => {
                 table::container_help(turn, name, args).map(|()| Flow::Went)
@@ -500,15 +510,19 @@ pub(crate) fn handler_of(local: Local) -> Handler {
         Local::Monitor => monitor::monitor,
         Local::Command => table::command,
         Local::Config => config::config,
-        Local::Acl => local::acl,
+        Local::Acl => acl::acl,
         Local::Unwatch => local::unwatch,
         Local::Script => eval::script,
         Local::SlowLog => slow::slowlog,
         Local::Latency => slow::latency,
         Local::Role => local::role,
         Local::Module => local::module,
-        Local::Hello => local::hello,
-        Local::Auth => local::auth,
+        Local::Debug => local::debug,
+        Local::LastSave => local::last_save,
+        Local::Lolwut => local::lolwut,
+        Local::ReplicaOf => local::replica_of,
+        Local::Hello => acl::hello,
+        Local::Auth => acl::auth,
         Local::Quit => local::quit,
         Local::Reset => local::reset,
     }

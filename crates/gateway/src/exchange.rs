@@ -29,6 +29,8 @@ pub(crate) struct Exchange {
     pub messages: VecDeque<Message>,
     /// What other gateways told of writes.
     pub written: VecDeque<Vec<u8>>,
+    /// What other gateways told of users.
+    pub users: VecDeque<Vec<u8>>,
     /// A gateway was not heard of: what it had to tell of writes may be lost.
     pub has_lost_touch: bool,
     /// The others were not told of writes, and are to be told that all keys were written.
@@ -48,6 +50,7 @@ impl Exchange {
             streams: Vec::new(),
             messages: VecDeque::new(),
             written: VecDeque::new(),
+            users: VecDeque::new(),
             has_lost_touch: false,
             owes_all_written: false,
             waiting: VecDeque::new(),
@@ -112,6 +115,14 @@ impl Exchange {
         until
     }
 
+    /// Tells all others of users; where in which streams.
+    pub(crate) fn tell_users(&mut self, users: &[u8]) -> Vec<(usize, u64)> {
+        let mut message = Vec::new();
+        Told::Users(users).emit(&mut message);
+        let streams = self.streams.iter_mut().enumerate();
+        streams.filter_map(|(other, stream)| Some((other, stream.push(&message)?))).collect()
+    }
+
     /// Tells those who want to hear of writes; where too much is under way, later and of all keys.
     pub(crate) fn tell_written(&mut self, keys: &[Vec<u8>], flushes: bool) {
         if !self.is_written_asked_for() {
@@ -165,6 +176,7 @@ impl Exchange {
                     Told::Published(Sort::Written, _, written) => {
                         self.written.push_back(written.to_vec());
                     }
+                    Told::Users(users) => self.users.push_back(users.to_vec()),
                     Told::Published(sort, channel, payload) => self.give(sort, channel, payload),
                 }
             }

@@ -24,6 +24,7 @@ use crate::memory::{Grant, Memory, unread_bytes};
 use crate::monitors::Monitors;
 use crate::multi;
 use crate::named::Shown;
+use crate::pause::Pause;
 use crate::process::Process;
 use crate::request::Parsed;
 use crate::scripts::Scripts;
@@ -34,6 +35,7 @@ use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::tracking::Tracking;
 use crate::traffic::Traffic;
+use crate::users::Users;
 use crate::waiters::{End, Waiters};
 use crate::waiting::Waiting;
 
@@ -72,6 +74,8 @@ impl Machine for Gateway {
         self.core.look_after_waiters(now, sink);
         self.core.check_tracked(now, sink);
         self.core.exchange.tick(now, sink);
+        self.look_after_users(now, sink);
+        self.look_after_pause(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.look_for_stuck(now);
         }
@@ -90,9 +94,10 @@ impl Machine for Gateway {
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
         let at = self.core.waiters.deadline();
         let at = at.min(self.core.exchange.deadline()).min(self.core.tracking.deadline());
+        let at = at.min(self.core.users.deadline()).min(self.core.pause.deadline());
         let waits = Deadline {
             at,
-            reason: "commands that wait, other gateways, and keys that may be cached",
+            reason: "commands that wait, other gateways, users, and keys that may be cached",
         };
         self.core.client.deadline().min(look).min(waits)
     }
@@ -116,6 +121,7 @@ impl Gateway {
         let run_id = info::run_id([1, 2, 3].map(|n| splitmix64(drawn.next_u64() ^ n)));
         let exchange =
             Exchange::new(setup.node, drawn.next_u64(), core::mem::take(&mut setup.others));
+        let users = Users::new(setup.requirepass.as_deref(), drawn.next_u64());
         let mut core = Core {
             exchange,
             memory: Memory::new(setup.limits.output_bytes_max),
@@ -129,6 +135,8 @@ impl Gateway {
             targets: HashMap::default(),
             scripts: Scripts::default(),
             tracking: Tracking::default(),
+            users,
+            pause: Pause::default(),
             killed: Vec::new(),
             monitors: Monitors::default(),
             waiters: Waiters::default(),
@@ -170,8 +178,8 @@ impl Gateway {
         }
         self.core.count.connections += 1;
         self.core.connected += 1;
-        let authenticated = self.core.setup.requirepass.is_none();
-        let connection = Connection::new(id, peer, now.instant, authenticated);
+        let (authenticated, user) = (self.core.users.are_open(), self.core.users.default_user());
+        let connection = Connection::new(id, peer, now.instant, authenticated, user);
         self.connections.insert(id, Box::new(connection));
         true
     }
@@ -222,12 +230,13 @@ impl Gateway {
                 self.try_blocked(now, sink);
                 self.exchange(now, sink);
             }
-            Wait::Blocked | Wait::Subscribed => list(&mut self.ready, connection),
+            Wait::Blocked | Wait::Subscribed | Wait::Users => list(&mut self.ready, connection),
             Wait::Order(..)
             | Wait::Slots
             | Wait::Room(_)
             | Wait::Output
             | Wait::Quiet
+            | Wait::Paused
             | Wait::Others => {}
         }
     }
@@ -389,6 +398,8 @@ impl Gateway {
             | Wait::Blocked
             | Wait::Quiet
             | Wait::Subscribed
+            | Wait::Users
+            | Wait::Paused
             | Wait::Others => {}
         }
         self.core.memory.note(now.instant, &mut connection);
@@ -413,7 +424,7 @@ impl Gateway {
             self.core.client.grant(now, request, bytes, sink);
         }
         while let Some((request, bytes)) = self.core.client.poll_offer() {
-            if self.core.table_request == Some(request) {
+            if self.core.table_request == Some(request) || self.core.users.is_asked(request) {
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
             }
@@ -584,6 +595,10 @@ impl Gateway {
                 self.core.take_table(&done);
                 continue;
             }
+            if self.core.users.is_asked(done.request) {
+                self.take_users(now, &done);
+                continue;
+            }
             if self.core.take_check(now, &done) {
                 continue;
             }
@@ -626,10 +641,13 @@ impl Gateway {
                             || connection.is_splitting)
                 }
                 Wait::Blocked => connection.is_unblocked(),
-                Wait::Quiet => connection.slots.is_empty(),
-                Wait::Nothing | Wait::Room(_) | Wait::Output | Wait::Subscribed | Wait::Others => {
-                    false
-                }
+                Wait::Quiet | Wait::Users => connection.slots.is_empty(),
+                Wait::Nothing
+                | Wait::Room(_)
+                | Wait::Output
+                | Wait::Subscribed
+                | Wait::Paused
+                | Wait::Others => false,
             };
             if goes_on {
                 self.go_on(now, target.connection, sink);
@@ -700,7 +718,13 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         // A command that was sent in part goes on, whatever came since.
         return true;
     }
-    if connection.closing || matches!(connection.wait, Wait::Blocked | Wait::Subscribed) {
+    if connection.closing
+        || matches!(connection.wait, Wait::Blocked | Wait::Subscribed | Wait::Users)
+    {
+        return false;
+    }
+    if !core.users.are_known() {
+        connection.wait = Wait::Users;
         return false;
     }
     if connection.selecting.is_some() {

@@ -86,7 +86,7 @@ impl Inputs {
 impl Connection {
     /// How many bytes may be read of it now; 0 for none.
     pub(crate) fn input_room(&self) -> usize {
-        if matches!(self.wait, Wait::Blocked | Wait::Subscribed) && !self.closing {
+        if matches!(self.wait, Wait::Blocked | Wait::Subscribed | Wait::Users) && !self.closing {
             // What comes waits here; that its client has gone shows.
             return INPUT_BYTES_MAX.saturating_sub(self.input.len());
         }

@@ -44,6 +44,8 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod access;
+mod acl;
 mod blocked;
 mod caching;
 mod channels;
@@ -74,12 +76,16 @@ mod multi;
 mod named;
 mod output;
 mod parts;
+mod pause;
+mod pausing;
 mod process;
 mod pubsub;
 mod replies;
 mod request;
+mod rules;
 mod scripts;
 mod setup;
+mod sharing;
 mod shown;
 mod slow;
 mod slowlog;
@@ -91,6 +97,7 @@ mod table;
 mod tentative;
 mod tracking;
 mod traffic;
+mod users;
 mod waiters;
 mod waiting;
 mod wanted;

@@ -3,10 +3,11 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
+use concord_core::MS;
 use concord_engine::table::UpperName;
 use concord_engine::{databases, resp};
 
-use crate::commands::Failure;
+use crate::commands::{Failure, REPLICATES};
 use crate::connection::Replies;
 use crate::state::{Core, Turn};
 
@@ -77,16 +78,9 @@ pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result
     connection.database = 0;
     connection.watch.end();
     connection.name.clear();
-    connection.authenticated = core.setup.requirepass.is_none();
+    connection.authenticated = core.users.are_open();
+    connection.user = core.users.default_user();
     connection.answer(|out| resp::simple(out, "RESET"));
-    Ok(())
-}
-
-pub(crate) fn acl(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    if UpperName::of(args[1]).bytes() != b"WHOAMI" {
-        return Err("ERR Concord has no access control lists; see requirepass".into());
-    }
-    turn.connection.answer(|out| resp::bulk(out, b"default"));
     Ok(())
 }
 
@@ -110,104 +104,44 @@ pub(crate) fn module(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
     Ok(())
 }
 
-fn check_password(core: &Core, user: Option<&[u8]>, password: &[u8]) -> Result<(), Failure> {
-    let is_default = user.is_none_or(|user| user == b"default");
-    match &core.setup.requirepass {
-        None if user.is_none() => {
-            Err("ERR AUTH <password> called without any password configured \
-             for the default user. Are you sure your configuration is correct?"
-                .into())
+/// DEBUG ERROR text: the error, for tests of clients. Nothing else of DEBUG is here.
+pub(crate) fn debug(_: &mut Core, _: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    match (UpperName::of(args[1]).bytes(), &args[2..]) {
+        (b"ERROR", [text]) => {
+            let shown = |byte: &u8| if byte.is_ascii_control() { ' ' } else { char::from(*byte) };
+            Err(text.iter().map(shown).collect::<String>().into())
         }
-        None if is_default => Ok(()),
-        Some(wanted) if is_default && is_equal(wanted, password) => Ok(()),
-        None | Some(_) => {
-            Err("WRONGPASS invalid username-password pair or user is disabled.".into())
+        _ => {
+            Err("ERR Concord does not support administration by 'debug'; see concord --help".into())
         }
     }
 }
 
-/// Takes as long for every password of the right length.
-fn is_equal(wanted: &[u8], given: &[u8]) -> bool {
-    let differ = wanted.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b));
-    wanted.len() == given.len() && differ == 0
-}
-
-pub(crate) fn auth(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    match args {
-        [_, password] => check_password(core, None, password)?,
-        [_, user, password] => check_password(core, Some(user), password)?,
-        [..] => return Err("ERR syntax error".into()),
-    }
-    turn.connection.authenticated = true;
-    turn.connection.ok();
+/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when it started.
+pub(crate) fn last_save(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    let now = turn.now;
+    let up_ms = core.started_at.map_or(0, |at| now.instant.since(at) / MS);
+    turn.connection
+        .answer(|out| resp::integer(out, (now.unix_ms.saturating_sub(up_ms) / 1_000) as i64));
     Ok(())
 }
 
-/// HELLO [2|3 [AUTH user password] [SETNAME name]]. Nothing changes if it fails.
-pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let resp3 = match args.get(1).copied() {
-        None => turn.connection.resp3,
-        Some(b"2") => false,
-        Some(b"3") => true,
-        Some(version) if resp::number(version).is_none() => {
-            return Err("ERR Protocol version is not an integer or out of range".into());
-        }
-        Some(_) => return Err("NOPROTO unsupported protocol version".into()),
-    };
-    let mut authenticated = turn.connection.authenticated;
-    let mut name = None;
-    let mut rest = args.get(2..).unwrap_or_default();
-    while let Some(word) = rest.first() {
-        rest = match (UpperName::of(word).bytes(), rest) {
-            (b"AUTH", [_, user, password, rest @ ..]) => {
-                check_password(core, Some(user), password)?;
-                authenticated = true;
-                rest
-            }
-            (b"SETNAME", [_, value, rest @ ..]) => {
-                check_name(value)?;
-                name = Some(*value);
-                rest
-            }
-            _ => {
-                let word = String::from_utf8_lossy(word);
-                return Err(format!("ERR Syntax error in HELLO option '{word}'").into());
-            }
-        };
-    }
-    if !authenticated {
-        return Err(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise \
-             the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client \
-             and select the RESP protocol version at the same time"
-                .into(),
-        );
-    }
-    let connection = &mut *turn.connection;
-    connection.resp3 = resp3;
-    connection.authenticated = true;
-    if let Some(name) = name {
-        connection.name = name.to_vec();
-    }
-    let id = connection.id.0 as i64;
-    connection.answer(|out| {
-        resp::map(out, 7, resp3);
-        for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
-            resp::bulk(out, name.as_bytes());
-            resp::bulk(out, value.as_bytes());
-        }
-        for (name, value) in [("proto", if resp3 { 3 } else { 2 }), ("id", id)] {
-            resp::bulk(out, name.as_bytes());
-            resp::integer(out, value);
-        }
-        for (name, value) in [("mode", "standalone"), ("role", "master")] {
-            resp::bulk(out, name.as_bytes());
-            resp::bulk(out, value.as_bytes());
-        }
-        resp::bulk(out, b"modules");
-        resp::array(out, 0);
-    });
+/// LOLWUT: no picture, but the version.
+pub(crate) fn lolwut(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+    let text = format!("Concord, which answers as Redis ver. {REDIS_VERSION}\n");
+    turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
     Ok(())
+}
+
+/// REPLICAOF NO ONE: it is nobody's.
+pub(crate) fn replica_of(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    match (UpperName::of(args[1]).bytes(), UpperName::of(args[2]).bytes()) {
+        (b"NO", b"ONE") => {
+            turn.connection.ok();
+            Ok(())
+        }
+        _ => Err(REPLICATES.into()),
+    }
 }
 
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Failure> {

@@ -318,6 +318,8 @@ impl Gateway {
     /// Gives messages to those who have subscribed, answers what other gateways have heard of, and tells who may
     /// have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
+        self.look_after_users(now, sink);
+        self.look_after_pause(now, sink);
         self.take_exchanged(now, sink);
         self.invalidate(now);
         self.show(now);
@@ -374,7 +376,7 @@ impl Gateway {
         list(&mut self.ready, connection);
         let goes_on = match connection.wait {
             Wait::Subscribed => connection.subscriber.asked.is_none(),
-            Wait::Quiet => connection.slots.is_empty(),
+            Wait::Quiet | Wait::Users => connection.slots.is_empty(),
             Wait::Slots => connection.slots.len() < self.core.setup.limits.commands_max,
             _ => false,
         };

@@ -26,6 +26,7 @@ use crate::inputs::Inputs;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
 use crate::monitors::Monitors;
 use crate::named::Shown;
+use crate::pause::Pause;
 use crate::process::Process;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
@@ -34,6 +35,7 @@ use crate::stats::Latencies;
 use crate::tentative::{Expected, Tentative};
 use crate::tracking::Tracking;
 use crate::traffic::Traffic;
+use crate::users::Users;
 use crate::waiters::Waiters;
 
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
@@ -52,6 +54,8 @@ pub(crate) struct Core {
     pub exchange: Exchange,
     /// What clients may have cached.
     pub tracking: Tracking,
+    pub users: Users,
+    pub pause: Pause,
     /// Connections that are to be closed.
     pub killed: Vec<ConnectionId>,
     pub monitors: Monitors,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod acl;
 mod blocked;
 mod client;
 mod common;

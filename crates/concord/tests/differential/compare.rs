@@ -24,11 +24,14 @@ pub enum How {
 /// How the replies of this form are compared.
 pub fn how(form: &str) -> How {
     match form {
-        "keys" | "smembers" | "sinter" | "sunion" | "sdiff" => How::AnyOrder,
+        "keys" | "smembers" | "sinter" | "sunion" | "sdiff" | "acl cat" => How::AnyOrder,
         "scan" | "sscan" | "hscan" | "zscan" => How::Cursor,
         "spop" | "srandmember" | "hrandfield" | "zrandmember" | "randomkey" => How::Drawn,
         "ttl" | "pttl" | "expiretime" | "pexpiretime" | "object idletime" => How::Clocks,
-        "time" => How::Own("another clock"),
+        "time" | "lastsave" => How::Own("another clock"),
+        "acl genpass" => How::Own("drawn at random"),
+        "acl log" => How::Own("Concord's own clients"),
+        "lolwut" => How::Own("Concord's own words"),
         "hello" | "client id" | "client info" | "client list" => How::Own("another connection"),
         "info" => How::Own("Concord's own numbers"),
         "slowlog get" | "slowlog len" | "latency latest" | "latency history" | "latency reset" => {
@@ -37,7 +40,7 @@ pub fn how(form: &str) -> How {
         "memory usage" => How::Own("each engine counts by itself"),
         "config get" => How::Own("Concord's own settings"),
         "command" | "command count" | "command docs" | "command info" | "command list" => {
-            How::Own("Concord's own table: no ACL categories, tips, key specifications")
+            How::Own("Concord's own table: no tips, key specifications")
         }
         _ => How::Exact,
     }
@@ -137,7 +140,6 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("CROSSKEY", "several keys that differ"),
         ("consumer groups store", "consumer groups store the server's clock"),
         ("Concord is configured", "configuration is a file's and flags'"),
-        ("no access control lists", "access control lists"),
         ("does not support the command", NO_KEY_OR_NOT_BUILT),
         ("submitted as a read", "where the key has a time to live"),
     ];

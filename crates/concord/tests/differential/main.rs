@@ -50,6 +50,10 @@ const NEVER: &[&str] = &[
     "client reply",
     "client pause",
     "client kill",
+    "client unpause",
+    // It would lock out whoever compares.
+    "acl setuser",
+    "acl deluser",
     "module load",
     "config set",
     "config rewrite",

@@ -6,6 +6,7 @@ use super::{Pending, Shimmed, Stalled, Work};
 use crate::backend::{Backend, Submitted, TtlChange};
 use crate::copy::{self, Copied, Object};
 use crate::functions::FUNCTIONS_KEY;
+use crate::users::{USERS_KEY, Users};
 use crate::{Context, Progress};
 
 /// What runs alone: nothing is pending when it starts, and nothing is submitted until it has
@@ -43,7 +44,7 @@ impl<B: Backend> Shimmed<B> {
             Alone::Copy(from, bytes_max) => backend.copy(*from, *bytes_max).map(Some),
             Alone::Install(chunk) => {
                 let installed = copy::objects(chunk).and_then(|mut objects| {
-                    objects.retain(|object| object.key != FUNCTIONS_KEY);
+                    objects.retain(|object| object.key != FUNCTIONS_KEY && object.key != USERS_KEY);
                     backend.install(&objects)
                 });
                 // A chunk whose values are none cannot be taken back: the engine is lost.
@@ -71,11 +72,22 @@ impl<B: Backend> Shimmed<B> {
                     let (key, value) = (FUNCTIONS_KEY, &value[..]);
                     copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
                 }
+                if *from == 0 && !self.users.is_empty() {
+                    let (key, value) = (USERS_KEY, &self.users.save()[..]);
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                }
             }
             Alone::Install(chunk) => {
                 for object in copy::objects(chunk).unwrap_or_default() {
                     if object.key == FUNCTIONS_KEY {
                         self.install_functions(object.value);
+                        continue;
+                    }
+                    if object.key == USERS_KEY {
+                        match Users::restore(object.value) {
+                            Some(users) => self.users = users,
+                            None => self.broken = true,
+                        }
                         continue;
                     }
                     let change = match object.deadline_ms {
@@ -88,6 +100,7 @@ impl<B: Backend> Shimmed<B> {
             Alone::Clear => {
                 self.deadlines.clear();
                 self.functions.clear();
+                self.users.clear();
             }
         }
         reply

@@ -130,6 +130,11 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         figures_at: Instant(0),
         logged_serving: false,
     };
+    let mut secret = Vec::with_capacity(32);
+    for _ in 0..4 {
+        secret.extend_from_slice(&unique()?.to_be_bytes());
+    }
+    role.gateway.share_users(&secret);
     role.gateway.set_rack_info(setup.rack_info.clone());
     role.gateway.set_memory_bytes_max(setup.memory_bytes_max);
     let own = role.gateway.process_mut();
