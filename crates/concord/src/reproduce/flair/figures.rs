@@ -293,8 +293,7 @@ fn avoidance() -> Figure {
     compared(figure, &systems, &CLIENTS, |clients| clients as f64, load)
 }
 
-/// One follower is slower by a tenth. Each client is a process: where a few have many reads under way each, their
-/// numbers, and so the hashes, go with what the replicas answer first.
+/// One follower is slower by a tenth. Each client is a process, as the paper says of them.
 fn awareness() -> Figure {
     let title = "load awareness, a follower slower by 10%, workload C (rates a tenth)";
     let figure = Figure::new("26b", title, "clients");
