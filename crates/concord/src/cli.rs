@@ -186,6 +186,10 @@ pub struct UpArgs {
     /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
+    /// Tasks that each executor of a worker may have beside the one that it runs, so that it has the next at once: for
+    /// short ones [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
+    pub prefetch: Option<u8>,
     /// With --system falcon: jobs are written down in the run directory, and outlive their owner
     #[arg(long)]
     pub journal: bool,

@@ -235,6 +235,10 @@ impl Machine for JournaledOwner {
         self.owner.deadline()
     }
 
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        self.input(now, sink, |owner, sink| owner.flush(now, sink));
+    }
+
     /// What is to be appended to the journal, and synced.
     fn poll_persist(&mut self) -> Option<Persist<Vec<u8>>> {
         let journal = self.journal.as_mut()?;

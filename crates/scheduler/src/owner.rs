@@ -37,6 +37,8 @@ pub const TASKS_OPEN_MAX: usize = 1 << 20;
 const NO_NUMBER_LEFT: &[u8] = b"it was tried 65535 times, and no attempt has a higher number\n";
 /// Most attempts of a task whose workers went silent.
 const LOST_MAX: u16 = 16;
+/// So many results that are known are told of at once.
+const KNOWN_MAX: usize = 64;
 /// A worker stops by its own clock: the owner waits longer by this part of a lease.
 const LEASE_MARGIN: u64 = 8;
 
@@ -75,6 +77,9 @@ pub struct OwnerConfig {
     pub ask_ns: Duration,
     /// The longest pause after a full queue, in ns.
     pub pause_ns_max: Duration,
+    /// How long a worker may wait until it hears that a result is known, in ns: far shorter than it waits before it
+    /// tells the result again. What is known meanwhile is told in one train.
+    pub known_ns: Duration,
 }
 
 impl OwnerConfig {
@@ -97,6 +102,7 @@ impl OwnerConfig {
             answer_ns: 5 * MS,
             ask_ns: 2 * MS,
             pause_ns_max: 100 * MS,
+            known_ns: MS,
         }
     }
 }
@@ -279,6 +285,9 @@ pub struct Owner {
     /// When it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
+    /// Results that are known, and whose workers were not told so yet; and until when they need not be.
+    known: Vec<(Attempt, Run)>,
+    known_at: Instant,
     /// Tasks that are never run twice, and were granted to a run since they were asked for.
     begun: Vec<Name>,
     /// Jobs whose attempts may have higher numbers from now on, and up to which.
@@ -318,6 +327,8 @@ impl Owner {
             is_in_doubt: true,
             doubt_at: Instant(0),
             outcomes: VecDeque::new(),
+            known: Vec::new(),
+            known_at: Instant(0),
             begun: Vec::new(),
             raised: Vec::new(),
             outputs: Outputs::default(),
@@ -407,6 +418,10 @@ impl Owner {
         let jobs: Vec<u32> = self.jobs.keys().copied().collect();
         for jid in jobs {
             self.cancel(now, jid, sink);
+        }
+        // With a journal a result is known once it is durable, which is not waited for here.
+        if !self.config.has_journal {
+            self.tell_known(now.instant, sink);
         }
     }
 
@@ -526,6 +541,13 @@ impl Machine for Owner {
         self.pump(now, sink);
     }
 
+    /// The first result after a while is acknowledged at once, those that come soon after it in one train.
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.known_at <= now.instant || self.known.len() >= KNOWN_MAX {
+            self.tell_known(now.instant, sink);
+        }
+    }
+
     fn deadline(&self) -> Deadline {
         let at = |at, reason| Deadline { at, reason };
         let mut next = Deadline::NONE;
@@ -547,6 +569,9 @@ impl Machine for Owner {
             next = next.min(at(*until, "a wait for a node"));
         }
         next = next.min(at(self.outputs.deadline(), "fragments of an output"));
+        if !self.known.is_empty() {
+            next = next.min(at(self.known_at, "results that are known"));
+        }
         if self.open > 0 && self.config.controller.is_some() {
             next = next.min(at(self.who_at, "who the switch is"));
         }
@@ -562,6 +587,16 @@ impl Owner {
         }
         message.emit_in(self.config.group, &mut self.buffer);
         sink.send(to, &self.buffer);
+    }
+
+    fn tell_known(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.known.is_empty() {
+            return;
+        }
+        self.known_at = now.after(self.config.known_ns);
+        for (of, run) in core::mem::take(&mut self.known) {
+            self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+        }
     }
 
     fn on_timer(&mut self, now: Instant, name: Name) {
@@ -617,7 +652,7 @@ impl Owner {
                 return self.on_fetch(*name, *worker, *first, *count, sink);
             }
             TaskMessage::OutputFragment { run, total_bytes, index, bytes } => {
-                return self.on_output(now, *run, (*total_bytes, *index), bytes, sink);
+                return self.on_output(now, *run, (*total_bytes, *index), bytes);
             }
             TaskMessage::Fragment { .. }
             | TaskMessage::Claimed { .. }
@@ -655,13 +690,13 @@ impl Owner {
                 if is_own {
                     self.on_result(now, of, run, ended, (output, output_bytes));
                 }
-                self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+                self.known.push((of, run));
             }
             TaskMessage::Returned { .. } => {
                 if is_own {
                     self.on_returned(of, run);
                 }
-                self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+                self.known.push((of, run));
             }
             TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }

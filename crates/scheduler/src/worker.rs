@@ -21,9 +21,14 @@ use crate::bodies::{Bodies, fragments};
 use crate::tags::{Tagged, Tags};
 
 mod asking;
+mod slots;
+
+use slots::{Slot, Slots};
 
 /// Most executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
+/// Most tasks that a worker has, those that it runs and those that wait for an executor.
+const TASKS_HELD_MAX: usize = 1 << 14;
 /// Most results that nobody has acknowledged; above it no new task is asked for.
 const REPORTS_MAX: usize = 1 << 14;
 /// And most bytes of long outputs that no owner has yet; what runs by then may add to them.
@@ -59,13 +64,13 @@ pub struct WorkerConfig {
     /// The queues that its executors ask, by bit: the highest first. Those below [`CLASSES_MAX`](concord_wire::falcon::CLASSES_MAX) are the classes that it
     /// is of.
     pub queues: u32,
-    /// Whether an executor asks for its next task while it runs one.
-    pub prefetch: bool,
+    /// How many tasks an executor may have beside the one that it runs: it asks for them while it does.
+    pub prefetch: u8,
     /// Which guards are on.
     pub guards: Guards,
     /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt twice.
     pub key: Option<Key>,
-    /// How long an executor waits in the switch, in ns. 0: it asks again and again.
+    /// How long an executor waits in the switch, in ns, more or less by a half. 0: it asks again and again.
     pub wait_ns: Duration,
     /// How long after that, or after an answer that there is no task, it asks again, in ns.
     pub poll_ns: Duration,
@@ -89,7 +94,7 @@ impl WorkerConfig {
             group: GroupId::FIRST,
             slots,
             queues: 1,
-            prefetch: false,
+            prefetch: 0,
             guards: Guards::ALL,
             key: None,
             wait_ns: 100 * MS,
@@ -218,29 +223,6 @@ impl Work {
     }
 }
 
-/// What an executor does.
-#[derive(Clone, Copy, Debug)]
-enum Slot {
-    /// Nothing until then.
-    Idle { until: Instant },
-    /// It asked, and got no answer. How often it did so in vain.
-    Asking { queue: u8, number: u32, until: Instant, tries: u32 },
-    /// It waits in the switch, in each of its queues.
-    Waiting { until: Instant },
-    /// It has a task, and asks whether it may start.
-    Claiming { work: Work, beat_at: Instant, until: Instant },
-    /// It runs a task. When its owner is told next, its lease ends, its time is over.
-    Running {
-        work: Work,
-        beat_at: Instant,
-        is_heard: bool,
-        lease_until: Instant,
-        limit_at: Instant,
-        /// What it needs is here, and its driver has it.
-        is_started: bool,
-    },
-}
-
 /// What an owner has to know.
 #[derive(Clone, Debug)]
 struct Report {
@@ -263,13 +245,20 @@ pub struct Worker {
     heard: Heard,
     /// When it says next that it lives.
     alive_at: Instant,
-    slots: Vec<Slot>,
+    slots: Slots,
+    /// No run's lease ends before it.
+    lease_floor: Instant,
+    /// How many tasks are asked for beside those for which executors are free: with prefetch, more each time that one is
+    /// found in the queue, and none once it is empty.
+    ahead: usize,
     /// By slot, the queues of the switch in which it waits as far as it knows, and until when: also while it has a task.
     tokens: Vec<Vec<(u8, Instant)>>,
     next_number: u32,
     next_run: u32,
     /// By the run's number.
     reports: BTreeMap<u32, Report>,
+    /// When each is told next.
+    report_times: BTreeSet<(Instant, u32)>,
     /// Bytes of their long outputs.
     report_bytes: usize,
     orders: VecDeque<Order>,
@@ -289,18 +278,22 @@ impl Worker {
     #[must_use]
     pub fn new(config: WorkerConfig) -> Worker {
         let slots = usize::from(config.slots).clamp(1, SLOTS_MAX);
-        let config = WorkerConfig { slots: slots as u16, ..config };
-        let slots = if config.prefetch { 2 * slots } else { slots };
+        let prefetch = usize::from(config.prefetch).min(TASKS_HELD_MAX / slots - 1) as u8;
+        let config = WorkerConfig { slots: slots as u16, prefetch, ..config };
+        let slots = slots * (1 + usize::from(config.prefetch));
         Worker {
             switch: config.switch,
             switch_id: SwitchId(0),
             heard: Heard::default(),
             alive_at: Instant(0),
-            slots: alloc::vec![Slot::Idle { until: Instant(0) }; slots],
+            slots: Slots::new(slots),
             tokens: alloc::vec![Vec::new(); slots],
             next_number: 1,
             next_run: 1,
             reports: BTreeMap::new(),
+            report_times: BTreeSet::new(),
+            lease_floor: Instant::NEVER,
+            ahead: 0,
             report_bytes: 0,
             orders: VecDeque::new(),
             bodies: Bodies::default(),
@@ -336,7 +329,7 @@ impl Worker {
             Ended::Failed | Ended::Exited(_) | Ended::Killed(_) => self.counters.failed += 1,
             Ended::TimedOut => self.counters.timed_out += 1,
         }
-        self.slots[slot] = Slot::Idle { until: now };
+        self.slots.set(slot, Slot::Idle { until: now });
         self.report_end(now, &work, ended, output);
         self.begin_waiting(now);
         self.send_reports(now, sink);
@@ -350,7 +343,7 @@ impl Worker {
         self.leases(now);
         let Some((slot, work)) = self.running(run) else { return };
         self.counters.returned += 1;
-        self.slots[slot] = Slot::Idle { until: now.after(RETURNED_PAUSE_NS) };
+        self.slots.set(slot, Slot::Idle { until: now.after(RETURNED_PAUSE_NS) });
         let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
         self.report(now, &work, message, Vec::new());
         self.begin_waiting(now);
@@ -446,9 +439,21 @@ impl Machine for Worker {
         self.ask(now, sink);
     }
 
+    /// A start is told at the end of a batch: of a run that is over by then its result says enough.
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        let now = now.instant;
+        for index in 0..self.slots.len() {
+            if let Slot::Running { beat_at, .. } = self.slots[index]
+                && beat_at <= now
+            {
+                self.tick_slot(now, index, sink);
+            }
+        }
+    }
+
     fn deadline(&self) -> Deadline {
         let at = |at, reason| Deadline { at, reason };
-        let may_ask = self.may_ask() && self.unstarted() < usize::from(self.config.slots);
+        let may_ask = self.may_ask() && self.slots.in_use().may_ask(&self.config, self.ahead);
         let slots = self.slots.iter().map(|slot| match *slot {
             Slot::Idle { until } if may_ask => at(until, "a request"),
             Slot::Idle { .. } => Deadline::NONE,
@@ -463,9 +468,9 @@ impl Machine for Worker {
             Some(_) => at(self.alive_at, "a sign of life"),
             None => Deadline::NONE,
         };
-        let reports = self.reports.values().map(|report| at(report.next_at, "a result"));
+        let report = self.report_times.first().map_or(Instant::NEVER, |(next_at, _)| *next_at);
         let bodies = at(self.bodies.deadline(), "fragments");
-        slots.chain(reports).fold(alive.min(bodies), Deadline::min)
+        slots.fold(alive.min(bodies).min(at(report, "a result")), Deadline::min)
     }
 }
 
@@ -525,29 +530,26 @@ impl Worker {
 
     /// With prefetch: what came while all executors ran a task begins where one is free, the first first.
     fn begin_waiting(&mut self, now: Instant) {
-        if !self.config.prefetch {
+        if self.config.prefetch == 0 {
             return;
         }
-        let waits = |(index, slot): (usize, &Slot)| match slot {
-            Slot::Running { work, is_started: false, .. } => Some((work.run, index)),
-            Slot::Running { .. }
-            | Slot::Idle { .. }
-            | Slot::Asking { .. }
-            | Slot::Waiting { .. }
-            | Slot::Claiming { .. } => None,
-        };
-        let mut waiting: Vec<(u32, usize)> =
-            self.slots.iter().enumerate().filter_map(waits).collect();
-        waiting.sort_unstable();
-        for (_, index) in waiting {
+        let mut after = None;
+        while self.slots.in_use().started < self.config.slots.into()
+            && let Some((run, index)) = self.slots.held_after(after)
+        {
             self.begin(now, index);
+            after = Some(run);
         }
     }
 
     /// Begins a run whose time has come, if what it needs is here.
     fn begin(&mut self, now: Instant, slot: usize) {
-        let Slot::Running { work, is_started: false, .. } = self.slots[slot] else { return };
-        if self.config.prefetch && self.started() >= usize::from(self.config.slots) {
+        let Slot::Running { work, beat_at, is_heard, lease_until, is_started: false, .. } =
+            self.slots[slot]
+        else {
+            return;
+        };
+        if self.config.prefetch > 0 && self.slots.in_use().started >= self.config.slots.into() {
             return;
         }
         let Some([job, parameters]) = self.needs(&work) else { return };
@@ -556,7 +558,7 @@ impl Worker {
             self.counters.tags_wrong += u64::from(!is_tagged);
             // What is wrong may be what was fetched.
             work.needs().into_iter().flatten().for_each(|name| self.bodies.forget(name));
-            self.slots[slot] = Slot::Idle { until: now };
+            self.slots.set(slot, Slot::Idle { until: now });
             return;
         }
         if let [_, Some(name)] = work.needs() {
@@ -573,12 +575,13 @@ impl Worker {
         self.counters.started += 1;
         let Work { of, run, task, .. } = work;
         self.orders.push_back(Order::Start { slot: slot as u16, run, of, task, job, parameters });
-        if let Slot::Running { limit_at, is_started, .. } = &mut self.slots[slot] {
-            *is_started = true;
-            if task.limit_ms > 0 {
-                *limit_at = now.after(u64::from(task.limit_ms) * MS);
-            }
-        }
+        let limit_at = match task.limit_ms {
+            0 => Instant::NEVER,
+            ms => now.after(u64::from(ms) * MS),
+        };
+        let is_started = true;
+        let running = Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started };
+        self.slots.set(slot, running);
     }
 
     fn is_tagged(&self, work: &Work, job: Option<&[u8]>, parameters: Option<&[u8]>) -> bool {
@@ -625,20 +628,28 @@ impl Worker {
 
     /// The slot of a run that goes on, and its task.
     fn running(&self, run: u32) -> Option<(usize, Work)> {
-        let own = |slot: &Slot| match slot {
-            Slot::Running { work, .. } if work.run == run => Some(*work),
-            _ => None,
-        };
-        self.slots.iter().enumerate().find_map(|(index, slot)| own(slot).map(|work| (index, work)))
+        let index = self.slots.of_run(run)?;
+        match self.slots[index] {
+            Slot::Running { work, .. } => Some((index, work)),
+            Slot::Idle { .. }
+            | Slot::Asking { .. }
+            | Slot::Waiting { .. }
+            | Slot::Claiming { .. } => None,
+        }
     }
 
     /// What has no lease any more is stopped, before anything else.
     fn leases(&mut self, now: Instant) {
+        if self.lease_floor > now {
+            return;
+        }
+        self.lease_floor = Instant::NEVER;
         for index in 0..self.slots.len() {
             let Slot::Running { work, lease_until, is_started, .. } = self.slots[index] else {
                 continue;
             };
             if lease_until > now || !self.config.guards.on(Guard::TaskLease) {
+                self.lease_floor = self.lease_floor.min(lease_until);
                 continue;
             }
             self.counters.leases_over += 1;
@@ -646,25 +657,27 @@ impl Worker {
                 let (slot, run) = (index as u16, work.run);
                 self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
             }
-            self.slots[index] = Slot::Idle { until: now };
+            self.slots.set(index, Slot::Idle { until: now });
         }
     }
 
     fn tick_slot(&mut self, now: Instant, index: usize, sink: &mut impl Sink) {
         match self.slots[index] {
             Slot::Idle { .. } => {}
-            Slot::Asking { queue, until, tries, .. } if until <= now && self.may_ask() => {
+            Slot::Asking { queue, until, tries, waits_until, .. }
+                if until <= now && self.may_ask() =>
+            {
                 self.counters.requests_unanswered += 1;
-                self.request(now, index, queue, tries + 1, sink);
+                self.request(now, index, queue, tries + 1, waits_until.is_some(), sink);
             }
             Slot::Waiting { until } | Slot::Asking { until, .. } if until <= now => {
-                self.slots[index] = Slot::Idle { until: now };
+                self.slots.set(index, Slot::Idle { until: now });
             }
             Slot::Asking { .. } | Slot::Waiting { .. } => {}
             Slot::Claiming { work, until, .. } if until <= now => {
                 // It never starts: a late answer names a run that is none.
                 self.counters.claims_unanswered += 1;
-                self.slots[index] = Slot::Idle { until: now };
+                self.slots.set(index, Slot::Idle { until: now });
                 let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
                 self.report(now, &work, message, Vec::new());
             }
@@ -672,13 +685,13 @@ impl Worker {
                 let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
                 self.say(work.owner, &TaskMessage::Claim { of, run, asked_at }, sink);
                 let beat_at = now.after(FIRST_BEAT_NS);
-                self.slots[index] = Slot::Claiming { work, beat_at, until };
+                self.slots.set(index, Slot::Claiming { work, beat_at, until });
             }
             Slot::Running { work, limit_at, .. } if limit_at <= now => {
                 self.counters.timed_out += 1;
                 let (slot, run) = (index as u16, work.run);
                 self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
-                self.slots[index] = Slot::Idle { until: now };
+                self.slots.set(index, Slot::Idle { until: now });
                 self.report_end(now, &work, Ended::TimedOut, Output::default());
             }
             Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started }
@@ -688,8 +701,9 @@ impl Worker {
                 self.say(work.owner, &TaskMessage::Running { of, run, asked_at }, sink);
                 let beat_ns = self.config.lease_ns / BEATS;
                 let beat_at = now.after(if is_heard { beat_ns } else { FIRST_BEAT_NS });
-                self.slots[index] =
+                let running =
                     Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started };
+                self.slots.set(index, running);
             }
             Slot::Claiming { .. } | Slot::Running { .. } => {}
         }
@@ -699,21 +713,34 @@ impl Worker {
         match message {
             TaskMessage::Claimed { run, asked_at, granted, .. } => {
                 if run.session == self.config.session.0 {
-                    self.on_claimed(now, run.run, Instant(asked_at), granted, sink);
+                    self.on_claimed(now, run.run, Instant(asked_at), granted);
                 }
             }
             TaskMessage::Extended { run, asked_at, .. } => {
                 let until = Instant(asked_at).after(self.config.lease_ns);
                 if run.session == self.config.session.0
                     && let Some((index, _)) = self.running(run.run)
-                    && let Slot::Running { beat_at, is_heard, lease_until, .. } =
-                        &mut self.slots[index]
+                    && let Slot::Running {
+                        work,
+                        beat_at,
+                        is_heard,
+                        lease_until,
+                        limit_at,
+                        is_started,
+                    } = self.slots[index]
                 {
-                    *lease_until = until.max(*lease_until);
-                    if !*is_heard {
-                        *beat_at = now.after(self.config.lease_ns / BEATS);
-                    }
-                    *is_heard = true;
+                    let beat_at =
+                        if is_heard { beat_at } else { now.after(self.config.lease_ns / BEATS) };
+                    let (is_heard, lease_until) = (true, until.max(lease_until));
+                    let running = Slot::Running {
+                        work,
+                        beat_at,
+                        is_heard,
+                        lease_until,
+                        limit_at,
+                        is_started,
+                    };
+                    self.slots.set(index, running);
                 }
             }
             TaskMessage::Known { run, .. } => {
@@ -721,6 +748,7 @@ impl Worker {
                     && let Some(report) = self.reports.remove(&run.run)
                 {
                     self.report_bytes -= report.long.len();
+                    self.report_times.remove(&(report.next_at, run.run));
                 }
             }
             TaskMessage::Cancel { run, .. } => {
@@ -751,10 +779,10 @@ impl Worker {
     }
 
     fn on_cancel(&mut self, now: Instant, run: u32) {
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            match slot {
+        for index in 0..self.slots.len() {
+            match self.slots[index] {
                 Slot::Running { work, is_started, .. } if work.run == run => {
-                    if *is_started {
+                    if is_started {
                         let slot = index as u16;
                         self.orders.push_back(Order::Kill { slot, run, is_cancelled: true });
                     }
@@ -766,25 +794,18 @@ impl Worker {
                 | Slot::Claiming { .. }
                 | Slot::Running { .. } => continue,
             }
-            *slot = Slot::Idle { until: now };
+            self.slots.set(index, Slot::Idle { until: now });
             self.counters.cancelled += 1;
         }
     }
 
-    fn on_claimed(
-        &mut self,
-        now: Instant,
-        run: u32,
-        asked_at: Instant,
-        granted: bool,
-        sink: &mut impl Sink,
-    ) {
+    fn on_claimed(&mut self, now: Instant, run: u32, asked_at: Instant, granted: bool) {
         let claiming = |slot: &Slot| matches!(slot, Slot::Claiming { work, .. } if work.run == run);
         let Some(index) = self.slots.iter().position(claiming) else { return };
         let Slot::Claiming { work, until, .. } = self.slots[index] else { return };
         if !granted {
             self.counters.claims_refused += 1;
-            self.slots[index] = Slot::Idle { until: now };
+            self.slots.set(index, Slot::Idle { until: now });
             return;
         }
         let lease_until = asked_at.after(self.config.lease_ns);
@@ -792,7 +813,7 @@ impl Worker {
         if lease_until <= now || until <= now {
             return;
         }
-        self.hold(now, index, work, lease_until, sink);
+        self.hold(now, index, work, lease_until);
     }
 
     fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {
@@ -819,7 +840,10 @@ impl Worker {
         let Some(report) = self.reports.get_mut(&run.run).filter(|r| !r.long.is_empty()) else {
             return;
         };
-        (report.tries, report.next_at) = (1, report.next_at.max(now.after(FETCHED_NS)));
+        let was = report.next_at;
+        (report.tries, report.next_at) = (1, was.max(now.after(FETCHED_NS)));
+        self.report_times.remove(&(was, run.run));
+        self.report_times.insert((report.next_at, run.run));
         for (total_bytes, index, bytes) in fragments(&report.long, first, count) {
             let fragment = TaskMessage::OutputFragment { run, total_bytes, index, bytes };
             fragment.emit_in(self.config.group, &mut self.buffer);
@@ -833,28 +857,26 @@ impl Worker {
         self.report_bytes += long.len();
         let report = Report { owner: work.owner, message, long, next_at: now, tries: 0 };
         self.reports.insert(work.run, report);
+        self.report_times.insert((now, work.run));
     }
 
     fn send_reports(&mut self, now: Instant, sink: &mut impl Sink) {
-        let group = self.config.group;
-        let (mut given_up, mut given_up_bytes) = (0, 0);
-        let buffer = &mut self.buffer;
-        self.reports.retain(|_, report| {
-            if report.next_at > now {
-                return true;
-            }
+        while let Some(&(next_at, run)) = self.report_times.first()
+            && next_at <= now
+        {
+            self.report_times.pop_first();
+            let Some(report) = self.reports.get_mut(&run) else { continue };
             if report.tries >= TRIES_MAX {
-                given_up += 1;
-                given_up_bytes += report.long.len();
-                return false;
+                self.counters.reports_given_up += 1;
+                self.report_bytes -= report.long.len();
+                self.reports.remove(&run);
+                continue;
             }
-            report.message.emit_in(group, buffer);
-            sink.send(report.owner, buffer);
+            report.message.emit_in(self.config.group, &mut self.buffer);
+            sink.send(report.owner, &self.buffer);
             report.next_at = now.after((5 * MS) << report.tries.min(6));
             report.tries += 1;
-            true
-        });
-        self.counters.reports_given_up += given_up;
-        self.report_bytes -= given_up_bytes;
+            self.report_times.insert((report.next_at, run));
+        }
     }
 }

@@ -116,7 +116,7 @@ fn owner() -> Owner {
     owner
 }
 
-fn worker(prefetch: bool) -> Worker {
+fn worker(prefetch: u8) -> Worker {
     let config = WorkerConfig::new(SESSION, WORKER, SWITCH, 2);
     Worker::new(WorkerConfig { queues: 0b101, prefetch, ..config })
 }
@@ -132,7 +132,7 @@ fn no_packet_is_a_panic_and_a_task_ends_once() {
         let rng = &mut Rng::new(seed);
         let (mut sent, mut orders, mut over) = (0, 0, 0);
         for round in 0..inputs().div_ceil(INPUTS_OF_ONE) {
-            let (mut owner, mut worker) = (owner(), worker(round % 2 == 0));
+            let (mut owner, mut worker) = (owner(), worker(u8::from(round % 2 == 0) * 2));
             let (mut told, mut at) = (BTreeSet::new(), 0);
             for _ in 0..INPUTS_OF_ONE {
                 at += rng.below(2 * MS);
@@ -143,7 +143,9 @@ fn no_packet_is_a_panic_and_a_task_ends_once() {
                 owner.handle(now, SWITCH, &mut bytes.clone(), &mut out);
                 worker.handle(now, SWITCH, &mut bytes, &mut out);
                 owner.tick(now, &mut out);
+                owner.flush(now, &mut out);
                 worker.tick(now, &mut out);
+                worker.flush(now, &mut out);
                 assert!(out.len() < 2_000, "{name}: one packet made {}", out.len());
                 sent += out.len();
                 orders += std::iter::from_fn(|| worker.poll_order()).count();

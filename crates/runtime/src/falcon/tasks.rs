@@ -290,6 +290,7 @@ impl Submitter {
             if self.owner.deadline().at <= now.instant {
                 self.owner.tick(now, &mut self.outbox);
             }
+            self.owner.flush(now, &mut self.outbox);
             self.outbox.flush();
             if let Some(told) = self.owner.poll_outcome() {
                 return Ok(Some(told));

@@ -132,7 +132,6 @@ impl Owner {
         run: Run,
         (total_bytes, index): (u32, u32),
         bytes: &[u8],
-        sink: &mut impl Sink,
     ) {
         self.counters.output_fragments += 1;
         let Some(EndedRun { of, ended, output_bytes, .. }) = self.outputs.of(run) else { return };
@@ -141,7 +140,7 @@ impl Owner {
         }
         if let Some(output) = self.outputs.take(now, run, total_bytes, index, bytes) {
             self.on_result(now, of, run, ended, (output, output_bytes));
-            self.say(run.worker, &TaskMessage::Known { of, run }, sink);
+            self.known.push((of, run));
         }
     }
 

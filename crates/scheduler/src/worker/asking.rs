@@ -6,7 +6,8 @@ use concord_core::{Addr, Guard, Instant, Sink, SwitchId, US};
 use concord_wire::falcon::{Answer, Asker, Assigned, CLASSES_MAX, Reply, Request, TaskFlags};
 use concord_wire::tasks::{Attempt, TaskMessage};
 
-use super::{REPORT_BYTES_MAX, REPORTS_MAX, Slot, Work, Worker};
+use super::slots::{InUse, Slot};
+use super::{REPORT_BYTES_MAX, REPORTS_MAX, Work, Worker};
 
 /// The answer to a claim is waited for longer by these doublings at most.
 const CLAIM_DOUBLINGS_MAX: u16 = 3;
@@ -18,51 +19,67 @@ impl Worker {
         !self.is_retiring && has_room
     }
 
-    /// Executors that ask, wait or have a task that has not begun: never more than there are.
-    pub(super) fn unstarted(&self) -> usize {
-        let is_unstarted = |slot: &&Slot| match slot {
-            Slot::Idle { .. } | Slot::Running { is_started: true, .. } => false,
-            Slot::Asking { .. }
-            | Slot::Waiting { .. }
-            | Slot::Claiming { .. }
-            | Slot::Running { .. } => true,
-        };
-        self.slots.iter().filter(is_unstarted).count()
-    }
-
-    pub(super) fn started(&self) -> usize {
-        let is_started = |slot: &&Slot| matches!(slot, Slot::Running { is_started: true, .. });
-        self.slots.iter().filter(is_started).count()
-    }
-
     /// Every executor that is free, and whose time it is, asks for a task; with prefetch, each that runs one too.
     pub(super) fn ask(&mut self, now: Instant, sink: &mut impl Sink) {
         if !self.may_ask() {
             return;
         }
-        for slot in 0..self.slots.len() {
-            if let Slot::Idle { until } = self.slots[slot]
-                && until <= now
-                && (!self.config.prefetch || self.unstarted() < usize::from(self.config.slots))
-            {
-                self.ask_next(now, slot, u32::MAX, sink);
+        while self.slots.in_use().may_ask(&self.config, self.ahead)
+            && let Some(slot) = self.slots.idle(now)
+        {
+            self.ask_next(now, slot, sink);
+            if matches!(self.slots[slot], Slot::Idle { until } if until <= now) {
+                return;
             }
         }
     }
 
-    /// Asks the highest of the queues `left` in which it does not wait; where there is none, it waits, or pauses.
-    pub(super) fn ask_next(&mut self, now: Instant, slot: usize, left: u32, sink: &mut impl Sink) {
+    /// Begins to ask the queues in which it does not wait, the highest first.
+    fn ask_next(&mut self, now: Instant, slot: usize, sink: &mut impl Sink) {
+        let waits = self.has_executor_for(slot);
+        self.ask_queue(now, slot, u32::MAX, waits, sink);
+    }
+
+    /// Asks the highest of the queues `left` in which it does not wait. Where there is none, it waits, or pauses.
+    fn ask_queue(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        left: u32,
+        waits: bool,
+        sink: &mut impl Sink,
+    ) {
         let tokens = &mut self.tokens[slot];
         tokens.retain(|(_, until)| *until > now);
-        let waits = tokens.iter().fold(0, |queues, (queue, _)| queues | 1 << queue);
-        let left = self.config.queues & left & !waits;
+        let waits_in = tokens.iter().fold(0, |queues, (queue, _)| queues | 1 << queue);
+        let left = self.config.queues & left & !waits_in;
         if let Some(queue) = left.checked_ilog2() {
-            return self.request(now, slot, queue as u8, 0, sink);
+            return self.request(now, slot, queue as u8, 0, waits, sink);
         }
-        self.slots[slot] = match tokens.iter().map(|(_, until)| *until).min() {
+        let first = tokens.iter().map(|(_, until)| *until).min();
+        let next = match first.filter(|_| waits) {
             Some(until) => Slot::Waiting { until },
+            // It asked when all executors had a task. Where one is free by now, it is to wait in all of its queues.
+            None if !waits && self.has_executor_for(slot) => Slot::Idle { until: now },
             None => Slot::Idle { until: now.after(self.config.poll_ns) },
         };
+        self.slots.set(slot, next);
+    }
+
+    /// Whether an executor is free for what this slot gets. If not, the slot does not wait in the switch: no task is bound
+    /// to a busy executor while another one is free.
+    fn has_executor_for(&self, slot: usize) -> bool {
+        let InUse { asking, held, started } = self.slots.in_use();
+        let own = usize::from(!matches!(self.slots[slot], Slot::Idle { .. }));
+        self.config.prefetch == 0 || asking + held + started - own < self.config.slots.into()
+    }
+
+    /// When a wait ends that begins now: those of all executors at the same times, so that they ask again in one train.
+    fn wait_ends(&self, now: Instant) -> Instant {
+        match self.config.wait_ns {
+            0 => now,
+            wait_ns => Instant(now.after(wait_ns / 2).0.next_multiple_of(wait_ns)),
+        }
     }
 
     pub(super) fn request(
@@ -71,6 +88,7 @@ impl Worker {
         slot: usize,
         queue: u8,
         tries: u32,
+        waits: bool,
         sink: &mut impl Sink,
     ) {
         let number = self.next_number;
@@ -81,18 +99,13 @@ impl Worker {
             slot: slot as u16,
             addr: self.config.addr,
         };
-        // Who asks for the next task while it runs one does not wait for it: a task is not bound to it while another
-        // executor is free.
-        let is_next = self.config.prefetch && {
-            let own = usize::from(!matches!(self.slots[slot], Slot::Idle { .. }));
-            self.unstarted() - own + self.started() >= usize::from(self.config.slots)
-        };
-        let wait_ns = if is_next { 0 } else { self.config.wait_ns };
+        let waits_until = waits.then(|| self.wait_ends(now));
+        let wait_ns = waits_until.map_or(0, |until| until.since(now));
         let wait_us = u32::try_from(wait_ns / US).unwrap_or(u32::MAX);
         Request { group: self.config.group, asker, queue, wait_us }.emit(&mut self.buffer);
         sink.send(self.switch, &self.buffer);
         let until = now.after(self.config.answer_ns << tries.min(6));
-        self.slots[slot] = Slot::Asking { queue, number, until, tries };
+        self.slots.set(slot, Slot::Asking { queue, number, until, tries, waits_until });
         self.counters.requests += 1;
     }
 
@@ -111,19 +124,28 @@ impl Worker {
         match reply {
             Reply::Task(assigned) => {
                 self.tokens[slot].retain(|(queue, _)| *queue != assigned.queue);
+                // It was in the queue when it was asked for: there may be more.
+                if matches!(self.slots[slot], Slot::Asking { number, .. } if number == asker.number)
+                {
+                    self.ahead = (2 * self.ahead + 1).min(self.slots.len());
+                }
                 self.on_assigned(now, slot, &assigned, sink);
             }
             Reply::NoOp { answer, switch_id, .. } => {
                 self.hear_of(switch_id);
-                let Slot::Asking { queue, number, .. } = self.slots[slot] else { return };
+                let Slot::Asking { queue, number, waits_until, .. } = self.slots[slot] else {
+                    return;
+                };
                 if number != asker.number {
                     return;
                 }
-                if answer == Answer::Waiting {
-                    let until = now.after(self.config.wait_ns + self.config.poll_ns);
-                    self.tokens[slot].push((queue, until));
+                self.ahead = 0;
+                if answer == Answer::Waiting
+                    && let Some(until) = waits_until
+                {
+                    self.tokens[slot].push((queue, until.after(self.config.poll_ns)));
                 }
-                self.ask_next(now, slot, (1 << queue) - 1, sink);
+                self.ask_queue(now, slot, (1 << queue) - 1, waits_until.is_some(), sink);
             }
         }
     }
@@ -147,9 +169,9 @@ impl Worker {
         }
         let is_new = switch_id > self.switch_id || addr != self.switch;
         (self.switch_id, self.switch) = (switch_id, addr);
-        for slot in &mut self.slots {
-            if is_new && matches!(slot, Slot::Asking { .. } | Slot::Waiting { .. }) {
-                *slot = Slot::Idle { until: now };
+        for slot in 0..self.slots.len() {
+            if is_new && matches!(self.slots[slot], Slot::Asking { .. } | Slot::Waiting { .. }) {
+                self.slots.set(slot, Slot::Idle { until: now });
             }
         }
         if is_new {
@@ -199,11 +221,11 @@ impl Worker {
         let is_of_class = self.config.queues >> task.needs & 1 == 1;
         if task.needs != 0 && !is_of_class && self.config.guards.on(Guard::TaskClass) {
             self.counters.returned_class += 1;
-            self.slots[slot] = Slot::Idle { until: now };
+            self.slots.set(slot, Slot::Idle { until: now });
             return self.give_back(now, &work, sink);
         }
         if self.is_repeated(&of) {
-            self.slots[slot] = Slot::Idle { until: now };
+            self.slots.set(slot, Slot::Idle { until: now });
             return;
         }
         self.next_run = self.next_run.wrapping_add(1);
@@ -213,10 +235,10 @@ impl Worker {
             // An owner with a journal answers when its disk has synced: of each further attempt it may take longer.
             let doublings = of.attempt.saturating_sub(1).min(CLAIM_DOUBLINGS_MAX);
             let until = now.after(self.config.claim_ns << doublings);
-            self.slots[slot] = Slot::Claiming { work, beat_at: now, until };
+            self.slots.set(slot, Slot::Claiming { work, beat_at: now, until });
             self.tick_slot(now, slot, sink);
         } else {
-            self.hold(now, slot, work, now.after(self.config.lease_ns), sink);
+            self.hold(now, slot, work, now.after(self.config.lease_ns));
         }
     }
 
@@ -229,21 +251,15 @@ impl Worker {
     }
 
     /// It may run: it begins as soon as what it needs is here.
-    pub(super) fn hold(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        work: Work,
-        lease_until: Instant,
-        sink: &mut impl Sink,
-    ) {
+    pub(super) fn hold(&mut self, now: Instant, slot: usize, work: Work, lease_until: Instant) {
         let (is_heard, is_started, limit_at) = (false, false, Instant::NEVER);
         let running =
             Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at, is_started };
-        self.slots[slot] = running;
-        let is_next = self.config.prefetch && self.started() >= usize::from(self.config.slots);
+        self.slots.set(slot, running);
+        self.lease_floor = self.lease_floor.min(lease_until);
+        let is_next =
+            self.config.prefetch > 0 && self.slots.in_use().started >= self.config.slots.into();
         self.counters.prefetched += u64::from(is_next);
         self.begin(now, slot);
-        self.tick_slot(now, slot, sink);
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 /// An owner with a journal, and what is durable of it.
 fn journaled(bytes: &[u8]) -> (JournaledOwner, Vec<u8>) {
-    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let config = OwnerConfig { known_ns: 0, ..OwnerConfig::new(UID, OWNER, SWITCH) };
     let (journal, found, mut bytes) = match Journal::recover(bytes).unwrap() {
         Some(found) => (Journal::resume(&found), found, bytes.to_vec()),
         None => {
@@ -32,6 +32,7 @@ fn sync(owner: &mut JournaledOwner, ms: u64, bytes: &mut Vec<u8>) -> Sent {
 fn hear(owner: &mut JournaledOwner, ms: u64, mut bytes: Vec<u8>) -> Sent {
     let mut sent = Sent::new();
     owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    owner.flush(at(ms), &mut sent);
     sent
 }
 

@@ -20,6 +20,8 @@ use concord_wire::control::{
 use concord_wire::falcon::{Answer, Assigned, Reply, Request, Submission, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
 
+use queues::given;
+
 const OWNER: Addr = Addr { ip: 1, port: 1 };
 const WORKER: Addr = Addr { ip: 2, port: 2 };
 const SWITCH: Addr = Addr { ip: 3, port: 3 };
@@ -32,7 +34,8 @@ fn at(ms: u64) -> Now {
 }
 
 fn owner(guards: Guards) -> Owner {
-    Owner::new(OwnerConfig { guards, ..OwnerConfig::new(UID, OWNER, SWITCH) })
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    Owner::new(OwnerConfig { guards, known_ns: 0, ..config })
 }
 
 fn job(tasks: usize, once: bool) -> Job {
@@ -77,6 +80,7 @@ fn say(owner: &mut Owner, ms: u64, message: &TaskMessage) -> TaskMessage {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     message.emit(&mut bytes);
     owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    owner.flush(at(ms), &mut sent);
     let said = sent.iter().find_map(|(_, bytes)| TaskMessage::parse(bytes).ok());
     said.unwrap()
 }
@@ -221,6 +225,31 @@ fn the_first_result_wins_and_is_told_once() {
 }
 
 #[test]
+fn results_that_come_soon_after_one_another_are_acknowledged_together() {
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let mut owner = Owner::new(config);
+    owner.submit(at(0), job(3, false));
+    let first = submitted(&mut owner, 0);
+    tell(&mut owner, 1, &answer(&first[0], 3, 0, 3));
+    let (mut sent, mut told) = (Sent::new(), vec![]);
+    for tid in 0..3 {
+        let (of, ended) = (Attempt { tid, ..attempt(1) }, Ended::Done);
+        let result =
+            TaskMessage::Result { of, run: run(tid), ended, output_bytes: 0, output: vec![] };
+        let mut bytes = Vec::new();
+        result.emit(&mut bytes);
+        owner.handle(at(5), WORKER, &mut bytes, &mut sent);
+        owner.flush(at(5), &mut sent);
+        told.push(messages(&sent).len());
+    }
+    assert_eq!((told, owner.outcomes_left()), (vec![1, 1, 1], 3));
+    assert_eq!(owner.deadline().at, at(5).instant.after(config.known_ns));
+    owner.tick(at(6), &mut sent);
+    owner.flush(at(6), &mut sent);
+    assert_eq!((messages(&sent).len(), owner.deadline().at), (3, Instant::NEVER));
+}
+
+#[test]
 fn a_task_that_fails_is_tried_as_often_as_it_may() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), Job { retries: 1, ..job(1, false) });
@@ -308,6 +337,7 @@ fn assign(worker: &mut Worker, ms: u64, task: Task, switch_id: u32) -> Vec<TaskM
     Reply::Task(assigned).put(&mut bytes).unwrap();
     let mut sent = Sent::new();
     worker.handle(at(ms), OWNER, &mut bytes, &mut sent);
+    worker.flush(at(ms), &mut sent);
     messages(&sent)
 }
 
@@ -323,6 +353,7 @@ fn heard(worker: &mut Worker, ms: u64, message: &TaskMessage) -> Vec<TaskMessage
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     message.emit(&mut bytes);
     worker.handle(at(ms), OWNER, &mut bytes, &mut sent);
+    worker.flush(at(ms), &mut sent);
     messages(&sent)
 }
 
@@ -368,6 +399,20 @@ fn a_task_runs_at_once_and_its_result_is_told_until_it_is_known() {
     assert_eq!(ticked(&mut worker, 7), [result]);
     heard(&mut worker, 8, &TaskMessage::Known { of: attempt(1), run: run(1) });
     assert!(ticked(&mut worker, 100).is_empty() && worker.is_idle());
+}
+
+#[test]
+fn of_a_run_that_is_over_in_the_batch_in_which_it_began_the_result_is_told_alone() {
+    let mut worker = worker(Guards::ALL);
+    let (mut bytes, mut sent) = (Vec::new(), Sent::new());
+    Request { asker: asker(), wait_us: 0, ..Request::default() }.emit(&mut bytes);
+    given(0, 0, 0).put(&mut bytes).unwrap();
+    worker.handle(at(0), SWITCH, &mut bytes, &mut sent);
+    assert_eq!((orders(&mut worker), messages(&sent)), (vec!["start"], vec![]));
+    worker.finished(at(0), 1, Ended::Done, Output::default(), &mut sent);
+    worker.flush(at(0), &mut sent);
+    assert!(matches!(messages(&sent)[..], [TaskMessage::Result { .. }]));
+    assert_eq!(worker.deadline().at, at(2).instant, "of the switch's answer");
 }
 
 fn old_switch(guards: Guards) -> Vec<&'static str> {
@@ -551,7 +596,8 @@ fn an_owner_asks_who_the_switch_is_and_soon_if_that_is_silent() {
 /// A rack's secret; the owner's tasks are tagged with it, and the worker runs nothing else.
 fn keyed(guards: Guards) -> (Owner, Worker) {
     let key = Some(Key::from_bytes(*b"the rack's key.."));
-    let owner = Owner::new(OwnerConfig { key, ..OwnerConfig::new(UID, OWNER, SWITCH) });
+    let config = OwnerConfig::new(UID, OWNER, SWITCH);
+    let owner = Owner::new(OwnerConfig { key, known_ns: 0, ..config });
     let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, 1);
     (owner, Worker::new(WorkerConfig { key, guards, ..config }))
 }
@@ -566,6 +612,7 @@ fn converse(owner: &mut Owner, worker: &mut Worker, ms: u64, mut said: Vec<TaskM
             let mut bytes = Vec::new();
             message.emit(&mut bytes);
             owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+            owner.flush(at(ms), &mut sent);
         }
         said = messages(&sent).iter().flat_map(|m| heard(worker, ms, m)).collect();
     }
@@ -588,7 +635,7 @@ fn t17_a_task_begins_when_its_jobs_body_and_its_parameters_are_here() {
     let said = assign(&mut worker, 0, tasks[1], 1);
     assert!(matches!(
         said[..],
-        [TaskMessage::Running { .. }, TaskMessage::Fetch { .. }, TaskMessage::Fetch { .. }]
+        [TaskMessage::Fetch { .. }, TaskMessage::Fetch { .. }, TaskMessage::Running { .. }]
     ));
     assert!(worker.poll_order().is_none(), "it holds a lease, and waits");
     converse(&mut owner, &mut worker, 1, said);

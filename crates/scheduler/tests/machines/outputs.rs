@@ -20,6 +20,7 @@ fn told(owner: &mut Owner, ms: u64, message: &TaskMessage) -> Vec<TaskMessage> {
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     message.emit(&mut bytes);
     owner.handle(at(ms), WORKER, &mut bytes, &mut sent);
+    owner.flush(at(ms), &mut sent);
     messages(&sent)
 }
 

@@ -88,7 +88,7 @@ fn a_queue_that_the_switch_does_not_have_is_tried_again_later() {
 
 // Workers.
 
-fn of(queues: u32, slots: u16, prefetch: bool) -> Worker {
+fn of(queues: u32, slots: u16, prefetch: u8) -> Worker {
     let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, slots);
     Worker::new(WorkerConfig { queues, prefetch, ..config })
 }
@@ -111,6 +111,7 @@ fn replied(worker: &mut Worker, ms: u64, to: (Asker, u8, bool), reply: &Reply) -
     reply.put(&mut bytes).unwrap();
     let mut sent = Sent::new();
     worker.handle(at(ms), SWITCH, &mut bytes, &mut sent);
+    worker.flush(at(ms), &mut sent);
     sent
 }
 
@@ -118,7 +119,7 @@ fn noop(answer: Answer) -> Reply {
     Reply::NoOp { answer, ticket: 0, switch_id: SwitchId(1) }
 }
 
-fn given(queue: u8, tid: u32, needs: u8) -> Reply {
+pub(super) fn given(queue: u8, tid: u32, needs: u8) -> Reply {
     let task = Task { tid, needs, ..plain() };
     let (uid, jid, owner, ticket) = (UID, 1, OWNER, tid);
     Reply::Task(Assigned { uid, jid, owner, ticket, switch_id: SwitchId(1), queue, task })
@@ -130,7 +131,7 @@ fn returned(sent: &Sent) -> usize {
 
 #[test]
 fn an_executor_of_several_classes_asks_one_after_the_other_and_waits_in_each() {
-    let mut worker = of(1 | 1 << 3 | 1 << 12, 1, false);
+    let mut worker = of(1 | 1 << 3 | 1 << 12, 1, 0);
     let mut next = tick(&mut worker, 0);
     for queue in [12, 3, 0] {
         assert_eq!((next.len(), next[0].1), (1, queue));
@@ -153,7 +154,7 @@ fn an_executor_of_several_classes_asks_one_after_the_other_and_waits_in_each() {
 
 #[test]
 fn a_second_task_begins_in_another_slot_that_is_free() {
-    let mut worker = of(1, 2, false);
+    let mut worker = of(1, 2, 0);
     let asks = tick(&mut worker, 0);
     assert_eq!(asks.len(), 2);
     replied(&mut worker, 0, asks[0], &given(0, 1, 0));
@@ -179,7 +180,7 @@ fn a_task_that_needs_a_class_that_a_worker_is_not_of_goes_back() {
 
 #[test]
 fn with_prefetch_an_executor_asks_while_it_runs_and_begins_when_it_is_free() {
-    let mut worker = of(1, 1, true);
+    let mut worker = of(1, 1, 1);
     let asks = tick(&mut worker, 0);
     assert_eq!((asks.len(), asks[0].2), (1, true));
     let next = asked(&replied(&mut worker, 0, asks[0], &given(0, 1, 0)));
@@ -201,9 +202,61 @@ fn with_prefetch_an_executor_asks_while_it_runs_and_begins_when_it_is_free() {
     assert!(asked(&sent).iter().any(|ask| ask.2));
 }
 
+/// A worker of two executors that may have four more tasks, as long as what it asks for comes and ends at once: how many
+/// requests are under way, and how many of these wait in the switch.
+#[test]
+fn with_prefetch_tasks_that_end_at_once_are_asked_for_ahead_until_there_are_none() {
+    let mut worker = of(1, 2, 2);
+    let mut under_way = tick(&mut worker, 0);
+    assert_eq!(under_way.len(), 2);
+    for (run, most) in [(1, 3), (2, 5), (3, 6), (4, 6)] {
+        let (ask, tid) = (under_way.remove(0), run);
+        let mut sent = replied(&mut worker, 0, ask, &given(0, tid, 0));
+        assert_eq!(orders(&mut worker), ["start"]);
+        worker.finished(at(0), run, Ended::Done, Output::default(), &mut sent);
+        worker.flush(at(0), &mut sent);
+        under_way.extend(asked(&sent));
+        assert_eq!(under_way.len(), most, "twice as many ahead each time, six in all");
+    }
+    assert!(under_way.iter().filter(|ask| ask.2).count() <= 2);
+    // The queue is empty: as many as there are executors wait in the switch, and at once.
+    let mut waiting = 0;
+    while let Some(ask) = under_way.pop() {
+        let answer = if ask.2 { Answer::Waiting } else { Answer::Empty };
+        waiting += usize::from(ask.2);
+        under_way.extend(asked(&replied(&mut worker, 0, ask, &noop(answer))));
+    }
+    assert_eq!(waiting, 2);
+    assert!(tick(&mut worker, 50).is_empty(), "and nobody polls");
+}
+
+#[test]
+fn bug_21_44_an_executor_that_is_free_waits_in_all_of_its_queues_with_prefetch_too() {
+    let mut worker = of(1 | 1 << 12, 1, 1);
+    let asks = tick(&mut worker, 0);
+    let next = asked(&replied(&mut worker, 0, asks[0], &noop(Answer::Waiting)));
+    assert_eq!((next[0].1, next[0].2), (0, true));
+    // It gets a task, and asks for the next one while it runs it: there is none.
+    let next = asked(&replied(&mut worker, 0, next[0], &given(0, 1, 0)));
+    assert_eq!((next.len(), next[0].1, next[0].2), (1, 12, false));
+    let next = asked(&replied(&mut worker, 0, next[0], &noop(Answer::Empty)));
+    assert_eq!((next.len(), next[0].1, next[0].2), (1, 0, false));
+    // The task is over before the switch has answered that.
+    let mut sent = Sent::new();
+    worker.finished(at(0), 1, Ended::Done, Output::default(), &mut sent);
+    let mut under_way = [asked(&sent), next].concat();
+    let mut waits = vec![];
+    while let Some(ask) = under_way.pop() {
+        let answer = if ask.2 { Answer::Waiting } else { Answer::Empty };
+        waits.extend(ask.2.then_some(ask.1));
+        under_way.extend(asked(&replied(&mut worker, 0, ask, &noop(answer))));
+    }
+    assert!(waits.contains(&0), "{waits:?}: a task of its class comes to it");
+}
+
 #[test]
 fn bug_21_39_what_was_left_in_a_nodes_queue_asks_its_owner_before_it_begins() {
-    let mut worker = of(1 | 1 << 12, 1, false);
+    let mut worker = of(1 | 1 << 12, 1, 0);
     let asks = tick(&mut worker, 0);
     let sent = replied(&mut worker, 0, asks[0], &given(12, 1, 0));
     assert!(orders(&mut worker).is_empty());
@@ -222,7 +275,7 @@ fn bug_21_39_what_was_left_in_a_nodes_queue_asks_its_owner_before_it_begins() {
 
 #[test]
 fn bug_21_42_a_run_that_cannot_begin_goes_back_and_its_slot_pauses() {
-    let mut worker = of(1, 1, false);
+    let mut worker = of(1, 1, 0);
     let asks = tick(&mut worker, 0);
     replied(&mut worker, 0, asks[0], &given(0, 1, 0));
     assert_eq!(orders(&mut worker), ["start"]);

@@ -21,6 +21,7 @@ use super::pointers::{Pointers, Repair};
 pub(super) const POINTER_STAGES: u8 = PRIORITIES_MAX;
 const WORD_STAGE: u8 = POINTER_STAGES + 1;
 /// All of them.
+#[cfg(test)]
 pub(super) const STAGES: u8 = WORD_STAGE + TASK_WORDS as u8;
 
 /// What a packet asks of the pointers.
@@ -59,6 +60,25 @@ pub(super) enum Side {
     Missing,
     /// Something else is in its slot.
     Occupied,
+}
+
+impl Side {
+    /// Whether it stores or takes words of its slot, and how many.
+    #[inline]
+    fn words(self) -> Option<(bool, usize)> {
+        match self {
+            Side::Put => Some((true, TASK_WORDS)),
+            Side::Take => Some((false, TASK_WORDS)),
+            Side::Wait => Some((true, WAITER_WORDS)),
+            Side::Hand => Some((false, WAITER_WORDS)),
+            Side::None
+            | Side::Full
+            | Side::Empty
+            | Side::Repairing
+            | Side::Missing
+            | Side::Occupied => None,
+        }
+    }
 }
 
 /// What a packet carries through the pipeline beside its bytes (P4's header vector).
@@ -166,8 +186,15 @@ impl Stages {
     /// A packet's pass.
     #[inline]
     pub(super) fn run(&mut self, phv: &mut Phv) {
-        for stage in 0..STAGES {
+        for stage in 0..WORD_STAGE {
             self.stage(stage, phv);
+        }
+        // All stages of words at once: what a packet does in them does not change from one to the next.
+        let Some((writes, count)) = phv.side.words() else { return };
+        for (array, word) in self.words.iter_mut().zip(&mut phv.words).take(count) {
+            array.port().access(&mut phv.pass, phv.slot, |cell| {
+                if writes { *cell = *word } else { *word = *cell }
+            });
         }
     }
 
@@ -229,12 +256,8 @@ impl Stages {
     /// Stages 5 to 11: a word of the slot.
     #[inline]
     fn word(&mut self, index: usize, phv: &mut Phv) {
-        let writes = match phv.side {
-            Side::Put => true,
-            Side::Take => false,
-            Side::Wait if index < WAITER_WORDS => true,
-            Side::Hand if index < WAITER_WORDS => false,
-            _ => return,
+        let Some((writes, _)) = phv.side.words().filter(|(_, count)| index < *count) else {
+            return;
         };
         let word = &mut phv.words[index];
         self.words[index].port().access(&mut phv.pass, phv.slot, |cell| {

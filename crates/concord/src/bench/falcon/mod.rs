@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use concord_runtime::{Context as _, Error};
-use serde_json::json;
 
 use super::load::check_stop;
 use super::report::{Results, Table, load_average, median, spread};
@@ -62,6 +61,9 @@ pub struct TasksArgs {
     /// Tasks that each runs at a time
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub slots: u16,
+    /// Tasks that each executor of the second rack may have beside the one that it runs; 0 leaves that rack out
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u8).range(..=64))]
+    pub prefetch: u8,
     /// The interpreter of the rack's Python executor, of Dask and of Ray
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: String,
@@ -179,6 +181,7 @@ impl Report {
         let find = |name| self.all.iter().find(|(known, _)| *known == name).map(|(_, f)| f);
         for (own, others) in [
             (RACK, &[NATS, JETSTREAM, REDIS][..]),
+            (RACK_AHEAD, &[NATS, JETSTREAM, REDIS]),
             (RACK_COMMANDS, &[XARGS]),
             (RACK_PYTHON, &[DASK, RAY]),
         ] {
@@ -203,7 +206,9 @@ const RACK: &str = "concord";
 const NATS: &str = "NATS queue group";
 const JETSTREAM: &str = "NATS JetStream";
 const REDIS: &str = "redis BRPOP";
+const RACK_AHEAD: &str = "concord, prefetch";
 const RACK_HTTP: &str = "concord over HTTP";
+const RACK_HTTP_AHEAD: &str = "concord over HTTP, prefetch";
 const RACK_COMMANDS: &str = "concord /bin/true";
 const XARGS: &str = "xargs -P /bin/true";
 const RACK_PYTHON: &str = "concord.Executor";
@@ -278,10 +283,16 @@ fn repeat(number: u32, args: &TasksArgs, has: Installed, report: &mut Report) ->
     if has.redis {
         measure(REDIS, number, args, &mut redis::Lists::start(executors)?, report)?;
     }
-    let mut rack = rack::Workers::start(args)?;
+    if args.prefetch > 0 {
+        let mut rack = rack::Workers::start(args, args.prefetch)?;
+        measure(RACK_AHEAD, number, args, &mut rack, report)?;
+        let rate = f64::from(args.tasks) / rack.no_ops(args.tasks)?;
+        report.add(RACK_HTTP_AHEAD, number, None, rate);
+    }
+    let mut rack = rack::Workers::start(args, 0)?;
     measure(RACK, number, args, &mut rack, report)?;
-    let no_ops = json!({"function": "no-op", "array": [1, args.tasks]});
-    report.add(RACK_HTTP, number, None, f64::from(args.tasks) / rack.over_http(&no_ops)?);
+    let rate = f64::from(args.tasks) / rack.no_ops(args.tasks)?;
+    report.add(RACK_HTTP, number, None, rate);
     let seconds = rack.commands(args.commands)?;
     report.add(RACK_COMMANDS, number, None, f64::from(args.commands) / seconds);
     if has.xargs {

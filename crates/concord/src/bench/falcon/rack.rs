@@ -33,7 +33,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn start(args: &TasksArgs) -> Result<Workers, Error> {
+    pub(super) fn start(args: &TasksArgs, prefetch: u8) -> Result<Workers, Error> {
         let scratch = Scratch::new()?;
         let exe = std::env::current_exe().cannot("find this program")?;
         let run_dir = scratch.path.join("run");
@@ -42,6 +42,7 @@ impl Workers {
         command
             .args(["up", "--system", "falcon", "--listen", &listen])
             .args(["--workers", &args.workers.to_string(), "--slots", &args.slots.to_string()])
+            .args(["--prefetch", &prefetch.to_string()])
             .arg("--run-dir")
             .arg(&run_dir);
         let mut up = Process::start(&mut command, scratch.path.join("up.log"))?;
@@ -76,6 +77,11 @@ impl Workers {
             )));
         }
         Ok(summary["seconds"].as_f64().unwrap_or(f64::INFINITY))
+    }
+
+    /// Tasks that do nothing.
+    pub(super) fn no_ops(&self, count: u32) -> Result<f64, Error> {
+        self.over_http(&json!({"function": "no-op", "array": [1, count]}))
     }
 
     /// Commands that do nothing.

@@ -30,8 +30,8 @@ pub struct WorkerArgs {
     /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack file has it
     #[arg(long, value_name = "NAME")]
     pub has: Vec<String>,
-    /// Tasks that each executor asks for while it runs one [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=1))]
+    /// Tasks that each executor may have beside the one that it runs, instead of the rack file's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=64))]
     pub prefetch: Option<u8>,
 }
 

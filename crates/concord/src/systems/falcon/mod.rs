@@ -107,8 +107,10 @@ impl System for Falcon {
     }
 
     fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
-        if groups(rack).next().is_none() && (args.workers.is_some() || args.slots.is_some()) {
-            let why = "--workers and --slots are for racks with workers: say --system falcon";
+        let is_wanted = args.workers.is_some() || args.slots.is_some() || args.prefetch.is_some();
+        if groups(rack).next().is_none() && is_wanted {
+            let why =
+                "--workers, --slots and --prefetch are for racks with workers: say --system falcon";
             return Err(Error::new(why));
         }
         for group in groups(rack) {
@@ -122,6 +124,7 @@ impl System for Falcon {
                     addr,
                     http,
                     slots,
+                    prefetch: args.prefetch,
                     allow_exec,
                     has: Vec::new(),
                 });

@@ -90,7 +90,7 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
     });
     let setup = WorkerSetup {
         queues: queues(&group, own, has)?,
-        prefetch: prefetch.unwrap_or(0) > 0,
+        prefetch: prefetch.or(own.prefetch).unwrap_or(0),
         group: group.id,
         switch: wire(rack.switch()?.addr),
         controller: wire(rack.controller()?.addr),

@@ -56,6 +56,9 @@ pub struct WorkerPlace {
     /// Tasks that it runs at a time; as many as the host has cores if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u16>,
+    /// Tasks that each executor may have beside the one that it runs, so that it has the next at once: for short ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<u8>,
     /// Whether it executes commands, as whoever started it.
     #[serde(default)]
     pub allow_exec: bool,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use concord_core::machine::Deadline;
-use concord_core::{Instant, Key, Nothing, Now, SessionId};
+use concord_core::{Instant, Key, MS, Machine as _, Nothing, Now, SessionId};
 use concord_scheduler::{Order, Output, Worker, WorkerConfig};
 use concord_wire::falcon::Task;
 use concord_wire::tasks::{Attempt, Ended, Function};
@@ -43,6 +43,9 @@ pub use reaper::reap;
 
 const THREADS: Token = Token(ROLE_TOKEN_MIN);
 const CALLS: Token = Token(ROLE_TOKEN_MIN + 1);
+/// How long an executor waits in the switch, in ns. While it does a task may be handed to a worker that is gone: its owner
+/// submits it again soon. What is shorter keeps idle racks busy.
+const WAIT_NS: u64 = 200 * MS;
 /// Bodies of jobs that are kept decoded.
 const BODIES_MAX: usize = 64;
 
@@ -59,8 +62,8 @@ pub struct WorkerSetup {
     pub slots: u16,
     /// The queues that it asks, by bit.
     pub queues: u32,
-    /// Whether it asks for the next task of an executor while that runs one.
-    pub prefetch: bool,
+    /// How many tasks an executor may have beside the one that it runs.
+    pub prefetch: u8,
     /// How long a task may run without its owner being heard, in ns: the same for all of the group.
     pub lease_ns: u64,
     /// The rack's secret: it runs what was tagged with it, and nothing else.
@@ -109,6 +112,7 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
         queues: setup.queues,
         prefetch: setup.prefetch,
         key: Some(setup.key),
+        wait_ns: WAIT_NS,
         ..WorkerConfig::new(session, place.addr, setup.switch, setup.slots)
     };
     let busy = Busy::new()?;
@@ -213,6 +217,7 @@ impl WorkerRole {
                 Order::Start { run, of, task, job, parameters, .. } => {
                     if !is_told && task.function == Function::Command.number() {
                         // That they run is known before they are started, which takes its time.
+                        self.worker.flush(now, out);
                         out.flush();
                         is_told = true;
                     }

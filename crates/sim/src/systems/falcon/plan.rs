@@ -53,7 +53,7 @@ pub struct Plan {
     /// By bit, the queues that each worker's executors ask: the classes that it is of, and its node's.
     pub queues: Vec<u32>,
     /// Whether executors ask for their next task while they run one.
-    pub prefetch: bool,
+    pub prefetch: u8,
     /// When which owner gets which job.
     pub jobs: Vec<(u64, usize, Job)>,
     /// When which of them is cancelled.
@@ -203,7 +203,7 @@ fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
 struct Classes {
     queue: QueueLayout,
     queues: Vec<u32>,
-    prefetch: bool,
+    prefetch: u8,
 }
 
 /// Half of the seeds with paired pointers have all queues and priorities: workers of up to two classes beside the first
@@ -211,7 +211,7 @@ struct Classes {
 fn classes(seed: u64, one: QueueLayout, workers: usize, jobs: &mut [(u64, usize, Job)]) -> Classes {
     let mut rng = Rng::new(seed ^ 0x0c1a_55e5);
     let rng = &mut rng;
-    let prefetch = rng.chance(1, 3);
+    let prefetch = if rng.chance(1, 3) { rng.between(1, 3) as u8 } else { 0 };
     if one.form != Form::Paired || rng.chance(1, 2) {
         return Classes { queue: one, queues: vec![1; workers], prefetch };
     }

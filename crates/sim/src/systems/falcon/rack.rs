@@ -132,6 +132,8 @@ struct Node {
     drift_ppm: i64,
     /// What it runs: which attempt, how it will end, and when it began.
     runs: BTreeMap<u32, (Attempt, Ended, u64)>,
+    /// Of these, those that end before anything else happens.
+    ends_at_once: Vec<u32>,
     /// An owner's journal: what is durable of it, and what is on its way to the disk.
     disk: Vec<u8>,
     writing: Option<Vec<u8>>,
@@ -240,6 +242,7 @@ impl<'a> Rack<'a> {
                 offset_ns,
                 drift_ppm,
                 runs: BTreeMap::new(),
+                ends_at_once: Vec::new(),
                 disk: Vec::new(),
                 writing: None,
             });
@@ -360,6 +363,7 @@ impl<'a> Rack<'a> {
         let own = &mut self.nodes[node];
         own.role = role;
         own.runs.clear();
+        own.ends_at_once.clear();
         own.held.clear();
         own.paused_until = 0;
         own.wake_at = u64::MAX;
@@ -429,11 +433,20 @@ impl<'a> Rack<'a> {
 
     /// A node took a step: what it wants done, what it tells, when it wakes.
     fn after(&mut self, node: usize) {
-        while let Role::Worker(worker) = &mut self.nodes[node].role
-            && let Some(order) = worker.poll_order()
-        {
-            self.order(node, order);
+        loop {
+            while let Role::Worker(worker) = &mut self.nodes[node].role
+                && let Some(order) = worker.poll_order()
+            {
+                self.order(node, order);
+            }
+            if self.nodes[node].ends_at_once.is_empty() {
+                break;
+            }
+            for run in std::mem::take(&mut self.nodes[node].ends_at_once) {
+                self.ended(node, run);
+            }
         }
+        self.flush(node);
         while let Role::Owner(owner) = &mut self.nodes[node].role
             && let Some(told) = owner.poll_outcome()
         {
@@ -454,6 +467,20 @@ impl<'a> Rack<'a> {
             let life = self.nodes[node].life;
             self.at(at, Event::Wake(node, life));
         }
+    }
+
+    /// The end of a batch of inputs, which is one of them here.
+    fn flush(&mut self, node: usize) {
+        let now = self.clock(node);
+        let mut sent = Vec::new();
+        match &mut self.nodes[node].role {
+            Role::Controller(controller) => controller.flush(now, &mut sent),
+            Role::Owner(owner) => owner.flush(now, &mut sent),
+            Role::Worker(worker) => worker.flush(now, &mut sent),
+            Role::Switch(agent) => agent.flush(now, &mut sent),
+            Role::Dead => {}
+        }
+        self.send_all(node, sent);
     }
 
     fn send_all(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {
@@ -705,6 +732,10 @@ impl Rack<'_> {
                 let fails = self.rng.chance(self.plan.fail_ppm, 1_000_000);
                 let ended = if fails { Ended::Failed } else { Ended::Done };
                 self.nodes[node].runs.insert(run, (of, ended, self.now));
+                if self.rng.chance(1, 4) {
+                    self.nodes[node].ends_at_once.push(run);
+                    return;
+                }
                 let most = self.plan.run_ns_max;
                 let most = if self.rng.chance(1, 8) { most } else { most / 16 };
                 let ends_at = self.now + 1_000 + self.rng.below(most);
@@ -725,6 +756,12 @@ impl Rack<'_> {
             let at = self.nodes[node].paused_until + MS;
             return self.at(at, Event::Finish(node, life, run));
         }
+        self.ended(node, run);
+        self.after(node);
+    }
+
+    /// A run is over, if it was not killed.
+    fn ended(&mut self, node: usize, run: u32) {
         let Some((of, ended, began)) = self.nodes[node].runs.remove(&run) else { return };
         let task = (self.name_of(of.uid), of.jid, of.tid);
         // That a job is cancelled its workers hear later.
@@ -745,7 +782,6 @@ impl Rack<'_> {
             worker.finished(now, run, ended, Output::from(&output[..]), &mut sent);
         }
         self.send_all(node, sent);
-        self.after(node);
     }
 
     fn told(&mut self, task: TaskName, outcome: Outcome) {

@@ -155,7 +155,9 @@ fn program(worker: Addr) -> Result<Falcon, String> {
 impl<'a> Rack<'a> {
     fn new(load: &'a Load) -> Result<Rack<'a>, String> {
         let session = |node: usize| SessionId(node as u64 + 1);
-        let owner = |node| Owner::new(OwnerConfig::new(session(node), addr(node), SWITCH));
+        // Each packet is told alone, as it costs its host alone.
+        let config = |node| OwnerConfig::new(session(node), addr(node), SWITCH);
+        let owner = |node| Owner::new(OwnerConfig { known_ns: 0, ..config(node) });
         let slots = u16::try_from(load.slots).map_err(|_| "too many executors of a worker")?;
         let worker = |at: usize| {
             let node = load.clients + at;
@@ -265,16 +267,19 @@ impl Rack<'_> {
         match (worker, input) {
             (None, Input::Packet(mut bytes)) => {
                 self.owners[node].handle(now, SWITCH, &mut bytes, &mut self.out);
+                self.owners[node].flush(now, &mut self.out);
                 self.out.reuse(bytes);
             }
             (None, Input::Job(job)) => self.submit(node, now, job),
             (Some(worker), Input::Packet(mut bytes)) => {
                 self.workers[worker].handle(now, SWITCH, &mut bytes, &mut self.out);
+                self.workers[worker].flush(now, &mut self.out);
                 self.out.reuse(bytes);
             }
             (Some(worker), Input::Ended(run)) => {
                 let output = Output::default();
                 self.workers[worker].finished(now, run, Ended::Done, output, &mut self.out);
+                self.workers[worker].flush(now, &mut self.out);
             }
             (None, Input::Ended(_)) | (Some(_), Input::Job(_)) => {}
         }
@@ -285,7 +290,10 @@ impl Rack<'_> {
         let now = self.clock();
         match node.checked_sub(self.load.clients) {
             None => self.owners[node].tick(now, &mut self.out),
-            Some(worker) => self.workers[worker].tick(now, &mut self.out),
+            Some(worker) => {
+                self.workers[worker].tick(now, &mut self.out);
+                self.workers[worker].flush(now, &mut self.out);
+            }
         }
         self.after(node, 0);
     }

@@ -1,0 +1,156 @@
+//! What each of a worker's executors does, and what is looked up by that: which are idle, which run is whose.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::ops::{Bound, Index};
+
+use concord_core::Instant;
+
+use super::{Work, WorkerConfig};
+
+/// What an executor does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Slot {
+    /// Nothing until then.
+    Idle { until: Instant },
+    /// It asked, and got no answer. How often it did so in vain; and until when it waits in the switch if there is no task.
+    Asking { queue: u8, number: u32, until: Instant, tries: u32, waits_until: Option<Instant> },
+    /// It waits in the switch, in each of its queues.
+    Waiting { until: Instant },
+    /// It has a task, and asks whether it may start.
+    Claiming { work: Work, beat_at: Instant, until: Instant },
+    /// It runs a task. When its owner is told next, its lease ends, its time is over.
+    Running {
+        work: Work,
+        beat_at: Instant,
+        is_heard: bool,
+        lease_until: Instant,
+        limit_at: Instant,
+        /// What it needs is here, and its driver has it.
+        is_started: bool,
+    },
+}
+
+/// What slots are used for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InUse {
+    /// They ask or wait for a task.
+    pub asking: usize,
+    /// They have one that has not begun.
+    pub held: usize,
+    /// They run one.
+    pub started: usize,
+}
+
+impl InUse {
+    /// Whether one more slot may ask. As many as there are executors may have a task or wait for one. With prefetch, more
+    /// are asked for beside those: while tasks run, one request for each, until all have theirs; and `ahead`, while
+    /// requests find tasks in the queue: these may end sooner than the switch answers.
+    pub fn may_ask(self, config: &WorkerConfig, ahead: usize) -> bool {
+        let (slots, prefetch) = (usize::from(config.slots), usize::from(config.prefetch));
+        let beside = (prefetch * self.started).min(self.held + self.started);
+        self.asking + self.held + self.started < slots + beside.max(ahead)
+    }
+}
+
+/// All slots of a worker.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    all: Vec<Slot>,
+    /// How many are used for what.
+    in_use: InUse,
+    /// Those that are idle, and until when.
+    idle: BTreeSet<(Instant, usize)>,
+    /// By the run's number, those that run or hold a task.
+    runs: BTreeMap<u32, usize>,
+    /// Of these, those whose run has not begun.
+    held: BTreeMap<u32, usize>,
+}
+
+impl Index<usize> for Slots {
+    type Output = Slot;
+
+    fn index(&self, index: usize) -> &Slot {
+        &self.all[index]
+    }
+}
+
+impl Slots {
+    /// So many, all idle.
+    pub(super) fn new(count: usize) -> Slots {
+        Slots {
+            all: alloc::vec![Slot::Idle { until: Instant(0) }; count],
+            in_use: InUse::default(),
+            idle: (0..count).map(|index| (Instant(0), index)).collect(),
+            runs: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.all.iter()
+    }
+
+    pub(super) fn in_use(&self) -> InUse {
+        self.in_use
+    }
+
+    /// The slot that has been idle for longest, if its time has come.
+    pub(super) fn idle(&self, now: Instant) -> Option<usize> {
+        self.idle.first().filter(|(until, _)| *until <= now).map(|(_, index)| *index)
+    }
+
+    /// The slot that runs or holds this run.
+    pub(super) fn of_run(&self, run: u32) -> Option<usize> {
+        self.runs.get(&run).copied()
+    }
+
+    /// The first of the runs that have not begun, after this one.
+    pub(super) fn held_after(&self, run: Option<u32>) -> Option<(u32, usize)> {
+        let after = run.map_or(Bound::Unbounded, Bound::Excluded);
+        self.held.range((after, Bound::Unbounded)).next().map(|(run, index)| (*run, *index))
+    }
+
+    /// What a slot does from now on.
+    pub(super) fn set(&mut self, index: usize, slot: Slot) {
+        let was = core::mem::replace(&mut self.all[index], slot);
+        match was {
+            Slot::Idle { until } => {
+                self.idle.remove(&(until, index));
+            }
+            Slot::Asking { .. } | Slot::Waiting { .. } => self.in_use.asking -= 1,
+            Slot::Claiming { .. } => self.in_use.held -= 1,
+            Slot::Running { work, is_started, .. } => {
+                if !matches!(slot, Slot::Running { work: next, .. } if next.run == work.run) {
+                    self.runs.remove(&work.run);
+                }
+                if is_started {
+                    self.in_use.started -= 1;
+                } else {
+                    self.in_use.held -= 1;
+                    self.held.remove(&work.run);
+                }
+            }
+        }
+        match slot {
+            Slot::Idle { until } => {
+                self.idle.insert((until, index));
+            }
+            Slot::Asking { .. } | Slot::Waiting { .. } => self.in_use.asking += 1,
+            Slot::Claiming { .. } => self.in_use.held += 1,
+            Slot::Running { work, is_started, .. } => {
+                self.runs.insert(work.run, index);
+                if is_started {
+                    self.in_use.started += 1;
+                } else {
+                    self.in_use.held += 1;
+                    self.held.insert(work.run, index);
+                }
+            }
+        }
+    }
+}
