@@ -228,19 +228,20 @@ fn large() -> Figure {
     Figure { x_names: names, scale: Scale::Places, shown: Shown::P99, ..figure }
 }
 
-/// 320 executors at 0.1 ms.
+/// 320 executors at 0.1 ms, and Falcon with prefetch beside the others.
 fn short(times: Times) -> Figure {
     let name = match times {
         Times::Fixed => "short-fixed",
         Times::Exponential => "short-exponential",
         Times::Bimodal => "short-bimodal",
     };
-    let line = |(name, system): &(&str, System)| {
+    let line = |name: &str, system: System, prefetch: u8| {
         let point = |x: &u64| {
             let load = Load {
-                system: *system,
+                system,
                 workers: 40,
                 slots: 8,
+                prefetch,
                 times,
                 task_ns: 100 * US,
                 warm_up_ns: 10 * MS,
@@ -250,10 +251,12 @@ fn short(times: Times) -> Figure {
             (*x as f64, at_scale(load, *x as f64 / 100.0))
         };
         let points = [50, 60, 70, 80, 90, 95].iter().map(point).collect();
-        Line { name: (*name).to_string(), points }
+        Line { name: name.to_string(), points }
     };
     // A central server is far beyond what it can do.
-    let lines = AT_SCALE[..5].iter().map(line).collect();
+    let lines = AT_SCALE[..SCALE_PREFETCH].iter().map(|(name, system)| line(name, *system, 0));
+    let prefetch = line("Falcon, prefetch 1", System::Falcon, 1);
+    let lines = lines.chain([prefetch]).collect();
     let title = "320 executors, 0.1 ms: p99";
     let figure = Figure::new(name, title, "percent of the executors' time", lines);
     Figure { shown: Shown::P99, ..figure }
@@ -269,6 +272,9 @@ pub const SCALE_JBSQ: usize = 2;
 pub const SCALE_TWO: usize = 3;
 /// Sparrow.
 pub const SCALE_SPARROW: usize = 4;
+
+/// Falcon with a task ahead for each executor, in the figures of short tasks.
+pub const SCALE_PREFETCH: usize = 5;
 
 /// What delays are given in.
 pub fn ms(ns: u32) -> f64 {

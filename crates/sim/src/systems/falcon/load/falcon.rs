@@ -127,6 +127,11 @@ fn addr(node: usize) -> Addr {
     Addr { ip: 2 + node as u32, port: PORT }
 }
 
+/// Tasks that a worker has at most: those that it runs, and those that it was given ahead.
+fn places(load: &Load) -> usize {
+    load.slots * (1 + usize::from(load.prefetch))
+}
+
 const SWITCH: Addr = Addr { ip: 1, port: PORT };
 
 fn node_of(addr: Addr) -> Option<usize> {
@@ -161,7 +166,8 @@ impl<'a> Rack<'a> {
         let slots = u16::try_from(load.slots).map_err(|_| "too many executors of a worker")?;
         let worker = |at: usize| {
             let node = load.clients + at;
-            Worker::new(WorkerConfig::new(session(node), addr(node), SWITCH, slots))
+            let config = WorkerConfig::new(session(node), addr(node), SWITCH, slots);
+            Worker::new(WorkerConfig { prefetch: load.prefetch, ..config })
         };
         Ok(Rack {
             load,
@@ -178,7 +184,7 @@ impl<'a> Rack<'a> {
             rounds: 0,
             known: (0..load.clients).map(|_| Known::new(1)).collect(),
             refused: Vec::new(),
-            executors: vec![Executor::default(); load.executors()],
+            executors: vec![Executor::default(); load.workers * places(load)],
             begun: vec![0; load.clients],
             seen: Seen::new(load, &STEPS),
             out: Outgoing::default(),
@@ -370,7 +376,7 @@ impl Rack<'_> {
         if let Some(job) = known.of(u64::from(of.jid)) {
             time_ns = u64::from(job.open.times_ns[tid]);
             if self.seen.begins(begins_ns, &mut job.open, tid) && self.load.steps {
-                let executor = &mut self.executors[worker * self.load.slots + usize::from(slot)];
+                let executor = &mut self.executors[worker * places(self.load) + usize::from(slot)];
                 let (came_ns, left_ns) = job.passed_ns[tid];
                 let at_ns = job.open.at_ns;
                 let took =
@@ -381,7 +387,8 @@ impl Rack<'_> {
             }
             known.forget(|job| job.open.is_over());
         }
-        self.executors[worker * self.load.slots + usize::from(slot)].free_ns = begins_ns + time_ns;
+        self.executors[worker * places(self.load) + usize::from(slot)].free_ns =
+            begins_ns + time_ns;
         let node = (self.load.clients + worker) as u32;
         self.at(begins_ns + time_ns, Event::Arrives(node, Input::Ended(run)));
     }
@@ -451,7 +458,7 @@ impl Rack<'_> {
             && let Ok(request) = Request::parse(bytes)
             && let Some(node) = node_of(request.asker.addr)
         {
-            let at = (node - self.load.clients) * self.load.slots;
+            let at = (node - self.load.clients) * places(self.load);
             let executor = &mut self.executors[at + usize::from(request.asker.slot)];
             executor.asked_ns = now_ns.saturating_sub(executor.free_ns);
         }

@@ -136,6 +136,8 @@ pub struct Load {
     pub workers: usize,
     /// Executors of each.
     pub slots: usize,
+    /// Falcon: tasks that a worker asks for ahead for each executor.
+    pub prefetch: u8,
     /// Hosts with clients.
     pub clients: usize,
     /// When jobs come.
@@ -164,6 +166,7 @@ impl Default for Load {
             system: System::Falcon,
             workers: 10,
             slots: 6,
+            prefetch: 0,
             clients: 2,
             arrivals: Arrivals::Periodic { period_ns: 10 * MS, phase_ns: 5 * MS },
             tasks_per_job: 15.0,
