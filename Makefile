@@ -19,7 +19,7 @@ POWER_CUTS ?= 20
 # Inputs of each format of `make fuzz-falcon`.
 FALCON_INPUTS ?= 20000000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon power torture redis-suite apps bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon power torture redis-suite redis-py apps bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -76,6 +76,9 @@ torture: ## the long histories over real processes; reports go to results/tortur
 
 redis-suite: build ## Redis' own tests against redis-server and a rack with each engine; needs tclsh; results/redis-suite/
 	scripts/redis-suite
+
+redis-py: build ## redis-py's own tests against redis-server and a rack with each engine; results/redis-py/
+	scripts/redis-py
 
 apps: build ## applications from PyPI and npm against redis-server and a rack with each engine; results/apps/
 	scripts/apps
