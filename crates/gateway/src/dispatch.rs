@@ -151,7 +151,10 @@ impl Core {
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
         }
-        self.must_be_allowed(turn, handling, args)?;
+        // What was sent in part goes on, whatever the rules are by now.
+        if !turn.connection.is_splitting {
+            self.must_be_allowed(turn, handling, args)?;
+        }
         if self.must_pause(turn, handling) {
             turn.connection.wait = Wait::Paused;
             return Ok(Flow::Waits);

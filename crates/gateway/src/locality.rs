@@ -191,7 +191,8 @@ fn tokens(script: &[u8]) -> Option<Vec<Token<'_>>> {
                 if rest.starts_with(b"--[") {
                     return None;
                 }
-                run(|byte| *byte != b'\n')
+                // Lua ends a comment at either.
+                run(|byte| !matches!(*byte, b'\n' | b'\r'))
             }
             b'[' if matches!(rest.get(1), Some(b'[' | b'=')) => return None,
             b'"' | b'\'' => {
@@ -261,6 +262,7 @@ mod tests {
             ("local call = redis.call return call('get', KEYS[1])", true),
             ("local r = redis return r.call('get', KEYS[1])", true),
             ("return loadstring(ARGV[1])()", true),
+            ("-- \r return redis.call('get', KEYS[1])", true),
         ] {
             assert_eq!(may_read(script.as_bytes(), &CommandTable::memory()), reads, "{script}");
         }
@@ -291,6 +293,7 @@ mod tests {
             "--[[ x ]] return redis.call('GET', KEYS[1])",
             "return redis.call('G\\69T', KEYS[1])",
             "return redis.call 'GET'",
+            "-- \r return redis.call('GET', 'x')",
         ] {
             assert!(!is_local(script), "{script}");
         }

@@ -74,6 +74,11 @@ pub(crate) fn monitor(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Resu
 
 fn is_hidden(name: &UpperName, args: &[&[u8]]) -> bool {
     let sub = args.get(1).map(|sub| UpperName::of(sub));
+    // CONCORD EXPLAIN of another command.
+    if name.is(b"CONCORD") && args.len() > 2 {
+        return is_hidden(&UpperName::of(args[2]), &args[2..])
+            || args[2].eq_ignore_ascii_case(b"AUTH");
+    }
     HIDDEN.contains(&name.bytes())
         || name.is(b"CLIENT") && sub.is_some_and(|sub| HIDDEN_OF_CLIENT.contains(&sub.bytes()))
 }

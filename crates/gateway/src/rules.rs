@@ -244,7 +244,10 @@ impl Selector {
                         if name.contains('|') {
                             return Err(FIRST_ARG);
                         }
-                        if arg.is_empty() {
+                        // Else it would not be read as it is written (`describe`).
+                        let is_odd =
+                            |byte| matches!(byte, b'(' | b')' | 0) || byte.is_ascii_whitespace();
+                        if arg.is_empty() || arg.bytes().any(is_odd) {
                             return Err(SYNTAX);
                         }
                         if all.has_subcommands(command) {
@@ -301,6 +304,8 @@ impl Selector {
         }
         let of = |(access, pattern): &(Access, Vec<u8>)| {
             let sign: &[u8] = match access {
+                // `~*` would be the rule that no pattern may follow.
+                Access { reads: true, writes: true } if pattern == b"*" => b"%RW~",
                 Access { reads: true, writes: true } => b"~",
                 Access { reads: true, .. } => b"%R~",
                 Access { .. } => b"%W~",

@@ -74,14 +74,17 @@ impl Gateway {
     fn change(&mut self, now: Now, asked: Asked, sink: &mut impl Sink) {
         let (text, reply) = match self.core.users.try_change(&asked.change) {
             Ok(changed) => changed,
-            Err(failure) => return self.refuse_change(&asked, failure.as_bytes()),
+            Err(failure) => {
+                let users = &self.core.users;
+                let (text, mut error) = (users.text_of(users.table()), Vec::new());
+                resp::error(&mut error, failure.as_bytes());
+                self.core.errors.note(failure.as_bytes());
+                (text, error)
+            }
         };
-        let users = &self.core.users;
-        if text == users.text_of(users.table()) {
-            return self.answer_change(&asked, reply, &[]);
-        }
-        let version = users.version();
-        if !users.is_shared() {
+        // Also where nothing changes by what is known here: somebody else may have changed them.
+        let version = self.core.users.version();
+        if !self.core.users.is_shared() {
             self.install_users(version + 1, &text, Some(asked.id));
             return self.answer_change(&asked, reply, &[]);
         }

@@ -254,6 +254,10 @@ impl Users {
             }
         }
         let text = self.text_of(&table);
+        // The rack keeps the text: read again, it must say the same.
+        if self.text_of(&self.table_of(&text)) != text {
+            return Err("ERR these rules cannot be kept (Concord)".into());
+        }
         if text.len() > USERS_BYTES_MAX {
             return Err("ERR all users take more than 512 KiB (Concord's limit)".into());
         }
@@ -343,6 +347,23 @@ mod tests {
         // A line of the future gives nobody anything.
         other.install(4, b"user eve on nopass ~* &* +@all somehow");
         assert!(other.log_in(b"eve", b"").is_none());
+    }
+
+    #[test]
+    fn bug_18_40_rules_are_read_as_they_were_given_or_refused() {
+        let mut users = Users::new(None, 1);
+        for (version, rules) in
+            [(1, "on nopass %RW~* ~a +@all"), (2, "reset on nopass %R~* %W~* ~b -@all +get")]
+        {
+            let (text, _) = users.try_change(&set("a", rules)).unwrap();
+            assert!(users.install(version, &text));
+            assert!(users.log_in(b"a", b"").is_some(), "{rules}");
+        }
+        let one = |rule: &str| Change::Set(b"a".to_vec(), alloc::vec![rule.as_bytes().to_vec()]);
+        for rule in ["+get|a b", "+get|a\nuser evil on nopass ~* &* +@all", "+get|a)", "(~a) +get)"]
+        {
+            assert!(users.try_change(&one(rule)).is_err(), "{rule}");
+        }
     }
 
     #[test]

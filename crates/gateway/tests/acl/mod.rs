@@ -80,6 +80,7 @@ fn a_user_may_do_what_its_rules_say() {
             ("return redis.call('get',KEYS[1])", "0"),
             ("return redis.call('publish','d','x')", "1 a"),
             ("local r = redis return r.call('get','b')", "1 a"),
+            ("-- \r return redis.call('hget',KEYS[1],'f')", "1 a"),
         ] {
             let found = script(&mut w, text, keys);
             assert!(found.starts_with("-NOPERM Concord runs scripts"), "{text}: {found}");
@@ -194,4 +195,39 @@ fn idle_clients_are_disconnected_if_that_is_wanted() {
     assert_eq!(say(&mut w, 1, &["PING"]), "+PONG\r\n");
     w.run_for(6 * SEC);
     assert!(w.gateway.wants_close(ConnectionId(1)) && !w.gateway.wants_close(ConnectionId(2)));
+}
+
+#[test]
+fn bug_18_41_a_change_that_changes_nothing_here_goes_to_the_rack_all_the_same() {
+    let mut w = shared(7);
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER bob on nopass +get"]), "+OK\r\n");
+    // Another gateway, which is not heard here, gives bob a right and makes eve.
+    let both =
+        b"user bob on nopass resetchannels -@all +get +set\nuser eve on nopass resetchannels -@all";
+    w.store.write_elsewhere(&[&b"CONCORD.USERS"[..], b"SET", b"1", &both[..]]);
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER bob -set"]), "+OK\r\n");
+    let list = say(&mut w, 1, &["ACL LIST"]);
+    assert!(list.contains("-@all +get\r\n") && !list.contains("+set"), "{list}");
+    let tom = b"user tom on nopass resetchannels -@all";
+    w.store.write_elsewhere(&[&b"CONCORD.USERS"[..], b"SET", b"3", &tom[..]]);
+    assert_eq!(say(&mut w, 1, &["ACL DELUSER tom"]), ":1\r\n");
+}
+
+#[test]
+fn bug_18_42_a_command_that_was_sent_in_part_goes_on_whatever_the_rules_are_by_now() {
+    let mut w = World::with(8, |config| {
+        (config.splits_reads, config.client.reads_max) = (true, 100);
+    });
+    w.gateway.share_users(&[7; 32]);
+    w.run_for(SEC / 10);
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER sp on nopass ~* +@all -debug"]), "+OK\r\n");
+    w.connect(2);
+    assert_eq!(say(&mut w, 2, &["AUTH sp x"]), "+OK\r\n");
+    let keys: String = (0..1_000).map(|n| format!(" k{n}")).collect();
+    w.input(2, format!("MGET{keys}\r\nMGET a\r\n").as_bytes());
+    w.input(1, b"ACL SETUSER sp -mget\r\n");
+    w.run_for(SEC);
+    let found = say(&mut w, 2, &["PING"]);
+    let refused = "-NOPERM this user has no permissions to run the 'mget' command\r\n+PONG\r\n";
+    assert!(found.starts_with("*1000\r\n") && found.ends_with(refused), "{} bytes", found.len());
 }

@@ -389,7 +389,7 @@ impl Writer<'_> {
             0 => (&["NOSUCH", "x"], "-ERR unknown command"),
             1 => (&["GET"], "-ERR wrong number of arguments"),
             2 => (&["PFDEBUG", "a", "b"], "-ERR Concord does not support administration"),
-            3 => (&["REPLICAOF", "c"], "-ERR Concord replicates by itself"),
+            3 => (&["REPLICAOF", "host", "1"], "-ERR Concord replicates by itself"),
             _ => (&["EXEC"], "-ERR EXEC without MULTI"),
         };
         self.send(out, &args(words), Wanted::Begins(error));
