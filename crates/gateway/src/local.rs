@@ -100,6 +100,9 @@ pub(crate) fn module(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
     if UpperName::of(args[1]).bytes() != b"LIST" {
         return Err("ERR Concord does not support modules: there are none".into());
     }
+    if args.len() > 2 {
+        return Err("ERR wrong number of arguments for 'module|list' command".into());
+    }
     turn.connection.answer(|out| resp::array(out, 0));
     Ok(())
 }
@@ -127,7 +130,13 @@ pub(crate) fn last_save(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Re
 }
 
 /// LOLWUT: no picture, but the version.
-pub(crate) fn lolwut(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn lolwut(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    if let [_, word, number, ..] = args
+        && UpperName::of(word).is(b"VERSION")
+        && resp::number(number).is_none()
+    {
+        return Err("ERR value is not an integer or out of range".into());
+    }
     let text = format!("Concord, which answers as Redis ver. {REDIS_VERSION}\n");
     turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
     Ok(())

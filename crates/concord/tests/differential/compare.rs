@@ -38,6 +38,7 @@ pub fn how(form: &str) -> How {
             How::Own("Concord's own times")
         }
         "memory usage" => How::Own("each engine counts by itself"),
+        "memory malloc-stats" => How::Own("another allocator"),
         "config get" => How::Own("Concord's own settings"),
         "command" | "command count" | "command docs" | "command info" | "command list" => {
             How::Own("Concord's own table: no tips, key specifications")

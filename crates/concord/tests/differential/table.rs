@@ -20,7 +20,7 @@ pub type BySeen = BTreeMap<String, Seen>;
 
 /// What is not drawn here.
 const UNCOMPARED: &str =
-    "see docs/semantics.md (`crates/gateway/tests/tracking`, results/redis-suite)";
+    "see docs/semantics.md (`crates/gateway/tests/{tracking,acl}`, results/redis-suite)";
 const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/pubsub.rs`, `tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
