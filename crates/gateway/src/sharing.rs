@@ -137,6 +137,14 @@ impl Gateway {
                             been executed; do not blindly retry";
                 self.refuse_change(&asked, text.as_bytes());
             }
+            // Refused as any write may be: memory or a disk is full.
+            Outcome::Reply
+                if let Some(error) = done.reply.strip_prefix(b"-")
+                    && !error.starts_with(b"ERR unknown command") =>
+            {
+                let text = error.strip_suffix(b"\r\n").unwrap_or(error).to_vec();
+                self.refuse_change(&asked, &text);
+            }
             _ => {
                 self.refuse_change(&asked, b"ERR the replicas keep no users: update them first");
             }

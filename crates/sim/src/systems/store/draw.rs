@@ -76,6 +76,8 @@ const DATABASES: u64 = 0xda7a_ba5e;
 const SCRIPTS: u64 = 0x5c21_f7e5;
 /// And for whether they have clients that cache.
 const CACHES: u64 = 0xcac4_e5e5;
+/// And whether gateways share users.
+const USERS: u64 = 0x05e5_acac;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,6 +156,7 @@ impl Plan {
         draw_databases(&mut plan);
         draw_scripts(&mut plan);
         plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
+        plan.gateways.users = Rng::new(seed ^ USERS).chance(1, 6);
         plan
     }
 }

@@ -32,6 +32,8 @@ pub struct Gateways {
     pub scripts_percent: u64,
     /// A client of each gateway caches what it reads (CLIENT TRACKING).
     pub caches: bool,
+    /// Gateways share users, whom clients change (ACL).
+    pub users: bool,
     /// Pipelines among 100 whose client does not read for a while.
     pub slow_percent: u64,
     /// The longest such while, in ns.
@@ -57,6 +59,7 @@ impl Default for Gateways {
             databases_percent: 0,
             scripts_percent: 0,
             caches: false,
+            users: false,
             slow_percent: 0,
             slow_ns: 20 * MS,
             broken_permille: 0,
@@ -83,6 +86,7 @@ impl Gateways {
             databases_percent: 0,
             scripts_percent: 0,
             caches: false,
+            users: false,
             slow_percent: some(rng, 20),
             slow_ns: rng.between(1, 30) * MS,
             broken_permille: some(rng, 40),

@@ -12,7 +12,7 @@ use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
 use super::cache::Cache;
 use super::clients::{GOOD_MIN, Pace, describe};
-use super::pipeline::{Awaited, End, Pipeline, Writer, judge};
+use super::pipeline::{Awaited, End, Pipeline, Wanted, Writer, judge};
 use super::{Process, Rack, Role, Stage};
 use crate::systems::store::gateways::Gateways;
 use crate::world::Event;
@@ -58,6 +58,8 @@ pub(super) struct Connection {
     commands: u64,
     /// Operations that were begun and answered after everything had healed.
     good: u64,
+    /// Its last change of its user was acknowledged.
+    has_changed: bool,
     /// When it is looked at next; `u64::MAX` if nothing is scheduled.
     wake_ns: u64,
 }
@@ -87,6 +89,17 @@ impl Connection {
             from = to;
         }
         last_ns
+    }
+
+    /// Whether a reply says that what the connection has changed of its user is not so.
+    fn is_undone_by(&mut self, awaited: &Awaited, bytes: &[u8]) -> bool {
+        let is_ok = bytes == b"+OK\r\n";
+        match awaited.wanted {
+            Wanted::Changed => self.has_changed = is_ok,
+            Wanted::Allowed => return self.has_changed && !is_ok,
+            _ => {}
+        }
+        false
     }
 
     fn is_busy(&self) -> bool {
@@ -143,15 +156,15 @@ impl Redis {
             turn_ns: Some(0),
             commands: 1,
             good: 0,
+            has_changed: false,
             wake_ns: u64::MAX,
         };
-        Redis {
-            connections: (0..connections).map(|_| connection(rng.fork())).collect(),
-            gateway: Gateway::new(config, rng.fork()),
-            next_id: 1,
-            cache,
-            fast_before_heal: 0,
+        let connections = (0..connections).map(|_| connection(rng.fork())).collect();
+        let mut gateway = Gateway::new(config, rng.fork());
+        if plan.users {
+            gateway.share_users(&[1; 32]);
         }
+        Redis { connections, gateway, next_id: 1, cache, fast_before_heal: 0 }
     }
 
     pub(super) fn is_lively(&self) -> bool {
@@ -418,6 +431,12 @@ impl Rack<'_> {
                 return;
             };
             self.has_library |= awaited.is_loaded_by(bytes);
+            if let Some(connection) = self.connection(node, at)
+                && connection.is_undone_by(&awaited, bytes)
+            {
+                self.broken = Some("a change of a user that was acknowledged is undone".into());
+                return;
+            }
             match judge(awaited, bytes, now_ns) {
                 Ok(operations) => self.record_all(node, at, operations),
                 Err(why) => {

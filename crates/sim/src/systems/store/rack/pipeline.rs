@@ -30,6 +30,8 @@ const LIBRARY: &str = "#!lua name=swarm
 local function run(keys, args) return redis.pcall(args[1], keys[1], unpack(args, 2)) end
 redis.register_function('run', run)
 redis.register_function{function_name = 'look', callback = run, flags = {'no-writes'}}";
+/// Pipelines among 100 that change a user, where users are shared.
+const CHANGES_PERCENT: u64 = 20;
 /// How much of a wrong reply is shown, in characters.
 const SHOWN: usize = 200;
 
@@ -61,6 +63,10 @@ pub(super) enum Wanted {
     Hello,
     /// That of FUNCTION LOAD.
     Loaded,
+    /// That of ACL SETUSER: done, or what a write may end with.
+    Changed,
+    /// That of an ACL DRYRUN of what the change before it allows.
+    Allowed,
 }
 
 /// A command that was sent.
@@ -86,6 +92,7 @@ impl Awaited {
             Wanted::One(operation) => vec![operation],
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations,
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => Vec::new(),
+            Wanted::Changed | Wanted::Allowed => Vec::new(),
         }
     }
 
@@ -95,7 +102,12 @@ impl Awaited {
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => {
                 operations.iter_mut().for_each(|o| o.call_ns = at_ns);
             }
-            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => {}
+            Wanted::Exactly(_)
+            | Wanted::Begins(_)
+            | Wanted::Hello
+            | Wanted::Loaded
+            | Wanted::Changed
+            | Wanted::Allowed => {}
         }
     }
 }
@@ -213,6 +225,9 @@ impl Writer<'_> {
         for _ in 0..count {
             self.any(&mut out);
         }
+        if self.gateways.users && !self.reads_only {
+            self.user(&mut out);
+        }
         match end {
             End::Well => {}
             End::Garbage => self.garbage(&mut out),
@@ -273,7 +288,12 @@ impl Writer<'_> {
         out.operations += match &wanted {
             Wanted::One(_) => 1,
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations.len(),
-            Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => 0,
+            Wanted::Exactly(_)
+            | Wanted::Begins(_)
+            | Wanted::Hello
+            | Wanted::Loaded
+            | Wanted::Changed
+            | Wanted::Allowed => 0,
         };
         let (resp3, database, has_library) = (out.resp3, out.database, self.has_library);
         let awaited = Awaited { wanted, resp3, database, has_library };
@@ -376,6 +396,19 @@ impl Writer<'_> {
         let named = pops.into_iter().map(|pop| named(out.database, pop));
         let operations = named.map(|pop| self.operation(pop)).collect();
         self.send(out, &cmd, Wanted::Popped(operations));
+    }
+
+    /// Now and then the connection's own user may read another key, and no other; nobody else changes that user.
+    fn user(&mut self, out: &mut Pipeline) {
+        let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 61);
+        if drawn % 100 >= CHANGES_PERCENT {
+            return;
+        }
+        let (name, key) = (format!("u{}", self.client), format!("{drawn:x}"));
+        let key_rule = format!("~{key}");
+        let change = args(&["ACL", "SETUSER", &name, "resetkeys", "+get", &key_rule]);
+        self.send(out, &change, Wanted::Changed);
+        self.send(out, &args(&["ACL", "DRYRUN", &name, "GET", &key]), Wanted::Allowed);
     }
 
     fn hello(&mut self, out: &mut Pipeline) {
@@ -565,6 +598,8 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         Wanted::Begins(wanted) => bytes.starts_with(wanted.as_bytes()),
         Wanted::Hello => bytes.starts_with(if awaited.resp3 { b"%7\r\n" } else { b"*14\r\n" }),
         Wanted::Loaded => bytes == b"$5\r\nswarm\r\n" || bytes.starts_with(b"-"),
+        Wanted::Changed => bytes == b"+OK\r\n" || bytes.starts_with(b"-"),
+        Wanted::Allowed => true,
         Wanted::One(_) | Wanted::Parts(..) | Wanted::Popped(_) => true,
     };
     if !is_right {
@@ -572,7 +607,8 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
     }
     let parse = || parse_reply(bytes).ok_or("a reply that cannot be read".to_string());
     Ok(match &awaited.wanted {
-        Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello => Vec::new(),
+        Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Allowed => Vec::new(),
+        Wanted::Changed => ended(parse()?).map(|_| Vec::new())?,
         Wanted::Loaded => match ended(parse()?)? {
             Ended::Answered(Reply::Error(text)) => return Err(format!("no library but {text}")),
             Ended::Answered(_) | Ended::Refused(_) | Ended::Unknown => Vec::new(),
