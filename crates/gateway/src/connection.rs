@@ -15,7 +15,6 @@ use rustc_hash::FxBuildHasher;
 
 use crate::footprint::Footprint;
 pub use crate::id::ConnectionId;
-use crate::memory::shows_reading;
 use crate::named::{Named, Shown};
 use crate::output::Output;
 use crate::parts::Parts;
@@ -247,6 +246,9 @@ pub(crate) enum Wait {
     /// What the rack keeps of users: it is not known yet, or the command before it changes it.
     Users,
 }
+
+/// More than the kernels at both ends hold of a connection: a client to which as much was written reads.
+const READS_BYTES: u64 = 64 << 20;
 
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
@@ -510,7 +512,7 @@ impl Connection {
 
     /// Whether its client is known to read long replies.
     pub(crate) fn reads_long(&self) -> bool {
-        self.asked_on || shows_reading(self.written_bytes)
+        self.asked_on || self.written_bytes >= READS_BYTES
     }
 
     /// Whether the reply to a part of a command is the next to be written.

@@ -62,8 +62,6 @@ const PACE_BYTES: u64 = 8 << 20;
 const PACE_GAP_MAX_NS: Duration = SEC;
 /// How soon they are looked at again if there was no room.
 const PACE_RETRY_NS: Duration = 20 * MS;
-/// More than the kernels at both ends hold of a connection: a client to which as much was written reads.
-const READS_BYTES: u64 = 64 << 20;
 
 /// The replies of all connections.
 #[derive(Debug)]
@@ -306,11 +304,6 @@ impl Memory {
 /// What a client holds that has read nothing for a while.
 pub(crate) fn unread_bytes(now: Instant, connection: &Connection) -> usize {
     if unread_for(now, connection) >= UNREAD_NS { connection.reply_bytes() } else { 0 }
-}
-
-/// Whether as much was written to a connection as only a client takes that reads.
-pub(crate) fn shows_reading(written_bytes: u64) -> bool {
-    written_bytes >= READS_BYTES
 }
 
 fn unread_for(now: Instant, connection: &Connection) -> Duration {

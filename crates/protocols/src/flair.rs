@@ -13,8 +13,8 @@ use concord_wire::GroupId;
 use concord_wire::control::Message as _;
 use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights};
 
+use crate::flair_weights::Balance;
 use crate::setup::RETRY_NS;
-use crate::weights::Balance;
 
 /// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
 /// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.

@@ -18,6 +18,7 @@ pub mod bodies;
 mod counters;
 mod expiry;
 mod flair;
+mod flair_weights;
 pub mod journal;
 pub mod limits;
 mod link;
@@ -38,7 +39,6 @@ mod turn;
 pub mod vr;
 mod waiting;
 mod watch;
-mod weights;
 
 pub use counters::ReplicaCounters;
 pub use flair::HEARTBEAT_NS;

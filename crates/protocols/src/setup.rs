@@ -5,7 +5,6 @@ use concord_wire::Addr;
 use concord_wire::control::Member;
 
 use crate::limits::Limits;
-use crate::weights::WEIGH_NS;
 
 /// How long a silence between neighbours lasts at most, so that acknowledgements and commits
 /// travel when no records do.
@@ -14,6 +13,9 @@ pub(crate) const KEEPALIVE_NS: Duration = 50 * MS;
 pub(crate) const ALIVE_NS: Duration = 100 * MS;
 /// How often what may have been lost is said again.
 pub(crate) const RETRY_NS: Duration = 20 * MS;
+
+/// Time from one look at the queues of the group's hosts to the next.
+pub(crate) const WEIGH_NS: Duration = SEC;
 
 /// About how much a joining replica gets at a time: the source takes it in some 100 us.
 const COPY_BYTES: usize = 128 << 10;

@@ -188,7 +188,7 @@ const COMMANDS: [(&str, &str); 65] = [
     ("write stream slow blocking", "xreadgroup"),
     (
         "write string fast",
-        "append cad cas decr decrby getdel getex getset incr incrby incrbyfloat setnx",
+        "append cad cas decr decrby delex getdel getex getset incr incrby incrbyfloat setnx",
     ),
     (
         "write string slow",

@@ -63,13 +63,13 @@ use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
 use crate::flair::Session;
+use crate::flair_weights::Queue;
 use crate::journal::Journal;
 use crate::link::Sender;
 use crate::ordered::Ordered;
 use crate::serve::Serving;
 use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
 use crate::shown::shown;
-use crate::weights::Queue;
 
 use ballot::Ballot;
 use change::Change;

@@ -8,10 +8,13 @@ use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, TASKS_MAX, queue_of_node
 
 use super::Name;
 
+/// The shortest pause after a full queue.
 ///
 /// It is the same for all owners, whether or not the last one brought something: where it shrinks with success, who got room
 /// gets it again, and the others wait ever longer.
 const PAUSE_NS_MIN: Duration = 2 * MS;
+/// The first pause if the switch does not answer.
+const SILENCE_NS_MIN: Duration = MS / 4;
 /// Pauses grow after so many in a row that brought nothing: there are more owners than the queue has room for.
 const REFUSALS_MAX: u32 = 8;
 
@@ -55,6 +58,8 @@ pub(super) struct Line {
     pause_ns: Duration,
     /// How often in a row the queue had room for nothing.
     refusals: u32,
+    /// The next pause if the switch does not answer.
+    silence_ns: Duration,
 }
 
 impl Line {
@@ -67,6 +72,7 @@ impl Line {
             pause_until: Instant(0),
             pause_ns: PAUSE_NS_MIN,
             refusals: 0,
+            silence_ns: SILENCE_NS_MIN,
         }
     }
 
@@ -87,7 +93,7 @@ impl Line {
         if now < self.pause_until {
             return;
         }
-        self.pause(now, rng);
+        self.pause(now, self.pause_ns, rng);
         self.refusals = if is_in_vain { self.refusals + 1 } else { 0 };
         self.pause_ns = match self.refusals {
             0 => (self.pause_ns / 2).max(PAUSE_NS_MIN),
@@ -98,19 +104,19 @@ impl Line {
 
     /// The switch does not answer: a pause, longer each time, and fewer tasks after it.
     pub(super) fn unanswered(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
-        self.pause(now, rng);
-        self.pause_ns = (self.pause_ns * 2).min(most_ns);
+        self.pause(now, self.silence_ns, rng);
+        self.silence_ns = (self.silence_ns * 2).min(most_ns);
     }
 
-    fn pause(&mut self, now: Instant, rng: &mut Rng) {
+    fn pause(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
         self.window = (self.window / 2).max(1);
-        self.pause_until = now.after(rng.between(self.pause_ns / 2, self.pause_ns));
+        self.pause_until = now.after(rng.between(most_ns / 2, most_ns));
     }
 
     /// The queue had room for all of a submission.
     pub(super) fn has_room(&mut self) {
         self.window = (self.window * 2).min(TASKS_MAX);
-        self.refusals = 0;
+        (self.refusals, self.silence_ns) = (0, SILENCE_NS_MIN);
         self.pause_ns = (self.pause_ns / 2).max(PAUSE_NS_MIN);
     }
 
@@ -119,5 +125,6 @@ impl Line {
         self.queued.clear();
         self.retrieved = 0;
         (self.pause_until, self.pause_ns, self.refusals) = (Instant(0), PAUSE_NS_MIN, 0);
+        self.silence_ns = SILENCE_NS_MIN;
     }
 }

@@ -6,11 +6,9 @@
 //! if that is slower by a hundredth, so that lengths say who has too much and not how much. Weights in
 //! proportion to them would send nearly all reads elsewhere, and back in the next second.
 
-use concord_core::{Duration, Instant, SEC};
+use concord_core::{Duration, Instant};
 use concord_wire::flair::{REPLICAS_MAX, Weights};
 
-/// Time from one look at the queues to the next.
-pub(crate) const WEIGH_NS: Duration = SEC;
 /// The weight of a host whose share is even.
 const EVEN: i64 = 8_192;
 /// Bounds of a weight: a host that gets hardly any reads does not tell how many it could take.
@@ -124,6 +122,7 @@ impl Balance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setup::WEIGH_NS;
 
     const S: u64 = WEIGH_NS;
 
