@@ -85,22 +85,8 @@ impl Catalogue {
 
     /// The commands that get at data, in scripts or not.
     fn of_data(&self) -> impl Iterator<Item = usize> {
-        let names = [
-            "keyspace",
-            "read",
-            "write",
-            "set",
-            "sortedset",
-            "list",
-            "hash",
-            "string",
-            "bitmap",
-            "hyperloglog",
-            "geo",
-            "stream",
-        ];
-        let bits = names.into_iter().filter_map(categories::bit_of).fold(0, |all, bit| all | bit);
-        (0..self.commands.len()).filter(move |command| self.commands[*command].1 & bits != 0)
+        (0..self.commands.len())
+            .filter(|command| self.commands[*command].1 & categories::OF_DATA != 0)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::tags::{Tagged, Tags};
 mod asking;
 mod slots;
 
-use slots::{Slot, Slots};
+use slots::{Running, Slot, Slots};
 
 /// Most executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
@@ -358,15 +358,15 @@ impl Worker {
     /// Whether it runs nothing, and everybody knows what there is to know.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let is_free = |slot: &Slot| !matches!(slot, Slot::Claiming { .. } | Slot::Running { .. });
+        let is_free = |slot: &Slot| !matches!(slot, Slot::Claiming { .. } | Slot::Running(_));
         self.reports.is_empty() && self.slots.iter().all(is_free)
     }
 
     /// Which runs go on.
     pub fn runs(&self) -> impl Iterator<Item = (u32, Attempt)> {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Running { work, is_started: true, .. } => Some((work.run, work.of)),
-            Slot::Running { .. }
+            Slot::Running(Running { work, is_started: true, .. }) => Some((work.run, work.of)),
+            Slot::Running(_)
             | Slot::Idle { .. }
             | Slot::Asking { .. }
             | Slot::Waiting { .. }
@@ -443,7 +443,7 @@ impl Machine for Worker {
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         let now = now.instant;
         for index in 0..self.slots.len() {
-            if let Slot::Running { beat_at, .. } = self.slots[index]
+            if let Slot::Running(Running { beat_at, .. }) = self.slots[index]
                 && beat_at <= now
             {
                 self.tick_slot(now, index, sink);
@@ -460,7 +460,7 @@ impl Machine for Worker {
             Slot::Asking { until, .. } => at(until, "the switch's answer"),
             Slot::Waiting { until } => at(until, "the end of a wait"),
             Slot::Claiming { beat_at, until, .. } => at(beat_at.min(until), "a claim"),
-            Slot::Running { beat_at, lease_until, limit_at, .. } => {
+            Slot::Running(Running { beat_at, lease_until, limit_at, .. }) => {
                 at(beat_at.min(lease_until).min(limit_at), "a task that runs")
             }
         });
@@ -544,11 +544,11 @@ impl Worker {
 
     /// Begins a run whose time has come, if what it needs is here.
     fn begin(&mut self, now: Instant, slot: usize) {
-        let Slot::Running { work, beat_at, is_heard, lease_until, is_started: false, .. } =
-            self.slots[slot]
-        else {
+        let Slot::Running(running) = self.slots[slot] else { return };
+        let work = running.work;
+        if running.is_started {
             return;
-        };
+        }
         if self.config.prefetch > 0 && self.slots.in_use().started >= self.config.slots.into() {
             return;
         }
@@ -579,9 +579,7 @@ impl Worker {
             0 => Instant::NEVER,
             ms => now.after(u64::from(ms) * MS),
         };
-        let is_started = true;
-        let running = Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started };
-        self.slots.set(slot, running);
+        self.slots.set(slot, Slot::Running(Running { limit_at, is_started: true, ..running }));
     }
 
     fn is_tagged(&self, work: &Work, job: Option<&[u8]>, parameters: Option<&[u8]>) -> bool {
@@ -605,7 +603,7 @@ impl Worker {
         let slots = &self.slots;
         self.bodies.retain_wanted(|name| {
             slots.iter().any(|slot| {
-                matches!(slot, Slot::Running { work, is_started: false, .. }
+                matches!(slot, Slot::Running(Running { work, is_started: false, .. })
                     if work.needs().contains(&Some(name)))
             })
         });
@@ -630,7 +628,7 @@ impl Worker {
     fn running(&self, run: u32) -> Option<(usize, Work)> {
         let index = self.slots.of_run(run)?;
         match self.slots[index] {
-            Slot::Running { work, .. } => Some((index, work)),
+            Slot::Running(Running { work, .. }) => Some((index, work)),
             Slot::Idle { .. }
             | Slot::Asking { .. }
             | Slot::Waiting { .. }
@@ -645,7 +643,8 @@ impl Worker {
         }
         self.lease_floor = Instant::NEVER;
         for index in 0..self.slots.len() {
-            let Slot::Running { work, lease_until, is_started, .. } = self.slots[index] else {
+            let Slot::Running(Running { work, lease_until, is_started, .. }) = self.slots[index]
+            else {
                 continue;
             };
             if lease_until > now || !self.config.guards.on(Guard::TaskLease) {
@@ -687,25 +686,22 @@ impl Worker {
                 let beat_at = now.after(FIRST_BEAT_NS);
                 self.slots.set(index, Slot::Claiming { work, beat_at, until });
             }
-            Slot::Running { work, limit_at, .. } if limit_at <= now => {
+            Slot::Running(Running { work, limit_at, .. }) if limit_at <= now => {
                 self.counters.timed_out += 1;
                 let (slot, run) = (index as u16, work.run);
                 self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
                 self.slots.set(index, Slot::Idle { until: now });
                 self.report_end(now, &work, Ended::TimedOut, Output::default());
             }
-            Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started }
-                if beat_at <= now =>
-            {
+            Slot::Running(running) if running.beat_at <= now => {
+                let work = running.work;
                 let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
                 self.say(work.owner, &TaskMessage::Running { of, run, asked_at }, sink);
                 let beat_ns = self.config.lease_ns / BEATS;
-                let beat_at = now.after(if is_heard { beat_ns } else { FIRST_BEAT_NS });
-                let running =
-                    Slot::Running { work, beat_at, is_heard, lease_until, limit_at, is_started };
-                self.slots.set(index, running);
+                let beat_at = now.after(if running.is_heard { beat_ns } else { FIRST_BEAT_NS });
+                self.slots.set(index, Slot::Running(Running { beat_at, ..running }));
             }
-            Slot::Claiming { .. } | Slot::Running { .. } => {}
+            Slot::Claiming { .. } | Slot::Running(_) => {}
         }
     }
 
@@ -720,27 +716,13 @@ impl Worker {
                 let until = Instant(asked_at).after(self.config.lease_ns);
                 if run.session == self.config.session.0
                     && let Some((index, _)) = self.running(run.run)
-                    && let Slot::Running {
-                        work,
-                        beat_at,
-                        is_heard,
-                        lease_until,
-                        limit_at,
-                        is_started,
-                    } = self.slots[index]
+                    && let Slot::Running(running) = self.slots[index]
                 {
-                    let beat_at =
-                        if is_heard { beat_at } else { now.after(self.config.lease_ns / BEATS) };
-                    let (is_heard, lease_until) = (true, until.max(lease_until));
-                    let running = Slot::Running {
-                        work,
-                        beat_at,
-                        is_heard,
-                        lease_until,
-                        limit_at,
-                        is_started,
-                    };
-                    self.slots.set(index, running);
+                    let next_at = now.after(self.config.lease_ns / BEATS);
+                    let beat_at = if running.is_heard { running.beat_at } else { next_at };
+                    let lease_until = until.max(running.lease_until);
+                    let heard = Running { beat_at, is_heard: true, lease_until, ..running };
+                    self.slots.set(index, Slot::Running(heard));
                 }
             }
             TaskMessage::Known { run, .. } => {
@@ -781,7 +763,7 @@ impl Worker {
     fn on_cancel(&mut self, now: Instant, run: u32) {
         for index in 0..self.slots.len() {
             match self.slots[index] {
-                Slot::Running { work, is_started, .. } if work.run == run => {
+                Slot::Running(Running { work, is_started, .. }) if work.run == run => {
                     if is_started {
                         let slot = index as u16;
                         self.orders.push_back(Order::Kill { slot, run, is_cancelled: true });
@@ -792,7 +774,7 @@ impl Worker {
                 | Slot::Asking { .. }
                 | Slot::Waiting { .. }
                 | Slot::Claiming { .. }
-                | Slot::Running { .. } => continue,
+                | Slot::Running(_) => continue,
             }
             self.slots.set(index, Slot::Idle { until: now });
             self.counters.cancelled += 1;

@@ -1,6 +1,9 @@
 //! The categories of commands (ACL CAT), as redis-server 7.0.15 has them: also of commands that are refused here, since
 //! rules name them. Commands of our own are among those that they are like.
 
+/// The bits of the categories that are about data: the first twelve.
+pub const OF_DATA: u32 = (1 << 12) - 1;
+
 /// The names of categories, in the order of Redis; the first one's bit is 1.
 pub const CATEGORIES: [&str; 21] = [
     "keyspace",
@@ -230,6 +233,7 @@ mod tests {
         for (categories, _) in COMMANDS {
             assert!(categories.split(' ').all(|name| bit_of(name).is_some()), "{categories}");
         }
+        assert_eq!(OF_DATA, bit_of("stream").unwrap() * 2 - 1);
         assert_eq!(names_of("get").collect::<Vec<_>>(), ["read", "string", "fast"]);
         assert_eq!(names_of("nosuch").count(), 0);
         let table = super::super::CommandTable::memory();

@@ -6,7 +6,7 @@ use concord_core::{Addr, Guard, Instant, Sink, SwitchId, US};
 use concord_wire::falcon::{Answer, Asker, Assigned, CLASSES_MAX, Reply, Request, TaskFlags};
 use concord_wire::tasks::{Attempt, TaskMessage};
 
-use super::slots::{InUse, Slot};
+use super::slots::{InUse, Running, Slot};
 use super::{REPORT_BYTES_MAX, REPORTS_MAX, Work, Worker};
 
 /// The answer to a claim is waited for longer by these doublings at most.
@@ -203,7 +203,8 @@ impl Worker {
             switch_id: assigned.switch_id,
             task,
         };
-        if let Slot::Claiming { work: own, .. } | Slot::Running { work: own, .. } = self.slots[slot]
+        if let Slot::Claiming { work: own, .. } | Slot::Running(Running { work: own, .. }) =
+            self.slots[slot]
         {
             let is_same =
                 (own.of, own.ticket, own.switch_id) == (work.of, work.ticket, work.switch_id);
@@ -252,10 +253,15 @@ impl Worker {
 
     /// It may run: it begins as soon as what it needs is here.
     pub(super) fn hold(&mut self, now: Instant, slot: usize, work: Work, lease_until: Instant) {
-        let (is_heard, is_started, limit_at) = (false, false, Instant::NEVER);
-        let running =
-            Slot::Running { work, beat_at: now, is_heard, lease_until, limit_at, is_started };
-        self.slots.set(slot, running);
+        let running = Running {
+            work,
+            beat_at: now,
+            is_heard: false,
+            lease_until,
+            limit_at: Instant::NEVER,
+            is_started: false,
+        };
+        self.slots.set(slot, Slot::Running(running));
         self.lease_floor = self.lease_floor.min(lease_until);
         let is_next =
             self.config.prefetch > 0 && self.slots.in_use().started >= self.config.slots.into();

@@ -19,16 +19,23 @@ pub(super) enum Slot {
     Waiting { until: Instant },
     /// It has a task, and asks whether it may start.
     Claiming { work: Work, beat_at: Instant, until: Instant },
-    /// It runs a task. When its owner is told next, its lease ends, its time is over.
-    Running {
-        work: Work,
-        beat_at: Instant,
-        is_heard: bool,
-        lease_until: Instant,
-        limit_at: Instant,
-        /// What it needs is here, and its driver has it.
-        is_started: bool,
-    },
+    /// It runs a task, or is to.
+    Running(Running),
+}
+
+/// A task of which its owner knows, or is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    pub work: Work,
+    /// When its owner is told next that it runs.
+    pub beat_at: Instant,
+    /// The owner has answered.
+    pub is_heard: bool,
+    pub lease_until: Instant,
+    /// When its time is over.
+    pub limit_at: Instant,
+    /// What it needs is here, and its driver has it.
+    pub is_started: bool,
 }
 
 /// What slots are used for.
@@ -124,8 +131,8 @@ impl Slots {
             }
             Slot::Asking { .. } | Slot::Waiting { .. } => self.in_use.asking -= 1,
             Slot::Claiming { .. } => self.in_use.held -= 1,
-            Slot::Running { work, is_started, .. } => {
-                if !matches!(slot, Slot::Running { work: next, .. } if next.run == work.run) {
+            Slot::Running(Running { work, is_started, .. }) => {
+                if !matches!(slot, Slot::Running(next) if next.work.run == work.run) {
                     self.runs.remove(&work.run);
                 }
                 if is_started {
@@ -142,7 +149,7 @@ impl Slots {
             }
             Slot::Asking { .. } | Slot::Waiting { .. } => self.in_use.asking += 1,
             Slot::Claiming { .. } => self.in_use.held += 1,
-            Slot::Running { work, is_started, .. } => {
+            Slot::Running(Running { work, is_started, .. }) => {
                 self.runs.insert(work.run, index);
                 if is_started {
                     self.in_use.started += 1;
