@@ -14,7 +14,7 @@
 //! gateway there: their replies are unread for less than [`UNREAD_NS`].
 //!
 //! From then on, and for a while after ([`PACED_NS`]), clients that have not shown that they read long replies get them at
-//! a pace ([`PACE_BYTES`]), behind those that have. A client has shown it if it asks for more when a long reply is with it, or
+//! a pace ([`PACE_BYTES`]), and all others as before. A client has shown it if it asks for more when a long reply is with it, or
 //! if more was written to it than its and the gateway's kernel hold. Of those that have not, the newest connection and the
 //! oldest take turns, so that who comes does not wait for a crowd that came before.
 
@@ -70,13 +70,15 @@ pub(crate) struct Memory {
     held_bytes: usize,
     /// The most that was ever held.
     most_bytes: usize,
-    /// Connections for whose next reply there was no room, of clients that read: first come, first served.
+    /// Connections for whose next reply there was no room, first come, first served.
     short: VecDeque<ConnectionId>,
-    /// Those of others, and whether it is the newest one's turn, or the oldest one's.
+    /// Those that are paced, and whether it is the newest one's turn, or the oldest one's.
     short_new: BTreeSet<ConnectionId>,
     is_newest_next: bool,
-    /// When the next of these may have its reply, while they are paced.
+    /// When the next of these may have its reply, while they are paced; and when they are looked at again where there was
+    /// no room.
     new_at: Instant,
+    new_again_at: Instant,
     paced_until: Instant,
     look_at: Instant,
     /// Clients to give up, when the last one was, and the gap that spreads them until the next look.
@@ -98,6 +100,7 @@ impl Memory {
             short_new: BTreeSet::new(),
             is_newest_next: false,
             new_at: Instant(0),
+            new_again_at: Instant(0),
             paced_until: Instant(0),
             look_at: Instant(0),
             stuck: VecDeque::new(),
@@ -179,7 +182,8 @@ impl Memory {
 
     pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
         let look_at = self.look_due(are_others_short);
-        let at = if self.short_new.is_empty() { look_at } else { look_at.min(self.new_at) };
+        let new_at = self.new_at.max(self.new_again_at);
+        let at = if self.short_new.is_empty() { look_at } else { look_at.min(new_at) };
         if self.stuck.is_empty() { at } else { at.min(self.give_up_at()) }
     }
 
@@ -193,23 +197,27 @@ impl Memory {
         if is_short { self.look_at } else { Instant::NEVER }
     }
 
-    fn is_short(&self) -> bool {
+    /// Whether somebody waits for room.
+    pub(crate) fn is_short(&self) -> bool {
         !self.short.is_empty() || !self.short_new.is_empty()
     }
 
     /// There is no room for a connection's next reply; `was_tried` if it was its turn.
-    pub(crate) fn add_short(&mut self, connection: &mut Connection, was_tried: bool) {
+    pub(crate) fn add_short(&mut self, now: Instant, connection: &mut Connection, was_tried: bool) {
         if connection.is_short {
             return;
         }
         connection.is_short = true;
         let id = connection.id;
-        match connection.reads_long() {
-            true if was_tried => self.short.push_front(id),
-            true => self.short.push_back(id),
-            false => {
-                self.short_new.insert(id);
+        if self.is_paced(now) && !connection.reads_long() {
+            self.short_new.insert(id);
+            if self.new_again_at <= now {
+                self.put_off_new(now);
             }
+        } else if was_tried {
+            self.short.push_front(id);
+        } else {
+            self.short.push_back(id);
         }
     }
 
@@ -218,13 +226,15 @@ impl Memory {
         self.short.pop_front()
     }
 
-    /// The same, of clients that have not shown that they read.
+    /// Whether that connection is the next one.
+    pub(crate) fn is_next_short(&self, id: ConnectionId) -> bool {
+        self.short.front() == Some(&id)
+    }
+
+    /// The next one of those that are paced.
     pub(crate) fn next_short_new(&mut self, now: Instant) -> Option<ConnectionId> {
         if !self.may_take_new(now) {
             return None;
-        }
-        if !self.is_paced(now) {
-            return self.short_new.pop_first();
         }
         self.is_newest_next = !self.is_newest_next;
         if self.is_newest_next { self.short_new.pop_last() } else { self.short_new.pop_first() }
@@ -232,7 +242,7 @@ impl Memory {
 
     /// There was no room for the one that was tried.
     pub(crate) fn put_off_new(&mut self, now: Instant) {
-        self.new_at = self.new_at.max(now.after(PACE_RETRY_NS));
+        self.new_again_at = now.after(PACE_RETRY_NS);
     }
 
     /// Whether a connection's long reply may be fetched, as to whether its client is known to read.

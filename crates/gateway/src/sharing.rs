@@ -14,6 +14,11 @@ use crate::connection::{ConnectionId, SlotState, Wait};
 use crate::gateway::{Gateway, list};
 use crate::users::{Asked, Sent, version_and_text};
 
+/// Whether replicas keep no users: they are of an older version.
+fn is_unknown(reply: &[u8]) -> bool {
+    reply.starts_with(b"-ERR unknown command")
+}
+
 impl Gateway {
     /// The rack keeps the users, for all gateways; until it has said who they are, clients wait. What passwords are
     /// drawn from (ACL GENPASS) must come from the driver's entropy, 32 bytes of it.
@@ -25,14 +30,15 @@ impl Gateway {
     pub(crate) fn look_after_users(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(told) = self.core.exchange.users.pop_front() {
             if let Some((version, text)) = told.split_first_chunk() {
-                self.install_users(u64::from_be_bytes(*version), text, None);
+                self.install_users(u64::from_be_bytes(*version), text, 0, None);
             }
         }
         if self.core.users.must_ask(now.instant) && self.core.client.has_room(Class::Read) {
-            let version = alloc::format!("{}", self.core.users.version());
+            let known = self.core.users.version();
+            let version = alloc::format!("{known}");
             let args = [USERS_COMMAND, b"GET", version.as_bytes()];
             let request = self.request_users(now, Class::Read, &args, sink);
-            self.core.users.question = request;
+            self.core.users.question = request.map(|request| (request, known));
         }
         while self.core.users.are_known()
             && self.core.users.sent.is_none()
@@ -85,14 +91,15 @@ impl Gateway {
         // Also where nothing changes by what is known here: somebody else may have changed them.
         let version = self.core.users.version();
         if !self.core.users.is_shared() {
-            self.install_users(version + 1, &text, Some(asked.id));
+            self.install_users(version + 1, &text, version, Some(asked.id));
             return self.answer_change(&asked, reply, &[]);
         }
-        let known = alloc::format!("{version}");
-        let args = [USERS_COMMAND, b"SET", known.as_bytes(), &text];
+        let known = version;
+        let version = alloc::format!("{known}");
+        let args = [USERS_COMMAND, b"SET", version.as_bytes(), &text];
         match self.request_users(now, Class::Write, &args, sink) {
             Some(request) => {
-                self.core.users.sent = Some(Sent { request, asked, text, reply });
+                self.core.users.sent = Some(Sent { request, known, asked, text, reply });
             }
             None => self.refuse_change(&asked, b"TRYAGAIN not executed; it is safe to retry"),
         }
@@ -102,21 +109,28 @@ impl Gateway {
     pub(crate) fn take_users(&mut self, now: Now, done: &Done) {
         let is_reply = done.outcome == Outcome::Reply;
         let found = version_and_text(&done.reply).filter(|_| is_reply);
-        if self.core.users.question == Some(done.request) {
+        if let Some((request, known)) = self.core.users.question
+            && request == done.request
+        {
+            // Any other error says nothing of users: who may do what is not known then.
+            let are_there =
+                found.is_some() || done.reply.starts_with(b"$-1") || is_unknown(&done.reply);
             if let Some((version, text)) = found {
-                self.install_users(version, text, None);
+                self.install_users(version, text, known, None);
             }
             let was_known = self.core.users.are_known();
-            self.core.users.answered(now.instant, is_reply);
-            if !was_known && is_reply {
+            self.core.users.answered(now.instant, is_reply && are_there);
+            if !was_known && self.core.users.are_known() {
                 self.open_anew();
             }
             return;
         }
-        let Some(Sent { asked, text, reply, .. }) = self.core.users.sent.take() else { return };
+        let Some(Sent { known, asked, text, reply, .. }) = self.core.users.sent.take() else {
+            return;
+        };
         if let Some((version, newer)) = found {
             // Somebody changed them meanwhile: the change is made to what they are now.
-            self.install_users(version, newer, None);
+            self.install_users(version, newer, known, None);
             self.core.users.changes.push_front(asked);
             return;
         }
@@ -126,7 +140,7 @@ impl Gateway {
             Outcome::Reply if let Some(version) = version => {
                 let told = [&version.to_be_bytes(), &text[..]].concat();
                 let until = self.core.exchange.tell_users(&told);
-                self.install_users(version, &text, Some(asked.id));
+                self.install_users(version, &text, known, Some(asked.id));
                 self.answer_change(&asked, reply, &until);
             }
             Outcome::WriteNotExecuted => {
@@ -140,7 +154,7 @@ impl Gateway {
             // Refused as any write may be: memory or a disk is full.
             Outcome::Reply
                 if let Some(error) = done.reply.strip_prefix(b"-")
-                    && !error.starts_with(b"ERR unknown command") =>
+                    && !is_unknown(&done.reply) =>
             {
                 let text = error.strip_suffix(b"\r\n").unwrap_or(error).to_vec();
                 self.refuse_change(&asked, &text);
@@ -179,9 +193,9 @@ impl Gateway {
 
     /// The users are these from now on. Connections of those that are no more are closed, and of those that may not
     /// listen any more where they do; a transaction that was begun under other rules is not executed. The connection
-    /// that asked for it, `by`, gets its reply first.
-    fn install_users(&mut self, version: u64, text: &[u8], by: Option<ConnectionId>) {
-        if !self.core.users.install(version, text) {
+    /// that asked for it, `by`, gets its reply first. `known` is the version that was known when the rack was asked.
+    fn install_users(&mut self, version: u64, text: &[u8], known: u64, by: Option<ConnectionId>) {
+        if !self.core.users.install(version, text, known) {
             return;
         }
         let mut ended: Vec<ConnectionId> = Vec::new();

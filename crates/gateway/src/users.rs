@@ -52,6 +52,8 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub request: RequestNumber,
+    /// The version that it is made to.
+    pub known: u64,
     pub asked: Asked,
     pub text: Vec<u8>,
     pub reply: Vec<u8>,
@@ -85,7 +87,7 @@ pub(crate) struct Users {
     is_news: bool,
     pub changes: VecDeque<Asked>,
     pub sent: Option<Sent>,
-    pub question: Option<RequestNumber>,
+    pub question: Option<(RequestNumber, u64)>,
     ask_at: Instant,
     log: VecDeque<LogEntry>,
     pub log_max: usize,
@@ -161,7 +163,7 @@ impl Users {
 
     /// Whether this request is about users.
     pub(crate) fn is_asked(&self, request: RequestNumber) -> bool {
-        self.question == Some(request)
+        self.question.is_some_and(|(own, _)| own == request)
             || self.sent.as_ref().is_some_and(|sent| sent.request == request)
     }
 
@@ -212,9 +214,10 @@ impl Users {
         table
     }
 
-    /// What the rack keeps is this. False: that was known.
-    pub(crate) fn install(&mut self, version: u64, text: &[u8]) -> bool {
-        if version <= self.version {
+    /// What the rack keeps is this. False: that was known. `asked_at` is the version that was known when the rack was
+    /// asked: if it has an older one it has lost the newer (its disks are synced each second, or it was founded anew).
+    pub(crate) fn install(&mut self, version: u64, text: &[u8], asked_at: u64) -> bool {
+        if version <= self.version && version >= asked_at {
             return false;
         }
         self.table = self.table_of(text);
@@ -331,22 +334,26 @@ mod tests {
         let (text, reply) = one.try_change(&set("bob", "on >pw ~a* +get (~b +set)")).unwrap();
         assert_eq!(reply, resp::OK);
         assert!(one.find(b"bob").is_none(), "not yet");
-        assert!(one.install(1, &text) && other.install(1, &text) && !other.install(1, b""));
+        assert!(
+            one.install(1, &text, 0) && other.install(1, &text, 0) && !other.install(1, b"", 1)
+        );
         assert_eq!(one.find(b"bob"), other.find(b"bob"));
         assert!(other.log_in(b"bob", b"pw").is_some() && other.log_in(b"bob", b"no").is_none());
         // The default user is each gateway's own, until somebody changes it.
         assert!(one.are_open() && !other.are_open());
         let (text, _) = one.try_change(&Change::Password(b"new".to_vec())).unwrap();
-        assert!(one.install(2, &text) && other.install(2, &text));
+        assert!(one.install(2, &text, 1) && other.install(2, &text, 1));
         assert!(
             other.log_in(DEFAULT, b"new").is_some() && other.log_in(DEFAULT, b"pass").is_none()
         );
         let (text, reply) = one.try_change(&Change::Delete(alloc::vec![b"bob".to_vec()])).unwrap();
         assert_eq!(reply, b":1\r\n");
-        assert!(other.install(3, &text) && other.find(b"bob").is_none());
+        assert!(other.install(3, &text, 2) && other.find(b"bob").is_none());
         // A line of the future gives nobody anything.
-        other.install(4, b"user eve on nopass ~* &* +@all somehow");
+        other.install(4, b"user eve on nopass ~* &* +@all somehow", 3);
         assert!(other.log_in(b"eve", b"").is_none());
+        // What is late is not taken; what the rack says that has lost the newer is.
+        assert!(!other.install(2, b"", 2) && other.install(2, b"", 4) && other.version() == 2);
     }
 
     #[test]
@@ -356,7 +363,7 @@ mod tests {
             [(1, "on nopass %RW~* ~a +@all"), (2, "reset on nopass %R~* %W~* ~b -@all +get")]
         {
             let (text, _) = users.try_change(&set("a", rules)).unwrap();
-            assert!(users.install(version, &text));
+            assert!(users.install(version, &text, version - 1));
             assert!(users.log_in(b"a", b"").is_some(), "{rules}");
         }
         let one = |rule: &str| Change::Set(b"a".to_vec(), alloc::vec![rule.as_bytes().to_vec()]);

@@ -3,7 +3,7 @@
 use concord_core::SEC;
 use concord_gateway::ConnectionId;
 
-use crate::common::{World, say};
+use crate::common::{Mood, World, say};
 
 const NO_KEY: &str =
     "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
@@ -230,4 +230,33 @@ fn bug_18_42_a_command_that_was_sent_in_part_goes_on_whatever_the_rules_are_by_n
     let found = say(&mut w, 2, &["PING"]);
     let refused = "-NOPERM this user has no permissions to run the 'mget' command\r\n+PONG\r\n";
     assert!(found.starts_with("*1000\r\n") && found.ends_with(refused), "{} bytes", found.len());
+}
+
+#[test]
+fn bug_18_44_an_error_is_no_answer_to_who_the_users_are() {
+    let mut w = World::new(9);
+    w.store.mood = Mood::Fails;
+    w.gateway.share_users(&[7; 32]);
+    w.run_for(SEC / 10);
+    assert_eq!(
+        say(&mut w, 1, &["PING"]),
+        "",
+        "nobody is served before it is known who may do what"
+    );
+    w.store.mood = Mood::Serves;
+    w.run_for(SEC + SEC / 10);
+    assert_eq!(say(&mut w, 1, &[]), "+PONG\r\n");
+}
+
+#[test]
+fn bug_18_45_users_that_the_rack_has_lost_are_forgotten_and_can_be_made_anew() {
+    let mut w = shared(10);
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER bob on", "ACL SETUSER eve on"]), "+OK\r\n+OK\r\n");
+    // The last second before a power cut is lost, or all of it.
+    w.store.lose_all();
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER tom on"]), "+OK\r\n");
+    assert_eq!(say(&mut w, 1, &["ACL USERS"]), "*2\r\n$7\r\ndefault\r\n$3\r\ntom\r\n");
+    w.store.lose_all();
+    w.run_for(SEC + SEC / 10);
+    assert_eq!(say(&mut w, 1, &["ACL USERS"]), "*1\r\n$7\r\ndefault\r\n");
 }

@@ -25,6 +25,8 @@ pub enum Mood {
     Mute,
     /// Nothing reaches it.
     Dead,
+    /// Whatever it is asked, it has an error.
+    Fails,
 }
 
 pub struct Store {
@@ -67,6 +69,11 @@ impl Store {
         let mut reply = vec![];
         self.engine.submit(&context, class, &command, &mut reply);
         reply
+    }
+
+    /// The rack is founded anew, with nothing.
+    pub fn lose_all(&mut self) {
+        self.engine = Shimmed::new(Memory::new(0));
     }
 
     /// A write by somebody of whom the gateway hears nothing: another gateway, or a key's time that has come.
@@ -168,6 +175,10 @@ impl Store {
         if self.mood == Mood::Mute {
             return vec![];
         }
+        let reply = match self.mood {
+            Mood::Fails => b"-ERR the engine is gone\r\n".to_vec(),
+            Mood::Serves | Mood::Mute | Mood::Dead => reply,
+        };
         let repr = Repr { node: NodeId(7), ..*repr };
         if reply.len() <= BODY_BYTES_MAX {
             return vec![emit(&repr, &reply)];

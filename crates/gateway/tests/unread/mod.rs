@@ -1,0 +1,231 @@
+//! Clients that do not read what they ask for: their replies are bounded, and others are served.
+
+use std::ops::Range;
+
+use concord_core::{MS, SEC};
+use concord_gateway::{CONNECTION_REPLIES_BYTES_MAX, ConnectionId, REPLIES_BYTES_MAX, STUCK_NS};
+
+use crate::common::{World, request};
+
+/// A world with so many keys of that many bytes.
+fn with_long_values(keys: usize, bytes: usize) -> World {
+    let mut w = World::with(1, |config| {
+        (config.connections_max, config.splits_reads) = (1_000, true);
+    });
+    w.delay_ns = (10_000, 50_000);
+    for key in 0..keys {
+        w.input(1, &request(&[b"SET", format!("k{key}").as_bytes(), &vec![b'v'; bytes]]));
+    }
+    assert_eq!(w.replies(1), "+OK\r\n".repeat(keys));
+    w
+}
+
+/// Clients that each ask for 8 MB, one every 10 ms, and read nothing.
+fn crowd(w: &mut World, ids: &Range<u64>) {
+    for id in ids.clone() {
+        w.connect(id);
+        w.stuck.push(id);
+        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
+        w.run_for(10 * MS);
+    }
+}
+
+/// As the driver does it.
+fn close_given_up(w: &mut World, ids: &Range<u64>) {
+    for id in ids.clone().map(ConnectionId) {
+        if w.gateway.is_given_up(id) {
+            w.gateway.closed(id);
+        }
+    }
+}
+
+#[test]
+fn bug_16_4_what_a_client_does_not_read_is_bounded_and_comes_when_it_reads() {
+    let (keys, bytes, commands) = (20, 400_000, 10);
+    let mut w = with_long_values(keys, bytes);
+    w.connect(2);
+    w.stuck.push(2);
+    let names: Vec<String> = (0..keys).map(|key| format!("k{key}")).collect();
+    let mut mget: Vec<&[u8]> = vec![b"MGET"];
+    mget.extend(names.iter().map(String::as_bytes));
+    w.input(2, &request(&mget).repeat(commands));
+    // Longer than any deadline: what waits for its client waits as long as it takes.
+    w.run_for(20 * SEC);
+    let (held, most) = w.gateway.reply_bytes();
+    let bound = CONNECTION_REPLIES_BYTES_MAX + bytes + 64 * 1024;
+    assert!(held > CONNECTION_REPLIES_BYTES_MAX / 2 && most < bound, "{held} of {most}");
+    assert_eq!(w.ask(&["EXISTS k1"]), ":1\r\n");
+    let mut read = 0;
+    while let bytes @ 1.. = {
+        w.run_for(20 * MS);
+        w.read(2)
+    } {
+        read += bytes;
+    }
+    let element = format!("${bytes}\r\n").len() + bytes + 2;
+    assert_eq!(read, commands * (keys * element + format!("*{keys}\r\n").len()));
+    let (held, most) = w.gateway.reply_bytes();
+    assert!(held == 0 && most < bound, "{held} of {most}");
+}
+
+#[test]
+fn bug_15_30_a_write_that_ended_while_its_reply_waited_is_in_nobodys_way() {
+    let mut w = World::with(1, |config| config.limits.output_bytes_max = 1_000);
+    for key in [&b"k0"[..], b"k1", b"k2"] {
+        w.input(1, &request(&[b"SET", key, &[b'v'; 400_000]]));
+    }
+    assert_eq!(w.replies(1), "+OK\r\n".repeat(3));
+    w.connect(2);
+    w.stuck.push(2);
+    w.input(2, b"GET k0\r\nSET k1 new GET\r\n");
+    // Until the write's time is over.
+    w.run_for(20 * SEC);
+    w.stuck.clear();
+    w.read(2);
+    w.input(2, b"GET k2\r\n");
+    let got = w.replies(2);
+    assert!(got.contains("$400000"), "{} bytes: {:?}", got.len(), got.get(..200));
+}
+
+#[test]
+fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it_ends() {
+    let mut w = with_long_values(4, 1_000_000);
+    // Each wants 8 MB: more than there is.
+    let ids = 2..300;
+    for id in ids.clone() {
+        w.connect(id);
+        w.stuck.push(id);
+        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
+        w.run_for(20 * MS);
+    }
+    let (_, most) = w.gateway.reply_bytes();
+    assert!(most <= REPLIES_BYTES_MAX, "{most}");
+    let began = w.at;
+    w.input(1, b"EXISTS k1\r\nSTRLEN k2\r\n");
+    w.run_for(10 * MS);
+    assert_eq!(w.received.get_mut(&1).map(std::mem::take).unwrap(), b":1\r\n:1000000\r\n");
+    // A long reply waits until those who read nothing are given up.
+    w.connect(1_000);
+    w.input(1_000, b"GET k3\r\n");
+    while w.received[&1_000].len() < 1_000_000 && w.at.since(began) < 3 * STUCK_NS {
+        w.run_for(100 * MS);
+    }
+    assert_eq!(w.received[&1_000].len(), 1_000_000 + 12);
+    let (_, most) = w.gateway.reply_bytes();
+    assert!(most <= REPLIES_BYTES_MAX, "{most}");
+    for id in ids {
+        w.gateway.closed(ConnectionId(id));
+    }
+    w.run_for(10 * SEC);
+    assert_eq!(w.gateway.reply_bytes().0, 0);
+    assert_eq!(w.gateway.client().unanswered(), 0, "nothing is left of those who went");
+}
+
+#[test]
+fn bug_16_4_under_pressure_few_replies_are_fetched_and_clients_are_given_up_one_by_one() {
+    let mut w = with_long_values(4, 1_000_000);
+    let ids = 2..600;
+    crowd(&mut w, &ids);
+    let (mut given_up, mut at_once, mut fetched) = (0, 0, 0);
+    let began = w.at;
+    let mut new = 1_000..;
+    while w.at.since(began) < 2 * STUCK_NS {
+        // Whoever comes meanwhile is served.
+        let id = new.next().unwrap();
+        w.connect(id);
+        w.input(id, b"EXISTS k1\r\n");
+        close_given_up(&mut w, &ids);
+        w.run_for(10 * MS);
+        let now = w.gateway.counters().clients_given_up;
+        at_once = at_once.max(now - given_up);
+        given_up = now;
+        fetched = fetched.max(w.gateway.replies_fetched());
+        assert_eq!(w.received[&id], b":1\r\n", "{id}");
+        w.gateway.closed(ConnectionId(id));
+    }
+    assert!(given_up > 30, "{given_up}");
+    assert!(at_once * 10 <= given_up, "{at_once} of {given_up} at once");
+    assert!((1..=2).contains(&fetched), "{fetched}");
+    // Who reads is served, and the others' end is the end of it.
+    w.connect(1);
+    w.input(1, b"GET k3\r\n");
+    let began = w.at;
+    while w.received[&1].len() < 1_000_000 && w.at.since(began) < 3 * STUCK_NS {
+        w.run_for(100 * MS);
+    }
+    assert_eq!(w.received[&1].len(), 1_000_000 + 12);
+    ids.for_each(|id| w.gateway.closed(ConnectionId(id)));
+    w.run_for(10 * SEC);
+    assert_eq!((w.gateway.reply_bytes().0, w.gateway.replies_fetched()), (0, 0));
+}
+
+/// Gets a value of 1 MB so many times, one after the other.
+fn get(w: &mut World, id: u64, times: usize) {
+    for _ in 0..times {
+        w.input(id, b"GET k0\r\n");
+
+        while w.received[&id].len() < 1_000_000 + 12 {
+            w.run_for(5 * MS);
+        }
+
+        w.received.get_mut(&id).unwrap().clear();
+    }
+}
+
+#[test]
+fn bug_16_4_beside_a_crowd_that_does_not_read_who_comes_does_not_wait_and_the_crowd_is_paced() {
+    let mut w = with_long_values(4, 1_000_000);
+    // A client that reads: it asks again when it has a long reply.
+    get(&mut w, 1, 2);
+    let ids = 2..900;
+    crowd(&mut w, &ids);
+    // Until those who read nothing are given up, so that there is room.
+    let began = w.at;
+    while w.at.since(began) < 2 * STUCK_NS {
+        close_given_up(&mut w, &ids);
+        w.run_for(10 * MS);
+    }
+    assert!(w.gateway.counters().clients_given_up > 30);
+    let mut paced = w.gateway.counters().replies_paced;
+    for new in 1_000..1_010 {
+        close_given_up(&mut w, &ids);
+        // One that comes waits for the pace at most, not for hundreds that came before.
+        let came = w.at;
+        w.connect(new);
+        w.input(new, b"GET k3\r\n");
+        while w.received[&new].len() < 1_000_000 + 12 {
+            w.run_for(10 * MS);
+        }
+        let waited_ns = w.at.since(came);
+        assert!(waited_ns < 500 * MS, "{waited_ns}");
+        // One that is known to read waits for nobody.
+        let began = w.at;
+        get(&mut w, 1, 10);
+        let waited_ns = w.at.since(began);
+        assert!(waited_ns < 500 * MS, "{waited_ns}");
+        w.run_for(came.after(SEC).since(w.at));
+        // Of 1 MB each.
+        let now = w.gateway.counters().replies_paced;
+        assert!((1..=9).contains(&(now - paced)), "{}", now - paced);
+        paced = now;
+    }
+    // Nor for those that read all the time, of whom some always wait for their turn.
+    let readers = 2_000..2_006;
+    for id in readers.clone() {
+        w.connect(id);
+        get(&mut w, id, 2);
+    }
+    for id in readers.clone() {
+        w.input(id, &b"GET k0\r\n".repeat(60));
+    }
+    let came = w.at;
+    w.connect(3_000);
+    w.input(3_000, b"GET k3\r\n");
+    while w.received[&3_000].len() < 1_000_000 + 12 {
+        w.run_for(MS);
+    }
+    let waited_ns = w.at.since(came);
+    assert!(waited_ns < 300 * MS, "{waited_ns}");
+    let left = |id| w.received[&id].len() < 60 * 1_000_012;
+    assert!(readers.into_iter().any(left), "they go on meanwhile");
+}
