@@ -493,9 +493,6 @@ impl Gateway {
         sink: &mut impl Sink,
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Where few are fetched at a time, who has had one waits behind the others.
-        let has_turn =
-            was_short || !self.core.memory.is_pressed(now.instant) || !self.core.memory.is_short();
         while let Some((&(slot, part), offer)) = connection.offers.first_key_value() {
             let is_first = connection.is_next_reply(slot, part);
             let bytes = offer.bytes;
@@ -504,8 +501,7 @@ impl Gateway {
                 match self.core.memory.grants(now.instant, connection, bytes as usize, is_first) {
                     Grant::Yes
                         if is_read
-                            && !(has_turn
-                                && self.core.client.has_room(Class::Read)
+                            && !(self.core.client.has_room(Class::Read)
                                 && self.core.may_fetch(now.instant)
                                 && self.core.memory.may_take(now.instant, connection)) =>
                     {
