@@ -493,6 +493,9 @@ impl Gateway {
         sink: &mut impl Sink,
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        // Where few are fetched at a time, who has had one waits behind the others.
+        let has_turn =
+            was_short || !self.core.memory.is_pressed(now.instant) || !self.core.memory.is_short();
         while let Some((&(slot, part), offer)) = connection.offers.first_key_value() {
             let is_first = connection.is_next_reply(slot, part);
             let bytes = offer.bytes;
@@ -501,7 +504,8 @@ impl Gateway {
                 match self.core.memory.grants(now.instant, connection, bytes as usize, is_first) {
                     Grant::Yes
                         if is_read
-                            && !(self.core.client.has_room(Class::Read)
+                            && !(has_turn
+                                && self.core.client.has_room(Class::Read)
                                 && self.core.may_fetch(now.instant)
                                 && self.core.memory.may_take(now.instant, connection)) =>
                     {

@@ -198,7 +198,7 @@ impl Memory {
     }
 
     /// Whether somebody waits for room.
-    fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         !self.short.is_empty() || !self.short_new.is_empty()
     }
 
