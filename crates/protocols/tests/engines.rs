@@ -19,7 +19,7 @@ use concord_wire::control::{
 use concord_wire::header::is;
 use concord_wire::link::OP_DATA;
 use concord_wire::rpc::READ_BIT;
-use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Reason, Repr};
+use concord_wire::{Addr, Flags, GroupId, Kind, Op, Packet, Reason, Repr, Status};
 
 const SWITCH: Addr = Addr { ip: 1, port: 200 };
 const CLIENT: Addr = Addr { ip: 1, port: 100 };
@@ -34,6 +34,8 @@ struct Server {
     memory: Memory,
     done: VecDeque<BackendDone>,
     hangs: bool,
+    /// So many more completions are let through.
+    lets: usize,
     submitted: usize,
     /// Scripts are stopped.
     stops: bool,
@@ -70,7 +72,12 @@ impl Backend for Server {
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
-        if self.hangs || self.is_poisoned { None } else { self.done.pop_front() }
+        if self.hangs || self.is_poisoned || self.lets == 0 {
+            return None;
+        }
+        let done = self.done.pop_front()?;
+        self.lets -= 1;
+        Some(done)
     }
 
     fn prepare_copy(&mut self) -> bool {
@@ -174,6 +181,7 @@ impl Bench {
                 memory,
                 done: VecDeque::new(),
                 hangs: false,
+                lets: usize::MAX,
                 submitted: 0,
                 stops: false,
                 is_poisoned: false,
@@ -652,6 +660,64 @@ fn bug_15_7_a_script_that_takes_the_leader_s_engine_is_void_for_the_others() {
         let leader = b.leader().unwrap();
         assert_ne!(leader, 1);
         assert_eq!(b.at(2).executed(), b.at(3).executed(), "{protocol:?}");
+    }
+}
+
+#[test]
+fn bug_18_47_nobody_executes_a_void_script_while_the_next_one_runs() {
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).stops = true;
+        b.write(Flags(0), &SCRIPT);
+        b.write(Flags(0), &SCRIPT);
+        // The first is stopped, and the second runs while it is made void.
+        b.server(1).lets = 1;
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies(), [STOPPED], "{protocol:?}");
+        assert_eq!(b.scripts(), [0; 3], "{protocol:?}");
+        b.server(1).lets = usize::MAX;
+        b.pass(60, to_all);
+        assert_eq!((b.write_replies(), b.scripts()), (vec![STOPPED.into()], [0; 3]));
+        for node in 1..=3 {
+            assert_eq!(b.at(node).phase(), Phase::Open, "{protocol:?} {node}");
+            assert_eq!(b.at(node).executed(), b.at(1).executed(), "{protocol:?} {node}");
+        }
+    }
+}
+
+/// A server keeps the answers of one receive back until it has executed all of it.
+#[test]
+fn bug_15_7_a_script_behind_other_commands_of_one_receive_takes_no_other_engine() {
+    for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).hangs = true;
+        b.write(Flags(0), &["SET", "before", "v"]);
+        b.write(Flags(0), &SCRIPT);
+        b.write(Flags(0), &SCRIPT);
+        b.pass(2, to_all);
+        b.server(1).is_poisoned = true;
+        b.pass(2, to_all);
+        let unknown = |(repr, _): &(Repr, Vec<u8>)| repr.status == Status::Stale;
+        let told: Vec<u64> =
+            b.answers.iter().filter(|a| unknown(a)).map(|(repr, _)| repr.request.0).collect();
+        assert_eq!(told, [3, 4], "{protocol:?}: nobody may send a script to the next replica");
+        assert_eq!(b.at(1).phase(), Phase::Left, "{protocol:?}");
+    }
+    for protocol in QUORUM {
+        let mut b = Bench::new(protocol, Guards::ALL);
+        b.server(1).hangs = true;
+        b.write(Flags(0), &["SET", "before", "v"]);
+        b.write(Flags(0), &SCRIPT);
+        b.write(Flags(0), &SCRIPT);
+        b.pass(2, to_all);
+        b.server(1).is_poisoned = true;
+        b.pass(800, to_all);
+        assert_eq!((b.at(1).phase(), b.scripts()), (Phase::Left, [0; 3]), "{protocol:?}");
+        assert_ne!(b.leader().unwrap(), 1);
+        assert_eq!(b.at(2).executed(), b.at(3).executed(), "{protocol:?}");
+        b.write(Flags(0), &["SET", "after", "v"]);
+        b.pass(60, to_all);
+        assert_eq!(b.write_replies().last().map(String::as_str), Some("+OK\r\n"), "{protocol:?}");
     }
 }
 

@@ -70,8 +70,9 @@ impl Queue {
         self.pending.push_back(pending);
     }
 
-    pub(super) fn first(&self) -> Option<&Pending> {
-        self.pending.front()
+    /// Oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
+        self.pending.iter()
     }
 
     pub(super) fn pop(&mut self) -> Option<Pending> {

@@ -248,23 +248,29 @@ impl<E: Engine> Replica<E> {
         self.try_open(now, sink);
     }
 
-    /// The engine was lost to a write that does not end. Its client is told that nobody knows what
+    /// The engine was lost to a script that does not end. Its client is told that nobody knows what
     /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
-    /// else has heard of it: who orders logs what the engine has answered.
+    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts that
+    /// are pending it was the engine does not say: it need not be the first, since a server keeps
+    /// answers back that belong to one receive.
     pub(super) fn disown_poison(&mut self, sink: &mut impl Sink) {
-        let Some(Pending::Write(turn, _)) = self.queue.first() else { return };
-        if !self.serving.engine.is_poisoned()
-            || !turn.deciding
-            || turn.asked.flags.has(Flags::INTERNAL)
-        {
+        if !self.serving.engine.is_poisoned() {
             return;
         }
-        let from = Repr { status: Status::Stale, ..Repr::new(Op::WriteReply) };
-        let repr =
-            Repr { epoch: self.role.epoch(), node: self.role.node(), ..turn.asked.header(from) };
-        repr.emit(&[], &mut self.scratch);
-        let to = self.serving.to(self.in_force(), repr.client);
-        sink.send(to, &self.scratch);
+        let in_force = self.in_force();
+        for pending in self.queue.iter() {
+            let Pending::Write(turn, command) = pending else { continue };
+            let is_script = Command::parse(command)
+                .is_ok_and(|command| concord_engine::redis::runs_script(&command));
+            if !is_script || !turn.deciding || turn.asked.flags.has(Flags::INTERNAL) {
+                continue;
+            }
+            let from = Repr { status: Status::Stale, ..Repr::new(Op::WriteReply) };
+            let (epoch, node) = (self.role.epoch(), self.role.node());
+            let repr = Repr { epoch, node, ..turn.asked.header(from) };
+            repr.emit(&[], &mut self.scratch);
+            sink.send(self.serving.to(in_force, repr.client), &self.scratch);
+        }
     }
 
     /// What needs no engine and stands first by now.

@@ -54,22 +54,28 @@ impl<E: Engine> Vr<E> {
             let at = Position(at);
             let record = self.ordered.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
             let Some(void) = record.as_ref().and_then(void_of) else { continue };
-            if !self.scripts.learn(void, self.submitted) {
+            if !self.scripts.learn(void, at, self.submitted) {
                 // It ran to its end here, or is about to: a leader of which nobody had heard.
                 return self.leave();
             }
         }
-        self.scripts.searched_to(self.committed);
+        self.scripts.searched_to(self.committed, self.executed);
         self.settle_stopped(now, sink);
     }
 
     /// The script that was stopped here is void for all: whoever asked gets the error.
     fn settle_stopped(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(turn) = self.scripts.settle() else { return };
-        self.pending.pop_front();
+        if self.scripts.is_leaving() && !self.next_word(now.instant) {
+            self.scripts.has_spoken(now.instant);
+        }
+        let is_first = |first: &mut Pending| matches!(first, Pending::Write(at) if at.position == turn.position);
+        if self.pending.pop_front_if(is_first).is_none() {
+            // The engine, which is lost, had answers to give before it: the next leader answers.
+            return;
+        }
         let turn = self.refused(turn, STOPPED_REPLY);
         self.finish(&turn, &[], sink);
-        self.scripts.has_spoken(now.instant);
         // The engine may have nothing more to answer.
         self.finish_idle(sink);
         self.take_done(now, sink);
@@ -139,15 +145,21 @@ impl<E: Engine> Vr<E> {
         self.scripts.stopped().is_some_and(|turn| turn.position <= settled)
     }
 
-    /// The engine is lost: whether to stay a while, for a last word about the script that took it.
+    /// The engine is lost: whether to stay a while, for last words about the scripts that may have taken it.
     pub(super) fn has_last_word(&mut self, now: Instant) -> bool {
         if !self.serving.engine.is_poisoned() || !self.is_leader() {
             return false;
         }
-        let first = match self.pending.front() {
-            Some(Pending::Write(turn)) => Some(*turn),
-            Some(_) | None => None,
-        };
-        self.scripts.has_last_word(now, first)
+        if self.scripts.is_leaving() { self.scripts.stays(now) } else { self.next_word(now) }
+    }
+
+    /// Begins to say that the next script that may have taken the engine is void, if there is one.
+    fn next_word(&mut self, now: Instant) -> bool {
+        let suspect = self.scripts.suspect();
+        let turn = self.pending.iter().find_map(|pending| match pending {
+            Pending::Write(turn) if Some(turn.position) == suspect => Some(*turn),
+            _ => None,
+        });
+        turn.inspect(|turn| self.scripts.has_last_word(now, *turn)).is_some()
     }
 }

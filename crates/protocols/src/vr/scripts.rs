@@ -1,7 +1,7 @@
 //! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void;
 //! and of which it is known that they ran to their end.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::ops::RangeInclusive;
 
 use concord_core::{Duration, Instant, MS, Position, Seq, ViewNumber};
@@ -46,6 +46,8 @@ pub(super) struct Scripts {
     void: BTreeSet<Position>,
     /// The latest that were void here, since the same may be said again.
     voided: BTreeSet<Position>,
+    /// Which record makes a script void, of those behind which not all is executed here.
+    words: BTreeMap<Position, Position>,
     /// Up to there the state is a copy of another member's, begun in that view.
     copied: (Position, ViewNumber),
     /// Up to there the log was searched for what is void.
@@ -154,11 +156,15 @@ impl Scripts {
         self.running.front().is_some_and(|first| first.decides && first.position == position)
     }
 
-    /// Up to where others may be told that a log is committed whose commit point is that.
+    /// Up to where others may be told that a log is committed whose commit point is that: to before the first
+    /// script that is not decided; and of one that is void not without the record that says so.
     pub(super) fn decided(&self, committed: Position) -> Position {
+        let before = |position: Position| Position(position.0 - 1);
         let first = self.running.iter().find(|script| script.decides);
-        let undecided = first.map(|script| Position(script.position.0 - 1));
-        undecided.map_or(committed, |before| before.min(committed))
+        let upto = first.map_or(committed, |script| before(script.position).min(committed));
+        self.words.iter().rev().fold(upto, |upto, (script, word)| {
+            if *word > upto { upto.min(before(*script)) } else { upto }
+        })
     }
 
     /// The engine stopped the script of `turn`. Whether that was the oldest one to decide on.
@@ -181,19 +187,22 @@ impl Scripts {
         self.searched.max(base).0 + 1..=committed.0
     }
 
-    /// They were searched.
-    pub(super) fn searched_to(&mut self, committed: Position) {
+    /// They were searched, and all up to `executed` was executed here.
+    pub(super) fn searched_to(&mut self, committed: Position, executed: Position) {
         self.searched = self.searched.max(committed);
+        self.words.retain(|_, word| *word > executed);
     }
 
-    /// The leader of `view` made the script at `position` void, where all up to `submitted` was given to the
-    /// engine. False if it was executed here as if it were not, or by whom the state is copied from: a leader
-    /// of an earlier view.
+    /// The leader of `view` made the script at `position` void by the record at `word`, where all up to
+    /// `submitted` was given to the engine. False if it was executed here as if it were not, or by whom the
+    /// state is copied from: a leader of an earlier view.
     pub(super) fn learn(
         &mut self,
         (position, view): (Position, ViewNumber),
+        word: Position,
         submitted: Position,
     ) -> bool {
+        self.words.entry(position).or_insert(word);
         let is_stopped = self.stopped.is_some_and(|turn| turn.position == position);
         if is_stopped || position > submitted {
             self.void.insert(position);
@@ -210,25 +219,34 @@ impl Scripts {
         Some(turn)
     }
 
-    /// All is said about the script that took the engine, if one did: the others hear of it, and then this
-    /// replica leaves.
-    pub(super) fn has_spoken(&mut self, now: Instant) {
-        if self.leave_at.is_some() {
-            self.leave_at = Some(now.after(TOLD_NS));
-        }
+    /// The engine of a leader is lost to a script that does not end.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leave_at.is_some()
     }
 
-    /// The engine of a leader is lost, `first` being the write that it was at. Whether to stay a while, for a
-    /// last word about the script that took it.
-    pub(super) fn has_last_word(&mut self, now: Instant, first: Option<Turn>) -> bool {
-        if self.leave_at.is_none() {
-            let Some(turn) = first.filter(|turn| self.decides(turn.position)) else {
-                return false;
-            };
-            self.stopped = Some(turn);
-            self.leave_at = Some(now.after(LAST_WORD_NS));
-        }
+    /// Whether it stays, for its last words about them.
+    pub(super) fn stays(&self, now: Instant) -> bool {
         self.leave_at.is_some_and(|at| now < at)
+    }
+
+    /// The oldest script that may have taken the engine and is not void. It need not be the first of what is
+    /// pending, nor the oldest script: a server keeps answers back that belong to one receive.
+    pub(super) fn suspect(&self) -> Option<Position> {
+        let suspects = self.running.iter().filter(|script| script.decides);
+        let is_void = |at| self.void.contains(&at) || self.voided.contains(&at);
+        suspects.map(|script| script.position).find(|at| !is_void(*at))
+    }
+
+    /// The next word is about the script of `turn`.
+    pub(super) fn has_last_word(&mut self, now: Instant, turn: Turn) {
+        self.stopped = Some(turn);
+        self.leave_at = Some(now.after(LAST_WORD_NS));
+    }
+
+    /// All is said about the scripts that may have taken the engine: the others hear of it, and then this
+    /// replica leaves.
+    pub(super) fn has_spoken(&mut self, now: Instant) {
+        self.leave_at = Some(now.after(TOLD_NS));
     }
 }
 
@@ -255,8 +273,14 @@ mod tests {
     fn bug_15_28_what_a_later_leader_makes_void_was_executed_by_whom_the_state_is_copied_from() {
         let (script, copied, view) = (Position(5), Position(7), ViewNumber(3));
         let mut scripts = Scripts::copied_up_to(copied, Some((view, Seq::NONE)));
-        assert!(scripts.learn((script, view), copied), "the leader of the copy said so itself");
-        assert!(!scripts.learn((script, ViewNumber(4)), copied));
-        assert!(scripts.learn((Position(8), ViewNumber(4)), copied), "it is to be executed yet");
+        assert!(
+            scripts.learn((script, view), Position(6), copied),
+            "the leader of the copy said so itself"
+        );
+        assert!(!scripts.learn((script, ViewNumber(4)), Position(6), copied));
+        assert!(
+            scripts.learn((Position(8), ViewNumber(4)), Position(9), copied),
+            "it is to be executed yet"
+        );
     }
 }
