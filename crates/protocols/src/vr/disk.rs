@@ -93,10 +93,12 @@ impl<E: Engine> Vr<E> {
     /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that the rest is no
     /// quorum.
     pub(super) fn refuses_writes(&self) -> bool {
-        let others = self.leading.followers.iter().filter_map(|f| f.sender.as_ref());
+        let voting = self.leading.followers.iter().enumerate();
+        let voting = voting.filter(|(index, _)| self.group.is_voter(*index));
+        let others = voting.filter_map(|(_, f)| f.sender.as_ref());
         let short = others.filter(|sender| sender.is_short).count();
         let is_short =
-            self.journal.is_short() || self.group.members().len() - short < self.group.quorum();
+            self.journal.is_short() || self.group.voter_count() - short < self.group.quorum();
         is_short && self.setup.guards.on(Guard::DiskRoom)
     }
 
@@ -171,6 +173,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn cut_log(&mut self, position: u64) {
         if position < self.ordered.log.end().position {
             self.ordered.log.cut(position);
+            self.group.voters.cut(Position(position));
             self.journal.cut(self.ordered.log.end());
         }
     }
