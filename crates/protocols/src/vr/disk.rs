@@ -144,12 +144,17 @@ impl<E: Engine> Vr<E> {
         }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
+        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given up.
+        let floor = match &self.copying {
+            Some(copying) if self.group.elects() => copying.floor.position,
+            _ => self.sequence.floor().to_u64(),
+        };
         let view = is_here.then(|| ViewMarks {
             view: self.view.0,
             // What is here of a copy is the log of no view.
             last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
             switch: self.switch,
-            floor: self.sequence.floor().to_u64(),
+            floor,
             lives: self.lives.vector().to_vec(),
         });
         let vote = self.ballot.voted_for().filter(|_| is_here && self.group.elects());

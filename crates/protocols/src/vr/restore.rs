@@ -206,11 +206,14 @@ impl<E: Engine> Vr<E> {
         self.group.enter(config, index);
         (self.view, self.last_normal) = (ViewNumber(view.view), ViewNumber(view.last_normal));
         self.switch = view.switch;
-        self.sequence.set_floor(Seq::from_u64(view.floor));
+        let elects = self.group.elects();
+        if !elects {
+            self.sequence.set_floor(Seq::from_u64(view.floor));
+        }
         let quiet_ns = if self.setup.guards.on(Guard::QuietStart) { lease_ns } else { 0 };
         self.recovery.begin_kept(quiet_ns);
         // Raft: in a log that was given up for a copy there may have been a configuration that it helped to commit.
-        let gave_up = self.group.elects() && view.last_normal == 0;
+        let gave_up = elects && view.last_normal == 0 && view.floor > 0;
         if (owed && self.setup.guards.on(Guard::Intact)) || gave_up {
             self.recovery.begin();
         }
