@@ -26,28 +26,10 @@ use concord_wire::{Flags, Op, Repr, Sink};
 
 use super::Vr;
 use super::group::quorum_of;
-use super::voters::Configuration;
+use super::voters::{ChangeRefused, Configuration};
 
 /// How far behind the commit point a member may be that is to vote, in records.
 const LAG_RECORDS_MAX: u64 = 256;
-
-/// Why a change of the voters is not begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeRefused {
-    /// This replica does not lead a Raft group.
-    NotLeader,
-    /// There is no such member.
-    NotMember,
-    /// It is so already.
-    NothingToDo,
-    /// The change before is not committed, or nothing of this term is, or leases that count by an earlier configuration
-    /// are not over, or the log is full.
-    NotYet,
-    /// The member has not caught up.
-    Behind,
-    /// Too few of those who would vote are there: nothing could be committed any more.
-    NoQuorum,
-}
 
 impl<E: Engine> Vr<E> {
     /// Leader: logs the configuration in which `node`, a member, votes, or does not. The next flush streams it.

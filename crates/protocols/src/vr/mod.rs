@@ -82,13 +82,13 @@ use group_leases::GroupLeases;
 use inbound::Inbound;
 use leading::Leading;
 pub use lives::{Heard, Lives};
-pub use membership::ChangeRefused;
 use queue::Pending;
 use quorum_reads::QuorumReads;
 use recovering::Recovery;
 use scripts::Scripts;
 use sequence::Sequence;
 use suspicion::Suspicion;
+pub use voters::ChangeRefused;
 use withheld::Withheld;
 
 /// How often the leader says that it is there when it sends nothing else, at most.

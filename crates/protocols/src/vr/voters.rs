@@ -11,6 +11,24 @@ use concord_wire::Flags;
 use concord_wire::record::Record;
 use concord_wire::vr::LastRecord;
 
+/// Why a change of the voters is not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeRefused {
+    /// This replica does not lead a Raft group.
+    NotLeader,
+    /// There is no such member.
+    NotMember,
+    /// It is so already.
+    NothingToDo,
+    /// The change before is not committed, or nothing of this term is, or leases that count by an earlier configuration
+    /// are not over, or the log is full.
+    NotYet,
+    /// The member has not caught up.
+    Behind,
+    /// Too few of those who would vote are there: nothing could be committed any more.
+    NoQuorum,
+}
+
 /// A configuration, as its record says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Configuration {

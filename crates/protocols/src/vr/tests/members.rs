@@ -2,7 +2,7 @@
 
 use super::raft::holds;
 use super::*;
-use crate::vr::membership::ChangeRefused;
+use crate::vr::ChangeRefused;
 
 impl Group {
     pub(super) fn change(
