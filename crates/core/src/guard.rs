@@ -90,6 +90,22 @@ guards! {
     OneVote,
     /// A replica votes for no log that ends before its own (Raft §5.4.1).
     UpToDate,
+    /// Who does not vote is counted in no quorum (Raft, dissertation §4.2.1).
+    VoterCount,
+    /// The voters are changed once the change before is committed (Raft, dissertation §4.1).
+    OneChange,
+    /// The voters are changed once a record of the leader's own term is committed (Raft, Ongaro 2015).
+    ChangeTerm,
+    /// The voters are changed once all leases are over that count by the ones before the last (Raft, trap T2).
+    ChangeLease,
+    /// A follower's lease needs its leader's grant, which those get that have the newest configuration (Raft, trap T2).
+    LeaderGrant,
+    /// Where the voters were changed meanwhile, a quorum read asks anew (Raft).
+    QuorumVoters,
+    /// A leader tells one that recovers where its log ends once a record of its term is committed (Raft).
+    RecoveryTerm,
+    /// One that gave its log up votes for nobody who lacks the newest configuration in it (Raft).
+    CopyFloor,
     /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the read came
     /// (Raft §8).
     ReadRound,

@@ -98,24 +98,24 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
-    /// How many of the other members have granted what may be used at `now`. Where a majority
+    /// How many of the other members that count have granted what may be used at `now`. Where a majority
     /// decides, so many are enough that any quorum holds one of them, or the holder.
     #[must_use]
-    pub fn held_of(&self, now: Instant) -> usize {
+    pub fn held_of(&self, now: Instant, counts: impl Fn(NodeId) -> bool) -> usize {
         let use_ns = self.duration_ns - self.duration_ns / 10;
-        let held =
-            self.held.iter().filter(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)));
-        held.count()
+        let held = self.held.iter().filter(|(node, _)| counts(*node));
+        held.filter(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns))).count()
     }
 
-    /// The newest time such that so many of the other members have granted what was asked for then, or later: they
-    /// were members of this epoch after that. [`Instant::NEVER`] if none has to.
+    /// The newest time such that so many of the other members that count have granted what was asked for then, or
+    /// later: they were members of this epoch after that. [`Instant::NEVER`] if none has to.
     #[must_use]
-    pub fn confirmed_by(&self, count: usize) -> Option<Instant> {
+    pub fn confirmed_by(&self, count: usize, counts: impl Fn(NodeId) -> bool) -> Option<Instant> {
         if count == 0 {
             return Some(Instant::NEVER);
         }
-        let mut asked: Vec<Instant> = self.held.iter().filter_map(|(_, asked)| *asked).collect();
+        let held = self.held.iter().filter(|(node, _)| counts(*node));
+        let mut asked: Vec<Instant> = held.filter_map(|(_, asked)| *asked).collect();
         asked.sort_unstable();
         asked.len().checked_sub(count).map(|index| asked[index])
     }
@@ -151,7 +151,7 @@ mod tests {
         l.open(Instant(0), [NodeId(2)].into_iter());
         l.on_grant(Instant(20), NodeId(2), Instant(1_000));
         assert!(!l.is_held(Instant(20)));
-        assert_eq!(l.held_of(Instant(20)), 0);
+        assert_eq!(l.held_of(Instant(20), |_| true), 0);
         assert!(!l.is_held(Instant(1_050)), "nor when its time has come");
         l.on_grant(Instant(30), NodeId(2), Instant(25));
         assert!(l.is_held(Instant(30)));

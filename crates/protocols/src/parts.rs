@@ -39,14 +39,18 @@ pub(crate) struct Table {
     /// Raft: the term of the last record. It stands behind the others, and nowhere where it is 0.
     #[serde(skip)]
     pub term: u32,
+    /// Raft: who votes, if that was ever changed (`vr/voters.rs`). It stands behind the term.
+    #[serde(skip)]
+    pub voters: Vec<u8>,
 }
 
 impl Table {
     /// The table with the running hash before it.
     pub(crate) fn emit(&self, hash: u64) -> Vec<u8> {
         let mut bytes = postcard::to_extend(self, hash.to_be_bytes().to_vec()).unwrap_or_default();
-        if self.term > 0 {
+        if self.term > 0 || !self.voters.is_empty() {
             bytes.extend_from_slice(&self.term.to_be_bytes());
+            bytes.extend_from_slice(&self.voters);
         }
         bytes
     }
@@ -55,8 +59,9 @@ impl Table {
     pub(crate) fn parse(bytes: &[u8]) -> Option<(u64, Table)> {
         let (hash, table) = bytes.split_first_chunk::<HASH_BYTES>()?;
         let (table, rest) = postcard::take_from_bytes::<Table>(table).ok()?;
-        let term = rest.first_chunk().map_or(0, |term| u32::from_be_bytes(*term));
-        Some((u64::from_be_bytes(*hash), Table { term, ..table }))
+        let (term, voters) = rest.split_first_chunk().unwrap_or((&[0; 4], &[]));
+        let (term, voters) = (u32::from_be_bytes(*term), voters.to_vec());
+        Some((u64::from_be_bytes(*hash), Table { term, voters, ..table }))
     }
 }
 
@@ -234,7 +239,13 @@ mod tests {
     #[test]
     fn bug_15_13_a_client_table_of_many_long_results_is_copied() {
         let sessions = table_of_long_results(40);
-        let table = Table { last_seq: 9, last_now_ms: 8, sessions: sessions.save(), term: 0 };
+        let table = Table {
+            last_seq: 9,
+            last_now_ms: 8,
+            sessions: sessions.save(),
+            term: 0,
+            voters: Vec::new(),
+        };
         let bytes = Some(table.emit(77));
         let part = Part { number: PART_TABLE, position: Position(41), bytes };
         let (mut copied, mut scratch, mut asked) = (None, Vec::new(), 0);

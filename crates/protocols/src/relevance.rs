@@ -80,6 +80,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::Retire { .. }
         | VrBody::Recovery
         | VrBody::RecoveryResponse { .. }
+        | VrBody::VotersAre { .. }
         // The answer to a late one tells of a later term.
         | VrBody::PreVote { .. }
         | VrBody::PreVoted { .. }

@@ -105,9 +105,15 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
             seen.extend(seen_with_epochs(totals));
             seen.push(("refused: newer", r.refused_newer));
         }
-        Protocol::Vr | Protocol::Raft => {
+        Protocol::Vr => {
             seen.extend(seen_with_help(totals));
             seen.extend(seen_with_views(totals));
+        }
+        Protocol::Raft => {
+            seen.extend(seen_with_help(totals));
+            seen.extend(seen_with_views(totals));
+            seen.push(("changes of who votes", totals.vr.voters_changed));
+            seen.push(("leaders that voted no more", totals.vr.voted_out));
         }
         Protocol::NoPaxos => {
             seen.extend(seen_with_help(totals));
@@ -127,6 +133,9 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
 }
 
 fn is_drawn(protocol: Protocol, fault: &str) -> bool {
+    if fault == "change-voter" {
+        return protocol == Protocol::Raft;
+    }
     match protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
             !["hold", "split", "lose-writes"].contains(&fault)

@@ -205,6 +205,17 @@ pub enum VrBody {
         /// The position of the last record.
         end: u64,
     },
+    /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were changed (dissertation §4).
+    VotersAre {
+        /// Where its log ends.
+        end: LogEnd,
+        /// The term's switch.
+        switch: SwitchLife,
+        /// Bit i: member i votes.
+        voters: u64,
+        /// The same by the last configuration that is committed.
+        before: u64,
+    },
 }
 
 /// Raft: the end of a log, as votes compare it (§5.4.1): by term, then by position.

@@ -181,8 +181,9 @@ fn view(rng: &mut Rng) -> VrMessage {
     let switch = SwitchLife { id: word(rng), incarnation: number(rng), addr: addr(rng) };
     let (asked_at, end) = (number(rng), end(rng));
     let last = LastRecord { term: word(rng), position: number(rng) };
-    let body = match rng.below(8) {
+    let body = match rng.below(9) {
         0 => VrBody::Suspect,
+        8 => VrBody::VotersAre { end, switch, voters: number(rng), before: number(rng) },
         6 => VrBody::RequestVote { last, handed: rng.chance(1, 2) },
         7 => VrBody::Voted { granted: true, committed: number(rng), switch },
         1 => VrBody::DoViewChange { last_normal: word(rng), end, committed: number(rng), switch },

@@ -102,6 +102,7 @@ impl<E: Engine> Replica<E> {
                 last_now_ms: self.ordered.last_now_ms,
                 sessions: self.serving.sessions.save(),
                 term: 0,
+                voters: Vec::new(),
             };
             // The hash is known when all before is in the log.
             bytes = table.emit(0);

@@ -100,9 +100,9 @@ impl Ballot {
         }
     }
 
-    /// How many would.
-    pub(super) fn would(&self) -> usize {
-        self.would.count_ones() as usize
+    /// How many of `voters` would.
+    pub(super) fn would(&self, voters: u64) -> usize {
+        (self.would & voters).count_ones() as usize
     }
 
     /// What member `from` said counts no more.
@@ -125,10 +125,10 @@ impl Ballot {
         }
     }
 
-    /// Member `from` votes for another one; how many do not vote for this candidate by now.
-    pub(super) fn note_refused(&mut self, from: usize) -> usize {
+    /// Member `from` votes for another one; how many of `voters` do not vote for this candidate by now.
+    pub(super) fn note_refused(&mut self, from: usize, voters: u64) -> usize {
         self.refused |= 1 << from;
-        self.refused.count_ones() as usize
+        (self.refused & voters).count_ones() as usize
     }
 }
 

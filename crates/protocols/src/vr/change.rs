@@ -84,6 +84,12 @@ impl Change {
         self.votes.iter().flatten().count()
     }
 
+    /// How many of those in `counted` have voted.
+    pub(super) fn votes_of(&self, counted: u64) -> usize {
+        let voted = self.votes.iter().enumerate().filter(|(_, vote)| vote.is_some());
+        voted.filter(|(index, _)| counted >> index & 1 == 1).count()
+    }
+
     pub(super) fn vote(&mut self, index: usize, vote: Vote) {
         self.votes[index] = Some(vote);
     }

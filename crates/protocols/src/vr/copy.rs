@@ -21,12 +21,13 @@ use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::record::Record;
-use concord_wire::vr::VrBody;
+use concord_wire::vr::{LastRecord, VrBody};
 
 use super::copying::{Copying, PART_NONE};
 use super::follower::Feed;
 use super::queue::Pending;
 use super::scripts::Scripts;
+use super::voters::Configuration;
 use super::{Stage, Vr};
 use crate::journal::part;
 use crate::link::BrokenStream;
@@ -74,7 +75,9 @@ impl<E: Engine> Vr<E> {
         self.copies += 1;
         let attempt =
             u64::from(self.group.tag_of(self.lives.mine())) << 32 | u64::from(self.copies);
-        self.copying = Some(Copying::begin(attempt, target));
+        let before = self.copying.as_ref().map_or(LastRecord::default(), |copying| copying.floor);
+        let floor = before.max(self.group.voters.last_record());
+        self.copying = Some(Copying { floor, ..Copying::begin(attempt, target) });
         self.keep_copying(sink);
     }
 
@@ -148,6 +151,7 @@ impl<E: Engine> Vr<E> {
         self.scripts = Scripts::copied_up_to(position, of_server);
         (self.executed_seq, self.base_now_ms) = (seq, now_ms);
         self.base_term = ViewNumber(term);
+        self.group.voters.reset(None);
         self.ordered.clock.note(now_ms, self.local_ms);
         self.inbound.forget_executed();
         self.leading.forget_completions();
@@ -210,6 +214,7 @@ impl<E: Engine> Vr<E> {
         let (hash, table) = Table::parse(bytes)?;
         let end = LogEnd { position: position.0, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), (table.last_now_ms, table.term));
+        self.group.voters.reset(Configuration::parse_copied(&table.voters));
         self.serving.sessions.restore(table.sessions);
         self.journal.copied(&part(end, PART_TABLE, bytes));
         self.follow(sink);
@@ -358,6 +363,7 @@ impl<E: Engine> Vr<E> {
                 last_seq: last.0.max(self.executed_seq).to_u64(),
                 last_now_ms: last.1,
                 term: if self.group.elects() { self.term_at(position).0 } else { 0 },
+                voters: self.group.voters.as_of(position).map_or(Vec::new(), Configuration::copied),
                 sessions: self.serving.sessions.save(),
             };
             bytes = table.emit(self.ordered.log.hash_at(position).unwrap_or_default());

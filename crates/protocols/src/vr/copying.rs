@@ -4,6 +4,7 @@ use concord_core::{Guards, Position};
 use concord_wire::control::LogEnd;
 use concord_wire::fragment::Assembly;
 use concord_wire::record::Record;
+use concord_wire::vr::LastRecord;
 
 use crate::parts::{Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
@@ -24,12 +25,16 @@ pub(super) struct Copying {
     pub(super) part: Option<Assembly>,
     /// The first fragment of the last question.
     pub(super) asked: u32,
+    /// Raft: the newest configuration in the log that was given up. This replica may be among those who made it
+    /// committed, so that nobody whose log ends before it gets its vote.
+    pub(super) floor: LastRecord,
 }
 
 impl Copying {
     /// Nothing is here yet; the log has to come as far as `target`.
     pub(super) fn begin(attempt: u64, target: LogEnd) -> Copying {
-        Copying { attempt, begun: false, target, wanted: PART_TABLE, part: None, asked: 0 }
+        let (wanted, floor) = (PART_TABLE, LastRecord::default());
+        Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor }
     }
 
     /// The part that has come, if it can be installed: the log ends at `end`, of which all up to `submitted`

@@ -100,7 +100,7 @@ impl<E: Engine> Vr<E> {
         if self.scripts.unknown().is_none() && self.withheld.is_empty() {
             return;
         }
-        let executed = self.leading.quorum_has(self.group.quorum(), |f| f.executed);
+        let executed = self.leading.quorum_has(self.counted_quorum(), |f| f.executed);
         self.scripts.know(executed);
         while let Some(answer) = self.withheld.pop(self.scripts.known()) {
             match answer {

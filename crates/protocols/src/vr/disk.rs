@@ -93,10 +93,12 @@ impl<E: Engine> Vr<E> {
     /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that the rest is no
     /// quorum.
     pub(super) fn refuses_writes(&self) -> bool {
-        let others = self.leading.followers.iter().filter_map(|f| f.sender.as_ref());
+        let voting = self.leading.followers.iter().enumerate();
+        let voting = voting.filter(|(index, _)| self.group.is_voter(*index));
+        let others = voting.filter_map(|(_, f)| f.sender.as_ref());
         let short = others.filter(|sender| sender.is_short).count();
         let is_short =
-            self.journal.is_short() || self.group.members().len() - short < self.group.quorum();
+            self.journal.is_short() || self.group.voter_count() - short < self.group.quorum();
         is_short && self.setup.guards.on(Guard::DiskRoom)
     }
 
@@ -142,12 +144,17 @@ impl<E: Engine> Vr<E> {
         }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
+        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given up.
+        let floor = match &self.copying {
+            Some(copying) if self.group.elects() => copying.floor.position,
+            _ => self.sequence.floor().to_u64(),
+        };
         let view = is_here.then(|| ViewMarks {
             view: self.view.0,
             // What is here of a copy is the log of no view.
             last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
             switch: self.switch,
-            floor: self.sequence.floor().to_u64(),
+            floor,
             lives: self.lives.vector().to_vec(),
         });
         let vote = self.ballot.voted_for().filter(|_| is_here && self.group.elects());
@@ -171,6 +178,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn cut_log(&mut self, position: u64) {
         if position < self.ordered.log.end().position {
             self.ordered.log.cut(position);
+            self.group.voters.cut(Position(position));
             self.journal.cut(self.ordered.log.end());
         }
     }

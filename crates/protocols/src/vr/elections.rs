@@ -27,8 +27,13 @@ impl<E: Engine> Vr<E> {
     /// Where the own log ends, for votes. What is here of a copy is no log ([`super::copy`]), and a rack that begins
     /// with a backup has nothing of its own terms.
     pub(super) fn last_record(&self) -> LastRecord {
-        if self.has_given_up() {
-            return LastRecord::default();
+        if let Some(copying) = self.copying.as_ref().filter(|_| self.has_given_up()) {
+            let floor = copying.floor;
+            return if self.setup.guards.on(Guard::CopyFloor) {
+                floor
+            } else {
+                LastRecord::default()
+            };
         }
         let end = self.ordered.end();
         LastRecord { term: self.term_at(end).0, position: end.0 }
@@ -90,7 +95,8 @@ impl<E: Engine> Vr<E> {
 
     /// Whether this replica may stand: what it has is a log, its engine answers, it stays.
     fn may_stand(&self) -> bool {
-        !self.has_given_up() && self.may_lead() && !self.recovery.is_under_way()
+        let is_well = !self.has_given_up() && self.may_lead() && !self.recovery.is_under_way();
+        is_well && self.may_be_needed()
     }
 
     fn misses_leader(&self, now: Instant) -> bool {
@@ -160,7 +166,9 @@ impl<E: Engine> Vr<E> {
     }
 
     fn consider_standing(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.ballot.is_asking() && self.ballot.would() >= self.group.quorum() {
+        if self.ballot.is_asking()
+            && self.ballot.would(self.counted_voters()) >= self.group.quorum()
+        {
             self.stand(now, false, sink);
         }
     }
@@ -212,7 +220,7 @@ impl<E: Engine> Vr<E> {
 
     /// Leader: has another one stand, the one that lacks least of the log (dissertation §3.10).
     pub(super) fn hand_over(&mut self, now: Now, sink: &mut impl Sink) {
-        let live = |index: &usize| self.is_live(now.instant, *index);
+        let live = |index: &usize| self.is_live(now.instant, *index) && self.group.is_voter(*index);
         let others = (0..self.leading.followers.len()).filter(|i| *i != self.group.me());
         let best = others.filter(live).max_by_key(|i| self.leading.followers[*i].acked);
         if self.enter_term(now, self.next_view(1), sink)
@@ -360,7 +368,8 @@ impl<E: Engine> Vr<E> {
         if granted {
             self.change.vote(from, self.vote_of(committed, switch));
             self.consider_elected(now, sink);
-        } else if self.ballot.note_refused(from) > self.group.members().len() - self.group.quorum()
+        } else if self.ballot.note_refused(from, self.group.voters())
+            > self.group.voter_count() - self.group.quorum()
         {
             // It cannot win any more.
             self.ballot.stop();
@@ -371,7 +380,10 @@ impl<E: Engine> Vr<E> {
 
     fn consider_elected(&mut self, now: Now, sink: &mut impl Sink) {
         let stands = self.stage == Stage::ViewChange && self.ballot.candidacy().is_some();
-        if stands && self.may_stand() && self.change.votes() >= self.group.quorum() {
+        if stands
+            && self.may_stand()
+            && self.change.votes_of(self.counted_voters()) >= self.group.quorum()
+        {
             self.group.elect(self.view, self.group.me());
             self.ballot.stop();
             self.start_view(now, sink);

@@ -12,6 +12,7 @@ use concord_wire::flair::{
 };
 use concord_wire::{Checked, Flags, GroupId, Kind, Op, Reason, Repr, Sink, WireError, op};
 
+use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::flair::Speaker;
 use crate::turn::Turn;
@@ -142,8 +143,10 @@ impl<E: Engine> Vr<E> {
     /// Leader: whose logs are its own up to `position`.
     fn holders(&self, position: Position) -> Followers {
         let (me, is_checked) = (self.group.me(), self.setup.guards.on(Guard::MatchedPrefix));
-        let has =
-            |(index, acked): (usize, Position)| index == me || acked >= position || !is_checked;
+        let has = |(index, acked): (usize, Position)| {
+            let is_here = acked >= position || !is_checked;
+            index == me || (is_here && self.group.is_voter(index))
+        };
         let all = self.leading.followers.iter().map(|f| f.acked).enumerate();
         let holders = all.take(REPLICAS_MAX).filter(|member| has(*member));
         holders.fold(Followers::default(), |set, (index, _)| set.with(index))
@@ -184,7 +187,10 @@ impl<E: Engine> Vr<E> {
             let is_settled = self.executed >= self.leading.view_start() && self.executed == end;
             let is_patient = now.instant.since(self.leading.begun_at()) < PATIENCE_NS;
             let lag = self.leading.followers.iter().enumerate();
-            let mut lag = lag.filter(|(index, f)| *index != self.group.me() && f.acked < end);
+            let lags = |(index, f): &(usize, &Follower)| {
+                *index != self.group.me() && f.acked < end && self.group.is_voter(*index)
+            };
+            let mut lag = lag.filter(lags);
             if !is_settled || (lag.next().is_some() && is_patient) {
                 return;
             }
@@ -193,6 +199,7 @@ impl<E: Engine> Vr<E> {
             let group = Group { log_idx: end.0, followers, is_stable: true };
             let at = (SwitchId(self.switch.id), Sid(self.view.0));
             self.session.begin(now.instant, at, replicas, group);
+            self.leading.begin_session(self.group.voters());
             self.vr_count.sessions_begun += 1;
         }
         let group = self.group.config.as_ref().map_or(GroupId::FIRST, |c| c.group);

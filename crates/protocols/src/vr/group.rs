@@ -8,6 +8,8 @@ use concord_wire::vr::{Life, SwitchLife};
 
 use alloc::vec::Vec;
 
+use super::voters::Voters;
+
 /// Most members of a group; a larger one is not joined.
 pub(super) const MEMBERS_MAX: usize = 64;
 
@@ -22,12 +24,15 @@ pub(super) struct Group {
     me: usize,
     /// Raft: the latest term whose leader is known, and that one's index.
     elected: Option<(ViewNumber, usize)>,
+    /// Raft: which of the members vote, by the log.
+    pub(super) voters: Voters,
 }
 
 impl Group {
     /// None yet.
     pub(super) fn new(me: Member) -> Group {
-        Group { node: NodeId(me.node), config: None, id: 0, me: 0, elected: None }
+        let (node, voters) = (NodeId(me.node), Voters::default());
+        Group { node, config: None, id: 0, me: 0, elected: None, voters }
     }
 
     /// Joins the group of `config`, as its member `me`.
@@ -36,6 +41,7 @@ impl Group {
         self.id = id_of(&config.members);
         self.config = Some(config);
         self.elected = None;
+        self.voters.enter_group(self.id);
     }
 
     /// Takes a newer configuration of the same group; gives it back if it is of another one.
@@ -92,9 +98,45 @@ impl Group {
         self.members().iter().enumerate().filter(|(index, _)| *index != self.me)
     }
 
-    /// Any two sets of so many members share one.
+    /// Bit i: member i votes. All do, unless Raft's log says otherwise.
+    pub(super) fn voters(&self) -> u64 {
+        self.voters.newest().map_or(self.all(), |newest| newest.voters)
+    }
+
+    /// Bit i: there is a member i.
+    pub(super) fn all(&self) -> u64 {
+        match self.members().len() {
+            MEMBERS_MAX.. => u64::MAX,
+            members => (1 << members) - 1,
+        }
+    }
+
+    pub(super) fn voter_count(&self) -> usize {
+        self.voters().count_ones() as usize
+    }
+
+    pub(super) fn is_voter(&self, index: usize) -> bool {
+        self.voters() >> index & 1 == 1
+    }
+
+    /// Whether `node` is a member that votes.
+    pub(super) fn has_voter(&self, node: NodeId) -> bool {
+        self.index_of(node).is_some_and(|index| self.is_voter(index))
+    }
+
+    /// How many of a quorum this replica itself is: one, or none if it does not vote.
+    pub(super) fn own_vote(&self) -> usize {
+        usize::from(self.is_voter(self.me))
+    }
+
+    /// Whether no other member votes.
+    pub(super) fn is_alone(&self) -> bool {
+        self.voters() & !(1 << self.me) == 0
+    }
+
+    /// Any two sets of so many voters share one.
     pub(super) fn quorum(&self) -> usize {
-        self.members().len() / 2 + 1
+        quorum_of(self.voters())
     }
 
     /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is known.
@@ -171,6 +213,11 @@ impl Group {
     pub(super) fn tag_of(&self, life: Life) -> u32 {
         life.tag() ^ (self.id ^ (self.id >> 32)) as u32
     }
+}
+
+/// Any two sets of so many of these share one.
+pub(super) fn quorum_of(voters: u64) -> usize {
+    voters.count_ones() as usize / 2 + 1
 }
 
 fn id_of(members: &[Member]) -> u64 {

@@ -311,7 +311,13 @@ impl<E: Engine> Vr<E> {
             | VrBody::TimeoutNow => self.on_election(now, (from, view), message.body, sink),
             VrBody::Recovery => self.on_recovery(from, sink),
             VrBody::RecoveryResponse { leader } => {
-                self.on_recovery_response(from, &message.lives, Answer { view, leader });
+                let answer = Answer { view, leader, voters: None };
+                self.on_recovery_response(from, &message.lives, answer);
+            }
+            VrBody::VotersAre { end, switch, voters, before } => {
+                let (leader, voters) = (Some((end, switch, 0)), Some([voters, before]));
+                let answer = Answer { view, leader, voters };
+                self.on_recovery_response(from, &message.lives, answer);
             }
         }
     }

@@ -42,6 +42,10 @@ pub(super) struct Leading {
     staged_end: Position,
     /// NOPaxos: whether the switch was last told that memory is full.
     told_full: bool,
+    /// Raft: when the voters were last changed in this term.
+    changed_at: Option<Instant>,
+    /// Raft: the voters of which a switch that checks replies was told at the session's beginning.
+    session_voters: Option<u64>,
 }
 
 impl Default for Leading {
@@ -57,6 +61,8 @@ impl Default for Leading {
             next_switch: Instant(0),
             staged_end: Position(0),
             told_full: false,
+            changed_at: None,
+            session_voters: None,
         }
     }
 }
@@ -68,6 +74,7 @@ impl Leading {
         self.view_start = end;
         self.begun_at = now;
         self.next_switch = now;
+        (self.changed_at, self.session_voters) = (None, None);
     }
 
     /// It is over: clients ask another one.
@@ -89,19 +96,42 @@ impl Leading {
         self.view_start
     }
 
-    /// The most that a quorum has, of what each member has.
+    /// The most that a quorum of those in `counted` has, of what each has.
     pub(super) fn quorum_has(
         &self,
-        quorum: usize,
+        (quorum, counted): (usize, u64),
         has: impl Fn(&Follower) -> Position,
     ) -> Position {
         let mut all = [Position(0); MEMBERS_MAX];
-        let count = self.followers.len().min(MEMBERS_MAX);
-        for (slot, follower) in all.iter_mut().zip(&self.followers) {
+        let followers = self.followers.iter().enumerate().take(MEMBERS_MAX);
+        let followers = followers.filter(|(index, _)| counted >> index & 1 == 1);
+        let mut count = 0;
+        for (slot, (_, follower)) in all.iter_mut().zip(followers) {
             *slot = has(follower);
+            count += 1;
         }
         all[..count].sort_unstable();
         all[..count].get(count.saturating_sub(quorum)).copied().unwrap_or_default()
+    }
+
+    /// Raft: the voters are changed.
+    pub(super) fn note_change(&mut self, now: Instant) {
+        self.changed_at = Some(now);
+    }
+
+    /// Raft: when they were last changed in this term.
+    pub(super) fn changed_at(&self) -> Option<Instant> {
+        self.changed_at
+    }
+
+    /// Raft: a session begins, of these voters.
+    pub(super) fn begin_session(&mut self, voters: u64) {
+        self.session_voters = Some(voters);
+    }
+
+    /// Raft: whether the session has begun, with others than these.
+    pub(super) fn has_session_of_others(&self, voters: u64) -> bool {
+        self.session_voters.is_some_and(|told| told != voters)
     }
 
     /// When the view began.

@@ -33,6 +33,7 @@ mod inbound;
 mod input;
 mod leading;
 mod lives;
+mod membership;
 mod normal;
 mod queue;
 mod quorum_reads;
@@ -47,6 +48,7 @@ mod status;
 mod suspicion;
 mod transfer;
 mod views;
+mod voters;
 mod withheld;
 
 use alloc::collections::VecDeque;
@@ -86,6 +88,7 @@ use recovering::Recovery;
 use scripts::Scripts;
 use sequence::Sequence;
 use suspicion::Suspicion;
+pub use voters::ChangeRefused;
 use withheld::Withheld;
 
 /// How often the leader says that it is there when it sends nothing else, at most.
@@ -143,6 +146,10 @@ counters! {
         read_leases_granted,
         /// And did not grant, since writes would have waited for their holders.
         read_leases_refused,
+        /// Raft: changes of who votes that this replica logged as the leader.
+        voters_changed,
+        /// Terms left as their leader, which does not vote any more.
+        voted_out,
         /// NOPaxos: questions for a write that was missed at the leader.
         gaps_asked,
         /// NOPaxos: writes sent to a leader that missed them.
@@ -449,7 +456,7 @@ impl<E: Engine> Vr<E> {
         let owes = watches && self.owes();
         if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
             self.leave();
-        } else if self.is_leader() && self.group.members().len() > 1 && !self.may_lead() {
+        } else if self.is_leader() && !self.group.is_alone() && !self.may_lead() {
             self.vr_count.stepped_down += 1;
             if self.group.elects() {
                 return self.hand_over(now, sink);

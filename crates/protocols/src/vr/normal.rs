@@ -69,6 +69,11 @@ impl<E: Engine> Vr<E> {
 
     /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
     pub(super) fn order(&mut self, now_ms: u64, repr: &Repr, body: &[u8]) {
+        self.order_with(now_ms, repr, body, &[]);
+    }
+
+    /// The same; `reply` stands in the record as it does in no client's packet.
+    pub(super) fn order_with(&mut self, now_ms: u64, repr: &Repr, body: &[u8], reply: &[u8]) {
         // Under NOPaxos the switch said so, in the leader's name.
         let is_sequenced = self.group.is_sequenced();
         let is_short = || match is_sequenced {
@@ -100,7 +105,7 @@ impl<E: Engine> Vr<E> {
         let flags = flags.set(Flags::MEMORY_FULL, is_full);
         let asked = Asked { flags, ..Asked::of(repr, now_ms) };
         let at = (position, self.epoch());
-        self.ordered.append(&asked.record(at, repr.further, refused, command, &[]));
+        self.ordered.append(&asked.record(at, repr.further, refused, command, reply));
         self.journal.record(self.ordered.log.last());
         self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
@@ -196,6 +201,7 @@ impl<E: Engine> Vr<E> {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.ordered.take(&record, bytes, self.local_ms);
         self.journal.record(Some(bytes));
+        self.note_voters(&record);
         if self.has_follower_leases() {
             self.group_leases.revoke(&record);
         }
@@ -287,7 +293,7 @@ impl<E: Engine> Vr<E> {
         if let Some(own) = self.leading.followers.get_mut(me) {
             own.acked = own_end;
         }
-        let committed = self.leading.quorum_has(self.group.quorum(), |f| f.acked).min(end);
+        let committed = self.leading.quorum_has(self.counted_quorum(), |f| f.acked).min(end);
         let committed = self.await_holders(now.instant, committed);
         if committed > self.committed && self.commits(committed) {
             self.committed = committed;
@@ -322,6 +328,7 @@ impl<E: Engine> Vr<E> {
             self.base_term = self.term_at(first);
             self.ordered.log.truncate(first);
         }
+        self.group.voters.forget_before(self.executed);
     }
 
     pub(super) fn end_batch(&mut self, now: Now, sink: &mut impl Sink) {
@@ -384,6 +391,7 @@ impl<E: Engine> Vr<E> {
             self.send_commits(false, sink);
         }
         self.trim();
+        self.mind_voters(now, sink);
     }
 
     /// Sends full PREPAREs in the middle of a batch.
@@ -440,7 +448,7 @@ impl<E: Engine> Vr<E> {
     fn send_completions(&mut self, sink: &mut impl Sink) {
         let quorum = self.setup.guards.on(Guard::CommitAck);
         let executed = if quorum {
-            self.leading.quorum_has(self.group.quorum(), |f| f.executed)
+            self.leading.quorum_has(self.counted_quorum(), |f| f.executed)
         } else {
             self.executed
         };
@@ -501,9 +509,10 @@ impl<E: Engine> Vr<E> {
             .followers
             .iter()
             .enumerate()
-            .filter(|(index, _)| *index != self.group.me());
+            .filter(|(index, _)| *index != self.group.me() && self.group.is_voter(*index));
         let heard = others.filter(|(_, f)| lately(f.heard_at) || lately(f.copied_at)).count();
-        heard + 1 >= self.group.quorum() || lately(Some(self.suspicion.listens_since()))
+        heard + self.group.own_vote() >= self.group.quorum()
+            || lately(Some(self.suspicion.listens_since()))
     }
 
     pub(super) fn tick_senders(&mut self, now: Instant, sink: &mut impl Sink) {
@@ -525,7 +534,8 @@ impl<E: Engine> Vr<E> {
 
     fn live_others(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
         let is_live = move |i: &usize| *i != self.group.me() && self.is_live(now, *i);
-        (0..self.group.members().len()).filter(is_live)
+        let votes = move |i: &usize| self.group.is_voter(*i);
+        (0..self.group.members().len()).filter(is_live).filter(votes)
     }
 
     /// Leader: how many are in its view with it, itself included.

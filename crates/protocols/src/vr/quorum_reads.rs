@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, Position};
 
+use super::group::quorum_of;
+
 /// Most reads that wait.
 const WAITING_MAX: usize = 65_536;
 
@@ -20,8 +22,9 @@ pub(super) struct QuorumReads {
     ends: Vec<Option<Position>>,
     /// Reads, and which question is asked after they came.
     asking: VecDeque<(u64, Vec<u8>)>,
-    /// Reads, and what has to be executed before they are answered.
-    ready: VecDeque<(Position, Vec<u8>)>,
+    /// Reads, what has to be executed before they are answered, and where the log had the configuration by which a quorum
+    /// was counted.
+    ready: VecDeque<(Position, Position, Vec<u8>)>,
 }
 
 impl QuorumReads {
@@ -55,28 +58,45 @@ impl QuorumReads {
         Some(self.round)
     }
 
-    /// `member`, whose log ends at `end`, answers question `round`; `quorum` answers are enough.
-    pub(super) fn on_end(&mut self, (member, round): (usize, u64), end: Position, quorum: usize) {
+    /// `member`, whose log ends at `end`, answers question `round`; answers of a quorum of the `voters` are enough, as the
+    /// record at `voters_at` says who they are.
+    pub(super) fn on_end(
+        &mut self,
+        (member, round): (usize, u64),
+        end: Position,
+        (voters, voters_at): (u64, Position),
+    ) {
         if round != self.round || self.asked_at.is_none() {
             return;
         }
         if let Some(known) = self.ends.get_mut(member) {
             *known = Some(known.map_or(end, |known| known.max(end)));
         }
-        let ends = || self.ends.iter().flatten().copied();
-        if ends().count() < quorum {
+        let votes = |member: usize| voters >> member & 1 == 1;
+        let answers = self.ends.iter().enumerate().filter(|(_, end)| end.is_some());
+        if answers.filter(|(member, _)| votes(*member)).count() < quorum_of(voters) {
             return;
         }
-        let upto = ends().max().unwrap_or_default();
+        let upto = self.ends.iter().flatten().copied().max().unwrap_or_default();
         self.asked_at = None;
         while let Some((_, packet)) = self.asking.pop_front_if(|(asked, _)| *asked <= round) {
-            self.ready.push_back((upto, packet));
+            self.ready.push_back((upto, voters_at, packet));
         }
     }
 
-    /// The next read that can be answered, `executed` being executed.
-    pub(super) fn pop(&mut self, executed: Position) -> Option<Vec<u8>> {
-        self.ready.pop_front_if(|(upto, _)| *upto <= executed).map(|(_, packet)| packet)
+    /// The next read that can be answered, `executed` being executed. A quorum was counted by the newest configuration
+    /// in this log, which may have been an old one; but then the log of somebody who answered had a later one, and so has
+    /// this log by now, at `voters_at`. Such a read is asked about anew.
+    pub(super) fn pop(&mut self, executed: Position, voters_at: Position) -> Option<Vec<u8>> {
+        while let Some((_, counted_at, packet)) =
+            self.ready.pop_front_if(|(upto, ..)| *upto <= executed)
+        {
+            if counted_at == voters_at {
+                return Some(packet);
+            }
+            self.asking.push_back((self.round + 1, packet));
+        }
+        None
     }
 }
 
@@ -85,6 +105,8 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+
+    const OF_THREE: (u64, Position) = (0b111, Position(0));
 
     #[test]
     fn a_read_waits_for_a_question_that_was_asked_after_it_came_and_for_the_highest_end() {
@@ -95,19 +117,37 @@ mod tests {
         assert_eq!(ask(&mut reads, 0), Some(1));
         assert!(reads.push(|| vec![2]));
         assert_eq!((ask(&mut reads, 19), ask(&mut reads, 20)), (None, Some(1)));
-        reads.on_end((0, 1), Position(5), 2);
-        reads.on_end((0, 1), Position(4), 2);
-        assert_eq!(reads.pop(Position(9)), None, "one alone is no quorum");
-        reads.on_end((2, 1), Position(7), 2);
-        assert_eq!((reads.pop(Position(6)), reads.pop(Position(7))), (None, Some(vec![1])));
+        reads.on_end((0, 1), Position(5), OF_THREE);
+        reads.on_end((0, 1), Position(4), OF_THREE);
+        assert_eq!(reads.pop(Position(9), Position(0)), None, "one alone is no quorum");
+        reads.on_end((2, 1), Position(7), OF_THREE);
+        assert_eq!(
+            (reads.pop(Position(6), Position(0)), reads.pop(Position(7), Position(0))),
+            (None, Some(vec![1]))
+        );
         assert_eq!(ask(&mut reads, 21), Some(2));
-        reads.on_end((1, 1), Position(3), 2);
-        reads.on_end((0, 2), Position(5), 2);
-        assert_eq!(reads.pop(Position(9)), None, "of the question before");
-        reads.on_end((1, 2), Position(5), 2);
-        assert_eq!(reads.pop(Position(5)), Some(vec![2]));
+        reads.on_end((1, 1), Position(3), OF_THREE);
+        reads.on_end((0, 2), Position(5), OF_THREE);
+        assert_eq!(reads.pop(Position(9), Position(0)), None, "of the question before");
+        reads.on_end((1, 2), Position(5), OF_THREE);
+        assert_eq!(reads.pop(Position(5), Position(0)), Some(vec![2]));
         reads.push(|| vec![3]);
         reads.forget();
         assert_eq!(ask(&mut reads, 50), None);
+    }
+
+    #[test]
+    fn where_the_voters_are_others_by_now_it_is_asked_anew() {
+        let mut reads = QuorumReads::default();
+        reads.push(|| vec![1]);
+        assert_eq!(reads.ask(Instant(0), 3, 20), Some(1));
+        reads.on_end((2, 1), Position(6), (0b011, Position(0)));
+        reads.on_end((0, 1), Position(5), (0b011, Position(0)));
+        assert_eq!(reads.pop(Position(9), Position(0)), None, "member 2 does not vote");
+        reads.on_end((1, 1), Position(4), (0b011, Position(0)));
+        assert_eq!(reads.pop(Position(6), Position(6)), None, "the record at 6 changes them");
+        assert_eq!(reads.ask(Instant(1), 3, 20), Some(2));
+        reads.on_end((0, 2), Position(6), (0b001, Position(6)));
+        assert_eq!(reads.pop(Position(6), Position(6)), Some(vec![1]));
     }
 }

@@ -65,7 +65,28 @@ impl<E: Engine> Vr<E> {
 
     /// Whether no later view can have begun: a quorum, this replica included, is in this one.
     pub(super) fn is_leased(&self, now: Instant) -> bool {
-        self.leases.held_of(now) + 1 >= self.group.quorum() || !self.setup.guards.on(Guard::Lease)
+        self.has_quorum_of_leases(now) || !self.setup.guards.on(Guard::Lease)
+    }
+
+    /// Raft: the leader's grant is among them. It says that this replica knows the newest configuration, or the one before,
+    /// and so whom to count ([`super::membership`]).
+    pub(super) fn has_quorum_of_leases(&self, now: Instant) -> bool {
+        let held = self.leases.held_of(now, |node| self.group.has_voter(node));
+        held + self.group.own_vote() >= self.group.quorum() && self.has_leaders_grant(now)
+    }
+
+    fn has_leaders_grant(&self, now: Instant) -> bool {
+        if !self.group.elects() || self.is_leader() || !self.setup.guards.on(Guard::LeaderGrant) {
+            return true;
+        }
+        let leader = self.group.leader_of(self.view).map(|leader| self.group.node_of(leader));
+        self.leases.held_of(now, |node| Some(node) == leader) > 0
+    }
+
+    /// A quorum without this replica, should it vote, has granted what was asked for then.
+    fn confirmed_at(&self) -> Option<Instant> {
+        let others = self.group.quorum() - self.group.own_vote();
+        self.leases.confirmed_by(others, |node| self.group.has_voter(node))
     }
 
     /// Why a fast read may not be answered here.
@@ -150,7 +171,7 @@ impl<E: Engine> Vr<E> {
                 self.is_leased(now).then_some(Instant::NEVER)
             }
             SlowReads::ReadIndex | SlowReads::Quorum if self.setup.guards.on(Guard::ReadRound) => {
-                self.leases.confirmed_by(self.group.quorum() - 1)
+                self.confirmed_at()
             }
             // Quorum reads ask nobody who leads; where they are not had, no clock counts either.
             SlowReads::ReadIndex | SlowReads::Quorum => Some(Instant::NEVER),
@@ -168,7 +189,7 @@ impl<E: Engine> Vr<E> {
         if !asks || !self.is_leader() {
             return;
         }
-        let confirmed = self.leases.confirmed_by(self.group.quorum() - 1);
+        let confirmed = self.confirmed_at();
         if self.leading.is_round_due(now.instant, confirmed, RETRY_NS) {
             self.vr_count.reads_confirmed += 1;
             self.request_leases(now, sink);
@@ -211,7 +232,7 @@ impl<E: Engine> Vr<E> {
         self.vr_count.quorum_asked += 1;
         self.say_all(VrBody::AskLogEnd { round }, sink);
         let own = (self.group.me(), round);
-        self.quorum_reads.on_end(own, self.ordered.end(), self.group.quorum());
+        self.quorum_reads.on_end(own, self.ordered.end(), self.voters_in_force());
         self.wake_quorum_reads(now, sink);
     }
 
@@ -240,14 +261,24 @@ impl<E: Engine> Vr<E> {
         if !is_mine {
             self.vr_count.stale_lives += 1;
         } else if self.stage == Stage::Normal && self.is_view(view) {
-            self.quorum_reads.on_end((from, round), end, self.group.quorum());
+            self.quorum_reads.on_end((from, round), end, self.voters_in_force());
             self.wake_quorum_reads(now, sink);
         }
     }
 
+    /// The voters, and where the log says so.
+    fn voters_in_force(&self) -> (u64, Position) {
+        (self.group.voters(), self.read_voters_at())
+    }
+
+    fn read_voters_at(&self) -> Position {
+        let is_on = self.setup.guards.on(Guard::QuorumVoters);
+        if is_on { self.group.voters.position() } else { Position(0) }
+    }
+
     fn wake_quorum_reads(&mut self, now: Now, sink: &mut impl Sink) {
         while self.stage == Stage::Normal
-            && let Some(bytes) = self.quorum_reads.pop(self.executed)
+            && let Some(bytes) = self.quorum_reads.pop(self.executed, self.read_voters_at())
         {
             let Ok(packet) = Packet::parse(&bytes) else { continue };
             let repr = packet.repr();

@@ -15,6 +15,9 @@ pub(super) struct Answer {
     pub(super) view: ViewNumber,
     /// From the leader of that view alone.
     pub(super) leader: Option<Led>,
+    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the last configuration that is
+    /// committed.
+    pub(super) voters: Option<[u64; 2]>,
 }
 
 /// Whether a recovery is under way, and the answers so far.
@@ -113,14 +116,19 @@ impl Recovery {
         self.answers.fill(None);
     }
 
-    /// The latest view that was told of, once so many have answered, and its leader among them; and what
-    /// that one said.
-    pub(super) fn outcome(&self, quorum: usize) -> Option<(ViewNumber, usize, Led)> {
+    /// The latest view that was told of, once its leader has answered and enough others have, by what the leader says
+    /// of the voters and who has answered (bit i: member i); and what the leader said.
+    pub(super) fn outcome(
+        &self,
+        are_enough: impl Fn(Option<[u64; 2]>, u64) -> bool,
+    ) -> Option<(ViewNumber, usize, Led)> {
         let answers =
             || self.answers.iter().enumerate().filter_map(|(i, a)| Some((i, a.as_ref()?)));
-        let view = answers().map(|(_, a)| a.view).max().filter(|_| answers().count() >= quorum)?;
+        let view = answers().map(|(_, a)| a.view).max()?;
+        let answered = answers().fold(0, |set, (index, _)| set | 1 << index);
         let of_leader = |(index, a): (usize, &Answer)| {
-            a.leader.filter(|_| a.view == view).map(|led| (view, index, led))
+            let led = a.leader.filter(|_| a.view == view && are_enough(a.voters, answered));
+            led.map(|led| (view, index, led))
         };
         answers().find_map(of_leader)
     }

@@ -16,6 +16,7 @@ use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::vr::{Life, VrBody};
 
+use super::group::quorum_of;
 use super::recovering::Answer;
 use super::{Stage, Vr};
 use crate::setup::RETRY_NS;
@@ -72,10 +73,23 @@ impl<E: Engine> Vr<E> {
         if self.stage != Stage::Normal {
             return;
         }
-        let leader = self
-            .is_leader()
-            .then(|| (self.ordered.log.end(), self.switch, self.sequence.floor().counter));
-        self.say(from, VrBody::RecoveryResponse { leader }, sink);
+        let leads = self.is_leader() && self.knows_voters();
+        let leader =
+            leads.then(|| (self.ordered.log.end(), self.switch, self.sequence.floor().counter));
+        match leader {
+            Some((end, switch, _)) if !self.group.voters.are_founders() => {
+                let [voters, before] = self.voters_that_may_count();
+                self.say(from, VrBody::VotersAre { end, switch, voters, before }, sink);
+            }
+            leader => self.say(from, VrBody::RecoveryResponse { leader }, sink),
+        }
+    }
+
+    /// Leader: whether nobody can be elected any more by a configuration that this log does not have, or has as one
+    /// before the last that is committed: a quorum has a record of this term.
+    fn knows_voters(&self) -> bool {
+        let is_known = self.committed >= self.leading.view_start();
+        is_known || !self.group.elects() || !self.setup.guards.on(Guard::RecoveryTerm)
     }
 
     pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {
@@ -85,18 +99,24 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// So many of the others that every quorum this node was part of holds one of them.
-    fn recovery_quorum(&self) -> usize {
+    /// Whether so many of the others have `answered` that every quorum this node was part of holds one of them.
+    fn are_enough(&self, voters: Option<[u64; 2]>, answered: u64) -> bool {
         if !self.setup.guards.on(Guard::RecoveryQuorum) {
-            return 1;
+            return true;
         }
-        self.group.members().len() - self.group.quorum() + 1
+        let (me, all) = (1 << self.group.me(), self.group.all());
+        let is_good = |voters: u64| {
+            let least = voters.count_ones() as usize - quorum_of(voters) + 1;
+            // Whoever does not vote was part of none.
+            voters & me == 0 || (answered & voters & !me).count_ones() as usize >= least
+        };
+        voters.unwrap_or([all; 2]).into_iter().all(is_good)
     }
 
     /// Goes on once enough have answered, the leader of the latest view among them, and no lease
     /// that this node granted in an earlier life can be held any more.
     fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
-        let outcome = self.recovery.outcome(self.recovery_quorum());
+        let outcome = self.recovery.outcome(|voters, answered| self.are_enough(voters, answered));
         let Some((view, leader, (end, switch, floor))) = outcome else { return };
         let waited = self.recovery.has_outlived_leases(now.instant, self.setup.lease_ns);
         if !waited && self.setup.guards.on(Guard::Lease) {

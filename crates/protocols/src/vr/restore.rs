@@ -17,6 +17,7 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, Sink};
 
 use super::copying::Copying;
+use super::voters::Configuration;
 use super::{Lives, Stage, Vr};
 use crate::journal::{BadEntry, Kept};
 use crate::ordered::Fit;
@@ -59,6 +60,7 @@ impl<E: Engine> Vr<E> {
                     return Err(BadEntry);
                 }
                 self.ordered.log.cut(end.position);
+                self.group.voters.cut(Position(end.position));
                 if self.ordered.log.end() == *end { Ok(()) } else { Err(BadEntry) }
             }
             // One that is not of the snapshot that the state begins with is of one that is not whole.
@@ -82,6 +84,7 @@ impl<E: Engine> Vr<E> {
         }
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.ordered.take(&record, bytes, self.local_ms);
+        self.note_voters(&record);
         Ok(())
     }
 
@@ -101,6 +104,7 @@ impl<E: Engine> Vr<E> {
         let (hash, table) = Table::parse(part.bytes)?;
         let end = LogEnd { position: part.position, hash };
         self.stand_at(end, Seq::from_u64(table.last_seq), (table.last_now_ms, table.term));
+        self.group.voters.reset(Configuration::parse_copied(&table.voters));
         self.serving.sessions.restore(table.sessions);
         let wanted = PART_OBJECTS;
         self.copying =
@@ -202,10 +206,15 @@ impl<E: Engine> Vr<E> {
         self.group.enter(config, index);
         (self.view, self.last_normal) = (ViewNumber(view.view), ViewNumber(view.last_normal));
         self.switch = view.switch;
-        self.sequence.set_floor(Seq::from_u64(view.floor));
+        let elects = self.group.elects();
+        if !elects {
+            self.sequence.set_floor(Seq::from_u64(view.floor));
+        }
         let quiet_ns = if self.setup.guards.on(Guard::QuietStart) { lease_ns } else { 0 };
         self.recovery.begin_kept(quiet_ns);
-        if owed && self.setup.guards.on(Guard::Intact) {
+        // Raft: in a log that was given up for a copy there may have been a configuration that it helped to commit.
+        let gave_up = elects && view.last_normal == 0 && view.floor > 0;
+        if (owed && self.setup.guards.on(Guard::Intact)) || gave_up {
             self.recovery.begin();
         }
         self.stage = Stage::Recovering;

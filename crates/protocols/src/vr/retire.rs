@@ -29,7 +29,7 @@ impl<E: Engine> Vr<E> {
         if matches!(self.stage, Stage::Out | Stage::Recovering) {
             return Some(Retired::InOrder);
         }
-        if self.group.members().len() == 1 {
+        if self.group.is_alone() {
             return Some(Retired::Alone);
         }
         let how = if farewell.is_in_vain() { Retired::InVain } else { Retired::InOrder };
@@ -72,7 +72,7 @@ impl<E: Engine> Vr<E> {
     /// Leader: leaves its view for the next one whose leader it hears.
     pub(super) fn hand_on(&mut self, now: Now, sink: &mut impl Sink) {
         let members = self.group.members().len();
-        if members < 2 {
+        if self.group.is_alone() {
             return;
         }
         self.vr_count.handed_on += 1;

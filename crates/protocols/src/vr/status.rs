@@ -48,7 +48,7 @@ impl<E: Engine> Vr<E> {
     /// Whether it holds a lease of so many that no later view can have begun (trap T2).
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
-        self.stage == Stage::Normal && self.leases.held_of(now.instant) + 1 >= self.group.quorum()
+        self.stage == Stage::Normal && self.has_quorum_of_leases(now.instant)
     }
 
     /// What only VR counts.
@@ -121,6 +121,7 @@ impl<E: Engine> Vr<E> {
             Stage::Out | Stage::Left => "none",
             Stage::Normal if self.group.members().len() == 1 => "alone",
             Stage::Normal if self.is_leader() => "leader",
+            Stage::Normal if !self.group.is_voter(self.group.me()) => "non-voter",
             Stage::Normal => "follower",
             Stage::ViewChange if self.ballot.candidacy().is_some() => "candidate",
             Stage::ViewChange if self.group.elects() => "no leader",

@@ -27,6 +27,7 @@ mod disk;
 mod edges;
 mod flair;
 mod lives;
+mod members;
 mod nopaxos;
 mod raft;
 mod retire;
@@ -44,6 +45,10 @@ struct Group {
     held: Vec<(usize, usize, Vec<u8>)>,
     /// Nodes of whose log nobody hears.
     mute: Vec<usize>,
+    /// Nodes that hear nothing of others' logs.
+    unheard: Vec<usize>,
+    /// Nothing of the state is copied.
+    no_copies: bool,
     to_switch: Vec<Vec<u8>>,
     to_client: Vec<(Repr, Vec<u8>)>,
     counter: u32,
@@ -111,6 +116,8 @@ impl Group {
             held_way: None,
             held: vec![],
             mute: vec![],
+            unheard: vec![],
+            no_copies: false,
             to_switch: vec![],
             to_client: vec![],
             counter: 0,
@@ -157,6 +164,8 @@ impl Group {
                 _ if self.held_way == Some((from, to)) => self.held.push((from, to, bytes)),
                 _ if self.cuts.contains(&(from, to)) => {}
                 _ if self.mute.contains(&from) && is_of_log(&bytes) => {}
+                _ if self.unheard.contains(&to) && is_of_log(&bytes) => {}
+                _ if self.no_copies && concord_wire::kind(&bytes) == Ok(Kind::Copy) => {}
                 _ => self.packets.push_back((from, to, bytes)),
             }
         }

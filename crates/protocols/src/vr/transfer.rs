@@ -147,6 +147,7 @@ impl<E: Engine> Vr<E> {
         self.ordered.log.append(log);
         for at in first..=self.ordered.end().0 {
             self.journal.record(self.ordered.log.record(Position(at)));
+            self.note_voters_at(Position(at));
         }
         // Who stamped these may have been behind the time that was known here: it goes on from where they are.
         let last = self.ordered.log.last().and_then(|bytes| Record::parse(bytes).ok());

@@ -384,7 +384,7 @@ impl<E: Engine> Vr<E> {
         (life, asked_at): (Life, u64),
         sink: &mut impl Sink,
     ) {
-        if self.stage != Stage::Normal || !self.is_view(view) {
+        if self.stage != Stage::Normal || !self.is_view(view) || !self.may_grant(from) {
             return;
         }
         self.leases.grant(now.instant, self.group.node_of(from), life.incarnation);

@@ -136,6 +136,7 @@ fn views() -> Vec<VrMessage> {
         VrBody::ReadLease { asked_at: 70, to: Life { count: 1, incarnation: 9 }, floor: 4 },
         VrBody::AskLogEnd { round: 5 },
         VrBody::LogEndIs { round: 5, end: 9 },
+        VrBody::VotersAre { end: END, switch, voters: 0b101, before: 0b111 },
     ];
     let lives = vec![Life { count: 0, incarnation: u64::MAX }, Life { count: 2, incarnation: 3 }];
     let of = |body| VrMessage { body, group: 77, from: 2, view: 3, lives: lives.clone() };

@@ -88,6 +88,8 @@ impl OnDisks {
             held_way: None,
             held: vec![],
             mute: vec![],
+            unheard: vec![],
+            no_copies: false,
             to_switch: vec![],
             to_client: vec![],
             counter: 0,

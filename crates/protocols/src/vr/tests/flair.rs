@@ -15,6 +15,8 @@ fn founded(guards: Guards) -> Group {
         held_way: None,
         held: vec![],
         mute: vec![],
+        unheard: vec![],
+        no_copies: false,
         to_switch: vec![],
         to_client: vec![],
         counter: 0,

@@ -57,6 +57,17 @@ impl Script {
                 });
                 self.say(&answer);
             }
+            "remove" | "add" => {
+                let done = self.g.change(numbers[0], numbers[1], name == "add");
+                self.say(&done.map_or_else(|why| alloc::format!("{why:?}"), |()| "changed".into()));
+            }
+            "voters" => {
+                for node in 0..self.g.nodes.len() {
+                    let voters = self.g.voters(node);
+                    let voters: String = voters.iter().map(|i| alloc::format!(" {i}")).collect();
+                    self.say(&alloc::format!("{node} votes{voters}"));
+                }
+            }
             "state" => (0..self.g.nodes.len()).for_each(|node| self.say_state(node)),
             _ => panic!("no such command: {line}"),
         }
@@ -91,7 +102,7 @@ impl Script {
 }
 
 /// The script says what it is expected to say.
-fn holds(text: &str) {
+pub(super) fn holds(text: &str) {
     let script = Script::run(text, Guards::ALL);
     assert!(script.said == text, "the script says:\n{}", script.said);
 }

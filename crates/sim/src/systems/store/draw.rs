@@ -23,6 +23,8 @@ const FAULT_KINDS_MIN: usize = 2;
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
 /// Faults of disks, which are drawn apart ([`crate::Disks`]).
 const OF_DISKS: [&str; 5] = ["power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit"];
+/// The operator's changes of who votes, which are drawn apart: where leaders are elected.
+const OF_VOTERS: &str = "change-voter";
 /// Faults of the server behind an engine: where there is one.
 const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
 /// One seed of so many draws sizes that make its run long.
@@ -76,6 +78,8 @@ const DATABASES: u64 = 0xda7a_ba5e;
 const SCRIPTS: u64 = 0x5c21_f7e5;
 /// And for whether they have clients that cache.
 const CACHES: u64 = 0xcac4_e5e5;
+/// And for changes of who votes.
+const VOTERS: u64 = 0x0707_e125;
 /// And whether gateways share users.
 const USERS: u64 = 0x05e5_acac;
 
@@ -157,6 +161,7 @@ impl Plan {
         draw_scripts(&mut plan);
         plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
         plan.gateways.users = Rng::new(seed ^ USERS).chance(1, 6);
+        draw_voters(&mut plan);
         plan
     }
 }
@@ -176,6 +181,21 @@ fn draw_scripts(plan: &mut Plan) {
     if rng.chance(1, 6) {
         plan.gateways.scripts_percent = rng.between(1, 12);
     }
+}
+
+/// In one of three seeds that elect an operator changes who votes, several times.
+fn draw_voters(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ VOTERS);
+    if !plan.protocol.elects() || !rng.chance(1, 3) {
+        return;
+    }
+    let last_ns = plan.faults.last().map_or(0, |f| f.at_ns).max(SEC);
+    for _ in 0..rng.between(3, 9) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let fault = Fault::ChangeVoter { replica, for_ns: rng.between(50, 1_000) * MS };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns), fault });
+    }
+    plan.faults.sort_by_key(|f| f.at_ns);
 }
 
 /// Where nothing is said, the switch checks replies in one seed of four, if it can for the protocol.
@@ -437,6 +457,7 @@ fn kinds_of(plan: &Plan) -> Vec<usize> {
     };
     let has_server = plan.engine_ns > 0;
     let all = Fault::KINDS.into_iter().enumerate().filter(|(_, name)| !OF_DISKS.contains(name));
+    let all = all.filter(|(_, name)| *name != OF_VOTERS);
     all.filter(|(_, name)| is_drawn(name) && (has_server || !OF_SERVERS.contains(name)))
         .map(|(kind, _)| kind)
         .collect()
@@ -561,9 +582,9 @@ mod tests {
             let drawn = near_their_end.iter_mut().zip(numbers).filter(|(_, number)| *number > 0);
             drawn.for_each(|(count, _)| *count += 1);
         }
-        let (all, disks) = kinds.split_at(Fault::KINDS.len() - OF_DISKS.len());
+        let (all, apart) = kinds.split_at(Fault::KINDS.len() - OF_DISKS.len() - 1);
         assert!(all.iter().all(|n| *n > 100), "{kinds:?}");
-        assert!(disks.iter().all(|n| *n > 50), "{kinds:?}");
+        assert!(apart.iter().all(|n| *n > 50), "{kinds:?}");
         assert!(near_their_end.iter().all(|n| *n > 30), "{near_their_end:?}");
         assert!(elect > 250 && check > 100, "{elect} {check}");
     }

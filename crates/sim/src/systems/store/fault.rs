@@ -315,11 +315,18 @@ pub enum Fault {
         /// Which client process, from 0.
         client: usize,
     },
+    /// Raft: an operator has a member vote that did not, or vote no more that did, and asks whoever leads for so long.
+    ChangeVoter {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
 }
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 34] = [
+    pub const KINDS: [&'static str; 35] = [
         "pause",
         "kill",
         "restart",
@@ -354,6 +361,7 @@ impl Fault {
         "fail-sync",
         "full-disk",
         "flip-bit",
+        "change-voter",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -394,6 +402,7 @@ impl Fault {
             Fault::FailSync { .. } => 31,
             Fault::FullDisk { .. } => 32,
             Fault::FlipBit { .. } => 33,
+            Fault::ChangeVoter { .. } => 34,
         }
     }
 
@@ -423,6 +432,7 @@ impl Fault {
             | Fault::PowerCutAll { for_ns }
             | Fault::FullDisk { for_ns, .. }
             | Fault::FlipBit { for_ns, .. }
+            | Fault::ChangeVoter { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
             Fault::Kill { .. }
@@ -507,6 +517,7 @@ impl Fault {
             | Fault::FullDisk { replica, .. }
             | Fault::FlipBit { replica, .. }
             | Fault::FailSync { replica }
+            | Fault::ChangeVoter { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],
             Fault::CutPair { one, other, .. } => vec![Node::Replica(one), Node::Replica(other)],

@@ -368,6 +368,9 @@ impl Plan {
         if cuts && !self.disks.is_on() {
             return Err("a fault is of disks: give [disks] a sync_ns".into());
         }
+        if matches!(timed.fault, Fault::ChangeVoter { .. }) && !self.protocol.elects() {
+            return Err("a fault changes who votes: give it protocol raft".into());
+        }
         if matches!(timed.fault, Fault::PowerCutAll { .. }) && self.disks.interval {
             return Err(
                 "with [disks] interval the power of all may take what was acknowledged".into()

@@ -334,6 +334,8 @@ impl fmt::Display for Totals {
                 ("recoveries", v.recovered),
                 ("of older lives dropped", v.stale_lives),
                 ("fast reads refused as behind", v.refused_behind),
+                ("voters changed", v.voters_changed),
+                ("leaders voted out", v.voted_out),
             ],
         )?;
         line(

@@ -70,6 +70,7 @@ impl<'a> Rack<'a> {
             outgoing: Outgoing::default(),
             watch: Watch::new(replicas),
             progress: Progress::default(),
+            asked: Vec::new(),
             broken: None,
         };
         // The last two are the other controller and the other switch.

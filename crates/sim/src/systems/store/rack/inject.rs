@@ -5,7 +5,7 @@ use concord_protocols::{Phase, Retired};
 use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
-use super::{Process, Rack, Replica, Replicas, Role, Slot, Stage};
+use super::{Process, Rack, Role, Slot, Stage};
 use crate::systems::store::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
@@ -184,6 +184,9 @@ impl Rack<'_> {
                 self.trouble(one, for_ns);
                 self.trouble(other, for_ns);
             }
+            Fault::ChangeVoter { replica, for_ns } => {
+                self.ask_for_change(REPLICAS + replica, for_ns);
+            }
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
                 self.abandon(node);
@@ -335,16 +338,8 @@ impl Rack<'_> {
     }
 
     /// In VR: whether, without `node`, a quorum has lost nothing, or has it back.
-    fn quorum_is_intact(&self, node: Option<usize>) -> bool {
-        let replicas = REPLICAS..REPLICAS + self.replicas;
-        let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
-            let slot = &self.slots[*other];
-            let intact = |r: &Replica| matches!(r, Replicas::Vr(vr) if vr.is_intact());
-            !slot.engine_lost
-                && slot.retiring_for_ns.is_none()
-                && slot.replica().is_some_and(intact)
-        });
-        intact.count() > self.plan.replicas / 2
+    pub(super) fn quorum_is_intact(&self, node: Option<usize>) -> bool {
+        self.are_quorum(self.intact(node))
     }
 
     /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
@@ -393,7 +388,8 @@ impl Rack<'_> {
         if self.plan.protocol.is_quorum() {
             let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| is_well(*other));
             let alive = others.filter(|other| self.slots[*other].replica().is_some());
-            return self.is_replica(node) && alive.count() <= self.plan.replicas / 2;
+            let alive = alive.fold(0, |set, other| set | 1 << (other - REPLICAS));
+            return self.is_replica(node) && !self.are_quorum(alive);
         }
         let is_member_well = |m: &Member| is_well(REPLICAS + usize::from(m.node));
         let of = |config: &Config| !config.members.iter().any(is_member_well);
@@ -435,6 +431,7 @@ impl Rack<'_> {
         self.stage = Stage::Liveness { since_ns: now_ns };
         self.healed_ns = Some(now_ns);
         self.mark(None, "everything heals".into(), true);
+        self.asked.clear();
         self.recover_state(true);
         for node in 0..self.slots.len() {
             self.start_again(node);

@@ -16,6 +16,7 @@ mod power;
 mod progress;
 mod rest;
 mod step;
+mod voters;
 mod watch;
 mod watch_vr;
 
@@ -45,6 +46,7 @@ use file::StateFile;
 use gateway::Redis;
 pub use power::run_with_power_cut;
 use progress::Progress;
+use voters::Asked;
 use watch::Watch;
 
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
@@ -259,6 +261,8 @@ struct Rack<'a> {
     outgoing: Outgoing,
     watch: Watch,
     progress: Progress,
+    /// Raft: changes of who votes that an operator asks for.
+    asked: Vec<Asked>,
     /// What the invariants found.
     broken: Option<String>,
 }
@@ -336,6 +340,7 @@ impl Rack<'_> {
             if self.world.events.is_multiple_of(1_024) && self.is_lost() {
                 return None;
             }
+            self.ask_again();
             if let Some(text) = self.next_event().or_else(|| self.look_at_progress()) {
                 return Some(text);
             }

@@ -172,7 +172,7 @@ impl Rack<'_> {
                 Some(Replicas::Replica(_)) | None => false,
             };
             let well = (REPLICAS..REPLICAS + self.plan.replicas).filter(is_well).filter(intact);
-            return well.count() > self.plan.replicas / 2;
+            return self.are_quorum(well.fold(0, |set, node| set | 1 << (node - REPLICAS)));
         }
         let Some(config) = self.config() else { return false };
         let node_of = |member: &concord_wire::control::Member| REPLICAS + usize::from(member.node);
