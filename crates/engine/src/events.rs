@@ -275,8 +275,15 @@ impl Collector {
     #[inline]
     pub(crate) fn raise(&mut self, class: Classes, name: &'static str, key: &[u8]) {
         if self.classes.has(class) {
-            self.events.push((self.index, Event { class, name, key: key.to_vec() }));
+            self.push(class, name, key);
         }
+    }
+
+    /// Apart, so that where nobody listens a write is no longer than it was.
+    #[cold]
+    #[inline(never)]
+    fn push(&mut self, class: Classes, name: &'static str, key: &[u8]) {
+        self.events.push((self.index, Event { class, name, key: key.to_vec() }));
     }
 
     /// What has been collected, each with the number of its command.

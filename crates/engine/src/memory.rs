@@ -396,7 +396,6 @@ impl Backend for Memory {
         if !self.is_in_script {
             self.store.work.begin();
         }
-        self.store.raised.begin(0);
         if let (true, Some(key)) = (step.delete_first, step.key) {
             self.store.expire(key);
         }
@@ -416,7 +415,9 @@ impl Backend for Memory {
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
         }
-        self.store.raised.begin(0);
+        if step.commands.len() > 1 {
+            self.store.raised.begin(0);
+        }
         self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         let exists = match (step.want_exists, step.key) {
             (true, Some(key)) => Some(self.store.get(key).is_some()),

@@ -255,14 +255,14 @@ impl<B: Backend> Shimmed<B> {
             }
             return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
-        if name.is(EVENTS_COMMAND) {
-            let args: Vec<&[u8]> = command.args().collect();
-            let work = Work::One(After::Answer(self.feed.execute(&args)));
-            return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
-        }
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
             return self.submit_step(context, &step, None, Work::Pass, reply);
+        }
+        if class == Class::Read && name.is(EVENTS_COMMAND) {
+            let args: Vec<&[u8]> = command.args().collect();
+            let work = Work::One(After::Answer(self.feed.execute(&args)));
+            return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if let Some(database) = flushed(name, command) {
             if self.backend.flushes_by_name(database) {
