@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
+use crate::events::{Classes, Event};
 use crate::table::CommandTable;
 use crate::{Class, Context};
 
@@ -174,6 +175,17 @@ pub trait Backend {
     fn class_of(&self, command: &Command<'_>) -> Option<Class> {
         let _ = command;
         None
+    }
+
+    /// Events of these classes are to be collected from now on ([`mod@crate::events`]); false if this backend knows of none.
+    fn want_events(&mut self, classes: Classes) -> bool {
+        let _ = classes;
+        false
+    }
+
+    /// The events of the steps since the last call, each with the number of its command in its step.
+    fn take_events(&mut self) -> Vec<(usize, Event)> {
+        Vec::new()
     }
 
     /// Whether a FLUSHDB of this database has to delete keys by name, since those of others are to stay.

@@ -14,6 +14,7 @@ pub mod command;
 pub mod copy;
 pub mod databases;
 mod deadlines;
+pub mod events;
 pub mod functions;
 pub mod info;
 pub mod keys;

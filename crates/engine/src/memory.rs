@@ -18,6 +18,7 @@ use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitt
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
 use crate::databases::DATABASES;
+use crate::events::{Classes, Event};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, resp};
 
@@ -107,6 +108,18 @@ impl Call<'_> {
 
     fn integer(&mut self, value: i64) {
         resp::integer(self.reply, value);
+    }
+
+    /// This happened to a key.
+    #[inline]
+    fn raise(&mut self, class: Classes, name: &'static str, key: &[u8]) {
+        self.store.raised.raise(class, name, key);
+    }
+
+    /// The same, and if nothing is left of the key it is gone.
+    fn raise_taken(&mut self, class: Classes, name: &'static str, key: &[u8]) {
+        self.store.raised.raise(class, name, key);
+        self.store.raise_if_gone(key);
     }
 
     fn wrong_arity(&self) -> Failure {
@@ -253,7 +266,9 @@ impl Memory {
             &on_heap
         };
         let database = command.database();
+        let raised = self.store.raised.count();
         if let Err(failure) = self.run(class, args, context, (entropy, database), reply) {
+            self.store.raised.forget_from(raised);
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
@@ -382,24 +397,26 @@ impl Backend for Memory {
             self.store.work.begin();
         }
         if let (true, Some(key)) = (step.delete_first, step.key) {
-            self.store.delete(key);
+            self.store.expire(key);
         }
-        step.due.iter().for_each(|key| {
-            self.store.delete(key);
-        });
+        step.due.iter().for_each(|key| self.store.expire(key));
         let mut entropy = context.entropy;
         // As in Redis, a transaction is refused as a whole.
         let refused = context.memory_full && step.commands.iter().any(|c| self.needs_memory(c));
         if refused {
             resp::error(reply, OUT_OF_MEMORY);
         }
-        for command in step.commands.iter().filter(|_| !refused) {
+        for (index, command) in step.commands.iter().enumerate().filter(|_| !refused) {
             if !self.is_in_script {
                 self.store.work.begin_command();
             }
+            self.store.raised.begin(index);
             self.execute(step.class, command, context, entropy, reply);
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
+        }
+        if step.commands.len() > 1 {
+            self.store.raised.begin(0);
         }
         self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         let exists = match (step.want_exists, step.key) {
@@ -415,6 +432,15 @@ impl Backend for Memory {
 
     fn commands(&self) -> Option<&CommandTable> {
         Some(&self.table)
+    }
+
+    fn want_events(&mut self, classes: Classes) -> bool {
+        self.store.raised.want(classes);
+        true
+    }
+
+    fn take_events(&mut self) -> Vec<(usize, Event)> {
+        self.store.raised.take()
     }
 
     fn begin_script(&mut self) {
@@ -438,17 +464,22 @@ impl Backend for Memory {
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
+        // What is copied happened before.
+        let wanted = self.store.raised.wanted();
+        self.store.raised.want(Classes::default());
         for object in objects {
             if !dump::install(&mut self.store, object.key, object.value) {
                 return Err(BadChunk);
             }
         }
+        self.store.raised.want(wanted);
         self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         Ok(Submitted::Done(Outcome::default()))
     }
 
     fn clear(&mut self) -> Submitted {
         self.store.clear();
+        self.store.raised.want(Classes::default());
         Submitted::Done(Outcome::default())
     }
 

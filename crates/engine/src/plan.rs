@@ -2,6 +2,7 @@
 //! replies mean for the key's deadline. Rules and errors are those of Redis 7.0 (`expire.c`,
 //! `t_string.c`); IFEQ is that of Valkey 8.1.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -39,6 +40,8 @@ pub(crate) enum After {
     Probed,
     /// If the first reply shows that the write was performed, the deadline changes.
     Set(When, TtlChange),
+    /// The same as these (`Set` or `OkIf`), of a SET with a time in the past.
+    Past(Box<After>),
     /// The reply is that of EXISTS or DEL; `+OK` if it is this integer, else null.
     OkIf(i64, TtlChange),
     /// EXPIRE: the reply is that of EXISTS.
@@ -56,8 +59,12 @@ pub(crate) enum After {
 pub(crate) enum When {
     NotError,
     Ok,
+    /// The same, of RESTORE.
+    Restored,
     Null,
     NotNull,
+    /// The same, of GETEX PERSIST.
+    Persisted,
     /// It is the integer 1.
     One,
     Equals(Vec<u8>),
@@ -87,6 +94,17 @@ impl Condition {
 pub(crate) struct Settled {
     pub(crate) change: TtlChange,
     answer: Answer,
+    /// What happened to the key beside what the backend did ([`mod@crate::events`]).
+    pub(crate) event: Option<Happened>,
+}
+
+/// What happened to a key's time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happened {
+    Expire,
+    Persist,
+    /// Redis sets the key, and the next who looks finds it due: here it has gone at once, or was not set at all.
+    SetInThePast,
 }
 
 #[derive(Debug)]
@@ -123,7 +141,7 @@ impl After {
             After::Pass | After::Answer(_) | After::RefuseIfFound(_) | After::Ttl { .. } => false,
             After::MayRemove | After::Probed | After::Persist | After::Script => true,
             After::Set(_, change) | After::OkIf(_, change) => *change != TtlChange::Keep,
-            After::Expire { .. } => true,
+            After::Expire { .. } | After::Past(_) => true,
         }
     }
 
@@ -142,48 +160,68 @@ impl After {
         exists: Option<bool>,
     ) -> Settled {
         let gone = |gone: bool| if gone { TtlChange::Clear } else { TtlChange::Keep };
-        let as_is = |change| Settled { change, answer: Answer::AsIs };
-        let integer = |change, value| Settled { change, answer: Answer::Integer(value) };
+        let settled = |change, answer| Settled { change, answer, event: None };
+        let as_is = |change| settled(change, Answer::AsIs);
+        let integer = |change, value| settled(change, Answer::Integer(value));
         let present = replies == b":1\r\n";
         match self {
             After::Pass => as_is(TtlChange::Keep),
-            After::Answer(bytes) => {
-                Settled { change: TtlChange::Keep, answer: Answer::Bytes(bytes.clone()) }
-            }
+            After::Answer(bytes) => settled(TtlChange::Keep, Answer::Bytes(bytes.clone())),
             After::MayRemove | After::Script => as_is(gone(exists == Some(false))),
             After::Probed => {
                 let first = resp::value_length(replies).unwrap_or(replies.len());
                 let change = gone(&replies[first..] == b":0\r\n");
-                Settled { change, answer: Answer::Prefix(first) }
+                settled(change, Answer::Prefix(first))
             }
             After::Set(when, change) => {
                 let first = resp::value_length(replies).unwrap_or(replies.len());
                 let performed = when.holds(&replies[..first]);
                 let change = if performed { *change } else { TtlChange::Keep };
-                Settled { change, answer: Answer::Prefix(first) }
+                let event = match change {
+                    TtlChange::Set(_) if *when != When::Restored => Some(Happened::Expire),
+                    TtlChange::Clear if *when == When::Persisted && deadline_ms.is_some() => {
+                        Some(Happened::Persist)
+                    }
+                    TtlChange::Keep | TtlChange::Clear | TtlChange::Set(_) => None,
+                };
+                Settled { event, ..settled(change, Answer::Prefix(first)) }
+            }
+            After::Past(after) => {
+                let own = after.settle(context, deadline_ms, replies, exists);
+                let first = resp::value_length(replies).unwrap_or(replies.len());
+                let performed = match &**after {
+                    After::Set(when, _) => when.holds(&replies[..first]),
+                    After::OkIf(wanted, _) => present == (*wanted == 1),
+                    _ => false,
+                };
+                let event = performed.then_some(Happened::SetInThePast);
+                Settled { event, ..own }
             }
             // From here on, an error of the backend's passes as it is.
             _ if replies.starts_with(b"-") => as_is(TtlChange::Keep),
             After::RefuseIfFound(_) if resp::is_null(replies) => as_is(TtlChange::Keep),
-            After::RefuseIfFound(error) => {
-                Settled { change: TtlChange::Keep, answer: Answer::Bytes(error.clone()) }
-            }
+            After::RefuseIfFound(error) => settled(TtlChange::Keep, Answer::Bytes(error.clone())),
             After::OkIf(wanted, change) => {
                 let mut bytes = Vec::new();
                 if present == (*wanted == 1) {
                     bytes.extend_from_slice(resp::OK);
-                    return Settled { change: *change, answer: Answer::Bytes(bytes) };
+                    return settled(*change, Answer::Bytes(bytes));
                 }
                 resp::null(&mut bytes, context.resp3);
-                Settled { change: TtlChange::Keep, answer: Answer::Bytes(bytes) }
+                settled(TtlChange::Keep, Answer::Bytes(bytes))
             }
             After::Expire { deadline_ms: new, condition } => {
                 if present && condition.holds(deadline_ms, *new) {
-                    return integer(TtlChange::Set(*new), 1);
+                    let event = Some(Happened::Expire);
+                    return Settled { event, ..integer(TtlChange::Set(*new), 1) };
                 }
                 integer(TtlChange::Keep, 0)
             }
-            After::Persist => integer(gone(present), i64::from(present && deadline_ms.is_some())),
+            After::Persist => {
+                let is_taken = present && deadline_ms.is_some();
+                let event = is_taken.then_some(Happened::Persist);
+                Settled { event, ..integer(gone(present), i64::from(is_taken)) }
+            }
             After::Ttl { absolute, seconds } => {
                 let value = match (present, deadline_ms) {
                     (false, _) => -2,
@@ -207,9 +245,9 @@ impl When {
         }
         match self {
             When::NotError => true,
-            When::Ok => reply == resp::OK,
+            When::Ok | When::Restored => reply == resp::OK,
             When::Null => resp::is_null(reply),
-            When::NotNull => !resp::is_null(reply),
+            When::NotNull | When::Persisted => !resp::is_null(reply),
             When::One => reply == b":1\r\n",
             When::Equals(value) => resp::bulk_payload(reply) == Some(value),
         }
@@ -262,6 +300,7 @@ pub(crate) fn reads_deadline(name: &UpperName) -> bool {
             | b"CONCORD.INFO"
             | b"CONCORD.DIGEST"
             | b"CONCORD.USERS"
+            | b"CONCORD.EVENTS"
             | b"EVAL_RO"
             | b"EVALSHA_RO"
             | b"FCALL_RO"
@@ -535,15 +574,16 @@ fn plan_set(context: &Context, command: &Command<'_>, deadline_ms: Option<u64>) 
 
 /// SET with a time in the past: the key is gone at once if the write is performed.
 fn plan_set_past(key: &[u8], set: Vec<u8>, options: &StringOptions<'_>) -> Plan {
-    let one = |name: &[u8], after| Plan::inner(vec![encode(1, &[name, key])], after);
+    let past = |commands, after| Plan::inner(commands, After::Past(Box::new(after)));
+    let one = |name: &[u8], after| past(vec![encode(1, &[name, key])], after);
     match (options.nx, options.xx, options.get) {
         (true, _, false) => one(b"EXISTS", After::OkIf(0, TtlChange::Keep)),
-        (true, _, true) => one(b"GET", After::Pass),
+        (true, _, true) => one(b"GET", After::Set(When::Null, TtlChange::Keep)),
         (_, true, false) => one(b"DEL", After::OkIf(1, TtlChange::Clear)),
-        (_, true, true) => one(b"GETDEL", After::Set(When::NotError, TtlChange::Clear)),
+        (_, true, true) => one(b"GETDEL", After::Set(When::NotNull, TtlChange::Clear)),
         (false, false, false) => {
             let delete = encode(1, &[b"DEL", key]);
-            Plan::inner(vec![set, delete], After::Set(When::Ok, TtlChange::Clear))
+            past(vec![set, delete], After::Set(When::Ok, TtlChange::Clear))
         }
         // GETDEL fails where SET GET does, and leaves the key there as that does.
         (false, false, true) => one(b"GETDEL", After::Set(When::NotError, TtlChange::Clear)),
@@ -575,7 +615,7 @@ fn plan_restore(context: &Context, command: &Command<'_>, deadline_ms: Option<u6
             TtlChange::Clear
         }
     };
-    Plan::inner(vec![encode(1, &args)], After::Set(When::Ok, change))
+    Plan::inner(vec![encode(1, &args)], After::Set(When::Restored, change))
 }
 
 fn plan_setex(context: &Context, name: &UpperName, command: &Command<'_>, unit: Unit) -> Plan {
@@ -594,7 +634,7 @@ fn plan_getex(context: &Context, name: &UpperName, command: &Command<'_>) -> Pla
     let Some(options) = StringOptions::parse(args, false) else { return Plan::error(SYNTAX) };
     let get = |name: &[u8], after| Plan::inner(vec![encode(1, &[name, key])], after);
     if options.persist {
-        return get(b"GET", After::Set(When::NotNull, TtlChange::Clear));
+        return get(b"GET", After::Set(When::Persisted, TtlChange::Clear));
     }
     let Some((unit, text)) = options.expire else { return get(b"GET", After::Pass) };
     match deadline(context, name, text, unit) {

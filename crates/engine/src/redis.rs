@@ -12,7 +12,8 @@
 //! outside, since it has to happen even when the server refuses the command and drops the
 //! transaction; the EXISTS too, since its answer is wanted then as well. Nothing can come between:
 //! nobody else writes to the server. Where scripts are among the commands, what they told the replica stands in a
-//! list beside the applied number, which is read and deleted within the transaction, too (`script.rs`).
+//! list beside the applied number, which is read and deleted within the transaction, too (`script.rs`). While keyspace
+//! events are wanted, marks stand among all that, and the write is complete when they were heard (`heard.rs`).
 //!
 //! **A reconnect** first kills the old connection (what the server has not read of it must not run
 //! later), then reads p. Writes that were applied while their replies were lost make the replica
@@ -21,6 +22,7 @@
 
 mod copier;
 mod effects;
+mod heard;
 mod requests;
 mod rules;
 mod script;
@@ -40,10 +42,12 @@ use alloc::vec::Vec;
 use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::copy::{BadChunk, Copied, Object};
 use crate::databases::{ALL, of_key};
+use crate::events::{Classes, Event};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::{Class, Command, Context, info, resp};
 use copier::Copier;
+use heard::{Awaited, Listening};
 use requests::{encode, encode_step};
 
 /// Where the applied number lives.
@@ -154,11 +158,15 @@ struct Operation {
     has_scripts: bool,
     /// [`Step::is_beside`].
     is_beside: bool,
+    /// It was sent with marks.
+    awaited: Option<Awaited>,
 }
 
 impl Operation {
     fn recording_commands(&self) -> usize {
-        RECORDING_COMMANDS + if self.has_scripts { ASKING_COMMANDS } else { 0 }
+        // Marks: one behind each command, and one behind all.
+        let marks = if self.awaited.is_some() { self.commands + 1 } else { 0 };
+        marks + RECORDING_COMMANDS + if self.has_scripts { ASKING_COMMANDS } else { 0 }
     }
 }
 
@@ -169,6 +177,8 @@ struct Front {
     reply: Vec<u8>,
     /// The first error at queueing: the server drops the transaction.
     queue_error: Option<Vec<u8>>,
+    /// The server dropped the transaction, with its marks.
+    is_dropped: bool,
     outcome: Outcome,
     copied: Copied,
 }
@@ -186,7 +196,11 @@ pub struct RedisEngine {
     /// Invariant: in submission order; replies belong to the first.
     operations: VecDeque<Operation>,
     front: Front,
-    done: VecDeque<BackendDone>,
+    done: VecDeque<(BackendDone, Option<Awaited>)>,
+    /// What the server tells of events.
+    listening: Listening,
+    /// Those of the operation that was polled last.
+    events: Vec<(usize, Event)>,
     /// Bytes to send, from `sent` on.
     outbox: Vec<u8>,
     sent: usize,
@@ -242,6 +256,8 @@ impl RedisEngine {
             operations: VecDeque::new(),
             front: Front::default(),
             done: VecDeque::new(),
+            listening: Listening::default(),
+            events: Vec::new(),
             outbox: Vec::new(),
             sent: 0,
             inbox: Vec::new(),
@@ -478,6 +494,11 @@ impl RedisEngine {
                 }
             }
             Kind::Write { position, delete_first, want_exists } => {
+                if operation.awaited.is_some() {
+                    // The mark in front.
+                    let Some(behind) = index.checked_sub(1) else { return };
+                    index = behind;
+                }
                 let place = (index + 1).checked_sub(usize::from(delete_first));
                 self.on_write_frame(place, position, want_exists, frame);
             }
@@ -528,6 +549,7 @@ impl RedisEngine {
             // The write counts as applied, and needs no record: sent again it fails again, and the
             // record of the next write covers its position. Only where there was a single command
             // is its own error the step's reply, as if it had come without MULTI.
+            self.front.is_dropped = true;
             match (self.front.queue_error.take(), commands) {
                 (_, 0) => self.lose(shown("the server refused to record a position", frame)),
                 (Some(error), 1) => self.front.reply = error,
@@ -535,10 +557,17 @@ impl RedisEngine {
             }
             return;
         }
+        let is_marked = operation.awaited.is_some();
         let mut replies = elements(frame);
         for index in 0..commands {
             let Some(reply) = replies.next() else { break };
             self.on_command_reply(index, reply);
+            if is_marked {
+                replies.next();
+            }
+        }
+        if is_marked {
+            replies.next();
         }
         if has_scripts && !self.lost() {
             let copier = &mut self.copier;
@@ -616,7 +645,8 @@ impl RedisEngine {
         };
         let copied = matches!(operation.kind, Kind::Copy { .. }).then_some(front.copied);
         self.answered += 1;
-        self.done.push_back(BackendDone { reply, outcome: front.outcome, copied });
+        let awaited = operation.awaited.filter(|_| !front.is_dropped);
+        self.done.push_back((BackendDone { reply, outcome: front.outcome, copied }, awaited));
     }
 
     fn on_answer(&mut self, ask: Ask, frame: &[u8]) {
@@ -803,7 +833,19 @@ impl Backend for RedisEngine {
     }
 
     fn poll(&mut self) -> Option<BackendDone> {
-        self.done.pop_front()
+        self.events = match &self.done.front()?.1 {
+            Some(awaited) => self.listening.take(awaited)?,
+            None => Vec::new(),
+        };
+        self.done.pop_front().map(|(done, _)| done)
+    }
+
+    fn want_events(&mut self, classes: Classes) -> bool {
+        self.listen_for(classes)
+    }
+
+    fn take_events(&mut self) -> Vec<(usize, Event)> {
+        core::mem::take(&mut self.events)
     }
 
     fn refusal(&self, context: &Context, step: &Step<'_>) -> Option<Vec<u8>> {

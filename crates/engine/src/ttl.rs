@@ -10,6 +10,7 @@
 //!   exactly this deadline and is due: `:1`, else `:0`.
 //!
 //! `CONCORD.USERS` keeps what gateways know of users ([`mod@crate::users`]).
+//! `CONCORD.EVENTS` answers what happened to keys ([`mod@crate::events`]).
 //! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
 //!
 //! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and answers
@@ -26,6 +27,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
+use crate::events::{EVENTS_COMMAND, Feed};
 use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
@@ -35,6 +37,7 @@ use crate::users::{USERS_COMMAND, Users};
 use crate::{Class, Completion, Context, Engine, Progress, resp};
 
 mod alone;
+mod events;
 mod exec;
 mod figures;
 mod flush;
@@ -149,6 +152,8 @@ pub struct Shimmed<B> {
     broken: bool,
     /// Keys that were deleted because they were due.
     expired: u64,
+    /// What happened to keys, for those who listen.
+    feed: Feed,
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
@@ -179,6 +184,7 @@ impl<B: Backend> Shimmed<B> {
             watches_pending: false,
             broken: false,
             expired: 0,
+            feed: Feed::default(),
             stalled: VecDeque::new(),
             interpreter: None,
             published: Vec::new(),
@@ -244,11 +250,19 @@ impl<B: Backend> Shimmed<B> {
         if name.is(USERS_COMMAND) {
             let args: Vec<&[u8]> = command.args().collect();
             let work = Work::One(After::Answer(self.users.execute(class, &args)));
+            if class == Class::Write {
+                self.note_wanted(context.position);
+            }
             return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if class == Class::Read && !crate::plan::reads_deadline(name) {
             let step = step_of(class, command.key(), core::slice::from_ref(command));
             return self.submit_step(context, &step, None, Work::Pass, reply);
+        }
+        if class == Class::Read && name.is(EVENTS_COMMAND) {
+            let args: Vec<&[u8]> = command.args().collect();
+            let work = Work::One(After::Answer(self.feed.execute(&args)));
+            return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if let Some(database) = flushed(name, command) {
             if self.backend.flushes_by_name(database) {
@@ -394,6 +408,9 @@ impl<B: Backend> Shimmed<B> {
         }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {
+                if self.feed.is_on() && !matches!(work, Work::Parts(_)) {
+                    self.feed_raised(context);
+                }
                 if !matches!(work, Work::Pass) {
                     self.settle(context, unsettled_key, &mut work, &outcome, reply, start);
                 }
@@ -468,6 +485,9 @@ impl<B: Backend> Shimmed<B> {
                 let deadline_ms = key.and_then(|key| self.deadlines.of(key));
                 let settled = after.settle(context, deadline_ms, &reply[start..], outcome.exists);
                 apply(&mut self.deadlines, key, &settled);
+                if let (Some(event), Some(key)) = (settled.event, key) {
+                    self.tell_event(event, key);
+                }
                 settled.write(reply, start);
                 self.hear(&outcome.told, false, reply, start);
             }
@@ -508,6 +528,14 @@ impl<B: Backend> Shimmed<B> {
             *count -= 1;
             if *count == 0 {
                 self.unsettled.remove(key.as_slice());
+            }
+        }
+        if self.feed.is_on() {
+            match entry.work {
+                Work::Parts(_) => {}
+                // Of keys that are deleted by name, for a FLUSHDB, Redis tells nothing.
+                Work::Unlinked(_) => drop(self.take_raised(&entry.context)),
+                _ => self.feed_raised(&entry.context),
             }
         }
         let mut reply = done.reply;

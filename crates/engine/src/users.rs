@@ -1,6 +1,7 @@
 //! Users and what they may do (ACL), as far as replicas know of them: one text, which gateways write and read, and which
 //! replicas keep beside their data as they keep libraries ([`mod@crate::functions`]). They do not look into it, so that
-//! replicas of different versions never differ about a rule.
+//! replicas of different versions never differ about a rule; but for the line that says which events are wanted
+//! ([`mod@crate::events`]).
 //!
 //! `CONCORD.USERS GET known` answers version and text, or null if the version is `known`.
 //! `CONCORD.USERS SET known text` replaces the text if its version is `known`, and answers the new version; otherwise
@@ -31,6 +32,10 @@ impl Users {
     /// Nobody ever changed them.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Users::default()
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
     }
 
     pub(crate) fn clear(&mut self) {

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::connection::ConnectionId;
+use crate::events::may_be_of_events;
 use crate::subscriber::Sort;
 
 type Name = (Sort, Vec<u8>);
@@ -101,6 +102,8 @@ pub(crate) struct Channels {
     there: Vec<BTreeMap<Name, u32>>,
     /// Whether one of them wants to hear of writes.
     wants_writes: bool,
+    /// How many names of those that are asked for here may be of events.
+    of_events: usize,
 }
 
 /// Who gets a message here: a client, and the pattern if it is for that.
@@ -115,7 +118,13 @@ impl Channels {
     pub(crate) fn ask(&mut self, sort: Sort, name: &[u8]) -> u32 {
         let count = self.asked.entry((sort, name.to_vec())).or_default();
         *count += 1;
+        self.of_events += usize::from(*count == 1 && may_be_of_events(sort, name));
         *count
+    }
+
+    /// Whether a client here may hear of events.
+    pub(crate) fn may_hear_events(&self) -> bool {
+        self.of_events > 0
     }
 
     /// It gets what is published from now on.
@@ -133,6 +142,9 @@ impl Channels {
             }
         }
         let left = self.asked.get(&key).map_or(0, |count| count - 1);
+        if left == 0 && self.asked.contains_key(&key) && may_be_of_events(sort, name) {
+            self.of_events -= 1;
+        }
         match left {
             0 => drop(self.asked.remove(&key)),
             left => drop(self.asked.insert(key, left)),

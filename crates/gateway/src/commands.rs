@@ -129,7 +129,7 @@ const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 25] = [
+const REFUSED: [(&str, Refusal); 26] = [
     (
         "WAIT",
         Refusal::Because(
@@ -157,6 +157,7 @@ const REFUSED: [(&str, Refusal); 25] = [
     ("BGREWRITEAOF", Refusal::Admin),
     ("SHUTDOWN", Refusal::Admin),
     ("CONCORD.DIGEST", Refusal::Because("ERR this command is Concord's own")),
+    ("CONCORD.EVENTS", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXEC", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.EXPIRE", Refusal::Because("ERR this command is Concord's own")),
     ("CONCORD.INFO", Refusal::Because("ERR this command is Concord's own")),

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use concord_engine::events::Classes;
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
@@ -25,6 +26,8 @@ enum Value {
     /// Bytes, with a unit.
     Bytes(i64),
     One(&'static [&'static str]),
+    /// Classes of keyspace events.
+    Events,
 }
 
 /// What CONFIG SET does with it.
@@ -87,6 +90,10 @@ const TIMEOUT: &str = "timeout";
 /// The default user's password ([`crate::users`]).
 const REQUIREPASS: &str = "requirepass";
 const ACL_LOG_MAX: &str = "acllog-max-len";
+/// The rack's ([`crate::events`]).
+const EVENTS: &str = "notify-keyspace-events";
+const WRONG_CLASS: &str = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
+const MISSES: &str = "Concord does not tell that a read found no key (m): reads are shared among replicas, and in no log";
 /// Kept in [`crate::tracking`].
 const TRACKED_KEYS: &str = "tracking-table-max-keys";
 
@@ -142,7 +149,7 @@ const PARAMETERS: [Parameter; 57] = [
     is("maxmemory", "", Value::Bytes(0)),
     is("maxmemory-clients", "0", Value::Bytes(0)),
     is("maxmemory-policy", "noeviction", Value::One(&POLICIES)),
-    is("notify-keyspace-events", "", Value::Text),
+    kept(EVENTS, "", Value::Events),
     is("port", "", Value::Number(0, 65_535)),
     is("proto-max-bulk-len", "1048576", Value::Bytes(1 << 20)),
     is("protected-mode", "no", Value::Bool),
@@ -191,11 +198,11 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             });
         }
         (b"SET", pairs @ [_, _, ..]) => {
-            if core.sets_password(pairs) && turn.connection.multi.is_some() {
-                return Err("ERR Concord does not change users inside MULTI".into());
+            if core.sets_of_rack(pairs) && turn.connection.multi.is_some() {
+                return Err("ERR Concord does not change what is the rack's inside MULTI".into());
             }
             match core.set_all(pairs)? {
-                Some(password) => return core.change_users(turn, Change::Password(password)),
+                Some(change) => return core.change_users(turn, change),
                 None => turn.connection.ok(),
             }
         }
@@ -230,17 +237,20 @@ impl Core {
                 self.settings.get(REQUIREPASS).cloned().unwrap_or_else(initial)
             }
             TRACKED_KEYS => self.tracking.keys_max().to_string(),
+            EVENTS => self.events.classes().show(),
             name => self.settings.get(name).map_or(parameter.default, String::as_str).to_string(),
         }
     }
 
-    fn sets_password(&self, pairs: &[&[u8]]) -> bool {
-        let is_it = |name: &&[u8]| name.eq_ignore_ascii_case(REQUIREPASS.as_bytes());
+    fn sets_of_rack(&self, pairs: &[&[u8]]) -> bool {
+        let is_it = |name: &&[u8]| {
+            [REQUIREPASS, EVENTS].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+        };
         pairs.iter().step_by(2).any(is_it)
     }
 
-    /// Sets all of these, or none. A password of the default user is given back: it is the rack's.
-    fn set_all(&mut self, pairs: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure> {
+    /// Sets all of these, or none. What is the rack's is given back.
+    fn set_all(&mut self, pairs: &[&[u8]]) -> Result<Option<Change>, Failure> {
         let (pairs, []) = pairs.as_chunks::<2>() else { return Err("ERR syntax error".into()) };
         let mut found: Vec<(&'static Parameter, &str, &[u8])> = Vec::new();
         for [name, value] in pairs {
@@ -271,13 +281,14 @@ impl Core {
             }
             values.push((parameter, value));
         }
-        let mut password = None;
+        let (mut password, mut classes) = (None, None);
         for (parameter, value) in values {
             match parameter.name {
                 REQUIREPASS => {
                     password = Some(value.clone().into_bytes());
                     self.settings.insert(REQUIREPASS, value);
                 }
+                EVENTS => classes = Classes::parse(value.as_bytes()),
                 TIMEOUT => {
                     self.pause.idle_seconds = value.parse().unwrap_or(0);
                     self.settings.insert(TIMEOUT, value);
@@ -295,7 +306,8 @@ impl Core {
                 _ => {}
             }
         }
-        Ok(password)
+        let is_of_rack = password.is_some() || classes.is_some();
+        Ok(is_of_rack.then_some(Change::Config(password, classes)))
     }
 }
 
@@ -309,6 +321,11 @@ fn parse(kind: Value, text: &[u8]) -> Result<String, String> {
         |min: i64, max: i64| format!("argument must be between {min} and {max} inclusive");
     match kind {
         Value::Text => Ok(String::from_utf8_lossy(text).into_owned()),
+        Value::Events => match Classes::parse(text) {
+            Some(classes) if classes.has(Classes::MISSED) => Err(MISSES.into()),
+            Some(_) => Ok(String::from_utf8_lossy(text).into_owned()),
+            None => Err(WRONG_CLASS.into()),
+        },
         Value::Bool => match UpperName::of(text).bytes() {
             b"YES" => Ok("yes".into()),
             b"NO" => Ok("no".into()),

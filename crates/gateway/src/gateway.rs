@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Target, Wait};
 use crate::errors::Errors;
+use crate::events::Events;
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
@@ -76,6 +77,7 @@ impl Machine for Gateway {
         self.core.exchange.tick(now, sink);
         self.look_after_users(now, sink);
         self.look_after_pause(now, sink);
+        self.look_after_events(now, sink);
         if self.core.memory.must_look(now.instant, self.core.inputs.are_short()) {
             self.look_for_stuck(now);
         }
@@ -95,9 +97,10 @@ impl Machine for Gateway {
         let at = self.core.waiters.deadline();
         let at = at.min(self.core.exchange.deadline()).min(self.core.tracking.deadline());
         let at = at.min(self.core.users.deadline()).min(self.core.pause.deadline());
+        let at = at.min(self.core.events.deadline());
         let waits = Deadline {
             at,
-            reason: "commands that wait, other gateways, users, and keys that may be cached",
+            reason: "commands that wait, other gateways, users, events, and keys that may be cached",
         };
         self.core.client.deadline().min(look).min(waits)
     }
@@ -136,6 +139,7 @@ impl Gateway {
             scripts: Scripts::default(),
             tracking: Tracking::default(),
             users,
+            events: Events::default(),
             pause: Pause::default(),
             killed: Vec::new(),
             monitors: Monitors::default(),
@@ -424,7 +428,10 @@ impl Gateway {
             self.core.client.grant(now, request, bytes, sink);
         }
         while let Some((request, bytes)) = self.core.client.poll_offer() {
-            if self.core.table_request == Some(request) || self.core.users.is_asked(request) {
+            let is_own = self.core.table_request == Some(request)
+                || self.core.users.is_asked(request)
+                || self.core.events.is_asked(request);
+            if is_own {
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
             }
@@ -604,6 +611,10 @@ impl Gateway {
                 self.take_users(now, &done);
                 continue;
             }
+            if self.core.events.is_asked(done.request) {
+                self.take_events(now, &done, sink);
+                continue;
+            }
             if self.core.take_check(now, &done) {
                 continue;
             }
@@ -614,6 +625,9 @@ impl Gateway {
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
             self.core.tentative.settle(&mut target.expected);
             self.core.fetched -= usize::from(target.granted_bytes > 0);
+            if target.class == Class::Write {
+                self.core.events.hint();
+            }
             let latencies = match target.only_reads {
                 true => &mut self.core.reads,
                 false => &mut self.core.writes,

@@ -14,6 +14,7 @@ use concord_wire::gateways::StreamHdr;
 use crate::channels::Waits;
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Wait};
+use crate::events::may_be_of_events;
 use crate::gateway::{Gateway, list};
 use crate::local::wrong_arity;
 use crate::memory::REPLIES_BYTES_MAX;
@@ -111,6 +112,7 @@ impl Core {
             confirm(&mut reply, words(sort).0, Some(name), count, connection.resp3);
         }
         let until = self.exchange.tell(&asked);
+        self.events.listen(self.exchange.channels.may_hear_events());
         let begins = asked.iter().map(|(sort, name, _)| (*sort, name.to_vec())).collect();
         connection.subscriber.asked = Some(Asked { begins, reply });
         connection.wait = Wait::Subscribed;
@@ -140,6 +142,7 @@ impl Core {
             confirm(&mut reply, word, None, connection.subscriber.count(sort), resp3);
         }
         self.exchange.tell(&left);
+        self.events.listen(self.exchange.channels.may_hear_events());
         connection.answer(|out| out.extend_from_slice(&reply));
     }
 
@@ -155,6 +158,7 @@ impl Core {
             let left: Vec<_> = left.iter().map(|(name, left)| (sort, &name[..], *left)).collect();
             self.exchange.tell(&left);
         }
+        self.events.listen(self.exchange.channels.may_hear_events());
     }
 
     /// After everything before it is executed: who hears of it may look. The reply waits until the gateways
@@ -320,6 +324,7 @@ impl Gateway {
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
         self.look_after_users(now, sink);
         self.look_after_pause(now, sink);
+        self.look_after_events(now, sink);
         self.take_exchanged(now, sink);
         self.invalidate(now);
         self.show(now);
@@ -332,7 +337,9 @@ impl Gateway {
                 self.deliver(now, &message);
             }
             if let Some(what) = self.core.exchange.gates.poll() {
-                self.heard(now, what, sink);
+                if !self.waits_for_events(what) {
+                    self.heard(now, what, sink);
+                }
             } else if !self.core.exchange.is_full()
                 && let Some(id) = self.core.exchange.waiting.pop_front()
             {
@@ -345,7 +352,19 @@ impl Gateway {
         }
     }
 
-    fn heard(&mut self, now: Now, what: Waits, sink: &mut impl Sink) {
+    /// Whether a subscription that all other gateways know of begins later, where events end by now.
+    fn waits_for_events(&mut self, what: Waits) -> bool {
+        let Waits::Subscribed(id) = what else { return false };
+        let asked = self.connections.get(&id).and_then(|c| c.subscriber.asked.as_ref());
+        let is_it = |(sort, name): &(Sort, Vec<u8>)| may_be_of_events(*sort, name);
+        let waits = self.core.events.is_on() && asked.is_some_and(|a| a.begins.iter().any(is_it));
+        if waits {
+            self.core.events.wait(id);
+        }
+        waits
+    }
+
+    pub(crate) fn heard(&mut self, now: Now, what: Waits, sink: &mut impl Sink) {
         let (Waits::Published { id, .. } | Waits::Subscribed(id)) = what else {
             self.core.exchange.has_lost_touch = true;
             return;
@@ -387,7 +406,7 @@ impl Gateway {
     }
 
     /// A message to all who get it here.
-    fn deliver(&mut self, now: Now, message: &Message) {
+    pub(crate) fn deliver(&mut self, now: Now, message: &Message) {
         let receivers: Vec<(ConnectionId, Option<Vec<u8>>)> = {
             let channels = &self.core.exchange.channels;
             let all = channels.receivers(message.sort, &message.channel).into_iter();

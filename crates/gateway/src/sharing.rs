@@ -82,7 +82,8 @@ impl Gateway {
             Ok(changed) => changed,
             Err(failure) => {
                 let users = &self.core.users;
-                let (text, mut error) = (users.text_of(users.table()), Vec::new());
+                let text = users.text_of(users.table(), users.wanted());
+                let mut error = Vec::new();
                 resp::error(&mut error, failure.as_bytes());
                 self.core.errors.note(failure.as_bytes());
                 (text, error)
@@ -198,6 +199,8 @@ impl Gateway {
         if !self.core.users.install(version, text, known) {
             return;
         }
+        let is_news = self.core.users.are_known();
+        self.core.events.want(self.core.users.wanted(), is_news);
         let mut ended: Vec<ConnectionId> = Vec::new();
         for connection in self.connections.values_mut() {
             let Some(user) = self.core.users.find(&connection.user.name).cloned() else {

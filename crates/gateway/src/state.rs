@@ -20,6 +20,7 @@ use crate::connection::{
     Connection, ConnectionId, Connections, Slot, SlotState, Subject, Target, Wait,
 };
 use crate::errors::Errors;
+use crate::events::Events;
 use crate::exchange::Exchange;
 use crate::footprint::Footprint;
 use crate::inputs::Inputs;
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     /// What clients may have cached.
     pub tracking: Tracking,
     pub users: Users,
+    /// What happens to keys.
+    pub events: Events,
     pub pause: Pause,
     /// Connections that are to be closed.
     pub killed: Vec<ConnectionId>,

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, Now, RequestNumber, SEC};
+use concord_engine::events::Classes;
 use concord_engine::users::USERS_BYTES_MAX;
 use concord_engine::{resp, resp_scan};
 use sha2::{Digest, Sha256};
@@ -36,8 +37,8 @@ pub(crate) enum Change {
     Set(Vec<u8>, Vec<Vec<u8>>),
     /// ACL DELUSER.
     Delete(Vec<Vec<u8>>),
-    /// CONFIG SET requirepass.
-    Password(Vec<u8>),
+    /// CONFIG SET of what is the rack's: `requirepass`, and which keyspace events are wanted.
+    Config(Option<Vec<u8>>, Option<Classes>),
 }
 
 /// A change that a client waits for, in this slot of its connection.
@@ -77,6 +78,8 @@ pub(crate) struct LogEntry {
 pub(crate) struct Users {
     pub catalogue: Catalogue,
     table: Table,
+    /// Which keyspace events are wanted ([`crate::events`]): a line of the text, since all gateways share it.
+    wanted: Classes,
     /// The default user, if the rack keeps no other: `requirepass` says its password.
     initial: Arc<User>,
     version: u64,
@@ -104,6 +107,7 @@ impl Users {
         Users {
             catalogue: Catalogue::default(),
             table,
+            wanted: Classes::default(),
             initial,
             version: 0,
             is_shared: false,
@@ -140,6 +144,10 @@ impl Users {
 
     pub(crate) fn table(&self) -> &Table {
         &self.table
+    }
+
+    pub(crate) fn wanted(&self) -> Classes {
+        self.wanted
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<&Arc<User>> {
@@ -193,9 +201,10 @@ impl Users {
     }
 
     /// The text that the rack keeps: the default user is in it only if it is not as `requirepass` says.
-    pub(crate) fn text_of(&self, table: &Table) -> Vec<u8> {
+    pub(crate) fn text_of(&self, table: &Table, wanted: Classes) -> Vec<u8> {
         let kept = table.values().filter(|user| **user != self.initial);
-        let lines: Vec<Vec<u8>> = kept.map(|user| user.describe(&self.catalogue)).collect();
+        let lines = kept.map(|user| user.describe(&self.catalogue));
+        let lines: Vec<Vec<u8>> = lines.chain(wanted.line()).collect();
         lines.join(&b'\n')
     }
 
@@ -221,13 +230,14 @@ impl Users {
             return false;
         }
         self.table = self.table_of(text);
+        self.wanted = Classes::of_text(text);
         self.version = version;
         true
     }
 
     /// What a change does: the text then, and the reply. Nothing is changed yet.
     pub(crate) fn try_change(&self, change: &Change) -> Result<(Vec<u8>, Vec<u8>), Failure> {
-        let (mut table, mut reply) = (self.table.clone(), Vec::new());
+        let (mut table, mut wanted, mut reply) = (self.table.clone(), self.wanted, Vec::new());
         let mut set = |name: &[u8], rules: &[&[u8]]| {
             let known = table.get(name).map(|user| (**user).clone());
             let mut user = known.unwrap_or_else(|| User::new(name));
@@ -241,14 +251,17 @@ impl Users {
                 set(name, &rules).map_err(|text| Failure::from(format!("ERR {text}")))?;
                 reply.extend_from_slice(resp::OK);
             }
-            Change::Password(password) => {
-                let rule = [b">", &password[..]].concat();
-                let rules: [&[u8]; 2] = if password.is_empty() {
-                    [b"resetpass", b"nopass"]
-                } else {
-                    [b"resetpass", &rule]
-                };
-                set(DEFAULT, &rules)?;
+            Change::Config(password, classes) => {
+                if let Some(password) = password {
+                    let rule = [b">", &password[..]].concat();
+                    let rules: [&[u8]; 2] = if password.is_empty() {
+                        [b"resetpass", b"nopass"]
+                    } else {
+                        [b"resetpass", &rule]
+                    };
+                    set(DEFAULT, &rules)?;
+                }
+                wanted = classes.unwrap_or(wanted);
                 reply.extend_from_slice(resp::OK);
             }
             Change::Delete(names) => {
@@ -256,9 +269,9 @@ impl Users {
                 resp::integer(&mut reply, count as i64);
             }
         }
-        let text = self.text_of(&table);
+        let text = self.text_of(&table, wanted);
         // The rack keeps the text: read again, it must say the same.
-        if self.text_of(&self.table_of(&text)) != text {
+        if self.text_of(&self.table_of(&text), Classes::of_text(&text)) != text {
             return Err("ERR these rules cannot be kept (Concord)".into());
         }
         if text.len() > USERS_BYTES_MAX {
@@ -341,7 +354,7 @@ mod tests {
         assert!(other.log_in(b"bob", b"pw").is_some() && other.log_in(b"bob", b"no").is_none());
         // The default user is each gateway's own, until somebody changes it.
         assert!(one.are_open() && !other.are_open());
-        let (text, _) = one.try_change(&Change::Password(b"new".to_vec())).unwrap();
+        let (text, _) = one.try_change(&Change::Config(Some(b"new".to_vec()), None)).unwrap();
         assert!(one.install(2, &text, 1) && other.install(2, &text, 1));
         assert!(
             other.log_in(DEFAULT, b"new").is_some() && other.log_in(DEFAULT, b"pass").is_none()

@@ -7,6 +7,7 @@ mod blocked;
 mod client;
 mod common;
 mod databases;
+mod events;
 mod functions;
 mod pubsub;
 mod tracking;

@@ -59,6 +59,10 @@ pub struct RedisServer {
     control: UnixStream,
     /// What the server has said there, up to the end of a line.
     heard: Vec<u8>,
+    /// A third one, on which it tells of keyspace events.
+    events: UnixStream,
+    /// It is another one than when was asked last.
+    has_new_events: bool,
     busy: Busy,
 }
 
@@ -101,7 +105,20 @@ impl RedisServer {
         let buffer = vec![0; RECEIVE_BYTES];
         let control = open(&socket).cannot("connect to redis-server once more")?;
         let (heard, busy) = (Vec::new(), Busy::default());
-        let mut server = RedisServer { child, stream, socket, log, buffer, control, heard, busy };
+        let events = open(&socket).cannot("connect to redis-server for events")?;
+        let mut server = RedisServer {
+            child,
+            stream,
+            socket,
+            log,
+            buffer,
+            control,
+            heard,
+            events,
+            has_new_events: true,
+            busy,
+        };
+        server.events.write_all(&RedisEngine::events_greeting()).cannot("subscribe to events")?;
         server.greet(engine)?;
         Ok(server)
     }
@@ -163,6 +180,11 @@ impl RedisServer {
         self.stream.as_fd()
     }
 
+    /// What to watch for reading, too, if it is another one than at the last call.
+    pub fn take_events_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        core::mem::take(&mut self.has_new_events).then(|| self.events.as_fd())
+    }
+
     /// The server's process id.
     #[must_use]
     pub fn process_id(&self) -> u32 {
@@ -185,6 +207,7 @@ impl RedisServer {
             self.busy = Busy::default();
             pumped = Pumped::Reconnected;
         }
+        self.listen_to_events(engine);
         match engine.lost_reason() {
             Some(why) => Err(Error::new(format!("the redis-server is of no use any more: {why}"))),
             None => Ok(pumped),
@@ -223,16 +246,39 @@ impl RedisServer {
         self.send(engine)
     }
 
+    /// Takes what the server tells of events. A connection that breaks is replaced: what it had to say is lost.
+    fn listen_to_events(&mut self, engine: &mut RedisEngine) {
+        let broke = loop {
+            match self.events.read(&mut self.buffer) {
+                Ok(0) => break true,
+                Ok(count) if !engine.events_input(&self.buffer[..count]) => break true,
+                Ok(count) if count < self.buffer.len() => break false,
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => break e.kind() != ErrorKind::WouldBlock,
+            }
+        };
+        if !broke {
+            return;
+        }
+        engine.events_lost();
+        if let Ok(mut events) = open(&self.socket)
+            && events.write_all(&RedisEngine::events_greeting()).is_ok()
+        {
+            (self.events, self.has_new_events) = (events, true);
+        }
+    }
+
     /// Waits until the server has answered the first questions.
     fn greet(&mut self, engine: &mut RedisEngine) -> Result<(), Error> {
         engine.connected();
         let started = Instant::now();
-        while !engine.ready() {
+        while !(engine.ready() && engine.listens()) {
             if started.elapsed() > START_MAX {
                 return Err(Error::new("redis-server listens but does not answer"));
             }
             self.pump(engine)?;
-            if engine.lost() || engine.ready() {
+            if engine.lost() || engine.ready() && engine.listens() {
                 continue;
             }
             sleep(Duration::from_millis(1));
@@ -281,6 +327,8 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
             .args(["--lua-time-limit", &SCRIPT_MS_MAX.to_string()])
             // What is longer could be read by nobody. Copied values are set under another limit.
             .args(["--proto-max-bulk-len", &STRING_BYTES_MAX.to_string()])
+            // What it tells of events is read as fast as what it answers.
+            .args(["--client-output-buffer-limit", "pubsub 0 0 0"])
             .args(["--unixsocketperm", "700", "--unixsocket"])
             .arg(socket)
             .arg("--dir")

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod events;
 mod generator;
 mod grammar;
 mod known;
@@ -113,6 +114,8 @@ struct Run {
     commands: u64,
     /// The last commands that both executed, oldest first, since both were emptied.
     log: VecDeque<Words>,
+    /// Who hears of events, where the engine tells of them.
+    listeners: Option<events::Listeners>,
 }
 
 /// One command of a batch, on its way.
@@ -186,6 +189,12 @@ impl Run {
                 self.differ(one, &theirs, resp3);
                 half = true;
             }
+        }
+        let told = self.listeners.as_mut().and_then(events::Listeners::compare);
+        if let Some(told) = told.filter(|_| !half) {
+            let sent: Vec<String> = to_plain.iter().map(|words| show(words)).collect();
+            self.differences.push(format!("{told}\n    sent:\n      {}", sent.join("\n      ")));
+            half = true;
         }
         half
     }
@@ -295,6 +304,7 @@ fn differential(engine: &str, seed: u64, count: u64) -> Run {
         differences: vec![],
         commands: 0,
         log: VecDeque::new(),
+        listeners: Some(events::Listeners::open(rack.listen, server.listen)),
     };
     let mut told = 0;
     while run.commands < count && run.differences.len() < DIFFERENCES_MAX {
@@ -346,6 +356,7 @@ fn random_commands_get_the_replies_of_redis_or_are_documented() {
             run.seen.len(),
             run.differences.len()
         );
+        run.listeners.iter().for_each(|all| println!("{engine}: {} events equal", all.equal));
         wrong.extend(run.differences.iter().map(|d| format!("{engine}: {d}")));
         if !writes {
             wrong.extend(missing(engine, &run.seen).into_iter().map(|m| format!("{engine}: {m}")));

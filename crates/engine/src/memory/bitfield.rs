@@ -3,9 +3,11 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::keys::delete_key;
 use super::store::Bytes;
 use super::strings::{check_length, check_place};
 use super::{Call, Failure, Handler, SYNTAX, fixed, integer};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -160,10 +162,13 @@ fn bitfield(call: &mut Call<'_>, may_write: bool) -> Result<(), Failure> {
     let writes = operations.iter().filter(|(_, operation)| *operation != Operation::Get);
     let length = writes.map(|(field, _)| field.end_byte()).max();
     let mut value: Vec<u8> = old.map_or(Vec::new(), |bytes| bytes.to_vec());
+    let old_length = old.map(|bytes| bytes.len());
     if let Some(length) = length {
         check_length(0, length)?;
         value.resize(value.len().max(length), 0);
     }
+    let grew = old_length.is_none_or(|old_length| old_length < value.len());
+    let mut is_changed = false;
     resp::array(call.reply, operations.len());
     for (field, operation) in operations {
         let old = field.read(&value);
@@ -182,6 +187,7 @@ fn bitfield(call: &mut Call<'_>, may_write: bool) -> Result<(), Failure> {
         match field.fit(number, overflow) {
             Some(new) => {
                 field.write(&mut value, new);
+                is_changed |= grew || new != old;
                 call.integer(if matches!(operation, Operation::Set(..)) { old } else { new });
             }
             None => call.null(),
@@ -189,6 +195,9 @@ fn bitfield(call: &mut Call<'_>, may_write: bool) -> Result<(), Failure> {
     }
     if length.is_some() {
         call.store.set_string(call.args[1], &value);
+    }
+    if is_changed {
+        call.raise(Classes::STRING, "setbit", call.args[1]);
     }
     Ok(())
 }
@@ -222,9 +231,10 @@ fn bitop(call: &mut Call<'_>) -> Result<(), Failure> {
         }
     }
     if result.is_empty() {
-        call.store.delete(call.args[2]);
+        delete_key(call, call.args[2]);
     } else {
         call.store.set_string(call.args[2], &result);
+        call.raise(Classes::STRING, "set", call.args[2]);
     }
     call.integer(length as i64);
     Ok(())

@@ -3,6 +3,7 @@
 use super::store::Bytes;
 use super::strings::{check_length, check_place, grow};
 use super::{Call, Failure, Handler, SYNTAX, fixed, integer, range_of};
+use crate::events::Classes;
 use crate::resp;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 4] =
@@ -24,12 +25,16 @@ fn setbit(call: &mut Call<'_>) -> Result<(), Failure> {
         _ => return Err(fixed(b"ERR bit is not an integer or out of range")),
     };
     check_length(at as i64, 1)?;
-    let old = call.store.write(call.args[1], |value: &mut Bytes| {
+    let (old, grew) = call.store.write(call.args[1], |value: &mut Bytes| {
+        let grew = value.len() <= at;
         grow(value, at + 1);
         let old = value[at] & mask != 0;
         value[at] = if on { value[at] | mask } else { value[at] & !mask };
-        old
+        (old, grew)
     })?;
+    if grew || old != on {
+        call.raise(Classes::STRING, "setbit", call.args[1]);
+    }
     call.integer(i64::from(old));
     Ok(())
 }

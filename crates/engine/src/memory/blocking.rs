@@ -1,9 +1,11 @@
 //! Commands that wait, as within MULTI: they do not (Redis 7.0 `t_list.c`, `t_zset.c`).
 
+use super::lists::popped;
 use super::several::{is_left, move_item, mpop_items, mpop_members, timeout};
 use super::sorted::Sorted;
 use super::store::List;
 use super::{Call, Failure, Handler, zsets};
+use crate::events::Classes;
 use crate::resp;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 8] = [
@@ -43,6 +45,7 @@ fn pop(call: &mut Call<'_>, left: bool) -> Result<(), Failure> {
         if let Some(item) = call.store.write(key, |list: &mut List| list.pop(left))? {
             resp::bulk(call.reply, &item);
         }
+        call.raise_taken(Classes::LIST, popped(left), key);
         return Ok(());
     }
     resp::null_array(call.reply, call.resp3);
@@ -60,6 +63,7 @@ fn zpop(call: &mut Call<'_>, highest: bool) -> Result<(), Failure> {
         call.store.write_existing(key, |set: &mut Sorted| {
             zsets::pop_entries(set, 1, highest, false, resp3, &mut entry);
         })?;
+        zsets::raise_popped(call, highest, key);
         resp::array(call.reply, 3);
         resp::bulk(call.reply, key);
         let header = resp::line_length(&entry).unwrap_or(0);

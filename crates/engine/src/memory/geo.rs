@@ -11,6 +11,7 @@ use super::several::replace;
 use super::sorted::Sorted;
 use super::zsets::zadd;
 use super::{Call, Failure, Handler, NOT_A_FLOAT, SYNTAX, failure, fixed, float, integer};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -408,7 +409,8 @@ fn search(call: &mut Call<'_>, form: Form) -> Result<(), Failure> {
                 let score = if wanted.stores_distance { own.distance } else { own.score };
                 result.set(&own.member, score);
             }
-            replace(call.store, key, result);
+            let name = if form.is_search() { "geosearchstore" } else { "georadiusstore" };
+            replace(call, key, result, (Classes::SORTED, name));
             call.integer(found.len() as i64);
         }
         None => reply(call, &wanted, &found),

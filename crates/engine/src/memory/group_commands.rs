@@ -9,6 +9,7 @@ use super::streams::{
     ReadOptions, begin_read, end, finish_read, id, id_or_edge, reply_entry, reply_id, start,
 };
 use super::{Call, Failure, Handler, NOT_AN_INTEGER, SYNTAX, failure, fixed, integer};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -29,6 +30,9 @@ pub(super) fn bad_subcommand(call: &Call<'_>) -> Failure {
     let capitals = name.bytes();
     failure([head, sub, b"'. Try ", capitals, b" HELP."].concat())
 }
+
+/// The event of a consumer that was made.
+const NEW_CONSUMER: &str = "xgroup-createconsumer";
 
 fn xgroup(call: &mut Call<'_>) -> Result<(), Failure> {
     let sub = UpperName::of(call.args[1]);
@@ -62,6 +66,7 @@ fn xgroup(call: &mut Call<'_>) -> Result<(), Failure> {
             call.store.write(key, |stream: &mut Stream| {
                 stream.groups.insert(name.into(), Group::new(from, entries_read));
             })?;
+            call.raise(Classes::STREAM, "xgroup-create", key);
             call.reply.extend_from_slice(resp::OK);
         }
         b"SETID" => {
@@ -73,22 +78,33 @@ fn xgroup(call: &mut Call<'_>) -> Result<(), Failure> {
                 group.last_id = from;
                 group.entries_read = entries_read;
             })?;
+            call.raise(Classes::STREAM, "xgroup-setid", key);
             call.reply.extend_from_slice(resp::OK);
         }
         b"DESTROY" => {
             let destroyed = call
                 .store
                 .write(key, |stream: &mut Stream| stream.groups.remove(name).is_some())?;
+            if destroyed {
+                call.raise(Classes::STREAM, "xgroup-destroy", key);
+            }
             call.integer(i64::from(destroyed));
         }
         b"CREATECONSUMER" => {
             let consumer = call.args[4];
             let is_new = change(call, key, name, |group| group.consumer(consumer, now_ms).1)?;
+            if is_new == Some(true) {
+                call.raise(Classes::STREAM, NEW_CONSUMER, key);
+            }
             call.integer(i64::from(is_new.unwrap_or(false)));
         }
         _ => {
             let consumer = call.args[4];
+            let is_there = group(call, key, name)?.find(consumer).is_some();
             let pending = change(call, key, name, |group| group.remove_consumer(consumer))?;
+            if is_there {
+                call.raise(Classes::STREAM, "xgroup-delconsumer", key);
+            }
             call.integer(pending.unwrap_or(0) as i64);
         }
     }
@@ -165,9 +181,10 @@ fn xreadgroup(call: &mut Call<'_>) -> Result<(), Failure> {
     let (mut streams, mut found) = (0, Vec::new());
     let (now_ms, resp3) = (call.now_ms, call.resp3);
     for (key, from) in options.keys.iter().zip(from) {
-        let mut entries = Vec::new();
+        let (mut entries, mut is_new) = (Vec::new(), false);
         let served = call.store.write_existing(key, |stream: &mut Stream| {
             let Some(mut group) = stream.groups.remove(name) else { return false };
+            let was_there = group.find(consumer).is_some();
             let served = match from {
                 Some(behind) => {
                     let (number, _) = group.consumer(consumer, now_ms);
@@ -184,9 +201,13 @@ fn xreadgroup(call: &mut Call<'_>) -> Result<(), Failure> {
                 }
                 None => read_new(stream, &mut group, consumer, &options, now_ms, &mut entries),
             };
+            is_new = !was_there && group.find(consumer).is_some();
             stream.groups.insert(name.into(), group);
             served
         })?;
+        if is_new {
+            call.raise(Classes::STREAM, NEW_CONSUMER, key);
+        }
         if served == Some(true) {
             streams += 1;
             begin_read(&mut found, key, resp3);
@@ -425,6 +446,8 @@ impl core::fmt::Display for Upper<'_> {
 struct Claimant<'a> {
     name: &'a [u8],
     number: Option<u64>,
+    /// It was made.
+    is_new: bool,
     now_ms: u64,
 }
 
@@ -451,7 +474,8 @@ impl Claimant<'_> {
         match self.number {
             Some(number) => number,
             None => {
-                let number = group.consumer(self.name, self.now_ms).0;
+                let (number, is_new) = group.consumer(self.name, self.now_ms);
+                self.is_new |= is_new;
                 self.number = Some(number);
                 number
             }
@@ -465,11 +489,11 @@ fn xclaim(call: &mut Call<'_>) -> Result<(), Failure> {
     let min_idle_ms = number(call.args[4], "min-idle-time argument for XCLAIM")?.max(0);
     let now_ms = call.now_ms;
     let options = ClaimOptions::parse(&call.args[5..], now_ms as i64)?;
-    let (mut claimed, mut out) = (0, Vec::new());
+    let (mut claimed, mut out, mut is_new) = (0, Vec::new(), false);
     call.store.write_existing(key, |stream: &mut Stream| {
         let Some(mut group) = stream.groups.remove(name) else { return };
         group.last_id = group.last_id.max(options.last_id);
-        let mut claimant = Claimant { name: consumer, number: None, now_ms };
+        let mut claimant = Claimant { name: consumer, number: None, is_new: false, now_ms };
         for id in &options.ids {
             let Some(entry) = stream.entries.get(id) else {
                 group.acknowledge(*id);
@@ -499,8 +523,12 @@ fn xclaim(call: &mut Call<'_>) -> Result<(), Failure> {
                 }
             }
         }
+        is_new = claimant.is_new;
         stream.groups.insert(name.into(), group);
     })?;
+    if is_new {
+        call.raise(Classes::STREAM, NEW_CONSUMER, key);
+    }
     resp::array(call.reply, claimed);
     call.reply.extend_from_slice(&out);
     Ok(())
@@ -545,12 +573,12 @@ fn xautoclaim(call: &mut Call<'_>) -> Result<(), Failure> {
         ));
     }
     let now_ms = call.now_ms;
-    let (mut claimed, mut out) = (0, Vec::new());
+    let (mut claimed, mut out, mut is_new) = (0, Vec::new(), false);
     let mut deleted = Vec::new();
     let mut next = Id::ZERO;
     call.store.write_existing(key, |stream: &mut Stream| {
         let Some(mut group) = stream.groups.remove(name) else { return };
-        let mut claimant = Claimant { name: consumer, number: None, now_ms };
+        let mut claimant = Claimant { name: consumer, number: None, is_new: false, now_ms };
         let mut attempts = count.saturating_mul(10);
         let mut at = Some(first);
         loop {
@@ -580,8 +608,12 @@ fn xautoclaim(call: &mut Call<'_>) -> Result<(), Failure> {
                 }
             }
         }
+        is_new = claimant.is_new;
         stream.groups.insert(name.into(), group);
     })?;
+    if is_new {
+        call.raise(Classes::STREAM, NEW_CONSUMER, key);
+    }
     resp::array(call.reply, 3);
     reply_id(call.reply, next);
     resp::array(call.reply, claimed);

@@ -7,6 +7,7 @@ use super::{
     Call, Failure, Handler, NOT_A_FLOAT, OUT_OF_RANGE, OVERFLOW, SYNTAX, fixed, integer,
     random_count, random_indices,
 };
+use crate::events::Classes;
 use crate::resp;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 16] = [
@@ -36,6 +37,7 @@ fn hset(call: &mut Call<'_>) -> Result<(), Failure> {
     let added = call.store.write(call.args[1], |hash: &mut Hash| {
         pairs.iter().filter(|[field, value]| hash.set(field, value)).count()
     })?;
+    call.raise(Classes::HASH, "hset", call.args[1]);
     if call.args[0].len() == b"HMSET".len() {
         call.reply.extend_from_slice(resp::OK);
     } else {
@@ -49,6 +51,9 @@ fn hsetnx(call: &mut Call<'_>) -> Result<(), Failure> {
     let is_new = call.store.write(call.args[1], |hash: &mut Hash| {
         !hash.map().contains_key(field) && hash.set(field, value)
     })?;
+    if is_new {
+        call.raise(Classes::HASH, "hset", call.args[1]);
+    }
     call.integer(i64::from(is_new));
     Ok(())
 }
@@ -98,6 +103,9 @@ fn hdel(call: &mut Call<'_>) -> Result<(), Failure> {
     let removed = call.store.write_existing(call.args[1], |hash: &mut Hash| {
         fields.iter().filter(|field| hash.remove(field)).count()
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.raise_taken(Classes::HASH, "hdel", call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
@@ -134,6 +142,7 @@ fn hincrby(call: &mut Call<'_>) -> Result<(), Failure> {
     resp::decimal(&mut text, new);
     let field = call.args[2];
     call.store.write(call.args[1], |hash: &mut Hash| hash.set(field, &text))?;
+    call.raise(Classes::HASH, "hincrby", call.args[1]);
     call.integer(new);
     Ok(())
 }
@@ -152,6 +161,7 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
     let new = float_sum(old.map(|value| &**value), call.args[3], bad_old)?;
     let field = call.args[2];
     call.store.write(call.args[1], |hash: &mut Hash| hash.set(field, &new))?;
+    call.raise(Classes::HASH, "hincrbyfloat", call.args[1]);
     resp::bulk(call.reply, &new);
     Ok(())
 }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use super::store::{Bytes, Store};
 use super::{Call, Failure, Handler, fixed};
+use crate::events::Classes;
 use crate::resp;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 3] =
@@ -334,6 +335,7 @@ fn pfadd(call: &mut Call<'_>) -> Result<(), Failure> {
     if changed {
         forget_count(&mut bytes);
         call.store.write(key, |own: &mut Bytes| *own = bytes)?;
+        call.raise(Classes::STRING, "pfadd", key);
     }
     call.integer(i64::from(changed));
     Ok(())
@@ -380,6 +382,7 @@ fn pfmerge(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     forget_count(&mut bytes);
     call.store.write(key, |own: &mut Bytes| *own = bytes)?;
+    call.raise(Classes::STRING, "pfadd", key);
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }

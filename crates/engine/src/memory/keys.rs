@@ -8,6 +8,7 @@ use super::scan::{ScanOptions, cursor, reply_header};
 use super::store::{SHARDS, Store};
 use super::work::IN_A_ROW_OF_ONE;
 use super::{Call, Failure, Handler, SYNTAX, glob, integer};
+use crate::events::Classes;
 use crate::table::UpperName;
 use crate::{databases, resp};
 
@@ -30,9 +31,18 @@ pub(super) const HANDLERS: [(&[u8], Handler); 12] = [
 ];
 
 fn delete(call: &mut Call<'_>) -> Result<(), Failure> {
-    let deleted = call.args[1..].iter().filter(|key| call.store.delete(key)).count();
+    let deleted = call.args[1..].iter().filter(|key| delete_key(call, key)).count();
     call.integer(deleted as i64);
     Ok(())
+}
+
+/// Deletes a key; whether it was there.
+pub(super) fn delete_key(call: &mut Call<'_>, key: &[u8]) -> bool {
+    let was_there = call.store.delete(key);
+    if was_there {
+        call.raise(Classes::GENERIC, "del", key);
+    }
+    was_there
 }
 
 /// A key that is named twice counts twice.

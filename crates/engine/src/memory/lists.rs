@@ -2,6 +2,7 @@
 
 use super::store::List;
 use super::{Call, Failure, Handler, SYNTAX, count, fixed, integer, range_of};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -34,8 +35,19 @@ fn push(call: &mut Call<'_>, left: bool, only_existing: bool) -> Result<(), Fail
         }
         list.items().len()
     })?;
+    call.raise(Classes::LIST, pushed(left), call.args[1]);
     call.integer(length as i64);
     Ok(())
+}
+
+/// The event of an element that was added at an end.
+pub(super) fn pushed(left: bool) -> &'static str {
+    if left { "lpush" } else { "rpush" }
+}
+
+/// The event of elements that were taken from an end.
+pub(super) fn popped(left: bool) -> &'static str {
+    if left { "lpop" } else { "rpop" }
 }
 
 fn pop(call: &mut Call<'_>, left: bool) -> Result<(), Failure> {
@@ -62,7 +74,11 @@ fn pop(call: &mut Call<'_>, left: bool) -> Result<(), Failure> {
                 resp::bulk(reply, &item);
             }
         }
-    })
+    })?;
+    if wanted != Some(0) {
+        call.raise_taken(Classes::LIST, popped(left), call.args[1]);
+    }
+    Ok(())
 }
 
 fn llen(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -112,6 +128,7 @@ fn lset(call: &mut Call<'_>) -> Result<(), Failure> {
     let at = at.ok_or(fixed(b"ERR index out of range"))?;
     let item = call.args[3];
     call.store.write(call.args[1], |list: &mut List| list.replace(at, item))?;
+    call.raise(Classes::LIST, "lset", call.args[1]);
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }
@@ -128,6 +145,9 @@ fn linsert(call: &mut Call<'_>) -> Result<(), Failure> {
         list.insert(at + behind, item);
         list.items().len() as i64
     })?;
+    if length.is_some_and(|length| length > 0) {
+        call.raise(Classes::LIST, "linsert", call.args[1]);
+    }
     call.integer(length.unwrap_or(0));
     Ok(())
 }
@@ -139,13 +159,16 @@ fn lrem(call: &mut Call<'_>) -> Result<(), Failure> {
     let removed = call
         .store
         .write_existing(call.args[1], |list: &mut List| list.remove(item, most, limit < 0))?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.raise_taken(Classes::LIST, "lrem", call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
 
 fn ltrim(call: &mut Call<'_>) -> Result<(), Failure> {
     let (start, stop) = (integer(call.args[2])?, integer(call.args[3])?);
-    call.store.write_existing(call.args[1], |list: &mut List| {
+    let trimmed = call.store.write_existing(call.args[1], |list: &mut List| {
         let length = list.items().len();
         let range = range_of(start, stop, length);
         for _ in range.end..length {
@@ -155,6 +178,9 @@ fn ltrim(call: &mut Call<'_>) -> Result<(), Failure> {
             list.pop(true);
         }
     })?;
+    if trimmed.is_some() {
+        call.raise_taken(Classes::LIST, "ltrim", call.args[1]);
+    }
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }

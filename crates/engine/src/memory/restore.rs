@@ -11,6 +11,7 @@ use super::sorted::Sorted;
 use super::store::{Bytes, Hash, Kind, List, Set, Value};
 use super::work::Work;
 use super::{Call, Failure, Handler, SYNTAX, fixed, float, integer};
+use crate::events::Classes;
 use crate::rdb::{self, put_length};
 use crate::resp;
 use crate::table::UpperName;
@@ -147,9 +148,12 @@ fn restore(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     let content = rdb::unseal(payload, rdb::VERSION).ok_or(fixed(rdb::BAD_PAYLOAD))?;
     let value = read_value(&call.store.work, content)?;
-    call.store.delete(key);
+    let was_there = call.store.delete(key);
     if ttl_ms == 0 {
         call.store.put(key, value);
+        call.raise(Classes::GENERIC, "restore", key);
+    } else if was_there {
+        call.raise(Classes::GENERIC, "del", key);
     }
     call.reply.extend_from_slice(resp::OK);
     Ok(())

@@ -3,6 +3,7 @@
 use super::scan::{ScanOptions, window};
 use super::store::Set;
 use super::{Call, Failure, Handler, SYNTAX, count, random_count, random_indices};
+use crate::events::Classes;
 use crate::resp;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 9] = [
@@ -22,6 +23,9 @@ fn sadd(call: &mut Call<'_>) -> Result<(), Failure> {
     let added = call.store.write(call.args[1], |set: &mut Set| {
         members.iter().filter(|member| set.add(member)).count()
     })?;
+    if added > 0 {
+        call.raise(Classes::SET, "sadd", call.args[1]);
+    }
     call.integer(added as i64);
     Ok(())
 }
@@ -31,6 +35,9 @@ fn srem(call: &mut Call<'_>) -> Result<(), Failure> {
     let removed = call.store.write_existing(call.args[1], |set: &mut Set| {
         members.iter().filter(|member| set.remove(member)).count()
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.raise_taken(Classes::SET, "srem", call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
@@ -93,7 +100,11 @@ fn spop(call: &mut Call<'_>) -> Result<(), Failure> {
                 resp::bulk(reply, &member);
             }
         }
-    })
+    })?;
+    if taken > 0 {
+        call.raise_taken(Classes::SET, "spop", call.args[1]);
+    }
+    Ok(())
 }
 
 fn srandmember(call: &mut Call<'_>) -> Result<(), Failure> {

@@ -3,12 +3,16 @@
 use alloc::format;
 use alloc::vec::Vec;
 
+use super::keys::delete_key;
+use super::lists::{popped, pushed};
 use super::sorted::Sorted;
 use super::store::{Kind, List, Set, Store, Value, failure};
 use super::{
     Call, Failure, Handler, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE, fixed, float, integer, zsets,
 };
 use crate::blocking::timeout_ms;
+use crate::databases::of_key;
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -57,7 +61,13 @@ fn rename(call: &mut Call<'_>, only_new: bool) -> Result<(), Failure> {
         && (is_free || !only_new)
         && let Some(value) = call.store.take(from)
     {
+        // As in Redis, a key that is overwritten is a new one; nothing tells that the old one is gone.
+        call.store.delete(to);
         call.store.put(to, value);
+        let moves = of_key(from) != of_key(to);
+        let names = if moves { ["move_from", "move_to"] } else { ["rename_from", "rename_to"] };
+        call.raise(Classes::GENERIC, names[0], from);
+        call.raise(Classes::GENERIC, names[1], to);
     }
     if only_new {
         call.integer(i64::from(is_free));
@@ -87,7 +97,9 @@ fn copy(call: &mut Call<'_>) -> Result<(), Failure> {
     let copied = call.store.get(from).cloned().filter(|_| replace || call.store.get(to).is_none());
     let is_copied = copied.is_some();
     if let Some(value) = copied {
+        call.store.delete(to);
         call.store.put(to, value);
+        call.raise(Classes::GENERIC, "copy_to", to);
     }
     call.integer(i64::from(is_copied));
     Ok(())
@@ -120,20 +132,26 @@ pub(super) fn move_item(
     call.store.read::<List>(to)?;
     let item = if from == to {
         // The list must not vanish in between.
-        call.store.write(from, |list: &mut List| {
+        let item = call.store.write(from, |list: &mut List| {
             let item = list.pop(from_left);
             if let Some(item) = &item {
                 list.push(to_left, item);
             }
             item
-        })?
+        })?;
+        call.raise(Classes::LIST, pushed(to_left), to);
+        item
     } else {
         let item = call.store.write(from, |list: &mut List| list.pop(from_left))?;
         if let Some(item) = &item {
             call.store.write(to, |list: &mut List| list.push(to_left, item))?;
+            call.raise(Classes::LIST, pushed(to_left), to);
         }
         item
     };
+    if item.is_some() {
+        call.raise_taken(Classes::LIST, popped(from_left), from);
+    }
     match item {
         Some(item) => resp::bulk(call.reply, &item),
         None => call.null(),
@@ -187,11 +205,13 @@ pub(super) fn mpop_items(call: &mut Call<'_>, at: usize) -> Result<(), Failure> 
         resp::bulk(call.reply, key);
         resp::array(call.reply, taken);
         let reply = &mut *call.reply;
-        return call.store.write(key, |list: &mut List| {
+        call.store.write(key, |list: &mut List| {
             for item in (0..taken).filter_map(|_| list.pop(left)).collect::<Vec<_>>() {
                 resp::bulk(reply, &item);
             }
-        });
+        })?;
+        call.raise_taken(Classes::LIST, popped(left), key);
+        return Ok(());
     }
     resp::null_array(call.reply, call.resp3);
     Ok(())
@@ -207,7 +227,10 @@ fn smove(call: &mut Call<'_>) -> Result<(), Failure> {
     call.store.read::<Set>(to)?;
     if is_member && from != to {
         call.store.write(from, |set: &mut Set| set.remove(member))?;
-        call.store.write(to, |set: &mut Set| set.add(member))?;
+        call.raise_taken(Classes::SET, "srem", from);
+        if call.store.write(to, |set: &mut Set| set.add(member))? {
+            call.raise(Classes::SET, "sadd", to);
+        }
     }
     call.integer(i64::from(is_member));
     Ok(())
@@ -257,17 +280,28 @@ fn combine_sets(call: &mut Call<'_>, how: Combine, sources_at: usize) -> Result<
         set.members().iter().for_each(|member| resp::bulk(call.reply, member));
         return Ok(());
     }
-    replace(call.store, call.args[1], set);
+    let name = match how {
+        Combine::Inter => "sinterstore",
+        Combine::Union => "sunionstore",
+        Combine::Diff => "sdiffstore",
+    };
+    replace(call, call.args[1], set, (Classes::SET, name));
     call.integer(count as i64);
     Ok(())
 }
 
-/// Puts a value where any may have been; none if it is vacant.
-pub(super) fn replace<K: Kind>(store: &mut Store, key: &[u8], value: K) {
+/// Puts a value where any may have been, which is this event; none if it is vacant.
+pub(super) fn replace<K: Kind>(
+    call: &mut Call<'_>,
+    key: &[u8],
+    value: K,
+    (class, name): (Classes, &'static str),
+) {
     if value.is_vacant() {
-        store.delete(key);
+        delete_key(call, key);
     } else {
-        store.put(key, value.wrap());
+        call.store.put(key, value.wrap());
+        call.raise(class, name, key);
     }
 }
 
@@ -470,7 +504,12 @@ fn combine_sorted(call: &mut Call<'_>, how: Combine, stores: bool) -> Result<(),
     let result = combined_sorted(&mut sources, how, options.aggregate);
     if stores {
         let count = result.len();
-        replace(call.store, call.args[1], result);
+        let name = match how {
+            Combine::Inter => "zinterstore",
+            Combine::Union => "zunionstore",
+            Combine::Diff => "zdiffstore",
+        };
+        replace(call, call.args[1], result, (Classes::SORTED, name));
         call.integer(count as i64);
         return Ok(());
     }
@@ -497,7 +536,7 @@ fn zrangestore(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut result = Sorted::default();
     entries.iter().for_each(|own| result.set(&own.member, own.score));
     let count = result.len();
-    replace(call.store, call.args[1], result);
+    replace(call, call.args[1], result, (Classes::SORTED, "zrangestore"));
     call.integer(count as i64);
     Ok(())
 }
@@ -525,6 +564,7 @@ pub(super) fn mpop_members(call: &mut Call<'_>, at: usize) -> Result<(), Failure
         call.store.write_existing(key, |set: &mut Sorted| {
             zsets::pop_entries(set, wanted, highest, true, resp3, reply);
         })?;
+        zsets::raise_popped(call, highest, key);
         return Ok(());
     }
     resp::null_array(call.reply, call.resp3);

@@ -4,9 +4,11 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::float::double;
+use super::several::replace;
 use super::sorted::Sorted;
 use super::store::{Bytes, Hash, Kind, List, Set, Store, Value};
 use super::{Call, Failure, Handler, SYNTAX, WRONG_TYPE, fixed, integer};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -202,11 +204,7 @@ fn sort(call: &mut Call<'_>, may_store: bool) -> Result<(), Failure> {
     let mut list = List::default();
     out.iter().for_each(|item| list.push(false, item.unwrap_or_default()));
     let length = list.items().len();
-    if length == 0 {
-        call.store.delete(target);
-    } else {
-        call.store.put(target, list.wrap());
-    }
+    replace(call, target, list, (Classes::LIST, "sortstore"));
     call.integer(length as i64);
     Ok(())
 }

@@ -21,6 +21,7 @@ use super::sorted::Sorted;
 use super::stream::Stream;
 use super::work::Work;
 use crate::databases::{self, DATABASES};
+use crate::events::{Classes, Collector};
 
 /// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
 pub(super) const SHARDS: usize = 4096;
@@ -288,6 +289,8 @@ pub(super) struct Store {
     counts: Counts,
     used_bytes: u64,
     pub(super) work: Work,
+    /// What happened to keys, for those who listen.
+    pub(super) raised: Collector,
 }
 
 fn no_keys() -> Box<[HashTable<Slot>]> {
@@ -307,7 +310,8 @@ impl Store {
     /// No keys; an operation may look at so many elements.
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
-        Store { shards: no_keys(), counts: Counts::default(), used_bytes: 0, work }
+        let (counts, raised) = (Counts::default(), Collector::default());
+        Store { shards: no_keys(), counts, used_bytes: 0, work, raised }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -353,9 +357,11 @@ impl Store {
         let hash = hash_of(key);
         let hasher = |slot: &Slot| hash_of(&slot.key);
         let table = &mut self.shards[shard_of(hash)];
+        let mut is_new = false;
         let mut entry = match table.entry(hash, |slot| *slot.key == *key, hasher) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => {
+                is_new = true;
                 self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
                 entry.insert(Slot { key: key.into(), value: K::default().wrap() })
@@ -371,6 +377,8 @@ impl Store {
             entry.remove();
             self.counts.remove(key);
             self.used_bytes -= KEY_BYTES + key.len() as u64;
+        } else if is_new {
+            self.raised.raise(Classes::NEW, "new", key);
         }
         Ok(result)
     }
@@ -410,14 +418,18 @@ impl Store {
                 self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
                 entry.insert(Slot { key: key.into(), value: Value::String(bytes.into()) });
+                self.raised.raise(Classes::NEW, "new", key);
             }
         }
     }
 
     /// Replaces whatever the key held.
     pub(super) fn put(&mut self, key: &[u8], value: Value) {
-        self.delete(key);
+        let was_there = self.delete(key);
         let hash = hash_of(key);
+        if !was_there {
+            self.raised.raise(Classes::NEW, "new", key);
+        }
         self.counts.add(key);
         self.used_bytes += KEY_BYTES + key.len() as u64 + value.size_bytes();
         let slot = Slot { key: key.into(), value };
@@ -426,6 +438,20 @@ impl Store {
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         self.take(key).is_some()
+    }
+
+    /// Deletes a key whose time has come.
+    pub(super) fn expire(&mut self, key: &[u8]) {
+        if self.delete(key) {
+            self.raised.raise(Classes::EXPIRED, "expired", key);
+        }
+    }
+
+    /// A command took from a key: if nothing is left of it, it is gone.
+    pub(super) fn raise_if_gone(&mut self, key: &[u8]) {
+        if self.raised.is_on() && self.get(key).is_none() {
+            self.raised.raise(Classes::GENERIC, "del", key);
+        }
     }
 
     /// Takes a key's value away.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::stream::{BLOCK_ENTRIES_MAX, Entry, Id, Keep, Stream, Trim};
 use super::{Call, Failure, Handler, SYNTAX, failure, fixed, integer};
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -257,12 +258,14 @@ fn xadd(call: &mut Call<'_>) -> Result<(), Failure> {
     if id <= last_id {
         return Err(TOO_LOW);
     }
-    call.store.write(call.args[1], |stream: &mut Stream| {
+    let trimmed = call.store.write(call.args[1], |stream: &mut Stream| {
         stream.add(id, fields);
-        if let Some(trim) = options.trim {
-            stream.trim(trim);
-        }
+        options.trim.map_or(0, |trim| stream.trim(trim))
     })?;
+    call.raise(Classes::STREAM, "xadd", call.args[1]);
+    if trimmed > 0 {
+        call.raise(Classes::STREAM, "xtrim", call.args[1]);
+    }
     reply_id(call.reply, id);
     Ok(())
 }
@@ -436,6 +439,9 @@ fn xdel(call: &mut Call<'_>) -> Result<(), Failure> {
     let deleted = call.store.write_existing(call.args[1], |stream: &mut Stream| {
         ids.into_iter().filter(|id| stream.delete(*id)).count()
     })?;
+    if deleted.is_some_and(|deleted| deleted > 0) {
+        call.raise(Classes::STREAM, "xdel", call.args[1]);
+    }
     call.integer(deleted.unwrap_or(0) as i64);
     Ok(())
 }
@@ -445,6 +451,9 @@ fn xtrim(call: &mut Call<'_>) -> Result<(), Failure> {
     let removed = call.store.write_existing(call.args[1], |stream: &mut Stream| {
         options.trim.map_or(0, |trim| stream.trim(trim))
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.raise(Classes::STREAM, "xtrim", call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
@@ -494,6 +503,7 @@ fn xsetid(call: &mut Call<'_>) -> Result<(), Failure> {
             stream.max_deleted = max_deleted;
         }
     })?;
+    call.raise(Classes::STREAM, "xsetid", call.args[1]);
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }

@@ -3,12 +3,14 @@
 use alloc::vec::Vec;
 
 use super::float::Number;
+use super::keys::delete_key;
 use super::store::Bytes;
 use super::work::TOO_LONG as REPLY_TOO_LONG;
 use super::{
     Call, Failure, Handler, NOT_A_FLOAT, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, SYNTAX, failure,
     fixed, integer, range_of,
 };
+use crate::events::Classes;
 use crate::table::UpperName;
 use crate::{STRING_BYTES_MAX, resp};
 
@@ -56,7 +58,7 @@ fn get(call: &mut Call<'_>) -> Result<(), Failure> {
 fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     let (key, value) = (call.args[1], call.args[2]);
     if call.args.len() == 3 {
-        call.store.set_string(key, value);
+        set_to(call, key, value);
         call.reply.extend_from_slice(resp::OK);
         return Ok(());
     }
@@ -84,7 +86,7 @@ fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     };
     let performed = equal && if exists { !nx } else { !xx };
     if performed {
-        call.store.set_string(key, value);
+        set_to(call, key, value);
     }
     match (get_old, performed) {
         (true, _) => {}
@@ -92,6 +94,12 @@ fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         (false, false) => call.null(),
     }
     Ok(())
+}
+
+/// Replaces whatever the key held.
+fn set_to(call: &mut Call<'_>, key: &[u8], value: &[u8]) {
+    call.store.set_string(key, value);
+    call.raise(Classes::STRING, "set", key);
 }
 
 /// Nil for what is no string.
@@ -118,7 +126,7 @@ fn pairs<'a>(call: &Call<'a>) -> Result<&'a [[&'a [u8]; 2]], Failure> {
 }
 
 fn mset(call: &mut Call<'_>) -> Result<(), Failure> {
-    pairs(call)?.iter().for_each(|[key, value]| call.store.set_string(key, value));
+    pairs(call)?.iter().for_each(|[key, value]| set_to(call, key, value));
     call.reply.extend_from_slice(resp::OK);
     Ok(())
 }
@@ -127,7 +135,7 @@ fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
     let pairs = pairs(call)?;
     let are_new = pairs.iter().all(|[key, _]| call.store.get(key).is_none());
     if are_new {
-        pairs.iter().for_each(|[key, value]| call.store.set_string(key, value));
+        pairs.iter().for_each(|[key, value]| set_to(call, key, value));
     }
     call.integer(i64::from(are_new));
     Ok(())
@@ -136,7 +144,7 @@ fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
 fn setnx(call: &mut Call<'_>) -> Result<(), Failure> {
     let is_new = call.store.get(call.args[1]).is_none();
     if is_new {
-        call.store.set_string(call.args[1], call.args[2]);
+        set_to(call, call.args[1], call.args[2]);
     }
     call.integer(i64::from(is_new));
     Ok(())
@@ -144,13 +152,13 @@ fn setnx(call: &mut Call<'_>) -> Result<(), Failure> {
 
 fn getset(call: &mut Call<'_>) -> Result<(), Failure> {
     get(call)?;
-    call.store.set_string(call.args[1], call.args[2]);
+    set_to(call, call.args[1], call.args[2]);
     Ok(())
 }
 
 fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
     get(call)?;
-    call.store.delete(call.args[1]);
+    delete_key(call, call.args[1]);
     Ok(())
 }
 
@@ -164,6 +172,7 @@ fn append(call: &mut Call<'_>) -> Result<(), Failure> {
         value.extend_from_slice(tail);
         value.len()
     })?;
+    call.raise(Classes::STRING, "append", call.args[1]);
     call.integer(length as i64);
     Ok(())
 }
@@ -223,6 +232,7 @@ fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
         value[end - part.len()..end].copy_from_slice(part);
         value.len()
     })?;
+    call.raise(Classes::STRING, "setrange", call.args[1]);
     call.integer(length as i64);
     Ok(())
 }
@@ -237,6 +247,7 @@ fn add(call: &mut Call<'_>, by: i64) -> Result<(), Failure> {
         value.clear();
         resp::decimal(value, new);
     })?;
+    call.raise(Classes::STRING, "incrby", call.args[1]);
     call.integer(new);
     Ok(())
 }
@@ -272,6 +283,7 @@ fn incrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
     let old = call.store.read::<Bytes>(call.args[1])?;
     let new = float_sum(old.map(Bytes::as_slice), call.args[2], NOT_A_FLOAT)?;
     call.store.set_string(call.args[1], &new);
+    call.raise(Classes::STRING, "incrbyfloat", call.args[1]);
     resp::bulk(call.reply, &new);
     Ok(())
 }
@@ -284,7 +296,7 @@ fn cas(call: &mut Call<'_>) -> Result<(), Failure> {
         Some(value) => i64::from(value.as_slice() == call.args[2]),
     };
     if result == 1 {
-        call.store.set_string(call.args[1], call.args[3]);
+        set_to(call, call.args[1], call.args[3]);
     }
     call.integer(result);
     Ok(())
@@ -297,7 +309,7 @@ fn cad(call: &mut Call<'_>) -> Result<(), Failure> {
         Some(value) => i64::from(value.as_slice() == call.args[2]),
     };
     if result == 1 {
-        call.store.delete(call.args[1]);
+        delete_key(call, call.args[1]);
     }
     call.integer(result);
     Ok(())
@@ -306,11 +318,11 @@ fn cad(call: &mut Call<'_>) -> Result<(), Failure> {
 /// DELEX key [IFEQ value]: 1 if it was deleted, else 0.
 fn delex(call: &mut Call<'_>) -> Result<(), Failure> {
     let deleted = match call.args {
-        [_, key] => call.store.delete(key),
+        [_, key] => delete_key(call, key),
         [_, key, option, wanted] if option.eq_ignore_ascii_case(b"IFEQ") => {
             let equal =
                 call.store.read::<Bytes>(key)?.is_some_and(|value| value.as_slice() == *wanted);
-            equal && call.store.delete(key)
+            equal && delete_key(call, key)
         }
         [_, _, option, _] => {
             return Err(failure([b"ERR DELEX: unsupported condition ", *option].concat()));

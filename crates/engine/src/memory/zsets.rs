@@ -11,6 +11,7 @@ use super::{
     Call, Failure, Handler, NOT_A_FLOAT, OUT_OF_RANGE, SYNTAX, count, fixed, float, integer,
     random_count, random_indices, range_of,
 };
+use crate::events::Classes;
 use crate::resp;
 use crate::table::UpperName;
 
@@ -158,6 +159,10 @@ fn add(call: &mut Call<'_>, options: AddOptions, pairs: Pairs<'_>) -> Result<(),
         Ok(())
     })?;
     result?;
+    if added + updated > 0 {
+        let name = if options.increment { "zincr" } else { "zadd" };
+        call.raise(Classes::SORTED, name, call.args[1]);
+    }
     match (options.increment, last) {
         (false, _) => call.integer(if options.changed { added + updated } else { added }),
         (true, Some(score)) => resp::double(call.reply, score, call.resp3),
@@ -171,6 +176,9 @@ fn zrem(call: &mut Call<'_>) -> Result<(), Failure> {
     let removed = call.store.write_existing(call.args[1], |set: &mut Sorted| {
         members.iter().filter(|member| set.remove(member)).count()
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.raise_taken(Classes::SORTED, "zrem", call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
@@ -343,6 +351,14 @@ fn zremrange(call: &mut Call<'_>, by: By) -> Result<(), Failure> {
         let members: Vec<_> = entries.iter().map(|own| own.member.clone()).collect();
         members.iter().filter(|member| set.remove(member)).count()
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        let name = match by {
+            By::Rank => "zremrangebyrank",
+            By::Score => "zremrangebyscore",
+            By::Lex => "zremrangebylex",
+        };
+        call.raise_taken(Classes::SORTED, name, call.args[1]);
+    }
     call.integer(removed.unwrap_or(0) as i64);
     Ok(())
 }
@@ -485,10 +501,18 @@ fn zpop(call: &mut Call<'_>, highest: bool) -> Result<(), Failure> {
     let popped = call.store.write_existing(call.args[1], |set: &mut Sorted| {
         pop_entries(set, wanted, highest, nested, resp3, reply);
     })?;
-    if popped.is_none() {
-        resp::array(call.reply, 0);
+    match popped {
+        None => resp::array(call.reply, 0),
+        Some(()) if wanted > 0 => raise_popped(call, highest, call.args[1]),
+        Some(()) => {}
     }
     Ok(())
+}
+
+/// Members were taken from an end.
+pub(super) fn raise_popped(call: &mut Call<'_>, highest: bool, key: &[u8]) {
+    let name = if highest { "zpopmax" } else { "zpopmin" };
+    call.raise_taken(Classes::SORTED, name, key);
 }
 
 /// Removes members from one end and appends them with their scores.

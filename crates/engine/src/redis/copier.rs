@@ -194,6 +194,7 @@ impl RedisEngine {
             taught: Vec::new(),
             has_scripts: false,
             is_beside: false,
+            awaited: None,
         });
     }
 }

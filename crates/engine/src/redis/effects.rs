@@ -26,6 +26,14 @@ pub(super) fn tells_time(command: &Command<'_>) -> bool {
         .any(|own| name.eq_ignore_ascii_case(own))
 }
 
+/// SREM as nobody writes it: what an SPOP came to, which is told as one ([`super::heard`]).
+const SPOPPED: &[u8] = b"sREm";
+
+/// Whether `command` is what an SPOP came to, where another replica executed it.
+pub(super) fn was_spop(command: &Command<'_>) -> bool {
+    command.name() == SPOPPED
+}
+
 /// The command that does what `command`, of those that draw, did when it answered `reply`; `None`
 /// if it did nothing: then the original does nothing anywhere.
 pub(super) fn effect(command: &Command<'_>, reply: &[u8]) -> Option<Vec<u8>> {
@@ -39,7 +47,7 @@ pub(super) fn effect(command: &Command<'_>, reply: &[u8]) -> Option<Vec<u8>> {
             None => elements(reply).filter_map(text).collect(),
         };
         // A set whose last member goes is deleted by SREM as by SPOP.
-        let head = [&b"SREM"[..], command.key()?];
+        let head = [SPOPPED, command.key()?];
         return (!members.is_empty())
             .then(|| buf.encode(1, head.into_iter().chain(members)).to_vec());
     }
@@ -96,9 +104,9 @@ mod tests {
 
     #[test]
     fn spop_becomes_srem_of_what_came_out() {
-        assert_eq!(effect_of(&["spop", "k"], b"$1\r\na\r\n"), words(&["SREM", "k", "a"]));
+        assert_eq!(effect_of(&["spop", "k"], b"$1\r\na\r\n"), words(&["sREm", "k", "a"]));
         let set = b"~2\r\n$1\r\na\r\n$1\r\nb\r\n";
-        assert_eq!(effect_of(&["SPOP", "k", "2"], set), words(&["SREM", "k", "a", "b"]));
+        assert_eq!(effect_of(&["SPOP", "k", "2"], set), words(&["sREm", "k", "a", "b"]));
         assert_eq!(effect_of(&["SPOP", "k"], b"$-1\r\n"), None);
         assert_eq!(effect_of(&["SPOP", "k"], b"_\r\n"), None);
         assert_eq!(effect_of(&["SPOP", "k", "3"], b"*0\r\n"), None);

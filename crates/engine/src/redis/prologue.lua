@@ -32,6 +32,9 @@ local function fail(text) return {err = text} end
 local function refused(name, why) return fail("ERR '" .. string.lower(name) .. "' is not supported in scripts here: " .. why) end
 local function is_error(reply) return type(reply) == 'table' and reply.err end
 local function exists(key) return server.call('EXISTS', key) == 1 end
+-- What happens to a key that the server does not tell, or tells as something else (heard.rs).
+local heard = flag('e')
+local function note(name, key) if heard then server.call('PUBLISH', 'concord:note', name .. ' ' .. key) end end
 -- An integer as Redis reads one: no space, no plus, no zeros in front, 64 bits.
 local function whole(amount)
 amount = tostring(amount or '')
@@ -59,7 +62,7 @@ server.call('SELECT', '0')
 end
 -- Sets a key's deadline; one that has passed deletes the key, as in Redis.
 local function set_due(key, at)
-if at > now then return note_due(key, at) end
+if at > now then note('expire', key) return note_due(key, at) end
 server.call('DEL', key)
 if dues[key] then note_due(key, nil) end
 end
@@ -71,7 +74,7 @@ if copied and not reads and key ~= only then tell('key', key, '') end
 if not timed_keys then return end
 local at = tonumber(beside('HGET', 'concord:deadlines', key))
 if not at then return end
-if at <= now and not reads then server.call('DEL', key) note_due(key, nil) else dues[key] = at end
+if at <= now and not reads then note('expired', key) server.call('DEL', key) note_due(key, nil) else dues[key] = at end
 end
 -- The deadline that `amount` means, by the name of the command or option; nil if it is no integer.
 local function absolute(name, amount)
@@ -100,7 +103,7 @@ if more or (condition and not listed(' NX XX GT LT ', condition)) then return fa
 local reply, due = run('PERSIST', key), dues[key]
 if is_error(reply) then return reply end
 if not exists(key) then return 0 end
-if name == 'PERSIST' then if due then note_due(key, nil) end return due and 1 or 0 end
+if name == 'PERSIST' then if due then note('persist', key) note_due(key, nil) end return due and 1 or 0 end
 if (condition == 'NX' and due) or (condition == 'XX' and not due) or (condition == 'GT' and (not due or at <= due)) or (condition == 'LT' and due and at >= due) then return 0 end
 set_due(key, at)
 return 1
@@ -111,7 +114,7 @@ local at = absolute(name, amount)
 if not at then return fail('ERR value is not an integer or out of range') end
 if tonumber(amount) <= 0 then return fail("ERR invalid expire time in '" .. string.lower(name) .. "' command") end
 local reply = run('SET', key, value)
-if not is_error(reply) then note_due(key, at) end
+if not is_error(reply) then note('expire', key) note_due(key, at) end
 return reply
 end
 local function set(run, key, value, ...)
@@ -152,7 +155,7 @@ elseif option then return fail('ERR syntax error') end
 local may = run('PERSIST', key)
 if is_error(may) then return may end
 local reply = run('GET', key)
-if reply and not is_error(reply) then if at then set_due(key, at) elseif at == false and dues[key] then note_due(key, nil) end end
+if reply and not is_error(reply) then if at then set_due(key, at) elseif at == false and dues[key] then note('persist', key) note_due(key, nil) end end
 return reply
 end
 -- What a server draws at random is drawn here, from members in sorted order: a hash table's is another
@@ -193,6 +196,7 @@ if not is_error(size) and size > 100000 then return refused('SPOP', 'the set has
 local all = sorted(run('SMEMBERS', key))
 if is_error(all) then return all end
 local chosen = some(all, count and tonumber(count) or 1)
+if #chosen > 0 then note('spop', key) end
 for i = 1, #chosen, 1000 do run('SREM', key, unpack(chosen, i, math.min(i + 999, #chosen))) end
 if count then return chosen end
 return chosen[1] or false
@@ -434,11 +438,13 @@ if name == 'FLUSHDB' and many then
 if #args > 1 or (args[1] and not listed(' SYNC ASYNC ', string.upper(args[1]))) then return fail('ERR syntax error') end
 if reads then return fail('ERR Write commands are not allowed from read-only scripts.') end
 local all = own_keys()
+note('flush', '')
 for i = 1, #all, 1000 do
 run('UNLINK', unpack(all, i, math.min(i + 999, #all)))
 beside('HDEL', 'concord:deadlines', unpack(all, i, math.min(i + 999, #all)))
 end
 for _, key in ipairs(all) do dues[key] = nil end
+note('flushed', '')
 tell('flush', tostring(database), '')
 return {ok = 'OK'}
 end

@@ -4,7 +4,11 @@ use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
 
-use super::{APPLIED_DATABASE, APPLIED_KEY, Draws, Kind, Operation, RedisEngine, effects, script};
+use super::script::Asked;
+use super::{
+    APPLIED_DATABASE, APPLIED_KEY, Awaited, Draws, Kind, Operation, RedisEngine, effects, heard,
+    script,
+};
 use crate::backend::{Reach, Step};
 use crate::script::hash_of;
 use crate::ttl::EXEC_COMMAND;
@@ -33,6 +37,17 @@ pub(super) fn encode_step(
     let due = of_one.iter().copied().chain(step.due.iter().copied());
     let delete_first = is_write && due.clone().next().is_some();
     let want_exists = is_write && step.want_exists && step.key.is_some();
+    let is_marked = is_write && engine.listening.are_told();
+    let asked = Asked { is_copied, has_databases, is_heard: is_marked };
+    let mut awaited = is_marked.then(|| Awaited {
+        position: context.position,
+        due: due.clone().map(<[u8]>::to_vec).collect(),
+        spops: Vec::new(),
+        flushes: Vec::new(),
+    });
+    if is_marked {
+        heard::mark_begin(&mut request);
+    }
     if delete_first {
         encode(&mut request, [&b"DEL"[..]].into_iter().chain(due));
     }
@@ -40,6 +55,13 @@ pub(super) fn encode_step(
         encode(&mut request, [&b"MULTI"[..]]);
     }
     for (index, command) in commands.iter().enumerate() {
+        if is_marked && index > 0 {
+            heard::mark_next(&mut request);
+        }
+        if let Some(awaited) = &mut awaited {
+            awaited.spops.extend(effects::was_spop(command).then_some(index));
+            awaited.flushes.extend(script::flushes(command).then_some(index));
+        }
         let is_shared = engine.has_databases || command.database() != 0;
         if is_shared && script::is_of_database(command) && is_right(command) {
             entropy = splitmix64(entropy);
@@ -57,8 +79,8 @@ pub(super) fn encode_step(
             let in_place = Command::parse(&in_place).expect("it was encoded here");
             // It touches no deadline.
             let step = Step { reach: Reach::AnyKey { is_timed: false }, ..*step };
-            let args =
-                script::wrap(&in_place, context, &step, entropy, false, has_databases, known);
+            let asked = Asked { is_copied: false, ..asked };
+            let args = script::wrap(&in_place, context, &step, entropy, known, asked);
             let args = args.unwrap_or_default();
             teach(&mut taught, index, &in_place, &args);
             encode(&mut request, args.iter().map(Vec::as_slice));
@@ -68,7 +90,7 @@ pub(super) fn encode_step(
         let wrapped = is_script(command).then(|| {
             // Scripts of one transaction draw differently.
             entropy = splitmix64(entropy);
-            script::wrap(command, context, step, entropy, is_copied, has_databases, known)
+            script::wrap(command, context, step, entropy, known, asked)
         });
         match wrapped.flatten() {
             Some(args) => {
@@ -87,6 +109,13 @@ pub(super) fn encode_step(
     let mut kind = Kind::Read;
     if is_write {
         let position = alloc::format!("{}", context.position);
+        if is_marked {
+            // Behind the last command, and behind all.
+            if !commands.is_empty() {
+                heard::mark_next(&mut request);
+            }
+            heard::mark_end(&mut request, position.as_bytes());
+        }
         encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
         if has_scripts {
             encode(&mut request, [&b"LRANGE"[..], script::TOLD_KEY, b"0", b"-1"]);
@@ -114,6 +143,7 @@ pub(super) fn encode_step(
         taught,
         has_scripts,
         is_beside: step.is_beside,
+        awaited,
     }
 }
 

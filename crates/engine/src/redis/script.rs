@@ -83,18 +83,28 @@ impl Known {
     }
 }
 
+/// What is asked of a script beside what it does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// It has to tell which keys it touches.
+    pub is_copied: bool,
+    /// It may find keys of other databases than its own.
+    pub has_databases: bool,
+    /// It says what it does to deadlines, for those who listen to events.
+    pub is_heard: bool,
+}
+
 /// The arguments of the EVAL (or EVAL_RO) `command` with prologue, clock and the like; `None` if
-/// its number of keys is wrong, which the server tells best. `is_copied`: it has to tell which keys it
-/// touches. `has_databases`: it may find keys of other databases than its own.
+/// its number of keys is wrong, which the server tells best.
 pub(super) fn wrap(
     command: &Command<'_>,
     context: &Context,
     step: &Step<'_>,
     entropy: u64,
-    is_copied: bool,
-    has_databases: bool,
     known: &Known,
+    asked: Asked,
 ) -> Option<Vec<Vec<u8>>> {
+    let Asked { is_copied, has_databases, is_heard } = asked;
     let keys = usize::try_from(number(command.args().nth(2)?)?).ok()?;
     if keys > command.argc() - 3 {
         return None;
@@ -129,6 +139,7 @@ pub(super) fn wrap(
     // A script's own calls answer in RESP2, unless it asks for RESP3.
     flags.extend((context.resp3 && stands_for_command).then_some(b'3'));
     flags.extend(has_databases.then_some(b'm'));
+    flags.extend((is_heard && !only_reads).then_some(b'e'));
     if command.database() != 0 {
         flags.extend(format!("#{}", command.database()).into_bytes());
     }
@@ -234,6 +245,12 @@ pub(super) fn is_of_database(command: &Command<'_>) -> bool {
     let name = command.name();
     let is = |own: &&[u8]| name.eq_ignore_ascii_case(own);
     command.database() != ALL && [&b"DBSIZE"[..], b"RANDOMKEY", b"FLUSHDB"].iter().any(is)
+}
+
+/// Whether `command` deletes the keys of a database, or of all.
+pub(super) fn flushes(command: &Command<'_>) -> bool {
+    let name = command.name();
+    name.eq_ignore_ascii_case(b"FLUSHDB") || name.eq_ignore_ascii_case(b"FLUSHALL")
 }
 
 /// Whether `command` is a PFCOUNT of one key.

@@ -85,7 +85,10 @@ impl<B: Backend> Shimmed<B> {
                     }
                     if object.key == USERS_KEY {
                         match Users::restore(object.value) {
-                            Some(users) => self.users = users,
+                            Some(users) => {
+                                self.users = users;
+                                self.note_wanted(0);
+                            }
                             None => self.broken = true,
                         }
                         continue;
@@ -101,6 +104,7 @@ impl<B: Backend> Shimmed<B> {
                 self.deadlines.clear();
                 self.functions.clear();
                 self.users.clear();
+                self.feed.clear();
             }
         }
         reply

@@ -393,6 +393,8 @@ impl<B: Backend> Shimmed<B> {
         reply: &mut Vec<u8>,
         start: usize,
     ) {
+        let mut raised = self.take_raised(context);
+        let mut command = 0;
         let raw = reply.split_off(start);
         let mut rest = &raw[..];
         if !parts.original.is_empty() {
@@ -405,12 +407,15 @@ impl<B: Backend> Shimmed<B> {
                     // The backend refused the whole with one error.
                     reply.truncate(start);
                     reply.extend_from_slice(&raw);
+                    self.feed_before(&mut raised, usize::MAX);
                     return;
                 };
                 length += next;
             }
             let (own, behind) = rest.split_at(length);
             rest = behind;
+            command += part.count;
+            self.feed_before(&mut raised, command);
             let at = reply.len();
             reply.extend_from_slice(own);
             if let Some(database) = part.flushes
@@ -430,7 +435,11 @@ impl<B: Backend> Shimmed<B> {
             for key in &part.keys {
                 apply(&mut self.deadlines, Some(key), &settled);
             }
+            if let (Some(event), [key]) = (settled.event, &part.keys[..]) {
+                self.tell_event(event, key);
+            }
             settled.write(reply, at);
         }
+        self.feed_before(&mut raised, usize::MAX);
     }
 }

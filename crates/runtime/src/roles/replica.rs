@@ -122,11 +122,15 @@ struct RedisFeed {
 
 const SERVER: Token = Token(ROLE_TOKEN_MIN);
 const DISK: Token = Token(ROLE_TOKEN_MIN + 1);
+const EVENTS: Token = Token(ROLE_TOKEN_MIN + 2);
 
 impl RedisFeed {
-    fn new(server: RedisServer, poller: Rc<Poller>) -> Result<RedisFeed, Error> {
+    fn new(mut server: RedisServer, poller: Rc<Poller>) -> Result<RedisFeed, Error> {
         let interest = Interest::READ;
         poller.add(server.descriptor(), SERVER, interest)?;
+        if let Some(events) = server.take_events_descriptor() {
+            poller.add(events, EVENTS, Interest::READ)?;
+        }
         Ok(RedisFeed { server: Some(server), poller, interest })
     }
 }
@@ -147,6 +151,9 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
                 return Ok(());
             }
             Err(e) => return Err(e),
+        }
+        if let Some(events) = server.take_events_descriptor() {
+            self.poller.add(events, EVENTS, Interest::READ)?;
         }
         let write = !engine.backend().output().is_empty();
         if write != self.interest.write {
