@@ -122,6 +122,8 @@ pub(super) struct Bank<'a> {
     lists: Counts,
     /// Transactions whose watched keys had changed.
     aborted: AtomicU64,
+    /// Transactions that were executed though what they watched was not as they had read it.
+    changed: AtomicU64,
     sums: AtomicU64,
     broken: AtomicU64,
     lost: AtomicU64,
@@ -182,7 +184,7 @@ impl Bank<'_> {
         let from = rng.below(self.accounts);
         let to = (from + 1 + rng.below(self.accounts - 1)) % self.accounts;
         let (from, to) = (self.account(from), self.account(to));
-        let amount = 1 + rng.below(9) as i64;
+        let amount = 1 + rng.below(self.args.amount_max) as i64;
         let text = amount.to_string();
         let script = words(&["EVAL", MOVE, "2", &from, &to, &text]);
         let reply = match way {
@@ -202,8 +204,14 @@ impl Bank<'_> {
                     return Ok(Ended::Failed);
                 };
                 let (left, grown) = ((left - amount).to_string(), (grown + amount).to_string());
-                let commands = vec![words(&["SET", &from, &left]), words(&["SET", &to, &grown])];
-                Bank::transact(link, commands)?
+                let again = commands[1..].iter().cloned();
+                let sets = [words(&["SET", &from, &left]), words(&["SET", &to, &grown])];
+                let reply = Bank::transact(link, again.chain(sets).collect())?;
+                // It was executed on other values than were read of what it watches.
+                if matches!(&reply, Reply::Array(items) if !items.starts_with(&found)) {
+                    self.changed.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
             }
             Way::Script => link.call(&script)?,
             Way::Undeclared => link.call(&words(&["EVAL", MOVE, "0", &text, &from, &to]))?,
@@ -332,6 +340,7 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         moves: Counts::default(),
         lists: Counts::default(),
         aborted: AtomicU64::new(0),
+        changed: AtomicU64::new(0),
         sums: AtomicU64::new(0),
         broken: AtomicU64::new(0),
         lost: AtomicU64::new(0),
@@ -349,7 +358,8 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
     let elapsed = began.elapsed();
     let seen = bank.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     let verdict = check_transactions(&seen.lists);
-    let is_wrong = verdict.is_err() || !seen.wrong_sums.is_empty();
+    let changed = bank.changed.into_inner();
+    let is_wrong = verdict.is_err() || !seen.wrong_sums.is_empty() || changed > 0;
     let (sums, aborted) = (bank.sums.into_inner(), bank.aborted.into_inner());
     let (broken, lost) = (bank.broken.into_inner(), bank.lost.into_inner());
     let cause = verdict.as_ref().err().map(ToString::to_string);
@@ -365,6 +375,7 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
             "list_transactions_by": bank.lists.each().collect::<BTreeMap<_, _>>(),
             "checked": seen.lists.len(),
             "aborted": aborted,
+            "watched_changed": changed,
             "seed": args.seed,
             "clients": args.clients,
             "errors": seen.errors,
@@ -384,6 +395,11 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         println!("  {aborted:>8} tried again since what they watched had changed");
         for (kind, count) in &seen.errors {
             println!("  {count:>8} x {kind}");
+        }
+        if changed > 0 {
+            println!(
+                "{changed} transactions were executed though what they watched was not as they had read it"
+            );
         }
         match seen.wrong_sums.first() {
             Some(sum) => println!(
