@@ -72,7 +72,7 @@ torture: ## the long histories over real processes; reports go to results/tortur
 	mkdir -p results/torture
 	CONCORD_TORTURE_OPS=200000 CONCORD_RESULTS=$(CURDIR)/results/torture \
 	CONCORD_COMMIT=$$(git rev-parse --short HEAD) \
-	$(CARGO) test --release --locked -p concord --test histories -- --nocapture --test-threads=1
+	$(CARGO) test --release --locked -p concord --test histories --test transactions -- --nocapture --test-threads=1
 
 redis-suite: build ## Redis' own tests against redis-server and a rack with each engine; needs tclsh; results/redis-suite/
 	scripts/redis-suite

@@ -78,6 +78,13 @@ pub(crate) enum Command {
     Smembers,
     Hlen,
     Hgetall,
+    /// ZADD of one member without options; scores are whole numbers.
+    Zadd(i64, Bytes),
+    /// ZPOPMIN, ZPOPMAX of one.
+    Zpop {
+        least: bool,
+    },
+    Zcard,
     /// KEYS *, SCAN: which keys there are.
     Keys,
     Dbsize,
@@ -98,6 +105,7 @@ impl Command {
             | Command::Smembers
             | Command::Hlen
             | Command::Hgetall
+            | Command::Zcard
             | Command::Keys
             | Command::Dbsize => true,
             Command::Exec(commands) => commands.iter().all(Command::is_read),
@@ -118,6 +126,8 @@ impl Command {
             | Command::Sadd(_)
             | Command::Srem(_)
             | Command::Hset(_)
+            | Command::Zadd(..)
+            | Command::Zpop { .. }
             | Command::Hdel(_) => false,
         }
     }
@@ -228,6 +238,9 @@ fn bare(name: &str) -> Option<Command> {
         "SMEMBERS" => Command::Smembers,
         "HLEN" => Command::Hlen,
         "HGETALL" => Command::Hgetall,
+        "ZPOPMIN" => Command::Zpop { least: true },
+        "ZPOPMAX" => Command::Zpop { least: false },
+        "ZCARD" => Command::Zcard,
         _ => return None,
     })
 }
@@ -263,6 +276,7 @@ fn with_many(name: &str, rest: &[Vec<u8>]) -> Result<Option<Command>, String> {
         ("SADD", [_, ..]) => Command::Sadd(all()),
         ("SREM", [_, ..]) => Command::Srem(all()),
         ("HDEL", [_, ..]) => Command::Hdel(all()),
+        ("ZADD", [score, member]) => Command::Zadd(number(score)?, member.as_slice().into()),
         ("HSET", [_, _, ..]) if rest.len().is_multiple_of(2) => Command::Hset(
             rest.chunks(2).map(|p| (p[0].as_slice().into(), p[1].as_slice().into())).collect(),
         ),

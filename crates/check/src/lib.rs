@@ -44,7 +44,8 @@
 //! SET (NX, XX, IFEQ, GET, EX, PX, KEEPTTL), GET, SETNX, GETSET, GETDEL, APPEND, STRLEN, INCR, DECR,
 //! INCRBY, DECRBY, DEL, UNLINK and EXISTS of one key, CAS (key expected value), CAD (key expected),
 //! EXPIRE, PEXPIRE, PERSIST, LPUSH, RPUSH, LPOP, RPOP, LLEN, LRANGE, SADD, SREM, SISMEMBER, SCARD,
-//! SMEMBERS, HSET, HGET, HDEL, HLEN, HGETALL, FLUSHALL, FLUSHDB, KEYS of `*`, SCAN without a pattern,
+//! SMEMBERS, HSET, HGET, HDEL, HLEN, HGETALL, ZADD of one member with a whole number, ZPOPMIN, ZPOPMAX and ZCARD,
+//! FLUSHALL, FLUSHDB, KEYS of `*`, SCAN without a pattern,
 //! DBSIZE, and EXEC: commands on one key as one, `["EXEC", "2", "GET", "k", "3", "SET", "k", "v"]`
 //! (before each the number of its arguments), with an array of replies. The models are written apart
 //! from the engines on purpose. A

@@ -5,6 +5,8 @@
 //! with a time to live may vanish between any two commands once it is due; the search offers that
 //! as a step of its own.
 
+mod sorted;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +25,8 @@ pub(crate) enum Value {
     Set(BTreeSet<Bytes>),
     /// Never empty.
     Hash(BTreeMap<Bytes, Bytes>),
+    /// Never empty: scores, which are whole numbers here, and members.
+    Sorted(BTreeSet<(i64, Bytes)>),
 }
 
 /// When a key with a time to live vanishes: some time in between.
@@ -92,6 +96,8 @@ enum Got<'a> {
     Members(&'a BTreeSet<Bytes>),
     /// Each field with its value behind it, in any order.
     Pairs(&'a BTreeMap<Bytes, Bytes>),
+    /// A member and its score, or nothing.
+    Ranked(Option<&'a (i64, Bytes)>),
     Error(&'static str),
 }
 
@@ -142,6 +148,11 @@ impl Got<'_> {
                 let own = fields.iter().map(|(field, value)| (&**field, &**value));
                 rest.is_empty() && fields.len() == pairs.len() && own.eq(seen())
             }
+            (Got::Ranked(None), Reply::Array(b)) => b.is_empty(),
+            (Got::Ranked(Some((score, member))), Reply::Array(b)) => {
+                let score = Reply::Bulk(score.to_string().into_bytes());
+                matches!(&b[..], [own, of] if same(member, own) && *of == score)
+            }
             (Got::Error(prefix), Reply::Error(text)) => text.starts_with(prefix),
             _ => false,
         }
@@ -159,6 +170,12 @@ impl Got<'_> {
             Got::Members(members) => Reply::Array(members.iter().map(bulk).collect()),
             Got::Pairs(fields) => {
                 Reply::Array(fields.iter().flat_map(|(f, v)| [bulk(f), bulk(v)]).collect())
+            }
+            Got::Ranked(ranked) => {
+                let parts = |(score, member): &&(i64, Bytes)| {
+                    [bulk(member), Reply::Bulk(score.to_string().into_bytes())]
+                };
+                Reply::Array(ranked.iter().flat_map(parts).collect())
             }
             Got::Error(prefix) => Reply::Error((*prefix).into()),
         }
@@ -234,6 +251,7 @@ impl State {
             Value::Str(value) => value.len(),
             Value::List(items) => 16 * items.len(),
             Value::Set(items) => 32 * items.len(),
+            Value::Sorted(items) => 40 * items.len(),
             Value::Hash(items) => 64 * items.len(),
         };
         size_of::<State>() + data
@@ -274,6 +292,9 @@ pub(crate) fn step(
         | Command::Hdel(_)
         | Command::Hlen
         | Command::Hgetall => hash_step(state, command, want),
+        Command::Zadd(..) | Command::Zpop { .. } | Command::Zcard => {
+            sorted::sorted_step(state, command, want)
+        }
         // What one key has to do with them is whether it exists: see `check`.
         Command::Keys | Command::Dbsize => Ok(want.same(&Got::Nil)),
         Command::Exec(commands) => Ok(exec_step(state, commands, want, moment)),
@@ -537,6 +558,7 @@ pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
             *reply == Reply::Nil
         }
         Command::Cas { .. } | Command::Cad(_) => *reply != Reply::Int(1),
+        Command::Zpop { .. } => *reply == Reply::Array(Vec::new()),
         Command::SetNx(_)
         | Command::Del
         | Command::Expire(_)

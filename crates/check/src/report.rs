@@ -184,6 +184,11 @@ fn describe(state: &State) -> String {
             let pairs = &mut fields.iter().map(|(f, v)| format!("{}: {}", text(f), text(v)));
             format!("hash {{{}}}", list(pairs))
         }
+        Value::Sorted(ranked) => {
+            let pairs =
+                &mut ranked.iter().map(|(score, member)| format!("{score}: {}", text(member)));
+            format!("sorted set {{{}}}", list(pairs))
+        }
     };
     match state.expiry {
         None => value,

@@ -311,6 +311,7 @@ fn mention_command<'a>(command: &'a Command, out: &mut Vec<&'a [u8]>) {
         | Command::GetSet(value)
         | Command::Append(value)
         | Command::Cad(value)
+        | Command::Zadd(_, value)
         | Command::Sismember(value)
         | Command::Hget(value) => out.push(value),
         Command::Cas { expected, value } => out.extend([&**expected, &**value]),
@@ -336,6 +337,8 @@ fn mention_command<'a>(command: &'a Command, out: &mut Vec<&'a [u8]>) {
         | Command::Smembers
         | Command::Hlen
         | Command::Hgetall
+        | Command::Zpop { .. }
+        | Command::Zcard
         | Command::Keys
         | Command::Dbsize => {}
     }

@@ -90,6 +90,20 @@ pub enum Anomaly {
     Cycle(Vec<(usize, Edge)>),
 }
 
+impl Anomaly {
+    /// The transactions that show it.
+    #[must_use]
+    pub fn transactions(&self) -> Vec<usize> {
+        match self {
+            Anomaly::Unwritten { reader, .. }
+            | Anomaly::Internal { reader, .. }
+            | Anomaly::Intermediate { reader, .. }
+            | Anomaly::Order { reader, .. } => vec![*reader],
+            Anomaly::Cycle(cycle) => cycle.iter().map(|(at, _)| *at).collect(),
+        }
+    }
+}
+
 impl fmt::Display for Anomaly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Output;
 use std::time::Duration;
 
@@ -51,11 +52,114 @@ fn transactions_on_one_redis_server_have_an_order_and_on_two_they_have_not() {
     assert_eq!((output.status.code(), &one["verdict"]), (Some(0), &"ok".into()), "{one}");
     let counts = ["moves", "sums", "list_transactions"].map(|name| one[name].as_u64().unwrap());
     assert!(counts.iter().all(|count| *count > 1_000), "{one}");
+    for way in ["multi", "watch", "script", "script_without_keys", "script_in_multi"] {
+        let done = ["moves_by", "list_transactions_by"].map(|kind| one[kind][way].as_u64());
+        assert!(done.iter().all(|done| *done > Some(200)), "{way}: {one}");
+    }
+    assert!(one["aborted"].as_u64() > Some(10), "{one}");
     let both = [&accounts[..], &["--target", &targets[0], "--target", &targets[1]]].concat();
     let output = torture(&both);
     let two = report(&output);
     assert_eq!((output.status.code(), &two["verdict"]), (Some(1), &"violation".into()), "{two}");
     assert!(!two["anomaly"].is_null(), "{two}");
+}
+
+/// Passes bytes on to a server and back, but for those words that it changes.
+fn a_proxy(server: SocketAddr, word: &'static [u8], other: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut from, mut to) = (stream.unwrap(), TcpStream::connect(server).unwrap());
+            let (mut back, mut replies) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut replies, &mut back);
+                let _ = back.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let mut bytes = [0; 16_384];
+                while let Ok(length @ 1..) = from.read(&mut bytes) {
+                    while let Some(at) = bytes[..length].windows(word.len()).position(|w| w == word)
+                    {
+                        bytes[at..at + word.len()].copy_from_slice(other);
+                    }
+                    if to.write_all(&bytes[..length]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    target
+}
+
+#[test]
+fn a_store_that_forgets_what_is_watched_is_caught() {
+    let server = PlainRedis::start();
+    let target = a_proxy(server.listen, b"WATCH", b"TOUCH").to_string();
+    let output = torture(&["--accounts", "10", "--clients", "8", "--target", &target]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(!report["anomaly"].is_null() && report["wrong_sums"][0].is_i64(), "{report}");
+}
+
+#[test]
+fn a_store_whose_scripts_append_at_the_wrong_end_is_caught() {
+    let server = PlainRedis::start();
+    let target = a_proxy(server.listen, b"'RPUSH'", b"'LPUSH'").to_string();
+    let output = torture(&["--accounts", "10", "--clients", "8", "--target", &target]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(!report["anomaly"].is_null() && report["wrong_sums"][0].is_null(), "{report}");
+}
+
+/// Does what a broken store might do, again and again while torture runs.
+fn beside(server: SocketAddr, args: &[&str], mut harm: impl FnMut(&mut Resp)) -> Output {
+    let target = server.to_string();
+    let args = [args, &["--target", &target]].concat();
+    std::thread::scope(|scope| {
+        let torture = scope.spawn(|| torture(&args));
+        let mut redis = Resp::open(server);
+        while !torture.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+            harm(&mut redis);
+        }
+        torture.join().unwrap()
+    })
+}
+
+#[test]
+fn queues_of_one_redis_server_give_each_element_once() {
+    let server = PlainRedis::start();
+    let output = torture(&["--queues", "4", "--target", &server.listen.to_string()]);
+    let report = report(&output);
+    assert_eq!((output.status.code(), &report["verdict"]), (Some(0), &"ok".into()), "{report}");
+    assert_eq!(report["pushed"], 20_000);
+    for way in ["blpop", "brpop", "blmove", "workers_died"] {
+        assert!(report[way].as_u64() > Some(5), "{report}");
+    }
+}
+
+#[test]
+fn queues_that_lose_elements_or_give_them_twice_are_caught() {
+    let server = PlainRedis::start();
+    let queues = ["--queues", "2"];
+    let output = beside(server.listen, &queues, |redis| {
+        redis.say("LPOP torture:queue:0");
+    });
+    let lost = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{lost}");
+    assert!(!lost["lost"].as_array().unwrap().is_empty(), "{lost}");
+    let output = beside(server.listen, &queues, |redis| {
+        let element = redis.say("LINDEX torture:queue:1 0");
+        if element.contains('-') && element != "$-1" {
+            redis.say(&format!("RPUSH torture:queue:0 {element}"));
+        }
+    });
+    let twice = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{twice}");
+    assert!(!twice["twice"].as_array().unwrap().is_empty(), "{twice}");
 }
 
 #[test]

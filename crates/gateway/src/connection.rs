@@ -435,6 +435,10 @@ impl Connection {
             Class::Read => (writes, Class::Write),
             Class::Write => (reads, Class::Read),
         };
+        // What a transaction reads behind WATCH must not be older than what it watches; two reads may come from two replicas.
+        if class == Class::Read && self.watch.is_unanswered() && self.is_watching(subject) {
+            return true;
+        }
         let is_held = |object| self.slots.iter().any(|slot| slot.holds(other, object));
         match subject {
             Subject::AllKeys if class == Class::Read => writes > 0,
@@ -445,6 +449,21 @@ impl Connection {
                 all_keys > 0 || against > 0 && objects.any(is_held)
             }
         }
+    }
+
+    /// Whether one of a subject's keys is that of a WATCH that is not answered.
+    fn is_watching(&self, subject: Subject) -> bool {
+        let mut watches =
+            self.slots.iter().filter(|slot| matches!(slot.state, SlotState::Watching(_)));
+        watches.any(|slot| match subject {
+            _ if slot.subject == Subject::AllKeys => true,
+            Subject::AllKeys => true,
+            Subject::Object(object) => slot.subject.names(object),
+            Subject::Objects(first, further) => {
+                let mut objects = further.as_slice().iter().copied().chain([first]);
+                objects.any(|object| slot.subject.names(object))
+            }
+        })
     }
 
     /// A request was sent.

@@ -202,8 +202,11 @@ impl Core {
     }
 
     fn exec(&mut self, turn: &mut Turn<'_>, sink: &mut impl Sink) -> Result<Flow, Failure> {
-        if turn.connection.watch.is_unanswered() {
-            // Everything before it, and so what it is to compare.
+        let watches =
+            turn.connection.watch.is_unanswered() || turn.connection.watch.keys().next().is_some();
+        if watches && turn.connection.must_wait(Class::Write, Subject::AllKeys) {
+            // Everything before it: what it is to compare, and reads, which see nothing that comes behind it, whether it
+            // writes or not.
             turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }

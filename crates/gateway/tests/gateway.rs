@@ -277,6 +277,34 @@ fn a_transaction_is_answered_with_nil_if_what_it_watches_has_changed() {
     assert!(world.ask(&["CONCORD.DIGEST k"]).starts_with("-ERR this command is Concord's own"));
 }
 
+/// docs/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that was watched.
+#[test]
+fn bug_18_48_what_is_read_behind_a_watch_is_no_older_than_what_is_watched() {
+    let other = "WATCH l m n o p q r s t";
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask(&["WATCH k j", "GET k", "MGET i j", "GET i", other, "GET l", "DBSIZE"]);
+        let executed = world.executed();
+        let place = |name: &str| executed.iter().position(|e| e.starts_with(name)).unwrap();
+        let first = place("CONCORD.DIGEST");
+        let second = executed.iter().rposition(|e| e.starts_with("CONCORD.DIGEST")).unwrap();
+        assert!(first < place("GET k") && first < place("MGET"), "seed {seed}: {executed:?}");
+        assert!(second < place("GET l") && second < place("DBSIZE"), "seed {seed}: {executed:?}");
+    }
+}
+
+/// docs/bugs.md, 18.49: an EXEC that only reads was executed before reads that were sent before it.
+#[test]
+fn bug_18_49_an_exec_that_watches_overtakes_no_read() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask(&["WATCH k", "GET k", "MULTI", "GET k", "EXEC"]);
+        let executed = world.executed();
+        let last = executed.last().map(String::as_str).unwrap_or_default();
+        assert!(last.starts_with("CONCORD.EXEC"), "seed {seed}: {executed:?}");
+    }
+}
+
 #[test]
 fn a_transaction_has_any_keys_and_none() {
     let mut world = World::new(31);

@@ -157,7 +157,7 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 19] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 22] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
@@ -167,6 +167,9 @@ fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 19] {
         ("scripts", c.scripts),
         ("cached", c.cached),
         ("calls of functions", c.calls),
+        ("transactions of several keys", c.together),
+        ("transactions whose watched keys had changed", c.aborted),
+        ("moves and sorted sets", c.moves),
         ("pipelines of other databases", c.databases),
         ("inline commands", c.inline),
         ("RESP3", c.resp3),

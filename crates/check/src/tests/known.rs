@@ -137,6 +137,23 @@ fn getdel_must_not_give_the_value_twice() {
 }
 
 #[test]
+fn a_sorted_set_gives_its_least_and_each_once() {
+    let added = [op(1, 0, 1, "ZADD k 7 a", Int(1)), op(1, 2, 3, "ZADD k 5 b", Int(1))];
+    let popped =
+        |at, member, score| op(2, at, at + 10, "ZPOPMIN k", Array(vec![bulk(member), bulk(score)]));
+    let with = |more: &[Operation]| [&added[..], more].concat();
+    good(&with(&[popped(10, "b", "5"), popped(30, "a", "7"), op(2, 50, 51, "ZCARD k", Int(0))]));
+    bad(&with(&[popped(10, "a", "7")]));
+    bad(&with(&[popped(10, "b", "5"), popped(12, "b", "5")]));
+    bad(&with(&[popped(10, "b", "7")]));
+    bad(&with(&[op(2, 10, 11, "ZPOPMIN k", Array(vec![]))]));
+    good(&with(&[open(3, 5, "ZPOPMAX k"), popped(10, "b", "5"), op(2, 30, 31, "ZCARD k", Int(0))]));
+    good(&with(&[op(2, 10, 11, "ZADD k 9 b", Int(0)), popped(12, "a", "7")]));
+    bad(&with(&[op(2, 10, 11, "ZADD k 9 b", Int(1))]));
+    bad(&with(&[op(2, 10, 11, "GET k", Nil)]));
+}
+
+#[test]
 fn two_pops_must_not_get_the_same_element() {
     let pops = |second| {
         [

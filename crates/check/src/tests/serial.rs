@@ -121,7 +121,9 @@ fn what_nobody_wrote_and_what_is_amid_a_transaction_is_told() {
 fn a_cycle_is_told_in_words() {
     let torn =
         [at(0, 10, &[Append(X, 1), Append(Y, 1)]), at(0, 10, &[List(X, vec![1]), List(Y, vec![])])];
-    let text = check_transactions(&torn).unwrap_err().to_string();
+    let anomaly = check_transactions(&torn).unwrap_err();
+    assert_eq!(anomaly.transactions(), [0, 1]);
+    let text = anomaly.to_string();
     assert_eq!(text, "0 (what it wrote of key 1 was seen by) -> 1 (of key 2 it did not see) -> 0");
 }
 

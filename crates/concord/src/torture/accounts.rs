@@ -1,6 +1,6 @@
-//! Transactions over several keys (`--accounts`): clients move amounts among accounts by MULTI, and look at
-//! all of them at once, where the sum is always the same; and append to lists and read several of them in
-//! one transaction, from which the order of all transactions is checked (strict serializability).
+//! Transactions over several keys (`--accounts`): clients move amounts among accounts by MULTI, WATCH and scripts, and
+//! look at all of them at once, where the sum is always the same; and append to lists and read several of them in
+//! one transaction ([`super::lists`]), from which the order of all transactions is checked (strict serializability).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,25 +9,79 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use concord_check::{Access, Reply, Transaction, check_transactions};
+use concord_check::{Reply, Transaction, check_transactions};
 use concord_core::Rng;
 use concord_runtime::{Context, Error};
 
-use super::resp::Link;
+use super::lists::{LISTS, TRANSACTIONS_OF_LISTS};
+use super::resp::{Command, Link, is_passing, number, words};
 use super::{RETRY_PAUSE, TortureArgs};
 
 /// What each account begins with.
 const AMOUNT: i64 = 100;
-/// Lists that are appended to at a time, and transactions until others take their place: a list that is
-/// read is as long as what was appended to it.
-const LISTS: u64 = 8;
-const TRANSACTIONS_OF_LISTS: u64 = 800;
-/// Most commands of a transaction on lists.
-const COMMANDS_MAX: u64 = 5;
 /// Most accounts: a request for all of them fits a packet or is a long command.
 pub(super) const ACCOUNTS_MAX: u64 = 10_000;
 /// How often accounts are begun anew since a target went away.
 const ROUNDS_MAX: usize = 1_000;
+/// How often a transaction is tried again whose watched keys were changed.
+const TRIES_MAX: u64 = 1_000;
+/// Moves an amount; the names of the accounts are given as keys, or found as arguments like any other.
+const MOVE: &str = "local from, to, amount = KEYS[1] or ARGV[2], KEYS[2] or ARGV[3], tonumber(ARGV[1])
+local left, grown = tonumber(redis.call('GET', from)) - amount, tonumber(redis.call('GET', to)) + amount
+redis.call('SET', from, left)
+redis.call('SET', to, grown)
+return {left, grown}";
+
+/// How a transaction is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// MULTI and EXEC.
+    Multi,
+    /// WATCH, reads, MULTI and EXEC.
+    Watch,
+    /// EVAL with its keys.
+    Script,
+    /// EVAL without them.
+    Undeclared,
+    /// EVAL within MULTI.
+    Within,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 5] =
+        [Way::Multi, Way::Watch, Way::Script, Way::Undeclared, Way::Within];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Multi => "multi",
+            Way::Watch => "watch",
+            Way::Script => "script",
+            Way::Undeclared => "script_without_keys",
+            Way::Within => "script_in_multi",
+        }
+    }
+
+    fn draw(rng: &mut Rng) -> Way {
+        match rng.below(10) {
+            0..=3 => Way::Multi,
+            4..=6 => Way::Watch,
+            7 => Way::Script,
+            8 => Way::Undeclared,
+            _ => Way::Within,
+        }
+    }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was executed.
+    Done,
+    /// It was not, since what it watched had changed.
+    Aborted,
+    /// It was refused, or nobody knows.
+    Failed,
+}
 
 /// What the clients saw.
 #[derive(Default)]
@@ -38,7 +92,25 @@ struct Seen {
     errors: BTreeMap<String, u64>,
 }
 
-struct Bank<'a> {
+/// How many transactions were executed, of each way.
+#[derive(Default)]
+struct Counts([AtomicU64; Way::ALL.len()]);
+
+impl Counts {
+    fn note(&self, way: Way) {
+        self.0[way as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Way::ALL.iter().map(|way| (way.name(), self.0[*way as usize].load(Ordering::Relaxed)))
+    }
+
+    fn sum(&self) -> u64 {
+        self.each().map(|(_, count)| count).sum()
+    }
+}
+
+pub(super) struct Bank<'a> {
     args: &'a TortureArgs,
     /// What the names of its keys begin with.
     prefix: String,
@@ -46,7 +118,12 @@ struct Bank<'a> {
     began: Instant,
     ends_at: Option<Instant>,
     begun: AtomicU64,
-    moves: AtomicU64,
+    moves: Counts,
+    lists: Counts,
+    /// Transactions whose watched keys had changed.
+    aborted: AtomicU64,
+    /// Transactions that were executed though what they watched was not as they had read it.
+    changed: AtomicU64,
     sums: AtomicU64,
     broken: AtomicU64,
     lost: AtomicU64,
@@ -54,14 +131,8 @@ struct Bank<'a> {
     seen: Mutex<Seen>,
 }
 
-type Command = Vec<Vec<u8>>;
-
-fn words(words: &[&str]) -> Command {
-    words.iter().map(|word| word.as_bytes().to_vec()).collect()
-}
-
 impl Bank<'_> {
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
 
@@ -74,21 +145,30 @@ impl Bank<'_> {
         format!("{}account:{n}", self.prefix)
     }
 
-    fn list(&self, n: u64) -> String {
+    pub(super) fn list(&self, n: u64) -> String {
         format!("{}list:{n}", self.prefix)
+    }
+
+    /// A value that is in no list yet.
+    pub(super) fn value(&self) -> u64 {
+        self.values.fetch_add(1, Ordering::Relaxed)
     }
 
     fn with_seen(&self, note: impl FnOnce(&mut Seen)) {
         note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn note_error(&self, text: &str) {
+    pub(super) fn note_lists(&self, seen: Transaction) {
+        self.with_seen(|all| all.lists.push(seen));
+    }
+
+    pub(super) fn note_error(&self, text: &str) {
         let kind = text.split(' ').next().unwrap_or_default().to_string();
         self.with_seen(|seen| *seen.errors.entry(kind).or_default() += 1);
     }
 
     /// MULTI, the commands, EXEC; the reply to EXEC.
-    fn transact(link: &mut Link, commands: Vec<Command>) -> std::io::Result<Reply> {
+    pub(super) fn transact(link: &mut Link, commands: Vec<Command>) -> std::io::Result<Reply> {
         let queued = commands.len();
         let whole: Vec<Command> =
             [words(&["MULTI"])].into_iter().chain(commands).chain([words(&["EXEC"])]).collect();
@@ -100,23 +180,76 @@ impl Bank<'_> {
     }
 
     /// Moves an amount from one account to another.
-    fn transfer(&self, link: &mut Link, rng: &mut Rng) -> std::io::Result<()> {
+    fn transfer(&self, link: &mut Link, rng: &mut Rng, way: Way) -> std::io::Result<Ended> {
         let from = rng.below(self.accounts);
         let to = (from + 1 + rng.below(self.accounts - 1)) % self.accounts;
-        let amount = (1 + rng.below(9)).to_string();
-        let commands = vec![
-            words(&["DECRBY", &self.account(from), &amount]),
-            words(&["INCRBY", &self.account(to), &amount]),
-        ];
-        match Bank::transact(link, commands)? {
-            Reply::Array(_) => self.moves.fetch_add(1, Ordering::Relaxed),
+        let (from, to) = (self.account(from), self.account(to));
+        let amount = 1 + rng.below(self.args.amount_max) as i64;
+        let text = amount.to_string();
+        let script = words(&["EVAL", MOVE, "2", &from, &to, &text]);
+        let reply = match way {
+            Way::Multi => {
+                let commands =
+                    vec![words(&["DECRBY", &from, &text]), words(&["INCRBY", &to, &text])];
+                Bank::transact(link, commands)?
+            }
+            Way::Watch => {
+                let commands =
+                    [words(&["WATCH", &from, &to]), words(&["GET", &from]), words(&["GET", &to])];
+                let Some(found) = self.watch(link, &commands)? else { return Ok(Ended::Failed) };
+                let [Some(left), Some(grown)] = [&found[0], &found[1]].map(number::<i64>) else {
+                    // Who has looked at accounts that are not there sees it in the sum, too.
+                    self.note_error("NOACCOUNT");
+                    link.call(&words(&["UNWATCH"]))?;
+                    return Ok(Ended::Failed);
+                };
+                let (left, grown) = ((left - amount).to_string(), (grown + amount).to_string());
+                let again = commands[1..].iter().cloned();
+                let sets = [words(&["SET", &from, &left]), words(&["SET", &to, &grown])];
+                let reply = Bank::transact(link, again.chain(sets).collect())?;
+                // It was executed on other values than were read of what it watches.
+                if matches!(&reply, Reply::Array(items) if !items.starts_with(&found)) {
+                    self.changed.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
+            }
+            Way::Script => link.call(&script)?,
+            Way::Undeclared => link.call(&words(&["EVAL", MOVE, "0", &text, &from, &to]))?,
+            Way::Within => Bank::transact(link, vec![words(&["STRLEN", &from]), script])?,
+        };
+        Ok(match reply {
+            Reply::Array(_) => Ended::Done,
+            Reply::Nil if way == Way::Watch => Ended::Aborted,
             Reply::Error(text) => {
                 self.note_error(&text);
-                0
+                Ended::Failed
             }
-            _ => 0,
-        };
-        Ok(())
+            _ => {
+                self.note_error("an odd reply");
+                Ended::Failed
+            }
+        })
+    }
+
+    /// WATCH, and reads of what is watched; what they saw. Nothing, and nothing is watched, where one was refused.
+    pub(super) fn watch(
+        &self,
+        link: &mut Link,
+        commands: &[Command],
+    ) -> std::io::Result<Option<Vec<Reply>>> {
+        // As clients do: it is known to be watched before it is read.
+        let watched = link.call(&commands[0])?;
+        link.send(&commands[1..])?;
+        let found: Vec<Reply> =
+            commands[1..].iter().map(|_| link.receive()).collect::<Result<_, _>>()?;
+        for reply in found.iter().chain([&watched]) {
+            if let Reply::Error(text) = reply {
+                self.note_error(text);
+                link.call(&words(&["UNWATCH"]))?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
     }
 
     /// Looks at all accounts at once.
@@ -125,11 +258,7 @@ impl Bank<'_> {
         let command: Command = [b"MGET".to_vec()].into_iter().chain(accounts).collect();
         match link.call(&command)? {
             Reply::Array(items) => {
-                let number = |item: &Reply| match item {
-                    Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok()?.parse::<i64>().ok(),
-                    _ => None,
-                };
-                let sum: i64 = items.iter().filter_map(number).sum();
+                let sum: i64 = items.iter().filter_map(number::<i64>).sum();
                 self.sums.fetch_add(1, Ordering::Relaxed);
                 if sum != AMOUNT * self.accounts as i64 {
                     self.with_seen(|seen| seen.wrong_sums.push(sum));
@@ -141,50 +270,27 @@ impl Bank<'_> {
         Ok(())
     }
 
-    /// Appends to some lists, and reads some.
-    fn lists(&self, link: &mut Link, rng: &mut Rng, number: u64) -> std::io::Result<()> {
-        let first = number / TRANSACTIONS_OF_LISTS * LISTS;
-        let (mut commands, mut accesses) = (Vec::new(), Vec::new());
-        for _ in 0..1 + rng.below(COMMANDS_MAX) {
-            let key = first + rng.below(LISTS);
-            let name = self.list(key);
-            if rng.chance(1, 2) {
-                let value = self.values.fetch_add(1, Ordering::Relaxed);
-                commands.push(words(&["RPUSH", &name, &value.to_string()]));
-                accesses.push(Access::Append(key, value));
-            } else {
-                commands.push(words(&["LRANGE", &name, "0", "-1"]));
-                accesses.push(Access::List(key, Vec::new()));
-            }
-        }
-        let call_ns = self.now_ns();
-        let reply = Bank::transact(link, commands);
-        let return_ns = self.now_ns();
-        let done = match &reply {
-            Ok(Reply::Array(items)) => Transaction {
-                call_ns,
-                return_ns: Some(return_ns),
-                accesses: accesses.into_iter().zip(items).map(with_reply).collect(),
-            },
-            Ok(Reply::Error(text)) if !text.starts_with("UNKNOWN") => {
-                self.note_error(text);
-                return Ok(());
-            }
-            Ok(_) | Err(_) => {
-                accesses.retain(|access| matches!(access, Access::Append(..)));
-                Transaction { call_ns, return_ns: None, accesses }
-            }
-        };
-        self.with_seen(|seen| seen.lists.push(done));
-        reply.map(|_| ())
-    }
-
     fn step(&self, link: &mut Link, rng: &mut Rng, number: u64) -> std::io::Result<()> {
-        match rng.below(10) {
-            0..=4 => self.transfer(link, rng),
-            5 => self.sum(link),
-            _ => self.lists(link, rng, number),
+        let (kind, way) = (rng.below(10), Way::draw(rng));
+        if kind == 5 {
+            return self.sum(link);
         }
+        for _ in 0..TRIES_MAX {
+            let (ended, counts) = match kind {
+                0..=4 => (self.transfer(link, rng, way)?, &self.moves),
+                _ => (self.append(link, rng, number, way)?, &self.lists),
+            };
+            match ended {
+                Ended::Done => counts.note(way),
+                Ended::Failed => {}
+                Ended::Aborted => {
+                    self.aborted.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+            }
+            break;
+        }
+        Ok(())
     }
 
     fn client(&self, index: u64) {
@@ -218,22 +324,6 @@ impl Bank<'_> {
     }
 }
 
-/// A read with what it saw.
-fn with_reply((access, reply): (Access, &Reply)) -> Access {
-    let Access::List(key, _) = access else { return access };
-    let number = |item: &Reply| match item {
-        Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()),
-        _ => None,
-    };
-    match reply {
-        // What is no number nobody wrote.
-        Reply::Array(items) => {
-            Access::List(key, items.iter().map(|item| number(item).unwrap_or(u64::MAX)).collect())
-        }
-        _ => Access::List(key, vec![u64::MAX]),
-    }
-}
-
 /// Runs it.
 ///
 /// # Errors
@@ -247,7 +337,10 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         began,
         ends_at: args.duration.map(|seconds| began + Duration::from_secs(seconds)),
         begun: AtomicU64::new(0),
-        moves: AtomicU64::new(0),
+        moves: Counts::default(),
+        lists: Counts::default(),
+        aborted: AtomicU64::new(0),
+        changed: AtomicU64::new(0),
         sums: AtomicU64::new(0),
         broken: AtomicU64::new(0),
         lost: AtomicU64::new(0),
@@ -265,8 +358,9 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
     let elapsed = began.elapsed();
     let seen = bank.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     let verdict = check_transactions(&seen.lists);
-    let is_wrong = verdict.is_err() || !seen.wrong_sums.is_empty();
-    let (moves, sums) = (bank.moves.into_inner(), bank.sums.into_inner());
+    let changed = bank.changed.into_inner();
+    let is_wrong = verdict.is_err() || !seen.wrong_sums.is_empty() || changed > 0;
+    let (sums, aborted) = (bank.sums.into_inner(), bank.aborted.into_inner());
     let (broken, lost) = (bank.broken.into_inner(), bank.lost.into_inner());
     let cause = verdict.as_ref().err().map(ToString::to_string);
     if args.json {
@@ -274,9 +368,14 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
             "verdict": if is_wrong { "violation" } else { "ok" },
             "anomaly": cause,
             "wrong_sums": seen.wrong_sums,
-            "moves": moves,
+            "moves": bank.moves.sum(),
+            "moves_by": bank.moves.each().collect::<BTreeMap<_, _>>(),
             "sums": sums,
-            "list_transactions": seen.lists.len(),
+            "list_transactions": bank.lists.sum(),
+            "list_transactions_by": bank.lists.each().collect::<BTreeMap<_, _>>(),
+            "checked": seen.lists.len(),
+            "aborted": aborted,
+            "watched_changed": changed,
             "seed": args.seed,
             "clients": args.clients,
             "errors": seen.errors,
@@ -285,13 +384,22 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         });
         println!("{json}");
     } else {
-        let seconds = elapsed.as_secs_f64();
-        let lists = seen.lists.len();
+        let (seconds, moves, lists) = (elapsed.as_secs_f64(), bank.moves.sum(), bank.lists.sum());
         println!(
             "{moves} moves, {sums} sums, {lists} transactions on lists in {seconds:.1} s, {broken} connections broken"
         );
+        let ways = bank.moves.each().zip(bank.lists.each());
+        for ((name, moves), (_, lists)) in ways {
+            println!("  {moves:>8} moves, {lists:>8} on lists by {name}");
+        }
+        println!("  {aborted:>8} tried again since what they watched had changed");
         for (kind, count) in &seen.errors {
             println!("  {count:>8} x {kind}");
+        }
+        if changed > 0 {
+            println!(
+                "{changed} transactions were executed though what they watched was not as they had read it"
+            );
         }
         match seen.wrong_sums.first() {
             Some(sum) => println!(
@@ -367,9 +475,4 @@ fn make_accounts(bank: &Bank<'_>, target: SocketAddr, well_at: &mut Instant) -> 
         }
     }
     Ok(())
-}
-
-/// Whether an error says that the rack is not well right now.
-fn is_passing(text: &str) -> bool {
-    ["TRYAGAIN", "TIMEOUT", "UNKNOWN"].iter().any(|kind| text.starts_with(kind))
 }

@@ -18,6 +18,26 @@ pub struct Link {
     request: Vec<u8>,
 }
 
+/// A command with its arguments.
+pub(super) type Command = Vec<Vec<u8>>;
+
+pub(super) fn words(words: &[&str]) -> Command {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// The number that a bulk string says.
+pub(super) fn number<N: std::str::FromStr>(reply: &Reply) -> Option<N> {
+    match reply {
+        Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Whether an error says that the rack is not well right now.
+pub(super) fn is_passing(text: &str) -> bool {
+    ["TRYAGAIN", "TIMEOUT", "UNKNOWN"].iter().any(|kind| text.starts_with(kind))
+}
+
 fn broken(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.to_string())
 }

@@ -76,6 +76,10 @@ const GATEWAYS: u64 = 0x6a7e_3a75;
 const DATABASES: u64 = 0xda7a_ba5e;
 /// And for their scripts.
 const SCRIPTS: u64 = 0x5c21_f7e5;
+/// And for their transactions of several keys.
+const TOGETHER: u64 = 0x7063_e74e;
+/// And for their moves and sorted sets.
+const MOVES: u64 = 0x0304_e500;
 /// And for whether they have clients that cache.
 const CACHES: u64 = 0xcac4_e5e5;
 /// And for changes of who votes.
@@ -159,6 +163,8 @@ impl Plan {
         draw_balance(&mut plan);
         draw_databases(&mut plan);
         draw_scripts(&mut plan);
+        draw_together(&mut plan);
+        draw_moves(&mut plan);
         plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
         plan.gateways.users = Rng::new(seed ^ USERS).chance(1, 6);
         draw_voters(&mut plan);
@@ -196,6 +202,24 @@ fn draw_voters(plan: &mut Plan) {
         plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns), fault });
     }
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// In every second seed the clients of gateways have transactions of several keys, where nobody deletes all keys or asks
+/// which there are, and memory has no end: what these are on only grows, and is not in the history.
+fn draw_together(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ TOGETHER);
+    let is_apart = plan.flushes_permille == 0 && plan.sizes.all_keys_permille == 0;
+    if is_apart && plan.bounds.memory_bytes_max == 0 && rng.chance(1, 2) {
+        plan.gateways.together_percent = rng.between(5, 60);
+    }
+}
+
+/// In one seed of four the clients of gateways move elements between lists and pop sorted sets.
+fn draw_moves(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ MOVES);
+    if rng.chance(1, 4) {
+        plan.gateways.moves_percent = rng.between(5, 40);
+    }
 }
 
 /// Where nothing is said, the switch checks replies in one seed of four, if it can for the protocol.

@@ -30,6 +30,11 @@ pub struct Gateways {
     pub databases_percent: u64,
     /// Commands of one key among 100 that are sent as scripts, or as calls of functions.
     pub scripts_percent: u64,
+    /// Transactions of several keys among 100 commands, on keys of their own: by MULTI, WATCH, scripts, MGET and MSET,
+    /// and XREAD that waits.
+    pub together_percent: u64,
+    /// Moves between lists, pops of sorted sets and the like among 100 commands, some of which wait.
+    pub moves_percent: u64,
     /// A client of each gateway caches what it reads (CLIENT TRACKING).
     pub caches: bool,
     /// Gateways share users, whom clients change (ACL).
@@ -58,6 +63,8 @@ impl Default for Gateways {
             waiting_percent: 0,
             databases_percent: 0,
             scripts_percent: 0,
+            together_percent: 0,
+            moves_percent: 0,
             caches: false,
             users: false,
             slow_percent: 0,
@@ -85,6 +92,8 @@ impl Gateways {
             waiting_percent: some(&mut Rng::new(splitmix64(rng.clone().next_u64())), 100),
             databases_percent: 0,
             scripts_percent: 0,
+            together_percent: 0,
+            moves_percent: 0,
             caches: false,
             users: false,
             slow_percent: some(rng, 20),
@@ -104,6 +113,8 @@ impl Gateways {
         within("gateways.waiting_percent", self.waiting_percent, 0, 100)?;
         within("gateways.databases_percent", self.databases_percent, 0, 100)?;
         within("gateways.scripts_percent", self.scripts_percent, 0, 100)?;
+        within("gateways.together_percent", self.together_percent, 0, 100)?;
+        within("gateways.moves_percent", self.moves_percent, 0, 100)?;
         within("gateways.slow_percent", self.slow_percent, 0, 100)?;
         within("gateways.slow_ns", self.slow_ns, 1, SLOW_NS_MAX)?;
         within("gateways.broken_permille", self.broken_permille, 0, 1_000)?;

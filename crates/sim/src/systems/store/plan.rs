@@ -337,6 +337,13 @@ impl Plan {
                 "all_keys_permille: KEYS, SCAN and DBSIZE are checked with one database".into()
             );
         }
+        if self.gateways.together_percent > 0
+            && self.sizes.all_keys_permille + self.flushes_permille > 0
+        {
+            return Err(
+                "gateways.together_percent: set all_keys_permille and flushes_permille to 0".into(),
+            );
+        }
         self.disks.validate(&within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))

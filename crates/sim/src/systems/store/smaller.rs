@@ -61,6 +61,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.gateways.waiting_percent = 0);
     with(|p| p.gateways.databases_percent = 0);
     with(|p| p.gateways.scripts_percent = 0);
+    with(|p| p.gateways.together_percent = 0);
+    with(|p| p.gateways.moves_percent = 0);
     with(|p| p.gateways.caches = false);
     with(|p| p.gateways.users = false);
     with(|p| p.gateways.slow_percent = 0);

@@ -27,6 +27,12 @@ counters! {
         scripts,
         /// Calls of functions.
         calls,
+        /// Moves between lists, pops of sorted sets and the like.
+        moves,
+        /// Transactions of several keys.
+        together,
+        /// Those of them that were not executed, since what they watched had changed.
+        aborted,
         /// Reads of clients that cache.
         cached,
         /// Pipelines of another database than 0.
@@ -300,6 +306,9 @@ impl fmt::Display for Totals {
                 ("that wait", c.waits),
                 ("scripts", c.scripts),
                 ("calls of functions", c.calls),
+                ("moves and sorted sets", c.moves),
+                ("transactions of several keys", c.together),
+                ("aborted", c.aborted),
                 ("reads to be cached", c.cached),
                 ("of other databases", c.databases),
                 ("inline", c.inline),

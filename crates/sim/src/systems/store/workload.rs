@@ -251,7 +251,7 @@ fn parse_one(rest: &mut &[u8]) -> Option<Reply> {
     *rest = &rest[end + 2..];
     match kind {
         b'+' if line == "OK" => Some(Reply::Ok),
-        b'+' => Some(Reply::bulk(line)),
+        b'+' | b',' => Some(Reply::bulk(line)),
         b'-' => Some(Reply::Error(line.into())),
         b':' => line.parse().ok().map(Reply::Int),
         b'$' if line == "-1" => Some(Reply::Nil),

@@ -56,6 +56,8 @@ impl<'a> Rack<'a> {
             slots: Vec::new(),
             disks: (0..replicas as u16).map(|node| ReplicaDisk::new(node, plan.seed)).collect(),
             history: Vec::new(),
+            transactions: Vec::new(),
+            unknown_pushes: Vec::new(),
             stage: Stage::Safety,
             healed_ns: None,
             begun: 0,

@@ -12,8 +12,10 @@ use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
 use super::cache::Cache;
 use super::clients::{GOOD_MIN, Pace, describe};
+use super::moves::moved;
 use super::pipeline::{Awaited, End, Pipeline, Wanted, Writer, judge};
-use super::{Process, Rack, Role, Stage};
+use super::together::{Known, Said};
+use super::{Process, Rack, Role, Stage, together};
 use crate::systems::store::gateways::Gateways;
 use crate::world::Event;
 
@@ -60,6 +62,9 @@ pub(super) struct Connection {
     good: u64,
     /// Its last change of its user was acknowledged.
     has_changed: bool,
+    /// It watches keys behind what was sent.
+    watches: bool,
+    known: Known,
     /// When it is looked at next; `u64::MAX` if nothing is scheduled.
     wake_ns: u64,
 }
@@ -75,6 +80,7 @@ impl Connection {
     /// Sends a pipeline in pieces; gives the time of the last.
     fn send(&mut self, pipeline: Pipeline, now_ns: u64) -> u64 {
         self.resp3 = pipeline.resp3;
+        self.watches = pipeline.watches;
         self.commands = pipeline.commands.len() as u64;
         let pieces = pieces(&mut self.rng, now_ns, pipeline.bytes.len());
         let last_ns = pieces.last().map_or(now_ns, |(at_ns, _)| *at_ns);
@@ -157,6 +163,8 @@ impl Redis {
             commands: 1,
             good: 0,
             has_changed: false,
+            watches: false,
+            known: Known::default(),
             wake_ns: u64::MAX,
         };
         let connections = (0..connections).map(|_| connection(rng.fork())).collect();
@@ -204,6 +212,8 @@ impl Redis {
         let connection = &mut self.connections[at];
         connection.id = Some(id);
         connection.resp3 = false;
+        connection.watches = false;
+        connection.known.forget_watched();
         connection.socket.clear();
         self.gateway.connected(now, id, "10.0.0.1:50000")
     }
@@ -345,6 +355,8 @@ impl Rack<'_> {
             client: (node * 100 + at) as u64,
             has_library: self.has_library,
             reads_only: !is_safety && connection.good >= GOOD_MIN,
+            known: &connection.known,
+            watches: connection.watches,
         };
         let pipeline = writer.write(count, connection.resp3, end);
         self.begun += pipeline.operations;
@@ -384,7 +396,18 @@ impl Rack<'_> {
         connection.received.clear();
         connection.torn_bytes = 0;
         let awaited = std::mem::take(&mut connection.awaited);
-        let operations: Vec<_> = awaited.into_iter().flat_map(Awaited::operations).collect();
+        let mut operations = Vec::new();
+        for awaited in awaited {
+            match awaited.wanted {
+                Wanted::Together(together) => self.transactions.push(together.unknown()),
+                Wanted::Moved(moved) => {
+                    let (pop, push) = moved.given_up();
+                    operations.push(pop);
+                    self.unknown_pushes.push(push);
+                }
+                _ => operations.extend(awaited.operations()),
+            }
+        }
         self.totals.unknown += operations.len() as u64;
         self.history.extend(operations);
     }
@@ -437,7 +460,22 @@ impl Rack<'_> {
                 self.broken = Some("a change of a user that was acknowledged is undone".into());
                 return;
             }
-            match judge(awaited, bytes, now_ns) {
+            if awaited.is_together() {
+                if let Err(why) = self.take_together(node, at, awaited, bytes) {
+                    let text = String::from_utf8_lossy(bytes);
+                    self.broken = Some(format!("a transaction of several keys: {why}: {text}"));
+                    return;
+                }
+                continue;
+            }
+            let judged = match awaited.wanted {
+                Wanted::Moved(_) => moved(awaited, bytes, now_ns).map(|(operations, unknown)| {
+                    self.unknown_pushes.extend(unknown);
+                    operations
+                }),
+                _ => judge(awaited, bytes, now_ns),
+            };
+            match judged {
                 Ok(operations) => self.record_all(node, at, operations),
                 Err(why) => {
                     self.broken = Some(why);
@@ -449,6 +487,41 @@ impl Rack<'_> {
         let Some(connection) = self.connection(node, at) else { return };
         connection.torn_bytes = received.len();
         connection.received = received;
+    }
+
+    /// What a reply says of a transaction of several keys.
+    fn take_together(
+        &mut self,
+        node: usize,
+        at: usize,
+        awaited: Awaited,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let (now_ns, stage) = (self.world.now_ns, self.stage);
+        let writes = matches!(&awaited.wanted, Wanted::Together(together) if !together.is_read());
+        let Some(connection) = self.connection(node, at) else { return Ok(()) };
+        let said = connection.known.take(awaited, bytes, now_ns)?;
+        let transaction = match said {
+            Said::Nothing => return Ok(()),
+            Said::Aborted => {
+                self.totals.redis.aborted += 1;
+                return Ok(());
+            }
+            Said::Done(transaction) => transaction,
+        };
+        if transaction.return_ns.is_none() {
+            self.totals.unknown += 1;
+        } else {
+            if matches!(stage, Stage::Liveness { since_ns } if transaction.call_ns >= since_ns) {
+                connection.good += 1;
+            }
+            self.progress.see(now_ns, writes);
+        }
+        if self.world.recorder.is_some() {
+            self.mark(Some(node), together::describe(&transaction), false);
+        }
+        self.transactions.push(transaction);
+        Ok(())
     }
 
     fn record_all(&mut self, node: usize, at: usize, operations: Vec<concord_check::Operation>) {

@@ -11,11 +11,13 @@ mod disk;
 mod file;
 mod gateway;
 mod inject;
+mod moves;
 mod pipeline;
 mod power;
 mod progress;
 mod rest;
 mod step;
+mod together;
 mod voters;
 mod watch;
 mod watch_vr;
@@ -23,7 +25,7 @@ mod watch_vr;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use concord_check::{Operation, Options, Verdict, check};
+use concord_check::{Operation, Options, Transaction, Verdict, check, check_transactions};
 use concord_client::Client;
 use concord_core::machine::Deadline;
 use concord_core::{Addr, Guards, MS, Machine, Nothing, Now, RequestNumber, Rng, SEC, Sink};
@@ -240,6 +242,10 @@ struct Rack<'a> {
     /// The replicas' disks, which outlive them.
     disks: Vec<ReplicaDisk>,
     history: Vec<Operation>,
+    /// Those of several keys, which are not in the history.
+    transactions: Vec<Transaction>,
+    /// Pushes of moves of which nobody knows which element they moved, if any.
+    unknown_pushes: Vec<Operation>,
     stage: Stage,
     /// When everything healed, if it has.
     healed_ns: Option<u64>,
@@ -297,6 +303,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let options = Options { grace_ns, time_max, ..Options::default() };
     // Expiry is decided by the log's time.
     let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
+    moves::find_pushed(&mut rack.history, std::mem::take(&mut rack.unknown_pushes));
     // A run that was stopped has operations under way, which its history does not know.
     let violation = wrong.or_else(|| match check(&rack.history, &options) {
         Ok(report) if report.is_ok() => None,
@@ -304,6 +311,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
         Ok(report) => Some(report.to_string()),
         Err(error) => Some(error.to_string()),
     });
+    let violation = violation.or_else(|| rack.without_order());
     if let Some(text) = &violation {
         rack.mark(None, text.lines().next().unwrap_or_default().into(), true);
     }
@@ -331,7 +339,7 @@ impl Rack<'_> {
         let last_ns = self.plan.faults.last().map_or(0, |f| f.at_ns);
         let linger_until_ns = last_ns + self.plan.linger_ns;
         loop {
-            let is_done = self.history.len() >= self.plan.operations
+            let is_done = self.ended() >= self.plan.operations
                 && self.faults_left == 0
                 && self.world.now_ns >= linger_until_ns;
             if is_done || self.world.now_ns > SAFETY_NS_MAX {
@@ -345,6 +353,21 @@ impl Rack<'_> {
                 return Some(text);
             }
         }
+    }
+
+    /// Operations and transactions that have ended.
+    fn ended(&self) -> usize {
+        self.history.len() + self.transactions.len()
+    }
+
+    /// Why transactions of several keys have no order, if they have none.
+    fn without_order(&self) -> Option<String> {
+        let anomaly = check_transactions(&self.transactions).err()?;
+        let mut text = format!("transactions of several keys have no order: {anomaly}");
+        for at in anomaly.transactions() {
+            text += &format!("\n{at}: {}", together::describe(&self.transactions[at]));
+        }
+        Some(text)
     }
 
     /// Handles one event. Some text if something is wrong.
@@ -518,7 +541,7 @@ impl Rack<'_> {
         for node in 0..self.slots.len() {
             self.bury(node);
         }
-        self.totals.operations = self.history.len() as u64;
+        self.totals.operations = self.ended() as u64;
         self.totals.packets = self.world.packets;
         self.totals.lost = self.world.lost;
         self.totals.duplicated = self.world.duplicated;

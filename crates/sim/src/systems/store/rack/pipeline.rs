@@ -1,6 +1,8 @@
 //! What Redis clients send to a gateway, and what they make of its replies.
 
-use concord_check::{Operation, Reply};
+use std::collections::BTreeSet;
+
+use concord_check::{Access, Operation, Reply};
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
 use concord_engine::databases::stored;
@@ -8,6 +10,8 @@ use concord_engine::resp;
 
 use crate::systems::store::gateways::Gateways;
 use crate::systems::store::rack::clients::describe;
+use crate::systems::store::rack::moves::{Move, elements, ranked};
+use crate::systems::store::rack::together::{Known, Together};
 use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::totals::RedisCounters;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, is_read, parse_reply};
@@ -44,6 +48,8 @@ pub(super) enum Combine {
     Sum,
     /// MSET: OK.
     AllOk,
+    /// EXEC of reads of lists of which no two have an element in common.
+    Apart,
 }
 
 /// What a command's reply has to be.
@@ -67,6 +73,14 @@ pub(super) enum Wanted {
     Changed,
     /// That of an ACL DRYRUN of what the change before it allows.
     Allowed,
+    /// That of a move: an element or nil.
+    Moved(Move),
+    /// That of WATCH.
+    Watching,
+    /// That of a read of a key that is watched.
+    Looked(Access),
+    /// That of a transaction of several keys.
+    Together(Together),
 }
 
 /// A command that was sent.
@@ -90,24 +104,35 @@ impl Awaited {
     pub(super) fn operations(self) -> Vec<Operation> {
         match self.wanted {
             Wanted::One(operation) => vec![operation],
+            Wanted::Moved(moved) => vec![moved.pop],
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations,
             Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Loaded => Vec::new(),
             Wanted::Changed | Wanted::Allowed => Vec::new(),
+            Wanted::Watching | Wanted::Looked(_) | Wanted::Together(_) => Vec::new(),
         }
+    }
+
+    /// Whether it is about several keys, which are not operations of the history.
+    pub(super) fn is_together(&self) -> bool {
+        matches!(self.wanted, Wanted::Watching | Wanted::Looked(_) | Wanted::Together(_))
     }
 
     pub(super) fn called(&mut self, at_ns: u64) {
         match &mut self.wanted {
             Wanted::One(operation) => operation.call_ns = at_ns,
+            Wanted::Moved(moved) => moved.pop.call_ns = at_ns,
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => {
                 operations.iter_mut().for_each(|o| o.call_ns = at_ns);
             }
+            Wanted::Together(together) => together.called(at_ns),
             Wanted::Exactly(_)
             | Wanted::Begins(_)
             | Wanted::Hello
             | Wanted::Loaded
             | Wanted::Changed
-            | Wanted::Allowed => {}
+            | Wanted::Allowed
+            | Wanted::Watching
+            | Wanted::Looked(_) => {}
         }
     }
 }
@@ -139,7 +164,11 @@ pub(super) struct Pipeline {
     pub waits: u64,
     pub scripts: u64,
     pub calls: u64,
+    pub together: u64,
+    pub moves: u64,
     pub inline: u64,
+    /// Keys are watched behind it.
+    pub watches: bool,
 }
 
 impl Pipeline {
@@ -152,6 +181,8 @@ impl Pipeline {
             waits: self.waits,
             scripts: self.scripts,
             calls: self.calls,
+            together: self.together,
+            moves: self.moves,
             databases: u64::from(self.database > 0),
             inline: self.inline,
             resp3: u64::from(self.resp3),
@@ -173,9 +204,13 @@ pub(super) struct Writer<'a> {
     /// Somebody knows that the library of functions is there.
     pub has_library: bool,
     pub reads_only: bool,
+    /// What the connection has read of streams.
+    pub known: &'a Known,
+    /// The connection watches keys: the first that it does is to end that.
+    pub watches: bool,
 }
 
-fn args(words: &[&str]) -> Vec<Vec<u8>> {
+pub(super) fn args(words: &[&str]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
@@ -217,13 +252,22 @@ impl Writer<'_> {
             waits: 0,
             scripts: 0,
             calls: 0,
+            together: 0,
+            moves: 0,
             inline: 0,
+            watches: self.watches,
         };
         if self.gateways.databases_percent > 0 {
             self.select(&mut out);
         }
+        if out.watches {
+            let mut rng = Rng::new(splitmix64(*self.unique ^ self.client << 32 ^ 1 << 59));
+            self.end_watched(&mut out, &mut rng);
+        }
         for _ in 0..count {
-            self.any(&mut out);
+            if !out.watches {
+                self.any(&mut out);
+            }
         }
         if self.gateways.users && !self.reads_only {
             self.user(&mut out);
@@ -237,6 +281,12 @@ impl Writer<'_> {
     }
 
     fn any(&mut self, out: &mut Pipeline) {
+        if let Some(mut rng) = self.draws_together() {
+            return self.together(out, &mut rng);
+        }
+        if let Some(mut rng) = self.draws_move() {
+            return self.moves(out, &mut rng);
+        }
         if !self.reads_only && self.rng.chance(self.gateways.multi_percent, 100) {
             return self.transaction(out);
         }
@@ -266,7 +316,7 @@ impl Writer<'_> {
         cmd
     }
 
-    fn operation(&mut self, cmd: Vec<Vec<u8>>) -> Operation {
+    pub(super) fn operation(&mut self, cmd: Vec<Vec<u8>>) -> Operation {
         *self.unique += 1;
         Operation {
             client: self.client,
@@ -279,21 +329,23 @@ impl Writer<'_> {
         }
     }
 
-    fn send(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>], wanted: Wanted) {
+    pub(super) fn send(&mut self, out: &mut Pipeline, cmd: &[Vec<u8>], wanted: Wanted) {
         self.encode(out, cmd);
         self.expect(out, wanted);
     }
 
     fn expect(&self, out: &mut Pipeline, wanted: Wanted) {
         out.operations += match &wanted {
-            Wanted::One(_) => 1,
+            Wanted::One(_) | Wanted::Moved(_) | Wanted::Together(_) => 1,
             Wanted::Parts(_, operations) | Wanted::Popped(operations) => operations.len(),
             Wanted::Exactly(_)
             | Wanted::Begins(_)
             | Wanted::Hello
             | Wanted::Loaded
             | Wanted::Changed
-            | Wanted::Allowed => 0,
+            | Wanted::Allowed
+            | Wanted::Watching
+            | Wanted::Looked(_) => 0,
         };
         let (resp3, database, has_library) = (out.resp3, out.database, self.has_library);
         let awaited = Awaited { wanted, resp3, database, has_library };
@@ -314,7 +366,7 @@ impl Writer<'_> {
         }
     }
 
-    fn one(&mut self, out: &mut Pipeline) {
+    pub(super) fn one(&mut self, out: &mut Pipeline) {
         let cmd = self.draw();
         let is_pop = cmd.len() == 2 && matches!(&cmd[0][..], b"LPOP" | b"RPOP");
         // Decided beside, so that what is drawn where nobody waits is what it was.
@@ -481,7 +533,7 @@ impl Writer<'_> {
                 // Its keys hold strings; of others it would answer nil.
                 Combine::Array => drawn[0] == b"GET",
                 Combine::AllOk => drawn[0] == b"SET" && drawn.len() == 3,
-                Combine::Sum => has_key(&drawn),
+                Combine::Sum | Combine::Apart => has_key(&drawn),
             };
             if fits && is_new && parts.len() < TOGETHER_MAX {
                 let mut part = args(&[part]);
@@ -530,7 +582,7 @@ fn as_array(cmd: &[Vec<u8>], out: &mut Vec<u8>) {
 }
 
 /// How a command ended, by its reply.
-enum Ended {
+pub(super) enum Ended {
     /// With this.
     Answered(Reply),
     /// It was not executed.
@@ -544,7 +596,7 @@ const TOO_LARGE: &str = "ERR the command is larger";
 /// And that a function is not there: its library has not come yet.
 const NO_FUNCTION: &str = "ERR Function not found";
 
-fn ended(reply: Reply) -> Result<Ended, String> {
+pub(super) fn ended(reply: Reply) -> Result<Ended, String> {
     let Reply::Error(text) = &reply else { return Ok(Ended::Answered(reply)) };
     let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
     if begins(&["UNKNOWN", "PARTIAL"]) {
@@ -586,11 +638,16 @@ pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<O
     Ok(awaited.operations().into_iter().zip(replies).map(end).collect())
 }
 
-/// The reply to each operation of a command; `None` where nobody knows whether it was executed.
-fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, String> {
+/// Whether a reply is of RESP2 where RESP3 is in force, or the other way around.
+pub(super) fn is_of_other_version(resp3: bool, bytes: &[u8]) -> bool {
     let is_new = matches!(bytes.first(), Some(b'_' | b'%' | b'~' | b',' | b'#' | b'(' | b'='));
     let is_old = bytes.starts_with(b"$-1") || bytes.starts_with(b"*-1");
-    if if awaited.resp3 { is_old } else { is_new } {
+    if resp3 { is_old } else { is_new }
+}
+
+/// The reply to each operation of a command; `None` where nobody knows whether it was executed.
+fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, String> {
+    if is_of_other_version(awaited.resp3, bytes) {
         return Err("a reply of the other version of the protocol".into());
     }
     let is_right = match &awaited.wanted {
@@ -599,8 +656,8 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         Wanted::Hello => bytes.starts_with(if awaited.resp3 { b"%7\r\n" } else { b"*14\r\n" }),
         Wanted::Loaded => bytes == b"$5\r\nswarm\r\n" || bytes.starts_with(b"-"),
         Wanted::Changed => bytes == b"+OK\r\n" || bytes.starts_with(b"-"),
-        Wanted::Allowed => true,
-        Wanted::One(_) | Wanted::Parts(..) | Wanted::Popped(_) => true,
+        Wanted::Allowed | Wanted::Watching | Wanted::Looked(_) | Wanted::Together(_) => true,
+        Wanted::One(_) | Wanted::Parts(..) | Wanted::Popped(_) | Wanted::Moved(_) => true,
     };
     if !is_right {
         return Err("another reply than there can be".into());
@@ -608,6 +665,8 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
     let parse = || parse_reply(bytes).ok_or("a reply that cannot be read".to_string());
     Ok(match &awaited.wanted {
         Wanted::Exactly(_) | Wanted::Begins(_) | Wanted::Hello | Wanted::Allowed => Vec::new(),
+        Wanted::Watching | Wanted::Looked(_) | Wanted::Together(_) => Vec::new(),
+        Wanted::Moved(_) => Vec::new(),
         Wanted::Changed => ended(parse()?).map(|_| Vec::new())?,
         Wanted::Loaded => match ended(parse()?)? {
             Ended::Answered(Reply::Error(text)) => return Err(format!("no library but {text}")),
@@ -652,13 +711,19 @@ fn popped_of(
     operations: &[Operation],
 ) -> Result<Vec<Option<Reply>>, String> {
     let of_all = |reply: Reply| Ok(vec![Some(reply); operations.len()]);
+    let is_sorted = operations.iter().all(|o| o.cmd[0].starts_with(b"Z"));
     let (key, item) = match reply {
+        Reply::Nil if is_sorted => return of_all(Reply::Array(Vec::new())),
         Reply::Nil => return of_all(Reply::Nil),
         // Of which key it speaks is not said.
         Reply::Error(text) if operations.len() > 1 && text.starts_with("WRONGTYPE") => {
             return of_all(Reply::Error("TRYAGAIN another key is of another type".into()));
         }
         Reply::Error(text) => return of_all(Reply::Error(text)),
+        Reply::Array(items) if is_sorted => match ranked(items) {
+            Some((key, item)) => (stored(database, &key).into_owned(), item),
+            None => return Err("neither nil nor a key, a member and its score".into()),
+        },
         Reply::Array(items) => match <[Reply; 2]>::try_from(items) {
             Ok([Reply::Bulk(key), item]) => (stored(database, &key).into_owned(), item),
             _ => return Err("neither nil nor a key and an element".into()),
@@ -682,6 +747,13 @@ fn parts_of(combine: Combine, reply: Reply, count: usize) -> Result<Vec<Reply>, 
     let same = |reply: Reply| Ok(vec![reply; count]);
     match (combine, reply) {
         (Combine::Array, Reply::Array(items)) if items.len() == count => Ok(items),
+        (Combine::Apart, Reply::Array(items)) if items.len() == count => {
+            let elements = || items.iter().flat_map(elements);
+            match elements().collect::<BTreeSet<_>>().len() == elements().count() {
+                true => Ok(items),
+                false => Err("an element that is in two lists at one moment".into()),
+            }
+        }
         (Combine::AllOk, Reply::Ok) => same(Reply::Ok),
         (Combine::Sum, Reply::Int(0)) => same(Reply::Int(0)),
         (Combine::Sum, Reply::Int(sum)) if sum == count as i64 => same(Reply::Int(1)),

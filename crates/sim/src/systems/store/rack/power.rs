@@ -16,7 +16,7 @@ pub fn run_with_power_cut(plan: &Plan, after_events: u64, for_ns: Duration) -> O
             rack.broken = Some(text);
             break;
         }
-        if rack.history.len() >= plan.operations {
+        if rack.ended() >= plan.operations {
             return None;
         }
     }
