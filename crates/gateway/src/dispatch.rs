@@ -199,7 +199,7 @@ impl Core {
             }
             // What is cached is read as one.
             Handling::Several(Several { split: Some(split), .. })
-                if turn.footprint.as_ref().is_none_or(|footprint| footprint.reads.is_empty())
+                if turn.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
                     && self.setup.splits_reads
                     && (args.len() > 2 || turn.connection.is_splitting) =>
             {

@@ -27,6 +27,9 @@ pub(crate) struct Footprint {
     pub has_script: bool,
     /// Keys are deleted, and by nothing that is worth a look at them.
     pub deletes: bool,
+    /// Keys that it reads while the client watches them, each once, and which WATCH that is.
+    pub watched: Vec<Vec<u8>>,
+    pub watch_number: u64,
     /// How digests stand around the reply.
     pub digests: Digests,
 }
@@ -47,7 +50,21 @@ pub(crate) type Seen = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 impl Footprint {
     pub(crate) fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty() && !self.flushes
+        !self.asks() && self.writes.is_empty() && !self.flushes
+    }
+
+    /// Whether digests are to come with the reply.
+    pub(crate) fn asks(&self) -> bool {
+        !self.reads.is_empty() || !self.watched.is_empty()
+    }
+
+    /// The keys whose digests are to come.
+    pub(crate) fn asked(&self) -> impl ExactSizeIterator<Item = &Vec<u8>> {
+        let (reads, watched) = (self.reads.len(), self.watched.len());
+        (0..reads + watched).map(move |at| match at.checked_sub(reads) {
+            None => &self.reads[at],
+            Some(at) => &self.watched[at],
+        })
     }
 
     /// Whether it has written something, as far as its end says.
@@ -63,7 +80,7 @@ impl Footprint {
         }
     }
 
-    /// Adds what another command of the same transaction does.
+    /// Adds what another command of the same transaction does. What is watched EXEC itself compares.
     pub(crate) fn add(&mut self, other: Footprint) {
         for key in other.reads {
             add(&mut self.reads, &key);
@@ -82,7 +99,7 @@ impl Footprint {
         let ask = |key: &Vec<u8>| {
             CommandBuf::new().encode(2, [&b"DEBUG"[..], b"DIGEST-VALUE", key]).to_vec()
         };
-        self.reads.iter().map(ask).collect()
+        self.asked().map(ask).collect()
     }
 
     /// Encodes a command with the digests.
@@ -105,7 +122,7 @@ impl Footprint {
         if !reply.starts_with(b"*") || resp::is_null(reply) {
             return None;
         }
-        let count = self.reads.len();
+        let count = self.asked().len();
         let head = resp::line_length(reply)?;
         let all: Vec<&[u8]> = resp_scan::elements(reply).collect();
         let inner = all.len().checked_sub(count * (1 + usize::from(behind)))?;

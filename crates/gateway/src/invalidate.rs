@@ -39,7 +39,9 @@ impl Core {
         name: &UpperName,
         args: &[&[u8]],
     ) -> Option<Box<Footprint>> {
-        if !self.is_tracked() {
+        let is_tracked = self.is_tracked();
+        let is_watching = connection.watch.is_on() && connection.multi.is_none();
+        if !is_tracked && !is_watching {
             return None;
         }
         let mut footprint = Footprint::default();
@@ -86,8 +88,13 @@ impl Core {
             let is_own = footprint.is_own;
             let is_wanted = |key: &&&[u8]| is_own || self.tracking.is_broadcast(shown(key));
             keys.iter().filter(is_wanted).for_each(|key| add(&mut footprint.reads, key));
+            if is_watching {
+                let is_watched = |key: &&&[u8]| connection.watch.has_seen(key);
+                keys.iter().filter(is_watched).for_each(|key| add(&mut footprint.watched, key));
+                footprint.watch_number = connection.watch.number();
+            }
         }
-        if writes {
+        if writes && is_tracked {
             let written = written_of(name.bytes(), keys);
             written.into_iter().for_each(|key| add(&mut footprint.writes, key));
         }
@@ -96,9 +103,9 @@ impl Core {
 
     /// Whether digests can be asked for together with the command.
     fn can_surround(footprint: &Footprint, bytes: usize) -> bool {
-        let digests: usize = footprint.reads.iter().map(|key| key.len() + 40).sum();
-        !footprint.reads.is_empty()
-            && footprint.reads.len() <= DIGESTS_MAX
+        let digests: usize = footprint.asked().map(|key| key.len() + 40).sum();
+        footprint.asks()
+            && footprint.asked().len() <= DIGESTS_MAX
             && digests <= DIGESTS_BYTES_MAX
             && bytes + 2 * digests < COMMAND_BYTES_MAX - 64
     }
@@ -130,12 +137,18 @@ impl Core {
     pub(crate) fn take_footprint(
         &mut self,
         now: Now,
-        connection: &Connection,
+        connection: &mut Connection,
         mut footprint: Box<Footprint>,
         outcome: Outcome,
         reply: &mut Vec<u8>,
     ) {
         let seen = footprint.take_digests(reply);
+        if let Some((before, _)) = &seen {
+            let digests = footprint.watched.iter().zip(&before[footprint.reads.len()..]);
+            digests.for_each(|(key, digest)| {
+                connection.watch.read(footprint.watch_number, key, digest);
+            });
+        }
         let is_alone = footprint.digests == Digests::None;
         let is_error = reply.starts_with(b"-");
         let no_loop = connection.tracking.as_ref().is_some_and(|tracking| tracking.no_loop);

@@ -10,6 +10,9 @@ use concord_engine::{CommandBuf, resp, resp_scan};
 const BYTES_MAX: usize = 64 << 10;
 const KEY_BYTES: usize = 64;
 
+/// The digest that no key has.
+const CHANGED: &[u8] = b"changed";
+
 /// What a connection watches.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -57,6 +60,38 @@ impl Watch {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
+    }
+
+    /// Whether a WATCH was answered.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.seen.is_empty()
+    }
+
+    pub(crate) fn has_seen(&self, key: &[u8]) -> bool {
+        self.keys().any(|own| own == key)
+    }
+
+    /// Which WATCH counts by now.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The client has read a key that it watches, whose digest was that; empty if nobody knows. EXEC compares with the
+    /// digest of when it was watched: if the client has seen another value since, that must not do, though the
+    /// key was changed back.
+    pub(crate) fn read(&mut self, number: u64, key: &[u8], digest: &[u8]) {
+        if number != self.number {
+            return;
+        }
+        let is_there = digest.iter().any(|digit| *digit != b'0');
+        for (_, seen) in self.seen.iter_mut().filter(|(own, _)| own == key) {
+            // Behind the digest it says when the key is due.
+            let value = seen.split(|byte| *byte == b'-').next().unwrap_or_default();
+            let same = if is_there { value == digest } else { !digest.is_empty() && value == b"0" };
+            if !same {
+                *seen = CHANGED.to_vec();
+            }
+        }
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {

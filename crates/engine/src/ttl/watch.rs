@@ -1,6 +1,7 @@
 //! WATCH: `CONCORD.DIGEST` answers a digest of each of its keys, and `CONCORD.WATCHED` at the beginning of a
 //! `CONCORD.EXEC` has the digests that keys must still have. A digest covers the value, and when it is due; a
-//! key that was changed and changed back counts as unchanged.
+//! key that was changed and changed back counts as unchanged, unless its client has read it in between: gateways see
+//! to that.
 //!
 //! A digest hangs on nothing but what the key holds (Redis' DEBUG DIGEST-VALUE), so that it may be read at
 //! one replica and compared at all of them.
