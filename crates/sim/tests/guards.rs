@@ -228,35 +228,6 @@ fn waiting(seed: u64) -> Plan {
     Plan { gateways: Gateways { waiting_percent: 100, ..plan.gateways }, ..plan }
 }
 
-/// All clients are Redis clients whose transactions are of several keys.
-fn together(seed: u64, plan: Plan) -> Plan {
-    let mut rng = Rng::new(seed);
-    let gateways = Gateways {
-        count: plan.clients,
-        together_percent: 80,
-        pipeline_max: rng.between(1, 3),
-        commands_max: 1_024,
-        output_bytes_max: 4 << 20,
-        window: 64,
-        ..Gateways::default()
-    };
-    Plan { gateways, flushes_permille: 0, writes_percent: 30, ..plan }
-}
-
-/// The guards of what names several objects. `SeveralNewest` and `SeveralNoted` are looked at where a read comes to a
-/// replica that has executed more than its last-committed point says, as the dirty set's are the switch's.
-#[test]
-fn every_guard_of_several_objects_is_caught_when_removed() {
-    let guards: [(Guard, Draw); 5] = [
-        (Guard::SeveralEntered, |seed| together(seed, read_ahead(seed))),
-        (Guard::SeveralClean, |seed| together(seed, read_ahead(seed))),
-        (Guard::SeveralNoted, |seed| together(seed, read_ahead(seed))),
-        (Guard::SeveralNewest, |seed| together(seed, read_ahead(seed))),
-        (Guard::SeveralCopied, |seed| together(seed, read_ahead(seed))),
-    ];
-    are_caught("several objects", &[], &guards);
-}
-
 /// What gateways and their clients check themselves.
 #[test]
 fn every_guard_of_gateways_is_caught_when_removed() {
