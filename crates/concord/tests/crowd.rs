@@ -241,7 +241,8 @@ fn beside_a_crowd_at_a_redis_server() {
     drop(beside_a_crowd(server.listen, connections() - OTHERS));
 }
 
-/// `CONCORD_CROWD_P99=2`: beside the crowd the 99th percentile of others may be so many times what it is without.
+/// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without, while the crowd comes and
+/// beside it.
 /// `CONCORD_CROWD=idle`, `reads`: see [`Crowd`].
 #[test]
 fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
@@ -265,8 +266,7 @@ fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
     assert!(most < BOUND_BYTES, "{} MiB, more than {} MiB", most / MIB, BOUND_BYTES / MIB);
     let times = setting("CONCORD_CROWD_P99", 0) as u32;
     if times > 0 {
-        // While it comes it is what as many clients are that ask for as much, and read it (results/bench/crowd.md).
-        assert!(full.p99 <= quiet.p99 * times, "{quiet}; {filling}; {full}");
+        assert!(filling.p99.max(full.p99) <= quiet.p99 * times, "{quiet}; {filling}; {full}");
     }
     drop(streams);
     until("room", || rack.client().say("PING") == "+PONG");
