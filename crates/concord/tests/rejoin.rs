@@ -5,7 +5,6 @@
 mod common;
 
 use std::io::Write;
-use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use common::counters::while_counting;
@@ -18,9 +17,9 @@ const WRITERS: usize = 6;
 
 /// Adds a role to the rack file, with free ports.
 fn append(rack: &Rack, section: &str, node: u16) {
-    let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (http, directory) = (free_port(), rack.run.join(format!("replica-{node}")));
-    let mut text = format!("\n[[{section}]]\nnode = {node}\naddr = \"{udp}\"\n");
+    let port = free_ports();
+    let (http, directory) = (port + 1, rack.run.join(format!("replica-{node}")));
+    let mut text = format!("\n[[{section}]]\nnode = {node}\naddr = \"127.0.0.1:{port}\"\n");
     text += &format!("http = \"127.0.0.1:{http}\"\n");
     if section == "replica" {
         text += &format!("directory = {directory:?}\n");

@@ -63,10 +63,6 @@ pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name}: {n}?")))
 }
 
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Whether a thread of the process has not ended: a zombie has, and the last to end frees its ports.
 pub fn is_alive(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
@@ -293,8 +289,9 @@ impl Drop for ByHand {
     }
 }
 
-/// A port whose next ones are free too, for further gateways. Tests of one process run at once, so
-/// each takes its own range; processes start at different ones.
+/// A port whose next ones are free too, for further gateways, below those that the system gives to
+/// connections. Tests of one process run at once, so each takes its own range; processes start at
+/// different ones.
 pub fn free_ports() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 1_000) as u16;
@@ -386,8 +383,10 @@ pub struct PlainRedis {
 }
 
 impl PlainRedis {
+    /// On a port that no connection takes as its own: one that the system chooses may be another
+    /// test's by the time at which the server listens, and then that one's server answers here.
     pub fn start() -> PlainRedis {
-        let port = free_port();
+        let port = free_ports();
         let process = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", "/tmp"])
             .args(["--save", "", "--appendonly", "no"])
@@ -400,6 +399,8 @@ impl PlainRedis {
         let listen = SocketAddr::from(([127, 0, 0, 1], port));
         let server = PlainRedis { process, listen };
         until("redis-server", || TcpStream::connect(listen).is_ok());
+        let info = Resp::open(listen).say("INFO server");
+        assert!(info.contains(&format!("process_id:{}\r", server.process.id())), "{port}: {info}");
         server
     }
 }

@@ -2,7 +2,7 @@
 //! document's command, and restarted by SIGTERM and the same command again. And clients that use it
 //! meanwhile, and tell for how long they were not served.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -26,13 +26,11 @@ pub struct Units {
     units: Vec<Unit>,
 }
 
-/// A place in the rack file, with ports that nobody else gets as long as the sockets are held.
-fn place(section: &str, more: &str, held: &mut Vec<(UdpSocket, TcpListener)>) -> String {
-    let (udp, http) = (UdpSocket::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
-    let (udp, http) = (udp.unwrap(), http.unwrap());
-    let (addr, listen) = (udp.local_addr().unwrap(), http.local_addr().unwrap());
-    held.push((udp, http));
-    format!("\n{section}\n{more}addr = \"{addr}\"\nhttp = \"{listen}\"\n")
+/// A place in the rack file, with ports that no connection takes as its own.
+fn place(section: &str, more: &str) -> String {
+    let port = free_ports();
+    let (addr, http) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", port + 1));
+    format!("\n{section}\n{more}addr = \"{addr}\"\nhttp = \"{http}\"\n")
 }
 
 impl Units {
@@ -42,18 +40,16 @@ impl Units {
         let first = free_ports();
         let gateways = [first, first + 1].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let state = run.join("controller.state");
-        let top = format!("durability = \"none\"\n{top}\n");
-        let (mut text, mut held) = (top, Vec::new());
-        text += &place("[controller]", &format!("state = {state:?}\n"), &mut held);
-        text += &place("[switch]", "", &mut held);
+        let mut text = format!("durability = \"none\"\n{top}\n");
+        text += &place("[controller]", &format!("state = {state:?}\n"));
+        text += &place("[switch]", "");
         for node in 1..=3 {
-            text += &place("[[replica]]", &format!("node = {node}\n"), &mut held);
+            text += &place("[[replica]]", &format!("node = {node}\n"));
         }
         for (node, listen) in (1..).zip(gateways) {
             let more = format!("node = {node}\nlisten = \"{listen}\"\n");
-            text += &place("[[gateway]]", &more, &mut held);
+            text += &place("[[gateway]]", &more);
         }
-        drop(held);
         std::fs::write(run.join("rack.toml"), text).unwrap();
         let mut rack = Units { run, gateways, units: Vec::new() };
         for role in ["controller", "switch"] {
@@ -76,7 +72,7 @@ impl Units {
     /// Adds a place to the rack file.
     pub fn append(&self, section: &str, more: &str) {
         let text = std::fs::read_to_string(self.file()).unwrap();
-        std::fs::write(self.file(), text + &place(section, more, &mut Vec::new())).unwrap();
+        std::fs::write(self.file(), text + &place(section, more)).unwrap();
     }
 
     /// Takes what was appended last out of the rack file.
