@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use concord_core::{
@@ -184,6 +185,15 @@ pub struct Withdrawn {
     pub(crate) further: FurtherIds,
     pub(crate) flags: Flags,
     pub(crate) packet: Vec<u8>,
+}
+
+impl From<Request<'_>> for Withdrawn {
+    /// A read that waits before it is sent.
+    fn from(read: Request<'_>) -> Withdrawn {
+        let mut packet = vec![0; HEADER_BYTES];
+        packet.extend_from_slice(read.command);
+        Withdrawn { obj_id: read.obj_id, further: read.further, flags: read.flags, packet }
+    }
 }
 
 impl Withdrawn {

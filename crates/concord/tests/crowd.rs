@@ -184,17 +184,23 @@ fn commands(number: usize) -> Vec<u8> {
     format!("MGET{keys}\r\n").repeat(20).into_bytes()
 }
 
-/// What others wait for: before the crowd, while it comes, and beside it. The crowd stays until what is returned is dropped.
-fn beside_a_crowd(listen: SocketAddr, silent: usize) -> ([Served; 3], Vec<TcpStream>) {
-    let mut client = Resp::open(listen);
-    for number in 0..100 {
-        let key = format!("long-{number}");
-        let value = vec![b'v'; LONG];
-        assert_eq!(client.call(&[b"SET", key.as_bytes(), &value]).unwrap().0, "+OK");
+/// What others at `others` wait for: before the crowd at `listen`, while it comes, and beside it. The crowd stays until what is
+/// returned is dropped.
+fn beside_a_crowd(
+    listen: SocketAddr,
+    others: SocketAddr,
+    silent: usize,
+) -> ([Served; 3], Vec<TcpStream>) {
+    for target in [listen, others] {
+        let mut client = Resp::open(target);
+        for number in 0..100 {
+            let key = format!("long-{number}");
+            let value = vec![b'v'; LONG];
+            assert_eq!(client.call(&[b"SET", key.as_bytes(), &value]).unwrap().0, "+OK");
+        }
     }
-    drop(client);
     let crowd = Crowd::of_environment();
-    let quiet = served_for(listen, Duration::from_secs(5));
+    let quiet = served_for(others, Duration::from_secs(5));
     let done = AtomicBool::new(false);
     let (streams, filling) = std::thread::scope(|scope| {
         let (send, come) = channel();
@@ -223,10 +229,10 @@ fn beside_a_crowd(listen: SocketAddr, silent: usize) -> ([Served; 3], Vec<TcpStr
             done.store(true, Ordering::Relaxed);
             streams
         });
-        let filling = served(listen, &done);
+        let filling = served(others, &done);
         (crowd.join().unwrap(), filling)
     });
-    let full = served_for(listen, Duration::from_secs(10));
+    let full = served_for(others, Duration::from_secs(10));
     println!("others, quiet: {quiet}\n  as they come: {filling}\n  then: {full}");
     ([quiet, filling, full], streams)
 }
@@ -238,7 +244,15 @@ fn beside_a_crowd_at_a_redis_server() {
     let server = PlainRedis::start();
     let mut client = Resp::open(server.listen);
     assert_eq!(client.say("CONFIG SET maxmemory-clients 256mb"), "+OK");
-    drop(beside_a_crowd(server.listen, connections() - OTHERS));
+    drop(beside_a_crowd(server.listen, server.listen, connections() - OTHERS));
+}
+
+/// What the crowd costs clients of another rack: what is left is the machine, which all share.
+#[test]
+#[ignore = "a measurement"]
+fn beside_a_crowd_at_another_rack() {
+    let racks = ["crowd-one", "crowd-other"].map(|name| Rack::start(name, &["--split-reads"]));
+    drop(beside_a_crowd(racks[0].listen, racks[1].listen, connections() - OTHERS));
 }
 
 /// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without, while the crowd comes and
@@ -250,7 +264,7 @@ fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
     let rack = Rack::start("crowd", &["--split-reads"]);
     let gateway = rack.pid("gateway-1");
     let (before, _) = memory(gateway);
-    let ([quiet, filling, full], streams) = beside_a_crowd(rack.listen, silent);
+    let ([quiet, filling, full], streams) = beside_a_crowd(rack.listen, rack.listen, silent);
     let (now, most) = memory(gateway);
     println!(
         "gateway: {} MiB, then {} MiB, at most {} MiB; the system for TCP {} MiB",

@@ -110,6 +110,7 @@ impl Core {
                     only_reads: false,
                     granted_bytes: 0,
                     expected: Expected::Short,
+                    long_read: 0,
                 };
                 self.targets.insert(number.0, target);
                 self.waiters.sent();

@@ -187,6 +187,8 @@ pub(crate) struct Target {
     pub granted_bytes: u32,
     /// What its reply is taken to be, until its length is known.
     pub expected: Expected,
+    /// The command's hash, if its reply was long the last time ([`crate::long_reads`]); else 0.
+    pub long_read: u64,
 }
 
 /// Where a connection stands among those whose commands are long ([`crate::inputs`]).
@@ -324,6 +326,8 @@ pub(crate) struct Connection {
     asked_on: bool,
     /// Bytes that were written to it.
     pub written_bytes: u64,
+    /// Its place among those that have not shown it ([`crate::unproven`]).
+    pub unproven: Option<u64>,
     /// When its client last read something, if there is more to read.
     pub unread_since: Option<Instant>,
     /// It is to be closed, its replies unread.
@@ -396,6 +400,7 @@ impl Connection {
             is_short: false,
             asked_on: false,
             written_bytes: 0,
+            unproven: None,
             unread_since: None,
             is_given_up: false,
             unanswered: Unanswered::default(),
@@ -490,7 +495,12 @@ impl Connection {
 
     /// Bytes of all its replies: unread, before their turn, asked for.
     pub(crate) fn reply_bytes(&self) -> usize {
-        self.output.len() + self.ready_bytes + self.granted_bytes + self.offer_bytes
+        self.fetched_bytes() + self.offer_bytes
+    }
+
+    /// The same without those that were not asked for.
+    pub(crate) fn fetched_bytes(&self) -> usize {
+        self.output.len() + self.ready_bytes + self.granted_bytes
     }
 
     /// Whether another request may be sent, as to how many are unanswered.

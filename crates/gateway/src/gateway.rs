@@ -11,6 +11,7 @@ use concord_core::rng::splitmix64;
 use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::CommandBuf;
 use concord_wire::gateways::OP_STREAM;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
 use hashbrown::HashMap;
 
@@ -21,6 +22,7 @@ use crate::events::Events;
 use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
+use crate::long_reads::LongReads;
 use crate::memory::{Grant, Memory, unread_bytes};
 use crate::monitors::Monitors;
 use crate::multi;
@@ -130,6 +132,7 @@ impl Gateway {
             memory: Memory::new(setup.limits.output_bytes_max),
             inputs: Inputs::default(),
             tentative: Tentative::default(),
+            long_reads: LongReads::default(),
             fetched: 0,
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
@@ -453,13 +456,12 @@ impl Gateway {
             // What it was granted before was less.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);
-            let grant = self.core.memory.grants(now.instant, connection, bytes as usize, is_first);
+            let grant = self.core.memory.grants(connection, bytes as usize, is_first);
             let may_fetch = target.class == Class::Write
                 || self.core.may_fetch(now.instant)
                     && self.core.memory.may_take(now.instant, connection);
             if grant == Grant::Yes && connection.offers.is_empty() && may_fetch {
-                let is_paced = self.core.memory.take(now.instant, connection, bytes);
-                self.core.count.replies_paced += u64::from(is_paced);
+                self.core.memory.take(now.instant, connection);
                 self.core.note_granted(now, connection, request, bytes);
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
@@ -470,7 +472,8 @@ impl Gateway {
                     connection.offer_bytes += read.bytes();
                     connection.note_long_reply();
                     self.core.tentative.note_long_reply();
-                    Offered::Read(read, target)
+                    let long_read = self.core.long_reads.note(read.request().command, bytes);
+                    Offered::Read(read, Target { long_read, ..target })
                 }
                 None => Offered::Write(request),
             };
@@ -507,19 +510,18 @@ impl Gateway {
             let is_first = connection.is_next_reply(slot, part);
             let bytes = offer.bytes;
             let is_read = matches!(offer.what, Offered::Read(..));
-            let grant =
-                match self.core.memory.grants(now.instant, connection, bytes as usize, is_first) {
-                    Grant::Yes
-                        if is_read
-                            && !(has_turn
-                                && self.core.client.has_room(Class::Read)
-                                && self.core.may_fetch(now.instant)
-                                && self.core.memory.may_take(now.instant, connection)) =>
-                    {
-                        Grant::NoRoom
-                    }
-                    grant => grant,
-                };
+            let grant = match self.core.memory.grants(connection, bytes as usize, is_first) {
+                Grant::Yes
+                    if is_read
+                        && !(has_turn
+                            && self.core.client.has_room(Class::Read)
+                            && self.core.may_fetch(now.instant)
+                            && self.core.memory.may_take(now.instant, connection)) =>
+                {
+                    Grant::NoRoom
+                }
+                grant => grant,
+            };
             match grant {
                 Grant::Yes => {}
                 Grant::NotYet => return,
@@ -529,8 +531,9 @@ impl Gateway {
                 }
             }
             let Some((_, offer)) = connection.offers.pop_first() else { return };
-            let is_paced = self.core.memory.take(now.instant, connection, bytes);
-            self.core.count.replies_paced += u64::from(is_paced);
+            let has_waited = was_short && !connection.reads_long();
+            self.core.count.replies_paced += u64::from(has_waited);
+            self.core.memory.take(now.instant, connection);
             let request = match offer.what {
                 Offered::Write(request) => request,
                 Offered::Read(read, target) => {
@@ -547,8 +550,8 @@ impl Gateway {
         }
     }
 
-    /// Connections for whose replies there was no room, as far as there is by now: first those that are paced, whose turns
-    /// are few.
+    /// Connections for whose replies there was no room, as far as there is by now: first those whose clients have not shown
+    /// that they read, whose turns are few.
     fn grant_short(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(id) = self.core.memory.next_short_new(now.instant) {
             if !self.was_granted(now, id, sink) {
@@ -596,7 +599,7 @@ impl Gateway {
             }
         }
         let is_pressed = self.core.memory.is_pressed(now.instant);
-        self.core.tentative.is_pressed = is_pressed;
+        self.core.tentative.is_pressed = is_pressed || self.core.memory.is_crowded();
         self.core.client.set_modest(is_pressed);
     }
 
@@ -623,7 +626,13 @@ impl Gateway {
                 continue;
             }
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };
-            self.core.tentative.settle(&mut target.expected);
+            let was_counted = self.core.tentative.settle(&mut target.expected);
+            if was_counted && target.granted_bytes == 0 {
+                self.core.tentative.note_short_reply();
+            }
+            if target.granted_bytes > 0 && done.reply.len() <= BODY_BYTES_MAX {
+                self.core.long_reads.forget(target.long_read);
+            }
             self.core.fetched -= usize::from(target.granted_bytes > 0);
             if target.class == Class::Write {
                 self.core.events.hint();

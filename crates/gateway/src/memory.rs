@@ -13,10 +13,10 @@
 //! ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that read never bring the
 //! gateway there: their replies are unread for less than [`UNREAD_NS`].
 //!
-//! From then on, and for a while after ([`PACED_NS`]), clients that have not shown that they read long replies get them at
-//! a pace ([`PACE_BYTES`]), and all others as before. A client has shown it if it asks for more when a long reply is with it, or
-//! if more was written to it than its and the gateway's kernel hold. Of those that have not, the newest connection and the
-//! oldest take turns, so that who comes does not wait for a crowd that came before.
+//! Clients that have not shown that they read long replies may leave a few unread, all of them together
+//! ([`crate::unproven`]). A client has shown it if it asks for more when a long reply is with it, or if more was written to it
+//! than its and the gateway's kernel hold. Of those that have not, the newest connection and the oldest take turns, so that
+//! who comes does not wait for a crowd that came before.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Instant, MS, SEC};
 
 use crate::connection::{Connection, ConnectionId};
+use crate::unproven::Unproven;
 
 /// Most bytes of replies that all connections take together, beside [`RESERVED_BYTES`] of each.
 pub const REPLIES_BYTES_MAX: usize = 256 << 20;
@@ -35,7 +36,7 @@ pub const RESERVED_BYTES: usize = 16 << 10;
 const SHARE: usize = 8;
 /// Kept for replies whose turn it is to be written.
 const FIRST_BYTES_RESERVED: usize = 64 << 20;
-/// Of these, kept for clients that have shown that they read, while the others are paced.
+/// Of these, kept for clients that have shown that they read.
 const READERS_BYTES_RESERVED: usize = 32 << 20;
 /// A client that reads nothing for that long, while others wait for the memory, is disconnected.
 pub const STUCK_NS: Duration = 10 * SEC;
@@ -54,14 +55,8 @@ const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
 const PRESSURE_NS: Duration = 3 * SEC;
 /// Most long replies that are fetched at once under pressure.
 pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
-/// How long after the last sign of pressure clients that have not shown that they read are kept at their pace.
-const PACED_NS: Duration = 60 * SEC;
-/// Bytes of long replies a second that all of them get together.
-const PACE_BYTES: u64 = 8 << 20;
-/// The pause after the reply of one of them is no longer, however long that is.
-const PACE_GAP_MAX_NS: Duration = SEC;
-/// How soon they are looked at again if there was no room.
-const PACE_RETRY_NS: Duration = 20 * MS;
+/// How soon clients that have not shown that they read are looked at again if there was no room.
+const RETRY_NS: Duration = 20 * MS;
 
 /// The replies of all connections.
 #[derive(Debug)]
@@ -72,14 +67,12 @@ pub(crate) struct Memory {
     most_bytes: usize,
     /// Connections for whose next reply there was no room, first come, first served.
     short: VecDeque<ConnectionId>,
-    /// Those that are paced, and whether it is the newest one's turn, or the oldest one's.
+    /// Those that have not shown that they read, and whether it is the newest one's turn, or the oldest one's.
     short_new: BTreeSet<ConnectionId>,
     is_newest_next: bool,
-    /// When the next of these may have its reply, while they are paced; and when they are looked at again where there was
-    /// no room.
-    new_at: Instant,
+    /// When they are looked at again where there was no room.
     new_again_at: Instant,
-    paced_until: Instant,
+    unproven: Unproven,
     look_at: Instant,
     /// Clients to give up, when the last one was, and the gap that spreads them until the next look.
     stuck: VecDeque<ConnectionId>,
@@ -99,9 +92,8 @@ impl Memory {
             short: VecDeque::new(),
             short_new: BTreeSet::new(),
             is_newest_next: false,
-            new_at: Instant(0),
             new_again_at: Instant(0),
-            paced_until: Instant(0),
+            unproven: Unproven::default(),
             look_at: Instant(0),
             stuck: VecDeque::new(),
             given_up_at: Instant(0),
@@ -122,11 +114,13 @@ impl Memory {
         self.held_bytes = self.held_bytes - connection.noted_bytes + now_bytes;
         connection.noted_bytes = now_bytes;
         self.most_bytes = self.most_bytes.max(self.held_bytes);
+        self.unproven.note(now, connection);
     }
 
     /// A connection is gone.
     pub(crate) fn forget(&mut self, connection: &Connection) {
         self.held_bytes -= connection.noted_bytes;
+        self.unproven.forget(connection);
     }
 
     /// What is held now, and the most that ever was.
@@ -148,18 +142,11 @@ impl Memory {
     }
 
     /// Whether a reply of `bytes` may be asked for; `is_first` if it is the next to be written.
-    pub(crate) fn grants(
-        &self,
-        now: Instant,
-        connection: &Connection,
-        bytes: usize,
-        is_first: bool,
-    ) -> Grant {
+    pub(crate) fn grants(&self, connection: &Connection, bytes: usize, is_first: bool) -> Grant {
         // Half is for what is read next, half for what comes before its turn.
         let limit_bytes = (self.limit_bytes() / 2).max(1);
         if is_first && connection.output.len() < limit_bytes {
-            let is_new = self.is_paced(now) && !connection.reads_long();
-            let reserved = if is_new { READERS_BYTES_RESERVED } else { 0 };
+            let reserved = if connection.reads_long() { 0 } else { READERS_BYTES_RESERVED };
             let free_bytes = self.free_bytes().saturating_sub(reserved);
             return if bytes <= free_bytes { Grant::Yes } else { Grant::NoRoom };
         }
@@ -182,7 +169,7 @@ impl Memory {
 
     pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
         let look_at = self.look_due(are_others_short);
-        let new_at = self.new_at.max(self.new_again_at);
+        let new_at = self.unproven.room_at().max(self.new_again_at);
         let at = if self.short_new.is_empty() { look_at } else { look_at.min(new_at) };
         if self.stuck.is_empty() { at } else { at.min(self.give_up_at()) }
     }
@@ -209,7 +196,7 @@ impl Memory {
         }
         connection.is_short = true;
         let id = connection.id;
-        if self.is_paced(now) && !connection.reads_long() {
+        if !connection.reads_long() {
             self.short_new.insert(id);
             if self.new_again_at <= now {
                 self.put_off_new(now);
@@ -231,9 +218,9 @@ impl Memory {
         self.short.front() == Some(&id)
     }
 
-    /// The next one of those that are paced.
+    /// The next one of those that have not shown that they read.
     pub(crate) fn next_short_new(&mut self, now: Instant) -> Option<ConnectionId> {
-        if !self.may_take_new(now) {
+        if now < self.new_again_at || !self.unproven.has_room(now) {
             return None;
         }
         self.is_newest_next = !self.is_newest_next;
@@ -242,30 +229,24 @@ impl Memory {
 
     /// There was no room for the one that was tried.
     pub(crate) fn put_off_new(&mut self, now: Instant) {
-        self.new_again_at = now.after(PACE_RETRY_NS);
+        self.new_again_at = now.after(RETRY_NS);
     }
 
     /// Whether a connection's long reply may be fetched, as to whether its client is known to read.
-    pub(crate) fn may_take(&self, now: Instant, connection: &Connection) -> bool {
-        connection.reads_long() || self.may_take_new(now)
+    pub(crate) fn may_take(&mut self, now: Instant, connection: &Connection) -> bool {
+        connection.reads_long() || self.unproven.has_room(now)
     }
 
-    /// A long reply is fetched; whether it goes at the pace.
-    pub(crate) fn take(&mut self, now: Instant, connection: &Connection, bytes: u32) -> bool {
-        let is_paced = self.is_paced(now) && !connection.reads_long();
-        if is_paced {
-            let gap_ns = u64::from(bytes).saturating_mul(SEC) / PACE_BYTES;
-            self.new_at = now.after(gap_ns.min(PACE_GAP_MAX_NS));
+    /// A long reply is fetched.
+    pub(crate) fn take(&mut self, now: Instant, connection: &mut Connection) {
+        if !connection.reads_long() {
+            self.unproven.add(now, connection);
         }
-        is_paced
     }
 
-    fn may_take_new(&self, now: Instant) -> bool {
-        now >= self.new_at || !self.is_paced(now)
-    }
-
-    fn is_paced(&self, now: Instant) -> bool {
-        now < self.paced_until
+    /// Whether clients that have not shown that they read wait for each other.
+    pub(crate) fn is_crowded(&self) -> bool {
+        !self.short_new.is_empty()
     }
 
     /// What a look at all connections has found: clients that are stuck, whether one of them holds replies, and
@@ -279,7 +260,6 @@ impl Memory {
     ) {
         if holds_replies || unread_bytes >= SHORT_BYTES {
             self.pressed_until = now.after(PRESSURE_NS);
-            self.paced_until = now.after(PACED_NS);
         }
         let gap_ns = if self.short.is_empty() { GIVE_UP_GAP_IDLE_NS } else { GIVE_UP_GAP_NS };
         self.give_up_gap_ns = (LOOK_NS / (stuck.len() as u64).max(1)).max(gap_ns);

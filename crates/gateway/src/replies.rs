@@ -77,7 +77,6 @@ impl Core {
         connection.offers.remove(&(target.slot, target.part));
         if target.granted_bytes == 0 {
             connection.note_short_reply();
-            self.tentative.note_short_reply();
         }
         let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
         if connection.slot_mut(target.slot).is_some_and(is_blocked) {

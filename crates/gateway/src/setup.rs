@@ -83,6 +83,8 @@ counters! {
         clients_given_up,
         /// Long replies given at the pace of clients that have not shown that they read, beside many that do not.
         replies_paced,
+        /// Reads that were not sent at once, since there was no room for their replies, which were long the last time.
+        reads_put_off,
         /// Protocol errors.
         protocol_errors,
         /// Connections closed because HTTP came in.

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Client, Request, SubmitError};
+use concord_client::{Class, Client, Request, SubmitError, Withdrawn};
 use concord_core::guard::Guard;
 use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
 use concord_engine::CommandBuf;
@@ -17,13 +17,14 @@ use rustc_hash::FxBuildHasher;
 
 use crate::commands::{Commands, Failure};
 use crate::connection::{
-    Connection, ConnectionId, Connections, Slot, SlotState, Subject, Target, Wait,
+    Connection, ConnectionId, Connections, Offer, Offered, Slot, SlotState, Subject, Target, Wait,
 };
 use crate::errors::Errors;
 use crate::events::Events;
 use crate::exchange::Exchange;
 use crate::footprint::Footprint;
 use crate::inputs::Inputs;
+use crate::long_reads::LongReads;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
 use crate::monitors::Monitors;
 use crate::named::Shown;
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     pub inputs: Inputs,
     /// Reads whose replies may be long.
     pub tentative: Tentative,
+    pub long_reads: LongReads,
     /// Long replies that were granted and have not come.
     pub fetched: usize,
     /// The command that is being sent.
@@ -223,7 +225,8 @@ impl Core {
             Class::Read => connection.expected(),
             Class::Write => Expected::Short,
         };
-        if !self.tentative.has_room(expected) {
+        let long_bytes = self.waits_untried(connection, expected);
+        if long_bytes.is_none() && !self.tentative.has_room(expected) {
             self.count.window_full += 1;
             connection.wait = Wait::Room(class);
             return Sent::Waits;
@@ -243,25 +246,38 @@ impl Core {
         let after = connection.last_write;
         let command = self.command.bytes();
         let request = Request { class, obj_id, further, flags, after, command };
+        let Place { slot, part } = place;
+        let target = Target {
+            connection: connection.id,
+            slot,
+            part,
+            class,
+            subject,
+            only_reads,
+            granted_bytes: 0,
+            expected,
+            long_read: 0,
+        };
+        if let Some(bytes) = long_bytes {
+            connection.note_sent(class, subject);
+            connection.note_long_reply();
+            let long_read = self.long_reads.note(command, bytes);
+            let target = Target { expected: Expected::Short, long_read, ..target };
+            let read = Withdrawn::from(request);
+            connection.offer_bytes += read.bytes();
+            let what = Offered::Read(read, target);
+            connection.offers.insert((slot, part), Offer { bytes, what });
+            self.memory.add_short(turn.now.instant, connection, false);
+            self.count.reads_put_off += 1;
+            return Sent::As(class);
+        }
         match self.client.submit(turn.now, request, sink) {
             Ok(number) => {
                 if class == Class::Write {
                     connection.last_write = Some(number);
                 }
                 connection.note_sent(class, subject);
-                let Place { slot, part } = place;
-                let connection = connection.id;
                 self.tentative.sent(expected);
-                let target = Target {
-                    connection,
-                    slot,
-                    part,
-                    class,
-                    subject,
-                    only_reads,
-                    granted_bytes: 0,
-                    expected,
-                };
                 self.targets.insert(number.0, target);
                 Sent::As(class)
             }
@@ -272,6 +288,16 @@ impl Core {
             }
             Err(SubmitError::TooLarge) => Sent::TooLarge,
         }
+    }
+
+    /// The length of the reply to the read in `self.command`, if it need not be tried: it was long the last time, and there
+    /// is no room for long replies to clients that have not shown that they read.
+    fn waits_untried(&self, connection: &Connection, expected: Expected) -> Option<u32> {
+        let waits = expected != Expected::Short
+            && self.memory.is_crowded()
+            && !connection.reads_long()
+            && connection.unanswered.writes == 0;
+        if waits { self.long_reads.bytes(self.command.bytes()) } else { None }
     }
 
     /// The reply to a request may have so many bytes; unless it has ended.

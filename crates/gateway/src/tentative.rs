@@ -1,7 +1,8 @@
 //! Reads whose replies may turn out to be long. A replica executes such a read, and if there is no room for
-//! its reply it did so in vain, while others waited behind it. How many are out at a time halves with each
-//! reply that has to wait, and grows by one with each window of short ones: where all replies are short there
-//! is no bound but the client's own.
+//! its reply it did so in vain, while others waited behind it. How many are out at a time begins small, and doubles with
+//! each window of short replies until the first one that has to wait (slow start). It halves with each that has to
+//! wait, and grows by one with each window of short ones from then on: where all replies are short there is
+//! soon no bound but the client's own.
 //!
 //! A connection whose last reply was short is taken to ask for another such one: its reads are not counted,
 //! and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read of a connection does not wait for
@@ -9,6 +10,7 @@
 
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;
+const TENTATIVE_START: usize = 64;
 const TENTATIVE_MAX: usize = 16_384;
 /// How many are out while clients that do not read take the room ([`crate::memory`]): each is likely to be
 /// read in vain.
@@ -31,15 +33,24 @@ pub(crate) struct Tentative {
     first_out: usize,
     long_out: usize,
     max: usize,
+    /// No reply has had to wait yet.
+    is_starting: bool,
     /// Clients that do not read take the room.
     pub is_pressed: bool,
-    /// Short replies since the window grew.
+    /// Short replies to such reads since the window grew.
     short: usize,
 }
 
 impl Default for Tentative {
     fn default() -> Tentative {
-        Tentative { first_out: 0, long_out: 0, max: TENTATIVE_MAX, is_pressed: false, short: 0 }
+        Tentative {
+            first_out: 0,
+            long_out: 0,
+            max: TENTATIVE_START,
+            is_starting: true,
+            is_pressed: false,
+            short: 0,
+        }
     }
 }
 
@@ -63,25 +74,29 @@ impl Tentative {
         }
     }
 
-    /// The length of a reply is known, or it is not waited for any more.
-    pub(crate) fn settle(&mut self, expected: &mut Expected) {
-        match core::mem::replace(expected, Expected::Short) {
+    /// The length of a reply is known, or it is not waited for any more. Whether it was one of those that are counted.
+    pub(crate) fn settle(&mut self, expected: &mut Expected) -> bool {
+        let expected = core::mem::replace(expected, Expected::Short);
+        match expected {
             Expected::Short => {}
             Expected::First => self.first_out -= 1,
             Expected::Long => self.long_out -= 1,
         }
+        expected != Expected::Short
     }
 
+    /// A read that was counted had a short reply.
     pub(crate) fn note_short_reply(&mut self) {
         self.short += 1;
         if self.short >= self.max {
             self.short = 0;
-            self.max = (self.max + 1).min(TENTATIVE_MAX);
+            let more = if self.is_starting { self.max } else { 1 };
+            self.max = (self.max + more).min(TENTATIVE_MAX);
         }
     }
 
     pub(crate) fn note_long_reply(&mut self) {
-        self.short = 0;
+        (self.short, self.is_starting) = (0, false);
         self.max = (self.max / 2).max(TENTATIVE_MIN);
     }
 }
@@ -91,8 +106,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_grows_by_one_with_each_window_of_short_replies() {
+    fn the_window_doubles_and_later_grows_by_one_with_each_window_of_short_replies() {
         let mut tentative = Tentative::default();
+        (0..TENTATIVE_START).for_each(|_| tentative.note_short_reply());
+        assert_eq!(tentative.max, 2 * TENTATIVE_START);
         for _ in 0..100 {
             tentative.note_long_reply();
         }

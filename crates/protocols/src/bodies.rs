@@ -22,6 +22,9 @@ const PARTIAL_AGE_MAX_NS: u64 = 2 * SEC;
 const WHOLE_AGE_MAX_NS: u64 = 6 * SEC;
 /// A reply of which nothing was pulled for longer was given up, or is asked for again.
 const KEPT_AGE_MAX_NS: u64 = 2 * SEC;
+/// Memory that is kept for the replies to come, and the largest of it.
+const SPARES_MAX: usize = 4;
+const SPARE_BYTES_MAX: usize = 1 << 20;
 /// How often what was given up is looked for, while there is no room.
 const SWEEP_NS: u64 = 100 * MS;
 
@@ -136,6 +139,9 @@ pub struct Kept {
     bytes: usize,
     last_version: u64,
     sweep_at: Instant,
+    /// Memory for the replies that come next: where many are given up at once, what each costs is the system's zeroing of
+    /// fresh pages.
+    spares: Vec<Vec<u8>>,
 }
 
 impl Kept {
@@ -148,6 +154,7 @@ impl Kept {
             bytes: 0,
             last_version: splitmix64(incarnation),
             sweep_at: Instant(0),
+            spares: Vec::new(),
         }
     }
 
@@ -172,7 +179,9 @@ impl Kept {
         self.last_version = self.last_version.wrapping_add(1);
         self.bytes += reply.len();
         let version = self.last_version;
-        self.replies.insert(key, KeptReply { version, used_at: now, reply: reply.to_vec() });
+        let mut own = self.spares.pop().unwrap_or_default();
+        own.extend_from_slice(reply);
+        self.replies.insert(key, KeptReply { version, used_at: now, reply: own });
         Some(version)
     }
 
@@ -191,8 +200,12 @@ impl Kept {
     }
 
     fn remove(&mut self, key: Key) {
-        if let Some(kept) = self.replies.remove(&key) {
-            self.bytes -= kept.reply.len();
+        if let Some(KeptReply { mut reply, .. }) = self.replies.remove(&key) {
+            self.bytes -= reply.len();
+            if self.spares.len() < SPARES_MAX && reply.capacity() <= SPARE_BYTES_MAX {
+                reply.clear();
+                self.spares.push(reply);
+            }
         }
     }
 }

@@ -32,6 +32,8 @@ const BATCH_MESSAGES: usize = 2_048;
 /// After so long within a batch, what is due is done and what is to be sent is sent: some inputs take a
 /// replica a good part of a second, and its peers are to hear that it lives.
 const BATCH_NS: u64 = 20 * MS;
+/// How long packets wait for other descriptors that are ready.
+const EVENTS_NS: u64 = MS / 5;
 /// How long a role may take to finish what is under way once it was told to end, in ns.
 const STOP_NS_MAX: u64 = SEC;
 /// For how long the longest iteration is shown, at least.
@@ -312,7 +314,16 @@ impl Driver {
             self.longest.note(began, waits_from);
             self.poller.wait(waits_from, deadline, &mut raw, &mut events)?;
             began = clock::now().instant;
+            let mut received = began;
             for event in &events {
+                // Where many descriptors are ready, packets do not wait for all of them.
+                let now = clock::now();
+                if now.instant.since(received) > EVENTS_NS {
+                    received = now.instant;
+                    self.receive(role)?;
+                    end_batch(role, now, &mut self.outbox)?;
+                    self.outbox.flush();
+                }
                 match event.token {
                     UDP => self.receive(role)?,
                     SIGNAL | PARENT => {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::error::{Context, Error};
 
 /// Events taken from the kernel at once.
-const EVENTS_MAX: usize = 256;
+const EVENTS_MAX: usize = 64;
 /// Longest wait, in ns: a bound on what a wrong deadline could cost.
 const WAIT_NS_MAX: Duration = SEC;
 

@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockRef, Socket, Type};
 use tracing::info;
 
 use crate::clock;
@@ -28,8 +29,10 @@ use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
 const LISTENER: Token = Token(ROLE_TOKEN_MIN);
+/// Connections that wait to be accepted (Redis' `tcp-backlog`; Linux takes `net.core.somaxconn` if that is less).
+const BACKLOG: i32 = 511;
 /// Connections accepted in one turn, so that packets are served in between.
-const ACCEPTS_MAX: usize = 64;
+const ACCEPTS_MAX: usize = 16;
 /// Most connections, where the system allows as many descriptors (Redis' default).
 const CONNECTIONS_MAX: u64 = 10_000;
 /// Descriptors that a gateway needs beside its connections.
@@ -38,6 +41,10 @@ const DESCRIPTORS_KEPT: u64 = 64 + http::CONNECTIONS_MAX as u64;
 const FIGURES_NS: Duration = 100 * MS;
 /// Bytes written to a connection in one turn, so that others are served in between.
 const WRITE_BYTES_MAX: usize = 128 << 10;
+
+/// Bytes of a connection that the kernel takes beyond what it may send. As long as a client reads there is always something to
+/// send, and of one that does not the gateway knows soon.
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// What a gateway is told beside its place.
 #[derive(Clone, Debug)]
@@ -96,9 +103,8 @@ struct GatewayRole {
 pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     let _span = logging::span("gateway", place.node).entered();
     let mut driver = place.driver()?;
-    let listener = TcpListener::bind(setup.listen)
+    let listener = listen(setup.listen)
         .map_err(|e| Error::listening(&setup.listen.to_string(), &e, "--listen"))?;
-    listener.set_nonblocking(true).cannot("listen")?;
     driver.poller().add(&listener, LISTENER, Interest::READ)?;
     let password = setup.requirepass.as_bytes();
     let config = GatewayConfig {
@@ -148,6 +154,16 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     Ok(())
 }
 
+/// As the standard library does it, but for the backlog: a client that finds it full tries again after a second.
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
 /// As many connections as there may be descriptors: one too many would be accepted by nobody, and
 /// wake the loop for ever.
 fn connections_max() -> usize {
@@ -190,8 +206,9 @@ impl GatewayRole {
             if let Ok(local) = stream.local_addr() {
                 self.gateway.set_local(ConnectionId(id), &local.to_string());
             }
-            // Without either, clients are slower, not wrong; the loop would block on a read.
+            // Without these, clients are slower, not wrong; the loop would block on a read.
             let _ = stream.set_nodelay(true);
+            let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
             stream.set_nonblocking(true).cannot("accept a connection")?;
             self.poller.add(&stream, Token(id), Interest::READ)?;
             self.connections.insert(id, Connection { stream, interest: Interest::READ });

@@ -1,0 +1,94 @@
+//! Long replies to clients that have not shown that they read any: how many bytes of them may be unread at once.
+//!
+//! Nobody can tell a client that will not read from one that will, before the kernels at both ends are full. So what
+//! such clients have been given and not read is bounded ([`UNREAD_BYTES_MAX`]): a client that reads leaves in a moment, and
+//! thousands of those share the room, one after the other. Those that do not read leave it at a pace
+//! ([`PACE_BYTES`]): so much memory a second is what a crowd of them gets.
+
+use alloc::collections::BTreeMap;
+
+use concord_core::{Duration, Instant, SEC};
+
+use crate::connection::Connection;
+
+/// Most bytes of such replies that are unread; one more reply may be on top.
+const UNREAD_BYTES_MAX: usize = 8 << 20;
+/// Bytes a second that leave although they are unread.
+const PACE_BYTES: u64 = 6 << 20;
+/// What one client holds leaves within that time, however much it is.
+const LEAVE_MAX_NS: Duration = SEC;
+
+/// Of the clients that have not shown that they read: the replies that were fetched last.
+#[derive(Debug, Default)]
+pub(crate) struct Unproven {
+    /// What each holds in bytes, by when it came.
+    held: BTreeMap<u64, usize>,
+    /// All of that.
+    bytes: usize,
+    next: u64,
+    /// Since when the first one is the first.
+    since: Instant,
+}
+
+impl Unproven {
+    /// Whether another reply may be fetched.
+    pub(crate) fn has_room(&mut self, now: Instant) -> bool {
+        while self.leave_at() <= now
+            && let Some((_, bytes)) = self.held.pop_first()
+        {
+            self.since = self.since.after(stay_ns(bytes));
+            self.bytes -= bytes;
+        }
+        self.bytes < UNREAD_BYTES_MAX
+    }
+
+    /// When there is more room at the latest; at once if there is some.
+    pub(crate) fn room_at(&self) -> Instant {
+        if self.bytes < UNREAD_BYTES_MAX { Instant(0) } else { self.leave_at() }
+    }
+
+    fn leave_at(&self) -> Instant {
+        let first = self.held.first_key_value();
+        first.map_or(Instant::NEVER, |(_, bytes)| self.since.after(stay_ns(*bytes)))
+    }
+
+    /// A reply is fetched for a connection, which is counted until it is read.
+    pub(crate) fn add(&mut self, now: Instant, connection: &mut Connection) {
+        if connection.unproven.is_some_and(|place| self.held.contains_key(&place)) {
+            return;
+        }
+        if self.held.is_empty() {
+            self.since = now;
+        }
+        connection.unproven = Some(self.next);
+        self.held.insert(self.next, 0);
+        self.next += 1;
+    }
+
+    /// Takes note of what a connection holds by now.
+    pub(crate) fn note(&mut self, now: Instant, connection: &mut Connection) {
+        let Some(place) = connection.unproven else { return };
+        let bytes = if connection.reads_long() { 0 } else { connection.fetched_bytes() };
+        if bytes == 0 {
+            connection.unproven = None;
+            let first = self.held.first_key_value().map(|(first, _)| *first);
+            self.bytes -= self.held.remove(&place).unwrap_or(0);
+            if first == Some(place) {
+                self.since = now;
+            }
+        } else if let Some(held) = self.held.get_mut(&place) {
+            self.bytes = self.bytes - *held + bytes;
+            *held = bytes;
+        }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn forget(&mut self, connection: &Connection) {
+        let held = connection.unproven.and_then(|place| self.held.remove(&place));
+        self.bytes -= held.unwrap_or(0);
+    }
+}
+
+fn stay_ns(bytes: usize) -> Duration {
+    (bytes as u64).saturating_mul(SEC).div_euclid(PACE_BYTES).min(LEAVE_MAX_NS)
+}
