@@ -1,11 +1,13 @@
 //! An owner whose jobs outlive it: what it decides is written down before anybody hears of it.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Machine, Persist};
 use concord_core::{Addr, Guard, Guards, Instant, Now, Sink};
+use concord_wire::Kind;
 use concord_wire::control::Message as _;
+use concord_wire::falcon::Submission;
 use concord_wire::tasks::TaskMessage;
 
 use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
@@ -16,8 +18,7 @@ use crate::owner::{Job, Owner, OwnerConfig};
 #[derive(Clone, Copy, Debug)]
 struct Writing {
     number: u64,
-    /// Packets, outcomes and jobs that it is for.
-    packets: usize,
+    /// Outcomes and jobs that it is for.
     outcomes: usize,
     last_jid: u32,
     /// The number of the first submission that it is not for.
@@ -26,14 +27,19 @@ struct Writing {
 
 /// An owner, with or without a journal.
 ///
-/// All that it sends but the extensions of leases, and all outcomes that it gives, wait until what was written before
-/// them is durable: that a job was taken, that a task which is never run twice may begin, how a task ended, how far the
-/// numbers of attempts may go. So a process that goes on with the journal contradicts nothing that anybody has heard.
+/// What it sends, and all outcomes that it gives, wait until what was written before them is durable: that a job was
+/// taken, that a task which is never run twice may begin, how a task ended, how far the numbers of attempts may go. So a
+/// process that goes on with the journal contradicts nothing that anybody has heard. What says nothing that is written
+/// does not wait: the extension of a lease, a fragment, a question; and a grant waits for its own task alone, so that a
+/// disk which is always busy keeps no task from its start.
 #[derive(Clone, Debug)]
 pub struct JournaledOwner {
     owner: Owner,
     journal: Option<Journal>,
-    held: Vec<(Addr, Vec<u8>)>,
+    /// Packets, each with the number of the frame that has to be durable before it goes out.
+    held: Vec<(u64, Addr, Vec<u8>)>,
+    /// Tasks that are never run twice and may be begun once a frame is durable: its number, by JID and TID.
+    begun: BTreeMap<(u32, u32), u64>,
     /// Outcomes that are not durable, in their order.
     unwritten: VecDeque<TaskOutcome>,
     /// Those that are.
@@ -78,6 +84,7 @@ impl JournaledOwner {
             owner: Owner::new(config),
             journal,
             held: Vec::new(),
+            begun: BTreeMap::new(),
             unwritten: VecDeque::new(),
             told: VecDeque::new(),
             writing: None,
@@ -97,6 +104,9 @@ impl JournaledOwner {
     fn write_down(&mut self) {
         for (jid, tid) in self.owner.take_begun() {
             self.push(Entry::Begun { jid, tid });
+            if self.journal.is_some() {
+                self.begun.insert((jid, tid), self.next_number);
+            }
         }
         for (jid, up_to) in self.owner.take_raised() {
             self.push(Entry::Attempts { jid, up_to });
@@ -129,19 +139,45 @@ impl JournaledOwner {
         let mut sent = core::mem::take(&mut self.sent);
         input(&mut self.owner, &mut Outlet::Held(&mut sent));
         self.write_down();
-        let waits = self.writing.is_some() || self.journal.as_ref().is_some_and(|j| !j.is_empty());
-        let waits = waits && self.guards.on(Guard::DurableCommit);
+        let last = self.last_frame().filter(|_| self.guards.on(Guard::DurableCommit));
         for (to, packet) in sent.drain(..) {
-            if waits && !is_lease(&packet) {
-                self.held.push((to, packet));
-            } else {
-                sink.send(to, &packet);
+            match last.and_then(|last| self.waits_for(&packet, last)) {
+                Some(frame) => self.held.push((frame, to, packet)),
+                None => sink.send(to, &packet),
             }
         }
-        if !waits {
-            self.owner.sent(now.instant, self.owner.next_submission());
+        let next = self.owner.next_submission();
+        if last.is_none() {
+            self.owner.sent(now.instant, next);
+        } else if let Some(writing) = self.writing.as_mut().filter(|own| last == Some(own.number)) {
+            writing.next_submission = next;
         }
         self.sent = sent;
+    }
+
+    /// The frame with the last entry that is not durable.
+    fn last_frame(&self) -> Option<u64> {
+        if self.journal.as_ref().is_some_and(|journal| !journal.is_empty()) {
+            return Some(self.next_number);
+        }
+        self.writing.map(|writing| writing.number)
+    }
+
+    /// The frame that a packet waits for: `last`, but for what says nothing that is written, and for a grant, which says
+    /// of its own task alone that it may begin.
+    fn waits_for(&self, packet: &[u8], last: u64) -> Option<u64> {
+        match TaskMessage::parse(packet) {
+            Ok(
+                TaskMessage::Extended { .. }
+                | TaskMessage::Fragment { .. }
+                | TaskMessage::FetchOutput { .. },
+            ) => None,
+            Ok(TaskMessage::Claimed { of, granted: true, .. }) => {
+                self.begun.get(&(of.jid, of.tid)).copied()
+            }
+            Ok(_) => Some(last),
+            Err(_) => (!is_question(packet)).then_some(last),
+        }
     }
 
     /// As [`Owner::submit`]; `note` is written down with the job. It is taken once [`JournaledOwner::is_taken`].
@@ -196,10 +232,13 @@ impl JournaledOwner {
     }
 }
 
-/// Whether a packet extends the lease of a run. It says nothing that a journal has, and a run whose lease is over
-/// while the disk is slow is killed: it never waits.
-fn is_lease(packet: &[u8]) -> bool {
-    matches!(TaskMessage::parse(packet), Ok(TaskMessage::Extended { .. }))
+/// Whether a packet asks the switch where its pointers are, or the controller who the switch is.
+fn is_question(packet: &[u8]) -> bool {
+    match concord_wire::kind(packet) {
+        Ok(Kind::Falcon) => Submission::parse(packet).is_ok_and(|asked| asked.tasks.is_empty()),
+        Ok(kind) => kind == Kind::Membership,
+        Err(_) => false,
+    }
 }
 
 /// Where packets go.
@@ -248,10 +287,10 @@ impl Machine for JournaledOwner {
         let (number, mut what) = (self.next_number, Vec::new());
         journal.frame(&mut what);
         self.next_number += 1;
-        let (packets, outcomes) = (self.held.len(), self.unwritten.len());
+        let outcomes = self.unwritten.len();
         let last_jid = self.owner.next_jid() - 1;
         let next_submission = self.owner.next_submission();
-        self.writing = Some(Writing { number, packets, outcomes, last_jid, next_submission });
+        self.writing = Some(Writing { number, outcomes, last_jid, next_submission });
         Some(Persist { number, what })
     }
 
@@ -261,13 +300,14 @@ impl Machine for JournaledOwner {
         };
         self.taken_jid = self.taken_jid.max(writing.last_jid);
         self.told.extend(self.unwritten.drain(..writing.outcomes));
-        // What came since waits for the next frame, if there is something to write.
-        let is_written = self.journal.as_ref().is_none_or(Journal::is_empty);
-        let packets = if is_written { self.held.len() } else { writing.packets };
-        let next = if is_written { self.owner.next_submission() } else { writing.next_submission };
-        for (to, packet) in self.held.drain(..packets) {
-            sink.send(to, &packet);
-        }
-        self.owner.sent(now.instant, next);
+        self.begun.retain(|_, frame| *frame > number);
+        self.held.retain(|(frame, to, packet)| {
+            let is_durable = *frame <= number;
+            if is_durable {
+                sink.send(*to, packet);
+            }
+            !is_durable
+        });
+        self.owner.sent(now.instant, writing.next_submission);
     }
 }

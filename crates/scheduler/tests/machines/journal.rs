@@ -116,6 +116,62 @@ fn bug_21_32_a_grant_that_came_too_late_is_given_without_the_disk_the_next_time(
     assert_eq!(TaskMessage::parse(&sent[0].1).unwrap(), granted);
 }
 
+/// A frame is on its way to the disk, and there is more to write: its number.
+fn busy(owner: &mut JournaledOwner, ms: u64) -> u64 {
+    owner.submit(at(ms), job(1, false), b"").unwrap();
+    let number = owner.poll_persist().unwrap().number;
+    owner.submit(at(ms), job(1, false), b"").unwrap();
+    number
+}
+
+fn told(sent: &Sent) -> Vec<TaskMessage> {
+    sent.iter().filter_map(|(_, bytes)| TaskMessage::parse(bytes).ok()).collect()
+}
+
+#[test]
+fn bug_21_46_a_grant_waits_for_its_own_task_alone_however_busy_the_disk_is() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(1, true), b"").unwrap();
+    ticked(&mut owner, 0);
+    sync(&mut owner, 0, &mut bytes);
+    let claim = |of, run, asked_at| TaskMessage::Claim { of, run, asked_at };
+    let granted = |of, run, asked_at| TaskMessage::Claimed { of, run, asked_at, granted: true };
+    let (of, first) = (attempt(1), run(1));
+    assert!(hear_of(&mut owner, 1, &claim(of, first, 5)).is_empty());
+    let number = busy(&mut owner, 2);
+    assert!(hear_of(&mut owner, 50, &claim(of, first, 6)).is_empty());
+    let mut sent = Sent::new();
+    owner.persisted(at(60), number, &mut sent);
+    assert_eq!(told(&sent), [granted(of, first, 5), granted(of, first, 6)]);
+    // Its worker has given up, and it comes to another one.
+    busy(&mut owner, 61);
+    hear_of(&mut owner, 61, &TaskMessage::Returned { of, run: first });
+    let (of, second) = (attempt(2), run(2));
+    assert_eq!(told(&hear_of(&mut owner, 62, &claim(of, second, 7))), [granted(of, second, 7)]);
+}
+
+#[test]
+fn bug_21_46_what_says_nothing_that_is_written_does_not_wait_for_the_disk() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    let with_body = Job { body: Some(vec![7; 100].into()), ..job(2, false) };
+    owner.submit(at(0), with_body, b"").unwrap();
+    ticked(&mut owner, 0);
+    let submitted = submissions(&sync(&mut owner, 0, &mut bytes));
+    hear(&mut owner, 1, bytes_of(&answer(&submitted[0], 2, 0, 0)));
+    busy(&mut owner, 2);
+    let asked = ticked(&mut owner, 10);
+    assert!(asked.iter().any(|(to, _)| *to == SWITCH), "where retrieve_ptr is");
+    let name = BodyName { uid: UID.0, jid: 1, tid: JOB_BODY };
+    let fetch = TaskMessage::Fetch { name, worker: WORKER, first: 0, count: 1 };
+    let sent = told(&hear_of(&mut owner, 11, &fetch));
+    assert!(matches!(sent[..], [TaskMessage::Fragment { .. }]), "{sent:?}");
+    let (of, run, ended) = (attempt(1), run(1), Ended::Done);
+    let result =
+        TaskMessage::Result { of, run, ended, output_bytes: 5_000, output: vec![7; 1_024] };
+    let sent = told(&hear_of(&mut owner, 12, &result));
+    assert!(matches!(sent[..], [TaskMessage::FetchOutput { .. }]), "{sent:?}");
+}
+
 /// The switch refuses one task so often; the attempts that were submitted.
 fn refused(owner: &mut JournaledOwner, times: usize, bytes: &mut Vec<u8>) -> Vec<u16> {
     let mut all = vec![];

@@ -102,14 +102,14 @@ impl Plan {
         let mut jobs: Vec<(u64, usize, Job)> = jobs.collect();
         fetched(seed, &mut jobs);
         let classes = classes(seed, queue, workers.len(), &mut jobs);
-        // So that a healthy rack is done within seconds.
-        let tasks: u64 = jobs.iter().map(|job| job.2.tasks.len() as u64).sum();
+        // So that a healthy rack is done within seconds: a run takes a fifteenth of the longest on average, and a task that
+        // is never run twice has its executor wait for two syncs, which take as long as the longest together.
+        let run_ns_most = longest_ns(15 * SEC, &workers, &classes.queues, &jobs, |_| true);
+        let sync_ns_most = longest_ns(4 * SEC, &workers, &classes.queues, &jobs, |job| job.once);
         let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
         let cancels: Vec<(u64, usize)> = cancels.map(|(index, job)| (job.0, index)).collect();
         let later = |(at, index)| (at + rng.below(SEC / 4), index);
         let cancels = cancels.into_iter().map(later).collect();
-        let executors: u64 = workers.iter().map(|slots| u64::from(*slots)).sum();
-        let run_ns_most = 15 * SEC * executors / tasks.max(1);
         let shortest = rng.between(2, 100) * US;
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         Plan {
@@ -131,9 +131,9 @@ impl Plan {
             faults: faults(rng, owners, workers.len()),
             workers,
             journal: Rng::new(seed ^ 0x10b5_d15c).chance(1, 3),
-            sync_ns_max: *[3 * MS, 3 * MS, 15 * MS, 60 * MS]
+            sync_ns_max: [3 * MS, 3 * MS, 15 * MS, 60 * MS]
                 .get(Rng::new(seed ^ 0x510d_d15c).below(4) as usize)
-                .unwrap_or(&MS),
+                .map_or(MS, |longest| sync_ns_most.min(*longest)),
             attempts_noted: *[1, 2, 100]
                 .get(Rng::new(seed ^ 0xa77e_d15c).below(3) as usize)
                 .unwrap_or(&100),
@@ -163,6 +163,27 @@ impl Plan {
         let jobs = self.jobs.iter().map(|job| job.0);
         faults.chain(jobs).chain(self.cancels.iter().map(|cancel| cancel.0)).max().unwrap_or(0)
     }
+}
+
+/// How long each task of the jobs that count may keep its executor, so that all together keep none for longer than `all_ns`.
+/// Executors of a class are few, and may be of another one, too: the tasks of each set of classes share those of any of them.
+fn longest_ns(
+    all_ns: u64,
+    workers: &[u16],
+    queues: &[u32],
+    jobs: &[(u64, usize, Job)],
+    counts: impl Fn(&Job) -> bool,
+) -> u64 {
+    let of_classes = |classes: u32| {
+        let able = workers.iter().zip(queues).filter(|(_, queues)| *queues & classes != 0);
+        let executors: u64 = able.map(|(slots, _)| u64::from(*slots)).sum();
+        let jobs = jobs.iter().map(|job| &job.2);
+        let in_need = jobs.filter(|job| counts(job) && 1 << job.needs & classes != 0);
+        let tasks: u64 = in_need.map(|job| job.tasks.len() as u64).sum();
+        all_ns * executors / tasks.max(1)
+    };
+    // Of a class that no worker is of there are no tasks.
+    (1..16).map(of_classes).filter(|ns| *ns > 0).min().unwrap_or(all_ns)
 }
 
 fn job(rng: &mut Rng) -> Job {
