@@ -178,7 +178,7 @@ impl Trace {
     }
 }
 
-/// A read that was taken back.
+/// A read that was taken back, or waits before it is sent.
 #[derive(Clone, Debug)]
 pub struct Withdrawn {
     pub(crate) obj_id: ObjectId,

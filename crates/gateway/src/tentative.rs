@@ -35,7 +35,7 @@ pub(crate) struct Tentative {
     max: usize,
     /// No reply has had to wait yet.
     is_starting: bool,
-    /// Clients that do not read take the room.
+    /// Clients that do not read take the room, or those that have not shown that they read wait for each other.
     pub is_pressed: bool,
     /// Short replies to such reads since the window grew.
     short: usize,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use concord_core::{MS, SEC};
+use concord_core::{Duration, MS, SEC};
 use concord_gateway::{CONNECTION_REPLIES_BYTES_MAX, ConnectionId, REPLIES_BYTES_MAX, STUCK_NS};
 
 use crate::common::{World, request};
@@ -20,14 +20,22 @@ fn with_long_values(keys: usize, bytes: usize) -> World {
     w
 }
 
-/// Clients that each ask for 8 MB, one every 10 ms, and read nothing, until they hold half of the room: they get 6 MiB a second.
-fn crowd(w: &mut World, ids: &Range<u64>) {
+/// Clients that ask for this, one after each `gap_ns`, and read nothing.
+fn deaf(w: &mut World, ids: &Range<u64>, commands: &[u8], gap_ns: Duration) {
     for id in ids.clone() {
         w.connect(id);
         w.stuck.push(id);
-        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
-        w.run_for(10 * MS);
+        w.input(id, commands);
+        w.run_for(gap_ns);
     }
+}
+
+/// 8 MB.
+const MUCH: &[u8] = b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n";
+
+/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 6 MiB a second.
+fn crowd(w: &mut World, ids: &Range<u64>) {
+    deaf(w, ids, MUCH, 10 * MS);
     while w.gateway.reply_bytes().0 < REPLIES_BYTES_MAX / 2 {
         w.run_for(SEC);
     }
@@ -95,12 +103,7 @@ fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it
     let mut w = with_long_values(4, 1_000_000);
     // Each wants 8 MB: more than there is.
     let ids = 2..300;
-    for id in ids.clone() {
-        w.connect(id);
-        w.stuck.push(id);
-        w.input(id, b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n");
-        w.run_for(20 * MS);
-    }
+    deaf(&mut w, &ids, MUCH, 20 * MS);
     let (_, most) = w.gateway.reply_bytes();
     assert!(most <= REPLIES_BYTES_MAX, "{most}");
     let began = w.at;
@@ -238,12 +241,7 @@ fn bug_16_4h_a_crowd_that_does_not_read_gets_little_from_the_beginning_and_is_no
     let mut w = with_long_values(4, 1_000_000);
     let began = w.at;
     let ids = 2..302;
-    for id in ids.clone() {
-        w.connect(id);
-        w.stuck.push(id);
-        w.input(id, b"GET k0\r\n");
-        w.run_for(MS);
-    }
+    deaf(&mut w, &ids, b"GET k0\r\n", MS);
     let seconds = w.at.since(began).div_ceil(SEC) as usize;
     let (held, _) = w.gateway.reply_bytes();
     assert!(held <= (8 + 6 * seconds + 2) << 20, "{held} in {seconds} s");
