@@ -599,8 +599,9 @@ impl Gateway {
             }
         }
         let is_pressed = self.core.memory.is_pressed(now.instant);
-        self.core.tentative.is_pressed = is_pressed || self.core.memory.is_crowded();
-        self.core.client.set_modest(is_pressed);
+        let is_crowded = is_pressed || self.core.memory.is_crowded();
+        self.core.tentative.is_pressed = is_crowded;
+        self.core.client.set_modest(is_crowded);
     }
 
     /// Hands out what the rack answered; then whoever waited for that goes on.
