@@ -15,11 +15,13 @@
 //!
 //! Clients that have not shown that they read long replies may leave a few unread, all of them together
 //! ([`crate::unproven`]). A client has shown it if it asks for more when a long reply is with it, or if more was written to it
-//! than its and the gateway's kernel hold. Of those that have not, the newest connection and the oldest take turns, so that
-//! who comes does not wait for a crowd that came before.
+//! than its and the gateway's kernel hold. Of those that have not, one that is newer than all that were
+//! served finds a little more room (three in a row at most); else the newest connection and the oldest take turns. So who comes does
+//! not wait for a crowd that came before.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 use concord_core::{Duration, Instant, MS, SEC};
 
@@ -55,6 +57,9 @@ const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
 const PRESSURE_NS: Duration = 3 * SEC;
 /// Most long replies that are fetched at once under pressure.
 pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
+/// Clients that are newer than all that were served find so much more room, so many of them in a row.
+const NEWCOMERS_BYTES: usize = 2 << 20;
+const NEWCOMERS_IN_ROW_MAX: u32 = 3;
 /// How soon clients that have not shown that they read are looked at again if there was no room.
 const RETRY_NS: Duration = 20 * MS;
 
@@ -70,6 +75,9 @@ pub(crate) struct Memory {
     /// Those that have not shown that they read, and whether it is the newest one's turn, or the oldest one's.
     short_new: BTreeSet<ConnectionId>,
     is_newest_next: bool,
+    /// The newest one that was ever served, and how many in a row were newer than all before them.
+    newest_served: ConnectionId,
+    newcomers_in_row: u32,
     /// When they are looked at again where there was no room.
     new_again_at: Instant,
     unproven: Unproven,
@@ -92,6 +100,8 @@ impl Memory {
             short: VecDeque::new(),
             short_new: BTreeSet::new(),
             is_newest_next: false,
+            newest_served: ConnectionId(0),
+            newcomers_in_row: 0,
             new_again_at: Instant(0),
             unproven: Unproven::default(),
             look_at: Instant(0),
@@ -169,8 +179,11 @@ impl Memory {
 
     pub(crate) fn deadline(&self, are_others_short: bool) -> Instant {
         let look_at = self.look_due(are_others_short);
-        let new_at = self.unproven.room_at().max(self.new_again_at);
-        let at = if self.short_new.is_empty() { look_at } else { look_at.min(new_at) };
+        let newest = self.short_new.last();
+        let new_at = newest.map_or(Instant::NEVER, |newest| {
+            self.unproven.room_at(self.newcomer_bytes(*newest)).max(self.new_again_at)
+        });
+        let at = look_at.min(new_at);
         if self.stuck.is_empty() { at } else { at.min(self.give_up_at()) }
     }
 
@@ -197,6 +210,9 @@ impl Memory {
         connection.is_short = true;
         let id = connection.id;
         if !connection.reads_long() {
+            if self.short_new.is_empty() {
+                self.newcomers_in_row = 0;
+            }
             self.short_new.insert(id);
             if self.new_again_at <= now {
                 self.put_off_new(now);
@@ -220,11 +236,28 @@ impl Memory {
 
     /// The next one of those that have not shown that they read.
     pub(crate) fn next_short_new(&mut self, now: Instant) -> Option<ConnectionId> {
-        if now < self.new_again_at || !self.unproven.has_room(now) {
+        if now < self.new_again_at {
+            return None;
+        }
+        let newest = *self.short_new.last()?;
+        if self.is_newcomer(newest) && self.unproven.has_room(now, NEWCOMERS_BYTES) {
+            return self.short_new.pop_last();
+        }
+        if !self.unproven.has_room(now, 0) {
             return None;
         }
         self.is_newest_next = !self.is_newest_next;
         if self.is_newest_next { self.short_new.pop_last() } else { self.short_new.pop_first() }
+    }
+
+    /// Whether a connection is newer than all that were served, and not too many of those were in a row.
+    fn is_newcomer(&self, id: ConnectionId) -> bool {
+        id >= self.newest_served && self.newcomers_in_row < NEWCOMERS_IN_ROW_MAX
+    }
+
+    /// Bytes that a connection may find beyond what all others share.
+    fn newcomer_bytes(&self, id: ConnectionId) -> usize {
+        if self.is_newcomer(id) { NEWCOMERS_BYTES } else { 0 }
     }
 
     /// There was no room for the one that was tried.
@@ -234,13 +267,23 @@ impl Memory {
 
     /// Whether a connection's long reply may be fetched, as to whether its client is known to read.
     pub(crate) fn may_take(&mut self, now: Instant, connection: &Connection) -> bool {
-        connection.reads_long() || self.unproven.has_room(now)
+        let more_bytes = self.newcomer_bytes(connection.id);
+        connection.reads_long() || self.unproven.has_room(now, more_bytes)
     }
 
     /// A long reply is fetched.
     pub(crate) fn take(&mut self, now: Instant, connection: &mut Connection) {
-        if !connection.reads_long() {
-            self.unproven.add(now, connection);
+        if connection.reads_long() {
+            return;
+        }
+        self.unproven.add(now, connection);
+        match connection.id.cmp(&self.newest_served) {
+            Ordering::Less => self.newcomers_in_row = 0,
+            Ordering::Equal => {}
+            Ordering::Greater => {
+                self.newest_served = connection.id;
+                self.newcomers_in_row += 1;
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 /// Most bytes of such replies that are unread; one more reply may be on top.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// Bytes a second that leave although they are unread.
-const PACE_BYTES: u64 = 6 << 20;
+const PACE_BYTES: u64 = 4 << 20;
 /// What one client holds leaves within that time, however much it is.
 const LEAVE_MAX_NS: Duration = SEC;
 
@@ -31,20 +31,20 @@ pub(crate) struct Unproven {
 }
 
 impl Unproven {
-    /// Whether another reply may be fetched.
-    pub(crate) fn has_room(&mut self, now: Instant) -> bool {
+    /// Whether another reply may be fetched, for one that finds so many bytes more than others.
+    pub(crate) fn has_room(&mut self, now: Instant, more_bytes: usize) -> bool {
         while self.leave_at() <= now
             && let Some((_, bytes)) = self.held.pop_first()
         {
             self.since = self.since.after(stay_ns(bytes));
             self.bytes -= bytes;
         }
-        self.bytes < UNREAD_BYTES_MAX
+        self.bytes < UNREAD_BYTES_MAX + more_bytes
     }
 
     /// When there is more room at the latest; at once if there is some.
-    pub(crate) fn room_at(&self) -> Instant {
-        if self.bytes < UNREAD_BYTES_MAX { Instant(0) } else { self.leave_at() }
+    pub(crate) fn room_at(&self, more_bytes: usize) -> Instant {
+        if self.bytes < UNREAD_BYTES_MAX + more_bytes { Instant(0) } else { self.leave_at() }
     }
 
     fn leave_at(&self) -> Instant {

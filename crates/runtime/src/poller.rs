@@ -1,7 +1,7 @@
 //! Waiting for file descriptors: epoll, level-triggered.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use concord_core::{Duration, Instant, MS, SEC};
 use rustix::event::Timespec;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::error::{Context, Error};
 
-/// Events taken from the kernel at once.
+/// Events taken from the kernel at once, if no less is asked for.
 const EVENTS_MAX: usize = 64;
 /// Longest wait, in ns: a bound on what a wrong deadline could cost.
 const WAIT_NS_MAX: Duration = SEC;
@@ -57,6 +57,15 @@ pub struct Poller {
     epoll: OwnedFd,
     /// The kernel knows no waits but of whole milliseconds (Linux before 5.11).
     is_coarse: Cell<bool>,
+    /// Events taken from the kernel at once.
+    events_max: usize,
+}
+
+impl AsFd for Poller {
+    /// Readable while one of the descriptors is ready: a poller can be watched by another.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
 }
 
 /// How long to wait, as the kernel is told.
@@ -72,8 +81,16 @@ impl Poller {
     /// # Errors
     /// If the system has no descriptor left.
     pub fn new() -> Result<Poller, Error> {
+        Poller::with_events(EVENTS_MAX)
+    }
+
+    /// The same; so many events are taken from the kernel at once.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left.
+    pub fn with_events(events_max: usize) -> Result<Poller, Error> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).cannot("create an epoll")?;
-        Ok(Poller { epoll, is_coarse: Cell::new(false) })
+        Ok(Poller { epoll, is_coarse: Cell::new(false), events_max })
     }
 
     /// Watches `fd` from now on.
@@ -112,7 +129,7 @@ impl Poller {
     ) -> Result<(), Error> {
         raw.clear();
         events.clear();
-        raw.reserve(EVENTS_MAX);
+        raw.reserve_exact(self.events_max);
         loop {
             let timeout = timeout(deadline.since(now), self.is_coarse.get());
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(raw), Some(&timeout)) {

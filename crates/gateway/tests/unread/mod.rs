@@ -33,7 +33,7 @@ fn deaf(w: &mut World, ids: &Range<u64>, commands: &[u8], gap_ns: Duration) {
 /// 8 MB.
 const MUCH: &[u8] = b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n";
 
-/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 6 MiB a second.
+/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 4 MiB a second.
 fn crowd(w: &mut World, ids: &Range<u64>) {
     deaf(w, ids, MUCH, 10 * MS);
     while w.gateway.reply_bytes().0 < REPLIES_BYTES_MAX / 2 {
@@ -210,7 +210,7 @@ fn bug_16_4_beside_a_crowd_that_does_not_read_who_comes_does_not_wait_and_the_cr
         let waited_ns = w.at.since(began);
         assert!(waited_ns < 500 * MS, "{waited_ns}");
         w.run_for(came.after(SEC).since(w.at));
-        // Of 1 MB each: 6 MiB a second, and what the one that reads leaves to the next.
+        // Of 1 MB each: 4 MiB a second, and what the one that reads leaves to the next.
         let now = w.gateway.counters().replies_paced;
         assert!((1..=12).contains(&(now - paced)), "{}", now - paced);
         paced = now;

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 
 use concord_client::ClientConfig;
+use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, MS, NodeId, Nothing, Now, Rng};
 use concord_engine::CommandTable;
 use concord_gateway::{
@@ -25,14 +26,16 @@ use crate::http::{self, Health, Snapshot};
 use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
 use crate::process::{self, Stat};
+use crate::roles::lobby::Lobby;
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
 const LISTENER: Token = Token(ROLE_TOKEN_MIN);
+const LOBBY: Token = Token(ROLE_TOKEN_MIN + 1);
 /// Connections that wait to be accepted (Redis' `tcp-backlog`; Linux takes `net.core.somaxconn` if that is less).
 const BACKLOG: i32 = 511;
-/// Connections accepted in one turn, so that packets are served in between.
-const ACCEPTS_MAX: usize = 16;
+/// Connections accepted in a row, so that others are served in between.
+const ACCEPTS_MAX: usize = 4;
 /// Most connections, where the system allows as many descriptors (Redis' default).
 const CONNECTIONS_MAX: u64 = 10_000;
 /// Descriptors that a gateway needs beside its connections.
@@ -77,6 +80,9 @@ pub struct GatewaySetup {
 struct Connection {
     stream: TcpStream,
     interest: Interest,
+    /// Whether it waits with those that came last, and whether a reply was written to it.
+    is_in_lobby: bool,
+    was_served: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +90,7 @@ struct GatewayRole {
     node: u16,
     gateway: OfGroup<Gateway>,
     listener: TcpListener,
+    lobby: Lobby,
     poller: Rc<Poller>,
     /// By token, which is the connection's id too; never used twice.
     connections: HashMap<u64, Connection, FxBuildHasher>,
@@ -105,7 +112,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     let mut driver = place.driver()?;
     let listener = listen(setup.listen)
         .map_err(|e| Error::listening(&setup.listen.to_string(), &e, "--listen"))?;
-    driver.poller().add(&listener, LISTENER, Interest::READ)?;
+    let lobby = Lobby::new(driver.poller(), LOBBY)?;
+    lobby.poller().add(&listener, LISTENER, Interest::READ)?;
     let password = setup.requirepass.as_bytes();
     let config = GatewayConfig {
         splits_reads: setup.splits_reads,
@@ -128,9 +136,10 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         // The session's id comes from it: another with every start (trap T16 b).
         gateway: OfGroup::new(setup.group, Gateway::new(config, Rng::new(unique()?))),
         listener,
+        lobby,
         poller: driver.poller(),
         connections: HashMap::default(),
-        next_id: ROLE_TOKEN_MIN + 1,
+        next_id: LOBBY.0 + 1,
         buffer: vec![0; READ_BYTES_MAX],
         is_stopping: false,
         figures_at: Instant(0),
@@ -210,8 +219,10 @@ impl GatewayRole {
             let _ = stream.set_nodelay(true);
             let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
             stream.set_nonblocking(true).cannot("accept a connection")?;
-            self.poller.add(&stream, Token(id), Interest::READ)?;
-            self.connections.insert(id, Connection { stream, interest: Interest::READ });
+            self.lobby.poller().add(&stream, Token(id), Interest::READ)?;
+            let interest = Interest::READ;
+            let connection = Connection { stream, interest, is_in_lobby: true, was_served: false };
+            self.connections.insert(id, connection);
         }
         Ok(())
     }
@@ -219,6 +230,14 @@ impl GatewayRole {
     /// One read: what is left makes the descriptor ready again at the next turn.
     fn read(&mut self, id: u64, out: &mut Outbox) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_in_lobby && connection.was_served {
+            // It asks again after it was answered.
+            connection.is_in_lobby = false;
+            if self.lobby.leave(&connection.stream, Token(id), connection.interest).is_err() {
+                self.close(id);
+                return;
+            }
+        }
         // An event that nobody wanted is that of a connection which broke: the read tells.
         let room = match self.gateway.input_room(ConnectionId(id)) {
             0 => READ_BYTES_MAX,
@@ -228,6 +247,9 @@ impl GatewayRole {
             Ok(0) => self.close(id),
             Ok(count) => {
                 let now = clock::now();
+                if !connection.is_in_lobby {
+                    self.lobby.note_others(now.instant);
+                }
                 if now.instant >= self.figures_at {
                     self.figures_at = now.instant.after(FIGURES_NS);
                     read_figures(self.gateway.process_mut());
@@ -274,13 +296,31 @@ impl GatewayRole {
         let interest = Interest { read: self.gateway.wants_input(gateway_id), write: !all };
         if interest != connection.interest {
             connection.interest = interest;
-            self.poller.change(&connection.stream, Token(id), interest)?;
+            let poller = if connection.is_in_lobby { self.lobby.poller() } else { &*self.poller };
+            poller.change(&connection.stream, Token(id), interest)?;
         }
         if written > 0 {
+            connection.was_served = all;
             let (gateway, mut sink) = self.gateway.input(out);
             gateway.written(now, gateway_id, written, &mut sink);
         }
         Ok(())
+    }
+
+    /// Who came of late, and who comes.
+    fn serve_lobby(&mut self, out: &mut Outbox) -> Result<(), Error> {
+        let (mut raw, mut events) = (Vec::new(), Vec::new());
+        self.lobby.begin(clock::now().instant);
+        loop {
+            let is_crowded = self.gateway.is_crowded();
+            self.lobby.poll(clock::now().instant, is_crowded, &mut raw, &mut events)?;
+            if events.is_empty() {
+                return Ok(());
+            }
+            for event in &events {
+                self.event(*event, out)?;
+            }
+        }
     }
 
     fn close(&mut self, id: u64) {
@@ -302,8 +342,10 @@ impl Role for GatewayRole {
     }
 
     fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
-        if event.token == LISTENER {
-            return self.accept();
+        match event.token {
+            LOBBY => return self.serve_lobby(out),
+            LISTENER => return self.accept(),
+            _ => {}
         }
         if event.readable {
             self.read(event.token.0, out);
@@ -314,7 +356,12 @@ impl Role for GatewayRole {
         Ok(())
     }
 
+    fn wakes_at(&self) -> Deadline {
+        Deadline { at: self.lobby.wakes_at(), reason: "serve the lobby" }
+    }
+
     fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
+        self.lobby.wake(now.instant)?;
         let (gateway, mut sink) = self.gateway.input(out);
         gateway.open_session(now, &mut sink);
         while let Some(ConnectionId(id)) = self.gateway.take_ready() {
@@ -335,7 +382,7 @@ impl Role for GatewayRole {
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         if !self.is_stopping {
             self.is_stopping = true;
-            self.poller.remove(&self.listener);
+            self.lobby.poller().remove(&self.listener);
             self.gateway.shutdown();
         }
         self.connections.is_empty()

@@ -3,6 +3,7 @@
 pub mod controller;
 pub mod gateway;
 mod keeper;
+mod lobby;
 pub mod replica;
 pub mod switch;
 
