@@ -24,7 +24,7 @@ CONCORD = pathlib.Path(os.environ.get("CONCORD", ROOT / "target/release/concord"
 SERVERS = os.environ.get("ENGINES", "redis-server memory redis").split()
 # The applications among what is installed from PyPI; the rest is what they need.
 SHOWN = """aiocache apscheduler arq celery django django-redis dramatiq flask-caching flask-limiter flask-session huey
-    kombu limits python-redis-lock redis redlock-py rq taskiq taskiq-redis walrus""".split()
+    kombu limits python-redis-lock redis redis-om redlock-py rq taskiq taskiq-redis walrus""".split()
 SECONDS = int(os.environ.get("SECONDS_AN_APP", "90"))
 
 

@@ -50,6 +50,9 @@ pub struct Kept {
 /// How long records gather that nobody waits for: with the sync itself, and the heartbeat that ends the wait, about a
 /// second.
 pub const INTERVAL_NS: Duration = 800 * MS;
+/// After so long, since the group before is still on its way to the disk, nothing more is taken until both are there: with
+/// [`INTERVAL_NS`], what may be lost was acknowledged within two seconds.
+const LATE_NS: Duration = 1_200 * MS;
 
 /// How far a snapshot of the own state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +120,8 @@ pub(crate) struct Journal {
     /// be written now.
     gathers_since: Option<Instant>,
     is_due: bool,
+    /// The newest batch that gathered for too long: nothing more is taken before it is durable.
+    late_in: u64,
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
@@ -208,9 +213,9 @@ impl Journal {
         self.is_short
     }
 
-    /// Whether as much waits for the disk as may.
+    /// Whether as much waits for the disk as may, or for as long.
     pub(crate) fn is_stuffed(&self) -> bool {
-        self.batch.len() > WAITING_BYTES_MAX
+        self.batch.len() > WAITING_BYTES_MAX || self.durable_batches < self.late_in
     }
 
     /// Time passed: what has gathered for long enough is to be written.
@@ -220,6 +225,9 @@ impl Journal {
         } else {
             let since = *self.gathers_since.get_or_insert(now);
             self.is_due |= now.since(since) >= INTERVAL_NS;
+            if !self.is_waited_for() && now.since(since) >= LATE_NS {
+                self.late_in = self.handed_out + 1;
+            }
         }
     }
 
@@ -563,6 +571,7 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
+    use concord_core::SEC;
     use concord_log::{Entry, Identity, Writer, entries};
 
     use super::*;
@@ -616,6 +625,29 @@ mod tests {
         journal.end_part(NOTHING, b"table", Some(1));
         journal.is_due = true;
         assert_eq!(parts(journal.poll(Position(1)).unwrap().what), [(2, PART_TABLE)]);
+    }
+
+    /// Where the disk stood still nothing bounded what was acknowledged and on no disk.
+    #[test]
+    fn bug_19_23_what_gathers_behind_a_group_that_is_not_written_is_of_a_second_or_so() {
+        let mut journal = journal();
+        let at = |ms: u64| Instant(SEC + ms * MS);
+        journal.record(Some(b"a record"));
+        journal.pass(at(0));
+        journal.pass(at(800));
+        let first = journal.poll(Position(2)).unwrap();
+        journal.record(Some(b"a record"));
+        journal.pass(at(900));
+        journal.pass(at(2_099));
+        assert!(!journal.is_stuffed() && journal.poll(Position(3)).is_none());
+        journal.pass(at(2_100));
+        assert!(journal.is_stuffed(), "nothing more is taken");
+        journal.persisted(first.number);
+        let second = journal.poll(Position(3)).unwrap();
+        journal.pass(at(5_000));
+        assert!(journal.is_stuffed(), "before that is durable, too");
+        journal.persisted(second.number);
+        assert!(!journal.is_stuffed());
     }
 
     #[test]

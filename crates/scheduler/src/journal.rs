@@ -209,6 +209,8 @@ pub struct FoundJob {
     pub outcomes: Vec<FoundOutcome>,
     /// Tasks that may have been begun, if they are never run twice.
     pub(crate) begun: BTreeSet<u32>,
+    /// Tasks that are over.
+    over: BTreeSet<u32>,
     /// No attempt of its tasks had a higher number; `None`: none is written.
     pub(crate) attempts_up_to: Option<u16>,
     written: WrittenJob,
@@ -222,8 +224,8 @@ impl FoundJob {
     }
 
     /// The tasks that are over.
-    pub(crate) fn over(&self) -> BTreeSet<u32> {
-        self.outcomes.iter().map(|told| told.tid).collect()
+    pub(crate) fn over(&self) -> &BTreeSet<u32> {
+        &self.over
     }
 }
 
@@ -453,11 +455,20 @@ impl Found {
             }
             Entry::Took(written) => {
                 let WrittenJob { jid, unix_ms, note, .. } = written.clone();
-                let job = written.job();
-                let (outcomes, begun) = (Vec::new(), BTreeSet::new());
-                let attempts_up_to = None;
-                let job =
-                    FoundJob { jid, unix_ms, note, job, outcomes, begun, attempts_up_to, written };
+                if jid == u32::MAX {
+                    return Err("job numbers have run out".into());
+                }
+                let job = FoundJob {
+                    jid,
+                    unix_ms,
+                    note,
+                    job: written.job(),
+                    outcomes: Vec::new(),
+                    begun: BTreeSet::new(),
+                    over: BTreeSet::new(),
+                    attempts_up_to: None,
+                    written,
+                };
                 if self.jobs.insert(jid, job).is_some() {
                     return Err(alloc::format!("job {jid} is written twice"));
                 }
@@ -480,7 +491,11 @@ impl Found {
                     How::Cancelled => Outcome::Cancelled,
                 };
                 let told = FoundOutcome { tid, attempts, outcome, output_bytes, over_ns };
-                self.job(jid, tid)?.outcomes.push(told);
+                let job = self.job(jid, tid)?;
+                if !job.over.insert(tid) {
+                    return Err(alloc::format!("task {jid}.{tid} is over twice"));
+                }
+                job.outcomes.push(told);
             }
         }
         Ok(())

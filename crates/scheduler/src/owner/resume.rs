@@ -1,6 +1,6 @@
 //! Jobs that outlive their owner: what a process takes over from the one before ([`crate::JournaledOwner`]).
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use concord_core::{Addr, Instant, MS, Now};
@@ -42,7 +42,7 @@ impl Owner {
         let next_jid = core::mem::replace(&mut self.next_jid, found.jid);
         let is_taken = self.submit(now, found.job.clone()).is_some();
         self.next_jid = next_jid.max(found.jid + 1);
-        let over: BTreeSet<u32> = found.over();
+        let over = found.over();
         // Clocks of another start of this host say nothing: how long ago it was taken the wall clock says.
         let age_ns = now.unix_ms.saturating_sub(found.unix_ms).saturating_mul(MS);
         let taken_at = Instant(now.instant.0.saturating_sub(age_ns));
@@ -64,7 +64,7 @@ impl Owner {
         // They may run still, and be told to be over only when nobody can.
         let lease_ns = self.config.lease_ns;
         let until = now.instant.after(lease_ns + lease_ns / LEASE_MARGIN);
-        for tid in found.begun.difference(&over) {
+        for tid in found.begun.difference(over) {
             let name = (found.jid, *tid);
             if let Some((item, _)) = self.item(name) {
                 item.at = At::Held(NOBODY, until);
