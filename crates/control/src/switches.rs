@@ -80,7 +80,8 @@ impl Controller {
     }
 
     /// The switch hears of an epoch only when it is open at every member: all of them refuse the
-    /// fast reads of any other switch by then (Harmonia §6.3).
+    /// fast reads of any other switch by then (Harmonia §6.3). Where members hold no data it waits for none of them: what workers
+    /// do for an old switch their owners sort out.
     ///
     /// Not where a leader tells the switch itself, so that a view change waits for no controller.
     pub(crate) fn configure_switch(&mut self, now: Instant, sink: &mut impl Sink) {
@@ -91,11 +92,14 @@ impl Controller {
                 let Some(config) = self.state.config(group.id()) else { continue };
                 // A group that cannot go on has the configuration of the switch before.
                 let is_its = config.switch_incarnation == active;
-                if group.setup.rules().tells_switch()
+                let rules = group.setup.rules();
+                let is_open =
+                    || !rules.holds_data() || self.look(now, group).is_open_everywhere(config);
+                if rules.tells_switch()
                     && is_its
                     && !config.members.is_empty()
                     && config.epoch > switch.epoch(group.id())
-                    && self.look(now, group).is_open_everywhere(config)
+                    && is_open()
                 {
                     config.send(switch.addr, &mut scratch, sink);
                 }
