@@ -141,8 +141,9 @@ fn is_drawn(protocol: Protocol, fault: &str) -> bool {
             !["hold", "split", "lose-writes"].contains(&fault)
         }
         Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
-            !["join", "power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit"]
-                .contains(&fault)
+            let of_disks =
+                ["power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit", "hang-disk"];
+            fault != "join" && !of_disks.contains(&fault)
         }
     }
 }

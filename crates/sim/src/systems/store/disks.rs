@@ -23,6 +23,8 @@ const FAULTY: u64 = 0xf011_d15c;
 const WITH_INTERVAL: u64 = 4;
 /// What the seed of the draw of that is other than that of the rest.
 const INTERVAL: u64 = 0x5ec0_17d5;
+/// And that of disks that stand still.
+const HUNG: u64 = 0x4a6d_d15c;
 /// Most bytes that a full disk has held back.
 const RESERVE_BYTES_MAX: u64 = 20_000;
 /// And where every seed has disks.
@@ -95,6 +97,7 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
     }
     draw_faulty(plan, last_ns, &mut Rng::new(plan.seed ^ FAULTY));
     draw_interval(plan, &mut Rng::new(plan.seed ^ INTERVAL));
+    draw_hung(plan, last_ns, &mut Rng::new(plan.seed ^ HUNG));
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
@@ -109,6 +112,18 @@ fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
             let replica = rng.below(plan.replicas as u64) as usize;
             timed.fault = Fault::PowerCut { replica, for_ns };
         }
+    }
+}
+
+/// Disks that stand still: for so long that what gathers meanwhile with `interval` is late.
+fn draw_hung(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    if !rng.chance(1, if plan.disks.interval { 2 } else { 4 }) {
+        return;
+    }
+    for _ in 0..rng.between(1, 3) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let fault = Fault::HangDisk { replica, for_ns: rng.between(1, 3_000) * MS };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
     }
 }
 

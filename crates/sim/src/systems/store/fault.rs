@@ -303,6 +303,13 @@ pub enum Fault {
         /// How many bytes it takes all the same.
         bytes: usize,
     },
+    /// A replica's disk stands still: no sync ends.
+    HangDisk {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// The power of a replica goes, and a bit of what was synced is another one when it comes back.
     FlipBit {
         /// Which replica, from 0.
@@ -326,7 +333,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 35] = [
+    pub const KINDS: [&'static str; 36] = [
         "pause",
         "kill",
         "restart",
@@ -362,6 +369,7 @@ impl Fault {
         "full-disk",
         "flip-bit",
         "change-voter",
+        "hang-disk",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -403,6 +411,7 @@ impl Fault {
             Fault::FullDisk { .. } => 32,
             Fault::FlipBit { .. } => 33,
             Fault::ChangeVoter { .. } => 34,
+            Fault::HangDisk { .. } => 35,
         }
     }
 
@@ -431,6 +440,7 @@ impl Fault {
             | Fault::PowerCut { for_ns, .. }
             | Fault::PowerCutAll { for_ns }
             | Fault::FullDisk { for_ns, .. }
+            | Fault::HangDisk { for_ns, .. }
             | Fault::FlipBit { for_ns, .. }
             | Fault::ChangeVoter { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
@@ -515,6 +525,7 @@ impl Fault {
             | Fault::Retire { replica, .. }
             | Fault::PowerCut { replica, .. }
             | Fault::FullDisk { replica, .. }
+            | Fault::HangDisk { replica, .. }
             | Fault::FlipBit { replica, .. }
             | Fault::FailSync { replica }
             | Fault::ChangeVoter { replica, .. }

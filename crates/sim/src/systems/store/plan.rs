@@ -370,6 +370,7 @@ impl Plan {
                 | Fault::PowerCutAll { .. }
                 | Fault::FailSync { .. }
                 | Fault::FullDisk { .. }
+                | Fault::HangDisk { .. }
                 | Fault::FlipBit { .. }
         );
         if cuts && !self.disks.is_on() {

@@ -35,6 +35,8 @@ pub(super) struct ReplicaDisk {
     /// It has no room until then, but for so many bytes.
     short_until_ns: u64,
     left_bytes: usize,
+    /// It stands still until then.
+    hangs_until_ns: u64,
     /// Where the last group is that was synced.
     last: (u64, usize),
     /// A bit of it is another one at the next start.
@@ -58,10 +60,16 @@ impl ReplicaDisk {
             fails: false,
             short_until_ns: 0,
             left_bytes: 0,
+            hangs_until_ns: 0,
             last: (0, 0),
             flips: false,
             rng,
         }
+    }
+
+    /// Whether it stands still.
+    pub(super) fn hangs(&self, now_ns: u64) -> bool {
+        now_ns < self.hangs_until_ns
     }
 
     /// Another one takes its place, with nothing on it.
@@ -300,6 +308,10 @@ impl Rack<'_> {
         let now = self.world.clock(node);
         let disk = &mut self.disks[node - REPLICAS];
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
+        if disk.hangs(self.world.now_ns) {
+            let until_ns = disk.hangs_until_ns;
+            return self.world.push(until_ns, Event::Disk { node, life });
+        }
         if self.world.now_ns < disk.short_until_ns {
             let bytes = disk.under_way.as_ref().map_or(0, Batch::len);
             match disk.left_bytes.checked_sub(bytes) {
@@ -342,12 +354,23 @@ impl Rack<'_> {
         self.look_for_room(node);
     }
 
-    /// It has room from now on.
+    /// It has room from now on, and stands still no longer.
     pub(super) fn make_room(&mut self, node: usize) {
+        if self.keeps(node) && self.disks[node - REPLICAS].hangs(self.world.now_ns) {
+            self.disks[node - REPLICAS].hangs_until_ns = self.world.now_ns;
+            self.wake_disk(node);
+        }
         if self.keeps(node) && self.disks[node - REPLICAS].short_until_ns > self.world.now_ns {
             self.disks[node - REPLICAS].short_until_ns = self.world.now_ns;
             self.look_for_room(node);
             self.wake_disk(node);
+        }
+    }
+
+    /// A replica's disk stands still for a while.
+    pub(super) fn hang_disk(&mut self, node: usize, for_ns: u64) {
+        if self.keeps(node) {
+            self.disks[node - REPLICAS].hangs_until_ns = self.world.now_ns + for_ns;
         }
     }
 

@@ -54,6 +54,7 @@ impl Rack<'_> {
             Fault::FullDisk { replica, for_ns, bytes } => {
                 self.fill_disk(REPLICAS + replica, for_ns, bytes);
             }
+            Fault::HangDisk { replica, for_ns } => self.hang_disk(REPLICAS + replica, for_ns),
             Fault::FlipBit { replica, for_ns } => {
                 self.flip_bit(REPLICAS + replica);
                 self.cut_power(REPLICAS + replica, for_ns);

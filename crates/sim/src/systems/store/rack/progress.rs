@@ -110,7 +110,9 @@ impl Rack<'_> {
     fn unwell(&self) -> Option<BTreeSet<usize>> {
         let now_ns = self.world.now_ns;
         let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
-            || now_ns < self.world.completions_lost_until_ns;
+            || now_ns < self.world.completions_lost_until_ns
+            // A write waits for the disks of all, or of who orders it.
+            || self.disks.iter().any(|disk| disk.hangs(now_ns));
         let switch = self.active_switch();
         if self.file.is_old() {
             return None;
