@@ -61,7 +61,7 @@ fuzz-log: ## 20 million inputs for the log's recovery (LOG_INPUTS); some minutes
 
 fuzz-falcon: ## 20 million inputs for each of Falcon's formats, at the switch, an owner and a worker, and of journals (FALCON_INPUTS); some minutes
 	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-switch --test falcon_any -- --nocapture
-	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-scheduler --test any_packets --test any_journals -- --nocapture
+	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-scheduler --test any -- --nocapture
 
 power: ## 20 power cuts of each kind, of each protocol with both engines (POWER_CUTS); a quarter of an hour; results/durability/
 	mkdir -p results/durability

@@ -1,31 +1,18 @@
 //! Packets that owners and workers are sent, changed at random from a seed: no input is a panic, what has no end is
-//! bounded, and a task ends once. `CONCORD_FALCON_INPUTS` sets another number of inputs a format.
-#![allow(clippy::unwrap_used)]
-
+//! bounded, and a task ends once.
 use std::collections::BTreeSet;
 
 use concord_core::{Instant, MS, Machine, Now, Rng, SessionId, SwitchId};
 use concord_scheduler::{Job, Owner, OwnerConfig, TaskSpec, Worker, WorkerConfig};
-use concord_wire::Addr;
 use concord_wire::control::Message as _;
 use concord_wire::falcon::{Answer, Asker, Assigned, Reply, Request, Submission, Task, TaskFlags};
 use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage};
 
-const INPUTS: u64 = 50_000;
+use super::{OWNER, SWITCH, Sent, UID, WORKER, inputs};
+
 /// Inputs of one owner and one worker.
 const INPUTS_OF_ONE: u64 = 1_000;
-const OWNER: Addr = Addr { ip: 1, port: 1 };
-const WORKER: Addr = Addr { ip: 2, port: 2 };
-const SWITCH: Addr = Addr { ip: 3, port: 3 };
-const UID: SessionId = SessionId(11);
 const SESSION: SessionId = SessionId(77);
-
-type Sent = Vec<(Addr, Vec<u8>)>;
-
-fn inputs() -> u64 {
-    let told = std::env::var("CONCORD_FALCON_INPUTS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(INPUTS)
-}
 
 fn few(rng: &mut Rng) -> u32 {
     rng.below(5) as u32

@@ -1,29 +1,15 @@
 //! Journals that are changed at random from a seed, also where their checksums are right: no input is a panic, what is found is what
-//! is written anew, and an owner goes on with it. `CONCORD_FALCON_INPUTS` sets another number of inputs.
-#![allow(clippy::unwrap_used)]
-
+//! is written anew, and an owner goes on with it.
 use concord_core::hash::hash64;
-use concord_core::{Instant, MS, Machine, Now, Rng, SessionId};
+use concord_core::{Instant, MS, Machine, Now, Rng};
 use concord_scheduler::{Found, Job, Journal, JournaledOwner, OwnerConfig, TaskSpec};
-use concord_wire::Addr;
 use concord_wire::control::Message as _;
 use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
 
-const INPUTS: u64 = 50_000;
+use super::{OWNER, SWITCH, Sent, UID, WORKER, inputs};
+
 const HEADER_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 16;
-const OWNER: Addr = Addr { ip: 1, port: 1 };
-const WORKER: Addr = Addr { ip: 2, port: 2 };
-const SWITCH: Addr = Addr { ip: 3, port: 3 };
-const UID: SessionId = SessionId(11);
-
-type Sent = Vec<(Addr, Vec<u8>)>;
-
-fn inputs() -> u64 {
-    let told = std::env::var("CONCORD_FALCON_INPUTS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(INPUTS)
-}
-
 fn at(ms: u64) -> Now {
     Now { instant: Instant(ms * MS), unix_ms: 1_000 + ms }
 }
