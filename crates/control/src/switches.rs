@@ -93,13 +93,12 @@ impl Controller {
                 // A group that cannot go on has the configuration of the switch before.
                 let is_its = config.switch_incarnation == active;
                 let rules = group.setup.rules();
-                let is_open =
-                    || !rules.holds_data() || self.look(now, group).is_open_everywhere(config);
+                let waits = rules.holds_data();
                 if rules.tells_switch()
                     && is_its
                     && !config.members.is_empty()
                     && config.epoch > switch.epoch(group.id())
-                    && is_open()
+                    && (!waits || self.look(now, group).is_open_everywhere(config))
                 {
                     config.send(switch.addr, &mut scratch, sink);
                 }
