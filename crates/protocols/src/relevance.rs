@@ -8,7 +8,7 @@ use concord_wire::control::{LeaseMessage, Membership, Message as _};
 use concord_wire::link::{Ack, Data, OP_ACK, OP_DATA};
 use concord_wire::rpc::READ_BIT;
 use concord_wire::vr::{VrBody, VrMessage};
-use concord_wire::{Kind, Op, Packet, Repr, kind, op};
+use concord_wire::{FurtherIds, Kind, Op, Packet, Repr, kind, op};
 
 use crate::replica::Replica;
 use crate::setup::Phase;
@@ -57,7 +57,8 @@ fn use_of_request(repr: &Repr) -> Use {
     match repr.op {
         Op::Write => Use::Write(repr.seq),
         Op::Read if repr.request.0 & READ_BIT != 0 => {
-            let packet = Repr { op: Op::ReadReply, ..*repr }.header(0).to_vec();
+            let answer = Repr { op: Op::ReadReply, further: FurtherIds::NONE, ..*repr };
+            let packet = answer.header(0).to_vec();
             Use::Read(Relevance::AsAnswer { to: repr.client, packet })
         }
         _ => Use::Any,

@@ -4,8 +4,8 @@
 //! A state is every machine's (by the hash of what it is), the packets under way, what the clients
 //! called and got, and what may still go wrong. From each state every packet may be delivered next, so
 //! that all reorderings are there, or be lost or duplicated; a client calls; a replica crashes or is
-//! cut off; the switch is replaced; time passes. Each reply is followed by a search for an order of the
-//! history so far.
+//! cut off; the switch is replaced; time passes. A packet of several objects comes round in the switch between
+//! any two others. Each reply is followed by a search for an order of the history so far.
 //!
 //! What the switch draws (which replica gets a fast read) is drawn in every way. What a client sends
 //! and gets waits nowhere between it and the switch: that would only leave more orders open.
@@ -17,6 +17,7 @@
 //! before it arrives.
 
 mod canonical;
+mod order;
 mod registers;
 mod rig;
 mod state;
@@ -42,6 +43,10 @@ pub enum Call {
     Set(&'static str, &'static str),
     /// INCR key.
     Incr(&'static str),
+    /// MGET of two keys.
+    GetBoth([&'static str; 2]),
+    /// MSET of two keys to the same value.
+    SetBoth([&'static str; 2], &'static str),
 }
 
 impl Call {
@@ -50,11 +55,21 @@ impl Call {
             Call::Get(key) => vec!["GET", key],
             Call::Set(key, value) => vec!["SET", key, value],
             Call::Incr(key) => vec!["INCR", key],
+            Call::GetBoth([one, other]) => vec!["MGET", one, other],
+            Call::SetBoth([one, other], value) => vec!["MSET", one, value, other, value],
+        }
+    }
+
+    /// The keys that it names.
+    fn keys(&self) -> Vec<&'static str> {
+        match *self {
+            Call::Get(key) | Call::Set(key, _) | Call::Incr(key) => vec![key],
+            Call::GetBoth(keys) | Call::SetBoth(keys, _) => keys.to_vec(),
         }
     }
 
     fn is_write(&self) -> bool {
-        !matches!(self, Call::Get(_))
+        !matches!(self, Call::Get(_) | Call::GetBoth(_))
     }
 }
 

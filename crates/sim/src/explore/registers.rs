@@ -1,14 +1,23 @@
-//! The smallest engine: keys with a value. GET, SET and INCR, at once.
+//! The smallest engine: keys with a value. GET, SET, INCR, MGET and MSET, at once.
 
 use std::collections::BTreeMap;
 
 use concord_core::hash::hash64;
 use concord_engine::copy::BadChunk;
-use concord_engine::{Class, Command, Completion, Context, Engine, Progress};
+use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
 
 /// Keys and values, in order, so that equal states look equal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registers(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Registers {
+    fn get(&self, key: &[u8], reply: &mut Vec<u8>) {
+        match self.0.get(key) {
+            Some(value) => resp::bulk(reply, value),
+            None => reply.extend_from_slice(b"$-1\r\n"),
+        }
+    }
+}
 
 impl Engine for Registers {
     fn submit(
@@ -20,14 +29,17 @@ impl Engine for Registers {
     ) -> Progress {
         let args: Vec<&[u8]> = command.args().collect();
         match args[..] {
-            [b"GET", key] => match self.0.get(key) {
-                Some(value) => {
-                    reply.extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
-                    reply.extend_from_slice(value);
-                    reply.extend_from_slice(b"\r\n");
+            [b"GET", key] => self.get(key, reply),
+            [b"MGET", ref keys @ ..] => {
+                resp::array(reply, keys.len());
+                keys.iter().for_each(|key| self.get(key, reply));
+            }
+            [b"MSET", ref pairs @ ..] => {
+                for pair in pairs.chunks_exact(2) {
+                    self.0.insert(pair[0].to_vec(), pair[1].to_vec());
                 }
-                None => reply.extend_from_slice(b"$-1\r\n"),
-            },
+                reply.extend_from_slice(b"+OK\r\n");
+            }
             [b"SET", key, value] => {
                 self.0.insert(key.to_vec(), value.to_vec());
                 reply.extend_from_slice(b"+OK\r\n");

@@ -14,9 +14,9 @@ use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
 use concord_switch::settings::Sections;
-use concord_switch::{Layout, TableSettings};
-use concord_wire::Flags;
+use concord_switch::{Layout, Loop, TableSettings};
 use concord_wire::control::Program;
+use concord_wire::{Flags, FurtherIds};
 use rustc_hash::FxBuildHasher;
 
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
@@ -41,6 +41,8 @@ const FAILURE_NS: u64 = 150 * MS;
 const LEASE_NS: u64 = 100 * MS;
 /// Requests and no-ops are sent again once in a wait.
 const RETRY_NS: u64 = 150 * MS;
+/// A packet on its way round in the switch comes when it is chosen, however soon that is.
+const ROUND: Loop = Loop { delay_ns: 1, ..Loop::DEFAULT };
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
 /// Between the incarnations of one node: more than an exploration counts streams, copies or recoveries,
@@ -56,6 +58,7 @@ fn blueprint(setup: &Setup) -> Blueprint {
         replica: ReplicaConfig { lease_ns: LEASE_NS, copy_bytes: 1_000, ..of.replica },
         switch: AgentConfig {
             alive_interval_ns: STEP_NS,
+            recirculation: ROUND,
             sections: Sections {
                 table: TableSettings {
                     layout: setup.layout,
@@ -104,6 +107,8 @@ pub(super) struct Flight {
 pub(super) enum Input {
     Packet(PacketId),
     Tick,
+    /// A switch: the packet that is on its way round comes.
+    Round,
     /// The call of that number of the client's script.
     Call(u8),
 }
@@ -289,6 +294,13 @@ impl Rig {
         self.machines[id as usize].deadline().at
     }
 
+    /// Whether a packet is on its way round in the switch that the machine is.
+    pub(super) fn has_round(&self, id: MachineId, at: At) -> bool {
+        let soon = at.instant().after(MS);
+        matches!(self.machines[id as usize], Role::Switch(_))
+            && (at.instant()..soon).contains(&self.deadline(id))
+    }
+
     /// One step of a machine.
     pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: At) -> Rc<Step> {
         if let Some(step) = self.steps.get(&(node, id, input, at)) {
@@ -329,6 +341,10 @@ impl Rig {
         let out = &mut self.out;
         match input {
             Input::Tick => role::wake(machine, now, out),
+            Input::Round => {
+                let instant = machine.deadline().at;
+                role::wake(machine, Now { instant, ..now }, out);
+            }
             Input::Packet(packet) => {
                 let Flight { from, mut bytes, .. } = self.packets[packet as usize].clone();
                 role::deliver(machine, now, addr(from), &mut bytes, out);
@@ -365,6 +381,12 @@ impl Rig {
         self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(self.now(at)))
     }
 
+    /// The reply of that number; none of a write that may have been executed or not, of which nothing is known.
+    pub(super) fn known(&self, reply: Option<u32>) -> Option<Reply> {
+        let reply = reply.map(|reply| self.replies[reply as usize].clone());
+        reply.filter(|reply| *reply != Reply::Error("WriteUnknown".into()))
+    }
+
     /// A packet in a line.
     pub(super) fn describe(&self, packet: PacketId) -> String {
         let Flight { from, to, bytes } = &self.packets[packet as usize];
@@ -388,15 +410,16 @@ const fn incarnation_after(restarts: u8) -> u64 {
 }
 
 fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
-    let args = call.args();
+    let ids: Vec<_> = call.keys().iter().map(|key| hash::object_id(key.as_bytes())).collect();
     let mut command = CommandBuf::new();
     let request = Request {
         class: if call.is_write() { Class::Write } else { Class::Read },
-        obj_id: hash::object_id(args[1].as_bytes()),
-        further: concord_wire::FurtherIds::NONE,
+        obj_id: ids[0],
+        // Two keys at most.
+        further: FurtherIds::new(&ids[1..]).unwrap_or(FurtherIds::NONE),
         flags: Flags(0),
         after: None,
-        command: command.encode(1, args.iter().map(|a| a.as_bytes())),
+        command: command.encode(u8::from(ids.len() == 1), call.args().iter().map(|a| a.as_bytes())),
     };
     // The window has room: a client has one call at a time.
     let _ = client.submit(now, request, out);

@@ -8,10 +8,11 @@ use concord_protocols::{Node, Phase};
 use concord_wire::control::Protocol;
 
 use super::canonical::fingerprint_of;
+use super::order::{Event, has_order};
 use super::registers::Registers;
 use super::rig::{At, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS};
 use super::travel::{Passage, Sort, Travel};
-use super::{Budget, Prepared};
+use super::{Budget, Call, Prepared};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Most calls of a client.
@@ -26,6 +27,8 @@ pub(super) enum Action {
     Deliver(PacketId),
     /// A fast read, to that replica: Algorithm 1, line 12, draws one.
     Read(PacketId, u8),
+    /// What is on its way round in that switch comes.
+    Round(u8),
     Duplicate(PacketId),
     Lose(PacketId),
     Crash(u8),
@@ -45,6 +48,7 @@ impl Action {
             Action::Read(packet, replica) => {
                 format!("{} (at replica-{replica})", rig.describe(packet))
             }
+            Action::Round(switch) => format!("a packet comes round in {}", rig.name(switch.into())),
             Action::Duplicate(packet) => format!("first of two, {}", rig.describe(packet)),
             Action::Lose(packet) => format!("lost, {}", rig.describe(packet)),
             Action::Crash(replica) => format!("replica-{replica} dies"),
@@ -191,6 +195,11 @@ impl State {
                 actions.push(Action::Duplicate(*packet));
             }
         }
+        for switch in [SWITCH, rig.other_switch()] {
+            if rig.has_round(self.machines[switch], self.at) {
+                actions.push(Action::Round(switch as u8));
+            }
+        }
         for replica in 0..rig.setup.replicas {
             let is_alive = self.machines[REPLICAS + replica] != NOBODY;
             if self.left.crashes > 0 && is_alive {
@@ -244,6 +253,7 @@ impl State {
                 let node = REPLICAS + usize::from(replica);
                 next.take(rig, node, Input::Packet(packet), Travel::Free);
             }
+            Action::Round(switch) => next.take(rig, switch.into(), Input::Round, Travel::Free),
             Action::Duplicate(packet) => {
                 next.left.duplicates -= 1;
                 next.arrive(rig, packet);
@@ -473,10 +483,27 @@ impl State {
         if let Some(known) = rig.orders.get(&key) {
             return *known;
         }
-        let history = self.history(rig);
-        let has_order = check(&history, &Options::default()).is_ok_and(|report| report.is_ok());
+        let is_of_several = |call: &Call| call.keys().len() > 1;
+        let has_order = if rig.setup.scripts.iter().flatten().any(is_of_several) {
+            has_order(&self.events(rig))
+        } else {
+            let history = self.history(rig);
+            check(&history, &Options::default()).is_ok_and(|report| report.is_ok())
+        };
         rig.orders.insert(key, has_order);
         has_order
+    }
+
+    /// The calls that were begun, and not refused.
+    fn events(&self, rig: &Rig) -> Vec<Event> {
+        let calls = self.calls.iter().flatten().enumerate().filter(|(_, call)| call.begun);
+        let event = |(bit, called): (usize, &Called)| Event {
+            bit: 1 << bit,
+            after: called.after,
+            call: rig.setup.scripts[bit / CALLS_MAX][bit % CALLS_MAX],
+            reply: rig.known(called.reply),
+        };
+        calls.map(event).filter(|event| !matches!(event.reply, Some(Reply::Error(_)))).collect()
     }
 
     /// The calls, at times that say no more than which returned before which was called.
@@ -494,9 +521,7 @@ impl State {
                 let called = level(&|after| after == call.after).unwrap_or(0);
                 let returned = level(&|after| after & bit != 0).unwrap_or(levels.len());
                 let args = rig.setup.scripts[client][number].args();
-                let reply = call.reply.map(|reply| rig.replies[reply as usize].clone());
-                // Of a write that may have been executed or not nothing is known.
-                let reply = reply.filter(|r| *r != Reply::Error("WriteUnknown".into()));
+                let reply = rig.known(call.reply);
                 history.push(Operation {
                     client: client as u64,
                     ordinal: None,
@@ -514,6 +539,10 @@ impl State {
     /// What must not be: a history without an order, members of one epoch (view) that differ at
     /// their ends, replicas of a quorum that call different records committed.
     pub(super) fn is_wrong(&self, rig: &mut Rig) -> Option<String> {
+        let is_unknown = |(_, reply): &(usize, u32)| matches!(&rig.replies[*reply as usize], Reply::Error(text) if text.starts_with("ERR"));
+        if self.replies().iter().any(is_unknown) {
+            return Some("the engine does not know a command".into());
+        }
         if !self.has_order(rig) {
             return Some("the history has no order".into());
         }

@@ -8,6 +8,7 @@
 
 mod guards;
 mod quorum;
+mod several;
 
 use std::time::Instant;
 
