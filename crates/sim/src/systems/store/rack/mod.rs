@@ -25,7 +25,7 @@ mod watch_vr;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use concord_check::{Operation, Options, Transaction, Verdict, check, check_transactions};
+use concord_check::{Operation, Options, Transaction, Verdict, check_transactions};
 use concord_client::Client;
 use concord_core::machine::Deadline;
 use concord_core::{Addr, Guards, MS, Machine, Nothing, Now, RequestNumber, Rng, SEC, Sink};
@@ -303,9 +303,10 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let options = Options { grace_ns, time_max, ..Options::default() };
     // Expiry is decided by the log's time.
     let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
-    moves::find_pushed(&mut rack.history, std::mem::take(&mut rack.unknown_pushes));
+    let unknown = std::mem::take(&mut rack.unknown_pushes);
+    let checked = moves::check_with(&mut rack.history, unknown, &options);
     // A run that was stopped has operations under way, which its history does not know.
-    let violation = wrong.or_else(|| match check(&rack.history, &options) {
+    let violation = wrong.or_else(|| match checked {
         Ok(report) if report.is_ok() => None,
         Ok(report) if !is_whole && report.verdict == Verdict::Unknown => None,
         Ok(report) => Some(report.to_string()),

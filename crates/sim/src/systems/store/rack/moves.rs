@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use concord_check::{Operation, Reply};
+use concord_check::{HistoryError, Operation, Options, Reply, Report, check};
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
 use concord_engine::databases::stored;
@@ -18,6 +18,8 @@ const LISTS: u64 = 3;
 const SORTED: u64 = 2;
 /// Longest time that one waits, in ms.
 const WAITS_MS_MAX: u64 = 60;
+/// Most ways in which the elements of a key's pushes are tried.
+const ORDERS_MAX: usize = 720;
 
 /// A move whose reply is awaited.
 #[derive(Clone, Debug)]
@@ -77,10 +79,68 @@ pub(super) fn moved(
     Ok((vec![pop, push], None))
 }
 
+/// Checks the history with pushes of unknown elements. Which push was of which element is guessed first
+/// ([`find_pushed`]), and where that has no order all other ways are tried.
+///
+/// # Errors
+/// See [`check`].
+pub(super) fn check_with(
+    history: &mut Vec<Operation>,
+    unknown: Vec<Operation>,
+    options: &Options,
+) -> Result<Report, HistoryError> {
+    let known = history.len();
+    find_pushed(history, unknown);
+    let mut report = check(history, options)?;
+    let quick = Options { minimise: false, ..*options };
+    for key in report.violations.iter().map(|v| v.key.clone()).collect::<Vec<_>>() {
+        let of_key = (known..history.len()).filter(|n| history[*n].cmd[1] == key);
+        let places: Vec<usize> = of_key.collect();
+        let guessed: Vec<Vec<u8>> = places.iter().map(|n| history[*n].cmd[2].clone()).collect();
+        let mut name = |order: &[usize]| {
+            for (place, element) in places.iter().zip(order) {
+                history[*place].cmd[2].clone_from(&guessed[*element]);
+            }
+            let report = check(history, &quick);
+            report.is_ok_and(|report| report.violations.iter().all(|v| v.key != key))
+        };
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        let mut tries = 0;
+        let is_explained = loop {
+            if tries >= ORDERS_MAX || !next_order(&mut order) {
+                break false;
+            }
+            tries += 1;
+            if name(&order) {
+                break true;
+            }
+        };
+        if !is_explained {
+            name(&(0..places.len()).collect::<Vec<_>>());
+            return Ok(report);
+        }
+    }
+    if !report.violations.is_empty() {
+        report = check(history, options)?;
+    }
+    Ok(report)
+}
+
+/// The next permutation in the order of words; false behind the last.
+fn next_order(order: &mut [usize]) -> bool {
+    let Some(at) = (1..order.len()).rev().find(|n| order[n - 1] < order[*n]) else { return false };
+    let Some(with) = (at..order.len()).rev().find(|n| order[*n] > order[at - 1]) else {
+        return false;
+    };
+    order.swap(at - 1, with);
+    order[at..].reverse();
+    true
+}
+
 /// Adds to the history what pushes of unknown elements pushed, if anything: an element in a reply of a key to which nobody
 /// else pushed it, the one that was seen first for the one that was sent first. Where nobody saw one it has any name: it
 /// counts in lengths.
-pub(super) fn find_pushed(history: &mut Vec<Operation>, mut unknown: Vec<Operation>) {
+fn find_pushed(history: &mut Vec<Operation>, mut unknown: Vec<Operation>) {
     unknown.sort_by_key(|push| push.call_ns);
     for (n, push) in unknown.into_iter().enumerate() {
         let key = &push.cmd[1];
@@ -188,5 +248,63 @@ impl Writer<'_> {
         cmd.push(timeout.into());
         out.waits += 1;
         self.send(out, &cmd, Wanted::Popped(operations));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(call_ns: u64, return_ns: u64, cmd: &str, reply: Option<Reply>) -> Operation {
+        Operation {
+            client: call_ns,
+            ordinal: None,
+            call_ns,
+            return_ns: reply.is_some().then_some(return_ns),
+            cmd: args(&cmd.split(' ').collect::<Vec<_>>()),
+            reply,
+            path: None,
+        }
+    }
+
+    /// What the clients of `concord sim --protocol chain --seed 0x2000000031ce` saw: the element that was sent second
+    /// was pushed, and popped, first, but its pop was answered last.
+    fn seen() -> (Vec<Operation>, Vec<Operation>) {
+        let bulk = |text: &str| Some(Reply::bulk(text));
+        let history = vec![
+            operation(20, 30, "RPUSH l c", Some(Reply::Int(2))),
+            operation(60, 70, "LPOP l", bulk("a")),
+            operation(40, 80, "LPOP l", bulk("b")),
+            operation(50, 55, "LPOP l", bulk("c")),
+        ];
+        (history, vec![operation(10, 0, "RPUSH l", None), operation(35, 0, "RPUSH l", None)])
+    }
+
+    #[test]
+    fn another_push_may_have_been_of_an_element_than_the_one_that_was_guessed() {
+        let (mut history, unknown) = seen();
+        let mut guessed = history.clone();
+        find_pushed(&mut guessed, unknown.clone());
+        assert!(!check(&guessed, &Options::default()).unwrap().is_ok());
+        assert!(check_with(&mut history, unknown, &Options::default()).unwrap().is_ok());
+        assert_eq!(history[4].cmd, args(&["RPUSH", "l", "b"]));
+    }
+
+    #[test]
+    fn what_no_push_explains_is_wrong() {
+        let (mut history, unknown) = seen();
+        history[3].reply = Some(Reply::bulk("never"));
+        history.push(operation(90, 95, "LPOP l", Some(Reply::bulk("c"))));
+        assert!(!check_with(&mut history, unknown, &Options::default()).unwrap().is_ok());
+    }
+
+    #[test]
+    fn every_order_comes_once() {
+        let mut order = [0, 1, 2, 3];
+        let mut all = BTreeSet::from([order]);
+        while next_order(&mut order) {
+            assert!(all.insert(order));
+        }
+        assert_eq!(all.len(), 24);
     }
 }
