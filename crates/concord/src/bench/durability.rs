@@ -21,7 +21,7 @@ use super::report::{Results, Table, load_average, median, spread};
 use super::rig::{Process, Rig, Scratch, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server_in};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 /// Size of values, as redis-benchmark has them by default.
 const VALUE_BYTES: usize = 3;
@@ -182,6 +182,7 @@ fn start(args: &DurabilityArgs, parent: &Path) -> Result<Stores, Error> {
         capped: false,
         bucket: None,
         key_groups: None,
+        engine: Engine::Memory,
         durability,
     };
     let volatile = Rig::start_below(parent, shape(Durability::None))?;

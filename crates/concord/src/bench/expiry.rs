@@ -15,7 +15,7 @@ use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;
@@ -74,6 +74,7 @@ pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
         bucket: None,
         durability: Durability::None,
         key_groups: None,
+        engine: Engine::Memory,
     })?;
     steady(args, rig.listen, &mut table)?;
     burst(args, rig.listen, &mut table)?;

@@ -4,6 +4,7 @@
 //! when it fails or is interrupted.
 
 mod cgroup;
+mod commands;
 mod durability;
 mod etcd;
 mod expiry;
@@ -37,6 +38,7 @@ Examples:
   concord bench ycsb
   concord bench scale --replicas 1,3,10
   concord bench peers
+  concord bench commands
   concord bench durability
   concord bench recovery
   concord bench expiry
@@ -69,6 +71,9 @@ enum What {
     Recovery(recovery::RecoveryArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
+    /// Commands of several keys, scripts, lists that are waited for and messages, with both engines, beside
+    /// redis-server
+    Commands(commands::CommandsArgs),
     /// Tasks of a rack of workers beside NATS, BRPOP, xargs, Dask and Ray: no-ops, commands, calls from Python
     Tasks(falcon::TasksArgs),
     /// VR, NOPaxos and Raft with and without help, beside etcd, all capped to the same share of a core
@@ -114,12 +119,14 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
             recovery::bench(own, &Results::below(&args.out, "durability")?)
         }
         Some(What::Peers(args)) => peers::bench(args, &results),
+        Some(What::Commands(args)) => commands::bench(args, &results),
         Some(What::Tasks(tasks)) => falcon::bench(tasks, &of_tasks(args)?),
         Some(What::Quorum(args)) => quorum::bench(args, &results),
         None if args.all => {
             ycsb::bench(&defaults()?, &results)?;
             expiry::bench(&defaults()?, &results)?;
             peers::bench(&defaults()?, &results)?;
+            commands::bench(&defaults()?, &results)?;
             durability::bench(&defaults()?, &Results::below(&args.out, "durability")?)?;
             recovery::bench(&defaults()?, &Results::below(&args.out, "durability")?)?;
             quorum::bench(&defaults()?, &results)?;
@@ -127,7 +134,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
             scale::bench(&defaults()?, &results)
         }
         None => Err(Error::new(
-            "say what to measure: ycsb, scale, expiry, peers, durability, recovery, quorum, tasks, or --all",
+            "say what to measure: ycsb, scale, expiry, peers, commands, durability, recovery, quorum, tasks, or --all",
         )),
     }
 }
@@ -141,6 +148,7 @@ mod tests {
         assert_eq!(defaults::<scale::ScaleArgs>().unwrap().replicas.len(), 10);
         assert_eq!(defaults::<ycsb::YcsbArgs>().unwrap().workloads.len(), 5);
         assert_eq!(defaults::<peers::PeersArgs>().unwrap().repeats, 5);
+        assert_eq!(defaults::<commands::CommandsArgs>().unwrap().repeats, 5);
         assert_eq!(defaults::<quorum::QuorumArgs>().unwrap().replicas, [1, 3, 5]);
     }
 }

@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 /// Connections of redis-benchmark.
 pub const CONNECTIONS: u32 = 50;
@@ -59,6 +59,7 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
         bucket: None,
         durability: Durability::None,
         key_groups: None,
+        engine: Engine::Memory,
     })?;
     let (redis, redis_listen) = redis_server()?;
     let sides = [("concord", rig.listen), ("redis-server", redis_listen)];
@@ -116,29 +117,42 @@ pub fn benchmark(
     pipeline: u32,
     requests: u64,
 ) -> Result<f64, Error> {
+    benchmark_of(random_keys, listen, &["-t", test], pipeline, requests)
+}
+
+/// The same, of `what` its last arguments say: a test, or a command.
+///
+/// # Errors
+/// If it says no rate, or a signal came.
+pub fn benchmark_of(
+    random_keys: Option<u64>,
+    listen: SocketAddr,
+    what: &[&str],
+    pipeline: u32,
+    requests: u64,
+) -> Result<f64, Error> {
     check_stop()?;
     let mut command = Command::new("redis-benchmark");
     command.args(["-h", &listen.ip().to_string(), "-p", &listen.port().to_string()]);
-    command.args(["-t", test, "-c", &CONNECTIONS.to_string(), "-P", &pipeline.to_string()]);
+    command.args(["-c", &CONNECTIONS.to_string(), "-P", &pipeline.to_string()]);
     command.args(["-n", &requests.to_string(), "--csv"]);
     if let Some(keys) = random_keys {
         command.args(["-r", &keys.to_string()]);
     }
-    let output = command.output().cannot("run redis-benchmark")?;
+    let output = command.args(what).output().cannot("run redis-benchmark")?;
     check_stop()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    rate_of(&text, test).ok_or_else(|| {
+    rate_of(&text).ok_or_else(|| {
         let error = String::from_utf8_lossy(&output.stderr);
         let last = error.lines().last().or(text.lines().last()).unwrap_or("nothing").to_string();
         Error::new(format!("redis-benchmark said no rate but: {last}"))
     })
 }
 
-/// The rate in a line like `"GET","663129.94","0.57",...`.
-fn rate_of(csv: &str, test: &str) -> Option<f64> {
-    let head = format!("\"{}\",\"", test.to_ascii_uppercase());
-    let line = csv.lines().find_map(|line| line.strip_prefix(&head))?;
-    line.split('"').next()?.parse().ok()
+/// The rate in the last line, like `"GET","663129.94","0.57",...`.
+fn rate_of(csv: &str) -> Option<f64> {
+    let (_, rest) = csv.lines().last()?.split_once("\",\"")?;
+    rest.split('"').next()?.parse().ok()
 }
 
 /// Linearizable gets of three nodes, with as many outstanding as redis-benchmark has.
@@ -230,8 +244,9 @@ mod tests {
     #[test]
     fn the_rate_is_read_from_redis_benchmark_s_csv() {
         let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"663129.94\",\"0.57\"\n";
-        assert_eq!(rate_of(csv, "get"), Some(663_129.94));
-        assert_eq!(rate_of(csv, "set"), None);
-        assert_eq!(rate_of("", "get"), None);
+        assert_eq!(rate_of(csv), Some(663_129.94));
+        assert_eq!(rate_of("\"MGET a b\",\"1.50\",\"0.57\"\n"), Some(1.5));
+        assert_eq!(rate_of("\"test\",\"rps\"\n"), None);
+        assert_eq!(rate_of(""), None);
     }
 }

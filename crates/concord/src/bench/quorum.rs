@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
-use crate::systems::store::{Accel, Durability, KeyGroups, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, KeyGroups, Protocol};
 
 const COLUMNS: [&str; 9] = [
     "replicas",
@@ -168,6 +168,7 @@ fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
                 bucket: None,
                 durability: Durability::None,
                 key_groups: accel.has_key_groups().then_some(args.key_groups),
+                engine: Engine::Memory,
             };
             let mut rig = Rig::start(shape)?;
             let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;

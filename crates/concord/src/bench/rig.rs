@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use super::cgroup::Cap;
 use super::load::check_stop;
 use crate::rack::{LOCALHOST, Rack, wire};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 /// Longest time until a rack serves, or a process ends after SIGTERM.
 const READY_MAX: Duration = Duration::from_secs(40);
@@ -178,6 +178,8 @@ pub struct Shape {
     pub durability: Durability,
     /// Key groups of FLAIR's switch; the default if not said.
     pub key_groups: Option<u32>,
+    /// Where replicas keep the data.
+    pub engine: Engine,
 }
 
 /// A running rack. Its processes end before its cgroups and its directory are removed.
@@ -308,6 +310,7 @@ fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
     command.args(["--durability", &name_of(shape.durability)]);
     command.args(["--protocol", &name_of(shape.protocol)]);
     command.args(["--accel", &name_of(shape.accel)]);
+    command.args(["--engine", &name_of(shape.engine)]);
     command.arg("--run-dir").arg(at.join("run"));
     if let Some(share) = shape.bucket {
         command.args(["--cpu-share", &share.to_string()]);

@@ -14,7 +14,7 @@ use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 const COLUMNS: [&str; 17] = [
     "figure",
@@ -271,6 +271,7 @@ impl Bench<'_> {
             bucket: share,
             durability: Durability::None,
             key_groups: None,
+            engine: Engine::Memory,
         })?;
         let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
         fill(&mut native, self.keys(bucket), self.args.value_bytes, FILL_CLIENTS)?;

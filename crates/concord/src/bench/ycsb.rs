@@ -15,7 +15,7 @@ use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::store::{Accel, Durability, Protocol};
+use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
 const COLUMNS: [&str; 14] = [
     "target",
@@ -124,6 +124,7 @@ fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
         bucket: None,
         durability: Durability::None,
         key_groups: None,
+        engine: Engine::Memory,
     })?;
     each("concord native", &mut Native::new(rig.switch, 1, 0)?, args.keys)?;
     each("concord RESP", &mut Resp::new(rig.listen, args.clients, 1)?, args.keys)?;
